@@ -2,13 +2,13 @@
 
 The wire is the specification's (/libp2p/circuit/relay/0.2.0/hop and /stop), upstream's protobuf types on it. What is
 ours is small, because upstream's client retries, discovers and keeps state of its own. A relayed connection is secured
-and multiplexed from end to end like any other, so the relay sees only encrypted bytes, and whoever answers is who he
-says he is.
+and multiplexed from end to end like any other: the relay sees only encrypted bytes, and the handshake authenticates the
+other end.
 
 1. A connection is accepted only through a relay at which this peer holds a reservation.
-2. Messages are at most `LONGEST` bytes, and come within `ANSWER_TIMEOUT`.
-3. The relay is dialled from the port that this peer listens on, where the system permits it: then the address that the
-   relay sees is one that a hole can be punched for (p2p/libp2p/hole_punch.py).
+2. A message has at most `LONGEST` bytes and must arrive within `ANSWER_TIMEOUT` seconds.
+3. The relay is dialled from the port that this peer listens on, where the system permits it. Then the relay observes an
+   address for which a hole can be punched (p2p/libp2p/hole_punch.py).
 """
 
 import logging
@@ -40,21 +40,23 @@ log = logging.getLogger("p2p")
 HOP = TProtocol("/libp2p/circuit/relay/0.2.0/hop")
 STOP = TProtocol("/libp2p/circuit/relay/0.2.0/stop")
 LONGEST = 4096
-"""Bytes of one message."""
+"""Largest message, bytes."""
 ANSWER_TIMEOUT = 10.0
+"""Seconds for one message or one stream."""
 DIAL_TIMEOUT = 15.0
+"""Seconds for a dial of a relay and its reservation together."""
 RETRY = Backoff(1.0, 60.0)
 """Seconds between two attempts at a relay that does not answer: at first, and at most."""
 SKEWED = 60.0
-"""Seconds for which a reservation is taken that, by this machine's clock, has ended already."""
+"""Assumed life, in seconds, of a reservation that has already ended by this machine's clock."""
 MOST_ADDRESSES = 4
-"""Addresses of a relay that are announced."""
+"""Most addresses per relay that are announced."""
 
 M = TypeVar("M", bound=Message)
 
 
 async def send(stream: INetStream, message: Message) -> None:
-    """One message with its length. Raises `Unreachable`."""
+    """Write one length-prefixed message. Raises `Unreachable`."""
     try:
         await stream.write(encode_varint_prefixed(message.SerializeToString()))
     except StreamError as error:
@@ -62,7 +64,7 @@ async def send(stream: INetStream, message: Message) -> None:
 
 
 async def receive(stream: INetStream, type_: type[M]) -> M:
-    """One message. Raises `Malformed`, `Unreachable`."""
+    """Read one length-prefixed message. Raises `Malformed`, `Unreachable`."""
     message = type_()
     try:
         with trio.fail_after(ANSWER_TIMEOUT):
@@ -72,12 +74,12 @@ async def receive(stream: INetStream, type_: type[M]) -> M:
     except (StreamEOF, StreamError) as error:
         raise Unreachable(f"the stream ended: {error!r}") from None
     except Exception as error:
-        raise Malformed(f"no message of the relay protocol: {error!r}") from None
+        raise Malformed(f"not a message of the relay protocol: {error!r}") from None
     return message
 
 
 class CircuitStream(ReadWriteCloser):
-    """A relayed stream where libp2p wants a socket."""
+    """A relayed stream with the interface of a socket, as libp2p's upgrader needs it."""
 
     def __init__(self, stream: INetStream) -> None:
         self._stream = stream
@@ -104,19 +106,20 @@ class CircuitStream(ReadWriteCloser):
 
 
 class RelayClient:
-    """The ends of circuits on one host."""
+    """The client side of circuits on one host: reservations, and relayed connections in both directions."""
 
-    def __init__(self, host: IHost, gone: Callable[[str], Awaitable[None]]) -> None:
-        """`gone`: waits until there is no connection with a peer."""
-        self._host, self._gone = host, gone
-        self.arrived: Callable[[str], None] = lambda peer: None
-        """Told of each peer that came through a relay."""
+    def __init__(self, host: IHost, disconnected: Callable[[str], Awaitable[None]]) -> None:
+        """`disconnected`: waits until there is no connection with a peer."""
+        self._host = host
+        self._disconnected = disconnected
+        self.on_relayed_peer: Callable[[str], None] = lambda peer: None
+        """Called with the id of each peer that connects through a relay."""
         self._relay_addresses: dict[ID, list[str]] = {}
-        self._kept: dict[str, trio.CancelScope] = {}
-        host.set_stream_handler(STOP, self._stopped)
+        self._renewals: dict[str, trio.CancelScope] = {}
+        host.set_stream_handler(STOP, self._on_stop)
 
     def addresses(self) -> list[str]:
-        """Where this peer can be dialled through relays."""
+        """Return the addresses at which this peer can be dialled through relays."""
         return [
             through(address, str(self._host.get_id()))
             for relayed in self._relay_addresses.values()
@@ -126,23 +129,23 @@ class RelayClient:
     async def reserve(self, addresses: Sequence[str], nursery: trio.Nursery) -> None:
         """Reserve at the relay with these addresses, and renew it until `release`. Raises `Unreachable`."""
         relay, life = await self._find_and_reserve(addresses)
-        if relay not in self._kept:
-            self._kept[relay] = trio.CancelScope()
+        if relay not in self._renewals:
+            self._renewals[relay] = trio.CancelScope()
             nursery.start_soon(self._renew, relay, list(addresses), life)
 
     def release(self, relay: str) -> None:
-        """Let a reservation lapse, and announce it no more."""
+        """Stop renewing a reservation and announcing its addresses."""
         self._relay_addresses.pop(ID.from_string(relay), None)
-        if (kept := self._kept.pop(relay, None)) is not None:
-            kept.cancel()
+        if (renewal := self._renewals.pop(relay, None)) is not None:
+            renewal.cancel()
 
     async def _renew(self, relay: str, addresses: list[str], life: float) -> None:
-        """After two thirds of its life, or when the relay was lost."""
-        with self._kept[relay]:
+        """Renew a reservation after two thirds of its life, or once the connection with the relay is lost."""
+        with self._renewals[relay]:
             failures = 0
             while True:
                 with trio.move_on_after(life * 2 / 3):
-                    await self._gone(relay)
+                    await self._disconnected(relay)
                     self._relay_addresses.pop(ID.from_string(relay), None)
                 try:
                     _, life = await self._find_and_reserve(addresses)
@@ -154,7 +157,7 @@ class RelayClient:
                     await trio.sleep(RETRY.delay(failures))
 
     async def _find_and_reserve(self, addresses: Sequence[str]) -> tuple[str, float]:
-        """(the relay's peer id, seconds until the reservation ends)."""
+        """Return the relay's peer id, and the seconds until the reservation ends. Raises `Unreachable`."""
         reasons = []
         for address in addresses:
             try:
@@ -163,10 +166,10 @@ class RelayClient:
                     return str(relay), await self._reserve(relay, addresses)
             except (Exception, ExceptionGroup) as error:
                 reasons.append(f"{address}: {str(error) or repr(error)}")
-        raise Unreachable(f"no reservation: {'; '.join(reasons) or 'no relay is named'}")
+        raise Unreachable(f"no reservation: {'; '.join(reasons) or 'no relay address was given'}")
 
     async def _reserve(self, relay: ID, addresses: Sequence[str]) -> float:
-        """Ask once; seconds until the reservation ends. Raises `Unreachable`."""
+        """Request a reservation once; return the seconds until it ends. Raises `Unreachable`."""
         stream = await self._open(relay)
         try:
             await send(stream, pb.HopMessage(type=pb.HopMessage.RESERVE))
@@ -181,7 +184,7 @@ class RelayClient:
         return left if left > 0 else SKEWED
 
     async def dial(self, address: str) -> str:
-        """Connect to a peer through a relay, by an address with /p2p-circuit; the peer id. Raises `Unreachable`."""
+        """Connect to a peer through a relay, by an address with /p2p-circuit; return its id. Raises `Unreachable`."""
         relay, target = circuit_parts(address)
         peer = ID.from_string(target)
         if peer in self._host.get_connected_peers():
@@ -192,7 +195,7 @@ class RelayClient:
             await send(stream, pb.HopMessage(type=pb.HopMessage.CONNECT, peer=pb.PeerId(id=peer.to_bytes())))
             answer = await receive(stream, pb.HopMessage)
             if answer.status != pb.OK:
-                raise Unreachable(f"{relay_id} does not connect to {target}: {_status(answer.status)}")
+                raise Unreachable(f"relay {relay_id} does not connect to {target}: {_status(answer.status)}")
             await self._network.upgrade_outbound_raw_conn(_connection(stream, address, initiator=True), peer)
         except BaseException:
             with trio.CancelScope(shield=True), trio.move_on_after(ANSWER_TIMEOUT):
@@ -201,7 +204,7 @@ class RelayClient:
         return target
 
     async def connect(self, address: str) -> ID:
-        """Connect to a relay itself (rule 3); its peer id."""
+        """Connect to a relay itself (rule 3); return its peer id."""
         info = info_from_p2p_addr(Multiaddr(address))
         if info.peer_id not in self._host.get_connected_peers():
             source = self.source(address)
@@ -210,12 +213,12 @@ class RelayClient:
             except Exception as error:
                 if source is None:
                     raise
-                log.debug("not from the own port: %r", error)
+                log.debug("relay dial from the listening port failed: %r", error)
                 await self._network.dial_addr(Multiaddr(address), info.peer_id)
         return info.peer_id
 
     def source(self, address: str) -> tuple[str, int] | None:
-        """Host and port that this peer listens on, of the family of `address`."""
+        """Return the host and port that this peer listens on, of the address family of `address`; None without one."""
         family = address_of(address).kind
         for listening in self._host.get_network().listeners.values():
             for own in map(address_of, map(str, listening.get_addrs())):
@@ -234,8 +237,8 @@ class RelayClient:
         except (Exception, ExceptionGroup) as error:
             raise Unreachable(f"{relay} is no relay: {error!r}") from None
 
-    async def _stopped(self, stream: INetStream) -> None:
-        """A relay brings a connection."""
+    async def _on_stop(self, stream: INetStream) -> None:
+        """Handle a relay's STOP request: accept the relayed connection that it announces (rule 1)."""
         relay = stream.muxed_conn.peer_id
         asked = await receive(stream, pb.StopMessage)
         if asked.type != pb.StopMessage.CONNECT or relay not in self._relay_addresses:
@@ -250,20 +253,20 @@ class RelayClient:
             await self._network.upgrade_inbound_raw_conn(connection, Multiaddr(address))
         except Exception as error:
             raise Unreachable(f"the relayed connection of {source} failed: {error!r}") from None
-        self.arrived(str(source))
+        self.on_relayed_peer(str(source))
 
 
 def remote_address(connection: IMuxedConn) -> str | None:
-    """Multiaddress of the other end."""
+    """Return the multiaddress of the other end; None where it is unknown."""
     addresses = connection.get_transport_addresses()
     return str(addresses[0]) if addresses else None
 
 
 def circuit_parts(address: str) -> tuple[str, str]:
-    """(address of the relay with its peer id, peer id of the target). Raises `Unreachable`."""
+    """Return the address of the relay with its peer id, and the peer id of the target. Raises `Unreachable`."""
     separator = address_of(address)
     if not separator.relay or not separator.peer:
-        raise Unreachable(f"{address} names no relay, or nobody behind it")
+        raise Unreachable(f"{address} names no relay, or no peer behind it")
     return separator.before_circuit.text, separator.peer
 
 

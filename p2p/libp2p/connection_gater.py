@@ -1,11 +1,12 @@
-"""Every connection of one host, whether there may be one more, and with whom there may be none.
+"""The open connections of one host: their limit, and bans of peers.
 
-1. All peers together may have `PeerLimits.connections`; one that was dialled by this host counts, and is never refused.
-   Those of others have their places by p2p/limits/connection_places.py. A refusal is counted, and said in the log.
-2. A peer that breaks the muxer's rules again and again is banned (p2p/limits/bans.py): its connections are closed, new
-   ones are refused, and it is not dialled, until the ban ends. Only what arrived under its own key is held against it:
-   bytes that do not open may be anybody's on the way, and slowness, silence, resets and broken lines are nobody's
-   fault. Of stock yamux, which foreign peers speak, only the flood past its windows counts (p2p/libp2p/yamux.py).
+1. All peers together may have `PeerLimits.connections`. A connection dialled by this host counts and is never refused.
+   Inbound ones are admitted by p2p/limits/connection_places.py. Each refusal is counted and logged.
+2. A peer that breaks the muxer's rules repeatedly is banned (p2p/limits/bans.py). Until the ban ends, its connections
+   are closed, new ones are refused, and it is not dialled.
+3. Only faults in authenticated data count towards a ban. Bytes that fail decryption may have been injected on the path;
+   slowness, silence, resets and lost connections are nobody's fault. Of stock yamux, which foreign peers speak, only an
+   overrun of its windows counts (p2p/libp2p/yamux.py).
 """
 
 import logging
@@ -28,36 +29,37 @@ log = logging.getLogger("p2p")
 
 
 class Connections(INotifee):
-    """Upstream tells it of each that begins or ends. It holds their sockets, as upstream forgets the socket of one that
-    ends while the host stops."""
+    """The open connections of one host, notified by upstream of each that begins or ends. Holds their sockets, because
+    upstream forgets the socket of a connection that ends while the host stops."""
 
     def __init__(self, limits: PeerLimits | None = None, now: Callable[[], float] = trio.current_time) -> None:
         """`now`: seconds, monotonic."""
-        self._limits, self._now = limits or PeerLimits(), now
+        self._limits = limits or PeerLimits()
+        self._now = now
         self.refusals = RefusalCounter(now)
         self.open: dict[INetConn, trio.Event] = {}
-        """Each with what is set when it ends."""
-        self.doubled: Callable[[INetConn], None] = lambda newest: None
-        """Told of a connection with a peer with whom there is one."""
+        """Open connection -> an event that is set when it ends."""
+        self.on_duplicate: Callable[[INetConn], None] = lambda newest: None
+        """Called with each further connection with a peer that is already connected."""
         self.places = ConnectionAdmission(self._limits)
         self.origins = Origins(self._limits.subnet_of)
         self._bans = Bans()
         self._ended = trio.Event()
 
-    async def gone(self, peer: str) -> None:
+    async def disconnected_from(self, peer: str) -> None:
         """Wait until there is no connection with a peer."""
         while self.of(peer):
             await self._ended.wait()
 
     async def ended(self, muxed: IMuxedConn) -> None:
-        """Wait until a connection has ended; at once where it is not open."""
+        """Wait until a connection has ended; return at once where it is not open."""
         for connection, ended in self.open.items():
             if connection.muxed_conn is muxed:
                 await ended.wait()
                 return
 
-    async def came(self, stream: ReadWriteCloser) -> bool:
-        """Whether a connection that a listener accepted has a place; if not it is counted as refused."""
+    async def admit(self, stream: ReadWriteCloser) -> bool:
+        """Admit a connection that a listener accepted; False, counted as a refusal, where the limits leave no place."""
         remote = stream.get_remote_address()
         try:
             given_up = self.places.come(stream, "" if remote is None else remote[0], len(self.open), self._now())
@@ -65,17 +67,17 @@ class Connections(INotifee):
             self.refusals.count(refused.limit, refused.why)
             return False
         if given_up is not None:
-            self.refusals.count("silent", "its handshake took longest when others came")
+            self.refusals.count("silent", "its handshake had taken longest when another connection needed the place")
             assert isinstance(given_up, ReadWriteCloser)
             await given_up.close()
         return True
 
     def of(self, peer: str) -> list[INetConn]:
-        """The connections with a peer."""
+        """Return the open connections with a peer."""
         return [connection for connection in self.open if str(connection.muxed_conn.peer_id) == peer]
 
     def banned_for(self, peer: str) -> float:
-        """Seconds for which a peer is still left alone; 0 where it is not banned."""
+        """Return the seconds until the ban of a peer ends; 0 where it is not banned."""
         return self._bans.left(peer, self._now())
 
     async def connected(self, network: INetwork, conn: INetConn) -> None:
@@ -85,7 +87,7 @@ class Connections(INotifee):
         if refused:
             await close_socket(conn)
         elif len(self.of(str(conn.muxed_conn.peer_id))) > 1:
-            self.doubled(conn)
+            self.on_duplicate(conn)
 
     def _refused(self, conn: INetConn) -> bool:
         peer = str(conn.muxed_conn.peer_id)
@@ -113,14 +115,14 @@ class Connections(INotifee):
             await close_socket(other)
 
     def _charge(self, conn: INetConn) -> None:
-        """Rule 2, once a connection."""
+        """Charge a broken rule to the peer, once per connection (rules 2 and 3)."""
         muxed = conn.muxed_conn
         if not isinstance(muxed, MuxConn | BoundedYamux) or muxed.fault is None:
             return
         peer, fault, muxed.fault = str(muxed.peer_id), muxed.fault, None
         term = self._bans.charge(peer, self._now())
         if term is not None:
-            log.warning("%s is banned for %.0f s, as it does not stop breaking the protocol: %s", peer, term, fault)
+            log.warning("peer banned: %s, for %.0f s, for repeated protocol violations: %s", peer, term, fault)
 
     async def opened_stream(self, network: INetwork, stream: INetStream) -> None:
         pass
@@ -145,7 +147,7 @@ def _remote(conn: INetConn) -> tuple[str | None, str]:
 
 
 async def close_socket(connection: INetConn) -> None:
-    """At once, without a farewell. Never raises."""
+    """Close the socket of a connection at once, without a GOAWAY. Never raises."""
     with trio.CancelScope(shield=True):
         try:
             await connection.muxed_conn.secured_conn.close()  # type: ignore[attr-defined]

@@ -1,19 +1,22 @@
-"""Keeps gossip with connected peers alive. py-libp2p's Pubsub of 0.8 loses it in silence, for as long as they stay:
+"""Gossip that survives reconnects and star topologies, on py-libp2p's Pubsub.
 
-1. Of two connections with a peer only the first has a gossip stream, and when that one ends the other gets none: who
-   came back before its end was noticed would hear nothing any more. So whoever is connected and has no stream on an
-   open connection gets one, at most `LOOK` seconds later.
-2. A stream that cannot be opened is not tried again, unless for two reasons. Here it is, every `AGAIN` seconds.
+Pubsub of py-libp2p 0.8 silently loses gossip with connected peers:
 
-Three more ways to lose it are patches 6 to 8 of p2p/libp2p/patches.py.
+1. Of two connections with a peer only the first has a gossip stream, and when it ends the other gets none. A peer that
+   reconnects before the old connection's end is noticed would hear nothing. So each connected peer without a stream on
+   an open connection gets one within `LOOK` seconds.
+2. Upstream retries a stream that cannot be opened for two reasons only. Here it is retried every `AGAIN` seconds.
 
-And what gossipsub as upstream has it loses where most peers know the publisher alone (a star):
+Patches 6 to 8 of p2p/libp2p/patches.py repair three more such losses.
 
-3. A publisher tells the 6 to 12 peers of its mesh; a quarter of the others, drawn anew each heartbeat, are offered the
-   message, for three heartbeats: two peers in five never hear of it. Here a peer sends its own messages to every
-   connected subscriber (gossipsub 1.1 calls it flood publishing), and offers those of others to each that it is not of.
-4. "Adaptive" parameters take a star for a network in bad health and make the heartbeat 60 s: then most offers come when
-   the message is forgotten. They are off.
+Gossipsub as implemented upstream also loses messages in a star, where most peers are connected to the publisher alone:
+
+3. Upstream's publisher sends to the 6 to 12 peers of its mesh. It offers the message (IHAVE) to a quarter of the
+   others, drawn anew per heartbeat, for three heartbeats: two peers in five never hear of it. Here a peer sends its own
+   messages to every connected subscriber (flood publishing of gossipsub 1.1). Others' messages are offered to every
+   peer except their author.
+4. Upstream's "adaptive" parameters take a star for an unhealthy network and slow the heartbeat to 60 s. By then most
+   offered messages have left the cache. They are off.
 """
 
 from collections import defaultdict
@@ -26,12 +29,13 @@ from libp2p.pubsub.gossipsub import GossipSub
 from libp2p.pubsub.pubsub import Pubsub
 
 LOOK = 1.0
+"""Seconds between two checks of the streams."""
 AGAIN = 40.0
-"""Longer than upstream takes to give an attempt up."""
+"""Seconds between two attempts to open a stream: longer than upstream's own attempt takes to fail."""
 
 
 class Router(GossipSub):
-    """Gossipsub with rule 3."""
+    """Gossipsub with flood publishing of own messages, and IHAVE to all (rule 3)."""
 
     def _get_peers_to_send(
         self, topic_ids: Iterable[str], msg_forwarder: ID, origin: ID, msg_id: bytes | None = None
@@ -55,13 +59,13 @@ class Router(GossipSub):
         return offers
 
     def _own_id(self) -> bytes:
-        """With which the id of each message of this peer begins."""
+        """Return the prefix of the ids of this peer's messages."""
         assert self.pubsub is not None
         return self.pubsub.my_id.to_bytes()
 
 
 async def repair_streams(pubsub: Pubsub, peers: Callable[[], Iterable[ID]]) -> NoReturn:
-    """Rules 1 and 2, until cancelled. `peers`: those connected."""
+    """Open missing gossip streams (rules 1 and 2) until cancelled. `peers`: returns the connected peers."""
     missing: dict[ID, float] = {}
     while True:
         await trio.sleep(LOOK)
@@ -73,4 +77,4 @@ async def repair_streams(pubsub: Pubsub, peers: Callable[[], Iterable[ID]]) -> N
             lost = stream.muxed_conn.is_closed if stream is not None else now - missing[peer] >= AGAIN
             if lost:
                 missing.pop(peer, None)
-                pubsub._handle_dead_peer(peer)  # as it is connected, upstream opens a stream then
+                pubsub._handle_dead_peer(peer)  # the peer is connected: upstream now opens a new stream

@@ -1,10 +1,9 @@
-"""A gossip message is judged once, however many copies of it arrive, and however close together.
+"""A cache of gossip validation: each message is validated once, however many copies arrive and however close together.
 
-Upstream looks whether it has seen a message, waits for the validator, and only then marks it as seen; a copy that comes
-meanwhile is judged again. Here it waits for the first copy's verdict.
-
-A message that says again what another one said, under an id of its own, is heard, and never passed on: all peers would
-else carry what a stranger signs anew, for ever.
+1. Upstream checks its seen-cache, waits for the validator, and only then marks the message as seen; a copy that arrives
+   meanwhile is validated again. Here a copy waits for the verdict on the first one.
+2. A message that repeats the content of another one under a new id is handled, but never forwarded. Otherwise any peer
+   could keep old content circulating for ever by signing it anew.
 """
 
 from collections import OrderedDict
@@ -13,45 +12,45 @@ from collections.abc import Awaitable, Callable
 import anyio
 from blake3 import blake3
 
-KEPT = 1024
-"""Verdicts and contents remembered; upstream forgets a message after two minutes, and hears some ten a second."""
+CACHED = 1024
+"""Verdicts and contents remembered. Upstream forgets a message after two minutes and handles some ten per second."""
 
 
 class ValidationCache:
-    """Verdicts by message id."""
+    """Validation verdicts by message id, and the contents seen."""
 
     def __init__(self) -> None:
         self._verdicts: OrderedDict[bytes, _Verdict] = OrderedDict()
-        self._said: OrderedDict[bytes, None] = OrderedDict()
+        self._contents: OrderedDict[bytes, None] = OrderedDict()
 
     async def validate(self, message: bytes, content: bytes, handler: Callable[[], Awaitable[bool]]) -> bool:
-        """Whether the message with this id goes on, which is `handler`'s verdict where the content is new. `handler` is
-        called for the first copy of a message only."""
+        """Return whether the message with this id is forwarded: `handler`'s verdict, and False for repeated content.
+        `handler` is called for the first copy of a message only."""
         if (known := self._verdicts.get(message)) is not None:
-            await known.given.wait()
+            await known.decided.wait()
             return known.valid
         verdict = self._verdicts[message] = _Verdict()
-        if len(self._verdicts) > KEPT:
+        if len(self._verdicts) > CACHED:
             self._verdicts.popitem(last=False)
         new = self._is_new(content)
         try:
             verdict.valid = await handler() and new
         finally:
-            verdict.given.set()
+            verdict.decided.set()
         return verdict.valid
 
     def _is_new(self, content: bytes) -> bool:
         digest = blake3(content).digest()
-        if digest in self._said:
-            self._said.move_to_end(digest)
+        if digest in self._contents:
+            self._contents.move_to_end(digest)
             return False
-        self._said[digest] = None
-        if len(self._said) > KEPT:
-            self._said.popitem(last=False)
+        self._contents[digest] = None
+        if len(self._contents) > CACHED:
+            self._contents.popitem(last=False)
         return True
 
 
 class _Verdict:
     def __init__(self) -> None:
         self.valid = False
-        self.given = anyio.Event()
+        self.decided = anyio.Event()

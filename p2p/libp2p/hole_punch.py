@@ -1,17 +1,19 @@
 """Hole punching (DCUtR): two peers that met through a relay try to connect directly.
 
-The wire is the specification's (/libp2p/dcutr). Who was dialled through the relay leads:
+The wire is the specification's (/libp2p/dcutr). The peer that was dialled through the relay leads:
 
-1. Both tell where they may be reached: what relays saw of them, and their own addresses; at most `ADDRESSES`.
-2. The leader dials the other's addresses. A peer that only the leader could not be reached by is found so.
-3. Else both dial at the same moment, from the port that they listen on, so that each side's router has let its own
-   packets out when the other's come: the leader says SYNC, and waits half a round trip. Their two attempts may become
-   one connection; for that case the handshake's roles are fixed, the leader's is the server's.
-4. What counts is a direct connection that both ends have. Then the relayed one is closed after `GRACE` seconds, in
-   which what is under way on it may end. If none comes in `ROUNDS` rounds, the relayed one stays.
-5. An invitation to dial is no amplifier: IP addresses and TCP only, none that a record may not name
-   (p2p/discovery/peer_records.py), `PER_SUBNET` of one public subnet; one upgrade at a time with a peer, `AT_ONCE` in
-   all; `PEER_BURST` rounds with a peer and `BURST` in all, then one each `PEER_EACH` and each `EACH` seconds.
+1. Both exchange the addresses at which they may be reached (CONNECT): those that relays observed, and their own, at
+   most `ADDRESSES`.
+2. The leader dials the other's addresses. That suffices where the other can be dialled and only the leader cannot.
+3. Otherwise both dial at the same moment, from the port that they listen on, so that each NAT has let its own side's
+   packets out when the other's arrive: the leader sends SYNC and waits half a round trip. The two attempts may become
+   one connection (TCP simultaneous open). For that case the leader takes the server's role in the handshake.
+4. An upgrade succeeded once both ends have a direct connection. The relayed one is closed after `GRACE` seconds, so
+   that streams on it may end. Without a direct one after `ROUNDS` rounds, the relayed one stays.
+5. A CONNECT cannot be used to amplify dials. Only IP and TCP addresses that a peer record may contain
+   (p2p/discovery/peer_records.py) are dialled, at most `PER_SUBNET` per public subnet.
+6. One upgrade runs at a time per peer, `AT_ONCE` in all. Rounds are limited to `PEER_BURST` per peer and `BURST` in
+   all, then one per `PEER_EACH` and per `EACH` seconds.
 """
 
 import logging
@@ -41,26 +43,31 @@ PROTOCOL = TProtocol("/libp2p/dcutr")
 ADDRESSES = 8
 ROUNDS = 3
 DIAL_TIMEOUT = 4.0
+"""Seconds for one dial of one address."""
 GRACE = 10.0
 AT_ONCE = 4
 PER_SUBNET = 2
 PEER_BURST, PEER_EACH = 6.0, 60.0
+"""Rounds per peer at once; then seconds per further round."""
 BURST, EACH = 30.0, 5.0
+"""Rounds with all peers at once; then seconds per further round."""
 SETTLE = 1.0
-"""Seconds for the other end's attempt to become a connection here."""
+"""Seconds for the other end's dial to become a connection on this end."""
 
 
 class HolePuncher:
-    """Upgrades of one host."""
+    """Upgrades relayed connections of one host to direct ones."""
 
     def __init__(self, host: IHost, relay_client: RelayClient) -> None:
-        self._host, self._relay_client = host, relay_client
+        self._host = host
+        self._relay_client = relay_client
         self._busy: set[ID] = set()
-        self._by_peer, self._all = TokenBuckets(1 / PEER_EACH, PEER_BURST), TokenBucket(1 / EACH, BURST)
+        self._by_peer = TokenBuckets(1 / PEER_EACH, PEER_BURST)
+        self._all = TokenBucket(1 / EACH, BURST)
         host.set_stream_handler(PROTOCOL, self._follow)
 
     async def upgrade(self, peer: str) -> bool:
-        """Try to replace a relayed connection that came in; whether there is a direct one now. Never raises."""
+        """Try to replace an inbound relayed connection; return whether there is a direct one now. Never raises."""
         target = ID.from_string(peer)
         if target in self._busy or len(self._busy) >= AT_ONCE:
             return False
@@ -68,18 +75,18 @@ class HolePuncher:
         try:
             for _ in range(ROUNDS):
                 if await self._round(target):
-                    log.info("%s is reached directly now", peer)
+                    log.info("relayed connection upgraded: %s is reached directly", peer)
                     await self._leave_relay(target)
                     return True
         except (P2PError, Exception, ExceptionGroup) as error:
-            log.info("no direct way to %s: %r", peer, error)
+            log.info("relayed connection not upgraded: no direct connection with %s: %r", peer, error)
         finally:
             self._busy.discard(target)
         return False
 
     async def _round(self, peer: ID) -> bool:
-        """Rules 1 to 3."""
-        self._count(peer)
+        """Lead one round (rules 1 to 3); return whether there is a direct connection now."""
+        self._charge_round(peer)
         stream = await self._host.new_stream(peer, [PROTOCOL])
         try:
             began = trio.current_time()
@@ -95,11 +102,11 @@ class HolePuncher:
         return await self._dial(peer, addresses, responder=True)
 
     async def _follow(self, stream: INetStream) -> None:
-        """The other side of a round."""
+        """Follow one round that the other peer leads."""
         peer = stream.muxed_conn.peer_id
         if peer in self._busy or len(self._busy) >= AT_ONCE:
-            raise Unreachable(f"no upgrade with {peer} now")
-        self._count(peer)
+            raise Unreachable(f"no upgrade with {peer} now: too many are under way")
+        self._charge_round(peer)
         self._busy.add(peer)
         try:
             asked = await receive(stream, HolePunch)
@@ -112,21 +119,21 @@ class HolePuncher:
             self._busy.discard(peer)
             await stream.close()
 
-    def _count(self, peer: ID) -> None:
-        """A round (rule 5). Raises `Unreachable`."""
+    def _charge_round(self, peer: ID) -> None:
+        """Charge a round to the limits of rule 6. Raises `Unreachable` where they are exhausted."""
         now = trio.current_time()
         if max(self._by_peer.delay(str(peer), now), self._all.delay(1, now)) > 0:
-            raise Unreachable(f"too many upgrades, {peer} among them")
+            raise Unreachable(f"no upgrade with {peer} now: the limit on rounds is reached")
         self._by_peer.consume(str(peer), now)
         self._all.consume(1, now)
 
     async def _dial(self, peer: ID, addresses: Sequence[str], *, responder: bool = False, source: bool = True) -> bool:
-        """All addresses at once, the first direct connection counts."""
+        """Dial all addresses at once; return whether there is a direct connection, whichever dial made it."""
         async with trio.open_nursery() as nursery:
             for address in addresses:
                 nursery.start_soon(self._try, peer, address, responder, source, nursery.cancel_scope)
         with trio.move_on_after(SETTLE):
-            while not self._direct(peer):  # noqa: ASYNC110 - upstream tells of no connection before it is usable
+            while not self._direct(peer):  # noqa: ASYNC110 - upstream notifies of a connection before it is usable
                 await trio.sleep(0.05)
         return bool(self._direct(peer))
 
@@ -163,9 +170,9 @@ class HolePuncher:
 
 
 def usable(message: HolePunch, peer: str) -> list[str]:
-    """Direct TCP addresses of a peer's CONNECT (rule 5). Raises `Unreachable`."""
+    """Return the direct TCP addresses of a peer's CONNECT that may be dialled (rule 5). Raises `Unreachable`."""
     if message.type != HolePunch.CONNECT:
-        raise Unreachable("the peer does not follow the upgrade")
+        raise Unreachable("the peer sent no CONNECT: it does not take part in the upgrade")
     addresses, subnets = [], Counter[str | None]()
     for packed in message.ObsAddrs[:ADDRESSES]:
         try:

@@ -1,15 +1,15 @@
 """Inbound connections, in place of py-libp2p's own handler.
 
-Upstream's takes one of `max_connections` places for each connection that it accepts, and gives none back before the
-host stops: after 256 nodes had come and gone, a host was deaf for good. Its refusals are silent. Here:
+Upstream's handler takes one of `max_connections` places per accepted connection and releases none before the host
+stops: after 256 nodes had connected and left, a host accepted no more. Its refusals are silent. Here:
 
-1. A connection holds a place (p2p/limits/connection_places.py) from its acceptance to its end, and no longer.
-2. One that is refused is closed before its handshake, counted, and said in the log. Of one that is given up for another
-   the socket is closed, at which its handshake fails. No handshake is cancelled: upstream would not give back what it
-   took for it.
-3. The handshake begins with the first byte, which is the dialler's, and which comes within `FIRST_BYTE` seconds: one
-   that says nothing costs a sixth of the time that a handshake begun in vain does.
-4. A relayed connection, which no listener accepts, is held to the same number once it is open
+1. A connection occupies a place (p2p/limits/connection_places.py) from its acceptance to its end, and no longer.
+2. A refused connection is closed before its handshake, counted and logged.
+3. Where a connection is given up for another one, its socket is closed, and its handshake fails. No handshake is
+   cancelled: upstream would not release what it had taken for it.
+4. The handshake starts with the dialler's first byte, which must arrive within `FIRST_BYTE` seconds. A silent
+   connection costs a sixth of the CPU time of a handshake begun in vain.
+5. A relayed connection passes no listener; it counts towards the same limit once it is open
    (p2p/libp2p/connection_gater.py).
 """
 
@@ -26,20 +26,21 @@ from p2p.libp2p.connection_gater import Connections
 from p2p.libp2p.noise_socket import readable
 
 FIRST_BYTE = 10.0
+"""Seconds."""
 
 log = logging.getLogger("p2p")
 
 
 class InboundUpgrader:
-    """Takes in what the listeners of a host accept (p2p/libp2p/patches.py, 5)."""
+    """Upgrades the connections that the listeners of a host accept (patch 5 of p2p/libp2p/patches.py)."""
 
     def __init__(self, host: IHost, connections: Connections) -> None:
         self._network: Any = host.get_network()
         self._connections = connections
 
-    async def take_in(self, stream: ReadWriteCloser, address: Multiaddr) -> None:
-        """Take one connection in, and keep its socket until it ends: the listener closes it when this returns."""
-        if not await self._connections.came(stream):
+    async def serve(self, stream: ReadWriteCloser, address: Multiaddr) -> None:
+        """Upgrade one connection, and return when it has ended: the listener then closes its socket."""
+        if not await self._connections.admit(stream):
             await stream.close()
             return
         try:

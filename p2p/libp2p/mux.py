@@ -1,19 +1,19 @@
 """Many streams over one connection, `/echo2/mux/1`, without I/O: bytes in, bytes out (docs/protocol/mux.md).
 
 1. A frame is a header (type u8, stream u32, value u32, little-endian) and, for DATA alone, `value` bytes, 1 to
-   `FRAME_MAX`. A frame of a type that is not known is the peer's fault.
-2. The side that dialled opens odd streams, the other even ones, each in ascending order, and at most `STREAMS_MAX` at
-   a time. Both sides count alike: a stream counts until both directions have ended, or until a RESET is answered.
-3. A side sends DATA only against credit: `WINDOW_MIN` bytes at first, then what CREDIT adds. Credit is given as the
-   reader takes bytes. A window doubles each time it is used up, to `WINDOW_MAX` at most, and all windows of a
-   connection together stay within `WINDOWS`: that is the memory which a peer can fill here, and no more.
-4. FIN ends one direction. RESET ends both at once; it is answered by a RESET unless one was sent already, and until
-   then what was under way is discarded against the credit that was left. After that a frame on the stream is a fault.
-5. Streams take turns, `QUANTUM` bytes each; control frames go first. So a small answer waits for one round and not for
-   the megabytes before it.
-6. A PING is answered by a PONG with its value. AWAY is the last frame: 0 for leaving, 1 when the other side broke a
-   rule. What a peer makes this side answer is bounded too: `ANSWERS_MAX` frames may wait to leave.
-7. A fault raises `Malformed`, after which the connection is of no more use.
+   `FRAME_MAX`. A frame of an unknown type is a protocol violation.
+2. The dialling side opens odd streams, the other side even ones, each in ascending order, at most `STREAMS_MAX` at a
+   time. Both sides count alike: a stream counts until both directions have ended, or until a RESET is answered.
+3. A side sends DATA only against credit: `WINDOW_MIN` bytes initially, then what CREDIT adds. Credit is given as the
+   application reads. A window doubles each time it is used up, to at most `WINDOW_MAX`. All windows of a connection
+   together stay within `WINDOWS`: this bounds the memory that a peer can occupy.
+4. FIN ends one direction. RESET ends both at once; it is answered by a RESET unless one was sent already. Until then,
+   data in flight is discarded against the remaining credit. After that, a frame on the stream is a violation.
+5. Streams are served round robin, `QUANTUM` bytes each; control frames go first. So a small answer waits for one round
+   and not for the megabytes queued before it.
+6. A PING is answered by a PONG with its value. GOAWAY is the last frame: 0 when leaving, 1 when the other side broke a
+   rule. Answers that a peer can provoke are bounded: at most `ANSWERS_MAX` frames may wait to be sent.
+7. A violation raises `Malformed`, after which the connection cannot be used.
 """
 
 import struct
@@ -27,18 +27,20 @@ PROTOCOL = "/echo2/mux/1"
 OPEN, DATA, CREDIT, FIN, RESET, PING, PONG, GOAWAY = range(8)
 HEADER = struct.Struct("<BII")
 FRAME_MAX = 1 << 16
-"""Bytes of DATA in one frame that is accepted."""
+"""Most bytes of DATA in one received frame."""
 QUANTUM = 65519 - HEADER.size
-"""Bytes of DATA in one frame that is sent: with its header it fills one Noise message."""
+"""Most bytes of DATA in one sent frame: with its header it fills one Noise message."""
 WINDOW_MIN = 64 << 10
 WINDOW_MAX = 4 << 20
 WINDOWS = 24 << 20
-"""Bytes that all windows of a connection may add up to, though each stream has `WINDOW_MIN` in any case."""
+"""Most bytes of all windows of a connection together; each stream has at least `WINDOW_MIN` in any case."""
 STREAMS_MAX = 256
-"""Streams that one side may have open."""
+"""Most open streams per side."""
 ANSWERS_MAX = 1024
+"""Most frames queued in answer to the peer's frames."""
 CREDIT_LIMIT = (1 << 32) - 1
 LEAVING, FAULT = 0, 1
+"""Values of a GOAWAY."""
 
 Bytes = bytes | memoryview
 Piece = memoryview | bytearray
@@ -46,71 +48,75 @@ Piece = memoryview | bytearray
 
 @dataclass(eq=False, slots=True)
 class StreamState:
-    """One stream as this side sees it. Attributes are for reading; `Mux` alone changes them."""
+    """The state of one stream on this side. Attributes are for reading; `Mux` alone changes them."""
 
     id: int
     pieces: deque[Piece] = field(default_factory=deque)
-    """What arrived and was not read."""
+    """Data received and not yet read."""
     unread: int = 0
     ended: bool = False
-    """The peer sends no more."""
+    """The peer has sent FIN."""
     reset: bool = False
-    """Given up by either side."""
+    """Either side has sent RESET."""
     queue: deque[memoryview] = field(default_factory=deque)
+    """Data written and not yet sent."""
     unsent: int = 0
     """Bytes in `queue`."""
     sent: int = 0
+    """Bytes sent since the start."""
     credit: int = WINDOW_MIN
     """Bytes that this side may send."""
     allowed: int = WINDOW_MIN
     """Bytes that the peer may send."""
     window: int = WINDOW_MIN
-    taken: int = 0
-    """Bytes read for which no credit was given back yet."""
+    uncredited: int = 0
+    """Bytes read for which no credit was given yet."""
     finishing: bool = False
+    """FIN is to follow what is queued."""
     finished: bool = False
-    """This side's FIN is written."""
+    """This side has sent FIN."""
     ready: bool = False
-    """Waits for its turn to send."""
+    """Queued for sending (rule 5)."""
 
 
 class Mux:
-    """The streams of one connection."""
+    """The state machine of one connection: receives frames, and produces the frames to send."""
 
     def __init__(self, dialled: bool) -> None:
         """`dialled`: whether this side opened the connection."""
         self._parity = 1 if dialled else 0
         self._next = 1 if dialled else 2
         self._highest = 0
-        """The peer's stream opened last."""
-        self._flows: dict[int, StreamState] = {}
+        """Highest stream id that the peer has opened."""
+        self._streams: dict[int, StreamState] = {}
         self._resetting: dict[int, int] = {}
-        """Streams that this side reset, until the peer answers -> bytes that may still come."""
+        """Streams that this side reset and the peer has not answered -> bytes that may still arrive."""
         self._counts = [0, 0]
-        """Streams of each parity, the doomed included."""
+        """Streams per parity of the id, including those in `_resetting`."""
         self._windows = 0
         self._head = bytearray()
         self._body = 0
-        """Bytes of DATA that are missing of the frame at hand."""
-        self._into: StreamState | None = None
+        """Bytes of DATA still missing of the current frame."""
+        self._receiving: StreamState | None = None
+        """The stream of the current DATA frame; None where it is discarded."""
         self._control: deque[bytes] = deque()
         self._ready: deque[StreamState] = deque()
         self._answers = 0
         self._pings: set[int] = set()
         self.opened: deque[StreamState] = deque()
-        """Streams that the peer opened, in order; whoever accepts one takes it out."""
+        """Streams that the peer opened, in order; the caller removes each one that it accepts."""
         self.changed: set[StreamState] = set()
-        """Flows with news for whoever reads or writes them; whoever tells them takes them out."""
+        """Streams whose readability or writability may have changed; the caller removes those that it has notified."""
         self.away: int | None = None
-        """The value of the peer's AWAY."""
-        self._farewell: bytes | None = None
+        """The value of the peer's GOAWAY; None before it."""
+        self._goaway: bytes | None = None
         self.left = False
-        """This side's AWAY is written."""
+        """This side's GOAWAY was handed out for sending."""
 
-    # -- bytes in
+    # -- receiving
 
     def receive(self, data: Bytes) -> None:
-        """Take what arrived, cut anywhere. DATA is kept as views of `data`. Raises `Malformed`."""
+        """Process received bytes, split anywhere. DATA is kept as views of `data`. Raises `Malformed`."""
         view = data if isinstance(data, memoryview) else memoryview(data)
         at, end = 0, len(view)
         while at < end and self.away is None:
@@ -118,8 +124,8 @@ class Mux:
                 piece = view[at : at + self._body]
                 at += len(piece)
                 self._body -= len(piece)
-                if self._into is not None:
-                    self._keep(self._into, piece, len(view))
+                if self._receiving is not None:
+                    self._keep(self._receiving, piece, len(view))
             elif not self._head and end - at >= HEADER.size:
                 self._frame(*HEADER.unpack_from(view, at))
                 at += HEADER.size
@@ -131,17 +137,17 @@ class Mux:
                     self._frame(*HEADER.unpack(self._head))
                     self._head.clear()
 
-    def _keep(self, flow: StreamState, piece: memoryview, whole: int) -> None:
-        """A view keeps all the bytes that came with it in memory, so only a large part stays a view; small ones are
-        copied into one buffer, which also spares an object for each."""
+    def _keep(self, stream: StreamState, piece: memoryview, whole: int) -> None:
+        """Store a piece of DATA. A view keeps all `whole` bytes that arrived with it in memory, so only a large piece
+        stays a view; small ones are copied into one buffer, which also saves an object per piece."""
         if 2 * len(piece) >= whole:
-            flow.pieces.append(piece)
-        elif flow.pieces and isinstance(last := flow.pieces[-1], bytearray):
+            stream.pieces.append(piece)
+        elif stream.pieces and isinstance(last := stream.pieces[-1], bytearray):
             last += piece
         else:
-            flow.pieces.append(bytearray(piece))
-        flow.unread += len(piece)
-        self.changed.add(flow)
+            stream.pieces.append(bytearray(piece))
+        stream.unread += len(piece)
+        self.changed.add(stream)
 
     def _frame(self, kind: int, id: int, value: int) -> None:
         if kind == DATA:
@@ -170,47 +176,47 @@ class Mux:
     def _on_data(self, id: int, length: int) -> None:
         if not 1 <= length <= FRAME_MAX:
             raise Malformed(f"a frame of {length} bytes of data")
-        flow = self._flows.get(id)
-        if flow is not None:
-            if flow.ended:
+        stream = self._streams.get(id)
+        if stream is not None:
+            if stream.ended:
                 raise Malformed(f"data on stream {id} after its end")
-            allowed = flow.allowed = flow.allowed - length
+            allowed = stream.allowed = stream.allowed - length
         else:
             if id not in self._resetting:
                 raise Malformed(f"data on stream {id}, which is not open")
             allowed = self._resetting[id] = self._resetting[id] - length
         if allowed < 0:
             raise Malformed(f"data on stream {id} beyond its window")
-        self._body, self._into = length, flow
+        self._body, self._receiving = length, stream
 
     def _on_credit(self, id: int, more: int) -> None:
-        flow = self._flows.get(id)
-        if flow is None:
-            self._check_used(id)  # it may have been sent before the peer heard of the end
+        stream = self._streams.get(id)
+        if stream is None:
+            self._check_used(id)  # it may have been sent before the peer learnt of the end
             return
-        flow.credit += more
-        if not more or flow.credit > CREDIT_LIMIT:
+        stream.credit += more
+        if not more or stream.credit > CREDIT_LIMIT:
             raise Malformed(f"credit of {more} on stream {id}")
-        self._schedule(flow)
+        self._schedule(stream)
 
     def _on_fin(self, id: int) -> None:
-        flow = self._flows.get(id)
-        if flow is not None and not flow.ended:
-            flow.ended = True
-            self.changed.add(flow)
-            self._forget_if_done(flow)
+        stream = self._streams.get(id)
+        if stream is not None and not stream.ended:
+            stream.ended = True
+            self.changed.add(stream)
+            self._forget_if_done(stream)
         elif id not in self._resetting:
-            raise Malformed(f"an end of stream {id}, which has none")
+            raise Malformed(f"an end of stream {id}, which is not open")
 
     def _on_reset(self, id: int) -> None:
         if self._resetting.pop(id, None) is not None:
             self._counts[id & 1] -= 1
             return
-        flow = self._flows.get(id)
-        if flow is None:
+        stream = self._streams.get(id)
+        if stream is None:
             self._check_used(id)
         else:
-            self._abandon(flow)
+            self._abandon(stream)
             self._counts[id & 1] -= 1
         self._answer(RESET, id, 0)
 
@@ -233,71 +239,71 @@ class Mux:
     def _answer(self, kind: int, id: int, value: int) -> None:
         self._answers += 1
         if self._answers > ANSWERS_MAX:
-            raise Malformed("more to answer than is read")
+            raise Malformed(f"more than {ANSWERS_MAX} answers wait to be sent: the peer asks and does not read")
         self._control.append(HEADER.pack(kind, id, value))
 
-    # -- what this side does
+    # -- sending
 
     def open(self) -> StreamState:
-        """A new stream. Raises `LocalNetworkFault` when as many are open as may be."""
+        """Open a stream. Raises `LocalNetworkFault` when `STREAMS_MAX` are open."""
         if self._counts[self._parity] >= STREAMS_MAX or self._next >= 1 << 32:
             raise LocalNetworkFault(f"{STREAMS_MAX} streams are open on this connection")
-        flow = self._add(self._next)
+        stream = self._add(self._next)
         self._next += 2
-        self._control.append(HEADER.pack(OPEN, flow.id, 0))
-        return flow
+        self._control.append(HEADER.pack(OPEN, stream.id, 0))
+        return stream
 
-    def write(self, flow: StreamState, data: Bytes) -> None:
-        """Queue bytes; they must not change later."""
-        if flow.finishing or flow.reset:
+    def write(self, stream: StreamState, data: Bytes) -> None:
+        """Queue bytes for sending; they must not change later."""
+        if stream.finishing or stream.reset:
             raise ValueError("this direction has ended")
         if data:
-            flow.queue.append(memoryview(data).cast("B"))
-            flow.unsent += len(data)
-            self._schedule(flow)
+            stream.queue.append(memoryview(data).cast("B"))
+            stream.unsent += len(data)
+            self._schedule(stream)
 
-    def read(self, flow: StreamState, limit: int) -> list[memoryview]:
-        """Up to `limit` bytes of what is there; gives credit for them."""
+    def read(self, stream: StreamState, limit: int) -> list[memoryview]:
+        """Return up to `limit` received bytes, and give the peer credit for them."""
         pieces, left = [], limit
-        while flow.pieces and left:
-            piece = memoryview(flow.pieces.popleft())
+        while stream.pieces and left:
+            piece = memoryview(stream.pieces.popleft())
             if len(piece) > left:
-                flow.pieces.appendleft(piece[left:])
+                stream.pieces.appendleft(piece[left:])
                 piece = piece[:left]
             pieces.append(piece)
             left -= len(piece)
-        self._give_credit(flow, limit - left)
+        self._give_credit(stream, limit - left)
         return pieces
 
-    def finish(self, flow: StreamState) -> None:
-        """No more bytes from this side, after those that are queued."""
-        if not flow.finishing and not flow.reset:
-            flow.finishing = True
-            self._schedule(flow)
+    def finish(self, stream: StreamState) -> None:
+        """End this direction with FIN, after the bytes that are queued."""
+        if not stream.finishing and not stream.reset:
+            stream.finishing = True
+            self._schedule(stream)
 
-    def reset(self, flow: StreamState) -> None:
-        """Give the stream up, both ways."""
-        if flow.id in self._flows:
-            self._resetting[flow.id] = flow.allowed
-            self._abandon(flow)
-            self._control.append(HEADER.pack(RESET, flow.id, 0))
+    def reset(self, stream: StreamState) -> None:
+        """Abort both directions with RESET; queued and unread bytes are dropped."""
+        if stream.id in self._streams:
+            self._resetting[stream.id] = stream.allowed
+            self._abandon(stream)
+            self._control.append(HEADER.pack(RESET, stream.id, 0))
 
     def ping(self, value: int) -> None:
-        """Ask for a sign of life."""
+        """Queue a PING; `value` comes back in its PONG."""
         self._pings.add(value)
         self._control.append(HEADER.pack(PING, 0, value))
 
     def go_away(self, code: int) -> None:
-        """AWAY, after what can be sent; nothing follows it."""
-        self._farewell = HEADER.pack(GOAWAY, 0, code)
+        """Queue GOAWAY, the last frame, after all that can be sent."""
+        self._goaway = HEADER.pack(GOAWAY, 0, code)
 
     @property
     def idle(self) -> bool:
         """Whether there is nothing to send."""
-        return self.left or not (self._control or self._ready or self._farewell)
+        return self.left or not (self._control or self._ready or self._goaway)
 
     def data_to_send(self, limit: int) -> list[Bytes]:
-        """Frames to send now, about `limit` bytes of data; empty when there is nothing."""
+        """Return the frames to send now, with about `limit` bytes of DATA; empty when there are none."""
         if self.left:
             return []
         out: list[Bytes] = list(self._control)
@@ -305,84 +311,84 @@ class Mux:
         self._answers = 0
         while self._ready and limit > 0:
             limit -= self._emit(self._ready.popleft(), out)
-        if self._farewell is not None and not self._ready:
-            out.append(self._farewell)
+        if self._goaway is not None and not self._ready:
+            out.append(self._goaway)
             self.left = True
         return out
 
-    def _emit(self, flow: StreamState, out: list[Bytes]) -> int:
-        """One turn of a flow; the bytes of data."""
-        flow.ready = False
-        size = min(QUANTUM, flow.credit, flow.unsent)
+    def _emit(self, stream: StreamState, out: list[Bytes]) -> int:
+        """Append one frame of the stream to `out` (rule 5); return its bytes of DATA."""
+        stream.ready = False
+        size = min(QUANTUM, stream.credit, stream.unsent)
         if size:
-            out.append(HEADER.pack(DATA, flow.id, size))
-            flow.credit -= size
-            flow.unsent -= size
-            flow.sent += size
-            self.changed.add(flow)
+            out.append(HEADER.pack(DATA, stream.id, size))
+            stream.credit -= size
+            stream.unsent -= size
+            stream.sent += size
+            self.changed.add(stream)
             left = size
             while left:
-                piece = flow.queue.popleft()
+                piece = stream.queue.popleft()
                 if len(piece) > left:
-                    flow.queue.appendleft(piece[left:])
+                    stream.queue.appendleft(piece[left:])
                     piece = piece[:left]
                 out.append(piece)
                 left -= len(piece)
-        if flow.finishing and not flow.unsent:
-            out.append(HEADER.pack(FIN, flow.id, 0))
-            flow.finished = True
-            self.changed.add(flow)
-            self._forget_if_done(flow)
+        if stream.finishing and not stream.unsent:
+            out.append(HEADER.pack(FIN, stream.id, 0))
+            stream.finished = True
+            self.changed.add(stream)
+            self._forget_if_done(stream)
         else:
-            self._schedule(flow)
+            self._schedule(stream)
         return size
 
-    def _schedule(self, flow: StreamState) -> None:
-        sendable = (flow.unsent and flow.credit) or (flow.finishing and not flow.unsent and not flow.finished)
-        if sendable and not flow.ready and not flow.reset:
-            flow.ready = True
-            self._ready.append(flow)
+    def _schedule(self, stream: StreamState) -> None:
+        sendable = (stream.unsent and stream.credit) or (stream.finishing and not stream.unsent and not stream.finished)
+        if sendable and not stream.ready and not stream.reset:
+            stream.ready = True
+            self._ready.append(stream)
 
-    def _give_credit(self, flow: StreamState, size: int) -> None:
-        flow.unread -= size
-        flow.taken += size
-        if flow.ended or flow.reset or flow.taken * 2 < flow.window:
+    def _give_credit(self, stream: StreamState, size: int) -> None:
+        stream.unread -= size
+        stream.uncredited += size
+        if stream.ended or stream.reset or stream.uncredited * 2 < stream.window:
             return
-        more, flow.taken = flow.taken, 0
-        grown = min(flow.window, WINDOW_MAX - flow.window)
+        more, stream.uncredited = stream.uncredited, 0
+        grown = min(stream.window, WINDOW_MAX - stream.window)
         if self._windows + grown <= WINDOWS:
             self._windows += grown
-            flow.window += grown
+            stream.window += grown
             more += grown
-        flow.allowed += more
-        self._control.append(HEADER.pack(CREDIT, flow.id, more))
+        stream.allowed += more
+        self._control.append(HEADER.pack(CREDIT, stream.id, more))
 
     # -- the life of a stream
 
     def _add(self, id: int) -> StreamState:
-        flow = self._flows[id] = StreamState(id)
+        stream = self._streams[id] = StreamState(id)
         self._counts[id & 1] += 1
-        self._windows += flow.window
-        return flow
+        self._windows += stream.window
+        return stream
 
-    def _forget_if_done(self, flow: StreamState) -> None:
-        if flow.ended and flow.finished:
-            self._drop(flow)
-            self._counts[flow.id & 1] -= 1
+    def _forget_if_done(self, stream: StreamState) -> None:
+        if stream.ended and stream.finished:
+            self._drop(stream)
+            self._counts[stream.id & 1] -= 1
 
-    def _abandon(self, flow: StreamState) -> None:
-        flow.reset = True
-        flow.queue.clear()
-        flow.pieces.clear()
-        flow.unsent = flow.unread = 0
-        if flow.ready:
-            self._ready.remove(flow)
-            flow.ready = False
-        if self._into is flow:
-            self._into = None  # the rest of the frame at hand is discarded
-        self.changed.add(flow)
-        self._drop(flow)
+    def _abandon(self, stream: StreamState) -> None:
+        stream.reset = True
+        stream.queue.clear()
+        stream.pieces.clear()
+        stream.unsent = stream.unread = 0
+        if stream.ready:
+            self._ready.remove(stream)
+            stream.ready = False
+        if self._receiving is stream:
+            self._receiving = None  # the rest of the current frame is discarded
+        self.changed.add(stream)
+        self._drop(stream)
 
-    def _drop(self, flow: StreamState) -> None:
-        del self._flows[flow.id]
-        self._windows -= flow.window
+    def _drop(self, stream: StreamState) -> None:
+        del self._streams[stream.id]
+        self._windows -= stream.window

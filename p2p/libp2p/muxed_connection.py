@@ -1,12 +1,11 @@
-"""Our muxer as py-libp2p sees it: `p2p.libp2p.mux` with tasks that read, write and listen for signs of life.
+"""Our muxer behind py-libp2p's interface: `p2p.libp2p.mux` with tasks for reading, writing and keepalive.
 
-1. One task reads the connection, one writes it. Whoever writes to a stream queues bytes and waits for room: a caller
-   that is cancelled leaves whole frames behind, and a reader that pauses holds up its own stream alone, for as long
-   as it likes.
-2. A fault of the peer closes its connection, and only that; the reason is logged and kept in `fault`, and the peer is
-   told that it was at fault.
-3. Where nothing was heard for `QUIET` seconds the peer is asked for a sign of life; after `PINGS` of them in vain the
-   connection is closed.
+1. One task reads the connection, one writes it. A stream's writer queues bytes and waits for room. So a cancelled
+   writer leaves whole frames behind, and a paused reader blocks its own stream alone, for any time.
+2. A protocol violation of the peer closes its connection, and only that one. The reason is logged and stored in
+   `fault`, and the peer is notified (GOAWAY).
+3. After `QUIET` seconds without a byte from the peer it is pinged; after `PINGS` pings in vain the connection is
+   closed.
 4. No error leaves `start`: upstream would end the host.
 """
 
@@ -37,74 +36,75 @@ from p2p.libp2p.noise_session import NoiseSession
 log = logging.getLogger("p2p")
 
 BATCH_MIN, BATCH = 1 * QUANTUM, 8 * QUANTUM
-"""Bytes of one write to the socket, at the beginning and at most."""
+"""Bytes per write to the socket, initially and at most."""
 PROMPT = 0.02
-"""Seconds that a write may take before the next one is smaller: what comes after it waits as long."""
+"""Seconds that a write may take before the next one is halved: frames queued behind it wait as long."""
 ROOM = 512 << 10
-"""Bytes of a stream that may wait to leave before whoever writes waits too."""
+"""Most unsent bytes of a stream before its writer waits."""
 QUIET = 15.0
 """Seconds without a byte before a PING."""
 PINGS = 4
 """PINGs without a byte in return before the connection is closed."""
 FAREWELL = 1.0
-"""Seconds for what is queued to leave when this side closes the connection."""
+"""Seconds for queued frames to leave when this side closes the connection."""
 BROKEN = (IOException, RawConnError, OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 
 
 class MuxStream(IMuxedStream):
-    """One stream."""
+    """One stream of a `MuxConn`."""
 
-    def __init__(self, conn: "MuxConn", flow: StreamState) -> None:
+    def __init__(self, conn: "MuxConn", state: StreamState) -> None:
         self.muxed_conn = conn
-        self.stream_id = flow.id
+        self.stream_id = state.id
         self._conn = conn
-        self._flow = flow
+        self._state = state
         self._least = 1
-        """Bytes that a reader waits for."""
-        self._readable, self._writable = trio.lowlevel.ParkingLot(), trio.lowlevel.ParkingLot()
+        """Unread bytes that the reader waits for."""
+        self._readable = trio.lowlevel.ParkingLot()
+        self._writable = trio.lowlevel.ParkingLot()
 
     @property
     def room(self) -> bool:
-        """Whether `flush` would not wait."""
+        """Whether `flush` would return at once."""
         return self._writable_now()
 
     @property
     def sent(self) -> int:
-        """Bytes that have left; grows while there is progress."""
-        return self._flow.sent
+        """Bytes sent since the start; grows while there is progress."""
+        return self._state.sent
 
     @property
     def unread(self) -> int:
-        """Bytes that have come; grows while there is progress."""
-        return self._flow.unread
+        """Bytes received and not read; grows while there is progress."""
+        return self._state.unread
 
     async def pieces(self, limit: int, least: int = 1) -> list[memoryview]:
-        """Up to `limit` bytes; waits for `least`, where the window allows the peer so many. Empty when the other side
-        has finished. Raises `MuxedStreamReset`."""
-        self._least = min(least, self._flow.window // 2)
+        """Return up to `limit` bytes; wait for `least`, or for half the window where that is smaller. Empty when the
+        other side has finished. Raises `MuxedStreamReset`."""
+        self._least = min(least, self._state.window // 2)
         while not self._readable_now():
             await self._readable.park()
-        if not self._flow.unread:
+        if not self._state.unread:
             self._check()
             return []
-        return self._conn.read(self._flow, limit)
+        return self._conn.read(self._state, limit)
 
     def put(self, data: Bytes) -> None:
-        """Queue bytes, which must not change later. Raises `MuxedStreamReset`, `MuxedStreamClosed`."""
+        """Queue bytes for sending; they must not change later. Raises `MuxedStreamReset`, `MuxedStreamClosed`."""
         self._check()
-        if self._flow.finishing:
+        if self._state.finishing:
             raise MuxedStreamClosed("written to after its end")
-        self._conn.write(self._flow, data)
+        self._conn.write(self._state, data)
 
     async def flush(self) -> None:
-        """Wait until there is room for more; after `close`, until all has left. Raises `MuxedStreamReset`."""
+        """Wait until there is room for more; after `close`, until all is sent. Raises `MuxedStreamReset`."""
         while not self._writable_now():
             await self._writable.park()
-        if not self._flow.finished:
+        if not self._state.finished:
             self._check()
 
     async def read(self, n: int | None = None) -> bytes:
-        """Up to `n` bytes, one at least. Raises `MuxedStreamEOF`, `MuxedStreamReset`."""
+        """Return 1 to `n` bytes. Raises `MuxedStreamEOF`, `MuxedStreamReset`."""
         pieces = await self.pieces(1 << 20 if n is None or n < 0 else n)
         if not pieces and n != 0:
             raise MuxedStreamEOF("the other side has finished")
@@ -116,16 +116,16 @@ class MuxStream(IMuxedStream):
         await self.flush()
 
     async def close(self) -> None:
-        """No more from this side; reading goes on."""
-        self._conn.finish(self._flow)
+        """End the sending direction; reading goes on."""
+        self._conn.finish(self._state)
 
     async def reset(self) -> None:
-        self._conn.reset(self._flow)
+        self._conn.reset(self._state)
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing moves any more, either way."""
-        return self._flow.reset or self._conn.is_closed or (self._flow.ended and self._flow.finished)
+        """Whether both directions have ended."""
+        return self._state.reset or self._conn.is_closed or (self._state.ended and self._state.finished)
 
     def set_deadline(self, ttl: int) -> NoReturn:
         raise NotImplementedError("use trio's timeouts")
@@ -137,32 +137,32 @@ class MuxStream(IMuxedStream):
         return self
 
     def wake(self) -> None:
-        """Something has changed; who waits for it goes on."""
+        """Wake the waiting reader and writer if their condition holds now."""
         if self._readable and self._readable_now():
             self._readable.unpark_all()
         if self._writable and self._writable_now():
             self._writable.unpark_all()
 
     def _readable_now(self) -> bool:
-        return self._flow.unread >= self._least or self._flow.ended or self._has_ended
+        return self._state.unread >= self._least or self._state.ended or self._has_ended
 
     def _writable_now(self) -> bool:
-        flow = self._flow
-        return flow.finished or self._has_ended or not (flow.finishing or flow.unsent > ROOM)
+        state = self._state
+        return state.finished or self._has_ended or not (state.finishing or state.unsent > ROOM)
 
     @property
     def _has_ended(self) -> bool:
-        return self._flow.reset or self._conn.is_closed
+        return self._state.reset or self._conn.is_closed
 
     def _check(self) -> None:
-        if self._flow.reset:
+        if self._state.reset:
             raise MuxedStreamReset("the stream was reset")
         if self._conn.is_closed:
             raise MuxedStreamReset(f"the connection ended: {self._conn.reason}")
 
 
 class MuxConn(IMuxedConn):
-    """One connection, under `p2p.libp2p.mux.PROTOCOL`."""
+    """One connection that speaks `p2p.libp2p.mux.PROTOCOL`."""
 
     def __init__(self, conn: ISecureConn, peer_id: ID) -> None:
         assert isinstance(conn, NoiseSession)
@@ -170,18 +170,19 @@ class MuxConn(IMuxedConn):
         self.peer_id = peer_id
         self.event_started = trio.Event()
         self.on_close: Callable[[], Awaitable[None]] | None = None
-        """Set by upstream; to be called when the connection has ended."""
+        """Set by upstream; called when the connection has ended."""
         self.reason = "this side closed it"
         self.fault: str | None = None
-        """The rule of the muxer that the peer broke."""
+        """The protocol violation of the peer; None without one."""
         self._closed = trio.Event()
         self._mux = Mux(conn.is_initiator)
         self._streams: dict[int, MuxStream] = {}
         self._accepted: deque[MuxStream] = deque()
-        self._acceptable, self._writable = trio.lowlevel.ParkingLot(), trio.lowlevel.ParkingLot()
+        self._acceptable = trio.lowlevel.ParkingLot()
+        self._writable = trio.lowlevel.ParkingLot()
         self._left = trio.Event()
-        self._heard = trio.current_time()
-        self._hearing = trio.lowlevel.ParkingLot()
+        self._last_received = trio.current_time()
+        self._received = trio.lowlevel.ParkingLot()
         self._pings = 0
         self._scope = trio.CancelScope()
 
@@ -198,13 +199,13 @@ class MuxConn(IMuxedConn):
         return self._closed.is_set()
 
     async def start(self) -> None:
-        """Work until the connection ends."""
+        """Read, write and ping until the connection ends. Never raises."""
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
                     self.event_started.set()
                     nursery.start_soon(self._write_always)
-                    nursery.start_soon(self._listen_for_life)
+                    nursery.start_soon(self._keep_alive)
                     await self._read_always()
                     self._scope.cancel()
         finally:
@@ -217,7 +218,7 @@ class MuxConn(IMuxedConn):
             stream = self._stream(self._mux.open())
         except LocalNetworkFault as fault:
             raise MuxedStreamError(str(fault)) from None
-        self._news()
+        self._notify()
         return stream
 
     async def accept_stream(self) -> IMuxedStream:
@@ -228,42 +229,42 @@ class MuxConn(IMuxedConn):
         return self._accepted.popleft()
 
     async def close(self) -> None:
-        """What is queued may leave, and a farewell, for `FAREWELL` seconds."""
+        """Close the connection; queued frames and a GOAWAY get `FAREWELL` seconds to leave."""
         if not self.is_closed:
             self._mux.go_away(LEAVING)
-            self._news()
+            self._notify()
             with trio.move_on_after(FAREWELL):
                 await self._left.wait()
         self._scope.cancel()
         await self._end()
 
     async def alive(self, within: float) -> bool:
-        """Whether the other side is heard of within so many seconds; it is asked for a sign of life."""
+        """Ping the peer; return whether anything arrives from it within so many seconds."""
         self._ping()
         with trio.move_on_after(within) as waiting:
-            await self._hearing.park()
+            await self._received.park()
         return not waiting.cancelled_caught and not self.is_closed
 
-    def read(self, flow: StreamState, limit: int) -> list[memoryview]:
+    def read(self, state: StreamState, limit: int) -> list[memoryview]:
         """See `Mux.read`."""
-        pieces = self._mux.read(flow, limit)
-        self._news()
+        pieces = self._mux.read(state, limit)
+        self._notify()
         return pieces
 
-    def write(self, flow: StreamState, data: Bytes) -> None:
+    def write(self, state: StreamState, data: Bytes) -> None:
         """See `Mux.write`."""
-        self._mux.write(flow, data)
-        self._news()
+        self._mux.write(state, data)
+        self._notify()
 
-    def finish(self, flow: StreamState) -> None:
+    def finish(self, state: StreamState) -> None:
         """See `Mux.finish`."""
-        self._mux.finish(flow)
-        self._news()
+        self._mux.finish(state)
+        self._notify()
 
-    def reset(self, flow: StreamState) -> None:
+    def reset(self, state: StreamState) -> None:
         """See `Mux.reset`."""
-        self._mux.reset(flow)
-        self._news()
+        self._mux.reset(state)
+        self._notify()
 
     def get_remote_address(self) -> tuple[str, int] | None:
         return self.secured_conn.get_remote_address()
@@ -274,43 +275,47 @@ class MuxConn(IMuxedConn):
     def get_connection_type(self) -> ConnectionType:
         return self.secured_conn.get_connection_type()
 
-    def _stream(self, flow: StreamState) -> MuxStream:
-        stream = self._streams[flow.id] = MuxStream(self, flow)
+    def _stream(self, state: StreamState) -> MuxStream:
+        stream = self._streams[state.id] = MuxStream(self, state)
         return stream
 
-    def _news(self) -> None:
-        """Wake whoever waits for what the muxer has just changed."""
+    def _notify(self) -> None:
+        """Wake the tasks that wait for what the muxer has just changed."""
         mux = self._mux
         while mux.opened:
             self._accepted.append(self._stream(mux.opened.popleft()))
             self._acceptable.unpark()
         while mux.changed:
-            flow = mux.changed.pop()
-            stream = self._streams.get(flow.id)
+            state = mux.changed.pop()
+            stream = self._streams.get(state.id)
             if stream is not None:
                 stream.wake()
-                if flow.reset or (flow.ended and flow.finished):
-                    del self._streams[flow.id]
+                if state.reset or (state.ended and state.finished):
+                    del self._streams[state.id]
         if not mux.idle:
             self._writable.unpark_all()
 
     async def _read_always(self) -> None:
         try:
             while pieces := await self.secured_conn.pieces():
-                self._heard = trio.current_time()
-                self._hearing.unpark_all()
+                self._last_received = trio.current_time()
+                self._received.unpark_all()
                 for piece in pieces:
                     self._mux.receive(piece)
-                self._news()
+                self._notify()
                 if self._mux.away is not None:
-                    self.reason = "the other side left" if self._mux.away == LEAVING else "the other side found a fault"
+                    self.reason = (
+                        "the other side left"
+                        if self._mux.away == LEAVING
+                        else "the other side reported a protocol violation"
+                    )
                     return
             self.reason = "the other side closed it"
         except Malformed as fault:
             self.reason = self.fault = str(fault)
             log.warning("connection with %s closed: %s", self.peer_id, fault)
             self._mux.go_away(FAULT)
-            self._news()
+            self._notify()
             with trio.move_on_after(FAREWELL):
                 await self._left.wait()
         except BROKEN as error:
@@ -321,7 +326,7 @@ class MuxConn(IMuxedConn):
         try:
             while not self._mux.left:
                 frames = self._mux.data_to_send(batch)
-                self._news()
+                self._notify()
                 if frames:
                     began = trio.current_time()
                     await self.secured_conn.send(*frames)
@@ -334,29 +339,29 @@ class MuxConn(IMuxedConn):
             self.reason = f"{error!r}"
             self._scope.cancel()
 
-    async def _listen_for_life(self) -> None:
+    async def _keep_alive(self) -> None:
         unanswered = 0
-        while unanswered < PINGS:  # counted, not timed: this process may have been frozen itself
-            heard = self._heard
+        while unanswered < PINGS:  # counted, not timed: this process may have been suspended itself
+            last = self._last_received
             await trio.sleep(QUIET)
-            if self._heard > heard:
+            if self._last_received > last:
                 unanswered = 0
             else:
                 unanswered += 1
                 self._ping()
-        self.reason = f"not heard of for {QUIET * PINGS:g} s"
+        self.reason = f"nothing received for {QUIET * PINGS:g} s"
         self._scope.cancel()
 
     def _ping(self) -> None:
         self._pings += 1
         self._mux.ping(self._pings)
-        self._news()
+        self._notify()
 
     async def _end(self) -> None:
         if self.is_closed:
             return
         self._closed.set()
-        self._hearing.unpark_all()
+        self._received.unpark_all()
         for stream in self._streams.values():
             stream.wake()
         self._acceptable.unpark_all()

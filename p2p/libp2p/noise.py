@@ -1,9 +1,9 @@
-"""What Noise does with bytes once its handshake is over, without I/O: many messages at a time.
+"""The transport phase of Noise, without I/O: encrypt and decrypt many messages at a time.
 
 1. On the wire a message is its length (2 bytes, big-endian) and a ciphertext of at most 65535 bytes, the last 16 of
    them the tag.
-2. Messages are counted from 0 in each direction, and the count is the nonce: one that is lost, changed, repeated or
-   out of order does not open, nor does any after it. That is `Malformed`, and the connection is of no more use.
+2. Messages are counted from 0 in each direction, and the count is the nonce. A message that is lost, changed, repeated
+   or out of order fails authentication, as does each later one. That is `Malformed`: the connection cannot be used.
 """
 
 import struct
@@ -22,16 +22,16 @@ _NONCE = struct.Struct("<4xQ")
 
 
 class Encryptor:
-    """One direction, sending."""
+    """The sending direction of a connection."""
 
     def __init__(self, key: bytes, count: int = 0) -> None:
         self._aead = ChaCha20Poly1305(key)
         self._count = count
 
     def encrypt(self, *pieces: bytes | memoryview) -> memoryview:
-        """The messages that carry the pieces. They must be sent, whole and in this order."""
+        """Return the messages that carry the pieces. They must be sent, whole and in this order."""
         size = sum(map(len, pieces))
-        # Two neighbours among the messages are more than one that is full.
+        # Any two consecutive messages carry more than one full message: this bounds their number.
         out, at = memoryview(bytearray(size + (2 * size // MESSAGE_MAX + 2) * (_LENGTH.size + TAG))), 0
         for plain in _messages(pieces):
             length = len(plain) + TAG
@@ -44,8 +44,8 @@ class Encryptor:
 
 
 def _messages(pieces: Sequence[bytes | memoryview]) -> Iterator[bytes | memoryview]:
-    """The pieces in messages, as many together as fit: each is put together just before it is encrypted, so that it
-    lies in the processor's cache."""
+    """Yield the plaintext of each message, as many pieces as fit. Each is joined just before it is encrypted, while it
+    is in the CPU cache."""
     gathered: list[bytes | memoryview] = []
     room = MESSAGE_MAX
     for piece in pieces:
@@ -63,16 +63,16 @@ def _messages(pieces: Sequence[bytes | memoryview]) -> Iterator[bytes | memoryvi
 
 
 class Decryptor:
-    """One direction, receiving."""
+    """The receiving direction of a connection."""
 
     def __init__(self, key: bytes, count: int = 0) -> None:
         self._aead = ChaCha20Poly1305(key)
         self._count = count
         self._rest = bytearray()
-        """The beginning of a message whose end has not come."""
+        """The start of an incomplete message."""
 
     def decrypt(self, data: bytes | memoryview) -> list[bytes]:
-        """The plaintexts of all messages that are complete now; `data` is what arrived, cut anywhere. Raises
+        """Return the plaintexts of all messages that are complete now. `data`: received bytes, split anywhere. Raises
         `Malformed`."""
         view, at, plaintexts = memoryview(data), 0, []
         while self._rest and at < len(view):
@@ -93,8 +93,8 @@ class Decryptor:
         return plaintexts
 
     def _complete(self, buffer: bytearray | memoryview, at: int = 0) -> bool:
-        there = len(buffer) - at
-        return there >= _LENGTH.size and there >= _LENGTH.size + _LENGTH.unpack_from(buffer, at)[0]
+        available = len(buffer) - at
+        return available >= _LENGTH.size and available >= _LENGTH.size + _LENGTH.unpack_from(buffer, at)[0]
 
     def _decrypt_message(self, message: memoryview) -> list[bytes]:
         try:
@@ -102,6 +102,6 @@ class Decryptor:
                 raise Malformed(f"a Noise message of {len(message)} bytes")
             plain = self._aead.decrypt(_NONCE.pack(self._count), message, None)
         except InvalidTag:
-            raise Malformed(f"Noise message {self._count} does not open") from None
+            raise Malformed(f"Noise message {self._count} fails authentication") from None
         self._count += 1
         return [plain] if plain else []

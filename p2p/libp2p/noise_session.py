@@ -1,12 +1,11 @@
-"""Noise, and nothing else: upstream's handshake, our own transport phase (p2p/libp2p/noise.py) on the same wire.
+"""Noise as the only security protocol: upstream's handshake, our own transport phase (p2p/libp2p/noise.py).
 
-Upstream makes a task switch and a socket write of each message of 64 KiB; here all messages that arrived are opened
-together, and all that leave are sealed together and written once.
-
-Noise counts messages: one that was sealed and not sent, because its task was cancelled, makes every later message fail
-its authentication, and the connection dies. Upstream cancels tasks in many places (timeouts, resets), so the write
-itself is shielded here, at the one place where every byte passes. What bounds it instead is time: a write that has not
-left after `STUCK` seconds closes the socket.
+1. Upstream spends a task switch and a socket write per message of 64 KiB. Here all received messages are decrypted
+   together, and all outgoing ones are encrypted together and written once. The wire is the same.
+2. Noise counts messages: one that was encrypted and not sent, because its task was cancelled, makes every later one
+   fail authentication. Upstream cancels tasks in many places (timeouts, resets). So the write is shielded from
+   cancellation here, where every byte passes.
+3. A shielded write is bounded by time: one that has not left after `STUCK` seconds closes the socket.
 """
 
 import logging
@@ -36,16 +35,16 @@ from p2p.libp2p.noise_socket import RawSocket
 log = logging.getLogger("p2p")
 
 STUCK = 30.0
-"""Seconds for one write to leave, before its connection is closed."""
+"""Seconds for one write to leave before its connection is closed."""
 
 
 def security(key_pair: KeyPair) -> TSecurityOptions:
-    """What is offered to a peer, and accepted from one."""
+    """Return the security protocols to offer and to accept: Noise alone."""
     return {TProtocol(NOISE): BatchedNoise(key_pair, noise_privkey=create_noise_key_pair().private_key)}
 
 
 class BatchedNoise(Noise):
-    """Upstream's Noise; what its handshake gives is turned into a `NoiseSession`."""
+    """Upstream's Noise, whose handshake results in a `NoiseSession`."""
 
     def get_pattern(self) -> "PatternXX":
         return _PatternXX(self.local_peer, self.libp2p_privkey, self.noise_privkey, self.early_data)
@@ -60,12 +59,12 @@ class _PatternXX(PatternXX):
 
 
 class NoiseSession(BaseSession):
-    """A secured connection: upstream's interface for the negotiation that follows and for stock yamux, `pieces` for
-    our own muxer."""
+    """A secured connection: upstream's interface for muxer negotiation and stock yamux, `pieces` and `send` for our own
+    muxer."""
 
     @classmethod
     def after(cls, session: ISecureConn, conn: IRawConnection) -> "NoiseSession":
-        """Take the keys over from the session that upstream's handshake has made on `conn`."""
+        """Take over the keys of the session that upstream's handshake established on `conn`."""
         assert isinstance(session, SecureSession)
         assert isinstance(session.conn, NoiseTransportReadWriter)
         noise = session.conn.noise_state.noise_protocol
@@ -89,8 +88,8 @@ class NoiseSession(BaseSession):
         self._writing = trio.Lock()
 
     async def pieces(self) -> list[bytes | memoryview]:
-        """What has arrived, one byte at least; empty when the other side has closed. Raises `ConnectionClosedError`,
-        also for bytes that do not open."""
+        """Return the received plaintext, at least one byte; empty when the other side has closed. Raises
+        `ConnectionClosedError`, also for bytes that fail authentication."""
         while not self._arrived:
             data = await self._raw.receive()
             if not data:
@@ -106,7 +105,7 @@ class NoiseSession(BaseSession):
         return arrived
 
     async def read(self, n: int | None = None) -> bytes:
-        """`n` bytes, fewer only at the end; without `n` what is there, one byte at least. Raises
+        """Return `n` bytes, fewer only at the end; without `n` the received bytes, at least one. Raises
         `ConnectionClosedError`."""
         data = bytearray()
         while n is None or len(data) < n:
@@ -127,7 +126,7 @@ class NoiseSession(BaseSession):
         await self.send(data)
 
     async def send(self, *pieces: Bytes) -> None:
-        """All of them, whoever is cancelled meanwhile. Raises `ConnectionClosedError`."""
+        """Send all pieces, also if the caller is cancelled meanwhile (rule 2). Raises `ConnectionClosedError`."""
         try:
             self._writing.acquire_nowait()
         except trio.WouldBlock:

@@ -1,8 +1,8 @@
-"""The socket under a raw connection of upstream's.
+"""Direct access to the socket under a raw connection of py-libp2p.
 
-Bytes go to it and come from it without upstream's layers, which pass through the scheduler four times for each of them.
-A relayed connection, which has no TCP socket, goes through the layers. As with upstream, a socket that this side has
-closed is at its end, and what is sent to it is lost.
+Bytes bypass upstream's layers, which pass through the scheduler four times per read or write. A relayed connection has
+no TCP socket and uses these layers. As with upstream, a socket closed by this side reads as ended, and bytes sent to it
+are lost.
 """
 
 import os
@@ -16,11 +16,11 @@ from libp2p.io.trio import TrioTCPStream
 from p2p.libp2p.mux import Bytes
 
 RECEIVE = 256 << 10
-"""Bytes that are asked of the socket at once."""
+"""Most bytes per read of the socket."""
 
 
 class RawSocket:
-    """The bytes of one raw connection. One task may send, and one receive."""
+    """Reads and writes the bytes of one raw connection. One task may send, and one receive."""
 
     def __init__(self, conn: IRawConnection) -> None:
         self._conn = conn
@@ -29,7 +29,7 @@ class RawSocket:
         self._buffer = memoryview(bytearray(RECEIVE if self._socket else 0))
 
     async def receive(self) -> Bytes:
-        """What has arrived, empty at the end; it is overwritten by the next call. Raises `ConnectionClosedError`."""
+        """Return received bytes, empty at the end; the next call overwrites them. Raises `ConnectionClosedError`."""
         if self._socket is None:
             return await self._conn.read(RECEIVE)
         await trio.lowlevel.checkpoint_if_cancelled()
@@ -44,11 +44,11 @@ class RawSocket:
             return b""
         except OSError as error:
             raise ConnectionClosedError(f"{error!r}", transport="tcp") from error
-        await trio.lowlevel.cancel_shielded_checkpoint()  # others may run, however much there is to read
+        await trio.lowlevel.cancel_shielded_checkpoint()  # lets other tasks run while data keeps arriving
         return self._buffer[:length]
 
     def send_now(self, data: memoryview) -> int:
-        """The bytes that could leave without waiting. Raises `ConnectionClosedError`."""
+        """Write without waiting; return the number of bytes written. Raises `ConnectionClosedError`."""
         if self._socket is None:
             return 0
         try:
@@ -61,7 +61,7 @@ class RawSocket:
             raise ConnectionClosedError(f"{error!r}", transport="tcp") from error
 
     async def send(self, data: memoryview) -> None:
-        """All of it. Raises `ConnectionClosedError`."""
+        """Write all bytes. Raises `ConnectionClosedError`."""
         if self._socket is None:
             return await self._conn.write(data)  # type: ignore[arg-type]
         while data:
@@ -72,7 +72,7 @@ class RawSocket:
             data = data[self.send_now(data) :]
 
     def _descriptor(self) -> int:
-        """Asked for each time: once the socket is closed, its number may be another file's."""
+        """Return the descriptor, read anew per call: once the socket is closed, its number may be another file's."""
         assert self._socket is not None
         if (number := self._socket.fileno()) < 0:
             raise trio.ClosedResourceError("this side closed it")
@@ -80,7 +80,7 @@ class RawSocket:
 
 
 async def readable(stream: ReadWriteCloser) -> None:
-    """Wait until something has arrived, or the other side has closed; at once where there is no TCP socket. Raises
+    """Wait until a byte has arrived or the other side has closed; return at once where there is no TCP socket. Raises
     `trio.ClosedResourceError` where this side closes it."""
     if isinstance(stream, TrioTCPStream):
         await trio.lowlevel.wait_readable(stream.stream.socket)  # type: ignore[arg-type]

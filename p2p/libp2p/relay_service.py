@@ -1,11 +1,12 @@
-"""Circuit relay v2, the relay: passes encrypted bytes between two peers, within what `p2p.limits.relay_quota` grants.
+"""Circuit relay v2, the relay: forwards encrypted bytes between two peers within the quotas of
+p2p/limits/relay_quota.py.
 
-1. One request a stream. At most `REQUESTS` streams of one peer are looked at together; further ones are reset.
-2. Nothing is granted over a connection that is itself relayed.
-3. A target is only ever asked over the connection that it holds to this relay: a relay dials nobody.
-4. Whatever fails ends that circuit. Every handler is guarded (p2p/guard.py), since upstream would end the whole host.
-5. Bytes pass in pieces of at most `PIECE`, each in its turn of the one bucket; while a piece waits nothing more is
-   read, so the sender is slowed down and nothing piles up here.
+1. A stream carries one request. At most `REQUESTS` requests per peer are handled at once; further streams are reset.
+2. Requests over a connection that is itself relayed are refused.
+3. A target is asked only over its existing connection to this relay: a relay never dials.
+4. Any failure ends its own circuit only. Every handler is guarded (p2p/guard.py), since upstream would end the host.
+5. Bytes are forwarded in pieces of at most `PIECE`, all circuits sharing one token bucket. While a piece waits, nothing
+   more is read: the sender is slowed down, and no data accumulates here.
 """
 
 import logging
@@ -27,9 +28,9 @@ from p2p.multiaddr import route_of
 log = logging.getLogger("p2p")
 
 REQUESTS = 4
-"""Requests of one peer that are looked at together."""
+"""Most requests per peer at once."""
 PIECE = 16 << 10
-"""Bytes that pass in one turn."""
+"""Most bytes forwarded at once."""
 _STATUS = {
     RelayRefusal.FULL: pb.RESOURCE_LIMIT_EXCEEDED,
     RelayRefusal.CROWDED: pb.RESERVATION_REFUSED,
@@ -39,49 +40,50 @@ _STATUS = {
 
 
 class RelayService:
-    """The hop on one host, from when it is made."""
+    """Serves HOP requests on one host, from its construction."""
 
     def __init__(self, host: IHost, limits: RelayLimits) -> None:
         self._host = host
         self.table = RelayTable(limits)
-        self._asking: Counter[ID] = Counter()
-        self.passed = 0
+        self._requests: Counter[ID] = Counter()
+        """Requests under way, per peer."""
+        self.bytes_relayed = 0
         """Bytes relayed since the start."""
         host.set_stream_handler(HOP, self._hop)
 
     async def _hop(self, stream: INetStream) -> None:
         peer = stream.muxed_conn.peer_id
-        if self._asking[peer] >= REQUESTS:
+        if self._requests[peer] >= REQUESTS:
             await stream.reset()
             return
-        self._asking[peer] += 1
+        self._requests[peer] += 1
         try:
             asked = await receive(stream, pb.HopMessage)
             circuit = await self._grant(stream, peer, asked)
         finally:
-            self._asking[peer] -= 1
-            if not self._asking[peer]:
-                del self._asking[peer]
+            self._requests[peer] -= 1
+            if not self._requests[peer]:
+                del self._requests[peer]
         if circuit is not None:
             await self._carry(stream, circuit, ID(asked.peer.id), peer)
 
     async def _grant(self, stream: INetStream, peer: ID, asked: pb.HopMessage) -> Circuit | None:
-        """Answer; the circuit that is now to be carried."""
+        """Answer a request; return the circuit to be carried, None without one."""
         address = remote_address(stream.muxed_conn)
         try:
             if route_of(address or "") == "relay":
                 await self._answer(stream, pb.PERMISSION_DENIED)
             elif asked.type == pb.HopMessage.RESERVE:
-                self._forget_the_gone()
+                self._forget_disconnected()
                 self.table.reserve(str(peer), ip_of(address), trio.current_time())
                 await self._grant_reservation(stream)
             elif asked.type == pb.HopMessage.CONNECT:
-                self._forget_the_gone()
+                self._forget_disconnected()
                 return self.table.open(str(peer), str(ID(asked.peer.id)), trio.current_time())
             else:
                 await self._answer(stream, pb.UNEXPECTED_MESSAGE)
         except RelayRefused as refused:
-            log.info("relay: %s is refused: %s", peer, refused)
+            log.info("relay request refused: %s: %s", peer, refused)
             await self._answer(stream, _STATUS[refused.why])
         return None
 
@@ -99,12 +101,12 @@ class RelayService:
         await stream.close()
 
     async def _carry(self, source: INetStream, circuit: Circuit, target: ID, peer: ID) -> None:
-        """Ask the target, then pass bytes until either side ends."""
+        """Ask the target, then forward bytes until either side ends."""
         try:
             try:
                 stream = await self._ask_target(target, peer)
             except Unreachable as error:
-                log.info("relay: %s does not take %s: %s", target, peer, error)
+                log.info("relay circuit refused by its target: %s does not accept %s: %s", target, peer, error)
                 await self._answer(source, pb.CONNECTION_FAILED)
                 return
             limits = self.table.limits
@@ -114,7 +116,7 @@ class RelayService:
                 with trio.move_on_at(circuit.deadline):
                     async with trio.open_nursery() as nursery:
                         for one, other in ((source, stream), (stream, source)):
-                            nursery.start_soon(self._pass, one, other, circuit, nursery.cancel_scope)
+                            nursery.start_soon(self._forward, one, other, circuit, nursery.cancel_scope)
             finally:
                 with trio.CancelScope(shield=True), trio.move_on_after(ANSWER_TIMEOUT):
                     await source.reset()
@@ -138,24 +140,24 @@ class RelayService:
             raise Unreachable(f"{error!r}") from None
         return stream
 
-    async def _pass(self, one: INetStream, other: INetStream, circuit: Circuit, end: trio.CancelScope) -> None:
-        """From one side to the other, until it ends or the circuit is used up; then the circuit ends."""
+    async def _forward(self, one: INetStream, other: INetStream, circuit: Circuit, end: trio.CancelScope) -> None:
+        """Forward from one side to the other until it ends or the quota is used up; then end the circuit."""
         try:
             while data := await one.read(PIECE):
                 wait = circuit.consume(len(data), trio.current_time())
                 if wait is None:
-                    log.info("relay: a circuit is used up")
+                    log.info("relay circuit ended: its quota is used up")
                     break
                 await trio.sleep(wait)
                 await other.write(data)
-                self.passed += len(data)
+                self.bytes_relayed += len(data)
         except StreamEOF:
             pass
         except Exception as error:
-            log.debug("relay: a circuit ended: %r", error)
+            log.debug("relay circuit ended: %r", error)
         end.cancel()
 
-    def _forget_the_gone(self) -> None:
+    def _forget_disconnected(self) -> None:
         connected = {str(peer) for peer in self._host.get_connected_peers()}
         for holder in self.table.holders(trio.current_time()):
             if holder not in connected:

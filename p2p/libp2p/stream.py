@@ -1,4 +1,4 @@
-"""One libp2p stream as a `p2p.transport.Stream`: frames, and a watchdog (rules 4 and 6 of p2p/libp2p/transport.py)."""
+"""A libp2p stream as a `p2p.transport.Stream`: frames and a watchdog (rules 4 and 6 of p2p/libp2p/transport.py)."""
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,12 +17,13 @@ log = logging.getLogger("p2p")
 T = TypeVar("T")
 
 LENGTH = 4
+"""Bytes of a frame's length."""
 RESET_TIMEOUT = 5.0
-"""Seconds for a reset to leave; after that the connection is closed."""
+"""Seconds for a reset to leave before the connection is closed."""
 
 
 class ByteStream(Protocol):
-    """What is common to a stream of our muxer and one of a foreign peer; see `MuxStream`."""
+    """The common interface of `MuxStream` and `YamuxStream`; see `MuxStream` for its members."""
 
     @property
     def unread(self) -> int: ...
@@ -45,7 +46,7 @@ class ByteStream(Protocol):
 
 
 class LibP2PStream:
-    """Frames over a muxed stream."""
+    """Frames over a muxed stream: implements `p2p.transport.Stream`."""
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class LibP2PStream:
         patience: float,
         drop: Callable[[str], Awaitable[None]],
     ) -> None:
-        """`patience`: seconds. `drop`: closes the connection with a peer."""
+        """`patience`: seconds without progress before a reset. `drop`: closes the connection with a peer."""
         muxed = getattr(stream, "muxed_stream", None)
         self._pipe: ByteStream = muxed if isinstance(muxed, MuxStream) else YamuxStream(stream, nursery)
         self._stream = stream
@@ -72,7 +73,7 @@ class LibP2PStream:
         return self._peer
 
     async def send(self, *pieces: Bytes) -> None:
-        """See `Stream`. Where the caller is cancelled, the frame leaves whole all the same."""
+        """See `Stream`. If the caller is cancelled, the frame is still sent whole."""
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check()
         if self._finished:
@@ -110,7 +111,7 @@ class LibP2PStream:
         self._break("this side reset the stream")
 
     async def linger(self) -> None:
-        """Finish, and discard what still arrives until the other side is done or makes no progress; then reset."""
+        """Finish, and discard incoming data until the other side finishes or makes no progress; then reset."""
         try:
             await self.finish()
             while await self._pieces(1 << 20):
@@ -121,7 +122,7 @@ class LibP2PStream:
             self._break("the handler is done")
 
     async def _exactly(self, count: int) -> bytes:
-        """So many bytes; fewer only where the other side finished."""
+        """Return `count` bytes; fewer only where the other side finished."""
         pieces: list[Bytes] = []
         while count:
             arrived = await self._pieces(count, least=count)
@@ -132,11 +133,11 @@ class LibP2PStream:
         return b"".join(pieces)
 
     async def _pieces(self, limit: int, least: int = 1) -> Sequence[Bytes]:
-        """See `MuxStream`. Waits as long as there is progress. Raises `Unreachable`."""
+        """Return pieces as `MuxStream.pieces`, waiting as long as there is progress. Raises `Unreachable`."""
         while self._broken is None:
             unread = self._pipe.unread
             try:
-                if unread >= least:  # no deadline for what is there: it costs more than the call
+                if unread >= least:  # data is there: a deadline would cost more than the call
                     return await self._pipe.pieces(limit, least)
                 with trio.fail_after(self._patience):
                     return await self._pipe.pieces(limit, least)
@@ -145,7 +146,7 @@ class LibP2PStream:
                     self._break(f"no byte for {self._patience:g} s")
             except Exception as error:
                 self._break(f"{error!r}")
-        raise Unreachable(self._why())
+        raise Unreachable(self._reason())
 
     async def _flush(self) -> None:
         """Wait for room, as long as there is progress. Raises `Unreachable`."""
@@ -161,13 +162,13 @@ class LibP2PStream:
                     self._break(f"nothing could be sent for {self._patience:g} s")
             except Exception as error:
                 self._break(f"{error!r}")
-        raise Unreachable(self._why())
+        raise Unreachable(self._reason())
 
     def _check(self) -> None:
         if self._broken is not None:
-            raise Unreachable(self._why())
+            raise Unreachable(self._reason())
 
-    def _why(self) -> str:
+    def _reason(self) -> str:
         return f"stream with {self._peer}: {self._broken}"
 
     def _break(self, why: str) -> None:
@@ -182,5 +183,5 @@ class LibP2PStream:
                 await self._stream.reset()
             except Exception as error:
                 log.debug("reset: %r", error)
-        if scope.cancelled_caught:  # not even a reset leaves: the connection is stuck
+        if scope.cancelled_caught:  # the reset cannot leave either: the connection is stuck
             await self._drop(self._peer)

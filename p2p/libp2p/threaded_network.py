@@ -1,9 +1,9 @@
 """The network plane of an asyncio daemon over libp2p: a `Peer` on a trio thread, called from asyncio.
 
-1. `Bridged` is the only way from asyncio to that peer: one line per method, with the types of `Peer`.
+1. asyncio calls that peer through `Bridged` only: one line of code per method, with the types of `Peer`.
 2. Payload bytes stay on the trio side: a blocked asyncio loop does not stop chunks from being served.
-3. Handlers are called in the asyncio loop, at most `bridge.CALLS` at once.
-4. The thread's death is an error of `run`.
+3. Handlers are called in the asyncio loop, at most `trio_bridge.CALLS` at once.
+4. The end of the thread is an error of `run`.
 """
 
 import asyncio
@@ -60,14 +60,16 @@ class ThreadedPeer:
         limits: PeerLimits | None = None,
     ) -> None:
         """`listen`: multiaddresses, none for a peer that only dials. `uplink`, `downlink`: bytes of payload per
-        second, None for no limit. `patience`: seconds without a byte before a stream is reset. `relay`: what it relays
-        for others, None for nothing. `limits`: of connections."""
+        second, None for no limit. `patience`: seconds without a byte before a stream is reset. `relay`: the quotas of
+        its relay service, None for no such service. `limits`: of connections."""
         self._key = key
         self._listen = list(listen)
         self._seed = seed
-        self._uplink, self._downlink = uplink, downlink
+        self._uplink = uplink
+        self._downlink = downlink
         self._patience = patience
-        self._relay, self._limits = relay, limits
+        self._relay = relay
+        self._limits = limits
         self._peer_id = peer_id(public_bytes(key))
         self.handlers = Handlers()
         self.serve = self.handlers.serve
@@ -76,7 +78,7 @@ class ThreadedPeer:
         self._failure: Exception | None = None
         self._thread: TrioThread | None = None
         self._peer: Peer | None = None
-        self._kept: Collection[str] = ()
+        self._known_parties: Collection[str] = ()
 
     request = Bridged(lambda peer: peer.request)
     peers = Bridged(lambda peer: peer.peers)
@@ -132,7 +134,7 @@ class ThreadedPeer:
 
     def keep_places(self, parties: Collection[str]) -> None:
         """See `Inbound`."""
-        self._kept = parties
+        self._known_parties = parties
         if self._peer is not None:
             self._peer.keep_places(parties)
 
@@ -149,11 +151,11 @@ class ThreadedPeer:
 
     def _build(self, thread: TrioThread) -> Peer:
         transport = _libp2p_transport(self._key, self._listen, self._patience, self._relay, self._limits)
-        transport.keep_places(self._kept)
+        transport.keep_places(self._known_parties)
         handlers = self.handlers.across(thread.from_trio)
         peer = Peer(transport, seed=self._seed, uplink=self._uplink, downlink=self._downlink, handlers=handlers)
-        for topic, hear in self._topics:
-            peer.subscribe(topic, thread.from_trio(hear))
+        for topic, handler in self._topics:
+            peer.subscribe(topic, thread.from_trio(handler))
         return peer
 
 

@@ -1,35 +1,35 @@
-"""The transport over py-libp2p, on trio. Only this module and its parts (p2p/libp2p_*.py) import libp2p; one of them,
-p2p/libp2p/patches.py, replaces parts of upstream's own code.
+"""The transport over py-libp2p, on trio. Only this package (p2p/libp2p) imports libp2p; one of its modules, patches.py,
+replaces parts of upstream's own code.
 
-What py-libp2p 0.8 does under fire, and what stands against it here:
+Each rule names a defect of py-libp2p 0.8 under load or attack, and the counter-measure:
 
-1. An exception from any stream handler ends the host. Every handler is guarded, those the host installs for itself
-   and pubsub's included: the guard is in place before Pubsub is built.
-2. Plaintext is offered by default, and limits are loose. Security is Noise and nothing else; limits are stated.
-3. A cancelled write ends the connection for all its streams: Noise has counted a message that never left. So writes
-   are shielded where they enter the socket (p2p/libp2p/noise_session.py), and whoever sends only queues bytes for the
-   task that writes (p2p/libp2p/muxed_connection.py, p2p/libp2p/yamux.py).
-4. A frozen peer gives no error. A wait without a single byte for `patience` seconds resets the stream; a write that
-   cannot even leave, or a peer that answers no PING, closes the connection.
+1. An exception from any stream handler ends the host. Every handler is guarded, including those of the host itself and
+   of pubsub: the guard is in place before Pubsub is built.
+2. Plaintext is offered by default, and limits are loose. Here Noise is the only security protocol, and limits are set
+   explicitly.
+3. A cancelled write ends the connection for all its streams: Noise has counted a message that was never sent. So writes
+   are shielded where they enter the socket (p2p/libp2p/noise_session.py). Senders only queue bytes for the writing task
+   (p2p/libp2p/muxed_connection.py, p2p/libp2p/yamux.py).
+4. A frozen peer causes no error. A wait without a single byte for `patience` seconds resets the stream. A write that
+   cannot leave, or a peer that answers no PING, closes the connection.
 5. Stock Noise and yamux spend 4 times the CPU of TLS on task switches, and yamux fails a write when the reader pauses
-   for 5 s. Between our own peers streams go over our own muxer; a foreign peer's yamux is held within bounds
-   (p2p/libp2p/yamux.py).
+   for 5 s. Between our own peers streams use our own muxer; a foreign peer's yamux is bounded (p2p/libp2p/yamux.py).
 6. `read(n)` may be short, and the end is an exception. Frames are a length (u32, big-endian) and the bytes; the length
    is checked against the reader's limit before anything is read.
-7. Gossip drops above 10 messages a second silently, and late joiners get old ones out of order: it carries only small
-   messages, each of which must stand alone, and of those of this peer `GOSSIP_RATE` a second. Signing is strict. Two
-   copies that come close together would both be judged (p2p/libp2p/gossip_dedup.py).
-8. A second connection to the same peer delays every connect by 250 ms: one connection a peer.
-9. The host dials peers that it once knew, dropped ones too: that is turned off. Whom to connect is the daemon's
-   choice.
-10. Of the addresses of a peer it dials the one that it heard first and no other, and for a while none after a failure:
-    whoever came back at another port would stay lost. So what it knew is forgotten before each dial.
-11. A dial to a peer that is connected returns at once, also where that connection leads nowhere since this machine
-    has moved. So a connection that gives no sign of life within `ALIVE` seconds is replaced; and where a peer comes by
-    a second one, as it knows of no first one, the first is looked at in the same way.
-12. Gossip ends in silence where connections come and go, and a publisher tells its mesh alone (p2p/libp2p/gossip.py).
-13. After as many inbound connections as may be open at once, all closed long ago, it takes no more, in silence. Ours
-    are taken in by p2p/libp2p/inbound.py.
+7. Gossip silently drops messages above 10 per second, and late joiners get old ones out of order. So it carries only
+   small, self-contained messages, at most `GOSSIP_RATE` per second of this peer's own. Signing is strict. Of two copies
+   that arrive close together only one is validated (p2p/libp2p/gossip_dedup.py).
+8. A second connection with the same peer delays every connect by 250 ms: there is one connection per peer.
+9. The host dials every peer that it once knew, dropped ones included. That is turned off: the daemon decides which
+   peers to connect to.
+10. Of a peer's addresses the host dials only the first that it learnt, and none for a while after a failure. A peer
+    that returns at another port would stay unreachable. So known addresses are forgotten before each dial.
+11. A dial to a connected peer returns at once, even if that connection is dead since this machine changed networks. So
+    a connection without a sign of life within `ALIVE` seconds is replaced. When a peer opens a second connection, the
+    first one is probed in the same way.
+12. Gossip silently stops when connections come and go, and a publisher sends to its mesh alone (p2p/libp2p/gossip.py).
+13. After as many inbound connections as may be open at once, even if all are closed, the host silently accepts no more.
+    p2p/libp2p/inbound.py accepts them instead.
 """
 
 import logging
@@ -67,7 +67,7 @@ from p2p.libp2p.noise_session import security
 from p2p.libp2p.patches import patch_host, patch_pubsub, patch_streams
 from p2p.libp2p.relay_service import RelayService
 from p2p.libp2p.stream import LibP2PStream
-from p2p.libp2p.trio_bridge import HEARD
+from p2p.libp2p.trio_bridge import VALIDATIONS
 from p2p.libp2p.upstream_logs import forward_at_debug
 from p2p.libp2p.yamux import BoundedYamux
 from p2p.limits.origin import Origin
@@ -83,34 +83,37 @@ log = logging.getLogger("p2p")
 PATIENCE = 20.0
 """Seconds without a byte before a waiting stream is reset."""
 DIAL_TIMEOUT = 15.0
+"""Seconds for one dial of one address."""
 ALIVE = 4.0
-"""Seconds for a peer to be heard of over a connection that somebody wants dialled."""
-HANG_UP = 2.0
-"""Seconds for closing connections at the end."""
+"""Seconds for a connected peer to answer a PING before its connection is replaced."""
+CLOSE_TIMEOUT = 2.0
+"""Seconds for closing all connections when the transport stops."""
 STREAMS_PER_CONNECTION = 16
-"""On the average of all connections together."""
+"""Streams per connection, averaged over all connections."""
 OWN_DIALS = 16
-"""Connections that this host may make when those of others have taken all places."""
+"""Connections that this host may dial when inbound ones occupy all places."""
 MAX_MEMORY_MIB = 512
 GOSSIP_PROTOCOLS = [TProtocol("/meshsub/1.2.0"), TProtocol("/meshsub/1.1.0"), TProtocol("/meshsub/1.0.0")]
 HEARTBEAT = 1
 """Seconds between two rounds of gossip; upstream's default is 120."""
 GOSSIP_RATE, GOSSIP_BURST = 5.0, 5.0
-"""Messages of a topic that this peer lets go: a second, and at once. The rest wait."""
+"""Messages per topic that this peer publishes: per second, and at once. Further ones wait."""
 GOSSIP_RPC_LIMIT = 128 << 10
-"""Bytes of one gossip packet, which may carry several messages."""
+"""Most bytes per gossip packet, which may carry several messages."""
 VALIDATION_TIMEOUT = 30.0
-"""Seconds a gossip handler may take, longer than an event loop that handles it may be busy."""
+"""Seconds that a gossip handler may take: longer than the handling event loop may be busy."""
 
 
 def muxers() -> TMuxerOptions:
-    """Stream muxers, the preferred one first; stock yamux is for peers that are not of this project."""
+    """Return the stream muxers, the preferred one first; stock yamux is for peers of other projects."""
     return {TProtocol(MUX): MuxConn, TProtocol(YAMUX): BoundedYamux}
 
 
 def resources(connections: int) -> ResourceManager:
-    """Return what all peers together may take. Upstream's circuit breaker and degradation would refuse honest peers
-    too. Connections are counted by p2p/libp2p/connection_gater.py, so that upstream's own bound is out of their way."""
+    """Return the bounds for all peers together. Upstream's circuit breaker and degradation are off: they would refuse
+    honest peers too. Connections are limited by p2p/libp2p/connection_gater.py, so upstream's bound is set out of
+    reach.
+    """
     return new_resource_manager(
         ResourceLimits(
             max_connections=4 * (connections + OWN_DIALS),
@@ -126,7 +129,7 @@ def resources(connections: int) -> ResourceManager:
 
 
 def upstream_limits(connections: int) -> ConnectionConfig:
-    """Return upstream's own bounds, twice as wide as ours: no connection shall meet them in silence."""
+    """Return upstream's own bounds, twice as wide as ours, so that no connection is silently refused by them."""
     most = 2 * (connections + OWN_DIALS)
     return ConnectionConfig(
         max_connections=most,
@@ -139,7 +142,7 @@ def upstream_limits(connections: int) -> ConnectionConfig:
 
 
 class LibP2PTransport:
-    """`p2p.transport.Transport` on trio."""
+    """Implements `p2p.transport.Transport` over py-libp2p, on trio."""
 
     def __init__(
         self,
@@ -150,8 +153,9 @@ class LibP2PTransport:
         relay: RelayLimits | None = None,
         limits: PeerLimits | None = None,
     ) -> None:
-        """`listen`: multiaddresses such as /ip4/0.0.0.0/tcp/4001 or /ip6/::/tcp/0. `relay`: what it relays for others,
-        None for nothing. Raises `LocalNetworkFault`."""
+        """`listen`: multiaddresses such as /ip4/0.0.0.0/tcp/4001 or /ip6/::/tcp/0. `patience`: seconds without a byte
+        before a stream is reset. `relay`: quotas of its relay service, None for no such service. Raises
+        `LocalNetworkFault`."""
         limits = limits or PeerLimits()
         try:
             self._listen = [Multiaddr(address) for address in listen]
@@ -173,11 +177,11 @@ class LibP2PTransport:
         )
         self._most = limits.connections + OWN_DIALS
         self._connections = Connections(limits)
-        patch_host(self._host, muxers(), InboundUpgrader(self._host, self._connections).take_in)
-        self._relay_client = RelayClient(self._host, self._connections.gone)
+        patch_host(self._host, muxers(), InboundUpgrader(self._host, self._connections).serve)
+        self._relay_client = RelayClient(self._host, self._connections.disconnected_from)
         self._hole_puncher = HolePuncher(self._host, self._relay_client)
-        self._relay_client.arrived = self._upgrade
-        self._connections.doubled = self._look_at_older
+        self._relay_client.on_relayed_peer = self._upgrade
+        self._connections.on_duplicate = self._probe_older
         self._relay = RelayService(self._host, relay) if relay is not None else None
         self._host.get_network().register_notifee(self._connections)
         self._router = Router(GOSSIP_PROTOCOLS, 6, 4, 12, heartbeat_interval=HEARTBEAT, adaptive_gossip_enabled=False)
@@ -186,7 +190,7 @@ class LibP2PTransport:
                 self._host,
                 self._router,
                 strict_signing=True,
-                max_concurrent_validator_count=HEARD,
+                max_concurrent_validator_count=VALIDATIONS,
                 validation_timeout=VALIDATION_TIMEOUT,
                 max_inbound_rpc_size=GOSSIP_RPC_LIMIT,
             )
@@ -215,7 +219,7 @@ class LibP2PTransport:
             try:
                 await trio.sleep_forever()
             finally:
-                await self._hang_up()
+                await self._close_all()
 
     def addresses(self) -> list[str]:
         """See `Transport`."""
@@ -242,10 +246,10 @@ class LibP2PTransport:
             if peer == self.peer_id:
                 continue
             if (left := self._connections.banned_for(peer)) > 0:
-                why = f"; {peer} broke the protocol, and is left alone for {figure(left)} s more"
+                why = f"; {peer} is banned for {figure(left)} s more, for repeated protocol violations"
                 continue
             if len(self._connections.open) >= self._most and not self._connections.of(peer):
-                why = f"; this peer has {len(self._connections.open)} connections, and its setting allows no more"
+                why = f"; this peer has {len(self._connections.open)} connections, its setting allows no more"
                 continue
             try:
                 with trio.fail_after(DIAL_TIMEOUT):
@@ -255,20 +259,20 @@ class LibP2PTransport:
                     return await (self._relay_client.dial(address) if relayed else self._connect(address))
             except (Exception, ExceptionGroup) as error:
                 log.debug("dial %s: %r", address, error)
-        raise Unreachable(f"nobody answers at {', '.join(addresses) or 'no address'}{why}")
+        raise Unreachable(f"no peer answers at {', '.join(addresses) or 'any address: none was given'}{why}")
 
-    def _look_at_older(self, newest: INetConn) -> None:
+    def _probe_older(self, newest: INetConn) -> None:
         if self._nursery is not None:
             self._nursery.start_soon(guarded(self._drop_dead), str(newest.muxed_conn.peer_id), newest)
 
-    async def _drop_dead(self, peer: str, but: INetConn | None = None) -> None:
-        """Rule 11. Of stock yamux nothing is asked."""
+    async def _drop_dead(self, peer: str, except_for: INetConn | None = None) -> None:
+        """Close connections without a sign of life (rule 11). Stock yamux is not probed."""
         for connection in self._connections.of(peer):
             muxed = connection.muxed_conn
-            if connection is but or not isinstance(muxed, MuxConn) or muxed.is_closed:
+            if connection is except_for or not isinstance(muxed, MuxConn) or muxed.is_closed:
                 continue
             if not await muxed.alive(ALIVE):
-                log.info("%s gives no sign of life: its connection is replaced", peer)
+                log.info("connection replaced: %s sent nothing for %g s", peer, ALIVE)
                 await close_socket(connection)
                 await connection.close()
 
@@ -298,7 +302,7 @@ class LibP2PTransport:
 
     def relayed(self) -> int:
         """See `Transport`."""
-        return self._relay.passed if self._relay is not None else 0
+        return self._relay.bytes_relayed if self._relay is not None else 0
 
     def refusals(self) -> dict[str, int]:
         """See `Transport`."""
@@ -309,7 +313,7 @@ class LibP2PTransport:
             self._nursery.start_soon(self._hole_puncher.upgrade, peer)
 
     def _forget(self, peer: ID) -> None:
-        """Where a peer was, and that it was not there lately (rule 10)."""
+        """Forget a peer's addresses and failed dials (rule 10)."""
         network: Any = self._host.get_network()
         network.peerstore.clear_addrs(peer)
         network._negative_peer_cache.evict(str(peer))
@@ -350,13 +354,13 @@ class LibP2PTransport:
     async def drop(self, peer: str) -> None:
         """See `Transport`."""
         for connection in self._connections.of(peer):
-            await close_socket(connection)  # first, as a farewell to a frozen peer would never leave
-            # Not `host.disconnect`, which in the end forgets a new connection too, if the peer was quick to come back.
+            await close_socket(connection)  # first: a GOAWAY to a frozen peer would never leave
+            # Not `host.disconnect`: it would also forget a new connection of a peer that reconnected meanwhile.
             await connection.close()
 
-    async def _hang_up(self) -> None:
-        """Close every connection, so that the others need not wait for their watchdogs (upstream just lets go)."""
-        with trio.move_on_after(HANG_UP) as scope:
+    async def _close_all(self) -> None:
+        """Close every connection, so that peers need not wait for their watchdogs: upstream closes none."""
+        with trio.move_on_after(CLOSE_TIMEOUT) as scope:
             scope.shield = True
             async with trio.open_nursery() as nursery:
                 for peer in self._host.get_connected_peers():
@@ -379,24 +383,24 @@ class LibP2PTransport:
                 )
 
     async def _join(self, topic: str, handler: GossipHandler, nursery: trio.Nursery) -> None:
-        own, once = self._host.get_id(), ValidationCache()
+        own, cache = self._host.get_id(), ValidationCache()
 
-        async def judge(forwarder: ID, message: Message) -> bool:
+        async def validate(forwarder: ID, message: Message) -> bool:
             if forwarder == own:
                 return True
             if len(message.data) > GOSSIP_LIMIT:
                 return False
 
-            async def heard() -> bool:
+            async def handle() -> bool:
                 return bool(await guarded(handler)(str(forwarder), message.data))
 
-            return await once.validate(message.from_id + message.seqno, message.data, heard)
+            return await cache.validate(message.from_id + message.seqno, message.data, handle)
 
-        self._pubsub.set_topic_validator(topic, judge, True)
+        self._pubsub.set_topic_validator(topic, validate, True)
         subscription = await self._pubsub.subscribe(topic)
 
         async def drain() -> None:
-            while True:  # the handler has seen it as validator; upstream's queue must not fill up
+            while True:  # the handler ran as validator; upstream's queue must not fill up
                 await subscription.get()
 
         nursery.start_soon(drain)

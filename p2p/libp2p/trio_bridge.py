@@ -1,9 +1,10 @@
-"""Trio in a thread of its own beside an asyncio loop, and calls between the two.
+"""Trio in a thread beside an asyncio loop, and calls in both directions.
 
-1. `TrioThread.run` is the thread's life as an asyncio task: it ends when the thread ends, with the thread's error;
-   cancelling it cancels trio and waits until the thread is gone. The thread cannot die unseen, nor outlive its owner.
+1. `TrioThread.run` is the thread's life as an asyncio task: it ends when the thread ends, with the thread's error.
+   Cancelling it cancels trio and waits until the thread has ended. So the thread cannot fail unnoticed, nor outlive its
+   owner.
 2. `call` runs a coroutine function on trio; `call_back` runs one on asyncio. Results, errors and cancellation cross.
-   A cancelled caller waits until the other side has really let go.
+   A cancelled caller waits until the call on the other side has ended.
 3. At most `CALLS` calls from trio are at work in the asyncio loop; further ones wait on the trio side.
 """
 
@@ -24,15 +25,15 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-HEARD = 10
-"""Gossip messages that are judged at once."""
-CALLS = ALL + HEARD
-"""With all requests that p2p/limits/request_slots.py lets in: none waits here, and a flood of gossip takes no request's
-place. The daemon decides which it answers first, and knows those that crossed."""
+VALIDATIONS = 10
+"""Most gossip messages validated at once."""
+CALLS = ALL + VALIDATIONS
+"""Most calls from trio at once. All requests that p2p/limits/request_slots.py admits fit beside all gossip, so no
+admitted request waits here, and a flood of gossip delays none. The daemon decides their order."""
 
 
 class TrioThread:
-    """One trio run in one thread. Make it where the asyncio loop runs."""
+    """One trio run in one thread. Construct it in the asyncio loop's thread."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -52,7 +53,7 @@ class TrioThread:
                 trio.run(self._main, main)
             except BaseException as caught:
                 error = caught
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to tell
+            with contextlib.suppress(RuntimeError):  # the loop is closed: there is no task left to notify
                 self._loop.call_soon_threadsafe(_settle, ended, None, error)
 
         runner = threading.Thread(target=thread, name=self._name, daemon=True)
@@ -61,10 +62,10 @@ class TrioThread:
             await asyncio.shield(ended)
         except asyncio.CancelledError:
             self._cancel()
-            await _quietly(ended)
+            await _wait_until_done(ended)
             raise
         finally:
-            runner.join()  # telling us was its last act
+            runner.join()  # settling the future was its last act
 
     async def call(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a coroutine function on trio. Raises what it raises, and `Unreachable` when trio has ended."""
@@ -94,7 +95,7 @@ class TrioThread:
         except asyncio.CancelledError:
             with contextlib.suppress(Unreachable):
                 self._on_trio(scope.cancel)
-            await _quietly(outcome)
+            await _wait_until_done(outcome)
             raise
 
     async def call_back(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -122,7 +123,7 @@ class TrioThread:
             return outcome.result()
 
     def from_trio(self, function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-        """Return a coroutine function of asyncio as trio may call it: by `call_back`."""
+        """Wrap a coroutine function of asyncio so that trio can call it, through `call_back`."""
         return partial(self.call_back, function)
 
     def post(self, function: Callable[[], object]) -> None:
@@ -181,8 +182,8 @@ def _settle(future: "asyncio.Future[Any]", result: Any, error: BaseException | N
         future.set_result(result)
 
 
-async def _quietly(future: "asyncio.Future[Any]") -> None:
-    """Wait for the end, whatever it is; a second cancellation does not shorten it."""
+async def _wait_until_done(future: "asyncio.Future[Any]") -> None:
+    """Wait until `future` is done, ignoring its result; a second cancellation does not end the wait."""
     while not future.done():
         with contextlib.suppress(BaseException):
             await asyncio.shield(future)

@@ -1,8 +1,8 @@
-"""What py-libp2p says of itself.
+"""The log records of py-libp2p, forwarded at level debug.
 
-It hands warnings to stderr as they are, most of them about gossip's everyday life ("GRAFT: ignoring request ...") or a
-stranger's connection. Who runs a node can do nothing about either; what concerns them this package says itself. So
-upstream's lines become fine ones of this package's logger. With `LIBP2P_DEBUG` upstream prints by itself as well.
+Upstream writes its warnings to stderr. Most are about routine gossip ("GRAFT: ignoring request ...") or connections of
+unknown peers. Operators cannot act on these warnings; this package logs the relevant ones itself. So upstream's records
+become debug records of this package's logger. With `LIBP2P_DEBUG` upstream prints by itself as well.
 """
 
 import logging
@@ -11,19 +11,19 @@ log = logging.getLogger("p2p")
 
 
 class DebugForwarder(logging.Handler):
-    """Passes records on, at level debug."""
+    """Forwards records at level debug."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            said = self.format(record)
-        except Exception:  # whatever stands in upstream's line, its caller goes on
+            text = self.format(record)
+        except Exception:  # a malformed record of upstream must not fail the code that logged it
             self.handleError(record)
         else:
-            log.debug("%s: %s", record.name, said)
+            log.debug("%s: %s", record.name, text)
 
 
 def forward_at_debug() -> None:
-    """Once libp2p is imported: it sets up its logger then."""
+    """Attach the forwarder. Call it once libp2p is imported, since that sets up its logger."""
     upstream = logging.getLogger("libp2p")
     if not any(isinstance(handler, DebugForwarder) for handler in upstream.handlers):
         upstream.addHandler(DebugForwarder())

@@ -1,10 +1,11 @@
-"""Stock yamux, for peers that are not of this project: its connections within bounds, its streams with the interface
-of our own (`libp2p_mux.MuxStream`).
+"""Stock yamux for peers of other projects: its connections bounded, its streams with the interface of `MuxStream`
+(p2p/libp2p/muxed_connection.py).
 
-1. Stock yamux fails a write when the reader pauses for 5 s, so a task always reads, up to `READ_AHEAD` bytes ahead of
-   whoever consumes. Another task writes: whoever sends only queues, so that no write is ever cancelled.
-2. Stock yamux keeps what is sent past its window, and any number of streams, of which the host has `MAX_STREAMS` for
-   all peers together. Here a stream too many is reset, and who sends too much that nobody has read is cut off.
+1. Stock yamux fails a write when the reader pauses for 5 s. So a task always reads, up to `READ_AHEAD` bytes ahead of
+   the consumer. Another task writes: senders only queue, so that no write is ever cancelled.
+2. Stock yamux buffers data sent past its window and accepts any number of streams, while the limit on streams is shared
+   by all peers of the host. Here streams beyond `STREAMS_MAX` per connection are reset, and a connection with more than
+   `UNREAD_MAX` unread bytes is closed.
 """
 
 import logging
@@ -20,18 +21,18 @@ from p2p.libp2p.mux import STREAMS_MAX, Bytes
 log = logging.getLogger("p2p")
 
 PIECE = 64 << 10
-"""Bytes of one read or write."""
+"""Most bytes per read or write."""
 READ_AHEAD = 1 << 20
-"""Bytes that are read before anybody asked for them."""
+"""Most bytes per stream that are read before they are consumed."""
 UNREAD_MAX = 64 << 20
-"""Bytes of one connection that may have come and not been read: 256 streams' first windows, or 4 grown ones."""
+"""Most unread bytes per connection: the initial windows of 256 streams, or 4 full-grown ones."""
 
 
 class BoundedYamux(Yamux):
-    """Upstream's, with rule 2."""
+    """Upstream's yamux with bounds on streams and unread bytes (rule 2)."""
 
     fault: str | None = None
-    """What the peer did wrong."""
+    """The protocol violation of the peer; None without one."""
 
     async def accept_stream(self) -> IMuxedStream:
         while True:
@@ -43,20 +44,22 @@ class BoundedYamux(Yamux):
     async def _read_data_body(self, length: int) -> bytes:
         unread = sum(map(len, self.stream_buffers.values()))
         if unread + length > UNREAD_MAX:
-            self.fault = f"{unread} bytes came that nobody has read"
+            self.fault = f"{unread} bytes received and not read, the most is {UNREAD_MAX}"
             log.warning("connection with %s closed: %s", self.peer_id, self.fault)
             raise trio.TooSlowError  # the one error that upstream lets end the connection
         return await super()._read_data_body(length)
 
 
 class YamuxStream:
-    """Its tasks live in the transport's nursery, and end with the stream."""
+    """One yamux stream with the interface of `MuxStream`. Its tasks run in the transport's nursery and end with it."""
 
     def __init__(self, stream: INetStream, nursery: trio.Nursery) -> None:
         self._stream = stream
         self._buffer = bytearray()
         self._queue: deque[Bytes] = deque()
-        self._ended = self._finishing = self._finished = False
+        self._ended = False
+        self._finishing = False
+        self._finished = False
         self._error: Exception | None = None
         self._changed = trio.lowlevel.ParkingLot()
         self._scope = trio.CancelScope()

@@ -223,7 +223,7 @@ async def test_who_sends_past_its_window_is_cut_off_and_banned_if_it_goes_on(mon
             await stock_peers.until(lambda: not other.host.get_connected_peers())
         await stock_peers.until(lambda: one.transport._connections.banned_for(other.peer_id) > 0)
         await lives(one, honest)
-    assert said.text.count("bytes came that nobody has read") == FORGIVEN + 2  # each, and the ban
+    assert said.text.count("bytes received and not read") == FORGIVEN + 2  # each, and the ban
 
 
 async def flood(yamux: Yamux, stream: INetStream) -> None:

@@ -71,7 +71,7 @@ async def test_a_chunk_fetch_through_a_relay_is_verified_and_keeps_to_the_relays
 
 
 async def passed(transport) -> int:
-    return transport._relay.passed
+    return transport._relay.bytes_relayed
 
 
 async def holders(transport) -> list[str]:

@@ -1,7 +1,7 @@
 import anyio
 import pytest
 
-from p2p.libp2p.gossip_dedup import KEPT, ValidationCache
+from p2p.libp2p.gossip_dedup import CACHED, ValidationCache
 
 
 async def test_copies_that_come_while_the_first_is_judged_wait_for_its_verdict():
@@ -56,12 +56,12 @@ async def test_only_so_many_verdicts_are_remembered():
         calls.append(1)
         return True
 
-    for number in range(KEPT + 1):
+    for number in range(CACHED + 1):
         await once.validate(b"%d" % number, b"%d" % number, handler)
-    await once.validate(b"%d" % KEPT, b"%d" % KEPT, handler)
-    assert len(calls) == KEPT + 1
+    await once.validate(b"%d" % CACHED, b"%d" % CACHED, handler)
+    assert len(calls) == CACHED + 1
     await once.validate(b"0", b"0", handler)
-    assert len(calls) == KEPT + 2
+    assert len(calls) == CACHED + 2
 
 
 async def test_what_was_said_before_is_heard_under_a_new_id_and_not_passed_on():

@@ -54,7 +54,7 @@ async def test_who_breaks_the_muxer_s_rules_again_and_again_is_left_alone_until_
             with contextlib.suppress(Unreachable):  # its end of the connection may stand for a moment
                 await liar.dial(await victim.addresses())
             await until_apart(victim, liar)
-        with pytest.raises(Unreachable, match="broke the protocol, and is left alone for"):
+        with pytest.raises(Unreachable, match=r"is banned for .* for repeated protocol violations"):
             await victim.dial(await liar.addresses())
         await honest.dial(await victim.addresses())
         assert await honest.request(victim.peer_id, "echo", b"x", timeout=60), "nobody else is touched"

@@ -61,7 +61,7 @@ class Pair:
         return near, self.b.opened.popleft()
 
     def idle(self) -> bool:
-        return not any((m._flows or m._resetting or m._windows or any(m._counts)) for m in (self.a, self.b))
+        return not any((m._streams or m._resetting or m._windows or any(m._counts)) for m in (self.a, self.b))
 
 
 def test_bytes_arrive_in_order_and_both_sides_forget_a_finished_stream():
@@ -202,7 +202,7 @@ def test_a_reset_of_a_stream_that_has_ended_is_no_fault():
     far_reset = frame(RESET, near.id)
     pair.move()
     pair.a.receive(ends)
-    assert pair.a._flows == {}
+    assert pair.a._streams == {}
     pair.a.receive(far_reset)
     assert sent(pair.a) == frame(RESET, near.id)
 
@@ -356,12 +356,12 @@ def test_any_frames_leave_the_books_in_order(frames, size):
 
 def check_books(one: Mux) -> None:
     """What must hold whatever the peer sends."""
-    for flow in one._flows.values():
+    for flow in one._streams.values():
         buffered = sum(map(len, flow.pieces))
         assert buffered == flow.unread
-        assert buffered + flow.taken + flow.allowed <= flow.window
-    assert one._windows == sum(flow.window for flow in one._flows.values())
-    streams = [*one._flows, *one._resetting]
+        assert buffered + flow.uncredited + flow.allowed <= flow.window
+    assert one._windows == sum(flow.window for flow in one._streams.values())
+    streams = [*one._streams, *one._resetting]
     assert one._counts == [sum(1 for id in streams if id & 1 == parity) for parity in (0, 1)]
     assert all(count <= mux.STREAMS_MAX for count in one._counts)
 

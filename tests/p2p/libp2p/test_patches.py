@@ -30,7 +30,7 @@ from libp2p.stream_muxer.yamux.yamux import Yamux
 from multiaddr import Multiaddr
 
 from p2p.libp2p import patches
-from p2p.libp2p.patches import STREAM_NEWS, MuxerSelector, patch_host, patch_pubsub, patch_streams
+from p2p.libp2p.patches import STREAM_EVENTS, MuxerSelector, patch_host, patch_pubsub, patch_streams
 from p2p.libp2p.yamux import BoundedYamux
 from tests.support.paths import ROOT
 
@@ -162,10 +162,10 @@ async def test_3_notifees_are_told_of_connections_and_not_of_streams() -> None:
     for name, host in (("upstream", new_host()), ("patched", patched_host())):
         network, notifee = host.get_network(), Notified()
         network.register_notifee(notifee)
-        for method in (*sorted(STREAM_NEWS), "connected"):
+        for method in (*sorted(STREAM_EVENTS), "connected"):
             await network._notify(method, None)
         told[name] = notifee.news
-    assert told == {"upstream": [*sorted(STREAM_NEWS), "connected"], "patched": ["connected"]}
+    assert told == {"upstream": [*sorted(STREAM_EVENTS), "connected"], "patched": ["connected"]}
 
 
 @pytest.mark.parametrize(("negotiation", "kind"), [(MuxerMultistream, Yamux), (MuxerSelector, BoundedYamux)])

@@ -29,7 +29,7 @@ from p2p.libp2p.inbound import InboundUpgrader
 from p2p.libp2p.muxed_connection import MuxConn, MuxStream
 from p2p.libp2p.noise_session import BatchedNoise, _PatternXX
 from p2p.libp2p.noise_socket import RawSocket
-from p2p.libp2p.patches import STREAM_NEWS
+from p2p.libp2p.patches import STREAM_EVENTS
 from p2p.libp2p.transport import LibP2PTransport
 
 
@@ -120,7 +120,7 @@ def test_what_listeners_accept_goes_through_one_method_that_is_ours_and_takes_no
         transport = LibP2PTransport(Ed25519PrivateKey.generate(), [])
         network = transport._host.get_network()
         assert isinstance(network._inbound_limiter, trio.CapacityLimiter)
-        assert network._handle_inbound_connection.__func__ is InboundUpgrader.take_in
+        assert network._handle_inbound_connection.__func__ is InboundUpgrader.serve
 
     trio.run(main)
 
@@ -137,7 +137,7 @@ def test_the_network_s_own_handler_of_streams_can_be_replaced():
 def test_nobody_misses_the_news_of_streams():
     """`patch_host` leaves them out."""
 
-    for method in STREAM_NEWS:
+    for method in STREAM_EVENTS:
         assert f'self._notify("{method}"' in inspect.getsource(Swarm)
 
     async def main() -> None:
@@ -145,7 +145,7 @@ def test_nobody_misses_the_news_of_streams():
         notifees = transport._host.get_network().notifees
         assert notifees
         for notifee in notifees:
-            for method in STREAM_NEWS:
+            for method in STREAM_EVENTS:
                 assert set(getattr(type(notifee), method).__code__.co_names) <= {"trio", "lowlevel", "checkpoint"}
 
     trio.run(main)
