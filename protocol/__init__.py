@@ -1,4 +1,4 @@
-"""What the daemons of a run say to each other: methods, refusals, and the checks of documents that both sides make.
+"""The protocol between the daemons of a run: methods, messages, refusals, and the checks of documents on both sides.
 
-Every rule here is used by a coordinator and by a node, and written once.
+Every rule here is used by both the coordinator and the node, and is written once.
 """

@@ -1,13 +1,14 @@
-"""The Roots of a run, in order: which one follows, and by which keys a document holds that was signed for good. Pure.
+"""The chain of a run's Roots, and the verification of documents that stay valid for good. Pure.
 
 Rules
-1. A Root is signed by its own threshold, names all of `ROLES`, and is of its run. The first one is trusted by its hash,
-   which the invite pins; each later one has the next serial, and is signed by the threshold of the one before as well.
-2. A Received or a Receipt holds if the keys of its role in any Root of the chain signed it, the newest first.
-3. Where only the keys of an earlier Root signed it, those keys were rotated: it holds if its time `at` is before
+1. A Root is signed by its own threshold, names all of `ROLES`, and is of its run. The first Root is trusted by its
+   hash, which the invite pins. Each later one has the next serial and is also signed by the threshold of the one
+   before.
+2. A Received or a Receipt is valid if the keys of its role in any Root of the chain signed it, the newest Root first.
+3. If only the keys of an earlier Root signed it, those keys were rotated. It is valid if its time `at` is before
    `issued` of the first Root without them. A Root without `issued` sets no such bound.
-4. A revoked key vouches for nothing, in no Root: a thief can write any `at`. The one exception is a document that its
-   holder stored before it took the Root that revokes the key, and whose `at` is before the time of the revocation.
+4. A revoked key's signatures count in no Root, since a thief can write any `at`. The one exception: its holder stored
+   the document before taking the Root that revokes the key, and its `at` is before the time of revocation.
 5. A key that one Root revoked stays revoked in every later one.
 """
 
@@ -24,20 +25,20 @@ from p2p.wire_types import Count, Hash, Key, Milliseconds, Name, Token, Wire, de
 from protocol.leases import Receipt, Received
 
 MOST_ROOTS = 64
-
-
-"""Roots of a run in all."""
+"""Most Roots per run."""
 
 
 class RoleKeys(Wire, frozen=True):
+    """The keys of a role, and how many of them must sign."""
+
     keys: Annotated[list[Key], Meta(min_length=1, max_length=32)]
     threshold: Annotated[int, Meta(ge=1, le=32)]
 
 
 class Root(Wire, frozen=True):
     """operator, offline -> everyone. Keys and thresholds of root, policy, channel and ledger. `issued`: when it was
-    written; None: by a program that did not say. `revoked`: key -> the time of the run from which on its signatures
-    count no more, in any role."""
+    written; None: written by a program older than this field. `revoked`: key -> the time of the run from which its
+    signatures no longer count, in any role."""
 
     run: Hash
     serial: Count
@@ -60,7 +61,7 @@ class TaskReference(Wire, frozen=True):
 
 
 class RunSpec(Wire, frozen=True):
-    """operator (root) -> everyone. What the run is. `model` names its base for people; weights come by edges.
+    """operator (root) -> everyone. The definition of a run. `model` names its base for people; weights come by edges.
 
     `limit`: most sampled tokens a rollout. `vocabulary`: number of token ids. `engines`: engine classes admitted,
     each a prefix of "<engine>/<dtype>/<device>". `protocols`: lowest and highest protocol version spoken."""
@@ -86,22 +87,22 @@ ROLES: Final = frozenset({"root", "policy", "channel", "ledger"})
 
 
 class WrongRoot(BadSignature):
-    """A Root that does not follow from the ones before by the run's own signatures."""
+    """A Root that the signatures of the run do not make the successor of the one before."""
 
 
 class Unproven(BadSignature):
-    """A key signed the document that was rotated or revoked before the document's time."""
+    """The key that signed the document was rotated or revoked before the document's time."""
 
 
 def verify_root(sealed: bytes, before: Root | None, run: bytes | None = None) -> Root:
-    """Verify the Root that follows `before` (rule 1). `before`: None: it is the first one, whose hash the caller has
+    """Verify the Root that follows `before` (rule 1). `before`: None for the first Root, whose hash the caller has
     checked. `run`: the run's id; None: the first Root's own. Raises `WrongRoot`, `Malformed`."""
     root = decode(decode_unverified(sealed).payload, Root)
     if before is not None and root.serial != before.serial + 1:
         raise WrongRoot(f"a Root with serial {root.serial} cannot follow serial {before.serial}")
     run = run or (before or root).run
     if root.run != run or not root.roles.keys() >= ROLES:
-        raise WrongRoot("the Root is of another run, or lacks a role")
+        raise WrongRoot("the Root belongs to another run, or lacks a role")
     for signers in (root,) if before is None else (before, root):
         role = signers.roles["root"]
         try:
@@ -112,39 +113,39 @@ def verify_root(sealed: bytes, before: Root | None, run: bytes | None = None) ->
 
 
 def revoked(chain: Sequence[Root], stored: int | None = None, at: int | None = None) -> set[bytes]:
-    """Return the keys that vouch for nothing (rules 4 and 5). `stored`: serial of the newest Root that the holder had
-    when it stored the document; None: it stores it now. `at`: the document's own time."""
-    gone = set()
+    """Return the revoked keys (rules 4 and 5). `stored`: serial of the newest Root that the holder had when it stored
+    the document; None: it stores it now. `at`: the document's own time."""
+    keys = set()
     for root in chain:
         for key, since in root.revoked.items():
-            kept = stored is not None and at is not None and stored < root.serial and at < since
-            if not kept:
-                gone.add(key)
-    return gone
+            stored_before = stored is not None and at is not None and stored < root.serial and at < since
+            if not stored_before:
+                keys.add(key)
+    return keys
 
 
 def open_kept(sealed: bytes, kind: str, chain: Sequence[Root], *, stored: int | None = None) -> bytes:
-    """Return the payload of a Received or a Receipt that holds by these Roots (rules 2 to 5). `stored`: see `revoked`.
+    """Verify a Received or a Receipt by these Roots, and return its payload (rules 2 to 5). `stored`: see `revoked`.
 
     Raises `BadSignature`, of which `Unproven` where a former key signed it, and `Malformed`."""
     if not chain:
-        raise BadSignature("no Root is held")
-    after: Root | None = None
+        raise BadSignature("there is no Root to verify it by")
+    successor: Root | None = None
     for root in reversed(chain):
         role = root.roles[ROLE_OF[kind]]
         try:
             payload = verify_envelope(sealed, kind, root.run, role.keys, role.threshold)
         except BadSignature:
-            after = root
+            successor = root
             continue
         at = decode(payload, Receipt).at if kind == "receipt" else decode(payload, Received).at
-        if after is not None and after.issued is not None and at >= after.issued:
-            raise Unproven(f"Root {after.serial} had replaced the key that signed this {kind}")
-        gone = revoked(chain, stored, at)
-        if gone.isdisjoint(role.keys):
+        if successor is not None and successor.issued is not None and at >= successor.issued:
+            raise Unproven(f"Root {successor.serial} had replaced the key that signed this {kind}")
+        without = revoked(chain, stored, at)
+        if without.isdisjoint(role.keys):
             return payload
         try:
-            good = set(role.keys) - gone
+            good = set(role.keys) - without
             return verify_envelope(sealed, kind, root.run, good, role.threshold)
         except BadSignature as error:
             raise Unproven(f"the key that signed this {kind} was revoked") from error

@@ -1,4 +1,4 @@
-"""Wire types of broadcasts: acknowledgements of versions, and the plan of who sends to whom."""
+"""Wire types of broadcasts: acknowledgements of versions, and the plan of the broadcast trees."""
 
 from typing import Annotated
 
@@ -8,8 +8,8 @@ from p2p.wire_types import Count, Hash, Milliseconds, PeerId, SealedRecord, Wire
 
 
 class TransferSource(Wire, frozen=True):
-    """What one peer sent of a payload. `nbytes`: verified. `began`: the first chunk was asked of the peer; `ended`: the
-    last one came; times as in Acknowledgement."""
+    """One peer's share of a fetched payload. `nbytes`: verified bytes. `began`: the first chunk was requested from the
+    peer; `ended`: the last one arrived; times as in Acknowledgement."""
 
     peer: PeerId
     nbytes: Count
@@ -18,8 +18,8 @@ class TransferSource(Wire, frozen=True):
 
 
 class PayloadTransfer(Wire, frozen=True):
-    """A payload that the node fetched. `took`: milliseconds from the start to complete. `senders`: those that sent
-    most."""
+    """A payload that the node fetched. `took`: milliseconds from the start to the complete payload. `senders`: those
+    that sent most."""
 
     payload_hash: Hash
     took: Milliseconds
@@ -27,11 +27,12 @@ class PayloadTransfer(Wire, frozen=True):
 
 
 class Acknowledgement(Wire, frozen=True):
-    """node -> coordinator, method "acknowledge", answered with no bytes: the node holds this version, its root checked.
+    """node -> coordinator, method "acknowledge", answered with no bytes: the node holds this version, its root
+    verified.
 
-    Times are milliseconds before this message was made, on the node's own monotonic clock: `heard`: the version's first
-    Head came; `complete`: the last payload was complete; `applied`: the engine held it. `taken`: the payloads fetched
-    for it, the last ones; none where all were here already."""
+    Times are milliseconds before this message was written, on the node's own monotonic clock. `heard`: the version's
+    first Head arrived; `complete`: the last payload was complete; `applied`: the engine held the version. `taken`: the
+    last payloads fetched for it; empty where all were present already."""
 
     era: Count
     version: Count
@@ -42,10 +43,11 @@ class Acknowledgement(Wire, frozen=True):
 
 
 class PlanRequest(Wire, frozen=True):
-    """node -> coordinator, method "plan", unsealed: who asks is who is connected, and it speaks of its own place only.
+    """node -> coordinator, method "plan". Unsealed: the connection authenticates the node, and the request concerns
+    only the node's own place in the plan.
 
     `uplink`, `downlink`: the owner's limits, bytes per second; None: no limit. `latency`: milliseconds one way, None:
-    not measured. `failed`: parents that it cannot reach."""
+    not measured. `failed`: parents that the node cannot reach."""
 
     uplink: Count | None = None
     downlink: Count | None = None
@@ -54,8 +56,8 @@ class PlanRequest(Wire, frozen=True):
 
 
 class PlanResponse(Wire, frozen=True):
-    """coordinator -> node. `parents`: one a stripe; none: there is no plan. `records`: the sealed PeerRecords, as
-    they came, of the others than the coordinator."""
+    """coordinator -> node. `parents`: one per stripe; empty: there is no plan. `records`: the sealed PeerRecords, as
+    received, of all of them but the coordinator."""
 
     parents: Annotated[list[PeerId], Meta(max_length=16)] = []
     records: Annotated[list[SealedRecord], Meta(max_length=16)] = []

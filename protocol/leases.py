@@ -8,22 +8,23 @@ from p2p.wire_types import Count, Hash, Id, Key, Milliseconds, Name, Sentence, T
 
 
 class VerdictsRequest(Wire, frozen=True):
-    """node -> coordinator, method "verdicts", or beside any other request: receipts of these leases, and which receipts
-    are safely stored."""
+    """node -> coordinator, method "verdicts", or beside any other request: asks for the receipts of `leases`, and
+    confirms the receipts that the node has stored durably."""
 
     leases: Annotated[list[Id], Meta(max_length=256)]
     confirmed: Annotated[list[Id], Meta(max_length=256)] = []
 
 
 class VerdictsResponse(Wire, frozen=True):
-    """Sealed Receipts in the order asked, None while undecided; and leases that the coordinator never received."""
+    """coordinator -> node. `receipts`: sealed, in the order requested, None while undecided. `unknown`: leases for
+    which the coordinator received no submission."""
 
     receipts: Annotated[list[bytes | None], Meta(max_length=256)]
     unknown: Annotated[list[Id], Meta(max_length=256)] = []
 
 
 class LeaseRequest(Wire, frozen=True):
-    """node -> coordinator, method "lease". Names the version that the node holds, loaded and ready."""
+    """node -> coordinator, method "lease". Names the version that the node's engine has loaded."""
 
     nonce: Id
     era: Count
@@ -33,8 +34,9 @@ class LeaseRequest(Wire, frozen=True):
 
 
 class Lease(Wire, frozen=True):
-    """coordinator (channel) -> node: one group under one version. `seeds`: one a sample; their number is the group's
-    size. `limit`: most sampled tokens a rollout. `calibration`: hash of the sealed Calibration; None: exact (fp32)."""
+    """coordinator (channel) -> node: one group under one version. `seeds`: one per sample; their number is the group's
+    size. `limit`: most sampled tokens per rollout. `calibration`: hash of the sealed Calibration; None: exact
+    (fp32)."""
 
     id: Id
     node: Key
@@ -54,7 +56,7 @@ class Lease(Wire, frozen=True):
 
 
 class Segment(Wire, frozen=True):
-    """From token `first` on, the rollout was sampled under this version."""
+    """A part of a rollout: from token `first` on, it was sampled under this version."""
 
     version: Count
     root: Hash
@@ -62,7 +64,8 @@ class Segment(Wire, frozen=True):
 
 
 class Rollout(Wire, frozen=True):
-    """`tokens`, `turns`: as tasks.task.Transcript. `logprobs`: float32 little-endian, one for each sampled token."""
+    """One sampled episode. `tokens`, `turns`: as tasks.task.Transcript. `logprobs`: float32 little-endian, one per
+    sampled token."""
 
     tokens: Tokens
     turns: Annotated[list[Count], Meta(max_length=1024)]
@@ -81,7 +84,8 @@ class Submission(Wire, frozen=True):
 
 
 class Received(Wire, frozen=True):
-    """coordinator (ledger) -> node: durable, checked by T0, verdict to come."""
+    """coordinator (ledger) -> node: the submission is stored durably and passed the format checks (T0); its verdict
+    follows."""
 
     lease: Id
     submission_hash: Hash
@@ -89,8 +93,8 @@ class Received(Wire, frozen=True):
 
 
 class Receipt(Wire, frozen=True):
-    """coordinator (ledger) -> node: the final answer. `verdict`: "accepted" or "refused". `weight`: milli-RE.
-    `entry`, `entry_hash`: where it stands in the ledger; entry 0: among others (docs/protocol/ledger.md). `epoch`,
+    """coordinator (ledger) -> node: the final verdict. `verdict`: "accepted" or "refused". `weight`: milli-RE.
+    `entry`, `entry_hash`: its ledger entry; entry 0: in an entry with others (docs/protocol/ledger.md). `epoch`,
     `price`: of pay; None: points, or still pending."""
 
     run: Hash

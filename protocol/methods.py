@@ -1,16 +1,16 @@
-"""Every method of the wire, one row each: its name, its messages, who asks whom, and its limit.
+"""The table of wire methods, one row each: name, messages, direction, and size limit.
 
 Rules
-1. A method is one row here. From the row come how it is served (`serve`), how it is asked (`ask`), its place in the
-   coordinator's queue (`rank`), and its line in the table of docs/protocol/requests.md.
-2. The request of a sealed method travels in a `Request` under the node's key, and is answered by an `Answer`:
-   coordinator/rollouts/request_handler.py opens it, node/links/coordinator_client.py seals it. All other messages
-   travel as they are.
+1. A method is one row here. The row determines the server's dispatch (`serve`), the client's call (`ask`), the place in
+   the coordinator's queue (`rank`), and the row in the table of docs/protocol/requests.md.
+2. The request of a sealed method travels in a `Request` under the node's key, and is answered by a `Response`.
+   node/links/coordinator_client.py seals it, coordinator/rollouts/request_handler.py opens it. All other messages
+   travel unsealed.
 3. A request longer than its method's limit is refused before it is read. The limit of `submit` grows by the largest
    submission of the run.
 4. A row names no handler and no caller: `reachable` is answered by p2p, the others by the two daemons.
 
-To add a method: its messages, its row, `serve` where it is answered, `ask` where it is asked, its line in the table.
+To add a method: its messages, its row, `serve` in the server, `ask` in the client, its row in the document's table.
 """
 
 from collections.abc import Awaitable, Callable
@@ -26,13 +26,13 @@ from p2p.limits.request_slots import CLASS_OF, OTHER
 from p2p.network import Rpc
 from p2p.wire_types import decode, encode
 from protocol.broadcast_messages import Acknowledgement, PlanRequest, PlanResponse
-from protocol.document_service import head_ask
+from protocol.document_service import decode_head_request
 from protocol.leases import Lease, LeaseRequest, Submission, SubmitResponse, VerdictsRequest, VerdictsResponse
 from protocol.requests import DocumentsRequest, DocumentsResponse, Hello, Welcome
 from protocol.versions import HeadResponse
 
 SMALL: Final = 64 << 10
-"""Bytes of a sealed request, beside the submission that it carries."""
+"""Most bytes of a sealed request, besides the submission that it carries."""
 S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T")
 Q = TypeVar("Q")
@@ -41,10 +41,10 @@ A = TypeVar("A")
 
 @dataclass(frozen=True)
 class Body(Generic[T]):
-    """How a request or an answer is written and read. `said`: its name in docs/protocol/requests.md. `decode` raises
-    `Malformed`."""
+    """How a request or an answer is encoded and decoded. `label`: its name in docs/protocol/requests.md. `decode`
+    raises `Malformed`."""
 
-    said: str
+    label: str
     encode: Callable[[T], bytes]
     decode: Callable[[bytes], T]
 
@@ -54,22 +54,23 @@ def message(type_: type[S]) -> Body[S]:
     return Body(type_.__name__, encode, lambda data: decode(data, type_))
 
 
-def encoded(said: str) -> Body[bytes]:
-    """Return a body that is handed on as bytes: it is kept, hashed or opened by whoever takes it."""
-    return Body(said, bytes, bytes)
+def encoded(label: str) -> Body[bytes]:
+    """Return a body that is passed on as bytes: the receiver stores, hashes or decodes it."""
+    return Body(label, bytes, bytes)
 
 
 EMPTY: Final = Body[None]("empty", lambda nothing: b"", lambda data: None)
-"""No bytes; what comes all the same is not looked at."""
+"""No bytes; any that arrive are ignored."""
 
 
 @dataclass(frozen=True)
 class Method(Generic[Q, A]):
-    """`limit`: bytes of a request. `at_coordinator`: the same where the coordinator takes fewer. `rank`: of a sealed
-    method, the order in which the coordinator answers, 0 first (coordinator/rollouts/request_priority.py)."""
+    """One wire method. `direction`: client -> server. `limit`: most bytes of a request. `at_coordinator`:
+    the coordinator's limit, where that is lower. `rank`: of a sealed method, the order in which the coordinator
+    answers, 0 first (coordinator/rollouts/request_priority.py)."""
 
     name: str
-    asked: str
+    direction: str
     request: Body[Q]
     answer: Body[A]
     limit: int
@@ -79,12 +80,12 @@ class Method(Generic[Q, A]):
 
     @property
     def slots(self) -> str:
-        """The class whose slots requests for this method take (p2p/limits/request_slots.py)."""
+        """The class whose request slots this method occupies (p2p/limits/request_slots.py)."""
         return CLASS_OF.get(self.name, OTHER)
 
     def serve(self, handlers: Handlers, handler: Callable[[str, Q], Awaitable[A]], *, limit: int | None = None) -> None:
-        """Answer a method that is not sealed. A request that does not decode fails alone. `limit`: bytes, where it is
-        not the row's."""
+        """Register the handler of an unsealed method. A request that does not decode fails alone. `limit`: bytes; None:
+        the row's."""
 
         async def answer(peer: str, data: bytes) -> bytes:
             return self.answer.encode(await handler(peer, self.request.decode(data)))
@@ -92,7 +93,7 @@ class Method(Generic[Q, A]):
         handlers.serve(self.name, answer, limit=self.limit if limit is None else limit)
 
     async def ask(self, rpc: Rpc, peer: str, request: Q, *, timeout: float) -> A:
-        """Ask a peer by a method that is not sealed. Raises `Malformed`, `Unreachable` (also after `timeout` s)."""
+        """Call an unsealed method of a peer. Raises `Malformed`, `Unreachable` (also after `timeout` s)."""
         data = await rpc.request(peer, self.name, self.request.encode(request), timeout=timeout)
         return self.answer.decode(data)
 
@@ -113,7 +114,7 @@ ACKNOWLEDGE: Final = Method("acknowledge", _NODE, message(Acknowledgement), EMPT
 PLAN: Final = Method("plan", _NODE, message(PlanRequest), message(PlanResponse), 16 << 10)
 FOLLOW: Final = Method("follow", "coordinator -> node", message(PlanResponse), EMPTY, 128 << 10)
 HEAD: Final = Method(
-    "head", _ANYONE, Body("HeadRequest", encode, head_ask), message(HeadResponse), 4096, at_coordinator=1024
+    "head", _ANYONE, Body("HeadRequest", encode, decode_head_request), message(HeadResponse), 4096, at_coordinator=1024
 )
 DOCUMENTS: Final = Method("documents", _ANYONE, message(DocumentsRequest), message(DocumentsResponse), 4096)
 REMAKE: Final = Method("remake", "anyone -> coordinator", message(DocumentsRequest), EMPTY, 4096)
@@ -124,5 +125,5 @@ REACHABLE: Final = Method(
 METHODS: Final[tuple[Method[Any, Any], ...]] = (
     HELLO, LEASE, SUBMIT, VERDICTS, ACKNOWLEDGE, PLAN, FOLLOW, HEAD, DOCUMENTS, REMAKE, REACHABLE,
 )  # fmt: skip
-"""All of them, in the order of docs/protocol/requests.md."""
+"""All methods, in the order of docs/protocol/requests.md."""
 SEALED: Final = tuple(method for method in METHODS if method.sealed)

@@ -1,10 +1,11 @@
-"""Every refusal of the coordinator, in one table: what it says, and what a node does then.
+"""The table of the coordinator's refusals: code, sentence, fault, and the node's reaction.
 
 1. A code is stable: programs read it. A sentence is for people and may be improved.
-2. `fault` says who can do something about it: "node" broke a rule, "operator" configured it so, "nobody" is bad luck.
-3. `retry`: the same node may well ask again; where it is False, this very request never succeeds.
-4. `then` is what a node does on this code (`Then`). A code that a node does not know calls for nothing.
-5. The numbers of a sentence are written by runtime/figures.py, all of them together: what was compared looks different.
+2. `fault` names the side that can act: "node" broke a rule, "operator" configured it so, "nobody": neither can.
+3. `retry`: the same node may ask again; where it is False, this very request never succeeds.
+4. `then` is the node's reaction to this code (`Then`). A node ignores a code that it does not know.
+5. The numbers of a sentence are formatted together by runtime/figures.py, with enough digits that compared numbers
+   differ.
 """
 
 from numbers import Integral, Real
@@ -15,14 +16,14 @@ from runtime.figures import apart
 
 Fault = Literal["node", "operator", "nobody"]
 Then = Literal["", "greet", "end", "other engine", "finish", "other version", "wait"]
-"""Empty: keep to `retry_after`. "greet": say hello again, which brings the coordinator's time and the newest Root.
-"end": the run wants no work of this node. "other engine": compute in another number format, or end. "finish": deliver
-what there is, and end. "other version": ask again as soon as another version is held. "wait": keep to `retry_after`,
-also where a newer version comes meanwhile."""
+"""Empty: ask again after `retry_after`. "greet": send `hello` again, which returns the coordinator's time and the
+newest Root. "end": stop, since the run accepts no work of this node. "other engine": compute in another number format,
+or stop. "finish": deliver finished groups, and stop. "other version": ask again once another version is loaded. "wait":
+ask again after `retry_after`, even if a newer version arrives meanwhile."""
 
 
 class Reason(NamedTuple):
-    """`sentence`: a template for `str.format`."""
+    """One row of the table. `sentence`: a template for `str.format`."""
 
     sentence: str
     fault: Fault
@@ -31,7 +32,7 @@ class Reason(NamedTuple):
 
 
 REASONS: dict[str, Reason] = {
-    # --- a request that is not answered
+    # --- refused requests
     "malformed": Reason("These bytes are not a {what}: {detail}.", "node"),
     "bad-signature": Reason("The request is not signed by the node it speaks for: {detail}.", "node"),
     "wrong-recipient": Reason("The request is meant for another coordinator or run.", "node", then="greet"),
@@ -64,7 +65,7 @@ REASONS: dict[str, Reason] = {
     "engine": Reason(
         "Engine {engine} is not admitted to this run; admitted: {admitted}.", "operator", then="other engine"
     ),
-    # --- a lease that is not given
+    # --- refused leases
     "not-ready": Reason("The coordinator has no version to roll out yet.", "nobody", True),
     "finished": Reason("The run is finished: no more leases.", "operator", then="finish"),
     "busy": Reason("More nodes ask for leases than the coordinator can answer now.", "nobody", True, then="wait"),
@@ -130,11 +131,11 @@ REASONS: dict[str, Reason] = {
         "node",
         True,
     ),
-    # --- a submission that is not taken
+    # --- submissions refused without a receipt
     "unknown-lease": Reason("There is no such lease.", "node"),
     "not-owner": Reason("This lease was given to another node.", "node"),
     "other-bytes": Reason("Other bytes were submitted for this lease before; both are kept.", "node"),
-    # --- a submission that is taken and refused: the codes of a receipt
+    # --- submissions refused by receipt
     "late": Reason("Received {late} ms after the lease expired.", "node"),
     "version-lie": Reason("The lease binds era {era} version {version}; {detail}.", "node"),
     "incomplete": Reason("A group of {wanted} rollouts was leased, {got} came.", "node"),
@@ -165,15 +166,15 @@ REASONS: dict[str, Reason] = {
         "Sample {sample}: log-probabilities off by {off} in the median, the most is {most}.", "node"
     ),
     "not-scorable": Reason("The coordinator cannot check this group: {detail}.", "operator"),
-    # --- a submission that is accepted, and not learned from
+    # --- submissions accepted, but not trained on
     "task-score": Reason("The task gives no finite reward for this group: it is paid, not learned from.", "operator"),
-    # --- no reason at all
+    # --- the code of an acceptance
     "ok": Reason("", "nobody"),
 }
 
 
 def sentence(code: str, **facts: object) -> str:
-    """The sentence of a code with its facts filled in, cut to what a wire type takes."""
+    """Return the sentence of a code with its facts filled in, cut to the limit of the wire type."""
     measured = {
         name: float(fact) for name, fact in facts.items() if isinstance(fact, Real) and not isinstance(fact, Integral)
     }
@@ -182,7 +183,7 @@ def sentence(code: str, **facts: object) -> str:
 
 
 def refusal(code: str, *, retry_after: int | None = None, **facts: object) -> Refusal:
-    """What is sent. `retry_after` (ms) must be there exactly where the table says that retrying makes sense."""
+    """Build the refusal to send. `retry_after` (ms) is required exactly where the table's `retry` is True."""
     if REASONS[code].retry != (retry_after is not None):
         raise ValueError(f"{code}: retry_after is {retry_after}")
     return Refusal(code=code, sentence=sentence(code, **facts), retry_after=retry_after)

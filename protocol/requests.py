@@ -1,4 +1,4 @@
-"""Wire types that frame each request between node and coordinator, and those of hello and documents."""
+"""Wire types that frame each request between node and coordinator, and those of `hello` and `documents`."""
 
 from typing import Annotated
 
@@ -12,7 +12,7 @@ from protocol.leases import VerdictsRequest, VerdictsResponse
 class Request(Wire, frozen=True):
     """node -> coordinator, sealed by the node's key. The same id within its life gets the same answer again.
     `recipient`: the run's channel key, so that a request cannot be replayed to another run or coordinator. `verdicts`:
-    beside what the method asks; the Answer's `verdicts` then answers it."""
+    a request for verdicts besides the method's own; the Response's `verdicts` answers it."""
 
     recipient: Key
     id: Id
@@ -24,8 +24,8 @@ class Request(Wire, frozen=True):
 
 class Refusal(Wire, frozen=True):
     """coordinator -> node. Data, not an exception: `code` is one of protocol/refusals.py, `sentence` is for people.
-    `retry_after`: milliseconds after which asking again makes sense; None: this very request never will. `roots`: of
-    the code `wrong-recipient`, where the recipient is a former channel key of the run: every sealed Root, in order."""
+    `retry_after`: milliseconds after which to ask again; None: this very request never succeeds. `roots`: every sealed
+    Root, in order, with the code `wrong-recipient` where the recipient is a former channel key of the run."""
 
     code: Name
     sentence: Sentence
@@ -34,8 +34,8 @@ class Refusal(Wire, frozen=True):
 
 
 class Response(Wire, frozen=True):
-    """coordinator -> node. Exactly one of `body` and `refusal` is there. `verdicts`: to those of the Request; None:
-    there were none, or the coordinator is older than this field."""
+    """coordinator -> node. Exactly one of `body` and `refusal` is present. `verdicts`: the answer to the Request's;
+    None: it had none, or the coordinator is older than this field."""
 
     body: bytes | None = None
     refusal: Refusal | None = None
@@ -43,7 +43,8 @@ class Response(Wire, frozen=True):
 
 
 class Hello(Wire, frozen=True):
-    """node -> coordinator, method "hello". First message of every connection. `record`: its sealed PeerRecord."""
+    """node -> coordinator, method "hello". First message of every connection. `record`: the node's sealed
+    PeerRecord."""
 
     protocols: tuple[int, int]
     software: Name
@@ -55,8 +56,8 @@ class Hello(Wire, frozen=True):
 
 
 class Welcome(Wire, frozen=True):
-    """coordinator -> node. `roots`: every sealed Root since the first, in order. `peers`: sealed PeerRecords, as they
-    came, of nodes worth dialling."""
+    """coordinator -> node, to "hello". `roots`: every sealed Root since the first, in order. `peers`: sealed
+    PeerRecords, as received, of nodes worth dialling."""
 
     roots: Annotated[list[bytes], Meta(min_length=1, max_length=MOST_ROOTS)]
     runspec: bytes
@@ -66,12 +67,12 @@ class Welcome(Wire, frozen=True):
 
 
 class DocumentsRequest(Wire, frozen=True):
-    """anyone -> anyone, method "documents", unsealed. Sealed documents by hash."""
+    """anyone -> anyone, method "documents", unsealed. Asks for sealed documents by hash."""
 
     hashes: Annotated[list[Hash], Meta(max_length=64)]
 
 
 class DocumentsResponse(Wire, frozen=True):
-    """In the order asked; None where the peer has not got it."""
+    """anyone -> anyone, to "documents". In the order requested; None where the peer lacks the document."""
 
     documents: Annotated[list[bytes | None], Meta(max_length=64)]

@@ -1,4 +1,4 @@
-"""What both sides read out of a version's documents."""
+"""Heads of versions, and the manifest of an edge's payload."""
 
 from typing import Annotated
 
@@ -11,7 +11,7 @@ from weights.documents import Edge
 
 
 def head_topic(run: bytes) -> str:
-    """The gossip topic of a run's Heads. `run`: its id."""
+    """Return the gossip topic of a run's Heads. `run`: its id."""
     return f"echo2/{run.hex()}/head"
 
 
@@ -32,19 +32,20 @@ class Head(Wire, frozen=True):
 
 
 class HeadRequest(Wire, frozen=True):
-    """anyone -> anyone, method "head", unsealed. The newest sealed Head that the peer holds. `root_serial`: of the
-    newest Root that the asker holds; None: it asks for no Roots."""
+    """anyone -> anyone, method "head", unsealed. Asks for the newest Head that the peer holds. `root_serial`: of the
+    newest Root that the requester holds; None: no Roots are requested."""
 
     root_serial: Count | None = None
 
 
 class HeadResponse(Wire, frozen=True):
-    """`roots`: the sealed Roots behind `root_serial` of the question, in order."""
+    """anyone -> anyone, to "head". `head`: the newest one, sealed. `roots`: the sealed Roots after `root_serial` of the
+    request, in order."""
 
     head: bytes | None
     roots: Annotated[list[bytes], Meta(max_length=MOST_ROOTS)] = []
 
 
 def manifest_of_edge(edge: Edge) -> Manifest:
-    """Return how the payload of an edge is cut and checked."""
+    """Return the manifest of an edge's payload: its hash, length, and chunks."""
     return Manifest(hash=edge.payload_hash, length=edge.length, chunk_size=edge.chunk_size, chunk_root=edge.chunk_root)

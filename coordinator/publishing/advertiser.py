@@ -82,7 +82,7 @@ class Advertiser:
             connected = set(await self._links.peers())
             for known in self._known(self._now()):
                 if known.peer not in connected:
-                    await dialer.find(known.addresses)
+                    await dialer.dial_any(known.addresses)
 
     async def _reserve(self) -> None:
         waiting: dict[str, list[str]] = {}

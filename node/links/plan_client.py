@@ -117,4 +117,4 @@ class PlanClient:
     async def _dial(self, peer: str) -> bool:
         known = self._dialer.records.of(peer)
         direct = [address for address in known.addresses if route_of(address) == "direct"] if known else []
-        return await self._dialer.find(direct)
+        return await self._dialer.dial_any(direct)

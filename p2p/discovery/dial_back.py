@@ -1,11 +1,11 @@
-"""Whether a peer can be dialled: another one tries, method "reachable" of p2p/peer/rpc.py.
+"""Dial-back (AutoNAT): a peer tests whether another one can be dialled, method "reachable" of p2p/peer/rpc.py.
 
-1. Whoever is asked connects to the address that the asker's own connection comes from, and to no other: nobody can be
-   made to knock at a stranger's door. An asker that came through a relay has no such address, and gets no verdict.
-2. At most `PORTS` ports, none below 1024 but 443, `TIMEOUT` seconds, `AT_ONCE` attempts at a time in all, and one
-   question in `PAUSE` seconds from one subnet, or one private address. An asker that comes sooner, or when all
-   attempts are taken, is told that this peer is busy: a request that waited would hold a slot of all others.
-3. A port that takes a connection counts as open. Who listens there is found out by whoever dials it, as always.
+1. The peer dials only the address that the request's own connection comes from, so the method cannot be used to probe
+   third parties. A request through a relay has no such address and gets no verdict.
+2. At most `PORTS` ports are tried, none below 1024 but 443, for `TIMEOUT` seconds, `AT_ONCE` attempts at a time in all.
+   One request per `PAUSE` seconds is handled per public subnet, or per private address.
+3. A request beyond these limits is refused as busy: if it waited, it would occupy a request slot.
+4. A port that accepts a connection counts as open. The handshake of a later dial authenticates the peer behind it.
 """
 
 import ipaddress
@@ -22,24 +22,26 @@ from p2p.wire_types import decode, encode
 
 METHOD = "reachable"
 LIMIT = 256
-"""Bytes of a question."""
+"""Most bytes per request."""
 PORTS = 4
 TIMEOUT = 3.0
+"""Seconds per attempt."""
 AT_ONCE = 16
 PAUSE = 2.0
+"""Seconds."""
 
 
 class DialBack:
-    """Answers the question on one peer."""
+    """Serves dial-back requests on one peer."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._questions = TokenBuckets(1 / PAUSE, 1)
+        self._requests = TokenBuckets(1 / PAUSE, 1)
         self._attempts = 0
-        """Under way."""
+        """Attempts under way."""
 
     async def answer(self, peer: str, data: bytes) -> bytes:
-        """The handler of the method. Raises `Malformed`, `Busy`."""
+        """Handle a request: try the ports, and return those that accept. Raises `Malformed`, `Busy`."""
         ports = decode(data, ReachableRequest).ports
         ip = ip_of(self._transport.remote(peer))
         if ip is None:
@@ -57,13 +59,13 @@ class DialBack:
         return encode(ReachableResponse(observed=ip, ports=sorted(open_ports)))
 
     def _check_rate(self, ip: str, attempts: int) -> None:
-        """Rule 2. Raises `Busy`."""
-        now, place = anyio.current_time(), subnet_of(ip) or ip
-        if self._questions.delay(place, now) > 0:
-            raise Busy(f"one question in {PAUSE:g} s is answered")
+        """Charge a request to the limits of rule 2. Raises `Busy`."""
+        now, source = anyio.current_time(), subnet_of(ip) or ip
+        if self._requests.delay(source, now) > 0:
+            raise Busy(f"one request per {PAUSE:g} s is answered")
         if self._attempts + attempts > AT_ONCE:
             raise Busy("too many ports are being tried")
-        self._questions.consume(place, now)
+        self._requests.consume(source, now)
 
 
 async def _try(ip: str, port: int, open_ports: list[int]) -> None:
@@ -77,7 +79,7 @@ async def _try(ip: str, port: int, open_ports: list[int]) -> None:
 
 
 def ip_of(address: str | None) -> str | None:
-    """The IP address in a direct multiaddress; None for a relayed one, or one without."""
+    """Return the IP address in a direct multiaddress; None for a relayed one, or one without."""
     parsed = address_of(address or "")
     if parsed.route == "relay" or (ip := parsed.ip) is None:
         return None
@@ -86,6 +88,6 @@ def ip_of(address: str | None) -> str | None:
 
 
 def ports_of(addresses: list[str]) -> list[int]:
-    """TCP ports of direct multiaddresses, the first `PORTS`."""
-    direct = [ports for ports in map(address_of, addresses) if ports.route != "relay"]
-    return list(dict.fromkeys(ports.port for ports in direct if ports.port is not None))[:PORTS]
+    """Return the first `PORTS` TCP ports of direct multiaddresses."""
+    direct = [parsed for parsed in map(address_of, addresses) if parsed.route != "relay"]
+    return list(dict.fromkeys(parsed.port for parsed in direct if parsed.port is not None))[:PORTS]

@@ -1,5 +1,5 @@
-"""Dials peers that others told of: at addresses out of their own records (p2p/discovery/peer_records.py) and within the
-limits of p2p/limits/dial_backoff.py."""
+"""Dials peers learnt from other peers: at addresses from their signed records (p2p/discovery/peer_records.py), within
+the limits of p2p/limits/dial_backoff.py."""
 
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -14,43 +14,44 @@ from p2p.multiaddr import peer_of
 from p2p.network import Links
 
 SHORT: Final = 5.0
-"""Seconds that `find` waits for the limits."""
+"""Longest wait for the limits in `dial_any`, seconds."""
 
 _log = structlog.get_logger("p2p")
 
 
 class PeerDialer:
-    """`now`: the run's clock, milliseconds. `records`: whom it was told of."""
+    """Dials peers by their records. `now`: the run's clock, milliseconds. `records`: those received."""
 
     def __init__(self, links: Links, run: bytes, now: Callable[[], int]) -> None:
-        self._links, self._now = links, now
+        self._links = links
+        self._now = now
         self._backoff = DialBackoff()
         self.records = RecordBook(run)
 
     def take(self, records: Iterable[bytes]) -> list[VerifiedRecord]:
-        """Those that hold, in their order, each the newest of its peer; a lie is dropped alone."""
+        """Verify and store records; return the valid ones in order, each the newest of its peer."""
         verified = []
         for sealed in records:
             try:
                 verified.append(self.records.take(sealed, self._now()))
             except P2PError as error:
-                _log.debug("a peer record is not taken", reason=str(error))
+                _log.debug("peer record refused", reason=str(error))
         return verified
 
     async def dial(self, address: str) -> None:
-        """At one address out of a record. Raises `DialLimited`, `P2PError`."""
+        """Dial one address from a record. Raises `DialLimited`, `P2PError`."""
         connected = await self._links.peers()
         self._backoff.take(address, anyio.current_time(), connected)
         try:
             if await self._links.dial([address]) != peer_of(address):
-                raise Unreachable(f"somebody else answers at {address}")
+                raise Unreachable(f"another peer answers at {address}")
         except P2PError:
             self._backoff.failed(address, anyio.current_time(), connected)
             raise
         self._backoff.reached(address, connected)
 
-    async def find(self, addresses: Iterable[str]) -> bool:
-        """Dial one after another until one is reached. Waits for the limits where it is short."""
+    async def dial_any(self, addresses: Iterable[str]) -> bool:
+        """Dial one after another until one is reached; return whether one was. Waits up to `SHORT` s for the limits."""
         for address in addresses:
             try:
                 await self._patiently(address)

@@ -1,16 +1,16 @@
-"""The invite: one string that is all a volunteer needs. The coordinator writes it, the node reads it.
+"""The invite: one string with all that a volunteer needs to join. The coordinator writes it, the node reads it.
 
     "echo2-" + base58( format (1 byte) || MessagePack || checksum (4 bytes) )
 
 Rules
-1. The checksum is the first four bytes of SHA-256("echo2/invite" || format || MessagePack): it catches a slip of
-   copying, and nothing else. Authority comes from `root_hash`, which pins the first sealed Root.
+1. The checksum is the first four bytes of SHA-256("echo2/invite" || format || MessagePack). It detects copying errors
+   only; authority comes from `root_hash`, which pins the first sealed Root.
 2. Whitespace inside and around is dropped, because mail programs wrap long lines.
-3. Whatever is wrong is said in one sentence with the fix, as `LocalNetworkFault`: the string is the user's own input.
+3. An invalid invite is a `LocalNetworkFault` whose sentence says how to fix it: the string is the user's own input.
 4. Format 2 is written, formats 1 and 2 are read. Format 1 is MessagePack of `Invite`. Format 2 is MessagePack of
-   `_Short`: multiaddresses in binary form, the coordinator's peer id and each host once. It is not deflated: the bytes
-   of deflate differ from one library to another, and would save no more.
-5. An address that format 2 would not give back letter by letter stands in it as text.
+   `_Short`: multiaddresses in binary form, the coordinator's peer id and each host once. It is not deflated: the output
+   of deflate differs between libraries, and would save no more.
+5. An address that format 2 would not reproduce exactly is stored as text.
 """
 
 import base64
@@ -31,17 +31,18 @@ from p2p.wire_types import Address, Hash
 PREFIX: Final = "echo2-"
 FORMAT: Final = 2
 LONGEST: Final = 4096
-"""Characters of the longest invite that is read."""
+"""Most characters of an invite."""
 _CHECKSUM: Final = 4
 _FIRST: Final = 1
 _HOST_OF: Final = 0
 _TEXT: Final = 1
-"""Begin an address whose host is another's, and one that is text: no component of a multiaddress has these codes."""
+"""First byte of an address with the host of an earlier one, and of one stored as text: neither is a multiaddress
+code."""
 
 
 class Invite(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`run`: run id. `root_hash`: SHA-256 of the first sealed Root. `addresses`: multiaddresses of the coordinator.
-    `https_key`: SHA-256 of the coordinator's HTTPS public key (SPKI); None: it offers no HTTPS."""
+    """The content of an invite. `run`: run id. `root_hash`: SHA-256 of the first sealed Root. `addresses`:
+    multiaddresses of the coordinator. `https_key`: SHA-256 of its HTTPS public key (SPKI); None: it offers no HTTPS."""
 
     run: Hash
     root_hash: Hash
@@ -50,14 +51,14 @@ class Invite(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def fingerprint(self) -> str:
-        """What a person compares: 80 bits over all that the invite pins (run, root hash, HTTPS key; not the addresses),
-        four groups of four letters of RFC 4648's base32."""
+        """The fingerprint that a person compares: 80 bits over all that the invite pins (run, root hash, HTTPS key; not
+        the addresses), as four groups of four letters of RFC 4648's base32."""
         digest = hashlib.sha256(b"echo2/fingerprint" + self.run + self.root_hash + (self.https_key or b"")).digest()
         text = base64.b32encode(digest[:10]).decode()
         return "-".join(text[at : at + 4] for at in range(0, 16, 4))
 
     def to_text(self) -> str:
-        """The one string. Raises `ValueError` where it would exceed `LONGEST` characters."""
+        """Write the invite as a string. Raises `ValueError` where it would exceed `LONGEST` characters."""
         content = bytes([FORMAT]) + msgspec.msgpack.encode(_shortened(self))
         text = PREFIX + base58.b58encode(content + _checksum(content)).decode()
         if len(text) > LONGEST:
@@ -66,7 +67,7 @@ class Invite(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """Read an invite. Raises `LocalNetworkFault` with the fix."""
+        """Read an invite. Raises `LocalNetworkFault`, with the fix."""
         text = "".join(text[: 2 * LONGEST].split())
         if not text.startswith(PREFIX):
             raise LocalNetworkFault(f"this is no invite: one begins with {PREFIX!r}; ask the operator for it")
@@ -96,9 +97,10 @@ class Invite(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class _Short(msgspec.Struct, frozen=True, array_like=True):
-    """`key`: Ed25519 key of the peer id at the end of the addresses; None: all of them are text. An address is a
-    multiaddress in binary form without that end; or byte 0, a byte n, and such a form, before which the first component
-    of address n belongs (0 is the first address, and n an earlier one); or byte 1 and an address as text, in UTF-8."""
+    """Format 2. `key`: Ed25519 key of the peer id at the end of the addresses; None: all of them are text.
+
+    An address is one of: a multiaddress in binary form without that end; byte 0, a byte n and such a form, to be
+    prefixed with the first component of the earlier address n (counted from 0); byte 1 and an address as UTF-8 text."""
 
     run: Hash
     root_hash: Hash
@@ -114,7 +116,7 @@ def _shortened(invite: Invite) -> _Short:
 
 
 def _lengthened(short: _Short) -> dict[str, object]:
-    """The fields of an `Invite`. Raises ValueError, LookupError, `Malformed`."""
+    """Return the fields of an `Invite`. Raises ValueError, LookupError, `Malformed`."""
     addresses: list[str] = []
     for entry in short.addresses:
         addresses.append(_address(entry, addresses, short.key))
@@ -122,9 +124,9 @@ def _lengthened(short: _Short) -> dict[str, object]:
 
 
 def _entry(place: int, addresses: Sequence[str], key: bytes | None) -> bytes:
-    """Address `place` as rules 4 and 5 have it."""
+    """Encode address number `place` by rules 4 and 5."""
     address = addresses[place]
-    with suppress(ValueError, LookupError, Malformed):  # no multiaddress
+    with suppress(ValueError, LookupError, Malformed):  # not a multiaddress: stored as text
         if key is not None and address.endswith(_end(key)):
             host, rest = address_of(address.removesuffix(_end(key))).parted
             earlier = [address_of(other).parted[0] for other in addresses[:place]]
@@ -136,7 +138,7 @@ def _entry(place: int, addresses: Sequence[str], key: bytes | None) -> bytes:
 
 
 def _address(entry: bytes, before: Sequence[str], key: bytes | None) -> str:
-    """Return the address of an entry. `before`: those of earlier entries. Raises ValueError, LookupError, Malformed."""
+    """Decode the address of an entry. `before`: those of earlier entries. Raises ValueError, LookupError, Malformed."""
     if entry[0] == _TEXT:
         return entry[1:].decode()
     if key is None:

@@ -1,14 +1,14 @@
-"""Runs on the local network: announced by coordinators, found by nodes, over multicast DNS (RFC 6762, 6763).
+"""Discovery of runs on the local network over multicast DNS (RFC 6762, 6763): coordinators announce, nodes browse.
 
     _echo2._tcp.local.   TXT  v=1  name=...  run=<hex>  root=<hex>  https=<hex>  a0=<multiaddress>  a1=...
 
 Rules
-1. Anybody on the network can announce anything. An announcement is an invite that nobody vouches for: it is used only
-   after a person has compared its fingerprint (`Invite.fingerprint`), which covers all that the invite pins. Addresses
-   are hints, as everywhere.
-2. It is announced on private addresses only (RFC 1918, unique local, link-local): a machine in a data centre shouts
-   nothing at its neighbours. A coordinator without such an address announces nothing.
-3. What cannot be announced or heard is no fault of the run: it is said, and the run goes on.
+1. Any machine on the network can announce anything. An announcement is an unauthenticated invite: it is used only after
+   a person has compared its fingerprint (`Invite.fingerprint`), which covers all that the invite pins. Addresses are
+   hints, as everywhere.
+2. Runs are announced on private addresses only (RFC 1918, unique local, link-local), so that a machine in a data centre
+   multicasts nothing to its neighbours. A coordinator without such an address announces nothing.
+3. A failure to announce or to browse is no fault of the run: it is reported, and the run goes on.
 """
 
 import asyncio
@@ -30,25 +30,26 @@ log = logging.getLogger("p2p")
 SERVICE: Final = "_echo2._tcp.local."
 VERSION: Final = b"1"
 MOST: Final = 8
-"""Addresses in an announcement."""
+"""Most addresses per announcement."""
 MOST_RUNS: Final = 32
-"""Runs that one look finds."""
+"""Most runs that one search returns."""
 ANSWER_MS: Final = 2000
+"""Milliseconds for a service to answer with its TXT record."""
 LONGEST: Final = 255
-"""Bytes of one TXT string."""
+"""Most bytes per TXT string."""
 
 
 class Announcement(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that somebody announces. `name`: for people, and nothing more."""
+    """An announced run. `name`: for people only."""
 
     name: str
     invite: Invite
 
 
-def txt_record(nearby: Announcement) -> dict[str, bytes]:
-    """The TXT record."""
-    invite = nearby.invite
-    record = {"v": VERSION, "name": nearby.name.encode()[:80], "run": invite.run.hex().encode()}
+def txt_record(announcement: Announcement) -> dict[str, bytes]:
+    """Return the TXT record of an announcement."""
+    invite = announcement.invite
+    record = {"v": VERSION, "name": announcement.name.encode()[:80], "run": invite.run.hex().encode()}
     record["root"] = invite.root_hash.hex().encode()
     if invite.https_key is not None:
         record["https"] = invite.https_key.hex().encode()
@@ -57,7 +58,7 @@ def txt_record(nearby: Announcement) -> dict[str, bytes]:
 
 
 def parse(record: Mapping[bytes, bytes | None]) -> Announcement:
-    """What a stranger announced. Raises `Malformed`."""
+    """Decode a received TXT record. Raises `Malformed`."""
     given = {key: value or b"" for key, value in record.items()}
     if given.get(b"v") != VERSION:
         raise Malformed("an announcement of another version")
@@ -68,12 +69,12 @@ def parse(record: Mapping[bytes, bytes | None]) -> Announcement:
         invite = msgspec.convert({**pinned, "addresses": addresses}, Invite)
         name = given.get(b"name", b"").decode(errors="replace")
     except (KeyError, ValueError, msgspec.ValidationError) as error:
-        raise Malformed(f"an announcement that is none: {error!r}") from error
+        raise Malformed(f"malformed announcement: {error!r}") from error
     return Announcement(name="".join(letter for letter in name if letter.isprintable())[:80], invite=invite)
 
 
 def private(addresses: Sequence[str]) -> dict[str, int]:
-    """IP address -> port of the direct addresses that are on a private network (rule 2)."""
+    """Select the direct addresses on private networks (rule 2); return IP address -> port."""
     private_addresses = {}
     for one in map(address_of, addresses):
         ip, port = one.ip, one.port
@@ -84,45 +85,46 @@ def private(addresses: Sequence[str]) -> dict[str, int]:
     return private_addresses
 
 
-async def announce(nearby: Announcement, hosts: Mapping[str, int]) -> None:
-    """Until cancelled. `hosts`: IP addresses of this machine, each with its port. Raises `LocalNetworkFault`."""
+async def announce(announcement: Announcement, hosts: Mapping[str, int]) -> None:
+    """Announce a run until cancelled. `hosts`: IP addresses of this machine, each with its port. Raises
+    `LocalNetworkFault`."""
     addresses = [ipaddress.ip_address(host).packed for host in hosts]
-    short = nearby.invite.run.hex()[:12]
+    short = announcement.invite.run.hex()[:12]
     info = AsyncServiceInfo(
         SERVICE, f"{short}.{SERVICE}", port=next(iter(hosts.values())), addresses=addresses,
-        properties=dict(txt_record(nearby)), server=f"echo2-{short}.local.",
+        properties=dict(txt_record(announcement)), server=f"echo2-{short}.local.",
     )  # fmt: skip
     try:
         zeroconf = AsyncZeroconf(interfaces=list(hosts))
     except OSError as error:
-        raise LocalNetworkFault(f"nothing is announced on the local network: {error.strerror or error}") from error
+        raise LocalNetworkFault(f"cannot announce on the local network: {error.strerror or error}") from error
     try:
         await zeroconf.async_register_service(info, allow_name_change=True)
         await asyncio.get_running_loop().create_future()
     finally:
-        await asyncio.shield(_farewell(zeroconf))
+        await asyncio.shield(_withdraw(zeroconf))
 
 
-async def _farewell(zeroconf: AsyncZeroconf) -> None:
+async def _withdraw(zeroconf: AsyncZeroconf) -> None:
     await zeroconf.async_unregister_all_services()
     await zeroconf.async_close()
 
 
 async def discover(seconds: float, interfaces: Sequence[str] | None = None) -> list[Announcement]:
-    """Runs announced within so many seconds. `interfaces`: IP addresses of this machine; None: all. Raises
+    """Return the runs announced within so many seconds. `interfaces`: IP addresses of this machine; None: all. Raises
     `LocalNetworkFault`."""
     names: dict[str, None] = {}
 
-    def heard(zeroconf: Zeroconf, service_type: str, name: str, state_change: ServiceStateChange) -> None:
+    def on_change(zeroconf: Zeroconf, service_type: str, name: str, state_change: ServiceStateChange) -> None:
         if state_change is not ServiceStateChange.Removed and len(names) < MOST_RUNS:
             names[name] = None
 
     try:
         zeroconf = AsyncZeroconf(interfaces=list(interfaces)) if interfaces else AsyncZeroconf()
     except OSError as error:
-        raise LocalNetworkFault(f"the local network cannot be listened to: {error.strerror or error}") from error
+        raise LocalNetworkFault(f"cannot browse the local network: {error.strerror or error}") from error
     try:
-        browser = AsyncServiceBrowser(zeroconf.zeroconf, SERVICE, handlers=[heard])
+        browser = AsyncServiceBrowser(zeroconf.zeroconf, SERVICE, handlers=[on_change])
         await asyncio.sleep(seconds)
         await browser.async_cancel()
         return [
@@ -139,5 +141,5 @@ async def _resolved(zeroconf: Zeroconf, name: str) -> Announcement | None:
     try:
         return parse(info.properties)
     except Malformed as error:
-        log.info("on the local network: %s", error)
+        log.info("announcement on the local network ignored: %s", error)
         return None

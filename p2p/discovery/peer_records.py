@@ -1,16 +1,16 @@
-"""Signed peer records: where a peer says that it can be dialled, in its own hand.
+"""Signed peer records: addresses at which a peer can be dialled, signed by that peer.
 
 Rules
-1. A record is sealed (kind "peer", p2p/envelope.py) by exactly one key, and that key is the peer: it speaks of nobody
-   else, and every address in it ends in the signer's peer id.
-2. At most `LIMIT` bytes and `MOST` addresses, each of a kind that is dialled (`is_dialable`): IP and TCP, directly or
-   through a relay. No name that somebody would have to look up, unless it is a relay's.
-3. Of a peer's records the one issued last counts. `LIFE` after it was issued, by the run's clock, a record is over; one
-   from more than `SKEW` ahead is not taken.
-4. It is passed on as it came. Whoever holds one may dial the addresses in it and no others, except those of the invite,
-   of a signed Head, and those that it reached itself.
-5. A record may name anybody's address. So it proves nothing: the handshake there must show the signer's key, and how
-   much is dialled on others' say-so is bounded (p2p/limits/dial_backoff.py).
+1. A record is sealed (kind "peer", p2p/envelope.py) by exactly one key, the peer's own. Every address in it ends in the
+   signer's peer id.
+2. A record has at most `LIMIT` bytes and `MOST` addresses. Each is dialable (`is_dialable`): IP and TCP, directly or
+   through a relay. Only a relay may be given by a DNS name.
+3. Of a peer's records the one issued last counts. A record expires `LIFE` after it was issued, by the run's clock; one
+   from more than `SKEW` ahead is refused.
+4. A record is passed on unchanged. A node dials only addresses from records, the invite, a signed Head, and those that
+   it reached before.
+5. A record may contain third parties' addresses, so it proves nothing. The handshake must show the signer's key, and
+   dials to addresses learnt from peers are limited (p2p/limits/dial_backoff.py).
 
 Pure. Times are milliseconds on the coordinator's clock, as everywhere.
 """
@@ -31,17 +31,20 @@ from runtime.figures import figure
 
 KIND: Final = "peer"
 LIMIT: Final = 4096
+"""Bytes."""
 MOST: Final = 8
 LIFE: Final = 24 * 3_600_000
+"""Milliseconds."""
 RENEW: Final = LIFE // 3
-"""Milliseconds after which a peer issues its record anew, though nothing changed."""
+"""Milliseconds after which a peer renews its unchanged record."""
 SKEW: Final = 600_000
+"""Milliseconds."""
 KEPT: Final = 1024
-"""Peers of whom a `RecordBook` holds a record; who was heard of longest ago is forgotten first."""
+"""Most records in a `RecordBook`; the one received longest ago is dropped first."""
 
 
 class VerifiedRecord(NamedTuple):
-    """A record that was read. `sealed`: its bytes."""
+    """A decoded record with a verified signature. `sealed`: its bytes."""
 
     peer: str
     addresses: tuple[str, ...]
@@ -50,18 +53,18 @@ class VerifiedRecord(NamedTuple):
 
 
 def verify(sealed: bytes, run: bytes, now: int) -> VerifiedRecord:
-    """A record that a stranger gave. Raises `Malformed`, `BadSignature`, `Stale`."""
+    """Verify a record received from any peer. Raises `Malformed`, `BadSignature`, `Stale`."""
     known = decode_own(sealed)
     verify_envelope(sealed, KIND, run, [decode_unverified(sealed).signatures[0].key])
     if known.issued > now + SKEW:
-        raise Stale(f"a record of {known.peer} from {figure((known.issued - now) / 1000)} s ahead")
+        raise Stale(f"peer record of {known.peer} issued {figure((known.issued - now) / 1000)} s in the future")
     if expired(known, now):
-        raise Stale(f"a record of {known.peer} that is over")
+        raise Stale(f"peer record of {known.peer} expired")
     return known
 
 
 def decode_own(sealed: bytes) -> VerifiedRecord:
-    """A record that was opened before, from this peer's own disk. Raises `Malformed`, `BadSignature`."""
+    """Decode a record from this peer's own disk, verified when it was stored. Raises `Malformed`, `BadSignature`."""
     if len(sealed) > LIMIT:
         raise Malformed(f"a peer record of {len(sealed)} bytes")
     envelope = decode_unverified(sealed)
@@ -71,18 +74,18 @@ def decode_own(sealed: bytes) -> VerifiedRecord:
     record = decode(envelope.payload, PeerRecord)
     for address in record.addresses:
         if not is_dialable(address, peer):
-            raise Malformed(f"{peer} names {address[:80]!r}, which nobody dials")
+            raise Malformed(f"peer record of {peer} with {address[:80]!r}, an address that must not be dialled")
     return VerifiedRecord(peer, tuple(record.addresses), record.issued, sealed)
 
 
 def expired(known: VerifiedRecord, now: int) -> bool:
-    """Whether a record's life has ended."""
+    """Tell whether a record has expired (rule 3)."""
     return now >= known.issued + LIFE
 
 
 @lru_cache(maxsize=4096)
 def is_dialable(address: str, peer: str) -> bool:
-    """Whether an address is of a kind that is dialled (rule 2), and leads to `peer`."""
+    """Tell whether an address is of a permitted kind (rule 2), and ends in `peer`."""
     parsed = address_of(address)
     match parsed.components:
         case (_, _, ("p2p", end)):
@@ -94,8 +97,8 @@ def is_dialable(address: str, peer: str) -> bool:
 
 
 def _is_machine(parsed: Address) -> bool:
-    """Whether the host is an IP address of one machine that may be anywhere but on the asker's own link. Loopback is a
-    machine's own affair: nodes on one machine meet there."""
+    """Tell whether the host is the IP address of one machine, not limited to the dialler's own link. Loopback counts:
+    nodes on the same machine connect over it."""
     if (ip := parsed.ip) is None or "%" in parsed.host:
         return False
     nowhere = ip.is_unspecified or ip.is_multicast or ip.is_link_local
@@ -108,18 +111,20 @@ def _is_open(port: int | None) -> bool:
 
 
 class RecordIssuer:
-    """What a peer says of itself."""
+    """Issues the records of one peer."""
 
     def __init__(self, key: Ed25519PrivateKey, run: bytes) -> None:
-        self._key, self._run, self._peer = key, run, peer_id(public_bytes(key))
+        self._key = key
+        self._run = run
+        self._peer = peer_id(public_bytes(key))
         self._last: VerifiedRecord | None = None
 
     def issue(self, addresses: Sequence[str], now: int) -> bytes:
-        """The record of these addresses (those that nobody dials are left out): the last one while it is good."""
+        """Return a record of the dialable ones of these addresses: the last one while it is valid, else a new one."""
         usable = tuple(address for address in addresses if is_dialable(address, self._peer))[:MOST]
         last = self._last
         if last is None or last.addresses != usable or self.due(now):
-            # One from too far ahead was taken by nobody: the clock was wrong, and nothing must come after it.
+            # Peers refused a record from more than SKEW ahead (a wrong clock): the next need not be later than that.
             after = last.issued + 1 if last is not None and last.issued <= now + SKEW else 0
             record = PeerRecord(addresses=list(usable), issued=max(now, after))
             last = self._last = VerifiedRecord(
@@ -128,23 +133,23 @@ class RecordIssuer:
         return last.sealed
 
     def due(self, now: int) -> bool:
-        """Whether the last record wants to be issued anew: it ages, or was made with a wrong clock."""
+        """Tell whether the last record must be renewed: it is old, or was issued under a wrong clock."""
         return self._last is not None and not self._last.issued - SKEW <= now < self._last.issued + RENEW
 
 
 class RecordBook:
-    """The newest record of each peer that this one was told of."""
+    """The newest record of each peer, of those received."""
 
     def __init__(self, run: bytes) -> None:
         self._run = run
         self._known: dict[str, VerifiedRecord] = {}
 
     def take(self, sealed: bytes, now: int) -> VerifiedRecord:
-        """The newest record of the one who signed this. Raises as `verify`."""
+        """Verify and store a record; return the newest record of its signer. Raises as `verify`."""
         return self.hold(verify(sealed, self._run, now))
 
     def hold(self, known: VerifiedRecord) -> VerifiedRecord:
-        """Rule 3: the newer one of this and the one held."""
+        """Store a verified record; return the newer one of it and the stored one (rule 3)."""
         previous = self._known.pop(known.peer, known)
         newest = self._known[known.peer] = known if known.issued > previous.issued else previous
         if len(self._known) > KEPT:
@@ -152,9 +157,9 @@ class RecordBook:
         return newest
 
     def of(self, peer: str) -> VerifiedRecord | None:
-        """The record of one peer."""
+        """Return the record of one peer; None where there is none."""
         return self._known.get(peer)
 
     def newest(self, most: int) -> list[VerifiedRecord]:
-        """Who was heard of last comes first."""
+        """Return the last `most` records received, the latest first."""
         return list(reversed(self._known.values()))[:most]

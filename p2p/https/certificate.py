@@ -1,11 +1,11 @@
-"""The key that the coordinator shows over HTTPS, its certificates, and how a node knows it again.
+"""The coordinator's HTTPS key and certificates, and the pin by which a node authenticates them.
 
 Rules
-1. What is pinned is the key, not the certificate: SHA-256 of the SubjectPublicKeyInfo (DER), as in RFC 7469. A
-   certificate signs itself, lasts `LIFE`, and is made anew under the same key; no authority vouches for it.
-2. A node checks the pin when the handshake has shown that the other side holds the key, and before it sends a byte of
-   HTTP. A certificate's dates are not looked at: a clock that is wrong must not shut a node out, and the pin says more.
-3. The key is P-256, because every TLS stack takes it. Its file is as those of the other keys (p2p/identity.py).
+1. The pin is of the key, not of the certificate: SHA-256 of the SubjectPublicKeyInfo (DER), as in RFC 7469.
+   Certificates are self-signed, last `LIFE`, and are renewed under the same key; no authority is involved.
+2. A node checks the pin after the handshake, which proves possession of the key, and before it sends a byte of HTTP. A
+   certificate's dates are ignored: a wrong clock must not lock a node out, and the pin is stronger.
+3. The key is P-256, because every TLS stack supports it. Its file format is that of the other keys (p2p/identity.py).
 """
 
 import asyncio
@@ -25,19 +25,20 @@ from p2p.errors import LocalNetworkFault, WrongIdentity
 from p2p.identity import load_any_key, write_key
 
 LIFE: Final = datetime.timedelta(days=730)
+"""Validity of a certificate."""
 RENEW_BEFORE: Final = datetime.timedelta(days=90)
-"""A certificate that ends sooner is made anew at the next start."""
-_CLOCKS: Final = datetime.timedelta(days=2)
-"""By so much a certificate begins before it is made: clocks differ."""
+"""A certificate that ends sooner is renewed at the next start."""
+_CLOCK_SKEW: Final = datetime.timedelta(days=2)
+"""Backdating of a certificate, for clock skew."""
 
 
 def make_key(path: Path, passphrase: str | None = None) -> None:
-    """A new key file. Raises `LocalNetworkFault` where one exists."""
+    """Create a key file. Raises `LocalNetworkFault` where one exists."""
     write_key(path, ec.generate_private_key(ec.SECP256R1()), passphrase)
 
 
 def certificate(key_file: Path, name: str, now: datetime.datetime, passphrase: str | None = None) -> bytes:
-    """A new certificate (PEM) under the key. `name`: its subject, for people. Raises `LocalNetworkFault`."""
+    """Return a new certificate (PEM) under the key. `name`: its subject, for people. Raises `LocalNetworkFault`."""
     key = _load(key_file, passphrase)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
     signed = (
@@ -46,7 +47,7 @@ def certificate(key_file: Path, name: str, now: datetime.datetime, passphrase: s
         .issuer_name(subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _CLOCKS)
+        .not_valid_before(now - _CLOCK_SKEW)
         .not_valid_after(now + LIFE)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -56,7 +57,8 @@ def certificate(key_file: Path, name: str, now: datetime.datetime, passphrase: s
 
 
 def serves(pem: bytes, key_file: Path, now: datetime.datetime, passphrase: str | None = None) -> bool:
-    """Whether a certificate (PEM) is of this key and lasts a while yet. Raises `LocalNetworkFault` (the key)."""
+    """Tell whether a certificate (PEM) is of this key and lasts longer than `RENEW_BEFORE`. Raises `LocalNetworkFault`
+    (the key)."""
     try:
         certificate_ = x509.load_pem_x509_certificate(pem)
     except ValueError:
@@ -68,15 +70,17 @@ def serves(pem: bytes, key_file: Path, now: datetime.datetime, passphrase: str |
 
 
 def pin_of(pem: bytes) -> bytes:
-    """What nodes pin (rule 1), 32 bytes. Raises `LocalNetworkFault` where it is no certificate."""
+    """Return the pin of a certificate (PEM; rule 1), 32 bytes. Raises `LocalNetworkFault` where it is damaged."""
     try:
         return _spki_hash(x509.load_pem_x509_certificate(pem))
     except ValueError as error:
-        raise LocalNetworkFault("the HTTPS certificate is damaged: remove it, the coordinator makes another") from error
+        raise LocalNetworkFault(
+            "the HTTPS certificate is damaged: remove it, the coordinator creates another"
+        ) from error
 
 
 def server_context(certificate_file: Path, key_file: Path, passphrase: str | None = None) -> ssl.SSLContext:
-    """TLS 1.3 for a server that shows this certificate. Raises `LocalNetworkFault`."""
+    """Return the TLS 1.3 context of a server with this certificate. Raises `LocalNetworkFault`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     try:
@@ -87,20 +91,22 @@ def server_context(certificate_file: Path, key_file: Path, passphrase: str | Non
 
 
 class KeyPin(aiohttp.Fingerprint):
-    """For aiohttp's `ssl` argument: who answers must hold the pinned key, whatever else its certificate says."""
+    """The key pin in the form of aiohttp's `ssl` argument: the server must hold the pinned key, nothing else counts."""
 
     def __init__(self, pin: bytes) -> None:
         """`pin`: 32 bytes, see `pin_of`."""
         super().__init__(pin)
 
     def check(self, transport: asyncio.Transport) -> None:
-        """aiohttp calls this when the handshake is done. Raises `WrongIdentity`."""
+        """Check the pin; aiohttp calls this after the handshake. Raises `WrongIdentity`."""
         connection = transport.get_extra_info("ssl_object")
         shown = connection.getpeercert(binary_form=True) if connection is not None else None
         if shown is None or _spki_hash(x509.load_der_x509_certificate(shown)) != self.fingerprint:
             transport.abort()
-            raise WrongIdentity("the coordinator's HTTPS identity differs from the invite's: somebody stands between, "
-                                "or the invite is of another run")  # fmt: skip
+            raise WrongIdentity(
+                "HTTPS key mismatch: a proxy is intercepting TLS, or the invite belongs to another run; try another"
+                " network, or ask the operator for a new invite"
+            )
 
 
 def _spki_hash(certificate_: x509.Certificate) -> bytes:

@@ -1,14 +1,15 @@
-"""The network of a node that gets nothing through but HTTPS: one coordinator, asked and never asking.
+"""The network of a node behind a firewall that admits only HTTPS: requests to one coordinator, never from it.
 
 Rules
-1. The other side must hold the pinned key (p2p/https/certificate.py); that is checked before a byte of HTTP leaves,
-   also through a proxy (`HTTPS_PROXY`, `NO_PROXY`). Every document is signed in any case.
-2. A chunk is stored once its proof leads to the signed root (p2p/swarm/payload_file.py), and what is stored outlives a
-   break: a fetch goes on with what is missing, at this start or the next. It retries until cancelled, in growing steps.
-3. News comes by questions that the coordinator keeps open until there is some; whoever asked for a topic hears it.
-4. No byte for `patience` seconds ends a question; one for news has `NEWS` more, since older coordinators keep it open
-   for 25 s. Answers are bounded, packed ones are not unpacked.
-5. Who is told that he asks too much asks again when he is told to, where that is soon: it costs him time and no line.
+1. The server must hold the pinned key (p2p/https/certificate.py). That is checked before a byte of HTTP is sent, also
+   through a proxy (`HTTPS_PROXY`, `NO_PROXY`). Every document is signed in any case.
+2. A chunk is stored once its proof leads to the signed root (p2p/swarm/payload_file.py). Stored chunks survive a break
+   and a restart: a fetch continues with the missing ones. It retries until cancelled, with growing delays.
+3. Gossip is received by long polling: the coordinator answers a request for a topic once there is a new message.
+4. A request ends after `patience` seconds without a byte. A long poll has `LONG_POLL` more, since older coordinators
+   keep it open for 25 s. Answers are bounded, and compressed ones are not decompressed.
+5. On status 429, a request is retried after `Retry-After` if that is at most `PUT_OFF` seconds; the connection stays
+   up.
 """
 
 import asyncio
@@ -39,26 +40,27 @@ from runtime.backoff import Backoff
 log = logging.getLogger("p2p")
 
 PATIENCE: Final = 20.0
-"""Seconds without a byte before a question is given up."""
+"""Seconds without a byte before a request is given up."""
 CONNECT: Final = 10.0
-"""Seconds for a connection with its handshake."""
+"""Seconds for a connection and its handshake."""
 LANES: Final = 4
-"""Questions for chunks at a time."""
+"""Requests for chunks at a time."""
 RUN_BYTES: Final = 4 << 20
-"""Most bytes of chunks in one question."""
+"""Most bytes of chunks per request."""
 RETRY: Final = Backoff(0.5, 15.0)
-"""Seconds before a fetch or a topic is tried again; doubles each time."""
+"""Seconds before a fetch or a topic is retried; doubles per failure."""
 PUT_OFF: Final = 5.0
-"""Seconds within which a question that came too soon is asked again."""
-NEWS: Final = 25.0
-"""Seconds beyond the patience that a question for news may stay open."""
+"""Longest `Retry-After`, in seconds, that is waited for."""
+LONG_POLL: Final = 25.0
+"""Seconds beyond the patience that a long poll may stay open."""
 _TOO_MANY: Final = 429
 _SMALL: Final = 64 << 10
+"""Most bytes of an answer that is neither of a method nor of chunks."""
 
 
 class HttpsClient:
-    """`p2p.network.Rpc` and `Links` over HTTPS, and the half of gossip and payloads that a node hears and fetches. One
-    `run` per instance."""
+    """`p2p.network.Rpc` and `Links` over HTTPS, and the receiving half of `Gossip` and `PayloadExchange`. One `run` per
+    instance."""
 
     def __init__(self, peer_id: str, pin: bytes, *, patience: float = PATIENCE) -> None:
         """`pin`: SHA-256 of the coordinator's HTTPS key (SPKI), from the invite."""
@@ -67,7 +69,8 @@ class HttpsClient:
         self._patience = patience
         self._session: aiohttp.ClientSession | None = None
         self._ready = asyncio.Event()
-        self._coordinator, self._origin = "", ""
+        self._coordinator = ""
+        self._origin = ""
         self._up = asyncio.Event()
         self._topics: dict[str, GossipHandler] = {}
         self._fetching: set[bytes] = set()
@@ -101,7 +104,7 @@ class HttpsClient:
         await self._ready.wait()
 
     async def peers(self) -> list[str]:
-        """The coordinator, while it answers."""
+        """Return the coordinator while it answers."""
         return [self._coordinator] if self._up.is_set() else []
 
     async def route(self, peer: str) -> str | None:
@@ -109,7 +112,7 @@ class HttpsClient:
         return "https" if peer in await self.peers() else None
 
     async def dial(self, addresses: Sequence[str]) -> str:
-        """See `Links`. Of HTTPS addresses only. Raises `WrongIdentity`."""
+        """See `Links`. Dials HTTPS addresses only. Raises also `WrongIdentity`."""
         troubles = []
         for address in addresses:
             origin = address_of(address).https_url
@@ -124,13 +127,13 @@ class HttpsClient:
                 return self._coordinator
         raise Unreachable("; ".join(troubles) or f"no HTTPS address among {list(addresses)}")
 
-    async def leave(self) -> None:
-        """Ask nothing more until it is dialled again: there is a better way."""
+    async def disconnect(self) -> None:
+        """Stop all requests until the next dial: there is a better route."""
         self._up.clear()
 
     async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
         """See `Rpc`."""
-        self._only(peer)
+        self._require_connected(peer)
         try:
             async with asyncio.timeout(timeout):
                 url = f"{self._origin}{routes.RPC}{method}"
@@ -183,26 +186,26 @@ class HttpsClient:
         self._coordinator, self._origin = peer, origin
         self._up.set()
 
-    def _only(self, peer: str) -> None:
+    def _require_connected(self, peer: str) -> None:
         if peer != self._coordinator or not self._up.is_set():
             raise Unreachable(f"{peer} is not connected over HTTPS")
 
     async def _fill(self, payload: PartialPayload, transfers: TransferLog) -> None:
-        """Rule 2."""
+        """Fetch the missing chunks, retrying until all are stored or this task is cancelled (rule 2)."""
         failures = 0
         while not payload.complete:
             await self._up.wait()
             before, runs = payload.have, deque(_runs(payload))
             try:
                 with one_error():
-                    # anyio's: asyncio's own of 3.11 leaves this task marked as cancelled when a lane fails.
+                    # Not asyncio.TaskGroup: in Python 3.11 it leaves this task marked as cancelled when a child fails.
                     async with anyio.create_task_group() as group:
                         for _ in range(min(LANES, len(runs))):
                             group.start_soon(self._lane, payload, runs, transfers)
             except (Unreachable, PeerFault) as error:
                 failures = 1 if payload.have != before else failures + 1
-                quietly = isinstance(error, Unreachable) and failures > 1
-                log.log(logging.DEBUG if quietly else logging.WARNING, "chunks over HTTPS: %s", error)
+                repeated = isinstance(error, Unreachable) and failures > 1
+                log.log(logging.DEBUG if repeated else logging.WARNING, "fetch over HTTPS interrupted: %s", error)
                 await asyncio.sleep(RETRY.delay(failures))
 
     async def _lane(self, payload: PartialPayload, runs: deque[tuple[int, int]], transfers: TransferLog) -> None:
@@ -214,47 +217,48 @@ class HttpsClient:
                 if answer.status != 200:
                     raise Unreachable(f"chunks {first} to {last}: status {answer.status}")
                 for expected in range(first, last + 1):
-                    nbytes = await self._take(payload, expected, await _frame(answer.content))
+                    nbytes = await self._store(payload, expected, await _frame(answer.content))
                     transfers.received(self._coordinator, nbytes, anyio.current_time())
 
-    async def _take(self, payload: PartialPayload, expected: int, message: messages.FromHolder) -> int:
-        """Store a chunk; its bytes."""
+    async def _store(self, payload: PartialPayload, expected: int, message: messages.FromHolder) -> int:
+        """Store a chunk; return its size in bytes. Raises `Unreachable`, `BadChunk`."""
         match message:
             case messages.Chunk(index, proof, data) if index == expected:
                 await anyio.to_thread.run_sync(payload.put, index, data, list(proof))
                 self._received[self._coordinator] += len(data)
                 return len(data)
             case messages.NotAvailable(index) if index == expected:
-                raise Unreachable(f"chunk {index} is gone")
+                raise Unreachable(f"chunk {index} is no longer available")
             case _:
-                raise BadChunk(f"something else came for chunk {expected}")
+                raise BadChunk(f"another message came in place of chunk {expected}")
 
     async def _follow(self, topic: str, handler: GossipHandler) -> None:
-        """Rule 3, while the coordinator answers."""
-        heard, failures = "", 0
+        """Poll a topic and call its handler, while the coordinator answers (rule 3)."""
+        newest, failures = "", 0
         while True:
             await self._up.wait()
             try:
-                headers = {"If-None-Match": heard} if heard else {}
+                headers = {"If-None-Match": newest} if newest else {}
                 url = f"{self._origin}{routes.TOPIC}{topic}"
-                status, data = await self._ask("GET", url, limit=_SMALL, headers=headers, wait=NEWS)
+                status, data = await self._ask("GET", url, limit=_SMALL, headers=headers, wait=LONG_POLL)
                 if status not in (200, 304):
-                    raise Unreachable(f"news: status {status}")
+                    raise Unreachable(f"topic {topic}: status {status}")
             except (Unreachable, PeerFault) as error:
                 failures += 1
-                log.debug("news over HTTPS: %s", error)
+                log.debug("long poll over HTTPS failed: %s", error)
                 await asyncio.sleep(RETRY.delay(failures))
                 continue
             failures = 0
             if status == 200:
-                heard = routes.etag(data)
+                newest = routes.etag(data)
                 await handler(self._coordinator, data)
 
     async def _ask(
         self, method: str, url: str, *, limit: int, data: bytes | None = None,
         headers: Mapping[str, str] | None = None, wait: float = 0.0,
     ) -> tuple[int, bytes]:  # fmt: skip
-        """(status, body). `wait`: seconds beyond the patience that an answer may take."""
+        """Return (status, body). `wait`: seconds beyond the patience that an answer may take. Raises `Unreachable`,
+        `Malformed`."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT, sock_read=self._patience + wait)
         async with self._open(method, url, data=data, headers=headers, timeout=timeout) as answer:
             body = bytearray()
@@ -266,28 +270,28 @@ class HttpsClient:
 
     @asynccontextmanager
     async def _open(self, method: str, url: str, **how: object) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Rule 5. Foreign errors become ours here."""
-        patient_until = anyio.current_time() + PUT_OFF
+        """Send a request, retried by rule 5, and yield its answer. aiohttp's errors become `Unreachable` here."""
+        retry_until = anyio.current_time() + PUT_OFF
         while True:
             if self._session is None:
                 raise Unreachable("the network is not running")
-            with _named(url):
+            with _errors_as_unreachable(url):
                 async with self._session.request(method, url, allow_redirects=False, **how) as answer:  # type: ignore[arg-type]
-                    again = _put_off(answer)
-                    if again is None or anyio.current_time() + again > patient_until:
+                    again = _retry_after(answer)
+                    if again is None or anyio.current_time() + again > retry_until:
                         yield answer
                         return
             await asyncio.sleep(again)
 
 
-def _put_off(answer: aiohttp.ClientResponse) -> float | None:
-    """Seconds after which a question that came too soon may come again; None: it was answered."""
+def _retry_after(answer: aiohttp.ClientResponse) -> float | None:
+    """Return the seconds of a 429's `Retry-After`; None for any other answer."""
     after = answer.headers.get("Retry-After", "")
     return float(after) if answer.status == _TOO_MANY and after.isascii() and after.isdecimal() else None
 
 
 @contextmanager
-def _named(url: str) -> Iterator[None]:
+def _errors_as_unreachable(url: str) -> Iterator[None]:
     try:
         yield
     except (P2PError, asyncio.CancelledError):
@@ -304,7 +308,7 @@ async def _frame(content: aiohttp.StreamReader) -> messages.FromHolder:
 
 
 def _runs(payload: PayloadFile) -> list[tuple[int, int]]:
-    """Spans (first, last) of what is missing, each for one question."""
+    """Return the spans (first, last) of missing chunks, each for one request."""
     most = min(routes.BATCH, max(1, RUN_BYTES // payload.manifest.chunk_size))
     runs: list[tuple[int, int]] = []
     for index in range(payload.chunks):
@@ -323,6 +327,6 @@ def _is_whole(manifest: Manifest, path: Path) -> bool:
     try:
         PayloadFile.open(manifest, path).close()
     except LocalNetworkFault as fault:
-        log.warning("%s is fetched again: %s", path, fault)
+        log.warning("payload fetched again: %s is damaged: %s", path, fault)
         return False
     return True

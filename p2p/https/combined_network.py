@@ -1,7 +1,7 @@
-"""A coordinator's peer, and HTTPS beside it: one network with two entrances.
+"""A coordinator's network over libp2p and HTTPS: one `Network` in front of both.
 
 Rules
-1. What is registered, published or shared is there at both entrances. All else is the peer's alone.
+1. Handlers, published messages and shared payloads are served over both. All else is the libp2p peer's alone.
 2. If one of the two ends, both end.
 """
 
@@ -19,7 +19,7 @@ from p2p.network import AnyPeer, FetchReport, Manifest, Network, Traffic
 
 
 class PeerAndHttps:
-    """The parts of `network` that concern both. `https`: over the handlers of `peer`."""
+    """Combines a libp2p peer and an HTTPS server. `https`: serves the handlers of `peer`."""
 
     def __init__(self, peer: AnyPeer, https: HttpsServer) -> None:
         self.peer, self.https = peer, https
@@ -27,7 +27,7 @@ class PeerAndHttps:
 
     @property
     def network(self) -> Network:
-        """The peer's parts, and HTTPS where it has a share in them."""
+        """The peer's parts of the network, and this object for those that include HTTPS."""
         return Network(self, self.peer.handlers, self.peer, self.peer, self, self, self)
 
     async def run(self) -> None:
@@ -88,10 +88,11 @@ class PeerAndHttps:
 
     async def traffic(self) -> Traffic:
         """See `PayloadExchange`."""
-        other, sent = await self.peer.traffic(), self.https.sent
+        libp2p = await self.peer.traffic()
+        sent = self.https.sent
         return msgspec.structs.replace(
-            other,
-            sent=other.sent + sent.total(),
-            sent_by_peer={**other.sent_by_peer, **sent},
-            refused={**other.refused, **self.https.refused()},
+            libp2p,
+            sent=libp2p.sent + sent.total(),
+            sent_by_peer={**libp2p.sent_by_peer, **sent},
+            refused={**libp2p.refused, **self.https.refused()},
         )

@@ -1,12 +1,13 @@
-"""A node's ways to others, the best one first: direct and relayed over libp2p, then plain HTTPS to the coordinator.
+"""A node's routes to peers, the best one first: direct and relayed over libp2p, then plain HTTPS to the coordinator.
 
 Rules
-1. An address says its way (p2p/multiaddr.py). Only the ways that the owner admits are tried, and in their order.
-2. A request goes by the best way that stands. A way by which one just failed is no way to that peer for `PENALTY`
-   seconds, unless it is dialled again before: a connection that swallows everything must not hide a way that works.
-3. A payload comes over libp2p while that moves; else over HTTPS, and back. Both go on from the same part on disk.
-4. Over HTTPS nothing more is asked once a request went well by a better way.
-5. Over HTTPS alone nobody can call this node: what it answers or shares, nobody asks for.
+1. An address implies its route (p2p/multiaddr.py). Only the routes that the owner permits are tried, in their order.
+2. A request takes the best connected route. After a failed request, a route to that peer is skipped for `PENALTY`
+   seconds, unless it is dialled again before: a dead connection must not hide a working route.
+3. A payload is fetched over libp2p while bytes arrive; otherwise over HTTPS, and back. Both continue the same partial
+   file on disk.
+4. HTTPS requests stop once a request succeeded by a better route.
+5. A node that is connected over HTTPS alone cannot be called: its handlers and shares are not reachable.
 """
 
 import asyncio
@@ -25,15 +26,15 @@ from p2p.network import AnyPeer, FetchReport, Inbound, Manifest, Network, Traffi
 from p2p.transport import GossipHandler
 
 PENALTY: Final = 60.0
+"""Seconds (rule 2)."""
 STALL: Final = 15.0
-"""Seconds without a byte of payload after which another way is tried."""
+"""Seconds without a byte of payload after which the other network is tried."""
 LOOK: Final = 0.5
-"""Seconds between two looks at a fetch."""
+"""Seconds between two progress checks of a fetch."""
 
 
 class FailoverNetwork:
-    """A node over libp2p and HTTPS, or one of them: every part of `network` that both have. `clock`: monotonic
-    seconds."""
+    """A node's network over libp2p, HTTPS, or both. Implements the parts of `Network` that both have."""
 
     def __init__(
         self,
@@ -44,15 +45,19 @@ class FailoverNetwork:
         stall: float = STALL,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`direct`: libp2p's. At least one of the two is given. `stall`: see `STALL`."""
-        self._direct, self._https, self._stall, self._clock = direct, https, stall, clock
+        """`direct`: the libp2p network; at least one of the two is given. `routes`: those permitted, best first.
+        `stall`: see `STALL`. `clock`: monotonic seconds."""
+        self._direct = direct
+        self._https = https
+        self._stall = stall
+        self._clock = clock
         self._routes = [route for route in routes if (https if route == "https" else direct) is not None]
         self._all = [one for one in (direct, https) if one is not None]
-        self._bad: dict[tuple[AnyPeer | HttpsClient, str], float] = {}
+        self._skipped_until: dict[tuple[AnyPeer | HttpsClient, str], float] = {}
 
     @property
     def network(self) -> Network:
-        """The parts, each without what it does not need of this."""
+        """The parts of the network; libp2p alone serves those that HTTPS cannot."""
         inbound: Inbound = NoInbound() if self._direct is None else self._direct
         handlers = Handlers() if self._direct is None else self._direct.handlers
         if self._https is None and self._direct is not None:
@@ -77,7 +82,7 @@ class FailoverNetwork:
             await one.ready()
 
     async def peers(self) -> list[str]:
-        """Those that some way leads to, by rule 2."""
+        """Return the peers with a route that is not skipped (rule 2)."""
         peers = [peer for one in self._all for peer in await self._reached(one)]
         return list(dict.fromkeys(peers))
 
@@ -87,7 +92,7 @@ class FailoverNetwork:
         return None if best is None else await best.route(peer)
 
     async def dial(self, addresses: Sequence[str]) -> str:
-        """See `Links`. Raises also `PeerFault` where that is all that came of it."""
+        """See `Links`. Raises also `PeerFault` where that was the only failure."""
         troubles: list[P2PError] = []
         for route in self._routes:
             by_route = [address for address in addresses if route_of(address) == route]
@@ -98,7 +103,9 @@ class FailoverNetwork:
                     troubles.append(error)
         if len(troubles) == 1:
             raise troubles[0]
-        raise Unreachable("; ".join(map(str, troubles)) or f"this node does not go by the way of {list(addresses)}")
+        raise Unreachable(
+            "; ".join(map(str, troubles)) or f"no route to {list(addresses)}: their kind is not among the setting `via`"
+        )
 
     async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
         """See `Rpc`."""
@@ -110,10 +117,10 @@ class FailoverNetwork:
         except Declined:
             raise
         except Unreachable:
-            self._bad[best, peer] = self._clock() + PENALTY
+            self._skipped_until[best, peer] = self._clock() + PENALTY
             raise
         if self._https is not None and best is not self._https and peer in await self._https.peers():
-            await self._https.leave()
+            await self._https.disconnect()
         return answer
 
     async def publish(self, topic: str, data: bytes) -> None:
@@ -137,17 +144,17 @@ class FailoverNetwork:
             await self._direct.unshare(payload_hash)
 
     async def fetch(self, manifest: Manifest, path: Path, *, fallback: str | None = None) -> FetchReport:
-        """See `PayloadExchange`; rule 3. Tells of the way that brought it to its end."""
+        """See `PayloadExchange`; rule 3. Reports the transfers of the network that completed it."""
         by, other = self._all[0], self._all[-1]
         while True:
             fetching = asyncio.ensure_future(by.fetch(manifest, path, fallback=fallback))
             try:
-                await self._while_it_moves(fetching, by, other)
+                await self._wait_while_progressing(fetching, by, other)
                 if fetching.done():
                     fetched = fetching.result()
                     break
             finally:
-                await _let_go(fetching)
+                await _cancel(fetching)
             by, other = other, by
         await self.share(manifest, path)
         return fetched
@@ -173,7 +180,7 @@ class FailoverNetwork:
         by = self._https if route == "https" else self._direct
         assert by is not None
         peer = await by.dial(addresses)
-        self._bad.pop((by, peer), None)
+        self._skipped_until.pop((by, peer), None)
         return peer
 
     async def _best(self, peer: str) -> AnyPeer | HttpsClient | None:
@@ -184,13 +191,13 @@ class FailoverNetwork:
 
     async def _reached(self, by: AnyPeer | HttpsClient) -> list[str]:
         now = self._clock()
-        self._bad = {key: until for key, until in self._bad.items() if until > now}
-        return [peer for peer in await by.peers() if (by, peer) not in self._bad]
+        self._skipped_until = {key: until for key, until in self._skipped_until.items() if until > now}
+        return [peer for peer in await by.peers() if (by, peer) not in self._skipped_until]
 
-    async def _while_it_moves(
+    async def _wait_while_progressing(
         self, fetching: asyncio.Future[FetchReport], by: AnyPeer | HttpsClient, other: AnyPeer | HttpsClient
     ) -> None:
-        """Wait until a fetch is done, or stands while the other way is open."""
+        """Wait until a fetch is done, or stalls while the other network is connected."""
         if by is other:
             await asyncio.wait([fetching])
         received, since = -1, self._clock()
@@ -204,7 +211,7 @@ class FailoverNetwork:
 
 
 class NoInbound:
-    """`Inbound` of a node that nobody can call."""
+    """`Inbound` of a node without libp2p, which cannot be called."""
 
     async def addresses(self) -> list[str]:
         """See `Inbound`."""
@@ -212,7 +219,7 @@ class NoInbound:
 
     async def reserve(self, addresses: Sequence[str]) -> None:
         """See `Inbound`."""
-        raise Unreachable("this node does not go over libp2p")
+        raise Unreachable("this node does not use libp2p")
 
     async def release(self, relay: str) -> None:
         """See `Inbound`."""
@@ -225,8 +232,8 @@ class NoInbound:
         """See `Inbound`."""
 
 
-async def _let_go(fetching: asyncio.Future[FetchReport]) -> None:
-    """End a fetch. The part on disk is let go of before the other way takes it up."""
+async def _cancel(fetching: asyncio.Future[FetchReport]) -> None:
+    """Cancel a fetch and wait for its end: its partial file is closed before the other network opens it."""
     fetching.cancel()
     await asyncio.wait([fetching])
     if not fetching.cancelled():

@@ -1,11 +1,12 @@
-"""The sockets of the HTTPS server: TLS, connections, and what a slow or hostile visitor may cost.
+"""The sockets of the HTTPS server: TLS, connections, and bounds on slow or hostile clients.
 
 Rules
-1. A connection is counted before its handshake, and turned away there where the door says so
-   (p2p/https/client_limits.py); that is counted too, and said in the log.
-2. Every wait has an end: the handshake, the headers, the time between two requests, each read and each write. A body
-   must come at `HttpsLimits.slowest` on the whole. Whoever is slower has the connection cut.
-3. A body's length is known and within the method's bound before the first byte of it is read. Nothing is unpacked.
+1. A connection is counted before its handshake, and closed there if it exceeds a limit (p2p/https/client_limits.py).
+   Each refusal is counted and logged.
+2. Every wait is bounded: the handshake, the headers, the time between two requests, each read and each write. A body
+   must arrive at `HttpsLimits.slowest` on average. A slower client's connection is closed.
+3. A body's length must be known and within the method's limit before its first byte is read. Compressed bodies are not
+   decompressed.
 """
 
 import asyncio
@@ -34,14 +35,14 @@ log = logging.getLogger("p2p")
 Respond = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 _SILENT = logging.getLogger("p2p.visitors")
 _SILENT.setLevel(logging.CRITICAL + 1)
-_SWEEP = 1.0
-_FAREWELL = 1.0  # seconds for open requests, and for closing TLS, at the end
+_SWEEP = 1.0  # seconds between two searches for idle connections
+_CLOSE = 1.0  # seconds for open requests, and for closing TLS, when the server stops
 _BACKLOG = 128
-_TAKEN = "{address} cannot be listened on ({why}): choose another port in https.listen"
+_PORT_TAKEN = "cannot listen on {address} ({why}): choose another port in https.listen"
 
 
 class HttpError(Exception):
-    """An answer that is no success: a status and a sentence."""
+    """An error answer: a status and a sentence. `retry_after`: seconds."""
 
     def __init__(self, status: int, sentence: str, *, retry_after: float | None = None) -> None:
         super().__init__(sentence)
@@ -50,10 +51,14 @@ class HttpError(Exception):
 
 
 class HttpsListener:
-    """`listen`: multiaddresses /ip4/HOST/tcp/PORT or /ip6/...; port 0 is any free one."""
+    """Accepts HTTPS connections within the limits, and passes their requests to `respond`. `listen`: multiaddresses
+    /ip4/HOST/tcp/PORT or /ip6/...; port 0 is any free one."""
 
     def __init__(self, listen: Sequence[str], context: ssl.SSLContext, respond: Respond, limits: HttpsLimits) -> None:
-        self._listen, self._context, self._respond, self._limits = list(listen), context, respond, limits
+        self._listen = list(listen)
+        self._context = context
+        self._respond = respond
+        self._limits = limits
         self.client_limiter = ClientLimiter(limits)
         self.refusals = RefusalCounter(time.monotonic)
         self._hosts: dict[RequestHandler, str] = {}
@@ -62,7 +67,7 @@ class HttpsListener:
         self._server: _Server | None = None
 
     def addresses(self) -> list[str]:
-        """Where it listens, as /ip4/HOST/tcp/PORT/https."""
+        """Return the addresses it listens on, as /ip4/HOST/tcp/PORT/https."""
         return [f"{tcp(*opened.getsockname()[:2])}/https" for opened in self._sockets]
 
     async def run(self, listening: Callable[[], None]) -> None:
@@ -80,14 +85,14 @@ class HttpsListener:
             for opened in self._sockets:
                 opened.close()
             self._sockets.clear()
-            await self._server.shutdown(_FAREWELL)
+            await self._server.shutdown(_CLOSE)
 
     async def _accept(self, opened: socket.socket, tasks: TaskGroup) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
                 connection, address = await loop.sock_accept(opened)
-            except OSError as error:  # out of descriptors, or it was gone before it was taken
+            except OSError as error:  # out of descriptors, or closed by the client before it was accepted
                 if is_shortage(error):
                     SHORTAGES.met("accepting a connection over HTTPS")
                 await asyncio.sleep(0.1)
@@ -111,7 +116,7 @@ class HttpsListener:
                 connection,
                 ssl=self._context,
                 ssl_handshake_timeout=self._limits.handshake,
-                ssl_shutdown_timeout=_FAREWELL,
+                ssl_shutdown_timeout=_CLOSE,
             )
         except OSError as error:  # ssl.SSLError and TimeoutError among them
             self._disconnected(protocol)
@@ -132,17 +137,17 @@ class HttpsListener:
         try:
             return await self._answered(request, loop.time())
         except TimeoutError:
-            log.info("https: %s is too slow, its connection is cut", request.remote)
+            log.info("https connection closed: %s is too slow", request.remote)
         except ConnectionError as error:
-            log.debug("https: %s went away: %s", request.remote, error)
+            log.debug("https connection lost: %s: %s", request.remote, error)
         except Exception as fault:
-            log.error("https: an answer failed", exc_info=fault)
+            log.error("https answer failed", exc_info=fault)
         finally:
             if request.protocol in self._hosts:
                 self._idle[request.protocol] = loop.time()
         if request.transport is not None:
             request.transport.abort()
-        return web.Response(status=408)  # goes nowhere
+        return web.Response(status=408)  # never sent: the connection is closed
 
     async def _answered(self, request: web.BaseRequest, now: float) -> web.StreamResponse:
         wait = self.client_limiter.ask(request.remote or "", now)
@@ -155,12 +160,12 @@ class HttpsListener:
             return await self.send(request, str(refused).encode(), status=refused.status, headers=headers)
 
     async def read(self, request: web.BaseRequest, limit: int) -> bytes:
-        """The body under rules 2 and 3. Raises `HttpError`, and `TimeoutError`, which cuts the connection."""
+        """Read a body under rules 2 and 3. Raises `HttpError`, and `TimeoutError`, which closes the connection."""
         length = request.content_length
         if length is None:
-            raise HttpError(411, "the length of a body is said first")
+            raise HttpError(411, "Content-Length is required")
         if length > limit:
-            raise HttpError(413, f"a request may have {limit} bytes")
+            raise HttpError(413, f"a request may have at most {limit} bytes")
         body = bytearray()
         async with asyncio.timeout(self._limits.patience + length / self._limits.slowest):
             while len(body) < length:
@@ -174,25 +179,25 @@ class HttpsListener:
     async def send(
         self, request: web.BaseRequest, body: bytes, *, status: int = 200, headers: Mapping[str, str] | None = None
     ) -> web.StreamResponse:
-        """A whole answer. Raises `TimeoutError`, which cuts the connection."""
+        """Send a whole answer. Raises `TimeoutError`, which closes the connection."""
         answer = web.StreamResponse(status=status, headers=headers)
         if status != 304:
             answer.content_length = len(body)
         if status >= 400 and not request.content.is_eof():
-            answer.force_close()  # what is left of the body is not worth reading
+            answer.force_close()  # the rest of the request's body is not read
         await answer.prepare(request)
         await self.write(answer, body)
         return await self.finish(answer)
 
     async def write(self, answer: web.StreamResponse, data: bytes) -> None:
-        """A part of a prepared answer. Raises `TimeoutError`, which cuts the connection."""
+        """Send a part of a prepared answer. Raises `TimeoutError`, which closes the connection."""
         view = memoryview(data)
         for start in range(0, len(view), PIECE):
             async with asyncio.timeout(self._limits.patience):
                 await answer.write(bytes(view[start : start + PIECE]))
 
     async def finish(self, answer: web.StreamResponse) -> web.StreamResponse:
-        """The end of a prepared answer. Raises `TimeoutError`, which cuts the connection."""
+        """End a prepared answer. Raises `TimeoutError`, which closes the connection."""
         async with asyncio.timeout(self._limits.patience):
             await answer.write_eof()
         return answer
@@ -207,7 +212,7 @@ class HttpsListener:
 
 
 class _Server(web.Server):
-    """aiohttp's, which also tells of each connection."""
+    """aiohttp's server, which also reports each connection's begin and end."""
 
     def __init__(
         self,
@@ -215,7 +220,7 @@ class _Server(web.Server):
         connected: Callable[[RequestHandler], None],
         disconnected: Callable[[RequestHandler], None],
     ) -> None:
-        # A body that is packed stays so. What visitors do wrong is their concern, and fills no log.
+        # Compressed bodies are not decompressed. Faults of clients are not logged, so that no client can fill the log.
         super().__init__(respond, access_log=None, logger=_SILENT, auto_decompress=False, lingering_time=1.0)
         self._connected, self._disconnected = connected, disconnected
 
@@ -245,6 +250,6 @@ def _listening(address: str) -> socket.socket:
     except (OSError, OverflowError) as error:
         opened.close()
         raise LocalNetworkFault(
-            _TAKEN.format(address=address, why=getattr(error, "strerror", None) or error)
+            _PORT_TAKEN.format(address=address, why=getattr(error, "strerror", None) or error)
         ) from error
     return opened

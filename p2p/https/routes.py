@@ -1,4 +1,4 @@
-"""What goes over HTTPS between a node and the coordinator: paths, frames and bounds of docs/protocol/https.md.
+"""The paths, frames and bounds of HTTPS between a node and the coordinator (docs/protocol/https.md).
 
     GET  /echo2/1/peer                          the coordinator's peer id, as text
     POST /echo2/1/rpc/METHOD                    a request; its answer. The same bytes as over /echo2/rpc/1
@@ -21,27 +21,27 @@ RPC: Final = f"{ROOT}/rpc/"
 TOPIC: Final = f"{ROOT}/topic/"
 CHUNKS: Final = f"{ROOT}/chunks/"
 WAIT: Final = 15.0
-"""Seconds that the coordinator keeps a question for news open; shorter than the patience of proxies, and than the 20 s
-without a byte after which a node gives a question up."""
+"""Seconds that the coordinator keeps a long poll for a topic open: shorter than the timeouts of proxies, and than the
+20 s without a byte after which a node gives a request up."""
 BATCH: Final = 64
-"""Chunks in one answer."""
+"""Most chunks per answer."""
 PIECE: Final = 64 << 10
-"""Bytes that are written at a time, each within the patience for one write."""
+"""Bytes per write, each within the patience for one write."""
 LENGTH: Final = struct.Struct(">I")
 
 
 def etag(data: bytes) -> str:
-    """Names a topic's message."""
+    """Return the ETag of a topic's message."""
     return f'"{hashlib.sha256(data).hexdigest()[:32]}"'
 
 
 def chunks_path(payload: bytes, first: int, last: int) -> str:
-    """Where chunks `first` to `last`, both included, are."""
+    """Return the path of chunks `first` to `last`, both included."""
     return f"{CHUNKS}{payload.hex()}/{first}-{last}"
 
 
 def read_chunks_path(path: str) -> tuple[bytes, int, int]:
-    """(payload hash, first, last) of a path. Raises `Malformed`."""
+    """Read a path as (payload hash, first, last). Raises `Malformed`."""
     digest, _, span = path.removeprefix(CHUNKS).partition("/")
     first, _, last = span.partition("-")
     plain = first.isascii() and last.isascii() and first.isdecimal() and last.isdecimal() and len(span) <= 16
@@ -50,11 +50,11 @@ def read_chunks_path(path: str) -> tuple[bytes, int, int]:
     except ValueError:
         payload = b""
     if len(payload) != 32 or not plain or not 0 <= int(last) - int(first) < BATCH:
-        raise Malformed(f"chunks are asked for as HASH/FIRST-LAST, at most {BATCH} at a time")
+        raise Malformed(f"chunks are requested as HASH/FIRST-LAST, at most {BATCH} at a time")
     return payload, int(first), int(last)
 
 
 def framed(message: messages.Chunk | messages.NotAvailable) -> bytes:
-    """A frame."""
+    """Return a message with its length in front."""
     content = messages.encode(message)
     return LENGTH.pack(len(content)) + content

@@ -1,18 +1,17 @@
-"""The coordinator's entrance over plain HTTPS: for nodes behind what lets nothing else out.
+"""The coordinator's plain HTTPS server, for nodes behind firewalls that admit only HTTPS.
 
 Rules
-1. A request is answered by the handler that answers it over libp2p, from the same bytes, under the same limits. No
-   document is believed for the connection it came over. What is shared or published at both:
-   p2p/https/combined_network.py.
-2. A handler hears of the other side only "https/ADDRESS", of a private address with its port (p2p/limits/origin.py).
-   The signature inside the request names the asker.
-3. A request that does not decode is the asker's fault (400); any other error of a handler is ours (500), is logged, and
-   nothing of it goes out.
-4. Only what is shared now is given out, by the hash of its content. A file is read and checked when it is first asked
-   for. No path of a request is ever a path of the disk.
-5. What a visitor may cost is p2p/https/listener.py's concern.
-6. Payloads leave under the machine's one limit, in the one line with those of the other network
-   (p2p/limits/bandwidth.py): a piece at a time, so that who waits sees bytes come.
+1. A request is answered by the same handler as over libp2p, from the same bytes, under the same limits. The connection
+   lends a document no authority. p2p/https/combined_network.py publishes and shares over both.
+2. A handler receives only "https/ADDRESS" as the name of the client, with its port for a private address
+   (p2p/limits/origin.py). The signature inside a request identifies the node.
+3. A request that does not decode is the client's fault (400). Any other error of a handler is ours (500): it is logged,
+   and its text is not sent.
+4. Only payloads that are currently shared are served, by the hash of their content. A file is read and checked at its
+   first request. A request's path is never a path on disk.
+5. Connections and slow clients are bounded by p2p/https/listener.py.
+6. Payloads share the machine's one uplink limit and queue with libp2p (p2p/limits/bandwidth.py). They leave in pieces,
+   so that a waiting client keeps receiving bytes.
 """
 
 import asyncio
@@ -42,8 +41,8 @@ log = logging.getLogger("p2p")
 
 
 class HttpsServer:
-    """Answers `handlers`, tells the newest message of each topic, and gives out what is shared. `peer_id`: the
-    coordinator's. `sent`: payload bytes by visitor, whose name is "https/ADDRESS". One `run` per instance."""
+    """Serves handlers, the newest message of each topic, and shared payloads over HTTPS. `sent`: payload bytes per
+    client, named "https/ADDRESS". One `run` per instance."""
 
     def __init__(
         self,
@@ -55,15 +54,17 @@ class HttpsServer:
         *,
         uplink: Uplink | None = None,
     ) -> None:
-        """`listen`: multiaddresses /ip4/HOST/tcp/PORT. `context`: p2p.https.certificate.server_context. `uplink`: None
-        for no limit."""
-        self._peer_id, self._handlers, self._uplink = peer_id, handlers, uplink
+        """`peer_id`: the coordinator's. `listen`: multiaddresses /ip4/HOST/tcp/PORT. `context`:
+        p2p.https.certificate.server_context. `uplink`: None for no limit."""
+        self._peer_id = peer_id
+        self._handlers = handlers
+        self._uplink = uplink
         limits = limits or HttpsLimits()
         self._subnet_of = limits.subnet_of
         self._listener = HttpsListener(listen, context, self._respond, limits)
         self._slots = RequestSlots()
         self._topics: dict[str, tuple[str, bytes]] = {}
-        self._news = asyncio.Event()
+        self._published = asyncio.Event()
         self._shared: dict[bytes, PayloadFile] = {}
         self._listening = asyncio.Event()
         self._failure: Exception | None = None
@@ -89,19 +90,19 @@ class HttpsServer:
         if self._failure is not None:
             raise self._failure
 
-    def origin(self, visitor: str) -> Origin:
-        """See `Inbound`. `visitor`: its name as a handler hears it."""
-        return origin_over_https(visitor, self._subnet_of)
+    def origin(self, client: str) -> Origin:
+        """See `Inbound`. `client`: its name as handlers receive it (rule 2)."""
+        return origin_over_https(client, self._subnet_of)
 
     def refused(self) -> dict[str, int]:
-        """Return the connections that were refused, by the limit that refused them."""
+        """Return the number of refused connections, by the limit that refused them."""
         return self._listener.refusals.counts()
 
     def publish(self, topic: str, data: bytes) -> None:
-        """Tell everybody who asks for the topic."""
+        """Publish the newest message of a topic: open long polls are answered with it at once."""
         self._topics[topic] = (routes.etag(data), data)
-        self._news.set()
-        self._news = asyncio.Event()
+        self._published.set()
+        self._published = asyncio.Event()
 
     async def share(self, manifest: Manifest, path: Path) -> None:
         """See `PayloadExchange`."""
@@ -118,58 +119,60 @@ class HttpsServer:
     async def _respond(self, request: web.BaseRequest) -> web.StreamResponse:
         path = request.path
         if request.method == "POST" and path.startswith(routes.RPC):
-            return await self._answer(request, path.removeprefix(routes.RPC))
+            return await self._answer_method(request, path.removeprefix(routes.RPC))
         if request.method == "GET" and path.startswith(routes.TOPIC):
-            return await self._tell(request, path.removeprefix(routes.TOPIC))
+            return await self._answer_topic(request, path.removeprefix(routes.TOPIC))
         if request.method == "GET" and path.startswith(routes.CHUNKS):
-            return await self._give(request)
+            return await self._answer_chunks(request)
         if request.method == "GET" and path == routes.PEER:
             return await self._listener.send(request, self._peer_id.encode())
-        raise HttpError(404, "nothing is here")
+        raise HttpError(404, "not found")
 
-    async def _answer(self, request: web.BaseRequest, method: str) -> web.StreamResponse:
+    async def _answer_method(self, request: web.BaseRequest, method: str) -> web.StreamResponse:
         if method not in self._handlers.methods:
             raise HttpError(404, "no such method")
-        asker = self._asker(request)
+        client = self._client_name(request)
         try:
-            with self._slots.at_work(method, self.origin(asker)):
-                return await self._listener.send(request, await self._worked(request, method, asker))
+            with self._slots.at_work(method, self.origin(client)):
+                return await self._listener.send(request, await self._call_handler(request, method, client))
         except Busy as busy:
             raise HttpError(429, str(busy), retry_after=1.0) from None
 
-    async def _worked(self, request: web.BaseRequest, method: str, asker: str) -> bytes:
+    async def _call_handler(self, request: web.BaseRequest, method: str, client: str) -> bytes:
         body = await self._listener.read(request, self._handlers.methods[method].limit)
         try:
-            return await self._handlers.answer(method, asker, body)
+            return await self._handlers.answer(method, client, body)
         except Busy:
             raise
         except Malformed as fault:
             raise HttpError(400, str(fault)) from None
-        except Exception as fault:  # rule 3; and nothing ends
-            log.error("https: %s failed", method, exc_info=fault)
+        except Exception as fault:  # rule 3: the server goes on
+            log.error("https request failed: %s", method, exc_info=fault)
             raise HttpError(500, "the request failed") from None
 
-    def _asker(self, request: web.BaseRequest) -> str:
-        """Return the name that a handler hears."""
+    def _client_name(self, request: web.BaseRequest) -> str:
+        """Return the client's name for handlers (rule 2)."""
         transport = request.transport
         port = 0 if transport is None else transport.get_extra_info("peername", ("", 0))[1]
         return over_https(str(request.remote), port, self._subnet_of)
 
-    async def _tell(self, request: web.BaseRequest, topic: str) -> web.StreamResponse:
-        """The topic's message; where that is the one the other side has, the next one, or 304 after a while."""
+    async def _answer_topic(self, request: web.BaseRequest, topic: str) -> web.StreamResponse:
+        """Answer with the topic's message. If the client has it already, wait for the next one: 304 after `routes.WAIT`
+        s."""
         known, until = request.headers.get("If-None-Match"), asyncio.get_running_loop().time() + routes.WAIT
         while topic in self._topics and self._topics[topic][0] == known:
             try:
                 async with asyncio.timeout_at(until):
-                    await self._news.wait()
+                    await self._published.wait()
             except TimeoutError:
                 return await self._listener.send(request, b"", status=304, headers={"ETag": known})
         if topic not in self._topics:
-            raise HttpError(404, "nothing was published there")
+            raise HttpError(404, "no message was published under this topic")
         tag, data = self._topics[topic]
         return await self._listener.send(request, data, headers={"ETag": tag})
 
-    async def _give(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _answer_chunks(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer with chunks of a shared payload, one frame each (rules 4 and 6)."""
         try:
             payload_hash, first, last = routes.read_chunks_path(request.path)
         except Malformed as fault:
@@ -177,13 +180,13 @@ class HttpsServer:
         payload = self._shared.get(payload_hash)
         if payload is not None and last >= payload.chunks:
             raise HttpError(416, f"the payload has {payload.chunks} chunks")
-        begun = None if payload is None else await patiently(payload.read, first)
+        first_chunk = None if payload is None else await patiently(payload.read, first)
         if payload is None or payload.lost:
             raise HttpError(404, "that payload is not shared")
         answer = web.StreamResponse()
         await answer.prepare(request)
         for index in range(first, last + 1):
-            chunk = begun if index == first else await patiently(payload.read, index)
+            chunk = first_chunk if index == first else await patiently(payload.read, index)
             message = (
                 messages.NotAvailable(index)
                 if chunk is None
@@ -194,7 +197,7 @@ class HttpsServer:
         return await self._listener.finish(answer)
 
     async def _send(self, answer: web.StreamResponse, name: str, frame: bytes) -> None:
-        """Rule 6."""
+        """Send a frame, in pieces within the uplink limit (rule 6)."""
         if self._uplink is None:
             await self._listener.write(answer, frame)
             return

@@ -86,7 +86,7 @@ class HolePuncher:
 
     async def _round(self, peer: ID) -> bool:
         """Lead one round (rules 1 to 3); return whether there is a direct connection now."""
-        self._charge_round(peer)
+        self.charge_round(peer)
         stream = await self._host.new_stream(peer, [PROTOCOL])
         try:
             began = trio.current_time()
@@ -106,7 +106,7 @@ class HolePuncher:
         peer = stream.muxed_conn.peer_id
         if peer in self._busy or len(self._busy) >= AT_ONCE:
             raise Unreachable(f"no upgrade with {peer} now: too many are under way")
-        self._charge_round(peer)
+        self.charge_round(peer)
         self._busy.add(peer)
         try:
             asked = await receive(stream, HolePunch)
@@ -119,7 +119,7 @@ class HolePuncher:
             self._busy.discard(peer)
             await stream.close()
 
-    def _charge_round(self, peer: ID) -> None:
+    def charge_round(self, peer: ID) -> None:
         """Charge a round to the limits of rule 6. Raises `Unreachable` where they are exhausted."""
         now = trio.current_time()
         if max(self._by_peer.delay(str(peer), now), self._all.delay(1, now)) > 0:

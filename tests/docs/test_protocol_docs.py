@@ -200,7 +200,7 @@ def spelled_bytes(count: int) -> str:
 
 def method_row(method: methods.Method[Any, Any]) -> list[str]:
     """How docs/protocol/requests.md has a row of the table; a cell of it may go on after these words."""
-    request, answer = method.request.said, method.answer.said
+    request, answer = method.request.label, method.answer.label
     if method.sealed:
         body = "an empty body" if answer == "empty" else answer
         request, answer = f"sealed Request of {request}", f"Response of {body}"
@@ -209,7 +209,7 @@ def method_row(method: methods.Method[Any, Any]) -> list[str]:
         limit += f", {spelled_bytes(method.at_coordinator)} at the coordinator"
     if method is methods.SUBMIT:
         limit += " and the largest submission"
-    return [f"`{method.name}`", method.asked, request, limit, method.slots, answer]
+    return [f"`{method.name}`", method.direction, request, limit, method.slots, answer]
 
 
 def test_the_table_of_methods_is_that_of_the_code() -> None:

@@ -56,6 +56,6 @@ def test_a_renewed_certificate_goes_on_and_another_key_is_refused_with_a_sentenc
         coordinator.folder.https_certificate.unlink()
         coordinator.folder.https_key.unlink()
         coordinator.start()
-        until("ann says why", lambda: "identity differs from the invite's" in str(ann.ask("status")["ways_failed"]))
+        until("ann says why", lambda: "HTTPS key mismatch" in str(ann.ask("status")["ways_failed"]))
         assert ann.ask("status")["coordinator"] is None
         assert ann.alive

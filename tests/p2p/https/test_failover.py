@@ -122,7 +122,7 @@ async def test_when_the_better_way_is_back_https_is_left():
 
 async def test_a_way_that_the_owner_does_not_admit_is_not_gone():
     async with world(via=("https",)) as w:
-        with pytest.raises(Unreachable, match="does not go by the way"):
+        with pytest.raises(Unreachable, match="their kind is not among"):
             await w.ways.dial([DIRECT])
         assert await w.ways.dial([DIRECT, w.address]) == "coordinator"
         assert await asked(w.ways) == b"https"
@@ -161,7 +161,7 @@ async def test_a_payload_goes_on_over_libp2p_when_https_ends(tmp_path):
         await w.ways.dial([w.address])
         fetch = asyncio.create_task(w.ways.fetch(manifest, tmp_path / "b", fallback="coordinator"))
         await arrived(w.https, 1)
-        await w.https.leave()
+        await w.https.disconnect()
         w.https._origin = "https://127.0.0.1:1"
         await w.direct.dial([DIRECT])
         await fetch

@@ -126,7 +126,7 @@ async def test_another_key_is_refused_with_a_sentence_before_a_byte_is_sent(monk
     async with served(echo=listen, identity=shown("stranger")) as server:
         client = HttpsClient("node", shown().pin)
         async with running(client):
-            with pytest.raises(WrongIdentity, match="identity differs from the invite's"):
+            with pytest.raises(WrongIdentity, match="HTTPS key mismatch"):
                 await client.dial([await address_of(server)])
             assert await client.peers() == []
         assert server.https._listener._server.requests_count == 0
@@ -173,7 +173,7 @@ async def test_nobody_there_is_unreachable():
 
 async def test_what_goes_wrong_with_a_request_is_said_and_nothing_else():
     async with served(echo=echo, fail=fail) as server, client_of(server) as client:
-        with pytest.raises(Malformed, match=r"\(413\): a request may have 1000 bytes"):
+        with pytest.raises(Malformed, match=r"\(413\): a request may have at most 1000 bytes"):
             await client.request("coordinator", "echo", bytes(1001), timeout=60)
         with pytest.raises(Unreachable, match=r"\(404\): no such method"):
             await client.request("coordinator", "ohce", b"", timeout=60)
@@ -391,7 +391,7 @@ def test_a_node_that_hears_nothing_for_20_s_gives_up_after_the_answer_came():
 
 async def test_a_client_that_left_asks_nothing_more():
     async with served() as server, client_of(server) as client:
-        await client.leave()
+        await client.disconnect()
         assert (await client.peers(), await client.route("coordinator")) == ([], None)
         with pytest.raises(Unreachable):
             await client.request("coordinator", "echo", b"", timeout=1)

@@ -91,7 +91,7 @@ def test_who_asks_for_one_upgrade_after_the_other_is_not_followed():
     one, other = (ID(b"\x00$\x08\x01\x12 " + bytes([number]) * 32) for number in (1, 2))
     with mock.patch("trio.current_time", return_value=0.0):
         for _ in range(int(hole_punch.PEER_BURST)):
-            punch._count(one)
+            punch.charge_round(one)
         with pytest.raises(Unreachable):
-            punch._count(one)
-        punch._count(other)
+            punch.charge_round(one)
+        punch.charge_round(other)

@@ -139,7 +139,7 @@ def test_a_reader_that_pauses_for_an_hour_holds_up_its_own_stream_alone():
                 await trio.sleep(3600)
                 await second.write(b"meanwhile")
                 assert await its.read(100) == b"meanwhile"
-                assert other._flow.unread == mux.WINDOW_MIN
+                assert other.unread == mux.WINDOW_MIN
                 left = 3 * ROOM
                 while left:
                     left -= len(await other.read(100_000))

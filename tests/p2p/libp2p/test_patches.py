@@ -235,7 +235,7 @@ async def test_8_messages_are_numbered_from_the_nanosecond() -> None:
     assert before < one < other
 
 
-OUR_OWN = {"arrived", "doubled", "fault", "shield"}
+OUR_OWN = {"on_duplicate", "on_relayed_peer", "fault", "shield"}
 """Attributes that are set on objects of this project, and on a scope of trio's."""
 
 

@@ -102,13 +102,13 @@ def test_a_peer_whose_address_changed_is_found_by_its_new_record_and_not_by_its_
         own, dialer = RecordIssuer(key, RUN), PeerDialer(other, RUN, lambda: 0)
         async with running(moving, other, connect=False):
             (old,) = dialer.take([own.issue(await moving.addresses(), 0)])
-            assert await dialer.find(old.addresses)
+            assert await dialer.dial_any(old.addresses)
             network.move(moving.peer_id)
             assert await other.peers() == []
-            assert not await dialer.find(old.addresses)
+            assert not await dialer.dial_any(old.addresses)
             (new,) = dialer.take([own.issue(await moving.addresses(), 0)])
             assert dialer.take([old.sealed]) == [new], "the old record brings it no more"
-            assert await dialer.find(new.addresses)
+            assert await dialer.dial_any(new.addresses)
             assert await other.peers() == [moving.peer_id]
 
     run_fake(main)
@@ -122,7 +122,7 @@ def test_who_names_the_address_of_another_is_not_reached_there_and_the_host_is_l
         async with running(victim, other, connect=False):
             named = network.places.address("victim").replace("/p2p/victim", f"/p2p/{peer_id(public_bytes(liar))}")
             (known,) = dialer.take([RecordIssuer(liar, RUN).issue([named], 0)])
-            assert not await dialer.find(known.addresses)
+            assert not await dialer.dial_any(known.addresses)
             with pytest.raises(DialLimited):
                 await dialer.dial(known.addresses[0])
             assert await other.peers() == []
@@ -140,10 +140,10 @@ def test_a_short_wait_is_waited_for_and_a_long_one_is_not() -> None:
                 with pytest.raises(Unreachable):
                     await dialer.dial(at(f"100.127.0.{number}"))
             began = anyio.current_time()
-            assert await dialer.find(await there.addresses())
+            assert await dialer.dial_any(await there.addresses())
             assert 0 < anyio.current_time() - began <= SHORT
             began = anyio.current_time()
-            assert not await dialer.find([at("100.127.0.1")])
+            assert not await dialer.dial_any([at("100.127.0.1")])
             assert anyio.current_time() == began
 
     run_fake(main)
