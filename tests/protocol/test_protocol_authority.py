@@ -90,8 +90,14 @@ def test_a_later_root_cannot_take_a_revocation_back() -> None:
 def test_a_peer_is_told_the_roots_behind_the_one_that_it_holds() -> None:
     sealed = {one.serial: seal("root", RUN, encode(one), FIRST) for one in ROTATED}
 
-    def told(question: bytes) -> list[bytes]:
-        return document_service.head(document_service.head_ask(question), b"head", sealed).roots
+    def roots_sent(data: bytes) -> list[bytes]:
+        return document_service.head(document_service.decode_head_request(data), b"head", sealed).roots
 
-    assert [len(told(encode(HeadRequest(root_serial=serial)))) for serial in (0, 1, 2, 3, 1 << 50)] == [3, 2, 1, 0, 0]
-    assert told(encode(HeadRequest())) == told(b"anything at all") == told(b"") == []
+    assert [len(roots_sent(encode(HeadRequest(root_serial=serial)))) for serial in (0, 1, 2, 3, 1 << 50)] == [
+        3,
+        2,
+        1,
+        0,
+        0,
+    ]
+    assert roots_sent(encode(HeadRequest())) == roots_sent(b"anything at all") == roots_sent(b"") == []

@@ -122,4 +122,4 @@ def test_the_daemons_serve_and_ask_nothing_beside_the_table(repository: Path) ->
             literals += [path.name] if literal.search(source) else []
             by_name += [path.name] if bare.search(source) else []
     assert literals == []
-    assert sorted(by_name) == ["control.py", "link.py"]
+    assert sorted(by_name) == ["coordinator_client.py", "request_handler.py"]

@@ -10,7 +10,9 @@ import pytest
 from protocol.refusals import REASONS, refusal, sentence, then
 from protocol.requests import Refusal
 
-USED = re.compile(r'(?:refusal|_fault|sentence|Verdict|\bNo)\(\s*"([\w-]+)"|^    \("([\w-]+)", _\w+\),$', re.MULTILINE)
+USED = re.compile(
+    r'(?:refusal|_fault|sentence|Verdict|\bDenial)\(\s*"([\w-]+)"|^    \("([\w-]+)", _\w+\),$', re.MULTILINE
+)
 
 
 def used(repository: Path) -> set[str]:
