@@ -108,7 +108,7 @@ def verify_envelope(data: bytes, kind: str, run: bytes, keys: Collection[bytes],
 
     Raises `Malformed` for bytes that are no sealed document, `BadSignature` for everything else.
     """
-    return _opened(decode_unverified(data), kind, run, keys, threshold)
+    return _verified_payload(decode_unverified(data), kind, run, keys, threshold)
 
 
 def open_signed(data: bytes, kind: str, run: bytes) -> tuple[bytes, bytes]:
@@ -118,10 +118,10 @@ def open_signed(data: bytes, kind: str, run: bytes) -> tuple[bytes, bytes]:
     if len(sealed.signatures) != 1:
         raise BadSignature(f"{len(sealed.signatures)} signatures")
     key = sealed.signatures[0].key
-    return key, _opened(sealed, kind, run, [key], 1)
+    return key, _verified_payload(sealed, kind, run, [key], 1)
 
 
-def _opened(sealed: Envelope, kind: str, run: bytes, keys: Collection[bytes], threshold: int) -> bytes:
+def _verified_payload(sealed: Envelope, kind: str, run: bytes, keys: Collection[bytes], threshold: int) -> bytes:
     if threshold < 1:
         raise ValueError("a threshold is at least 1")
     if sealed.kind != kind or sealed.run != run:

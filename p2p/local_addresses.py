@@ -7,7 +7,7 @@ from typing import Final
 
 import psutil
 
-from p2p.multiaddr import MOST, address_of, ended
+from p2p.multiaddr import MOST, address_of, with_peer
 
 _FAMILIES: Final = (socket.AF_INET, socket.AF_INET6)
 
@@ -17,7 +17,7 @@ def dialable(addresses: Sequence[str], peer: str, machine: Iterable[str] | None 
     end. `machine`: its IP addresses; None: ask the system. At most `MOST`."""
     own = list(machine) if machine is not None else machine_addresses()
     spread = [concrete for address in addresses for concrete in _concrete(address, own)]
-    return list(dict.fromkeys(ended(address, peer) for address in spread))[:MOST]
+    return list(dict.fromkeys(with_peer(address, peer) for address in spread))[:MOST]
 
 
 def listenable(addresses: Sequence[str], has_ip6: bool | None = None) -> list[str]:

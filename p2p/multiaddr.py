@@ -70,12 +70,12 @@ class Address(NamedTuple):
     @property
     def before_circuit(self) -> "Address":
         """The relay's own address; the whole one where there is no relay."""
-        return self._up_to("p2p-circuit")
+        return self._before("p2p-circuit")
 
     @property
     def endpoint(self) -> str:
         """The text before the first peer ID: the host and port that are dialled."""
-        return self._up_to("p2p").text
+        return self._before("p2p").text
 
     @property
     def kind(self) -> str:
@@ -124,24 +124,24 @@ class Address(NamedTuple):
         return self.kind in _NAMED_HOSTS and self.host != ""
 
     @property
-    def parted(self) -> tuple[str, str]:
+    def split_host(self) -> tuple[str, str]:
         """The text of the first component, and the rest."""
-        first = _written(self.components[:1]).text
+        first = _from_components(self.components[:1]).text
         return first, self.text[len(first) :]
 
     def at(self, host: str) -> "Address":
         """The same address at another host of this kind."""
         first, *others = self.components
-        return _written([(first[0], host), *others])
+        return _from_components([(first[0], host), *others])
 
     def _name(self, place: int) -> str:
         return self.components[place][0] if len(self.components) > place else ""
 
-    def _up_to(self, name: str) -> "Address":
+    def _before(self, name: str) -> "Address":
         """What stands before the first component of this name."""
         for place, (one, _) in enumerate(self.components):
             if one == name:
-                return _written(self.components[:place])
+                return _from_components(self.components[:place])
         return self
 
 
@@ -208,7 +208,7 @@ def through(relay: str, peer: str) -> str:
     return f"{relay}{CIRCUIT}/p2p/{peer}"
 
 
-def ended(address: str, peer: str) -> str:
+def with_peer(address: str, peer: str) -> str:
     """Return an address with the peer ID at its end, unless it names one already."""
     return address if address_of(address).peers else f"{address}/p2p/{peer}"
 
@@ -228,6 +228,6 @@ def route_of_requester(peer: str) -> Route:
     return "https" if peer.startswith(OVER_HTTPS) else "direct"
 
 
-def _written(components: "tuple[tuple[str, str], ...] | list[tuple[str, str]]") -> Address:
+def _from_components(components: "tuple[tuple[str, str], ...] | list[tuple[str, str]]") -> Address:
     text = "".join(f"/{name}/{value}" if _HAS_VALUE[name] else f"/{name}" for name, value in components)
     return Address(text, tuple(components))

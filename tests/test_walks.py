@@ -36,7 +36,7 @@ from p2p.https.failover import FailoverNetwork
 from p2p.identity import generate_key, public_bytes
 from p2p.libp2p.threaded_network import ThreadedPeer
 from p2p.libp2p.trio_bridge import TrioThread
-from p2p.limits.origin import NOWHERE
+from p2p.limits.origin import LOCAL
 from p2p.memory.transport import MemoryNetwork
 from p2p.network import Network
 from p2p.swarm.download import Download
@@ -252,7 +252,7 @@ async def test_a_submission_is_decoded_once_as_it_comes_and_once_as_it_is_drawn(
     """From its request to the ledger, and to the batch. At 439044d it was decoded four times, and three objects passed
     it on."""
     node, world, handlers = Ed25519PrivateKey.generate(), World(tmp_path, batch_groups=1), Handlers()
-    control_of(world, RequestHandler).serve(handlers, lambda peer: NOWHERE)
+    control_of(world, RequestHandler).serve(handlers, lambda peer: LOCAL)
     lease = world.lease(public_bytes(node))
     request = Request(
         recipient=public_bytes(KEYS["channel"]), method="submit", id=bytes(16), expires=world.now + 1000,

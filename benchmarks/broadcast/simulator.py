@@ -82,7 +82,7 @@ class Peer:
         early, self._early = self._early, []
         for stream in early:
             self._begin(stream)
-        self.clock.after(self.world.random.random() * download.LOOK, self._tick)
+        self.clock.after(self.world.random.random() * download.POLL_INTERVAL, self._tick)
 
     def follow(self, parents: Sequence[str]) -> None:
         """An answer of the coordinator."""
@@ -100,14 +100,14 @@ class Peer:
         if self.awake and self.done is None:
             self._pump()
             self._look()
-            self.clock.after(download.LOOK, self._tick)
+            self.clock.after(download.POLL_INTERVAL, self._tick)
 
     def _look(self) -> None:
         assert self.swarm is not None
         for name in self.known:
             wanted = not self.parents or name in self.parents or self.swarm.needs_more_peers
             if wanted and name not in self._streams and self.world.reachable(name):
-                self.swarm.joined(name, self.clock.now)
+                self.swarm.stream_opened(name, self.clock.now)
                 stream = self._streams[name] = Stream(self.world.peers[name], self)
                 self.clock.after(
                     (3 if name in self.world.met(self) else 5) * stream.latency, stream.holder._asked, stream
@@ -116,8 +116,8 @@ class Peer:
     def _pump(self) -> None:
         assert self.swarm is not None
         needy = self.swarm.needs_more_peers
-        asks = self.swarm.next(self.clock.now)
-        for ask in self.swarm.take_back():
+        asks = self.swarm.next_requests(self.clock.now)
+        for ask in self.swarm.take_cancellations():
             self._batch(ask.peer, ask.index, Peer._cancel)
         self._flush()
         for ask in asks:
@@ -138,13 +138,13 @@ class Peer:
     def _told(self, stream: Stream, indices: int) -> None:
         if self._hears(stream):
             assert self.swarm is not None
-            self.swarm.has(stream.holder.name, indices, self.clock.now)
+            self.swarm.on_have(stream.holder.name, indices, self.clock.now)
             self._pump()
 
     def _waits(self, stream: Stream) -> None:
         if self._hears(stream):
             assert self.swarm is not None
-            self.swarm.waits(stream.holder.name)
+            self.swarm.on_no_chunks(stream.holder.name)
             self._pump()
 
     def _arriving(self, stream: Stream, index: int) -> None:
@@ -159,7 +159,7 @@ class Peer:
         swarm = self.swarm
         assert swarm is not None
         assert swarm.requested(stream.holder.name, index)
-        swarm.arrived(stream.holder.name, index, self.clock.now)
+        swarm.on_chunk(stream.holder.name, index, self.clock.now)
         self.world.delivered += 1
         bit = 1 << index
         if self.have & bit:
@@ -192,7 +192,7 @@ class Peer:
             assert self.swarm is not None
             stream.open = False
             del self._streams[name]
-            self.swarm.left(name)
+            self.swarm.on_leave(name)
             if name in self.parents:
                 self.clock.after(LOOK, self.world.ask, self, name)
             self._pump()
@@ -215,13 +215,13 @@ class Peer:
 
     def _begin(self, stream: Stream) -> None:
         self._listeners[stream] = None
-        stream.orders.begin(self.have, self.world.chunks)
+        stream.orders.start(self.have, self.world.chunks)
         self.clock.after(stream.latency, stream.getter._told, stream, self.have)
         self._offer(stream)
 
     def _want(self, stream: Stream, indices: list[int]) -> None:
         if self.awake and stream.open:
-            stream.orders.want(indices, self.have)
+            stream.orders.request(indices, self.have)
             self._offer(stream)
 
     def _cancel(self, stream: Stream, indices: list[int]) -> None:
@@ -232,7 +232,7 @@ class Peer:
         self._turns.dequeue(stream)
 
     def _news(self, stream: Stream, index: int) -> None:
-        stream.orders.came(index, self.clock.now)
+        stream.orders.on_chunk(index, self.clock.now)
         if not stream.telling:
             self._tell(stream)
         self._offer(stream)
@@ -242,15 +242,15 @@ class Peer:
         stream.telling = False
         if not self.awake or not stream.open:
             return
-        quiet = stream.orders.quiet(self.clock.now)
+        quiet = stream.orders.announce_delay(self.clock.now)
         if quiet > 0:
             stream.telling = True
             self.clock.after(quiet, self._tell, stream)
-        elif news := stream.orders.news(self.clock.now):
+        elif news := stream.orders.take_announcements(self.clock.now):
             self.clock.after(stream.latency, stream.getter._told, stream, sum(1 << index for index in news))
 
     def _offer(self, stream: Stream) -> None:
-        if stream.orders.first() is not None:
+        if stream.orders.next_chunk() is not None:
             self._turns.enqueue(stream, stream.getter.name, self.world.load.chunk)
             if not self._sending:
                 self._send()
@@ -259,9 +259,9 @@ class Peer:
         """The uplink is free."""
         while (stream := self._turns.head()) is not None:
             self._turns.consume(stream, self.clock.now)
-            index = stream.orders.first()
+            index = stream.orders.next_chunk()
             if index is not None and stream.open:
-                stream.orders.sent(index)
+                stream.orders.mark_sent(index)
                 self._sending = True
                 self.clock.after(self.world.size(index) / self.place.up, self._sent, stream, index)
                 return

@@ -23,7 +23,7 @@ from engines.process import EngineProcess
 from engines.supervisor import SupervisedEngine
 from p2p.errors import Unreachable
 from p2p.handlers import Handlers
-from p2p.limits.origin import NOWHERE, Origin
+from p2p.limits.origin import LOCAL, Origin
 from p2p.network import FetchReport, Manifest, Network, Traffic
 from p2p.transport import GossipHandler
 from weights.store import Store
@@ -68,7 +68,7 @@ class Nobody:
         raise Unreachable("nobody is here")
 
     def origin(self, peer: str) -> Origin:
-        return NOWHERE
+        return LOCAL
 
     def keep_places(self, parties: Collection[str]) -> None: ...
 

@@ -29,7 +29,7 @@ from coordinator.rollouts.verdicts import ACCEPTED, VerdictService
 from coordinator.rollouts.verification import Verdict
 from coordinator.rollouts.waiting_groups import Undecided, Visit, WaitingGroups
 from p2p.identity import peer_id
-from p2p.limits.origin import NOWHERE, Origin
+from p2p.limits.origin import LOCAL, Origin
 from protocol.authority import RunSpec
 from protocol.broadcast_messages import Acknowledgement
 from protocol.leases import LeaseRequest
@@ -105,7 +105,7 @@ class GroupService:
         self.buffer.rebuild(drawn)
         self.progress = progress
 
-    def lease(self, node: bytes, ask: LeaseRequest, now: int, origin: Origin = NOWHERE) -> bytes | Refusal:
+    def lease(self, node: bytes, ask: LeaseRequest, now: int, origin: Origin = LOCAL) -> bytes | Refusal:
         """The sealed Lease, or why there is none now."""
         self.registry.seen(node, now, ask.version)
         at = self.progress

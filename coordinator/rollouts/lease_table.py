@@ -29,7 +29,7 @@ from coordinator.rollouts.lease_lifetime import LifetimeBounds
 from coordinator.rollouts.prompt_positions import NO_PROMPT, PromptPosition, PromptPositions
 from coordinator.rollouts.prompts import PromptSource
 from coordinator.rollouts.retry_times import RetryTimes
-from p2p.limits.origin import NOWHERE, Origin
+from p2p.limits.origin import LOCAL, Origin
 from p2p.wire_types import decode, encode
 from protocol.leases import Lease, LeaseRequest
 from protocol.refusals import refusal
@@ -145,7 +145,7 @@ class LeaseTable:
         progress: Progress | None,
         buffered: int,
         now: int,
-        origin: Origin = NOWHERE,
+        origin: Origin = LOCAL,
     ) -> bytes | Refusal:
         """The sealed Lease, durable; or why there is none. `buffered`: groups that may still be drawn. `origin`: where
         the ask came from."""

@@ -1,6 +1,6 @@
 """The replay buffer: accepted, trainable groups less those that the learner's checkpoint says it has drawn.
 
-THE STALENESS RULE IS GUARANTEED HERE, IN `draw`, AND NOWHERE ELSE: a group may be drawn iff its era is the learner's
+THE STALENESS RULE IS GUARANTEED HERE, IN `draw`, AND LOCAL ELSE: a group may be drawn iff its era is the learner's
 and its age, step - version, is at most S (coordinator/learner/age.py). Whoever paces
 leases or marks groups as trainable only helps.
 

@@ -44,7 +44,7 @@ from p2p.envelope import open_signed
 from p2p.errors import BadSignature, Malformed, Stale
 from p2p.handlers import Handlers
 from p2p.identity import peer_id, public_bytes
-from p2p.limits.origin import NOWHERE, Origin
+from p2p.limits.origin import LOCAL, Origin
 from p2p.multiaddr import Route, route_of_requester
 from p2p.wire_types import decode, encode
 from protocol.broadcast_messages import Acknowledgement
@@ -151,7 +151,7 @@ class RequestHandler:
             room = submission_limit(self._spec) if method is SUBMIT else 0
             handlers.serve(method.name, handle, limit=method.limit + room)
 
-    def answer(self, method: str, data: bytes, now: int, route: Route = "direct", origin: Origin = NOWHERE) -> bytes:
+    def answer(self, method: str, data: bytes, now: int, route: Route = "direct", origin: Origin = LOCAL) -> bytes:
         """An encoded Answer to a sealed Request that came in under `method`, by `route`, from `origin`."""
         self._absence.check(now)
         try:

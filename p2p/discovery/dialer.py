@@ -41,7 +41,7 @@ class PeerDialer:
     async def dial(self, address: str) -> None:
         """Dial one address from a record. Raises `DialLimited`, `P2PError`."""
         connected = await self._links.peers()
-        self._backoff.take(address, anyio.current_time(), connected)
+        self._backoff.admit(address, anyio.current_time(), connected)
         try:
             if await self._links.dial([address]) != peer_of(address):
                 raise Unreachable(f"another peer answers at {address}")

@@ -128,8 +128,8 @@ def _entry(place: int, addresses: Sequence[str], key: bytes | None) -> bytes:
     address = addresses[place]
     with suppress(ValueError, LookupError, Malformed):  # not a multiaddress: stored as text
         if key is not None and address.endswith(_end(key)):
-            host, rest = address_of(address.removesuffix(_end(key))).parted
-            earlier = [address_of(other).parted[0] for other in addresses[:place]]
+            host, rest = address_of(address.removesuffix(_end(key))).split_host
+            earlier = [address_of(other).split_host[0] for other in addresses[:place]]
             begin = bytes([_HOST_OF, earlier.index(host)]) if host in earlier else pack(host)
             entry = begin + pack(rest)
             if _address(entry, addresses, key) == address:
@@ -144,7 +144,7 @@ def _address(entry: bytes, before: Sequence[str], key: bytes | None) -> str:
     if key is None:
         raise ValueError("an address in binary form, and no key")
     if entry[0] == _HOST_OF:
-        return address_of(before[entry[1]]).parted[0] + unpack(entry[2:]) + _end(key)
+        return address_of(before[entry[1]]).split_host[0] + unpack(entry[2:]) + _end(key)
     return unpack(entry) + _end(key)
 
 

@@ -34,7 +34,7 @@ from p2p.limits.request_slots import RequestSlots
 from p2p.multiaddr import OVER_HTTPS
 from p2p.network import Manifest, Uplink
 from p2p.swarm import messages
-from p2p.swarm.open_files import patiently
+from p2p.swarm.open_files import retry_while_exhausted
 from p2p.swarm.payload_file import PayloadFile
 
 log = logging.getLogger("p2p")
@@ -107,7 +107,7 @@ class HttpsServer:
     async def share(self, manifest: Manifest, path: Path) -> None:
         """See `PayloadExchange`."""
         known = self._shared.get(manifest.hash)
-        if known is None or not await anyio.to_thread.run_sync(known.stands, path):
+        if known is None or not await anyio.to_thread.run_sync(known.is_current, path):
             self._shared[manifest.hash] = PayloadFile.offered(manifest, path)
 
     def unshare(self, payload_hash: bytes) -> None:
@@ -180,13 +180,13 @@ class HttpsServer:
         payload = self._shared.get(payload_hash)
         if payload is not None and last >= payload.chunks:
             raise HttpError(416, f"the payload has {payload.chunks} chunks")
-        first_chunk = None if payload is None else await patiently(payload.read, first)
+        first_chunk = None if payload is None else await retry_while_exhausted(payload.read, first)
         if payload is None or payload.lost:
             raise HttpError(404, "that payload is not shared")
         answer = web.StreamResponse()
         await answer.prepare(request)
         for index in range(first, last + 1):
-            chunk = first_chunk if index == first else await patiently(payload.read, index)
+            chunk = first_chunk if index == first else await retry_while_exhausted(payload.read, index)
             message = (
                 messages.NotAvailable(index)
                 if chunk is None

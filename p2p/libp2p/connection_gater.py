@@ -62,7 +62,7 @@ class Connections(INotifee):
         """Admit a connection that a listener accepted; False, counted as a refusal, where the limits leave no place."""
         remote = stream.get_remote_address()
         try:
-            given_up = self.places.come(stream, "" if remote is None else remote[0], len(self.open), self._now())
+            given_up = self.places.admit(stream, "" if remote is None else remote[0], len(self.open), self._now())
         except ConnectionRefused as refused:
             self.refusals.count(refused.limit, refused.why)
             return False
@@ -78,12 +78,12 @@ class Connections(INotifee):
 
     def banned_for(self, peer: str) -> float:
         """Return the seconds until the ban of a peer ends; 0 where it is not banned."""
-        return self._bans.left(peer, self._now())
+        return self._bans.remaining(peer, self._now())
 
     async def connected(self, network: INetwork, conn: INetConn) -> None:
         refused = self._refused(conn)
         self.open[conn] = trio.Event()
-        self.origins.came(str(conn.muxed_conn.peer_id), conn, *_remote(conn))
+        self.origins.connected(str(conn.muxed_conn.peer_id), conn, *_remote(conn))
         if refused:
             await close_socket(conn)
         elif len(self.of(str(conn.muxed_conn.peer_id))) > 1:
@@ -106,7 +106,7 @@ class Connections(INotifee):
         self._charge(conn)
         if (ended := self.open.pop(conn, None)) is not None:
             ended.set()
-        self.origins.went(str(conn.muxed_conn.peer_id), conn)
+        self.origins.disconnected(str(conn.muxed_conn.peer_id), conn)
         self._ended.set()
         self._ended = trio.Event()
         await close_socket(conn)

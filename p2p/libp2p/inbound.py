@@ -47,9 +47,9 @@ class InboundUpgrader:
             with trio.fail_after(FIRST_BYTE):
                 await readable(stream)
             muxed = await self._network.upgrade_inbound_raw_conn(RawConnection(stream, False), address)
-            self._connections.places.shook_hands(stream)
+            self._connections.places.handshake_done(stream)
             await self._connections.ended(muxed)
         except Exception as error:
             log.debug("inbound on %s: %r", address, error)
         finally:
-            self._connections.places.left(stream)
+            self._connections.places.closed(stream)

@@ -18,7 +18,7 @@ from p2p.limits.token_bucket import TokenBucket
 
 BURST = 0.25
 """Seconds of the rate that may leave at once after a pause."""
-OTHERS = 0.25
+OTHERS_SHARE = 0.25
 _OTHERS = ""
 """In place of their ids."""
 
@@ -33,13 +33,13 @@ def bandwidth(rate: float | None) -> TokenBucket:
 class FairQueue(Generic[S]):
     """The order of streams at one uplink. A stream is in line with one chunk at a time."""
 
-    def __init__(self, pace: TokenBucket) -> None:
-        self._pace = pace
+    def __init__(self, bucket: TokenBucket) -> None:
+        self._bucket = bucket
         self._heap: list[tuple[float, int, S]] = []
         self._waiting: dict[S, tuple[float, int, str, float, int]] = {}
         self._sent: dict[str, float] = {}
         """Peer -> what it has been sent and is in line for, counted from where it came."""
-        self._served = 0.0
+        self._virtual_time = 0.0
         self._number = 0
         self._children = frozenset[str]()
 
@@ -54,8 +54,8 @@ class FairQueue(Generic[S]):
         self._number += 1
         weight = 1.0
         if self._children and peer not in self._children:
-            peer, weight = _OTHERS, max(len(self._children) * OTHERS / (1 - OTHERS), 1.0)
-        start = max(self._served, self._sent.get(peer, 0.0))
+            peer, weight = _OTHERS, max(len(self._children) * OTHERS_SHARE / (1 - OTHERS_SHARE), 1.0)
+        start = max(self._virtual_time, self._sent.get(peer, 0.0))
         self._sent[peer] = start + size / weight
         self._waiting[stream] = (start, self._number, peer, size / weight, size)
         heappush(self._heap, (start, self._number, stream))
@@ -78,16 +78,16 @@ class FairQueue(Generic[S]):
 
     def delay(self, stream: S, now: float) -> float | None:
         """Seconds until `stream`, which is in line, may send; None: another stream goes first, and then says so."""
-        if self._pace.rate is None:
+        if self._bucket.rate is None:
             return 0.0
-        wait = self._pace.delay(0, now)
+        wait = self._bucket.delay(0, now)
         return wait if wait > 0 or self.head() == stream else None
 
     def consume(self, stream: S, now: float) -> list[S]:
         """`stream` sends now what it is in line with; the streams that are to look again."""
         start, _, _, _, size = self._waiting.pop(stream)
-        self._pace.consume(size, now)
-        self._served = max(self._served, start)
+        self._bucket.consume(size, now)
+        self._virtual_time = max(self._virtual_time, start)
         if len(self._sent) > 2 * len(self._waiting) + 64:
-            self._sent = {one: sent for one, sent in self._sent.items() if sent > self._served}
-        return list(self._waiting) if self._pace.rate is not None else []
+            self._sent = {one: sent for one, sent in self._sent.items() if sent > self._virtual_time}
+        return list(self._waiting) if self._bucket.rate is not None else []

@@ -54,11 +54,11 @@ class Bans:
             del self._bans[next(iter(self._bans))]
         return term
 
-    def left(self, peer: str, now: float) -> float:
+    def remaining(self, peer: str, now: float) -> float:
         """Seconds until the ban of `peer` ends; 0 where it is not banned."""
         known = self._bans.get(peer)
         return max(0.0, known.until - now) if known is not None else 0.0
 
     def banned(self, peer: str, now: float) -> bool:
         """Whether `peer` is to be left alone now."""
-        return self.left(peer, now) > 0
+        return self.remaining(peer, now) > 0

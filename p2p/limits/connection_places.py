@@ -20,8 +20,8 @@ from typing import Final
 from p2p.limits.subnets import DIALS_BURST, DIALS_RATE, PeerLimits, client_key
 from p2p.limits.token_bucket import TokenBuckets
 
-SHAKING: Final = 16
-SILENCE: Final = 1.0
+HANDSHAKES_MIN: Final = 16
+HANDSHAKE_GRACE: Final = 1.0
 """Seconds."""
 
 
@@ -46,63 +46,63 @@ class ConnectionAdmission:
 
     def __init__(self, limits: PeerLimits) -> None:
         self._limits = limits
-        self._shaking: dict[object, _Connection] = {}
+        self._handshaking: dict[object, _Connection] = {}
         self._open: dict[object, _Connection] = {}
-        self._of_subnet, self._shaking_of = Counter[str](), Counter[str]()
+        self._of_subnet, self._handshaking_of = Counter[str](), Counter[str]()
         self._known: frozenset[str] = frozenset()
         self._known_here = 0
         self._dials = TokenBuckets(DIALS_RATE, DIALS_BURST)
         self._dials_of_address = TokenBuckets(DIALS_RATE / 2, DIALS_BURST / 2)
 
     @property
-    def shaking(self) -> int:
+    def handshakes(self) -> int:
         """Connections in their handshakes."""
-        return len(self._shaking)
+        return len(self._handshaking)
 
     def keep(self, parties: Collection[str]) -> None:
         """Keep places for the addresses of these parties from now on."""
         self._known = frozenset(parties)
 
-    def come(self, name: object, ip: str, open_now: int, now: float) -> object | None:
+    def admit(self, name: object, ip: str, open_now: int, now: float) -> object | None:
         """Count a connection that was accepted from `ip`, where `open_now` have done their handshakes. Return the name
         of the one that is given up for it, if any. Raises `ConnectionRefused`."""
-        place = self._place(ip, now)
-        self._look_at_neighbours(place, now)
-        given_up = self._given_up_for(place, open_now, now)
+        place = self._classify(ip, now)
+        self._check_subnet(place, now)
+        given_up = self._evict_for(place, open_now, now)
         if given_up is not None:
-            self.left(given_up)
+            self.closed(given_up)
         if place.subnet is not None:
             self._dials_of_address.consume(place.address, now)
             self._dials.consume(place.subnet, now)
-        self._shaking[name] = place
-        self._shaking_of[place.address] += 1
+        self._handshaking[name] = place
+        self._handshaking_of[place.address] += 1
         self._known_here += place.known
         if place.subnet is not None:
             self._of_subnet[place.subnet] += 1
         return given_up
 
-    def shook_hands(self, name: object) -> None:
+    def handshake_done(self, name: object) -> None:
         """A connection's handshake is done."""
-        place = self._shaking.pop(name, None)
+        place = self._handshaking.pop(name, None)
         if place is not None:
-            _less(self._shaking_of, place.address)
+            _decrement(self._handshaking_of, place.address)
             self._open[name] = place
 
-    def left(self, name: object) -> None:
+    def closed(self, name: object) -> None:
         """A connection ended, or was given up. Telling it twice is telling it once."""
-        if (place := self._shaking.pop(name, None)) is not None:
-            _less(self._shaking_of, place.address)
+        if (place := self._handshaking.pop(name, None)) is not None:
+            _decrement(self._handshaking_of, place.address)
         elif (place := self._open.pop(name, None)) is None:
             return
         self._known_here -= place.known
         if place.subnet is not None:
-            _less(self._of_subnet, place.subnet)
+            _decrement(self._of_subnet, place.subnet)
 
-    def _place(self, ip: str, now: float) -> _Connection:
+    def _classify(self, ip: str, now: float) -> _Connection:
         subnet = self._limits.subnet_of(ip)
         return _Connection(client_key(ip), subnet, (subnet or ip) in self._known, now)
 
-    def _look_at_neighbours(self, place: _Connection, now: float) -> None:
+    def _check_subnet(self, place: _Connection, now: float) -> None:
         """Rule 2. Raises `ConnectionRefused`."""
         address, subnet, most = place.address, place.subnet, self._limits.per_subnet
         if subnet is None:
@@ -111,41 +111,43 @@ class ConnectionAdmission:
             raise ConnectionRefused("address", f"{address} connects too often")
         if self._dials.delay(subnet, now) > 0:
             raise ConnectionRefused("subnet", f"{subnet} connects too often")
-        if self._shaking_of[address] >= max(1, most // 2):
-            raise ConnectionRefused("address", f"{address} has {self._shaking_of[address]} handshakes under way")
+        if self._handshaking_of[address] >= max(1, most // 2):
+            raise ConnectionRefused("address", f"{address} has {self._handshaking_of[address]} handshakes under way")
         if self._of_subnet[subnet] >= most:
             raise ConnectionRefused(
                 "subnet", f"{subnet} has {most} connections already, the most that one subnet may have"
             )
 
-    def _given_up_for(self, place: _Connection, open_now: int, now: float) -> object | None:
+    def _evict_for(self, place: _Connection, open_now: int, now: float) -> object | None:
         """Rules 1, 3 and 4. Raises `ConnectionRefused`."""
         most = self._limits.connections
-        if open_now + len(self._shaking) + self._kept_from(place) >= most:
-            oldest = self._longest(now - SILENCE)
+        if open_now + len(self._handshaking) + self._reserved_from(place) >= most:
+            oldest = self._oldest_handshake(now - HANDSHAKE_GRACE)
             if oldest is None:
                 raise ConnectionRefused(
                     "connections", f"{most} are open, the most that this peer takes (setting connections)"
                 )
             return oldest
-        return self._longest(now) if len(self._shaking) >= max(SHAKING, most // 4) else None
+        return self._oldest_handshake(now) if len(self._handshaking) >= max(HANDSHAKES_MIN, most // 4) else None
 
-    def _kept_from(self, place: _Connection) -> int:
+    def _reserved_from(self, place: _Connection) -> int:
         """Rule 4: places that this one may not take."""
         if place.known:
             return 0
         return max(0, min(self._limits.connections // 4, len(self._known)) - self._known_here)
 
-    def _longest(self, until: float) -> object | None:
+    def _oldest_handshake(self, until: float) -> object | None:
         """The one to give up, which began its handshake at `until` or before."""
-        if not self._shaking:
+        if not self._handshaking:
             return None
-        crowded = max(self._shaking_of.values())
-        oldest = next(name for name, place in self._shaking.items() if self._shaking_of[place.address] == crowded)
-        return oldest if self._shaking[oldest].since <= until else None
+        crowded = max(self._handshaking_of.values())
+        oldest = next(
+            name for name, place in self._handshaking.items() if self._handshaking_of[place.address] == crowded
+        )
+        return oldest if self._handshaking[oldest].since <= until else None
 
 
-def _less(counter: Counter[str], name: str) -> None:
+def _decrement(counter: Counter[str], name: str) -> None:
     counter[name] -= 1
     if not counter[name]:
         del counter[name]

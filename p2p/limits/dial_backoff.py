@@ -55,11 +55,11 @@ class DialBackoff:
         self._pauses: dict[str, _Pause] = {}
         self._reached: dict[str, None] = {}
 
-    def take(self, address: str, now: float, connected: Collection[str] = ()) -> None:
+    def admit(self, address: str, now: float, connected: Collection[str] = ()) -> None:
         """Count a dial. `connected`: peer ids. Raises `DialLimited`, and counts nothing then."""
         wait = self._all.delay(1, now)
         if address not in self._reached:
-            host, subnet = _place(address, connected)
+            host, subnet = _backoff_key(address, connected)
             pause = self._pauses.get(host)
             wait = max(wait, pause.until - now if pause is not None else 0.0)
             wait = max(wait, self._subnets.delay(subnet, now) if subnet is not None else 0.0)
@@ -70,7 +70,7 @@ class DialBackoff:
     def failed(self, address: str, now: float, connected: Collection[str] = ()) -> None:
         """Nobody answered there, or somebody else."""
         self._reached.pop(address, None)
-        host, subnet = _place(address, connected)
+        host, subnet = _backoff_key(address, connected)
         before = self._pauses.pop(host, None)
         # Who was left alone, and alone for as long again, starts anew.
         again = before is not None and now < before.until + before.term
@@ -83,14 +83,14 @@ class DialBackoff:
 
     def reached(self, address: str, connected: Collection[str] = ()) -> None:
         """The expected peer answered there."""
-        self._pauses.pop(_place(address, connected)[0], None)
+        self._pauses.pop(_backoff_key(address, connected)[0], None)
         self._reached.pop(address, None)
         self._reached[address] = None
         if len(self._reached) > KEPT:
             del self._reached[next(iter(self._reached))]
 
 
-def _place(address: str, connected: Collection[str]) -> tuple[str, str | None]:
+def _backoff_key(address: str, connected: Collection[str]) -> tuple[str, str | None]:
     """What is left alone after a failure, and the subnet that it costs (rule 5)."""
     parsed = address_of(address)
     if parsed.relay is not None and parsed.relay in connected:

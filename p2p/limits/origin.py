@@ -29,7 +29,7 @@ class Origin(NamedTuple):
     party: str
 
 
-NOWHERE = Origin("", "")
+LOCAL = Origin("", "")
 """Of what this process asks of itself."""
 
 
@@ -46,17 +46,17 @@ class Origins:
         """Return the origin of a peer; of one that was never here, its key."""
         return self._known.get(peer) or Origin(peer, peer)
 
-    def came(self, peer: str, connection: object, ip: str | None, relay: str) -> None:
+    def connected(self, peer: str, connection: object, ip: str | None, relay: str) -> None:
         """Note a connection with a peer. `ip`: of a direct one. `relay`: the relay's peer id, where `ip` is None."""
         self._open.setdefault(peer, {})[connection] = ip, relay
-        self._look(peer)
+        self._update(peer)
 
-    def went(self, peer: str, connection: object) -> None:
+    def disconnected(self, peer: str, connection: object) -> None:
         """Note that a connection ended."""
         left = self._open.get(peer, {})
         left.pop(connection, None)
         if left:
-            self._look(peer)
+            self._update(peer)
             return
         self._open.pop(peer, None)
         if peer in self._known:
@@ -68,7 +68,7 @@ class Origins:
             else:
                 del self._known[oldest]
 
-    def _look(self, peer: str) -> None:
+    def _update(self, peer: str) -> None:
         ip, relay = min(self._open[peer].values(), key=lambda one: one[0] is None)
         if ip is not None:
             self._known[peer] = Origin(peer, self._subnet_of(ip) or peer)

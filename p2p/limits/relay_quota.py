@@ -59,7 +59,7 @@ class RelayTable:
 
     def __init__(self, limits: RelayLimits) -> None:
         self.limits = limits
-        self.pace = bandwidth(limits.rate)
+        self.bucket = bandwidth(limits.rate)
         self._reservations: dict[str, tuple[float, str | None]] = {}
         self._circuits: Counter[tuple[str, str]] = Counter()
 
@@ -128,8 +128,8 @@ class Circuit:
         self._left -= size
         if self._left < 0 or now >= self.deadline:
             return None
-        wait = self._table.pace.delay(0, now)
-        self._table.pace.consume(size, now)
+        wait = self._table.bucket.delay(0, now)
+        self._table.bucket.consume(size, now)
         return wait
 
     def close(self) -> None:

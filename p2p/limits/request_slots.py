@@ -63,10 +63,10 @@ class RequestSlots:
     def at_work(self, method: str, origin: Origin) -> Iterator[None]:
         """Hold a slot for a request. Raises `Busy`."""
         kind = CLASS_OF.get(method, OTHER)
-        who, most = (origin.connection, 1) if kind == WAITING else (origin.party, PER_PARTY)
-        if self._in_use_by[kind, who] >= most or self._in_use[kind] >= CLASSES[kind]:
+        holder, most = (origin.connection, 1) if kind == WAITING else (origin.party, PER_PARTY)
+        if self._in_use_by[kind, holder] >= most or self._in_use[kind] >= CLASSES[kind]:
             raise Busy(f"too many requests for {method} at work")
-        with _counted(self._in_use, kind), _counted(self._in_use_by, (kind, who)):
+        with _counted(self._in_use, kind), _counted(self._in_use_by, (kind, holder)):
             yield
 
 

@@ -25,7 +25,7 @@ class MemoryAddresses:
         """To a place where nobody has been."""
         self._of[peer] = self._next()
 
-    def leads(self, address: str) -> bool:
+    def is_current(self, address: str) -> bool:
         """Whether the peer that an address names is where it says."""
         return address_of(address).kind == "memory" or address == self.address(peer_of(address))
 

@@ -55,7 +55,7 @@ class MemoryNetwork:
         self._busy: dict[tuple[str, str | None], float] = {}
         self._groups: dict[str, int] = {}
         self._frozen: set[str] = set()
-        self.places = MemoryAddresses()
+        self.addresses = MemoryAddresses()
         self.origins: dict[str, Origin] = {}
         """Where peers come from, where that is not their own party."""
         self.kept: dict[str, frozenset[str]] = {}
@@ -70,8 +70,8 @@ class MemoryNetwork:
 
     def move(self, peer: str) -> None:
         """Take a peer to another place, as a laptop is: its connections end, and nobody is where it was."""
-        self.places.move(peer)
-        self.transports[peer].hang_up()
+        self.addresses.move(peer)
+        self.transports[peer].disconnect_all()
 
     def set_link(self, a: str, b: str, link: Link) -> None:
         """Both directions between two peers."""
@@ -108,16 +108,16 @@ class MemoryNetwork:
         """The link from `a` to `b`."""
         return self._links.get((a, b), self._default)
 
-    def passes(self, a: str, b: str) -> bool:
+    def delivers(self, a: str, b: str) -> bool:
         """Whether bytes move from `a` to `b` now."""
-        return not self.apart(a, b) and b not in self._frozen
+        return not self.is_cut_off(a, b) and b not in self._frozen
 
-    def apart(self, a: str, b: str) -> bool:
+    def is_cut_off(self, a: str, b: str) -> bool:
         """Whether `a` cannot even connect to `b`: a partition lies between, or `a` itself is frozen."""
         cut = a in self._groups and b in self._groups and self._groups[a] != self._groups[b]
         return cut or a in self._frozen
 
-    def lost(self, a: str, b: str) -> bool:
+    def is_lost(self, a: str, b: str) -> bool:
         """Whether this attempt fails by chance."""
         return self.random.random() < self.link(a, b).loss
 
@@ -169,7 +169,7 @@ class MemoryTransport:
 
     def addresses(self) -> list[str]:
         """See `Transport`."""
-        return [self._network.places.address(self._peer_id)]
+        return [self._network.addresses.address(self._peer_id)]
 
     def peers(self) -> list[str]:
         """See `Transport`."""
@@ -181,7 +181,7 @@ class MemoryTransport:
             peer = peer_of(address)
             if peer in self._connected:
                 return peer
-            other = await self._reach(peer) if self._network.places.leads(address) else None
+            other = await self._reach(peer) if self._network.addresses.is_current(address) else None
             if other is not None and other is not self:
                 self._connected[peer] = other._connected[self._peer_id] = None
                 return peer
@@ -239,7 +239,7 @@ class MemoryTransport:
         self._published += 1
         message = (self._peer_id, self._published)
         self._seen.add(message)
-        self._spread(topic, message, data, came_from=None)
+        self._forward(topic, message, data, came_from=None)
 
     def subscribe(self, topic: str, handler: GossipHandler) -> None:
         """See `Transport`."""
@@ -257,11 +257,11 @@ class MemoryTransport:
     def die(self) -> None:
         """Reset everything, as the operating system does for a process that was killed."""
         self._alive = False
-        self.hang_up()
+        self.disconnect_all()
         if self._tasks is not None:
             self._tasks.cancel_scope.cancel()
 
-    def hang_up(self) -> None:
+    def disconnect_all(self) -> None:
         """End every connection."""
         for stream in list(self._streams):
             stream.abort()
@@ -278,9 +278,9 @@ class MemoryTransport:
     async def _reach(self, peer: str) -> "MemoryTransport | None":
         """The other side, a round trip later; None where nobody listens or the attempt is lost."""
         network = self._network
-        if not self._alive or network.lost(self._peer_id, peer):
+        if not self._alive or network.is_lost(self._peer_id, peer):
             return None
-        if network.apart(self._peer_id, peer):
+        if network.is_cut_off(self._peer_id, peer):
             await anyio.sleep(network.patience)
             return None
         await anyio.sleep(2 * network.link(self._peer_id, peer).delay)
@@ -291,21 +291,21 @@ class MemoryTransport:
         await guarded(handler)(stream)
         await guarded(stream.linger)()
 
-    def _spread(self, topic: str, message: tuple[str, int], data: bytes, came_from: str | None) -> None:
+    def _forward(self, topic: str, message: tuple[str, int], data: bytes, came_from: str | None) -> None:
         for peer in list(self._connected):
             other = self._network.transports.get(peer)
             if peer == came_from or other is None or other._tasks is None:
                 continue
-            if self._network.passes(self._peer_id, peer) and not self._network.lost(self._peer_id, peer):
-                other._tasks.start_soon(other._hear, topic, message, data, self._peer_id)
+            if self._network.delivers(self._peer_id, peer) and not self._network.is_lost(self._peer_id, peer):
+                other._tasks.start_soon(other._on_gossip, topic, message, data, self._peer_id)
 
-    async def _hear(self, topic: str, message: tuple[str, int], data: bytes, sender: str) -> None:
+    async def _on_gossip(self, topic: str, message: tuple[str, int], data: bytes, sender: str) -> None:
         await anyio.sleep(self._network.link(sender, self._peer_id).delay)
         if message in self._seen or topic not in self._topics:
             return
         self._seen.add(message)
         if await guarded(self._topics[topic])(sender, data):
-            self._spread(topic, message, data, came_from=sender)
+            self._forward(topic, message, data, came_from=sender)
 
 
 class _MemoryStream:
@@ -371,7 +371,7 @@ class _MemoryStream:
 
     def _until_next(self) -> float | None:
         """Seconds until the next frame is there; None when nothing is coming, so far as one can see."""
-        if not self._inbox or not self._network.passes(self.peer, self._owner.peer_id):
+        if not self._inbox or not self._network.delivers(self.peer, self._owner.peer_id):
             return None
         return self._inbox[0][0] - anyio.current_time()
 

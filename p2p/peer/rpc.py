@@ -30,11 +30,11 @@ from p2p.transport import Stream
 PROTOCOL = "/echo2/rpc/1"
 ANSWER_LIMIT = 64 << 20
 """Bytes of the largest answer that is read."""
-BEAT = 4.0
+HEARTBEAT = 4.0
 """Seconds between two signs of life while a handler works."""
-NAME, GRACE = 30.0, 30.0
+NAME_TIMEOUT, TRANSFER_GRACE = 30.0, 30.0
 """Longer than the watchdog of a stream waits for a peer that is frozen or cut off."""
-SLOWEST = 4096.0
+TRANSFER_RATE = 4096.0
 """Bytes a second."""
 
 _OK, _TOO_LONG, _UNKNOWN, _BUSY = b"\x00", b"\x01", b"\x02", b"\x03"
@@ -48,8 +48,8 @@ class Server:
     _origin: Callable[[str], Origin]
     _tables: Sequence[Handlers]
     _slots: RequestSlots = field(default_factory=RequestSlots)
-    _turns: TokenBuckets = field(default_factory=lambda: TokenBuckets(ASKS_RATE, ASKS_BURST))
-    _turns_of_parties: TokenBuckets = field(default_factory=lambda: TokenBuckets(PARTY * ASKS_RATE, PARTY * ASKS_BURST))
+    _rate_of_connection: TokenBuckets = field(default_factory=lambda: TokenBuckets(ASKS_RATE, ASKS_BURST))
+    _rate_of_party: TokenBuckets = field(default_factory=lambda: TokenBuckets(PARTY * ASKS_RATE, PARTY * ASKS_BURST))
 
     async def answer(self, stream: Stream) -> None:
         """Serve one stream."""
@@ -57,14 +57,17 @@ class Server:
         try:
             with self._slots.stream(origin):
                 now = anyio.current_time()
-                waits = self._turns.consume(origin.connection, now), self._turns_of_parties.consume(origin.party, now)
+                waits = (
+                    self._rate_of_connection.consume(origin.connection, now),
+                    self._rate_of_party.consume(origin.party, now),
+                )
                 await anyio.sleep(max(waits))
                 await self._answer(stream, origin)
         except Busy as busy:
             await _refuse(stream, _BUSY, str(busy))
 
     async def _answer(self, stream: Stream, origin: Origin) -> None:
-        with _within(NAME, "a method's name"):
+        with _within(NAME_TIMEOUT, "a method's name"):
             method = (await stream.receive(METHOD_LIMIT) or b"").decode(errors="replace")
         table = next((table for table in self._tables if method in table.methods), None)
         if table is None:
@@ -73,15 +76,15 @@ class Server:
         limit = table.methods[method].limit
         with self._slots.at_work(method, origin):
             try:
-                with _within(GRACE + limit / SLOWEST, "a request"):
+                with _within(TRANSFER_GRACE + limit / TRANSFER_RATE, "a request"):
                     request = await stream.receive(limit)
             except TooLong:
                 await _refuse(stream, _TOO_LONG, f"a request may have {limit} bytes")
                 return
             if request is None:
                 raise Malformed(f"{stream.peer} sent no request")
-            answer = _OK + await _beating(stream, table.answer(method, stream.peer, request))
-            with _within(GRACE + len(answer) / SLOWEST, "an answer"):
+            answer = _OK + await _with_heartbeats(stream, table.answer(method, stream.peer, request))
+            with _within(TRANSFER_GRACE + len(answer) / TRANSFER_RATE, "an answer"):
                 await stream.send(answer)
                 await stream.finish()
 
@@ -142,12 +145,12 @@ async def _refuse(stream: Stream, status: bytes, sentence: str) -> None:
     await stream.finish()
 
 
-async def _beating(stream: Stream, answering: Awaitable[bytes]) -> bytes:
+async def _with_heartbeats(stream: Stream, answering: Awaitable[bytes]) -> bytes:
     """Wait for the answer, with signs of life for the asker. An asker that went away cancels it."""
 
     async def beat() -> None:
         while True:
-            await anyio.sleep(BEAT)
+            await anyio.sleep(HEARTBEAT)
             with anyio.CancelScope(shield=True):  # a write is never cancelled
                 await stream.send(b"")
 

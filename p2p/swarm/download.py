@@ -19,13 +19,13 @@ from p2p.swarm.chunk_writer import ChunkWriter
 from p2p.swarm.payload_file import PartialPayload
 from p2p.swarm.picker import ChunkPicker, PeerRequest
 from p2p.swarm.transfer_log import TransferLog
-from p2p.swarm.upload import BEAT, SharedPayload
+from p2p.swarm.upload import HEARTBEAT, SharedPayload
 from p2p.transport import Stream, Transport
 from runtime.backoff import Backoff
 
 log = logging.getLogger("p2p")
 
-LOOK = 0.25
+POLL_INTERVAL = 0.25
 """Seconds between two looks at who is connected."""
 RETRY = Backoff(0.5, 15.0)
 """Seconds before a peer whose stream failed is tried again; doubles each time."""
@@ -54,22 +54,22 @@ class Download:
         self._bans = bans
         self._received = received
         self._transfers = transfers
-        self._pace = pace
+        self._bucket = pace
         self._parents = tuple(parents)
         size = self._payload.manifest.chunk_size
         self._picker = ChunkPicker(self._payload.chunks, size, seed=seed, have=self._payload.have, fallback=fallback)
-        self._writer = ChunkWriter(self._payload, shared.add)
+        self._writer = ChunkWriter(self._payload, shared.announce)
         self._writers: dict[str, _Writer] = {}
         self._failures: Counter[str] = Counter()
-        self._busy: set[str] = set()
-        self._looking = anyio.Event()
+        self._in_session: set[str] = set()
+        self._recheck = anyio.Event()
 
     def follow(self, parents: Sequence[str]) -> None:
         """The plan: the parent of each stripe; none: there is no plan."""
         self._parents = tuple(parents)
         self._picker.follow(parents, anyio.current_time())
         self._pump()
-        self._looking.set()
+        self._recheck.set()
 
     async def run(self, protocol: str) -> None:
         """Fetch what is missing; raises only `LocalNetworkFault`, else tries until cancelled."""
@@ -79,18 +79,18 @@ class Download:
                 tasks.start_soon(self._watch)
                 tasks.start_soon(self._writer.run)
                 while not self._picker.complete:
-                    self._looking, now = anyio.Event(), anyio.current_time()
+                    self._recheck, now = anyio.Event(), anyio.current_time()
                     for peer in self._transport.peers():
-                        if peer not in self._busy and self._wants(peer) and not self._bans.banned(peer, now):
-                            self._busy.add(peer)
-                            self._picker.joined(peer, now)
+                        if peer not in self._in_session and self._is_useful(peer) and not self._bans.banned(peer, now):
+                            self._in_session.add(peer)
+                            self._picker.stream_opened(peer, now)
                             tasks.start_soon(self._session, peer, protocol)
-                    with anyio.move_on_after(LOOK):
-                        await self._looking.wait()
-                await self._writer.empty()
+                    with anyio.move_on_after(POLL_INTERVAL):
+                        await self._recheck.wait()
+                await self._writer.drain()
                 tasks.cancel_scope.cancel()
 
-    def _wants(self, peer: str) -> bool:
+    def _is_useful(self, peer: str) -> bool:
         """Whether a stream to this peer is worth opening."""
         return not self._parents or peer in self._parents or self._picker.needs_more_peers
 
@@ -98,7 +98,7 @@ class Download:
         try:
             stream = await self._transport.open(peer, protocol)
             try:
-                await self._trade(peer, stream)
+                await self._exchange_chunks(peer, stream)
             finally:
                 with anyio.CancelScope(shield=True):
                     await stream.reset()
@@ -110,16 +110,16 @@ class Download:
             await self._transport.drop(peer)
         finally:
             self._writers.pop(peer, None)
-            self._picker.left(peer)
+            self._picker.on_leave(peer)
             self._pump()
         if self._picker.complete:
-            self._looking.set()
+            self._recheck.set()
             return
         self._failures[peer] += 1
         await anyio.sleep(RETRY.delay(self._failures[peer]))
-        self._busy.discard(peer)
+        self._in_session.discard(peer)
 
-    async def _trade(self, peer: str, stream: Stream) -> None:
+    async def _exchange_chunks(self, peer: str, stream: Stream) -> None:
         await stream.send(messages.encode(messages.PayloadRequest(self._payload.manifest.hash)))
         writer = self._writers[peer] = _Writer(stream)
         with one_error():
@@ -129,20 +129,20 @@ class Download:
                     frame = await stream.receive(messages.HOLDER_LIMIT)
                     if frame is None:
                         break
-                    await self._take(peer, messages.decode_from_holder(frame))
+                    await self._handle(peer, messages.decode_from_holder(frame))
                 tasks.cancel_scope.cancel()
 
-    async def _take(self, peer: str, message: messages.FromHolder) -> None:
+    async def _handle(self, peer: str, message: messages.FromHolder) -> None:
         now = anyio.current_time()
         match message:
             case messages.Have(bitmap):
-                self._picker.has(peer, messages.unpack_bitmap(bitmap, self._payload.chunks), now)
+                self._picker.on_have(peer, messages.unpack_bitmap(bitmap, self._payload.chunks), now)
             case messages.HaveMore(()):
-                self._picker.waits(peer)
+                self._picker.on_no_chunks(peer)
             case messages.HaveMore(indices):
                 if any(index >= self._payload.chunks for index in indices):
                     raise Malformed("a chunk beyond the payload's end")
-                self._picker.has(peer, sum(1 << index for index in set(indices)), now)
+                self._picker.on_have(peer, sum(1 << index for index in set(indices)), now)
             case messages.NotAvailable(index):
                 self._picker.chunk_lost(peer, index)
             case messages.Chunk(index, proof, data):
@@ -163,34 +163,36 @@ class Download:
         self._received[peer] += len(data)
         self._transfers.received(peer, len(data), now)
         self._failures[peer] = 0
-        self._picker.arrived(peer, index, now)
+        self._picker.on_chunk(peer, index, now)
         await self._writer.put(index, data, proof)
 
     def _pump(self) -> None:
         """Hand out what is to be asked now, as far as the owner's limit lets it come."""
         size, now, needy = self._payload.manifest.chunk_size, anyio.current_time(), self._picker.needs_more_peers
-        if self._pace.rate is None:
-            asks = self._picker.next(now)
+        if self._bucket.rate is None:
+            asks = self._picker.next_requests(now)
         else:
             asks = []
-            while self._pace.delay(0, now) <= 0 and (one := self._picker.next(now, 1)):
-                self._pace.consume(size, now)
+            while self._bucket.delay(0, now) <= 0 and (one := self._picker.next_requests(now, 1)):
+                self._bucket.consume(size, now)
                 asks += one
-        for peer, indices in _by_peer(self._picker.take_back()).items():  # first: what is taken back may be asked anew
-            self._writers[peer].say(messages.Cancel(tuple(indices)))
+        for peer, indices in _by_peer(
+            self._picker.take_cancellations()
+        ).items():  # first: what is taken back may be asked anew
+            self._writers[peer].put(messages.Cancel(tuple(indices)))
         for peer, indices in _by_peer(asks).items():
             self._transfers.requested(peer, now)
-            self._writers[peer].say(messages.ChunkRequest(tuple(indices)))
+            self._writers[peer].put(messages.ChunkRequest(tuple(indices)))
         if self._picker.needs_more_peers and not needy:
-            self._looking.set()
+            self._recheck.set()
 
     async def _watch(self) -> None:
         """Some answers change with time alone: a peer stalls, the limit allows more."""
         while True:
             now = anyio.current_time()
             deadline = self._picker.deadline()
-            wait = LOOK if deadline is None else min(max(deadline - now, 0.05), LOOK)
-            if (limit := self._pace.delay(0, now)) > 0:
+            wait = POLL_INTERVAL if deadline is None else min(max(deadline - now, 0.05), POLL_INTERVAL)
+            if (limit := self._bucket.delay(0, now)) > 0:
                 wait = min(wait, limit)
             await anyio.sleep(wait)
             self._pump()
@@ -208,18 +210,18 @@ class _Writer:
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
-        self._words: list[messages.FromDownloader] = []
+        self._queue: list[messages.FromDownloader] = []
         self._wake = anyio.Event()
 
-    def say(self, word: messages.FromDownloader) -> None:
-        self._words.append(word)
+    def put(self, message: messages.FromDownloader) -> None:
+        self._queue.append(message)
         self._wake.set()
 
     async def run(self) -> None:
         while True:
-            with anyio.move_on_after(BEAT):
+            with anyio.move_on_after(HEARTBEAT):
                 await self._wake.wait()
-            words, self._words, self._wake = self._words or [messages.ChunkRequest()], [], anyio.Event()
+            batch, self._queue, self._wake = self._queue or [messages.ChunkRequest()], [], anyio.Event()
             with anyio.CancelScope(shield=True):  # a write is never cancelled; the stream's watchdog bounds it
-                for word in words:
-                    await self._stream.send(messages.encode(word))
+                for message in batch:
+                    await self._stream.send(messages.encode(message))

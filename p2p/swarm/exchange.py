@@ -26,7 +26,7 @@ from p2p.limits.bandwidth import FairQueue, bandwidth
 from p2p.limits.bans import Bans
 from p2p.network import FetchReport, Manifest, Traffic
 from p2p.swarm.download import Download
-from p2p.swarm.open_files import patiently
+from p2p.swarm.open_files import retry_while_exhausted
 from p2p.swarm.payload_file import PartialPayload, PayloadFile
 from p2p.swarm.transfer_log import TransferLog
 from p2p.swarm.upload import SharedPayload, UplinkSlot, Upload
@@ -37,7 +37,7 @@ log = logging.getLogger("p2p")
 PROTOCOL = "/echo2/chunks/1"
 STREAMS_PER_PEER = 16
 """Chunk streams that one peer may hold open to us."""
-FEEDS_KEPT = 64
+TRANSFER_LOGS_MAX = 64
 """Payloads begun and not finished of which is remembered who sent what."""
 
 
@@ -65,10 +65,10 @@ class ChunkExchange:
     async def share(self, manifest: Manifest, path: Path) -> None:
         """See `PayloadExchange.share`."""
         shared = self._shared.get(manifest.hash)
-        if shared is None or not await anyio.to_thread.run_sync(shared.payload.stands, path):
-            payload = await patiently(PayloadFile.open, manifest, path)
+        if shared is None or not await anyio.to_thread.run_sync(shared.payload.is_current, path):
+            payload = await retry_while_exhausted(PayloadFile.open, manifest, path)
             await self.unshare(manifest.hash)
-            self._hold(SharedPayload(payload))
+            self._register(SharedPayload(payload))
 
     async def unshare(self, payload_hash: bytes) -> None:
         """See `PayloadExchange.unshare`."""
@@ -91,24 +91,17 @@ class ChunkExchange:
                 return FetchReport()
             except LocalNetworkFault as fault:
                 log.warning("%s is fetched again: %s", path, fault)
-        payload = await patiently(PartialPayload, manifest, path)
+        payload = await retry_while_exhausted(PartialPayload, manifest, path)
         shared = SharedPayload(payload)
-        self._hold(shared)
-        transfers = self._recorded(manifest.hash)
-        download = Download(
-            self._transport, shared, self._seed, fallback, self._bans, self._received, transfers, self._downlink,
-            self._parents,
-        )  # fmt: skip
-        self._downloads[download] = None
+        self._register(shared)
+        transfers = self._transfer_log(manifest.hash)
         try:
-            await download.run(PROTOCOL)
-            await patiently(payload.finish)
+            await self._download(shared, fallback, transfers)
+            await retry_while_exhausted(payload.finish)
         except BaseException:
             self._shared.pop(manifest.hash, None)
             shared.withdraw()
             raise
-        finally:
-            del self._downloads[download]
         self._transfers.pop(manifest.hash, None)
         return transfers.report(anyio.current_time())
 
@@ -152,15 +145,33 @@ class ChunkExchange:
             shared.withdraw()
         self._shared.clear()
 
-    def _hold(self, shared: SharedPayload) -> None:
+    async def _download(self, shared: SharedPayload, fallback: str | None, transfers: TransferLog) -> None:
+        download = Download(
+            self._transport,
+            shared,
+            self._seed,
+            fallback,
+            self._bans,
+            self._received,
+            transfers,
+            self._downlink,
+            self._parents,
+        )
+        self._downloads[download] = None
+        try:
+            await download.run(PROTOCOL)
+        finally:
+            del self._downloads[download]
+
+    def _register(self, shared: SharedPayload) -> None:
         self._shared[shared.payload.manifest.hash] = shared
         self._arrivals.set()
         self._arrivals = anyio.Event()
 
-    def _recorded(self, payload_hash: bytes) -> TransferLog:
+    def _transfer_log(self, payload_hash: bytes) -> TransferLog:
         """The record of this payload's fetch, which outlives a call that was cancelled: the next one resumes."""
         transfers = self._transfers.setdefault(payload_hash, TransferLog(anyio.current_time()))
-        for forgotten in list(self._transfers)[:-FEEDS_KEPT]:
+        for forgotten in list(self._transfers)[:-TRANSFER_LOGS_MAX]:
             del self._transfers[forgotten]
         return transfers
 

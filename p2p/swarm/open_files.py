@@ -31,7 +31,7 @@ from runtime.descriptors import SHORTAGES, is_shortage
 
 MOST: Final = 48
 """With some 40 files, pipes and listeners of a daemon it stays below 100 descriptors beside its connections."""
-AGAIN: Final = 1.0
+RETRY_INTERVAL: Final = 1.0
 """Seconds until a file is tried again for which there was no descriptor."""
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ class OpenPayload:
     descriptor: int
     tree: merkle.Tree
     readers: int = 0
-    doomed: bool = False
+    closing: bool = False
 
 
 class OpenPayloads:
@@ -65,35 +65,35 @@ class OpenPayloads:
 
     def open(self, manifest: Manifest, path: Path) -> None:
         """Open a file anew and check it (rule 2). Raises `LocalNetworkFault`, `Exhausted`."""
-        self.adopt((manifest.hash, path), self._opened(manifest, path))
+        self.adopt((manifest.hash, path), self._open_checked(manifest, path))
 
     @contextmanager
     def reading(self, manifest: Manifest, path: Path, *, block: bool) -> Iterator[OpenPayload]:
         """Keep a file open while it is read. Raises `LocalNetworkFault`, `Exhausted`; unless `block`, `BlockingIOError`
         for a file that is not open."""
-        opened = self._taken(key := (manifest.hash, path))
+        opened = self._acquire(key := (manifest.hash, path))
         if opened is None and not block:
             raise BlockingIOError("not open")
         if opened is None:
             with self._opening[hash(key) % len(self._opening)]:
-                opened = self._taken(key)
+                opened = self._acquire(key)
                 if opened is None:
-                    opened = self._opened(manifest, path)
+                    opened = self._open_checked(manifest, path)
                     opened.readers = 1
                     self.adopt(key, opened)
         try:
             yield opened
         finally:
-            self._left(opened)
+            self._release(opened)
 
     def adopt(self, key: Key, opened: OpenPayload) -> None:
         """Keep a file that was opened and checked elsewhere."""
         with self._lock:
             if (older := self._open.pop(key, None)) is not None:
-                _doom(older)
+                _close_when_idle(older)
             self._open[key] = opened
             while len(self._open) > self._most:
-                _doom(self._open.popitem(last=False)[1])
+                _close_when_idle(self._open.popitem(last=False)[1])
 
     def moved(self, key: Key, path: Path) -> bool:
         """Follow a rename of an open file; False where `path` is not that very file."""
@@ -106,7 +106,7 @@ class OpenPayloads:
                 return False
             del self._open[key]
             if (older := self._open.pop((key[0], path), None)) is not None and older is not opened:
-                _doom(older)
+                _close_when_idle(older)
             self._open[key[0], path] = opened
             return True
 
@@ -114,9 +114,9 @@ class OpenPayloads:
         """Close a file, if it is open, once nobody reads it."""
         with self._lock:
             if (opened := self._open.pop(key, None)) is not None:
-                _doom(opened)
+                _close_when_idle(opened)
 
-    def _taken(self, key: Key) -> OpenPayload | None:
+    def _acquire(self, key: Key) -> OpenPayload | None:
         with self._lock:
             opened = self._open.get(key)
             if opened is not None:
@@ -124,13 +124,13 @@ class OpenPayloads:
                 opened.readers += 1
             return opened
 
-    def _left(self, opened: OpenPayload) -> None:
+    def _release(self, opened: OpenPayload) -> None:
         with self._lock:
             opened.readers -= 1
-            if opened.doomed and not opened.readers:
+            if opened.closing and not opened.readers:
                 os.close(opened.descriptor)
 
-    def _opened(self, manifest: Manifest, path: Path) -> OpenPayload:
+    def _open_checked(self, manifest: Manifest, path: Path) -> OpenPayload:
         with faults(path):
             try:
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -150,21 +150,21 @@ class OpenPayloads:
         with self._lock:
             idle = [key for key, opened in self._open.items() if not opened.readers]
             for key in idle[: (len(idle) + 1) // 2]:
-                _doom(self._open.pop(key))
+                _close_when_idle(self._open.pop(key))
 
 
 FILES: Final = OpenPayloads()
 """Of this process, whichever networks it serves."""
 
 
-async def patiently(function: Callable[[*Ts], T], *args: *Ts) -> T:
+async def retry_while_exhausted(function: Callable[[*Ts], T], *args: *Ts) -> T:
     """Call a function that opens files in a worker thread, again while no descriptor is free."""
     while True:
         try:
             return await anyio.to_thread.run_sync(function, *args)
         except Exhausted as error:
             SHORTAGES.met(str(error))
-            await anyio.sleep(AGAIN)
+            await anyio.sleep(RETRY_INTERVAL)
 
 
 @contextmanager
@@ -178,8 +178,8 @@ def faults(path: Path) -> Iterator[None]:
         raise LocalNetworkFault(f"{path}: {error.strerror}; put the disk right and start again") from error
 
 
-def _doom(opened: OpenPayload) -> None:
-    opened.doomed = True
+def _close_when_idle(opened: OpenPayload) -> None:
+    opened.closing = True
     if not opened.readers:
         os.close(opened.descriptor)
 

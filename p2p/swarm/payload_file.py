@@ -100,7 +100,7 @@ class PayloadFile:
             return None
         return None if proof is None else (data, proof)
 
-    def stands(self, path: Path) -> bool:
+    def is_current(self, path: Path) -> bool:
         """Whether this payload is still the one that is offered from `path`: nothing was lost, and the file is at the
         same path, or is open and was renamed to it."""
         if self._lost:
@@ -140,7 +140,7 @@ class PartialPayload(PayloadFile):
                 self._proofs = os.open(self._notes, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
                 os.ftruncate(self._descriptor, manifest.length)
             except OSError:
-                self._give_back()
+                self._close_descriptors()
                 raise
         self._tree = merkle.Tree(manifest.chunk_root, self.chunks, digest)
         self._record = 1 + 32 * merkle.depth(self.chunks)
@@ -181,30 +181,30 @@ class PartialPayload(PayloadFile):
         with self._lock:
             self._files.adopt((self.manifest.hash, self.path), OpenPayload(self._descriptor, self._tree))
             self._descriptor, self._finished = -1, True
-            self._give_back()
+            self._close_descriptors()
             del self._tree  # rule 4
 
-    def stands(self, path: Path) -> bool:
+    def is_current(self, path: Path) -> bool:
         """See `PayloadFile.stands`. One that is on the way stands wherever it will be."""
-        return super().stands(path) if self._finished else True
+        return super().is_current(path) if self._finished else True
 
     def close(self) -> None:
         """Give the descriptors back; the part stays for another start."""
         with self._lock:  # never under a write: the number may by then be another file's
-            self._give_back()
+            self._close_descriptors()
         super().close()
 
-    def _give_back(self) -> None:
+    def _close_descriptors(self) -> None:
         for descriptor in (self._descriptor, self._proofs):
             if descriptor >= 0:
                 os.close(descriptor)
         self._descriptor = self._proofs = -1
 
     def _reading(self, block: bool) -> AbstractContextManager[OpenPayload]:
-        return super()._reading(block) if self._finished else self._own()
+        return super()._reading(block) if self._finished else self._own_file()
 
     @contextmanager
-    def _own(self) -> Iterator[OpenPayload]:
+    def _own_file(self) -> Iterator[OpenPayload]:
         yield OpenPayload(self._descriptor, self._tree)
 
     def _verify(self, index: int, data: bytes | memoryview, proof: list[bytes]) -> bool:

@@ -1,28 +1,29 @@
-"""Who has which chunk, what to ask of whom, and whom to leave. No I/O: `now` and `seed` are arguments.
+"""Chooses which missing chunk to request from which connected peer. No I/O: `now` and `seed` are arguments.
 
-1. A chunk is asked of one peer at a time. With a plan (p2p/plan/trees.py), chunk i is asked of the parent of stripe i
-   mod K, in order, also before the parent has it: it sends it on when it does. A new plan takes back what former
-   parents have not got themselves; two peers might else wait for each other.
-2. A stripe's chunks are loose while there is no plan, while its parent is not there (`AWAITED` seconds are given to it
-   to come) or stalled; and those not yet asked for while it has lagged behind another stripe by a quarter for `LAGS`
-   seconds. Loose chunks are asked of any peer that has them, rarest first among the peers known; ties by the seed, so
-   that peers that start together ask for different chunks and can then trade.
-3. A peer that is no parent has as many asks open as it answers in `AHEAD` seconds, at most `window`: a chunk that
-   waits behind a slow uplink could have come from elsewhere. `last` (the coordinator) is asked for loose chunks only
-   where no other live peer has them, once every other connected peer has said what it has (or `GRACE` seconds have
-   passed), and no other has told of a new chunk of that stripe for `GRACE` seconds: a stripe that still spreads will
-   come from those, and `last` would send it twice. Its window is small, and grows only while answers come promptly:
-   where many wait in its queue, each must ask for little, or many will have asked for the same chunk before the first
-   of them can pass it on.
-4. A peer that owes chunks which it has, and has sent none for its patience, is stalled: `SLOWER` times the interval in
-   which its chunks came so far, at least `QUIET` seconds; before its first chunk `STALL` seconds and the time of one
-   chunk at `SLOW`; twice as long where a parent owes only what it has not got itself. Once all that is missing has been
-   asked for, `HASTY` times the interval, at least `QUIET_END` seconds, at most `STALL_END` and the time of one chunk at
-   `SLOW_END`: the last chunks may be with the slowest, and to ask for them twice costs little. What a stalled peer owes
-   may be asked elsewhere, `last` included. Its asks stay open, and a chunk that comes makes it live again: who is slow
-   is never banned. What came from elsewhere is taken back.
-5. Two chunks from one peer that fail their proof, and it is dropped for good. One is not enough: a disk may fail.
-6. A peer that comes back after it left is a new peer, except that rule 5 remembers.
+1. A chunk is requested from one peer at a time. With a plan (p2p/plan/trees.py), chunk i is requested from the parent
+   of stripe i mod K, in order. It is requested even before the parent has it: the parent forwards it on arrival. A new
+   plan cancels requests for chunks that former parents lack, since two peers might else wait for each other.
+2. A chunk is loose, so that any peer may be asked for it, in three cases: there is no plan; its stripe's parent is
+   stalled, or was absent for `PARENT_GRACE` seconds; its stripe has lagged behind another one by `LAG_SHARE` for
+   `LAG_SECONDS`, and the chunk was not requested yet. Loose chunks are requested rarest first among the known peers.
+   The seed breaks ties, so that peers that start together request different chunks and can then trade.
+3. A peer that is no parent has at most as many requests open as it answers in `PIPELINE_SECONDS`, and at most
+   `_window`: a chunk queued at a slow uplink could have come from elsewhere. The fallback (the coordinator) is asked
+   last, for loose chunks that no other live peer has. Three conditions apply: each other connected peer has sent its
+   `Have`, or had `GRACE` seconds to do so; no other peer announced a chunk of that stripe within the last `GRACE`
+   seconds; its window has room. A stripe that still spreads will come from peers, and the fallback would send it twice.
+   Its window is small and grows only while answers are prompt: with many downloaders in its queue, each must ask for
+   little, or many request the same chunk before the first of them can forward it.
+4. A peer is stalled when it has sent no chunk for too long, although requests are open. The limit is `STALL_FACTOR`
+   times its mean interval between chunks, at least `STALL_MIN` seconds. Before its first chunk it is `STALL` seconds
+   plus the time of one chunk at `SLOW`; twice as long for a parent that lacks all the chunks requested from it. Once
+   every missing chunk is requested (the endgame), it is `ENDGAME_FACTOR` times the interval, at least `ENDGAME_MIN`
+   seconds, at most `ENDGAME_STALL` plus the time of one chunk at `ENDGAME_SLOW`: the slowest peer may have the last
+   chunks, and requesting them twice costs little. Chunks requested from a stalled peer may be requested elsewhere, from
+   the fallback too. Its own requests stay open, and a chunk from it makes it live again: slowness is never punished.
+   A request is cancelled once its chunk came from another peer.
+5. A peer is dropped for good after `FAILED_PROOFS_MAX` chunks that fail their proof. One is not enough: a disk may fail.
+6. A peer that reconnects starts as a new peer, except that rule 5 remembers it.
 """
 
 import math
@@ -33,30 +34,30 @@ from random import Random
 from p2p.swarm.peer_state import Availability, PeerState, StallTimer, Stripe, bits
 
 GRACE = 0.5
-"""Seconds for a connected peer to say what it has, and for a stripe to bring news, before `last` is asked."""
-AWAITED = 2.0
-"""Seconds for a parent to be connected and to begin with the payload, before its stripe is loose."""
-JUDGED = 0.25
-"""Seconds from one look at stalled peers and lagging stripes to the next."""
-STRIKES = 2
+"""Seconds that a connected peer has to send its `Have`, and a stripe to progress, before the fallback is asked."""
+PARENT_GRACE = 2.0
+"""Seconds that a parent has to connect and to begin with the payload, before its stripe becomes loose."""
+UPDATE_INTERVAL = 0.25
+"""Seconds between two updates of stalled peers and lagging stripes."""
+FAILED_PROOFS_MAX = 2
 WINDOW_BYTES = 2 << 20
 WINDOW_MIN, WINDOW_MAX = 8, 64
-AHEAD = 1.0
-"""Seconds for which the asks open at a peer that is no parent are to last."""
+PIPELINE_SECONDS = 1.0
+"""Seconds that the open requests of a peer are to last, unless it is a parent."""
 STRIPE_BYTES = 1 << 20
 STRIPE_MIN, STRIPE_MAX = 8, 32
-"""Asks open at a stripe's parent: for so many bytes, within these numbers."""
-LAG_MIN, LAG_SHARE, LAGS = 4, 0.25, 2.0
-"""Chunks, share of a stripe, and seconds: buffers on the way let stripes run ahead of each other for a while."""
+"""Requests open at a stripe's parent: for `STRIPE_BYTES` bytes, within these numbers."""
+LAG_MIN, LAG_SHARE, LAG_SECONDS = 4, 0.25, 2.0
+"""Chunks, share of a stripe, and seconds. Buffers on the path let stripes run ahead of each other for a while."""
 _SOON = 1e-3
 FALLBACK_WINDOW_MIN = 2
 QUEUED = 0.05
-"""Seconds by which an answer of `last` may exceed twice its best before its window shrinks."""
+"""Seconds by which an answer of the fallback may exceed twice its best before its window shrinks."""
 
 
 @dataclass(frozen=True)
 class PeerRequest:
-    """Ask `peer` for chunk `index`; or take that ask back."""
+    """A request for chunk `index` of `peer`, or its cancellation."""
 
     peer: str
     index: int
@@ -66,11 +67,12 @@ class ChunkPicker:
     """The state of one download. Sets of chunks are integers: bit i is chunk i."""
 
     def __init__(self, chunks: int, chunk_size: int, *, seed: int, have: int = 0, fallback: str | None = None) -> None:
-        """`chunks`: how many the payload has; `chunk_size`: bytes; `have`: those already here."""
+        """`chunks`: number of chunks in the payload. `chunk_size`: bytes. `have`: the set of chunks already stored.
+        `fallback`: the coordinator's peer id."""
         self.chunks = chunks
         self.missing = ((1 << chunks) - 1) & ~have
         self.needs_more_peers = True
-        """Whether more peers are wanted than the plan's parents: some loose chunk was asked of nobody yet."""
+        """Whether peers beyond the plan's parents are useful: some loose chunk is not requested from any peer yet."""
         self._fallback = fallback
         self._random = Random(seed)
         self._stall_timer = StallTimer(chunk_size)
@@ -78,38 +80,40 @@ class ChunkPicker:
         self._stripe_window = min(max(STRIPE_BYTES // chunk_size, STRIPE_MIN), STRIPE_MAX)
         self._fallback_window = FALLBACK_WINDOW_MIN
         self._fallback_best = math.inf
-        self._fallback_asked: dict[int, float] = {}
-        self._silent: dict[str, float] = {}
-        """Connected peers that have not yet said what they have -> until when to wait for them."""
-        self._awaited: dict[str, float] = {}
-        """Parents that are not there -> until when to wait for them."""
+        self._fallback_requested_at: dict[int, float] = {}
+        self._awaiting_have: dict[str, float] = {}
+        """Connected peers that have not sent their `Have` yet -> until when to wait for it."""
+        self._awaited_parents: dict[str, float] = {}
+        """Parents that are not connected -> until when to wait for them."""
         self._peers: dict[str, PeerState] = {}
         self._strikes: dict[str, int] = {}
         self._stripes: list[Stripe] = []
-        self._shielded = 0
+        self._reserved = 0
         """Missing chunks that are not loose."""
-        self._asked = 0
-        """What live members owe."""
+        self._requested_live = 0
+        """Chunks requested from live peers."""
         self._requested = 0
-        """What stalled members owe, too."""
-        self._judge_at = -math.inf
+        """Chunks requested from any peer, stalled ones included."""
+        self._update_at = -math.inf
         self._may_request = True
-        """Whether there may be something to ask; news of what was asked already change nothing there."""
-        self._taken_back: list[PeerRequest] = []
+        """False while there is surely nothing to request. A `Have` of chunks that are requested already leaves it
+        so."""
+        self._cancellations: list[PeerRequest] = []
         self._availability = Availability()
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is missing."""
+        """Whether every chunk is here."""
         return not self.missing
 
     @property
     def parents(self) -> set[str]:
-        """Those of the plan."""
+        """The parents in the plan."""
         return {stripe.parent for stripe in self._stripes}
 
     def follow(self, parents: Sequence[str], now: float) -> None:
-        """The parent of each stripe; none: there is no plan. What was asked of former parents stays asked."""
+        """Set the plan: the parent of each stripe; an empty one means no plan. Requests for chunks that former parents
+        have stay open."""
         count = len(parents)
         everything, each = (1 << self.chunks) - 1, 0
         for first in range(0, self.chunks, count or 1):
@@ -118,59 +122,61 @@ class ChunkPicker:
             Stripe(each << number & everything, parent, self._stripe_window, now)
             for number, parent in enumerate(parents)
         ]
-        self._awaited = {parent: now + AWAITED for parent in parents if parent not in self._peers}
+        self._awaited_parents = {parent: now + PARENT_GRACE for parent in parents if parent not in self._peers}
         for peer, peer_state in self._peers.items():
             fed = sum(stripe.chunks for stripe in self._stripes if stripe.parent == peer)
             for bit in bits(peer_state.requested & ~peer_state.has & ~fed):
                 self._cancel_request(peer, peer_state, bit)
-        self._judge_at, self._may_request = now, True
+        self._update_at = now
+        self._may_request = True
         self.needs_more_peers = not parents
 
-    def dropped(self, peer: str) -> bool:
-        """Whether rule 5 has struck."""
-        return self._strikes.get(peer, 0) >= STRIKES
+    def is_dropped(self, peer: str) -> bool:
+        """Tell whether `peer` was dropped for failed proofs (rule 5)."""
+        return self._strikes.get(peer, 0) >= FAILED_PROOFS_MAX
 
-    def joined(self, peer: str, now: float) -> None:
-        """A stream to `peer` is being opened; it may yet say what it has."""
+    def stream_opened(self, peer: str, now: float) -> None:
+        """Note that a stream to `peer` is being opened; its `Have` may follow."""
         if peer != self._fallback:
-            self._silent[peer] = now + GRACE
+            self._awaiting_have[peer] = now + GRACE
 
-    def waits(self, peer: str) -> None:
-        """`peer` is there, and has nothing to say (yet)."""
-        self._may_request |= self._silent.pop(peer, None) is not None
+    def on_no_chunks(self, peer: str) -> None:
+        """Note that `peer` is connected, but does not have the payload (yet)."""
+        self._may_request |= self._awaiting_have.pop(peer, None) is not None
 
-    def has(self, peer: str, indices: int, now: float) -> None:
-        """`peer` says that it has these chunks, in addition to what it said before; it may be fetching the others."""
-        self._may_request |= self._silent.pop(peer, None) is not None
-        if self.dropped(peer):
+    def on_have(self, peer: str, indices: int, now: float) -> None:
+        """Note that `peer` has these chunks in addition to those announced before; it may be fetching the others."""
+        self._may_request |= self._awaiting_have.pop(peer, None) is not None
+        if self.is_dropped(peer):
             return
         peer_state = self._peers.get(peer)
         if peer_state is None:
             peer_state = self._peers[peer] = PeerState(progress=now)
-            self._awaited.pop(peer, None)
-            self._judge_at, self._may_request = now, True
+            self._awaited_parents.pop(peer, None)
+            self._update_at = now
+            self._may_request = True
         new = indices & ~peer_state.has
         self._availability.add(new)
         peer_state.has |= new
-        wanted = new & self.missing & ~self._shielded
-        self._may_request |= wanted & ~self._asked != 0
+        wanted = new & self.missing & ~self._reserved
+        self._may_request |= wanted & ~self._requested_live != 0
         if wanted and peer != self._fallback and not peer_state.stalled:
             for stripe in self._stripes:
                 if wanted & stripe.chunks:
-                    stripe.news = now
+                    stripe.last_progress = now
 
-    def left(self, peer: str) -> None:
-        """`peer` is gone; what it owed is asked elsewhere."""
-        self._silent.pop(peer, None)
+    def on_leave(self, peer: str) -> None:
+        """Note that `peer` left; its open requests become free for other peers."""
+        self._awaiting_have.pop(peer, None)
         peer_state = self._peers.pop(peer, None)
         if peer_state is not None:
             self._availability.remove(peer_state.has)
-            self._taken_back = [ask for ask in self._taken_back if ask.peer != peer]
+            self._cancellations = [ask for ask in self._cancellations if ask.peer != peer]
             self._recount()
-            self._judge_at = -math.inf
+            self._update_at = -math.inf
 
     def chunk_lost(self, peer: str, index: int) -> None:
-        """`peer` no longer has a chunk."""
+        """Note that `peer` no longer has a chunk."""
         peer_state = self._peers.get(peer)
         if peer_state is not None:
             self._availability.remove(peer_state.has & 1 << index)
@@ -182,22 +188,22 @@ class ChunkPicker:
             self._recount()
 
     def requested(self, peer: str, index: int) -> bool:
-        """Whether `peer` was asked for this chunk and has not answered."""
+        """Tell whether `peer` was asked for this chunk and has not answered."""
         peer_state = self._peers.get(peer)
         return peer_state is not None and (peer_state.requested >> index & 1 == 1 or index in peer_state.cancelled)
 
-    def arrived(self, peer: str, index: int, now: float) -> None:
-        """A verified chunk came from `peer`."""
+    def on_chunk(self, peer: str, index: int, now: float) -> None:
+        """Note that a verified chunk came from `peer`."""
         bit = 1 << index
         self.missing &= ~bit
-        self._asked &= ~bit
+        self._requested_live &= ~bit
         self._may_request = True
         peer_state = self._peers.get(peer)
         if peer_state is not None:
             gap = now - peer_state.progress
             peer_state.interval = gap if peer_state.interval is None else 0.8 * peer_state.interval + 0.2 * gap
             peer_state.progress = now
-            peer_state.ahead = min(max(int(AHEAD / max(peer_state.interval, _SOON)), 1), self._window)
+            peer_state.pipeline = min(max(int(PIPELINE_SECONDS / max(peer_state.interval, _SOON)), 1), self._window)
             if peer_state.requested & bit:
                 peer_state.requested ^= bit
             else:
@@ -205,111 +211,114 @@ class ChunkPicker:
             if peer_state.stalled:
                 peer_state.stalled = False
                 self._recount()
-                self._judge_at = now
-            if peer == self._fallback and (asked := self._fallback_asked.pop(index, None)) is not None:
+                self._update_at = now
+            if peer == self._fallback and (asked := self._fallback_requested_at.pop(index, None)) is not None:
                 self._adapt_window(now - asked)
         for name, other in self._peers.items():
             if other.requested & bit:
                 self._cancel_request(name, other, bit)
 
     def proof_failed(self, peer: str, index: int) -> bool:
-        """A chunk from `peer` failed its proof. Whether the peer is to be dropped now."""
+        """Note that a chunk from `peer` failed its proof. Return whether the peer must be dropped now (rule 5)."""
         self._strikes[peer] = self._strikes.get(peer, 0) + 1
         self.chunk_lost(peer, index)
-        if self.dropped(peer):
-            self.left(peer)
-        return self.dropped(peer)
+        if self.is_dropped(peer):
+            self.on_leave(peer)
+        return self.is_dropped(peer)
 
-    def next(self, now: float, most: int | None = None) -> list[PeerRequest]:
-        """What to ask now, at most so many. The asks count as made."""
+    def next_requests(self, now: float, most: int | None = None) -> list[PeerRequest]:
+        """Return the requests to send now, at most `most`. They count as sent."""
         if not self.missing:
             return []
-        if now >= self._judge_at:
-            self._judge(now)
+        if now >= self._update_at:
+            self._update_stalls(now)
         room = self.chunks if most is None else most
-        asks: list[PeerRequest] = []
+        requests: list[PeerRequest] = []
         if self._may_request:
-            asks = self._ask_parents(room, now)
-            if self.missing & ~self._asked & ~self._shielded:
-                self._ask_others(asks, room, now)
+            requests = self._request_from_parents(room, now)
+            if self.missing & ~self._requested_live & ~self._reserved:
+                self._request_loose(requests, room, now)
             self._may_request = most is not None
-        self.needs_more_peers = self.missing & ~self._asked & ~self._shielded != 0
-        return asks
+        self.needs_more_peers = self.missing & ~self._requested_live & ~self._reserved != 0
+        return requests
 
-    def take_back(self) -> list[PeerRequest]:
-        """Asks that are to be taken back, each told once."""
-        taken, self._taken_back = self._taken_back, []
+    def take_cancellations(self) -> list[PeerRequest]:
+        """Return the requests to cancel, each once."""
+        taken, self._cancellations = self._cancellations, []
         return taken
 
     def deadline(self) -> float | None:
-        """When time alone will change the answer of `next`: a peer stalls, or a grace is over. None: never."""
-        owing = [m.progress + self._patience(m) for m in self._peers.values() if m.requested and not m.stalled]
-        return min([*owing, *self._silent.values(), *self._awaited.values()], default=None)
+        """Return when time alone changes what `next_requests` returns (a peer stalls, or a grace period ends); None:
+        never."""
+        owing = [m.progress + self._stall_timeout(m) for m in self._peers.values() if m.requested and not m.stalled]
+        return min([*owing, *self._awaiting_have.values(), *self._awaited_parents.values()], default=None)
 
-    def _ask_parents(self, room: int, now: float) -> list[PeerRequest]:
-        """Rule 1: a stripe's window is filled when it is half empty."""
-        asks: list[PeerRequest] = []
+    def _request_from_parents(self, room: int, now: float) -> list[PeerRequest]:
+        """Refill the window of each stripe's parent once it is half empty (rule 1)."""
+        requests: list[PeerRequest] = []
         for stripe in self._stripes:
             peer_state = self._peers.get(stripe.parent)
-            if peer_state is None or peer_state.stalled or room <= len(asks):
+            if peer_state is None or peer_state.stalled or room <= len(requests):
                 continue
             open_ = (peer_state.requested & stripe.chunks).bit_count()
             if 2 * open_ > stripe.window:
                 continue
-            wanted = self.missing & stripe.chunks & ~self._asked
-            for _ in range(min(stripe.window - open_, room - len(asks))):
+            wanted = self.missing & stripe.chunks & ~self._requested_live
+            for _ in range(min(stripe.window - open_, room - len(requests))):
                 if not wanted:
                     break
                 bit = wanted & -wanted
                 wanted ^= bit
-                asks.append(self._request(stripe.parent, peer_state, bit, now))
-        return asks
+                requests.append(self._request(stripe.parent, peer_state, bit, now))
+        return requests
 
-    def _ask_others(self, asks: list[PeerRequest], room: int, now: float) -> None:
-        """Rules 2 and 3, for what is loose."""
-        loose = self.missing & ~self._asked & ~self._shielded
+    def _request_loose(self, requests: list[PeerRequest], room: int, now: float) -> None:
+        """Request the loose chunks, by rules 2 and 3."""
+        loose = self.missing & ~self._requested_live & ~self._reserved
         peers = [
             peer
             for peer, peer_state in self._peers.items()
             if peer_state.has & loose
             and peer != self._fallback
-            and 4 * peer_state.requested.bit_count() <= 3 * peer_state.ahead
+            and 4 * peer_state.requested.bit_count() <= 3 * peer_state.pipeline
         ]
         self._random.shuffle(peers)
-        slow = {stripe.parent: stripe.chunks for stripe in self._stripes if stripe.lags} if peers else {}
-        while peers:  # one ask a peer and round, so that the load spreads over a chunk's holders
+        slow = {stripe.parent: stripe.chunks for stripe in self._stripes if stripe.is_lagging} if peers else {}
+        while peers:  # one request per peer and round, so that the load spreads over a chunk's holders
             for peer in list(peers):
-                ahead = self._peers[peer].ahead
-                if len(asks) >= room or not self._ask(asks, peer, ahead, slow.get(peer, 0), now):
+                ahead = self._peers[peer].pipeline
+                if len(requests) >= room or not self._request_rarest(requests, peer, ahead, slow.get(peer, 0), now):
                     peers.remove(peer)
-        self._silent = {peer: until for peer, until in self._silent.items() if until > now}
+        self._awaiting_have = {peer: until for peer, until in self._awaiting_have.items() if until > now}
         fallback = self._peers.get(self._fallback) if self._fallback is not None else None
         if (
             self._fallback is None
             or fallback is None
-            or self._silent
+            or self._awaiting_have
             or fallback.requested.bit_count() >= self._fallback_window
         ):
             return
-        spreading = sum(stripe.chunks for stripe in self._stripes if now < stripe.news + GRACE)
+        spreading = sum(stripe.chunks for stripe in self._stripes if now < stripe.last_progress + GRACE)
         others = self._others()
-        while len(asks) < room and self._ask(asks, self._fallback, self._fallback_window, others | spreading, now):
-            self._fallback_asked[asks[-1].index] = now
+        while len(requests) < room and self._request_rarest(
+            requests, self._fallback, self._fallback_window, others | spreading, now
+        ):
+            self._fallback_requested_at[requests[-1].index] = now
 
-    def _ask(self, asks: list[PeerRequest], peer: str, window: int, but: int, now: float) -> bool:
+    def _request_rarest(self, requests: list[PeerRequest], peer: str, window: int, excluded: int, now: float) -> bool:
         peer_state = self._peers[peer]
         if peer_state.stalled or peer_state.requested.bit_count() >= window:
             return False
-        bit = self._rarest(peer_state.has & self.missing & ~self._asked & ~self._shielded & ~but)
+        bit = self._rarest(peer_state.has & self.missing & ~self._requested_live & ~self._reserved & ~excluded)
         if bit:
-            asks.append(self._request(peer, peer_state, bit, now))
+            requests.append(self._request(peer, peer_state, bit, now))
         return bit != 0
 
     def _request(self, peer: str, peer_state: PeerState, bit: int, now: float) -> PeerRequest:
         if not peer_state.requested:
             peer_state.progress = now
         peer_state.requested |= bit
-        self._asked |= bit
+        self._requested_live |= bit
         self._requested |= bit
         return PeerRequest(peer, bit.bit_length() - 1)
 
@@ -319,7 +328,7 @@ class ChunkPicker:
         self._fallback_window = min(max(self._fallback_window + step, FALLBACK_WINDOW_MIN), self._window)
 
     def _others(self) -> int:
-        """What live peers other than `fallback` have."""
+        """Return the chunks that live peers other than the fallback have."""
         bits = 0
         for peer, peer_state in self._peers.items():
             if peer != self._fallback and not peer_state.stalled:
@@ -327,7 +336,7 @@ class ChunkPicker:
         return bits
 
     def _rarest(self, candidates: int) -> int:
-        """The bit of one of them; 0 where there is none."""
+        """Return the bit of a rarest candidate; 0 for an empty set."""
         if not candidates:
             return 0
         rarest = self._availability.rarest(candidates)
@@ -335,39 +344,42 @@ class ChunkPicker:
         rest = rarest >> start << start or rarest
         return rest & -rest
 
-    def _judge(self, now: float) -> None:
-        """Rules 2 and 4: who is stalled, what lags, and so what is loose."""
-        self._judge_at = now + JUDGED
+    def _update_stalls(self, now: float) -> None:
+        """Find stalled peers and lagging stripes, and so the loose chunks (rules 2 and 4)."""
+        self._update_at = now + UPDATE_INTERVAL
         for peer_state in self._peers.values():
             if (
                 peer_state.requested
                 and not peer_state.stalled
-                and now - peer_state.progress >= self._patience(peer_state)
+                and now - peer_state.progress >= self._stall_timeout(peer_state)
             ):
                 peer_state.stalled = True
         self._recount()
-        self._awaited = {parent: until for parent, until in self._awaited.items() if until > now}
-        live = [stripe for stripe in self._stripes if self._feeds(stripe.parent)]
+        self._awaited_parents = {parent: until for parent, until in self._awaited_parents.items() if until > now}
+        live = [stripe for stripe in self._stripes if self._is_live(stripe.parent)]
         if live:
             ahead = min((self.missing & stripe.chunks).bit_count() for stripe in live)
             for stripe in live:
-                self._judge_stripe(stripe, ahead, now)
-        self._shielded = 0
+                self._update_lag(stripe, ahead, now)
+        self._reserved = 0
         for stripe in self._stripes:
-            if stripe.parent in self._awaited or (self._feeds(stripe.parent) and not stripe.lags):
-                self._shielded |= stripe.chunks
-                stripe.news = now
+            if stripe.parent in self._awaited_parents or (self._is_live(stripe.parent) and not stripe.is_lagging):
+                self._reserved |= stripe.chunks
+                stripe.last_progress = now
 
-    def _judge_stripe(self, stripe: Stripe, ahead: int, now: float) -> None:
-        """A lagging stripe's parent keeps half of what it was asked for, and half again at the next look."""
+    def _update_lag(self, stripe: Stripe, ahead: int, now: float) -> None:
+        """Update whether a stripe lags. A lagging stripe's parent keeps half of its open requests, and half again at
+        the next update."""
         behind = (self.missing & stripe.chunks).bit_count() - ahead
         if behind <= max(LAG_MIN, LAG_SHARE * stripe.chunks.bit_count()):
-            stripe.behind_since, stripe.lags, stripe.window = None, False, self._stripe_window
+            stripe.behind_since = None
+            stripe.is_lagging = False
+            stripe.window = self._stripe_window
             return
         if stripe.behind_since is None:
             stripe.behind_since = now
-        stripe.lags = now - stripe.behind_since >= LAGS
-        if not stripe.lags:
+        stripe.is_lagging = now - stripe.behind_since >= LAG_SECONDS
+        if not stripe.is_lagging:
             return
         stripe.window = max(stripe.window // 2, 2)
         peer_state = self._peers[stripe.parent]
@@ -376,32 +388,34 @@ class ChunkPicker:
             bit = 1 << requested.bit_length() - 1
             requested ^= bit
             self._cancel_request(stripe.parent, peer_state, bit)
-        self._recount()  # another may have been asked for them too, while the parent had stalled
+        self._recount()  # another peer may have been asked for them too, while the parent had stalled
 
-    def _feeds(self, parent: str) -> bool:
+    def _is_live(self, parent: str) -> bool:
         peer_state = self._peers.get(parent)
         return peer_state is not None and not peer_state.stalled
 
-    def _patience(self, peer_state: PeerState) -> float:
-        """Seconds without a chunk after which a peer is stalled (rule 4)."""
+    def _stall_timeout(self, peer_state: PeerState) -> float:
+        """Return the seconds without a chunk after which a peer is stalled (rule 4)."""
         return self._stall_timer(peer_state, ending=not self.missing & ~self._requested)
 
     def _cancel_request(self, peer: str, peer_state: PeerState, bit: int) -> None:
         index = bit.bit_length() - 1
         peer_state.requested &= ~bit
         peer_state.cancelled[index] = peer_state.cancelled.get(index, 0) + 1
-        self._taken_back.append(PeerRequest(peer, index))
+        self._cancellations.append(PeerRequest(peer, index))
 
     def _recount(self) -> None:
-        self._asked, self._requested, self._may_request = 0, 0, True
+        self._requested_live = 0
+        self._requested = 0
+        self._may_request = True
         for peer_state in self._peers.values():
             self._requested |= peer_state.requested
             if not peer_state.stalled:
-                self._asked |= peer_state.requested
+                self._requested_live |= peer_state.requested
 
 
 def _ack_cancelled(peer_state: PeerState, index: int) -> None:
-    """One ask that was taken back is answered."""
+    """Note that one cancelled request was answered."""
     left = peer_state.cancelled.pop(index, 0) - 1
     if left > 0:
         peer_state.cancelled[index] = left

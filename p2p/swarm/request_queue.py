@@ -1,10 +1,10 @@
-"""What one downloader wants of one holder, and what it has not been told yet. No I/O: `now` is an argument.
+"""Open requests of one downloader at one holder, and the chunks still to announce to it. No I/O: `now` is an argument.
 
-1. A chunk that is here is sent in the order asked. One that the holder does not have yet stands: it is sent, without
-   another word, when it has come. Whoever follows a plan orders so from its parent.
-2. News go before chunks, and at once: they let others forward. A downloader with standing orders gets the chunks
-   themselves; of the others it hears within `LATER` seconds, many at a time.
-3. At most `QUEUE` chunks may be ordered and not sent.
+1. Available chunks are sent in the order of their requests. A request for a chunk that the holder lacks is deferred:
+   the chunk is sent on its arrival, without another request. A peer that follows a plan requests so from its parent.
+2. Announcements precede chunks and are immediate, since they let others forward. A downloader with deferred requests
+   gets those chunks themselves; the others are announced to it within `ANNOUNCE_DELAY` seconds, many at a time.
+3. At most `QUEUE_MAX` chunks may be requested and not sent.
 """
 
 from collections.abc import Iterable
@@ -12,8 +12,9 @@ from collections.abc import Iterable
 from p2p.errors import Malformed
 from p2p.swarm.messages import INDICES_MAX
 
-QUEUE = 256
-LATER = 0.25
+QUEUE_MAX = 256
+ANNOUNCE_DELAY = 0.25
+"""Seconds."""
 
 
 class RequestQueue:
@@ -21,57 +22,58 @@ class RequestQueue:
 
     def __init__(self) -> None:
         self._ready: dict[int, None] = {}
-        self._standing: dict[int, None] = {}
-        self._news: list[int] = []
-        self._news_since = 0.0
+        self._deferred: dict[int, None] = {}
+        self._unannounced: list[int] = []
+        self._unannounced_since = 0.0
         self._chunks: int | None = None
 
-    def begin(self, have: int, chunks: int) -> None:
-        """The holder has the payload, or begins to fetch it: bit i of `have` is chunk i."""
+    def start(self, have: int, chunks: int) -> None:
+        """Start once the holder has the payload, or begins to fetch it. `have`: bit i is chunk i."""
         self._chunks = chunks
-        early, self._standing = self._standing, {}
-        self.want(early, have)
+        early, self._deferred = self._deferred, {}
+        self.request(early, have)
 
-    def want(self, indices: Iterable[int], have: int) -> None:
-        """Ordered. Raises `Malformed`. An index beyond the end is ready at once: to be told that it is nowhere."""
+    def request(self, indices: Iterable[int], have: int) -> None:
+        """Enqueue requests. Raises `Malformed` by rule 3. An index beyond the end counts as available, so that
+        `NotAvailable` answers it."""
         wanted = tuple(indices)
-        if len(self._ready) + len(self._standing) + len(wanted) > QUEUE:
-            raise Malformed("too many chunks are asked for")
+        if len(self._ready) + len(self._deferred) + len(wanted) > QUEUE_MAX:
+            raise Malformed(f"more than {QUEUE_MAX} chunks are requested at once")
         for index in wanted:
             here = self._chunks is not None and (index >= self._chunks or have >> index & 1)
-            (self._ready if here else self._standing)[index] = None
+            (self._ready if here else self._deferred)[index] = None
 
     def cancel(self, indices: Iterable[int]) -> None:
-        """No longer wanted."""
+        """Remove requests."""
         for index in indices:
             self._ready.pop(index, None)
-            self._standing.pop(index, None)
+            self._deferred.pop(index, None)
 
-    def came(self, index: int, now: float) -> None:
-        """The holder has one more chunk."""
-        if index in self._standing:
-            del self._standing[index]
+    def on_chunk(self, index: int, now: float) -> None:
+        """Note that the holder has one more chunk."""
+        if index in self._deferred:
+            del self._deferred[index]
             self._ready[index] = None
         else:
-            if not self._news:
-                self._news_since = now
-            self._news.append(index)
+            if not self._unannounced:
+                self._unannounced_since = now
+            self._unannounced.append(index)
 
-    def first(self) -> int | None:
-        """The chunk to send next."""
+    def next_chunk(self) -> int | None:
+        """Return the chunk to send next; None for an empty queue."""
         return next(iter(self._ready), None)
 
-    def sent(self, index: int) -> None:
-        """It is on its way."""
+    def mark_sent(self, index: int) -> None:
+        """Note that a chunk is being sent."""
         self._ready.pop(index, None)
 
-    def news(self, now: float) -> tuple[int, ...]:
-        """What is to be told now; it counts as told."""
-        if not self._news or self.quiet(now):
+    def take_announcements(self, now: float) -> tuple[int, ...]:
+        """Return the chunks to announce now; they count as announced."""
+        if not self._unannounced or self.announce_delay(now):
             return ()
-        told, self._news = tuple(self._news[:INDICES_MAX]), self._news[INDICES_MAX:]
+        told, self._unannounced = tuple(self._unannounced[:INDICES_MAX]), self._unannounced[INDICES_MAX:]
         return told
 
-    def quiet(self, now: float) -> float:
-        """Seconds until there may be news to tell; 0 where they may be told at once."""
-        return max(self._news_since + LATER - now, 0.0) if self._news and self._standing else 0.0
+    def announce_delay(self, now: float) -> float:
+        """Return the seconds until the next announcement is due; 0 for one due now, or none."""
+        return max(self._unannounced_since + ANNOUNCE_DELAY - now, 0.0) if self._unannounced and self._deferred else 0.0

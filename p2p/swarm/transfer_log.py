@@ -1,4 +1,4 @@
-"""Who sent what of one payload, and when: noted while it is fetched. No I/O; `now` is a monotonic clock, seconds."""
+"""Records which peer sent how much of a payload, and when. No I/O: `now` is a monotonic clock, in seconds."""
 
 from dataclasses import dataclass
 
@@ -13,24 +13,24 @@ class _Sender:
 
 
 class TransferLog:
-    """The record of one fetch, from `began` on."""
+    """The record of one fetch, starting at `began`."""
 
     def __init__(self, began: float) -> None:
         self._began = began
         self._senders: dict[str, _Sender] = {}
 
     def requested(self, peer: str, now: float) -> None:
-        """A chunk is asked of `peer`."""
+        """Note that a chunk is requested from `peer`."""
         self._senders.setdefault(peer, _Sender(now, now))
 
     def received(self, peer: str, nbytes: int, now: float) -> None:
-        """A verified chunk came from `peer`."""
+        """Note that a verified chunk came from `peer`."""
         sender = self._senders.setdefault(peer, _Sender(now, now))
         sender.nbytes += nbytes
         sender.ended = now
 
     def report(self, now: float) -> FetchReport:
-        """The account of it; peers that sent nothing are left out."""
+        """Return the report; peers that sent no chunk are left out."""
         transfers = [
             PeerTransfer(peer=peer, nbytes=sent.nbytes, began=sent.began - self._began, ended=sent.ended - self._began)
             for peer, sent in self._senders.items()

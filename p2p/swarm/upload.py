@@ -1,5 +1,7 @@
-"""The holder's side of one chunk stream (rules: p2p/swarm/exchange.py, p2p/swarm/request_queue.py,
-p2p/limits/bandwidth.py)."""
+"""The holder's side of a chunk stream, and its place in the queue at the uplink.
+
+Rules: p2p/swarm/exchange.py (streams), p2p/swarm/request_queue.py (order), p2p/limits/bandwidth.py (uplink).
+"""
 
 import math
 from collections import Counter
@@ -10,31 +12,31 @@ import anyio
 from p2p.errors import Malformed
 from p2p.limits.bandwidth import FairQueue
 from p2p.swarm import messages
-from p2p.swarm.open_files import patiently
+from p2p.swarm.open_files import retry_while_exhausted
 from p2p.swarm.payload_file import PayloadFile
 from p2p.swarm.request_queue import RequestQueue
 from p2p.transport import Stream
 
-BEAT = 5.0
-"""Seconds between two signs of life on an idle stream."""
+HEARTBEAT = 5.0
+"""Seconds between two keep-alive messages on an idle stream."""
 
 
 class SharedPayload:
-    """A payload on offer, and who waits for news of it."""
+    """A payload on offer, and the streams that listen for its new chunks."""
 
     def __init__(self, payload: PayloadFile) -> None:
         self.payload = payload
         self.withdrawn = False
         self.listeners: dict[Upload, None] = {}
 
-    def add(self, index: int) -> None:
-        """A chunk is verified and stored."""
+    def announce(self, index: int) -> None:
+        """Tell every listener of a chunk that was verified and stored."""
         now = anyio.current_time()
         for upload in self.listeners:
             upload.on_chunk(index, now)
 
     def withdraw(self) -> None:
-        """No longer on offer; the file is given back."""
+        """End the offer and close the file."""
         self.withdrawn = True
         self.payload.close()
         for upload in self.listeners:
@@ -42,49 +44,49 @@ class SharedPayload:
 
 
 class UplinkSlot:
-    """One send that goes by no chunk stream, in the same line at the uplink."""
+    """A slot in the uplink queue for data sent outside a chunk stream (HTTPS)."""
 
-    def __init__(self, turns: "FairQueue[Upload | UplinkSlot]") -> None:
-        self._turns = turns
+    def __init__(self, queue: "FairQueue[Upload | UplinkSlot]") -> None:
+        self._queue = queue
         self._awake = anyio.Event()
 
     def wake(self) -> None:
-        """It may be its turn."""
+        """Check the queue again: the slot may be at its head."""
         self._awake.set()
 
     async def acquire(self, peer: str, nbytes: int) -> None:
-        """Wait until `nbytes` may leave to `peer`, and book them."""
-        self._turns.enqueue(self, peer, nbytes)
+        """Wait until `nbytes` may leave to `peer`, and consume them."""
+        self._queue.enqueue(self, peer, nbytes)
         try:
-            while (wait := self._turns.delay(self, anyio.current_time())) != 0:
+            while (wait := self._queue.delay(self, anyio.current_time())) != 0:
                 self._awake = anyio.Event()
                 with anyio.move_on_after(math.inf if wait is None else wait):
                     await self._awake.wait()
-            for other in self._turns.consume(self, anyio.current_time()):
+            for other in self._queue.consume(self, anyio.current_time()):
                 other.wake()
         finally:
-            if self._turns.dequeue(self) and (front := self._turns.head()) is not None:
+            if self._queue.dequeue(self) and (front := self._queue.head()) is not None:
                 front.wake()
 
 
 class Upload:
-    """One stream: what is wanted, what is told, and its turn at the uplink."""
+    """One stream: its open requests, its announcements, and its place in the uplink queue."""
 
-    def __init__(self, stream: Stream, turns: "FairQueue[Upload | UplinkSlot]", sent: Counter[str]) -> None:
+    def __init__(self, stream: Stream, queue: "FairQueue[Upload | UplinkSlot]", sent: Counter[str]) -> None:
         self._stream = stream
-        self._turns = turns
+        self._queue = queue
         self._sent = sent
         self._requests = RequestQueue()
         self._shared: SharedPayload | None = None
         self._awake = anyio.Event()
 
     def wake(self) -> None:
-        """There is something to look at."""
+        """Check again for something to send."""
         self._awake.set()
 
     def on_chunk(self, index: int, now: float) -> None:
-        """The payload has one more chunk."""
-        self._requests.came(index, now)
+        """Note that the payload has one more chunk."""
+        self._requests.on_chunk(index, now)
         self.wake()
 
     async def run(self, wait_for: Callable[[bytes], Awaitable[SharedPayload]]) -> None:
@@ -94,11 +96,11 @@ class Upload:
             return
         ask = messages.decode_from_downloader(first)
         if not isinstance(ask, messages.PayloadRequest):
-            raise Malformed("a chunk stream begins with Ask")
+            raise Malformed("a chunk stream must begin with a PayloadRequest")
         async with anyio.create_task_group() as tasks:
 
             async def write() -> None:
-                await self._write(await self._patiently(wait_for, ask.payload))
+                await self._write(await self._await_payload(wait_for, ask.payload))
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(write)
@@ -109,66 +111,69 @@ class Upload:
         while (frame := await self._stream.receive(messages.DOWNLOADER_LIMIT)) is not None:
             match messages.decode_from_downloader(frame):
                 case messages.ChunkRequest(indices):
-                    self._requests.want(indices, self._shared.payload.have if self._shared else 0)
+                    self._requests.request(indices, self._shared.payload.have if self._shared else 0)
                 case messages.Cancel(indices):
                     self._requests.cancel(indices)
                 case messages.PayloadRequest():
-                    raise Malformed(f"{self._stream.peer} asks twice on one stream")
+                    raise Malformed(f"{self._stream.peer} sent a second PayloadRequest on one stream")
             self.wake()
 
-    async def _patiently(self, wait_for: Callable[[bytes], Awaitable[SharedPayload]], payload: bytes) -> SharedPayload:
-        """The payload, as soon as it is here; until then New with nothing in it, the first at once."""
+    async def _await_payload(
+        self, wait_for: Callable[[bytes], Awaitable[SharedPayload]], payload: bytes
+    ) -> SharedPayload:
+        """Return the payload once this peer has it. Until then, send an empty `HaveMore`: at once, then every
+        `HEARTBEAT` seconds."""
         patience = 0.0
         while True:
             with anyio.move_on_after(patience):
                 return await wait_for(payload)
             await self._send(messages.HaveMore())
-            patience = BEAT
+            patience = HEARTBEAT
 
     async def _write(self, shared: SharedPayload) -> None:
         payload, self._shared = shared.payload, shared
         shared.listeners[self] = None
-        self._requests.begin(payload.have, payload.chunks)
+        self._requests.start(payload.have, payload.chunks)
         try:
             await self._send(messages.Have(messages.pack_bitmap(payload.have, payload.chunks)))
             while not shared.withdrawn:
                 await self._step(payload)
         finally:
             del shared.listeners[self]
-            self._leave_line()
+            self._dequeue()
 
     async def _step(self, payload: PayloadFile) -> None:
-        """Tell, send, or wait for something to do."""
+        """Announce, send, or wait for something to do."""
         self._awake = anyio.Event()
         now = anyio.current_time()
-        if news := self._requests.news(now):
+        if news := self._requests.take_announcements(now):
             await self._send(messages.HaveMore(news))
             return
-        index = self._requests.first()
-        quiet = self._requests.quiet(now) or None
+        index = self._requests.next_chunk()
+        quiet = self._requests.announce_delay(now) or None
         if index is None:
-            self._leave_line()
+            self._dequeue()
             await self._idle(quiet)
             return
-        self._turns.enqueue(self, self._stream.peer, payload.size(index))
-        wait = self._turns.delay(self, now)
+        self._queue.enqueue(self, self._stream.peer, payload.size(index))
+        wait = self._queue.delay(self, now)
         if wait is None or wait > 0:
             await self._idle(min(filter(None, (wait, quiet)), default=None))
         else:
             await self._send_chunk(payload, index, now)
 
-    def _leave_line(self) -> None:
-        if self._turns.dequeue(self) and (front := self._turns.head()) is not None:
-            front.wake()  # it may not know that it is its turn now
+    def _dequeue(self) -> None:
+        if self._queue.dequeue(self) and (front := self._queue.head()) is not None:
+            front.wake()  # it has just become the head, and may not know
 
     async def _send_chunk(self, payload: PayloadFile, index: int, now: float) -> None:
-        self._requests.sent(index)
-        for other in self._turns.consume(self, now):
+        self._requests.mark_sent(index)
+        for other in self._queue.consume(self, now):
             other.wake()
         try:
             chunk = payload.read(index, block=False)
         except BlockingIOError:
-            chunk = await patiently(payload.read, index)
+            chunk = await retry_while_exhausted(payload.read, index)
         if chunk is None:
             await self._send(messages.NotAvailable(index))
             return
@@ -177,11 +182,11 @@ class Upload:
         self._sent[self._stream.peer] += len(data)
 
     async def _idle(self, wait: float | None) -> None:
-        """Until there is something to tell or to send; after `BEAT` seconds a sign of life."""
-        with anyio.move_on_after(BEAT if wait is None else min(wait, BEAT)):
+        """Wait until there is something to announce or to send; after `HEARTBEAT` seconds send a keep-alive."""
+        with anyio.move_on_after(HEARTBEAT if wait is None else min(wait, HEARTBEAT)):
             await self._awake.wait()
             return
-        if wait is None or wait > BEAT:
+        if wait is None or wait > HEARTBEAT:
             await self._send(messages.HaveMore())
 
     async def _send(self, message: messages.FromHolder) -> None:

@@ -10,7 +10,7 @@ from benchmarks import rollout
 from benchmarks.harness.bench import Measured
 from benchmarks.harness.volunteer import Measuring, NodeFault
 from coordinator.rollouts.request_handler import RequestContext
-from p2p.limits.origin import NOWHERE
+from p2p.limits.origin import LOCAL
 from p2p.wire_types import encode
 from protocol.leases import Lease, VerdictsRequest
 from protocol.requests import Refusal
@@ -24,7 +24,7 @@ class Office(NamedTuple):
     requests: Measuring
 
     def asked(self) -> RequestContext:
-        return RequestContext(ALICE, self.world.now, NOWHERE)
+        return RequestContext(ALICE, self.world.now, LOCAL)
 
     def ask(self) -> bytes | Refusal:
         return self.requests.lease(self.asked(), self.world.ask())

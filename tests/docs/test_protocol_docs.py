@@ -278,7 +278,7 @@ CONSTANTS: dict[str, str] = {
     "requests.md: skew": f"{request_handler.SKEW // 60_000} minutes",
     "requests.md: small request": f"{methods.SMALL >> 10} KiB",
     "requests.md: answers remembered": f"{request_handler.MOST_ANSWERS} answers",
-    "requests.md: status beat": f"every {rpc.BEAT:g} s",
+    "requests.md: status beat": f"every {rpc.HEARTBEAT:g} s",
     "requests.md: requests a peer": f"{request_slots.PER_PEER} at once",
     "requests.md: gossip limit": f"{transport.GOSSIP_LIMIT >> 10} KiB",
     "mux.md: the protocol of streams": f"`{mux.PROTOCOL}`",

@@ -116,7 +116,7 @@ def test_a_node_that_moves_is_found_again_by_its_new_record(tmp_path: Path) -> N
                 before = record()
                 swarm.network.move(moving.peer_id)
                 await until(lambda: record().issued > before.issued)
-                assert record().addresses == (swarm.network.places.address(moving.peer_id),)
+                assert record().addresses == (swarm.network.addresses.address(moving.peer_id),)
                 await until(lambda: settled(swarm, nodes), 600)
                 fed = [node for node in staying if moving.peer_id in parents(node)]
                 heard = [node.daemon.connectivity.parents._dialer.records.of(moving.peer_id) for node in fed]

@@ -534,14 +534,14 @@ def test_a_waiting_node_sleeps(tmp_path: Path) -> None:
         async with at_work(node):
             await anyio.sleep(10)
             dials = 0
-            honest = network.lost
+            honest = network.is_lost
 
             def counted(a: str, b: str) -> bool:
                 nonlocal dials
                 dials += 1
                 return honest(a, b)
 
-            network.lost = counted  # type: ignore[method-assign]
+            network.is_lost = counted  # type: ignore[method-assign]
             await anyio.sleep(3600)
             assert 100 < dials < 1000
 

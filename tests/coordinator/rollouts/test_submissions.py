@@ -63,11 +63,11 @@ def test_a_stranger_neither_learns_nor_damages_anything(world: World) -> None:
     assert world.group_service.database.value("SELECT confirmed FROM verdicts") == 0
 
 
-NOWHERE = Submission(lease=b"?" * 16, era=1, version=0, root=bytes(32), rollouts=[])
+LOCAL = Submission(lease=b"?" * 16, era=1, version=0, root=bytes(32), rollouts=[])
 NOT_TAKEN = {
     "no bytes": (b"", "malformed"),
     "no submission": (b"\x93\x01\x02\x03", "malformed"),
-    "a lease that was never given": (encode(NOWHERE), "unknown-lease"),
+    "a lease that was never given": (encode(LOCAL), "unknown-lease"),
     "more bytes than a group can have": (b"\x00" * 400_000, "too-large"),
     "a million empty maps": (b"\xdd\x00\x0f\x00\x00" + b"\x80" * 100_000, "malformed"),
 }  # fmt: skip
@@ -79,7 +79,7 @@ def test_a_group_that_is_not_wanted_is_not_read(world: World) -> None:
     world.submit(group(given))
 
     def with_ids_that_are_none(lease: bytes) -> bytes:
-        data = encode(msgspec.structs.replace(NOWHERE, lease=lease, rollouts=[rollout(given, "1")]))
+        data = encode(msgspec.structs.replace(LOCAL, lease=lease, rollouts=[rollout(given, "1")]))
         ids = data.index(b"\xa6tokens") + 8
         return data[:ids] + b"\xc0" + data[ids + 1 :]
 

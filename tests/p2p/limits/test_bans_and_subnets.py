@@ -50,7 +50,7 @@ def test_a_mistake_is_forgiven_and_one_made_again_and_again_bans():
     assert [bans.charge("eve", 0) for _ in range(FORGIVEN)] == [None] * FORGIVEN
     assert not bans.banned("eve", 0)
     assert bans.charge("eve", 1) == TERM
-    assert bans.left("eve", 1) == TERM
+    assert bans.remaining("eve", 1) == TERM
     assert not bans.banned("bob", 1)
     assert bans.charge("eve", 1 + TERM) == 4 * TERM, "a ban does not wash off what led to it"
 

@@ -3,7 +3,7 @@
 import pytest
 
 from p2p.https.client_limits import ClientLimiter, HttpsLimits
-from p2p.limits.connection_places import SHAKING, SILENCE, ConnectionAdmission, ConnectionRefused
+from p2p.limits.connection_places import HANDSHAKE_GRACE, HANDSHAKES_MIN, ConnectionAdmission, ConnectionRefused
 from p2p.limits.subnets import DIALS_BURST, DIALS_RATE, PER_SUBNET, PeerLimits
 
 LIMITS = PeerLimits(connections=1024)
@@ -15,12 +15,12 @@ def taken(places: ConnectionAdmission, count: int, ip: str, now: float, *, name:
     for number in range(count):
         one = f"{name or ip} {number}"
         try:
-            places.come(one, ip.format(number % 250), 0, now + number / 20)
+            places.admit(one, ip.format(number % 250), 0, now + number / 20)
         except ConnectionRefused:
             continue
         taken_in += 1
         if shake:
-            places.shook_hands(one)
+            places.handshake_done(one)
     return taken_in
 
 
@@ -28,20 +28,20 @@ def test_one_subnet_cannot_take_every_connection() -> None:
     places = ConnectionAdmission(LIMITS)
     assert taken(places, 200, "8.8.8.{}", 0) == PER_SUBNET
     with pytest.raises(ConnectionRefused, match="has 32 connections already"):
-        places.come("one more", "8.8.8.200", 0, 100)
-    places.come("elsewhere", "8.8.9.1", 0, 100)
-    places.left("8.8.8.{} 0")
-    places.left("8.8.8.{} 0")
-    places.come("in its place", "8.8.8.201", 0, 100)
+        places.admit("one more", "8.8.8.200", 0, 100)
+    places.admit("elsewhere", "8.8.9.1", 0, 100)
+    places.closed("8.8.8.{} 0")
+    places.closed("8.8.8.{} 0")
+    places.admit("in its place", "8.8.8.201", 0, 100)
     with pytest.raises(ConnectionRefused, match="has 32"):
-        places.come("and another", "8.8.8.202", 0, 100)
+        places.admit("and another", "8.8.8.202", 0, 100)
 
 
 def test_one_address_leaves_half_of_its_subnet_s_handshakes_to_its_neighbours() -> None:
     places = ConnectionAdmission(LIMITS)
     assert taken(places, 300, "8.8.8.8", 0, shake=False) == PER_SUBNET // 2
     with pytest.raises(ConnectionRefused, match=r"8\.8\.8\.8 "):
-        places.come("the same", "8.8.8.8", 0, 1)
+        places.admit("the same", "8.8.8.8", 0, 1)
     assert taken(places, 1, "8.8.8.9", 1) == 1
 
 
@@ -49,7 +49,7 @@ def test_one_address_cannot_make_us_shake_hands_all_day_and_is_not_punished_for_
     places, count = ConnectionAdmission(LIMITS), 0
     for number in range(3000):
         count += taken(places, 1, "8.8.8.8", number / 300, name=str(number))
-        places.left(f"{number} 0")
+        places.closed(f"{number} 0")
     assert count == pytest.approx(DIALS_BURST / 2 + 10 * DIALS_RATE / 2, abs=1)
     assert taken(places, 1, "8.8.8.9", 10) == 1, "a neighbour"
     assert taken(places, 1, "8.8.8.8", 13, name="later") == 1
@@ -60,24 +60,24 @@ def test_a_hall_of_machines_behind_one_switch_is_no_attack() -> None:
 
 
 def test_silence_gives_way_to_who_comes_the_most_crowded_address_first() -> None:
-    places = ConnectionAdmission(PeerLimits(connections=4 * SHAKING))
-    places.come("honest", "192.168.0.1", 0, 0)
-    for number in range(SHAKING - 1):
-        assert places.come(f"silent {number}", "192.168.0.66", 0, 0) is None
-    assert places.come("newcomer", "192.168.0.2", 0, 0) == "silent 0"
-    assert places.come("another", "192.168.0.3", 0, 0) == "silent 1"
-    assert places.shaking == SHAKING
+    places = ConnectionAdmission(PeerLimits(connections=4 * HANDSHAKES_MIN))
+    places.admit("honest", "192.168.0.1", 0, 0)
+    for number in range(HANDSHAKES_MIN - 1):
+        assert places.admit(f"silent {number}", "192.168.0.66", 0, 0) is None
+    assert places.admit("newcomer", "192.168.0.2", 0, 0) == "silent 0"
+    assert places.admit("another", "192.168.0.3", 0, 0) == "silent 1"
+    assert places.handshakes == HANDSHAKES_MIN
 
 
 def test_where_no_place_is_free_a_handshake_that_lasts_gives_way_and_a_fresh_one_does_not() -> None:
     places = ConnectionAdmission(PeerLimits(connections=2))
-    places.come("silent", "192.168.0.66", 1, 0)
+    places.admit("silent", "192.168.0.66", 1, 0)
     with pytest.raises(ConnectionRefused, match="2 are open"):
-        places.come("newcomer", "192.168.0.1", 1, SILENCE / 2)
-    assert places.come("newcomer", "192.168.0.1", 1, SILENCE) == "silent"
-    places.shook_hands("newcomer")
+        places.admit("newcomer", "192.168.0.1", 1, HANDSHAKE_GRACE / 2)
+    assert places.admit("newcomer", "192.168.0.1", 1, HANDSHAKE_GRACE) == "silent"
+    places.handshake_done("newcomer")
     with pytest.raises(ConnectionRefused, match="2 are open"):
-        places.come("one too many", "192.168.0.2", 2, 100)
+        places.admit("one too many", "192.168.0.2", 2, 100)
 
 
 def test_strangers_cannot_keep_out_who_has_accepted_work() -> None:
@@ -86,17 +86,17 @@ def test_strangers_cannot_keep_out_who_has_accepted_work() -> None:
     strangers = 0
     for number in range(20):
         try:
-            places.come(number, f"9.9.{number}.9", strangers, 0)
+            places.admit(number, f"9.9.{number}.9", strangers, 0)
         except ConnectionRefused:
             break
-        places.shook_hands(number)
+        places.handshake_done(number)
         strangers += 1
     assert strangers == 13, "three parties are known, a quarter of 16 is more"
     for count, ip in enumerate(("8.8.8.8", "8.8.4.4", "192.168.0.7")):
-        places.come(ip, ip, strangers + count, 0)
-        places.shook_hands(ip)
+        places.admit(ip, ip, strangers + count, 0)
+        places.handshake_done(ip)
     with pytest.raises(ConnectionRefused):
-        places.come("full", "8.8.8.9", 16, 0)
+        places.admit("full", "8.8.8.9", 16, 0)
 
 
 def test_over_https_strangers_cannot_keep_out_who_has_accepted_work() -> None:

@@ -25,7 +25,7 @@ def at(host: str, peer: str = "p", port: int = 4310) -> str:
 def tried(outgoing: DialBackoff, address: str, now: float, connected: tuple[str, ...] = ()) -> bool:
     """Whether it may be dialled now; it fails then."""
     try:
-        outgoing.take(address, now, connected)
+        outgoing.admit(address, now, connected)
     except DialLimited:
         return False
     outgoing.failed(address, now, connected)
@@ -60,7 +60,7 @@ def test_a_subnet_costs_few_failures_however_many_hosts_of_it_are_named() -> Non
 def test_a_hall_of_honest_nodes_in_one_subnet_is_dialled_freely() -> None:
     outgoing = DialBackoff()
     for number in range(int(BURST)):
-        outgoing.take(at(f"8.8.8.{number}"), 0)
+        outgoing.admit(at(f"8.8.8.{number}"), 0)
         outgoing.reached(at(f"8.8.8.{number}"))
 
 
@@ -70,10 +70,10 @@ def test_a_liar_cannot_have_an_honest_peer_left_alone_by_naming_its_host() -> No
     for number in range(9):
         tried(outgoing, at("8.8.8.8", f"liar{number}"), 0)
         tried(outgoing, at(f"8.8.8.{number}", f"liar{number}"), 0)
-    outgoing.take(at("8.8.8.8", "honest"), 1)
+    outgoing.admit(at("8.8.8.8", "honest"), 1)
     outgoing.failed(at("8.8.8.8", "honest"), 1)
     with pytest.raises(DialLimited):
-        outgoing.take(at("8.8.8.8", "honest"), 2)
+        outgoing.admit(at("8.8.8.8", "honest"), 2)
 
 
 def test_peers_behind_a_relay_that_is_connected_are_told_apart_and_behind_another_they_are_not() -> None:
@@ -120,7 +120,7 @@ def test_who_names_the_address_of_another_is_not_reached_there_and_the_host_is_l
         victim, other = Peer(network.transport("victim"), seed=0), Peer(network.transport("b"), seed=1)
         dialer = PeerDialer(other, RUN, lambda: 0)
         async with running(victim, other, connect=False):
-            named = network.places.address("victim").replace("/p2p/victim", f"/p2p/{peer_id(public_bytes(liar))}")
+            named = network.addresses.address("victim").replace("/p2p/victim", f"/p2p/{peer_id(public_bytes(liar))}")
             (known,) = dialer.take([RecordIssuer(liar, RUN).issue([named], 0)])
             assert not await dialer.dial_any(known.addresses)
             with pytest.raises(DialLimited):

@@ -13,9 +13,9 @@ from tests.support.https import client_of, served
 
 def test_the_party_of_a_direct_connection_is_its_subnet_and_at_home_the_connection() -> None:
     origins = Origins(subnet_of)
-    origins.came("eve", 1, "8.8.8.8", "")
-    origins.came("mallory", 2, "8.8.8.9", "")
-    origins.came("alice", 3, "192.168.1.7", "")
+    origins.connected("eve", 1, "8.8.8.8", "")
+    origins.connected("mallory", 2, "8.8.8.9", "")
+    origins.connected("alice", 3, "192.168.1.7", "")
     assert origins.of("eve") == Origin("eve", "8.8.8.0/24")
     assert origins.of("mallory").party == origins.of("eve").party
     assert origins.of("alice") == Origin("alice", "alice")
@@ -24,24 +24,24 @@ def test_the_party_of_a_direct_connection_is_its_subnet_and_at_home_the_connecti
 
 def test_a_relayed_peer_counts_for_the_address_that_was_seen_and_else_for_relay_and_key() -> None:
     origins = Origins(subnet_of)
-    origins.came("bob", 1, None, "relay")
+    origins.connected("bob", 1, None, "relay")
     assert origins.of("bob") == Origin("bob", "relay/bob")
-    origins.came("bob", 2, "8.8.8.8", "")
+    origins.connected("bob", 2, "8.8.8.8", "")
     assert origins.of("bob").party == "8.8.8.0/24"
-    origins.went("bob", 2)
+    origins.disconnected("bob", 2)
     assert origins.of("bob").party == "8.8.8.0/24", "the relayed connection that is left belongs to whom we saw"
-    origins.went("bob", 1)
-    origins.came("bob", 3, None, "relay")
+    origins.disconnected("bob", 1)
+    origins.connected("bob", 3, None, "relay")
     assert origins.of("bob").party == "8.8.8.0/24"
 
 
 def test_the_last_request_of_a_peer_that_hung_up_counts_for_its_party_and_memory_stays_bounded(monkeypatch) -> None:
     monkeypatch.setattr(origin, "KEPT", 3)
     origins = Origins(subnet_of)
-    origins.came("stays", 0, "8.8.4.4", "")
+    origins.connected("stays", 0, "8.8.4.4", "")
     for number in range(6):
-        origins.came(f"p{number}", number, "8.8.8.8", "")
-        origins.went(f"p{number}", number)
+        origins.connected(f"p{number}", number, "8.8.8.8", "")
+        origins.disconnected(f"p{number}", number)
     assert origins.of("p5").party == "8.8.8.0/24"
     assert origins.of("p2") == Origin("p2", "p2")
     assert origins.of("stays").party == "8.8.4.0/24"

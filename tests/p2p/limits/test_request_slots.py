@@ -51,7 +51,7 @@ def test_a_request_that_comes_byte_by_byte_holds_its_slot_for_so_long_only() -> 
                 ends.append(anyio.current_time() - began)
 
     run_fake(main)
-    assert ends == [pytest.approx(rpc.NAME), pytest.approx(rpc.GRACE + (1 << 16) / rpc.SLOWEST)]
+    assert ends == [pytest.approx(rpc.NAME_TIMEOUT), pytest.approx(rpc.TRANSFER_GRACE + (1 << 16) / rpc.TRANSFER_RATE)]
 
 
 def test_slots_are_given_back_and_counted_by_peer_party_and_class() -> None:

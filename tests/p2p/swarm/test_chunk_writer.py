@@ -36,7 +36,7 @@ async def test_chunks_are_written_in_order_and_told_once_they_are_written():
             await kept.put(index, b"known" if index == 1 else b"chunk", [])
         assert told == []
         disk.may.release(3)
-        await kept.empty()
+        await kept.drain()
         assert (disk.stored, told) == ([0, 1, 2], [0, 2])
         tasks.cancel_scope.cancel()
 
@@ -59,7 +59,7 @@ async def test_who_brings_more_than_there_is_room_for_waits_for_the_disk(monkeyp
         assert brought == [0, 1]
         disk.may.release(4)
         await finished.wait()
-        await kept.empty()
+        await kept.drain()
         assert disk.stored == [0, 1, 2, 3]
         tasks.cancel_scope.cancel()
 

@@ -30,7 +30,7 @@ class Poisoner(PayloadFile):
 
 
 def poison(peer: Peer, manifest: Manifest, path: Path) -> None:
-    peer._exchange._hold(SharedPayload(Poisoner.open(manifest, path)))
+    peer._exchange._register(SharedPayload(Poisoner.open(manifest, path)))
 
 
 async def join(*fetches) -> list[float]:

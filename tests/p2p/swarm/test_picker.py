@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2p.swarm.peer_state import QUIET, SLOW, SLOW_END, STALL, STALL_END, WINDOW_FIRST, Availability
-from p2p.swarm.picker import AWAITED, FALLBACK_WINDOW_MIN, GRACE, WINDOW_MIN, ChunkPicker, PeerRequest
+from p2p.swarm.peer_state import ENDGAME_SLOW, ENDGAME_STALL, SLOW, STALL, STALL_MIN, WINDOW_FIRST, Availability
+from p2p.swarm.picker import FALLBACK_WINDOW_MIN, GRACE, PARENT_GRACE, WINDOW_MIN, ChunkPicker, PeerRequest
 
 CHUNK = 1 << 20
 PATIENCE = STALL + CHUNK / SLOW
-PATIENCE_END = STALL_END + CHUNK / SLOW_END
+PATIENCE_END = ENDGAME_STALL + CHUNK / ENDGAME_SLOW
 ALL = (1 << 100) - 1
 
 
@@ -38,15 +38,15 @@ def by_peer(asks) -> dict[str, int]:
 
 
 def test_nothing_is_asked_of_nobody():
-    assert swarm().next(0) == []
+    assert swarm().next_requests(0) == []
 
 
 def test_a_peer_is_asked_for_a_window_of_distinct_chunks_that_it_has():
     s = swarm()
-    s.has("a", 0b1100, 0)
-    asks = s.next(0)
+    s.on_have("a", 0b1100, 0)
+    asks = s.next_requests(0)
     assert sorted(indices(asks)) == [2, 3]
-    assert s.next(0) == []
+    assert s.next_requests(0) == []
 
 
 def test_a_fast_peer_is_asked_for_eight_of_the_largest_chunks_and_for_sixty_four_of_the_smallest(monkeypatch):
@@ -54,42 +54,42 @@ def test_a_fast_peer_is_asked_for_eight_of_the_largest_chunks_and_for_sixty_four
     assert WINDOW_MIN == 8
     for size, window in ((1 << 20, 8), (16 << 10, 64)):
         s = ChunkPicker(100, size, seed=1)
-        s.has("a", ALL, 0)
-        s.arrived("a", s.next(0)[0].index, 0.001)
-        s.next(0.001)
+        s.on_have("a", ALL, 0)
+        s.on_chunk("a", s.next_requests(0)[0].index, 0.001)
+        s.next_requests(0.001)
         assert sum(s.requested("a", index) for index in range(100)) == window
 
 
 def test_a_chunk_that_arrives_makes_room_for_the_next():
     s = swarm()
-    s.has("a", ALL, 0)
-    first = s.next(0)
-    s.arrived("a", first[0].index, 0.5)
-    assert len(s.next(0.5)) == 1
+    s.on_have("a", ALL, 0)
+    first = s.next_requests(0)
+    s.on_chunk("a", first[0].index, 0.5)
+    assert len(s.next_requests(0.5)) == 1
     assert not s.requested("a", first[0].index)
 
 
 def test_several_peers_are_asked_for_different_chunks_at_once():
     s = swarm()
     for peer in "abc":
-        s.has(peer, ALL, 0)
-    asks = s.next(0)
+        s.on_have(peer, ALL, 0)
+    asks = s.next_requests(0)
     assert len(set(indices(asks))) == len(asks)
     assert by_peer(asks) == dict.fromkeys("abc", WINDOW_FIRST)
 
 
 def test_the_rarest_chunk_is_asked_for_first():
     s = swarm()
-    s.has("a", ALL, 0)
-    s.has("b", ALL & ~(1 << 7), 0)
-    assert any(ask.index == 7 and ask.peer == "a" for ask in s.next(0))
+    s.on_have("a", ALL, 0)
+    s.on_have("b", ALL & ~(1 << 7), 0)
+    assert any(ask.index == 7 and ask.peer == "a" for ask in s.next_requests(0))
 
 
 def test_other_seeds_ask_in_other_orders_and_the_same_seed_in_the_same():
     def asked(seed: int) -> list[int]:
         s = swarm(seed=seed)
-        s.has("a", ALL, 0)
-        return indices(s.next(0))
+        s.on_have("a", ALL, 0)
+        return indices(s.next_requests(0))
 
     assert asked(1) == asked(1)
     assert len({tuple(asked(seed)) for seed in range(10)}) > 5
@@ -97,152 +97,152 @@ def test_other_seeds_ask_in_other_orders_and_the_same_seed_in_the_same():
 
 def test_chunks_already_here_are_not_asked_for():
     s = swarm(4, have=0b0101)
-    s.has("a", 0b1111, 0)
-    assert sorted(indices(s.next(0))) == [1, 3]
+    s.on_have("a", 0b1111, 0)
+    assert sorted(indices(s.next_requests(0))) == [1, 3]
 
 
 def test_the_coordinator_is_asked_at_once_where_nobody_else_is_connected():
     s = swarm(fallback="coordinator")
-    s.has("coordinator", ALL, 0)
-    assert by_peer(s.next(0)) == {"coordinator": FALLBACK_WINDOW_MIN}
+    s.on_have("coordinator", ALL, 0)
+    assert by_peer(s.next_requests(0)) == {"coordinator": FALLBACK_WINDOW_MIN}
 
 
 def test_the_coordinator_is_asked_only_for_what_no_other_has():
     s = swarm(4, fallback="coordinator")
-    s.has("coordinator", 0b1111, 0)
-    s.has("a", 0b0011, 0)
-    asks = s.next(0)
+    s.on_have("coordinator", 0b1111, 0)
+    s.on_have("a", 0b0011, 0)
+    asks = s.next_requests(0)
     assert {ask.index for ask in asks if ask.peer == "a"} == {0, 1}
     assert {ask.index for ask in asks if ask.peer == "coordinator"} == {2, 3}
 
 
 def test_the_coordinator_waits_until_a_connected_peer_has_spoken():
     s = swarm(fallback="coordinator")
-    s.joined("coordinator", 0)
-    s.joined("a", 0)
-    s.has("coordinator", ALL, 0.01)
-    assert s.next(0.01) == []
-    s.has("a", 0, 0.02)
-    assert by_peer(s.next(0.02)) == {"coordinator": FALLBACK_WINDOW_MIN}
+    s.stream_opened("coordinator", 0)
+    s.stream_opened("a", 0)
+    s.on_have("coordinator", ALL, 0.01)
+    assert s.next_requests(0.01) == []
+    s.on_have("a", 0, 0.02)
+    assert by_peer(s.next_requests(0.02)) == {"coordinator": FALLBACK_WINDOW_MIN}
 
 
 def test_the_coordinator_does_not_wait_for_a_silent_peer_beyond_the_grace():
     s = swarm(fallback="coordinator")
-    s.joined("a", 0)
-    s.has("coordinator", ALL, 0)
+    s.stream_opened("a", 0)
+    s.on_have("coordinator", ALL, 0)
     assert s.deadline() == GRACE
-    assert by_peer(s.next(GRACE)) == {"coordinator": FALLBACK_WINDOW_MIN}
+    assert by_peer(s.next_requests(GRACE)) == {"coordinator": FALLBACK_WINDOW_MIN}
 
 
 def test_the_coordinators_window_grows_while_it_is_prompt_and_shrinks_when_it_queues():
     s = swarm(fallback="coordinator")
-    s.has("coordinator", ALL, 0)
-    s.next(0)
+    s.on_have("coordinator", ALL, 0)
+    s.next_requests(0)
     for index in [index for index in range(100) if s.requested("coordinator", index)]:
-        s.arrived("coordinator", index, 0.1)
-    assert len(s.next(0.1)) == FALLBACK_WINDOW_MIN + 2
+        s.on_chunk("coordinator", index, 0.1)
+    assert len(s.next_requests(0.1)) == FALLBACK_WINDOW_MIN + 2
     for index in [index for index in range(100) if s.requested("coordinator", index)]:
-        s.arrived("coordinator", index, 2)
-    assert len(s.next(2)) == FALLBACK_WINDOW_MIN
+        s.on_chunk("coordinator", index, 2)
+    assert len(s.next_requests(2)) == FALLBACK_WINDOW_MIN
 
 
 def test_what_a_peer_owed_is_asked_elsewhere_when_it_leaves():
     s = swarm(2)
-    s.has("a", 0b11, 0)
-    s.next(0)
-    s.has("b", 0b11, 0)
-    assert s.next(0) == []
-    s.left("a")
-    assert by_peer(s.next(0)) == {"b": 2}
+    s.on_have("a", 0b11, 0)
+    s.next_requests(0)
+    s.on_have("b", 0b11, 0)
+    assert s.next_requests(0) == []
+    s.on_leave("a")
+    assert by_peer(s.next_requests(0)) == {"b": 2}
 
 
 def test_what_a_stalled_peer_owes_is_asked_elsewhere_and_it_is_asked_no_more():
     s = swarm(4)
-    s.has("a", 0b1111, 0)
-    s.next(0)
-    s.has("b", 0b1111, 1)
-    s.next(1)
+    s.on_have("a", 0b1111, 0)
+    s.next_requests(0)
+    s.on_have("b", 0b1111, 1)
+    s.next_requests(1)
     for index in range(4):
         if s.requested("b", index):
-            s.arrived("b", index, 1.2)
+            s.on_chunk("b", index, 1.2)
     assert s.deadline() == PATIENCE_END
-    asks = s.next(PATIENCE_END)
+    asks = s.next_requests(PATIENCE_END)
     assert by_peer(asks) == {"b": 2}
-    s.left("b")
-    assert s.next(PATIENCE_END) == []
+    s.on_leave("b")
+    assert s.next_requests(PATIENCE_END) == []
 
 
 def test_the_coordinator_steps_in_for_a_stalled_peer():
     s = swarm(2, fallback="coordinator")
-    s.has("coordinator", 0b11, 0)
-    s.has("a", 0b11, 0)
-    assert by_peer(s.next(0)) == {"a": 2}
-    assert by_peer(s.next(PATIENCE)) == {"coordinator": FALLBACK_WINDOW_MIN}
+    s.on_have("coordinator", 0b11, 0)
+    s.on_have("a", 0b11, 0)
+    assert by_peer(s.next_requests(0)) == {"a": 2}
+    assert by_peer(s.next_requests(PATIENCE)) == {"coordinator": FALLBACK_WINDOW_MIN}
 
 
 def test_a_stalled_peer_that_sends_again_is_asked_again():
     s = swarm()
-    s.has("a", ALL, 0)
-    first = s.next(0)
-    assert s.next(PATIENCE) == []
-    s.arrived("a", first[0].index, PATIENCE + 1)
-    s.arrived("a", first[1].index, PATIENCE + 1.01)
-    assert by_peer(s.next(PATIENCE + 1.01)) == {"a": 1}
+    s.on_have("a", ALL, 0)
+    first = s.next_requests(0)
+    assert s.next_requests(PATIENCE) == []
+    s.on_chunk("a", first[0].index, PATIENCE + 1)
+    s.on_chunk("a", first[1].index, PATIENCE + 1.01)
+    assert by_peer(s.next_requests(PATIENCE + 1.01)) == {"a": 1}
 
 
 def test_a_peer_that_owes_nothing_does_not_stall():
     s = swarm(1)
-    s.has("a", 0, 0)
+    s.on_have("a", 0, 0)
     assert s.deadline() is None
-    s.has("a", 1, 100)
-    assert by_peer(s.next(100)) == {"a": 1}
+    s.on_have("a", 1, 100)
+    assert by_peer(s.next_requests(100)) == {"a": 1}
     assert s.deadline() == 100 + PATIENCE_END
 
 
 def test_a_peer_is_dropped_after_two_bad_chunks_and_not_taken_back():
     s = swarm()
-    s.has("a", ALL, 0)
-    first, second, *_ = s.next(0)
+    s.on_have("a", ALL, 0)
+    first, second, *_ = s.next_requests(0)
     assert not s.proof_failed("a", first.index)
     assert s.proof_failed("a", second.index)
-    assert s.dropped("a")
-    s.has("a", ALL, 1)
-    assert s.next(1) == []
+    assert s.is_dropped("a")
+    s.on_have("a", ALL, 1)
+    assert s.next_requests(1) == []
 
 
 def test_a_peer_cannot_wash_off_a_bad_chunk_by_leaving():
     s = swarm()
-    s.has("a", ALL, 0)
-    s.proof_failed("a", s.next(0)[0].index)
-    s.left("a")
-    s.has("a", ALL, 1)
-    assert s.proof_failed("a", s.next(1)[0].index)
+    s.on_have("a", ALL, 0)
+    s.proof_failed("a", s.next_requests(0)[0].index)
+    s.on_leave("a")
+    s.on_have("a", ALL, 1)
+    assert s.proof_failed("a", s.next_requests(1)[0].index)
 
 
 def test_a_chunk_that_came_bad_is_not_asked_of_the_same_peer_again():
     s = swarm(1)
-    s.has("a", 1, 0)
-    s.next(0)
+    s.on_have("a", 1, 0)
+    s.next_requests(0)
     s.proof_failed("a", 0)
-    assert s.next(0) == []
+    assert s.next_requests(0) == []
 
 
 def test_a_chunk_that_is_gone_is_asked_elsewhere():
     s = swarm(1)
-    s.has("a", 1, 0)
-    assert by_peer(s.next(0)) == {"a": 1}
+    s.on_have("a", 1, 0)
+    assert by_peer(s.next_requests(0)) == {"a": 1}
     s.chunk_lost("a", 0)
-    s.has("b", 1, 0)
-    assert by_peer(s.next(0)) == {"b": 1}
+    s.on_have("b", 1, 0)
+    assert by_peer(s.next_requests(0)) == {"b": 1}
 
 
 def test_a_complete_download_asks_for_nothing():
     s = swarm(1)
-    s.has("a", 1, 0)
-    s.next(0)
-    s.arrived("a", 0, 1)
+    s.on_have("a", 1, 0)
+    s.next_requests(0)
+    s.on_chunk("a", 0, 1)
     assert s.complete
-    assert s.next(1) == []
+    assert s.next_requests(1) == []
 
 
 @settings(max_examples=60, deadline=None)
@@ -252,16 +252,16 @@ def test_every_chunk_that_somebody_has_arrives_once(chunks, seed, holdings):
     s = ChunkPicker(chunks, CHUNK, seed=seed, fallback="0")
     union = 0
     for number, indices in enumerate(holdings):
-        s.has(str(number), indices & everything, 0)
+        s.on_have(str(number), indices & everything, 0)
         union |= indices & everything
     got: Counter[int] = Counter()
     now = 0.0
-    while asks := s.next(now):
+    while asks := s.next_requests(now):
         now += 0.1
         for ask in asks:
             assert holdings[int(ask.peer)] >> ask.index & 1
             got[ask.index] += 1
-            s.arrived(ask.peer, ask.index, now)
+            s.on_chunk(ask.peer, ask.index, now)
     assert s.missing == everything & ~union
     assert set(got.values()) <= {1}
 
@@ -270,15 +270,15 @@ def test_a_large_payload_with_many_peers_is_planned_in_reasonable_time():
     s = ChunkPicker(100_000, CHUNK, seed=1)
     everything = (1 << 100_000) - 1
     for number in range(50):
-        s.has(str(number), everything, 0)
-    assert len(s.next(0)) == 50 * WINDOW_FIRST
+        s.on_have(str(number), everything, 0)
+    assert len(s.next_requests(0)) == 50 * WINDOW_FIRST
 
 
 def test_news_of_an_unknown_peer_harms_nothing():
     s = swarm()
-    s.left("unknown")
+    s.on_leave("unknown")
     s.chunk_lost("unknown", 3)
-    s.arrived("unknown", 3, 0)
+    s.on_chunk("unknown", 3, 0)
     assert not s.requested("unknown", 3)
     assert not s.proof_failed("unknown", 4)
 
@@ -286,12 +286,12 @@ def test_news_of_an_unknown_peer_harms_nothing():
 def test_a_peer_is_asked_for_as_much_as_it_sends_in_a_second():
     def owed_after(interval: float) -> int:
         s, now = ChunkPicker(1000, 1 << 14, seed=1), 0.0
-        s.has("a", (1 << 1000) - 1, now)
+        s.on_have("a", (1 << 1000) - 1, now)
         for _ in range(40):
-            s.next(now)
+            s.next_requests(now)
             now += interval
-            s.arrived("a", next(index for index in range(1000) if s.requested("a", index)), now)
-        s.next(now)
+            s.on_chunk("a", next(index for index in range(1000) if s.requested("a", index)), now)
+        s.next_requests(now)
         return sum(s.requested("a", index) for index in range(1000))
 
     assert owed_after(2.0) == 1
@@ -307,13 +307,13 @@ def planned(chunks: int = 20, **options) -> ChunkPicker:
     s = swarm(chunks, **options)
     s.follow(PLAN, 0)
     for parent in PLAN:
-        s.has(parent, (1 << chunks) - 1, 0)
+        s.on_have(parent, (1 << chunks) - 1, 0)
     return s
 
 
 def test_each_parent_is_asked_for_its_stripe_in_order():
     s = planned()
-    asks = s.next(0)
+    asks = s.next_requests(0)
     assert [ask.index for ask in asks if ask.peer == "p"] == [0, 2, 4, 6, 8, 10, 12, 14]
     assert [ask.index for ask in asks if ask.peer == "q"] == [1, 3, 5, 7, 9, 11, 13, 15]
     assert not s.needs_more_peers
@@ -323,94 +323,94 @@ def test_a_parent_is_asked_for_what_it_does_not_have_yet():
     s = swarm(20)
     s.follow(PLAN, 0)
     for parent in PLAN:
-        s.has(parent, 0, 0)
-    assert by_peer(s.next(0)) == {"p": 8, "q": 8}
+        s.on_have(parent, 0, 0)
+    assert by_peer(s.next_requests(0)) == {"p": 8, "q": 8}
 
 
 def test_other_peers_are_not_asked_while_the_parents_feed():
     s = planned()
-    s.has("other", (1 << 20) - 1, 0)
-    assert set(by_peer(s.next(0))) == {"p", "q"}
+    s.on_have("other", (1 << 20) - 1, 0)
+    assert set(by_peer(s.next_requests(0))) == {"p", "q"}
 
 
 def test_a_parents_window_is_filled_again_when_it_is_half_empty():
     s = planned(100)
-    s.next(0)
+    s.next_requests(0)
     for index in (0, 2, 4):
-        s.arrived("p", index, 0.1)
-        assert s.next(0.1) == []
-    s.arrived("p", 6, 0.1)
-    assert indices(s.next(0.1)) == [16, 18, 20, 22]
+        s.on_chunk("p", index, 0.1)
+        assert s.next_requests(0.1) == []
+    s.on_chunk("p", 6, 0.1)
+    assert indices(s.next_requests(0.1)) == [16, 18, 20, 22]
 
 
 def test_the_stripe_of_a_parent_that_leaves_is_asked_of_others_at_once():
     s = planned()
-    s.next(0)
-    s.left("p")
-    assert s.next(0.1) == []
+    s.next_requests(0)
+    s.on_leave("p")
+    assert s.next_requests(0.1) == []
     assert s.needs_more_peers
-    s.has("other", (1 << 20) - 1, 0.2)
-    asks = s.next(0.2)
+    s.on_have("other", (1 << 20) - 1, 0.2)
+    asks = s.next_requests(0.2)
     assert {ask.index % 2 for ask in asks if ask.peer == "other"} == {0}
 
 
 def test_a_parent_that_does_not_come_is_awaited_for_a_while():
     s = swarm(20)
     s.follow(PLAN, 0)
-    s.has("other", (1 << 20) - 1, 0)
-    assert s.next(0) == []
-    assert s.deadline() == AWAITED
-    assert by_peer(s.next(AWAITED)) == {"other": WINDOW_FIRST}
+    s.on_have("other", (1 << 20) - 1, 0)
+    assert s.next_requests(0) == []
+    assert s.deadline() == PARENT_GRACE
+    assert by_peer(s.next_requests(PARENT_GRACE)) == {"other": WINDOW_FIRST}
 
 
 def test_a_parent_that_has_nothing_itself_is_given_twice_as_long():
     s = swarm(20)
     s.follow(PLAN, 0)
-    s.has("p", 0, 0)
-    s.has("q", 0, 0)
-    s.has("other", (1 << 20) - 1, 0)
-    s.next(0)
-    assert s.next(1.9 * PATIENCE) == []
-    assert by_peer(s.next(2 * PATIENCE)) == {"other": WINDOW_FIRST}
+    s.on_have("p", 0, 0)
+    s.on_have("q", 0, 0)
+    s.on_have("other", (1 << 20) - 1, 0)
+    s.next_requests(0)
+    assert s.next_requests(1.9 * PATIENCE) == []
+    assert by_peer(s.next_requests(2 * PATIENCE)) == {"other": WINDOW_FIRST}
 
 
 def test_what_came_from_elsewhere_is_taken_back_and_may_come_all_the_same():
     s = planned()
-    s.next(0)
-    s.has("other", (1 << 20) - 1, 0)
-    asks = s.next(PATIENCE)
+    s.next_requests(0)
+    s.on_have("other", (1 << 20) - 1, 0)
+    asks = s.next_requests(PATIENCE)
     assert by_peer(asks) == {"other": WINDOW_FIRST}
     index = asks[0].index
     parent = PLAN[index % 2]
-    s.arrived("other", index, PATIENCE + 1)
-    assert s.take_back() == [PeerRequest(parent, index)]
-    assert s.take_back() == []
+    s.on_chunk("other", index, PATIENCE + 1)
+    assert s.take_cancellations() == [PeerRequest(parent, index)]
+    assert s.take_cancellations() == []
     assert s.requested(parent, index)
     assert not s.requested("other", index)
 
 
 def test_a_stripe_that_lags_is_shared_with_others_and_its_parent_keeps_a_part():
     s = planned(100)
-    s.has("other", (1 << 100) - 1, 0)
+    s.on_have("other", (1 << 100) - 1, 0)
     now = 0.0
     for step in range(40):
         now += 0.1
-        asks = s.next(now)
+        asks = s.next_requests(now)
         assert step > 32 or all(ask.peer != "other" for ask in asks)
-        s.arrived("q", next(index for index in range(1, 101, 2) if s.missing >> index & 1), now)
+        s.on_chunk("q", next(index for index in range(1, 101, 2) if s.missing >> index & 1), now)
     assert {index % 2 for index in range(100) if s.requested("other", index)} == {0}
-    assert {ask.peer for ask in s.take_back()} == {"p"}
+    assert {ask.peer for ask in s.take_cancellations()} == {"p"}
     assert any(s.requested("p", index) for index in range(0, 100, 2))
 
 
 def test_no_more_chunks_are_taken_than_were_asked_for():
     s = planned()
-    index = s.next(0)[0].index
-    s.has("other", (1 << 20) - 1, 0)
-    s.next(PATIENCE)
-    s.arrived("other", index, PATIENCE + 1)
+    index = s.next_requests(0)[0].index
+    s.on_have("other", (1 << 20) - 1, 0)
+    s.next_requests(PATIENCE)
+    s.on_chunk("other", index, PATIENCE + 1)
     assert s.requested("p", index)
-    s.arrived("p", index, PATIENCE + 2)
+    s.on_chunk("p", index, PATIENCE + 2)
     assert not s.requested("p", index)
 
 
@@ -418,10 +418,12 @@ def test_a_slow_peer_that_keeps_its_own_pace_is_never_stalled():
     s = planned(40)
     now = 0.0
     for _ in range(15):
-        asked = [index for index in range(0, 40, 2) if s.requested("p", index)] or [a.index for a in s.next(now)]
+        asked = [index for index in range(0, 40, 2) if s.requested("p", index)] or [
+            a.index for a in s.next_requests(now)
+        ]
         now += 20.0
-        s.arrived("p", min(i for i in asked if i % 2 == 0), now)
-        s.next(now)
+        s.on_chunk("p", min(i for i in asked if i % 2 == 0), now)
+        s.next_requests(now)
         assert s.deadline() is None or s.deadline() > now + 100 or s.requested("q", 1)
 
 
@@ -430,66 +432,66 @@ def test_a_fast_peer_that_stops_is_noticed_soon():
     now = 0.0
     for _ in range(10):
         for parent, first in (("p", 0), ("q", 1)):
-            s.next(now)
-            s.arrived(parent, next(i for i in range(first, 100, 2) if s.missing >> i & 1), now)
+            s.next_requests(now)
+            s.on_chunk(parent, next(i for i in range(first, 100, 2) if s.missing >> i & 1), now)
         now += 0.01
-    assert s.deadline() < now + QUIET
-    s.has("other", ALL, now)
-    s.next(now)
-    assert by_peer(s.next(now + QUIET)) == {"other": WINDOW_FIRST}
+    assert s.deadline() < now + STALL_MIN
+    s.on_have("other", ALL, now)
+    s.next_requests(now)
+    assert by_peer(s.next_requests(now + STALL_MIN)) == {"other": WINDOW_FIRST}
 
 
 def test_the_last_chunks_are_asked_elsewhere_soon_also_of_who_never_sent_one():
     s = swarm(1)
-    s.has("frozen", 1, 0)
-    assert by_peer(s.next(0)) == {"frozen": 1}
-    s.has("other", 1, 0)
-    assert s.next(0) == []
+    s.on_have("frozen", 1, 0)
+    assert by_peer(s.next_requests(0)) == {"frozen": 1}
+    s.on_have("other", 1, 0)
+    assert s.next_requests(0) == []
     assert s.deadline() == PATIENCE_END
-    assert by_peer(s.next(PATIENCE_END)) == {"other": 1}
+    assert by_peer(s.next_requests(PATIENCE_END)) == {"other": 1}
 
 
 def test_the_last_chunks_stay_in_haste_while_nobody_else_has_them():
     s = swarm(2)
-    s.has("frozen", 1, 0)
-    s.has("slow", 2, 0)
-    assert by_peer(s.next(0)) == {"frozen": 1, "slow": 1}
-    s.has("slow", 1, 0)
-    assert s.next(PATIENCE_END) == []  # both are stalled, and what they owe counts as asked for
-    s.has("other", 3, PATIENCE_END)
-    assert by_peer(s.next(PATIENCE_END + 0.01)) == {"other": 2}
+    s.on_have("frozen", 1, 0)
+    s.on_have("slow", 2, 0)
+    assert by_peer(s.next_requests(0)) == {"frozen": 1, "slow": 1}
+    s.on_have("slow", 1, 0)
+    assert s.next_requests(PATIENCE_END) == []  # both are stalled, and what they owe counts as asked for
+    s.on_have("other", 3, PATIENCE_END)
+    assert by_peer(s.next_requests(PATIENCE_END + 0.01)) == {"other": 2}
 
 
 def test_a_parent_that_waits_itself_is_not_waited_for_when_others_have_the_last_chunks():
     s = planned(2)
-    s.next(0)
-    s.has("other", 3, 0)
-    assert by_peer(s.next(PATIENCE_END)) == {"other": 2}
+    s.next_requests(0)
+    s.on_have("other", 3, 0)
+    assert by_peer(s.next_requests(PATIENCE_END)) == {"other": 2}
 
 
 def test_while_there_is_more_to_ask_a_first_chunk_is_awaited_in_full():
     s = swarm(100)
-    s.has("frozen", ALL, 0)
-    s.next(0)
-    s.has("other", ALL, 0)
-    s.next(0)
+    s.on_have("frozen", ALL, 0)
+    s.next_requests(0)
+    s.on_have("other", ALL, 0)
+    s.next_requests(0)
     assert s.deadline() > STALL
 
 
 def test_the_coordinator_as_a_parent_is_asked_as_any_parent():
     s = swarm(20, fallback="coordinator")
     s.follow(("coordinator",), 0)
-    s.has("coordinator", (1 << 20) - 1, 0)
-    s.has("other", (1 << 20) - 1, 0)
-    assert by_peer(s.next(0)) == {"coordinator": 8}
+    s.on_have("coordinator", (1 << 20) - 1, 0)
+    s.on_have("other", (1 << 20) - 1, 0)
+    assert by_peer(s.next_requests(0)) == {"coordinator": 8}
 
 
 def test_a_new_plan_leaves_open_what_was_asked_before():
     s = planned(100)
-    s.next(0)
+    s.next_requests(0)
     s.follow(("r",), 1)
-    s.has("r", ALL, 1)
-    asks = s.next(1)
+    s.on_have("r", ALL, 1)
+    asks = s.next_requests(1)
     assert by_peer(asks) == {"r": 8}
     assert min(indices(asks)) == 16
 
@@ -497,14 +499,14 @@ def test_a_new_plan_leaves_open_what_was_asked_before():
 def test_what_a_former_parent_does_not_have_itself_is_asked_of_the_new_one():
     s = swarm(20)
     s.follow(PLAN, 0)
-    s.has("p", 0b101, 0)
-    s.has("q", 0, 0)
-    s.next(0)
+    s.on_have("p", 0b101, 0)
+    s.on_have("q", 0, 0)
+    s.next_requests(0)
     s.follow(("q", "p"), 1)
-    asks = s.next(1)
+    asks = s.next_requests(1)
     assert [ask.index for ask in asks if ask.peer == "q"] == [4, 6, 8, 10, 12, 14, 16, 18]
     assert [ask.index for ask in asks if ask.peer == "p"] == [1, 3, 5, 7, 9, 11, 13, 15]
-    taken = s.take_back()
+    taken = s.take_cancellations()
     assert sorted(ask.index for ask in taken if ask.peer == "p") == [4, 6, 8, 10, 12, 14]
     assert sorted(ask.index for ask in taken if ask.peer == "q") == [1, 3, 5, 7, 9, 11, 13, 15]
 
@@ -515,39 +517,39 @@ def orphaned() -> ChunkPicker:
     s = swarm(40, fallback="coordinator")
     s.follow(PLAN, 0)
     for peer, chunks in (("p", 0x155), ("q", 0), ("other", 0x5555), ("coordinator", (1 << 40) - 1)):
-        s.has(peer, chunks, 0)
-    s.next(0)
+        s.on_have(peer, chunks, 0)
+    s.next_requests(0)
     for index in range(0, 10, 2):
-        s.arrived("p", index, 0)
-    s.left("p")
+        s.on_chunk("p", index, 0)
+    s.on_leave("p")
     return s
 
 
 def test_the_coordinator_is_not_asked_for_what_still_spreads_among_the_others():
     s, now = orphaned(), 0.0
     for index in range(16, 28, 2):
-        asks = s.next(now)
+        asks = s.next_requests(now)
         assert "coordinator" not in by_peer(asks)
         for ask in asks:
             if ask.peer == "other":
-                s.arrived("other", ask.index, now)
+                s.on_chunk("other", ask.index, now)
         now += 0.9 * GRACE
-        s.has("other", 1 << index, now)
-    s.next(now)
-    assert by_peer(s.next(now + GRACE))["coordinator"] == FALLBACK_WINDOW_MIN
+        s.on_have("other", 1 << index, now)
+    s.next_requests(now)
+    assert by_peer(s.next_requests(now + GRACE))["coordinator"] == FALLBACK_WINDOW_MIN
 
 
 def test_news_of_another_stripe_or_of_a_chunk_that_is_here_keep_nobody_from_the_coordinator():
     s = orphaned()
-    s.next(0)
-    s.has("another", 0b11, GRACE / 2)
-    assert by_peer(s.next(GRACE))["coordinator"] == FALLBACK_WINDOW_MIN
+    s.next_requests(0)
+    s.on_have("another", 0b11, GRACE / 2)
+    assert by_peer(s.next_requests(GRACE))["coordinator"] == FALLBACK_WINDOW_MIN
 
 
 def once(s: ChunkPicker, now: float, open_: set[PeerRequest]) -> list[PeerRequest]:
     """What is asked now. `open_`: what was asked and has not come; nothing of it may be asked again."""
-    asks = s.next(now)
-    open_.difference_update(s.take_back())
+    asks = s.next_requests(now)
+    open_.difference_update(s.take_cancellations())
     assert not open_.intersection(asks)
     assert len(set(asks)) == len(asks)
     open_.update(asks)
@@ -560,11 +562,11 @@ def test_what_a_lagging_parent_is_asked_no_more_is_not_asked_again_of_another_th
     def comes(peer: str, now: float) -> None:
         ask = min((ask for ask in open_ if ask.peer == peer), key=lambda ask: ask.index)
         open_.remove(ask)
-        s.arrived(peer, ask.index, now)
+        s.on_chunk(peer, ask.index, now)
         once(s, now, open_)
 
     once(s, 0, open_)
-    s.has("other", sum(1 << index for index in (6, 8, 10, 12, 14)), 0)
+    s.on_have("other", sum(1 << index for index in (6, 8, 10, 12, 14)), 0)
     comes("p", 0.1)
     for step in range(1, 35):
         comes("q", step / 10)
@@ -583,7 +585,7 @@ def test_what_a_lagging_parent_is_asked_no_more_is_not_asked_again_of_another_th
 @given(st.integers(0, 10**9))
 def test_nothing_is_asked_twice_of_a_peer_that_owes_it_whatever_happens(seed):
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("LAG_MIN", "LAG_SHARE", "LAGS"):
+        for name in ("LAG_MIN", "LAG_SHARE", "LAG_SECONDS"):
             patch.setattr(f"p2p.swarm.picker.{name}", 0.1)
         live(Random(seed), 60)
 
@@ -597,26 +599,26 @@ def live(random: Random, chunks: int) -> None:
         peer = random.choice("abcdx")
         match random.random():
             case chance if chance < 0.03:
-                s.left(peer)
+                s.on_leave(peer)
                 open_ = {ask for ask in open_ if ask.peer != peer}
             case chance if chance < 0.06:
                 s.follow(random.choices("abcdx", k=random.randrange(4)), now)
             case chance if chance < 0.3:
-                s.has(peer, random.getrandbits(chunks) & random.getrandbits(chunks), now)
+                s.on_have(peer, random.getrandbits(chunks) & random.getrandbits(chunks), now)
         for ask in random.sample(sorted(open_, key=lambda ask: (ask.peer, ask.index)), len(open_) // 2):
             if ask.peer != lazy or random.random() < 0.1:
                 assert s.requested(ask.peer, ask.index)
                 open_.discard(ask)
-                s.arrived(ask.peer, ask.index, now)
+                s.on_chunk(ask.peer, ask.index, now)
         once(s, now, open_)
         assert all(s.requested(ask.peer, ask.index) for ask in open_)
     for peer in "abcdx":
-        s.has(peer, everything, now)
+        s.on_have(peer, everything, now)
     for _ in range(1000):
         now += 1
         for ask in once(s, now, open_):
             open_.discard(ask)
-            s.arrived(ask.peer, ask.index, now)
+            s.on_chunk(ask.peer, ask.index, now)
     assert s.complete
 
 
@@ -634,8 +636,8 @@ def test_the_rarest_are_those_that_fewest_hold(steps, candidates):
 
 
 def test_no_more_is_asked_than_is_wanted():
-    assert len(planned().next(0, 3)) == 3
-    assert len(planned().next(0, 0)) == 0
+    assert len(planned().next_requests(0, 3)) == 3
+    assert len(planned().next_requests(0, 0)) == 0
 
 
 @settings(max_examples=60, deadline=None)
@@ -645,16 +647,16 @@ def test_every_chunk_arrives_whatever_the_plan_and_whoever_leaves(chunks, stripe
     s = ChunkPicker(chunks, CHUNK, seed=seed, fallback="x")
     s.follow("abcde"[:stripes], 0)
     for peer in "abcdex":
-        s.has(peer, everything, 0)
+        s.on_have(peer, everything, 0)
     now, open_ = 0.0, list[PeerRequest]()
     while not s.complete:
         now += 0.5
-        open_ += s.next(now)
+        open_ += s.next_requests(now)
         if moves:
-            s.left(moves.pop())
+            s.on_leave(moves.pop())
         answered, open_ = open_[: 1 + len(open_) // 2], open_[1 + len(open_) // 2 :]
         for ask in answered:
             if s.requested(ask.peer, ask.index):
-                s.arrived(ask.peer, ask.index, now)
-        s.has("x", everything, now)
+                s.on_chunk(ask.peer, ask.index, now)
+        s.on_have("x", everything, now)
         assert now < 1000

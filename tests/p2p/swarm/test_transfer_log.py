@@ -7,7 +7,7 @@ import pytest
 
 from p2p.memory.transport import Link, MemoryNetwork
 from p2p.network import FetchReport, PeerTransfer
-from p2p.swarm.exchange import FEEDS_KEPT
+from p2p.swarm.exchange import TRANSFER_LOGS_MAX
 from p2p.swarm.transfer_log import TransferLog
 from tests.support.clock import run_fake
 from tests.support.peers import payload_file, peers
@@ -76,9 +76,9 @@ def test_a_fetch_that_was_cancelled_and_goes_on_tells_of_both_parts(tmp_path: Pa
 def test_what_is_remembered_of_fetches_that_never_end_is_bounded(tmp_path: Path) -> None:
     async def main() -> None:
         async with peers(MemoryNetwork(1), "b") as (b,):
-            for seed in range(FEEDS_KEPT + 3):
+            for seed in range(TRANSFER_LOGS_MAX + 3):
                 with anyio.move_on_after(0.01):
                     await b.fetch(payload_file(tmp_path / "lost", 1000, seed), tmp_path / f"{seed}")
-            assert len(b._exchange._transfers) == FEEDS_KEPT
+            assert len(b._exchange._transfers) == TRANSFER_LOGS_MAX
 
     run_fake(main)
