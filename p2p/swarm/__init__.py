@@ -1,1 +1,1 @@
-"""Payload exchange: cut a payload into chunks, choose whom to ask, verify, store, and pass on."""
+"""Payload exchange: cut a payload into chunks, choose peers for requests, verify, store, and forward."""

@@ -1,12 +1,13 @@
-"""The downloader's side: one payload, from the plan's parents, or from every connected peer that has some of it.
+"""The downloader's side: fetches one payload from the plan's parents, or from every connected peer that has some of it.
 
-Streams are opened to the parents of the plan; to `last` and all others only while there is no plan, or it leaves chunks
-that nobody was asked for. (Rules: p2p/swarm/exchange.py, p2p/swarm/picker.py.)
+Streams are opened to the plan's parents first. The fallback and all other peers get one only while there is no plan, or
+while the plan leaves chunks that no peer was asked for. (Rules: p2p/swarm/exchange.py, p2p/swarm/picker.py.)
 """
 
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import anyio
 
@@ -26,38 +27,48 @@ from runtime.backoff import Backoff
 log = logging.getLogger("p2p")
 
 POLL_INTERVAL = 0.25
-"""Seconds between two looks at who is connected."""
+"""Seconds between two checks of the connected peers."""
 RETRY = Backoff(0.5, 15.0)
-"""Seconds before a peer whose stream failed is tried again; doubles each time."""
+"""Seconds before a retry after a failed stream; doubles each time."""
+
+
+@dataclass(frozen=True)
+class DownloadContext:
+    """What all downloads of one peer share. `received`: verified bytes by sender. `downlink`: the owner's limit."""
+
+    transport: Transport
+    seed: int
+    downlink: TokenBucket
+    bans: Bans = field(default_factory=Bans)
+    received: Counter[str] = field(default_factory=Counter)
 
 
 class Download:
-    """One payload on its way. `run` ends when every chunk is stored."""
+    """One fetch. `run` ends when every chunk is stored."""
 
     def __init__(
         self,
-        transport: Transport,
+        context: DownloadContext,
         shared: SharedPayload,
-        seed: int,
-        fallback: str | None,
-        bans: Bans,
-        received: Counter[str],
         transfers: TransferLog,
-        pace: TokenBucket,
+        *,
+        fallback: str | None,
         parents: Sequence[str] = (),
     ) -> None:
-        """`pace`: of all downloads of this peer together. `parents`: see `follow`."""
+        """`parents`: see `follow`."""
         assert isinstance(shared.payload, PartialPayload)
-        self._transport = transport
+        self._transport = context.transport
+        self._bans = context.bans
+        self._received = context.received
+        self._bucket = context.downlink
         self._shared = shared
         self._payload: PartialPayload = shared.payload
-        self._bans = bans
-        self._received = received
         self._transfers = transfers
-        self._bucket = pace
         self._parents = tuple(parents)
-        size = self._payload.manifest.chunk_size
-        self._picker = ChunkPicker(self._payload.chunks, size, seed=seed, have=self._payload.have, fallback=fallback)
+        payload = self._payload
+        self._picker = ChunkPicker(
+            payload.chunks, payload.manifest.chunk_size, seed=context.seed, have=payload.have, fallback=fallback
+        )
         self._writer = ChunkWriter(self._payload, shared.announce)
         self._writers: dict[str, _Writer] = {}
         self._failures: Counter[str] = Counter()
@@ -65,14 +76,14 @@ class Download:
         self._recheck = anyio.Event()
 
     def follow(self, parents: Sequence[str]) -> None:
-        """The plan: the parent of each stripe; none: there is no plan."""
+        """Set the plan: the parent of each stripe; an empty one means no plan."""
         self._parents = tuple(parents)
         self._picker.follow(parents, anyio.current_time())
         self._pump()
         self._recheck.set()
 
     async def run(self, protocol: str) -> None:
-        """Fetch what is missing; raises only `LocalNetworkFault`, else tries until cancelled."""
+        """Fetch the missing chunks. Raises only `LocalNetworkFault`; any other failure is retried until cancelled."""
         with one_error():
             async with anyio.create_task_group() as tasks:
                 self.follow(self._parents)
@@ -91,7 +102,7 @@ class Download:
                 tasks.cancel_scope.cancel()
 
     def _is_useful(self, peer: str) -> bool:
-        """Whether a stream to this peer is worth opening."""
+        """Tell whether a stream to this peer is worth opening."""
         return not self._parents or peer in self._parents or self._picker.needs_more_peers
 
     async def _session(self, peer: str, protocol: str) -> None:
@@ -147,13 +158,13 @@ class Download:
                 self._picker.chunk_lost(peer, index)
             case messages.Chunk(index, proof, data):
                 if not self._picker.requested(peer, index):
-                    raise Malformed(f"chunk {index} was not asked for")
+                    raise Malformed(f"chunk {index} was not requested")
                 await self._store(peer, index, data, list(proof))
         self._pump()
 
     async def _store(self, peer: str, index: int, data: bytes | memoryview, proof: list[bytes]) -> None:
         try:
-            self._payload.prove(index, data, proof)  # here, not in a thread: it takes less time than to decrypt it
+            self._payload.prove(index, data, proof)  # in this thread: it takes less time than decryption did
         except BadChunk as fault:
             log.warning("%s sent a bad chunk: %s", peer, fault)
             if self._picker.proof_failed(peer, index):
@@ -167,27 +178,26 @@ class Download:
         await self._writer.put(index, data, proof)
 
     def _pump(self) -> None:
-        """Hand out what is to be asked now, as far as the owner's limit lets it come."""
+        """Send the requests and cancellations that are due, as far as the owner's limit on the downlink allows."""
         size, now, needy = self._payload.manifest.chunk_size, anyio.current_time(), self._picker.needs_more_peers
         if self._bucket.rate is None:
-            asks = self._picker.next_requests(now)
+            requests = self._picker.next_requests(now)
         else:
-            asks = []
+            requests = []
             while self._bucket.delay(0, now) <= 0 and (one := self._picker.next_requests(now, 1)):
                 self._bucket.consume(size, now)
-                asks += one
-        for peer, indices in _by_peer(
-            self._picker.take_cancellations()
-        ).items():  # first: what is taken back may be asked anew
+                requests += one
+        # Cancellations first: a cancelled chunk may be requested anew.
+        for peer, indices in _by_peer(self._picker.take_cancellations()).items():
             self._writers[peer].put(messages.Cancel(tuple(indices)))
-        for peer, indices in _by_peer(asks).items():
+        for peer, indices in _by_peer(requests).items():
             self._transfers.requested(peer, now)
             self._writers[peer].put(messages.ChunkRequest(tuple(indices)))
         if self._picker.needs_more_peers and not needy:
             self._recheck.set()
 
     async def _watch(self) -> None:
-        """Some answers change with time alone: a peer stalls, the limit allows more."""
+        """Pump when time alone changes the outcome: a peer stalls, or the limit allows more."""
         while True:
             now = anyio.current_time()
             deadline = self._picker.deadline()
@@ -198,15 +208,15 @@ class Download:
             self._pump()
 
 
-def _by_peer(asks: Sequence[PeerRequest]) -> dict[str, list[int]]:
+def _by_peer(requests: Sequence[PeerRequest]) -> dict[str, list[int]]:
     by_peer: dict[str, list[int]] = {}
-    for ask in asks:
-        by_peer.setdefault(ask.peer, []).append(ask.index)
+    for request in requests:
+        by_peer.setdefault(request.peer, []).append(request.index)
     return by_peer
 
 
 class _Writer:
-    """The one task that writes to a holder."""
+    """The one task that writes to a holder's stream."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream

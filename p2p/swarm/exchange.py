@@ -1,16 +1,16 @@
-"""Payloads between peers: the anyio shell around `swarm` (what to ask) and `payload` (what is verified).
+"""Payloads between peers: the anyio shell around picker.py (what to request) and payload_file.py (verification).
 
-1. Store and forward: a payload being fetched is served from its first verified chunk on, and whoever listens is told
-   of each new chunk at once (pushed, never polled).
-2. A holder that does not have the payload yet keeps the stream and answers when it does; so peers that start together
-   find each other without asking twice.
-3. On a stream, one task reads and one writes. Both sides send a sign of life every `BEAT` seconds, so that the
-   transport's watchdog finds a peer that froze.
-4. A peer that sends what it was not asked for, or bytes that do not decode, or two bad chunks, is dropped, and neither
-   asked nor served until its ban ends (p2p/limits/bans.py).
-5. Files are read and written in worker threads, but for chunks to send that the system has in memory. Where no
-   descriptor is free for one, it is tried again until there is (p2p/swarm/open_files.py).
-6. A payload whose file was found gone or changed is offered no more. Shared again, or fetched again, it is as new.
+1. Store and forward: a payload is served from its first verified chunk on, while it is still being fetched. Each new
+   chunk is announced to listening peers at once; they never poll.
+2. A holder that does not have the payload yet keeps the stream open and answers once it has. Peers that start together
+   thus find each other with one request.
+3. One task reads and one writes per stream. Both sides send a keep-alive every `HEARTBEAT` seconds, so that the
+   transport's watchdog detects a frozen peer.
+4. A peer is dropped for an unrequested chunk, for bytes that do not decode, or for two bad chunks. Until its ban ends
+   (p2p/limits/bans.py), nothing is requested from it and nothing served to it.
+5. Files are read and written in worker threads, except for chunks to send that are in the page cache. Without a free
+   file descriptor, opening is retried until there is one (p2p/swarm/open_files.py).
+6. A payload whose file is missing or changed is no longer offered. Sharing or fetching it again starts afresh.
 """
 
 import logging
@@ -23,9 +23,8 @@ import anyio.to_thread
 
 from p2p.errors import LocalNetworkFault
 from p2p.limits.bandwidth import FairQueue, bandwidth
-from p2p.limits.bans import Bans
 from p2p.network import FetchReport, Manifest, Traffic
-from p2p.swarm.download import Download
+from p2p.swarm.download import Download, DownloadContext
 from p2p.swarm.open_files import retry_while_exhausted
 from p2p.swarm.payload_file import PartialPayload, PayloadFile
 from p2p.swarm.transfer_log import TransferLog
@@ -36,29 +35,25 @@ log = logging.getLogger("p2p")
 
 PROTOCOL = "/echo2/chunks/1"
 STREAMS_PER_PEER = 16
-"""Chunk streams that one peer may hold open to us."""
+"""Chunk streams that one peer may have open to this one."""
 TRANSFER_LOGS_MAX = 64
-"""Payloads begun and not finished of which is remembered who sent what."""
+"""Unfinished fetches whose transfer log is kept."""
 
 
 class ChunkExchange:
-    """What this peer holds, serves and fetches."""
+    """The payloads that this peer shares, serves and fetches."""
 
     def __init__(
         self, transport: Transport, *, seed: int, uplink: float | None = None, downlink: float | None = None
     ) -> None:
-        """`uplink`, `downlink`: bytes of chunks per second, of all peers together, None for no limit."""
-        self._transport = transport
-        self._seed = seed
+        """`uplink`, `downlink`: bytes of chunks per second, for all peers together; None for no limit."""
+        self._context = DownloadContext(transport, seed, bandwidth(downlink))
         self._uplink_queue: FairQueue[Upload | UplinkSlot] = FairQueue(bandwidth(uplink))
-        self._downlink = bandwidth(downlink)
         self._parents: tuple[str, ...] = ()
         self._downloads: dict[Download, None] = {}
         self._shared: dict[bytes, SharedPayload] = {}
         self._arrivals = anyio.Event()
-        self._bans = Bans()
         self._serving: Counter[str] = Counter()
-        self._received: Counter[str] = Counter()
         self._sent: Counter[str] = Counter()
         self._transfers: dict[bytes, TransferLog] = {}
 
@@ -77,20 +72,21 @@ class ChunkExchange:
             shared.withdraw()
 
     async def fetch(self, manifest: Manifest, path: Path, *, fallback: str | None = None) -> FetchReport:
-        """See `PayloadExchange`. Raises `LocalNetworkFault` (the disk), `Malformed` (the manifest exceeds a bound)."""
+        """See `PayloadExchange.fetch`. Raises `LocalNetworkFault` (the disk), `Malformed` (the manifest exceeds a
+        bound)."""
         shared = self._shared.get(manifest.hash)
         if shared is not None and shared.payload.lost:
             await self.unshare(manifest.hash)
         elif shared is not None:
             if shared.payload.path != path or not shared.payload.complete:
-                raise LocalNetworkFault(f"payload {manifest.hash.hex()[:16]} is already held at {shared.payload.path}")
+                raise LocalNetworkFault(f"payload {manifest.hash.hex()[:16]} is already at {shared.payload.path}")
             return FetchReport()
         if await anyio.Path(path).exists():
             try:
                 await self.share(manifest, path)
                 return FetchReport()
             except LocalNetworkFault as fault:
-                log.warning("%s is fetched again: %s", path, fault)
+                log.warning("fetching %s again: %s", path, fault)
         payload = await retry_while_exhausted(PartialPayload, manifest, path)
         shared = SharedPayload(payload)
         self._register(shared)
@@ -113,8 +109,8 @@ class ChunkExchange:
             download.follow(self._parents)
 
     async def serve_chunks(self, stream: Stream) -> None:
-        """The stream handler of `PROTOCOL`: serve one downloader until it leaves."""
-        banned = self._bans.banned(stream.peer, anyio.current_time())
+        """Serve one downloader until it leaves: the stream handler of `PROTOCOL`."""
+        banned = self._context.bans.banned(stream.peer, anyio.current_time())
         if banned or self._serving[stream.peer] >= STREAMS_PER_PEER:
             await stream.reset()
             return
@@ -127,36 +123,28 @@ class ChunkExchange:
                 del self._serving[stream.peer]
 
     async def await_uplink(self, peer: str, nbytes: int) -> None:
-        """Wait until `nbytes` may leave to `peer` by another way, under the same limit and in the same line."""
+        """Wait until `nbytes` may leave to `peer` outside a chunk stream, under the same limit and in the same
+        queue."""
         await UplinkSlot(self._uplink_queue).acquire(peer, nbytes)
 
     def traffic(self) -> Traffic:
-        """See `PayloadExchange.traffic`. Of payloads alone."""
+        """See `PayloadExchange.traffic`; counts payloads alone."""
+        received = self._context.received
         return Traffic(
-            received=self._received.total(),
+            received=received.total(),
             sent=self._sent.total(),
-            received_by_peer=dict(self._received),
+            received_by_peer=dict(received),
             sent_by_peer=dict(self._sent),
         )
 
     def close(self) -> None:
-        """Give every file back."""
+        """Close every file."""
         for shared in self._shared.values():
             shared.withdraw()
         self._shared.clear()
 
     async def _download(self, shared: SharedPayload, fallback: str | None, transfers: TransferLog) -> None:
-        download = Download(
-            self._transport,
-            shared,
-            self._seed,
-            fallback,
-            self._bans,
-            self._received,
-            transfers,
-            self._downlink,
-            self._parents,
-        )
+        download = Download(self._context, shared, transfers, fallback=fallback, parents=self._parents)
         self._downloads[download] = None
         try:
             await download.run(PROTOCOL)
@@ -169,7 +157,7 @@ class ChunkExchange:
         self._arrivals = anyio.Event()
 
     def _transfer_log(self, payload_hash: bytes) -> TransferLog:
-        """The record of this payload's fetch, which outlives a call that was cancelled: the next one resumes."""
+        """Return the log of this payload's fetch. It outlives a cancelled call: the next call resumes the fetch."""
         transfers = self._transfers.setdefault(payload_hash, TransferLog(anyio.current_time()))
         for forgotten in list(self._transfers)[:-TRANSFER_LOGS_MAX]:
             del self._transfers[forgotten]

@@ -1,10 +1,10 @@
-"""How a payload is cut into chunks, and the manifest that says so.
+"""Computes and checks manifests: how a payload is cut into chunks, and the hashes that verify it.
 
 1. A chunk has W/256 bytes (rounded up) for a payload of W bytes, but at least 16 KiB and at most 1 MiB; the last one
-   may be shorter. (With W/64 a chain of 16 peers would cost 1.23 times the ideal by arithmetic alone.)
+   may be shorter. (With W/64, a chain of 16 peers would cost 1.23 times the ideal by arithmetic alone.)
 2. The chunk root is the Merkle root over the chunks in order, BLAKE3 with 32 bytes.
-3. A manifest is checked against these bounds before any memory or disk is given to it.
-4. A `HashedManifest` has the digests of the chunks too. The process that writes a payload makes it, once: the signed
+3. A manifest is checked against these bounds before any memory or disk is allocated for it.
+4. A `HashedManifest` has the digests of the chunks too. The process that writes a payload computes it once. The signed
    document takes its fields from it, and p2p/swarm/open_files.py builds the tree from it without another pass.
 """
 
@@ -21,40 +21,40 @@ from p2p.swarm.messages import CHUNK_SIZE_MAX, CHUNK_SIZE_MIN, CHUNKS_MAX
 
 
 class HashedManifest(Manifest, frozen=True, kw_only=True):
-    """Describe a payload that this program has just written. `leaves`: the `leaf_digest` of each chunk in order.
-    Never taken from a peer or from the disk: the holder of one does not read the payload again."""
+    """Describes a payload that this program has just written. `leaves`: the `leaf_digest` of each chunk in order. It
+    never comes from a peer or from the disk, since the payload is not read again to check it."""
 
     leaves: list[bytes]
 
 
 def digest(data: bytes) -> bytes:
-    """BLAKE3, 32 bytes."""
+    """Return BLAKE3 of `data`, 32 bytes."""
     return blake3(data).digest()
 
 
 def leaf_digest(chunk: bytes | memoryview) -> bytes:
-    """`merkle.leaf_hash` of a chunk, without a copy of it."""
+    """Return `merkle.leaf_hash` of a chunk, without copying the chunk."""
     return blake3(merkle.LEAF).update(chunk).digest()
 
 
 def chunk_size(length: int) -> int:
-    """Bytes of a chunk for a payload of `length` bytes."""
+    """Return the chunk size for a payload of `length` bytes, by rule 1."""
     return min(max(-(-length // 256), CHUNK_SIZE_MIN), CHUNK_SIZE_MAX)
 
 
 def chunk_count(manifest: Manifest) -> int:
-    """Number of chunks; 0 for an empty payload."""
+    """Return the number of chunks; 0 for an empty payload."""
     return -(-manifest.length // manifest.chunk_size)
 
 
 def chunk_span(manifest: Manifest, index: int) -> tuple[int, int]:
-    """(offset, length) of a chunk in the payload, in bytes."""
+    """Return (offset, length) of a chunk in the payload, in bytes."""
     offset = index * manifest.chunk_size
     return offset, min(manifest.chunk_size, manifest.length - offset)
 
 
 def check(manifest: Manifest) -> None:
-    """Raises `Malformed` when a manifest exceeds the bounds."""
+    """Raise `Malformed` for a manifest that exceeds the bounds."""
     if len(manifest.hash) != 32 or len(manifest.chunk_root) != 32:
         raise Malformed("a manifest's hash and chunk root have 32 bytes")
     if not CHUNK_SIZE_MIN <= manifest.chunk_size <= CHUNK_SIZE_MAX:
@@ -64,20 +64,21 @@ def check(manifest: Manifest) -> None:
 
 
 def manifest_of(path: Path) -> Manifest:
-    """Read a payload once, in chunks, and describe it. Blocking. Raises `LocalNetworkFault`."""
+    """Read a payload once, in chunks, and compute its manifest. Blocking. Raises `LocalNetworkFault`."""
     return bare(hashed(path))
 
 
 def bare(manifest: Manifest) -> Manifest:
-    """Return the four signed fields alone."""
+    """Return a manifest with the four signed fields alone."""
     return Manifest(
         hash=manifest.hash, length=manifest.length, chunk_size=manifest.chunk_size, chunk_root=manifest.chunk_root
     )
 
 
 def hashed(path: Path, whole: bytes | None = None) -> HashedManifest:
-    """Read a payload once, in chunks, and describe it and them. Blocking. `whole`: BLAKE3 of the payload, where it was
-    computed while the file was written; only the chunks are hashed then. Raises `LocalNetworkFault`."""
+    """Read a payload once, in chunks, and compute its manifest with the chunk digests. Blocking. `whole`: BLAKE3 of the
+    payload, if it was computed while the file was written; then only the chunks are hashed. Raises
+    `LocalNetworkFault`."""
     try:
         length = path.stat().st_size
         size = chunk_size(length)
@@ -93,7 +94,7 @@ def hashed(path: Path, whole: bytes | None = None) -> HashedManifest:
 
 
 def scan(file: BinaryIO, size: int) -> tuple[list[bytes], bytes, int]:
-    """(leaf digests, BLAKE3 of the whole, length in bytes) of a file cut at `size` bytes. Raises `OSError`."""
+    """Return (leaf digests, BLAKE3 of the whole, length in bytes) of a file cut at `size` bytes. Raises `OSError`."""
     leaves, whole, length = [], blake3(), 0
     while chunk := file.read(size):
         leaves.append(leaf_digest(chunk))

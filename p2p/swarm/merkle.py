@@ -1,11 +1,11 @@
 """The project's one Merkle tree: the shape of RFC 6962 section 2.1, the hash function as an argument.
 
 1. A leaf hashes as H(0x00 || leaf), a node as H(0x01 || left || right), so that no node passes for a leaf.
-2. A tree of n leaves splits at the largest power of two below n. Built from the bottom that is: pair neighbours,
-   and an odd one at the end rises unpaired.
+2. A tree of n leaves splits at the largest power of two below n. Built from the bottom: neighbours are paired, and an
+   odd one at the end rises unpaired.
 3. The root of no leaves is H of the empty string.
-4. A proof is the siblings from the leaf upwards. Its length follows from index and size alone, so a proof of any
-   other length is refused before anything is hashed.
+4. A proof is the siblings from the leaf upwards. Its length follows from index and size alone; a proof of any other
+   length is refused before any hashing.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,41 +18,41 @@ _NODE = b"\x01"
 
 
 def leaf_hash(leaf: bytes, hash: Hash) -> bytes:
-    """The digest under which `leaf` stands in the tree."""
+    """Return the digest of `leaf` in the tree."""
     return hash(LEAF + leaf)
 
 
 def root(leaves: Sequence[bytes], hash: Hash) -> bytes:
-    """The Merkle tree hash of `leaves` in order."""
+    """Return the Merkle tree hash of `leaves` in order."""
     return Tree.of([leaf_hash(leaf, hash) for leaf in leaves], hash).root
 
 
 def proof(leaves: Sequence[bytes], index: int, hash: Hash) -> list[bytes]:
-    """The audit path of leaf `index`, lowest sibling first. Raises `IndexError`."""
+    """Return the audit path of leaf `index`, lowest sibling first. Raises `IndexError`."""
     return Tree.of([leaf_hash(leaf, hash) for leaf in leaves], hash).proof(index)
 
 
 def verify(root: bytes, leaf: bytes, index: int, size: int, proof: Sequence[bytes], hash: Hash) -> bool:
-    """Whether `leaf` stands at `index` in the tree of `size` leaves that has this root."""
+    """Tell whether `leaf` is at `index` in the tree of `size` leaves that has this root."""
     climbed = climb(leaf_hash(leaf, hash), index, size, proof, hash)
     return climbed is not None and climbed[-1][2] == root
 
 
 def proof_length(index: int, size: int) -> int:
-    """How many siblings a proof of leaf `index` in `size` has; at most ceil(log2(size))."""
+    """Return the number of siblings in a proof of leaf `index` of `size`; at most ceil(log2(size))."""
     return len(_siblings(index, size))
 
 
 def depth(size: int) -> int:
-    """The longest proof in a tree of `size` leaves."""
+    """Return the length of the longest proof in a tree of `size` leaves."""
     return max(size - 1, 0).bit_length()
 
 
 def climb(
     digest: bytes, index: int, size: int, proof: Sequence[bytes], hash: Hash
 ) -> list[tuple[int, int, bytes]] | None:
-    """Every node that a proof states or implies, as (level, position, digest), the root last; None when its
-    shape is wrong. The nodes are true if and only if the last digest is the root."""
+    """Return every node that a proof states or implies, as (level, position, digest), the root last; None for a proof
+    of the wrong shape. The nodes are true if and only if the last digest is the root."""
     if not 0 <= index < size or len(proof) != proof_length(index, size):
         return None
     if any(len(node) != len(digest) for node in proof):
@@ -69,7 +69,7 @@ def climb(
 
 
 def _siblings(index: int, size: int) -> list[tuple[int, int]]:
-    """(level, position) of the siblings on the way up; a node that rises unpaired has none on that level."""
+    """Return (level, position) of the siblings on the path up; a node that rises unpaired has none on that level."""
     if not 0 <= index < size:
         raise IndexError(f"leaf {index} of {size}")
     path = []
@@ -84,7 +84,7 @@ def _siblings(index: int, size: int) -> list[tuple[int, int]]:
 class Tree:
     """The known nodes of a tree of `size` leaves: all of them, or those that verified proofs have shown.
 
-    `add` takes a proof and keeps its nodes once they lead to `root`; `proof` answers for every leaf added.
+    `add` checks a proof and keeps its nodes if they lead to `root`; `proof` answers for every leaf added.
     """
 
     def __init__(self, root: bytes, size: int, hash: Hash) -> None:
@@ -95,7 +95,7 @@ class Tree:
 
     @classmethod
     def of(cls, digests: Sequence[bytes], hash: Hash) -> "Tree":
-        """The whole tree over leaf digests (see `leaf_hash`)."""
+        """Build the whole tree over leaf digests (see `leaf_hash`)."""
         tree = cls(hash(b""), len(digests), hash)
         level, row = 0, list(digests)
         while row:
@@ -109,7 +109,7 @@ class Tree:
         return tree
 
     def add(self, index: int, digest: bytes, proof: Sequence[bytes]) -> bool:
-        """Whether the proof leads to the root; only then its nodes are kept."""
+        """Check a proof, and keep its nodes if it leads to the root. Return whether it does."""
         nodes = climb(digest, index, self.size, proof, self._hash)
         if nodes is None or nodes[-1][2] != self.root:
             return False
@@ -118,9 +118,10 @@ class Tree:
         return True
 
     def leaf(self, index: int) -> bytes:
-        """The digest of a leaf. Raises `KeyError` where it is not known."""
+        """Return the digest of a leaf. Raises `KeyError` for an unknown one."""
         return self._nodes[0, index]
 
     def proof(self, index: int) -> list[bytes]:
-        """Raises `IndexError` outside the tree, `KeyError` where the leaf was never added."""
+        """Return the audit path of a leaf. Raises `IndexError` outside the tree, `KeyError` for a leaf that was never
+        added."""
         return [self._nodes[place] for place in _siblings(index, self.size)]

@@ -1,11 +1,11 @@
-"""What the two sides of the chunk protocol `/echo2/chunks/1` say to each other, one message a frame.
+"""Messages of the chunk protocol `/echo2/chunks/1`, one per frame.
 
-Downloader -> holder: `PayloadRequest` once; then `ChunkRequest` (no indices: "I am still here") and `Cancel`.
-Holder -> downloader: `HaveMore` without indices ("I am still here", the first at once where it has nothing yet); `Have`
-once, when it holds the payload or begins to fetch it; then `HaveMore`, `Chunk`, `NotAvailable`.
+Downloader -> holder: `PayloadRequest` once; then `ChunkRequest` (without indices: keep-alive) and `Cancel`.
+Holder -> downloader: `HaveMore` without indices (keep-alive; sent at once by a holder that has no chunk yet); `Have`
+once, when it has the payload or begins to fetch it; then `HaveMore`, `Chunk`, `NotAvailable`.
 
-A message is a MessagePack array: the name's letter, then the fields in order; later fields may be added, and one that
-is absent has its default. Every field is bounded, and a frame that breaks a bound is `Malformed`.
+A message is a MessagePack array: a letter for its type, then the fields in order. Later versions may append fields; an
+absent field has its default. Every field is bounded, and a frame that breaks a bound is `Malformed`.
 """
 
 from collections.abc import Sequence
@@ -22,9 +22,9 @@ CHUNKS_MAX = 1 << 20
 INDICES_MAX = 4096
 """Indices in one message."""
 DOWNLOADER_LIMIT = 5 * INDICES_MAX + 64
-"""Bytes of the longest frame that a downloader may send."""
+"""Bytes of a downloader's longest frame."""
 HOLDER_LIMIT = CHUNK_SIZE_MAX + 4096
-"""Bytes of the longest frame that a holder may send."""
+"""Bytes of a holder's longest frame."""
 
 Index = Annotated[int, msgspec.Meta(ge=0, lt=CHUNKS_MAX)]
 Indices = Annotated[tuple[Index, ...], msgspec.Meta(max_length=INDICES_MAX)]
@@ -32,46 +32,46 @@ Digest = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
 
 
 class PayloadRequest(msgspec.Struct, frozen=True, array_like=True, tag="a"):
-    """The stream is about the payload with this BLAKE3 hash."""
+    """Opens the stream: it is about the payload with this BLAKE3 hash."""
 
     payload: Digest
 
 
 class ChunkRequest(msgspec.Struct, frozen=True, array_like=True, tag="w"):
-    """Send these chunks, in this order; those that are not here yet, when they come."""
+    """Requests these chunks, in this order; chunks that the holder lacks are sent on arrival."""
 
     indices: Indices = ()
 
 
 class Cancel(msgspec.Struct, frozen=True, array_like=True, tag="x"):
-    """These chunks came from elsewhere. One may be on its way all the same."""
+    """Cancels requests, since the chunks came from elsewhere. One may already be on its way."""
 
     indices: Indices
 
 
 class Have(msgspec.Struct, frozen=True, array_like=True, tag="h"):
-    """What the holder has: bit i of byte i // 8, the lowest first, is chunk i."""
+    """The chunks that the holder has: bit i of byte i // 8, the lowest first, is chunk i."""
 
     bitmap: Annotated[bytes, msgspec.Meta(max_length=CHUNKS_MAX // 8)]
 
 
 class HaveMore(msgspec.Struct, frozen=True, array_like=True, tag="n"):
-    """What the holder has in addition."""
+    """Chunks that the holder has in addition."""
 
     indices: Indices = ()
 
 
 class Chunk(msgspec.Struct, frozen=True, array_like=True, tag="c"):
-    """One chunk and the siblings that lead from it to the chunk root."""
+    """A chunk and the siblings that lead from it to the chunk root."""
 
     index: Index
     proof: Annotated[tuple[Digest, ...], msgspec.Meta(max_length=20)]
     data: Annotated[memoryview, msgspec.Meta(max_length=CHUNK_SIZE_MAX)]
-    """Of a frame that was decoded: a view of it."""
+    """A view of the frame, in a decoded message."""
 
 
 class NotAvailable(msgspec.Struct, frozen=True, array_like=True, tag="g"):
-    """The holder can no longer send this chunk."""
+    """Tells that the holder can no longer send this chunk."""
 
     index: Index
 
@@ -80,7 +80,7 @@ FromDownloader = PayloadRequest | ChunkRequest | Cancel
 FromHolder = Have | HaveMore | Chunk | NotAvailable
 
 _BIN_8 = 0xC4
-"""MessagePack's type byte of up to 255 bytes; those of up to 2**16 - 1 and 2**32 - 1 follow it."""
+"""MessagePack's type byte for up to 255 bytes; those for up to 2**16 - 1 and 2**32 - 1 follow it."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _from_downloader: msgspec.msgpack.Decoder[FromDownloader] = msgspec.msgpack.Decoder(FromDownloader)
@@ -88,19 +88,19 @@ _from_holder: msgspec.msgpack.Decoder[FromHolder] = msgspec.msgpack.Decoder(From
 
 
 def encode(message: FromDownloader | FromHolder) -> bytes:
-    """The frame of a message."""
+    """Return the frame of a message."""
     return _encode(message)
 
 
 def encode_chunk(index: int, proof: Sequence[bytes], data: bytes | memoryview) -> tuple[bytes, bytes | memoryview]:
-    """The frame of a `Chunk`, in two pieces, so that the data is not copied."""
+    """Return the frame of a `Chunk` in two pieces, so that the data is not copied."""
     head = _encode(Chunk(index, tuple(proof), memoryview(b"")))
     width = 1 if len(data) < 1 << 8 else 2 if len(data) < 1 << 16 else 4
     return head[:-2] + bytes([_BIN_8 + width // 2]) + len(data).to_bytes(width, "big"), data
 
 
 def decode_from_downloader(frame: bytes) -> FromDownloader:
-    """Raises `Malformed`."""
+    """Decode a downloader's frame. Raises `Malformed`."""
     try:
         return _from_downloader.decode(frame)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -108,7 +108,7 @@ def decode_from_downloader(frame: bytes) -> FromDownloader:
 
 
 def decode_from_holder(frame: bytes) -> FromHolder:
-    """Raises `Malformed`."""
+    """Decode a holder's frame. Raises `Malformed`."""
     try:
         return _from_holder.decode(frame)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -116,13 +116,13 @@ def decode_from_holder(frame: bytes) -> FromHolder:
 
 
 def pack_bitmap(indices: int, chunks: int) -> bytes:
-    """The bytes of `Have` from an integer whose bit i is chunk i."""
+    """Return the bytes of `Have` from an integer whose bit i is chunk i."""
     return indices.to_bytes((chunks + 7) // 8, "little")
 
 
 def unpack_bitmap(bitmap: bytes, chunks: int) -> int:
-    """An integer whose bit i is chunk i. Raises `Malformed` when the length is wrong or a bit beyond the end is set."""
+    """Return an integer whose bit i is chunk i. Raises `Malformed` for a wrong length, or a bit set beyond the end."""
     indices = int.from_bytes(bitmap, "little")
     if len(bitmap) != (chunks + 7) // 8 or indices >> chunks:
-        raise Malformed(f"a bitmap of {len(bitmap)} bytes for {chunks} chunks")
+        raise Malformed(f"bitmap of {len(bitmap)} bytes does not fit {chunks} chunks")
     return indices

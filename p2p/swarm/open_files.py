@@ -1,14 +1,14 @@
-"""The payload files that this process has open: few of them, however many it offers.
+"""Keeps few payload files open, however many the process offers.
 
 Rules
-1. At most `MOST` complete payloads are open. The one that was read longest ago is closed first; while a chunk of it is
-   being read, it stays open.
-2. A file is read once when it is opened, and not served unless it hashes to its manifest. It is not read where this
-   program has just hashed it: as it wrote it (`HashedManifest`), or chunk by chunk as it came
-   (p2p/swarm/payload_file.py). A file that is opened again is read again. The tree over its chunks is kept only as long
-   as the file is open: 10,000 payloads on offer cost no descriptor and little memory.
+1. At most `MOST` complete payloads are open. The least recently read one is closed first; a file stays open while a
+   chunk of it is being read.
+2. Opening a file reads it once, and fails unless it hashes to its manifest. The read is skipped if this program has
+   just hashed it: while writing it (`HashedManifest`), or chunk by chunk on arrival (p2p/swarm/payload_file.py).
+   Reopening a file reads it again. Its Merkle tree lives only as long as the file is open: 10,000 payloads on offer
+   cost no descriptor and little memory.
 3. A file that is missing or changed is a `LocalNetworkFault`. A shortage of descriptors is `Exhausted`: idle files are
-   closed first, and `patiently` retries until one is free.
+   closed first, and `retry_while_exhausted` retries until one is free.
 """
 
 import os
@@ -30,9 +30,9 @@ from p2p.swarm.manifest import HashedManifest, digest, scan
 from runtime.descriptors import SHORTAGES, is_shortage
 
 MOST: Final = 48
-"""With some 40 files, pipes and listeners of a daemon it stays below 100 descriptors beside its connections."""
+"""With some 40 files, pipes and listeners of a daemon, it stays below 100 descriptors beside its connections."""
 RETRY_INTERVAL: Final = 1.0
-"""Seconds until a file is tried again for which there was no descriptor."""
+"""Seconds until opening is retried after a shortage of descriptors."""
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -42,7 +42,8 @@ Key = tuple[bytes, Path]
 
 @dataclass(slots=True)
 class OpenPayload:
-    """An open file, the tree over its chunks, how many read it, and whether the last one of them closes it."""
+    """An open file and the tree over its chunks. `readers`: reads under way. `closing`: close it after the last of
+    them."""
 
     descriptor: int
     tree: merkle.Tree
@@ -51,14 +52,14 @@ class OpenPayload:
 
 
 class OpenPayloads:
-    """The open files, by hash and path. Safe in any thread."""
+    """The open files, by hash and path. Thread-safe."""
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
         self._open: OrderedDict[Key, OpenPayload] = OrderedDict()
         self._lock = threading.Lock()
         self._opening = [threading.Lock() for _ in range(16)]
-        """Two threads that want the same file read it once."""
+        """Locks that let only one of two threads read a file that both want."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -96,7 +97,7 @@ class OpenPayloads:
                 _close_when_idle(self._open.popitem(last=False)[1])
 
     def moved(self, key: Key, path: Path) -> bool:
-        """Follow a rename of an open file; False where `path` is not that very file."""
+        """Follow a rename of an open file; return False if `path` is not that very file."""
         with self._lock:
             opened = self._open.get(key)
             try:
@@ -111,7 +112,7 @@ class OpenPayloads:
             return True
 
     def close(self, key: Key) -> None:
-        """Close a file, if it is open, once nobody reads it."""
+        """Close a file, if it is open, after its last read."""
         with self._lock:
             if (opened := self._open.pop(key, None)) is not None:
                 _close_when_idle(opened)
@@ -146,7 +147,7 @@ class OpenPayloads:
                 raise
 
     def _shrink(self) -> None:
-        """Close the older half of the files that nobody reads."""
+        """Close the least recently read half of the idle files."""
         with self._lock:
             idle = [key for key, opened in self._open.items() if not opened.readers]
             for key in idle[: (len(idle) + 1) // 2]:
@@ -154,11 +155,11 @@ class OpenPayloads:
 
 
 FILES: Final = OpenPayloads()
-"""Of this process, whichever networks it serves."""
+"""The open files of this process, shared by all its networks."""
 
 
 async def retry_while_exhausted(function: Callable[[*Ts], T], *args: *Ts) -> T:
-    """Call a function that opens files in a worker thread, again while no descriptor is free."""
+    """Call a function that opens files in a worker thread; retry it while no descriptor is free."""
     while True:
         try:
             return await anyio.to_thread.run_sync(function, *args)
@@ -169,13 +170,13 @@ async def retry_while_exhausted(function: Callable[[*Ts], T], *args: *Ts) -> T:
 
 @contextmanager
 def faults(path: Path) -> Iterator[None]:
-    """Translate what the disk says into `LocalNetworkFault` and `Exhausted`."""
+    """Translate errors of the disk into `LocalNetworkFault` and `Exhausted`."""
     try:
         yield
     except OSError as error:
         if is_shortage(error):
             raise Exhausted(f"opening {path}") from error
-        raise LocalNetworkFault(f"{path}: {error.strerror}; put the disk right and start again") from error
+        raise LocalNetworkFault(f"{path}: {error.strerror}; repair the disk and start again") from error
 
 
 def _close_when_idle(opened: OpenPayload) -> None:

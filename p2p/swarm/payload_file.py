@@ -1,15 +1,15 @@
-"""A payload on disk: complete, or on the way (`PartialPayload` fills `<path>.part`).
+"""A payload on disk: complete, or partial (`PartialPayload` fills `<path>.part`).
 
-1. No byte is stored before its Merkle proof leads to the chunk root, and none is sent before it was hashed again:
-   a disk that decays makes a chunk "gone", never a bad chunk from us.
-2. Beside the part lies `<path>.part.proofs`, one record per chunk (1 + number of siblings, then the siblings).
-   Neither file is trusted after a crash: a chunk counts as held only if bytes and proof verify again.
-3. Finished means: every chunk is here, so all bytes lead to the chunk root; the file is fsynced, renamed to its name,
-   and the directory is fsynced. The payload's hash is its name, signed together with the chunk root, and is not
-   computed again: each byte is hashed once on its way in.
-4. A complete payload holds no file open and no tree: p2p/swarm/open_files.py opens it when a chunk is read. A file that
-   is gone or changed then makes the payload `lost`, which is said once in the log; nothing of it is offered any more.
-5. Methods block on the disk, and may be called from several threads; but `prove` never blocks, and `read(block=False)`
+1. No byte is stored before its Merkle proof leads to the chunk root, and none is sent before it is hashed again: a
+   decaying disk yields `NotAvailable`, never a bad chunk.
+2. `<path>.part.proofs` stores one record per chunk: 1 + the number of siblings, then the siblings. After a crash
+   neither file is trusted: a chunk counts as stored only if bytes and proof verify again.
+3. Finishing a payload requires every chunk, so that all bytes lead to the chunk root. The file is fsynced and renamed
+   to its name, and the directory is fsynced. The payload's hash is not computed again: it is signed together with the
+   chunk root, so each byte is hashed once on its way in.
+4. A complete payload keeps no file open and no tree in memory: p2p/swarm/open_files.py opens it when a chunk is read.
+   If its file is then missing or changed, the payload is `lost`: logged once, and no longer offered.
+5. Methods block on the disk, and may be called from several threads. Only `prove` never blocks, and `read(block=False)`
    reads only from the page cache, which is faster than a thread switch.
 """
 
@@ -35,13 +35,13 @@ RWF_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 
 
 class PayloadFile:
-    """A complete payload file, ready to answer with chunks and proofs."""
+    """A complete payload file that answers with chunks and proofs."""
 
     def __init__(self, manifest: Manifest, path: Path, files: OpenPayloads = FILES) -> None:
         self.manifest = bare(manifest)
         self.path = path
         self.have = 0
-        """Bit i: chunk i is here and verified."""
+        """Bit i: chunk i is stored and verified."""
         self._files = files
         self._lost = False
 
@@ -56,33 +56,34 @@ class PayloadFile:
 
     @classmethod
     def offered(cls, manifest: Manifest, path: Path, files: OpenPayloads = FILES) -> "PayloadFile":
-        """Offer a file that is checked when it is first read."""
+        """Offer a file that is checked on its first read."""
         payload = cls(manifest, path, files)
         payload.have = (1 << payload.chunks) - 1
         return payload
 
     @property
     def chunks(self) -> int:
-        """How many chunks it has."""
+        """Number of chunks."""
         return chunk_count(self.manifest)
 
     @property
     def complete(self) -> bool:
-        """Whether every chunk is here."""
+        """Whether every chunk is stored."""
         return self.have == (1 << self.chunks) - 1
 
     @property
     def lost(self) -> bool:
-        """Whether the file was found gone or changed (rule 4)."""
+        """Whether the file was missing or changed on a read (rule 4)."""
         return self._lost
 
     def size(self, index: int) -> int:
-        """Bytes of a chunk; 0 beyond the end."""
+        """Return the bytes of a chunk; 0 beyond the end."""
         return chunk_span(self.manifest, index)[1] if index < self.chunks else 0
 
     def read(self, index: int, *, block: bool = True) -> tuple[bytes, list[bytes]] | None:
-        """(data, proof) of a chunk; None when it is not here, or the disk no longer gives what was verified. Raises
-        `Exhausted` where no descriptor is free. Unless `block`, raises `BlockingIOError` where the disk is needed."""
+        """Return (data, proof) of a chunk; None for a chunk that is not stored, or that the disk no longer returns as
+        verified. Raises `Exhausted` while no descriptor is free. Unless `block`, raises `BlockingIOError` if the disk
+        is needed."""
         if not self.have >> index & 1:
             return None
         offset, length = chunk_span(self.manifest, index)
@@ -101,8 +102,8 @@ class PayloadFile:
         return None if proof is None else (data, proof)
 
     def is_current(self, path: Path) -> bool:
-        """Whether this payload is still the one that is offered from `path`: nothing was lost, and the file is at the
-        same path, or is open and was renamed to it."""
+        """Tell whether this payload is still offered from `path`: it is not lost, and its file is at that path, or is
+        open and was renamed to it."""
         if self._lost:
             return False
         if path != self.path and not self._files.moved((self.manifest.hash, self.path), path):
@@ -111,7 +112,7 @@ class PayloadFile:
         return True
 
     def close(self) -> None:
-        """Stop offering it. Chunks can no longer be read."""
+        """Stop offering it; its chunks can no longer be read."""
         self._files.close((self.manifest.hash, self.path))
         self.have = 0
 
@@ -120,12 +121,12 @@ class PayloadFile:
 
     def _lose(self, fault: LocalNetworkFault) -> None:
         if not self._lost:
-            log.warning("a payload is offered no more: %s", fault)
+            log.warning("payload no longer offered: %s", fault)
         self._lost, self.have = True, 0
 
 
 class PartialPayload(PayloadFile):
-    """A payload that is being filled, and serves what it has."""
+    """A payload that is being fetched, and serves the chunks that it has."""
 
     def __init__(self, manifest: Manifest, path: Path, files: OpenPayloads = FILES) -> None:
         """Open or resume `<path>.part`. Raises `LocalNetworkFault`, `Exhausted`, `Malformed` (the manifest)."""
@@ -154,24 +155,24 @@ class PartialPayload(PayloadFile):
         return self.store(index, data, proof)
 
     def prove(self, index: int, data: bytes | memoryview, proof: list[bytes]) -> None:
-        """Raises `BadChunk`."""
+        """Verify a chunk. Raises `BadChunk`."""
         if not 0 <= index < self.chunks or not self._verify(index, data, proof):
             raise BadChunk(f"chunk {index} does not lead to the chunk root")
 
     def store(self, index: int, data: bytes | memoryview, proof: list[bytes]) -> bool:
-        """Store a chunk that was proven; False when it was here already. Raises `LocalNetworkFault` (the disk)."""
+        """Store a chunk that was proven; return False for one already stored. Raises `LocalNetworkFault` (the disk)."""
         if self.have >> index & 1:
             return False
         with self._lock, faults(self._part):
             if self._descriptor < 0:
-                raise LocalNetworkFault(f"{self._part} was closed")
+                raise LocalNetworkFault(f"{self._part} is closed")
             _write(self._descriptor, data, chunk_span(self.manifest, index)[0])
             _write(self._proofs, bytes([len(proof) + 1]) + b"".join(proof), index * self._record)
             self.have |= 1 << index
         return True
 
     def finish(self) -> None:
-        """Make the complete part the payload (rule 3)."""
+        """Turn the complete part into the payload (rule 3)."""
         if not self.complete:
             raise ValueError(f"chunks of {self.path} are missing")
         with faults(self.path), syncing(self.path.parent):
@@ -185,12 +186,12 @@ class PartialPayload(PayloadFile):
             del self._tree  # rule 4
 
     def is_current(self, path: Path) -> bool:
-        """See `PayloadFile.stands`. One that is on the way stands wherever it will be."""
+        """See `PayloadFile.is_current`. A partial one is current at any path."""
         return super().is_current(path) if self._finished else True
 
     def close(self) -> None:
-        """Give the descriptors back; the part stays for another start."""
-        with self._lock:  # never under a write: the number may by then be another file's
+        """Close the descriptors; the part stays for the next start."""
+        with self._lock:  # never during a write: the descriptor's number may then belong to another file
             self._close_descriptors()
         super().close()
 
@@ -233,12 +234,12 @@ def _write(descriptor: int, data: bytes | memoryview, offset: int) -> None:
 
 
 def _cached(descriptor: int, length: int, offset: int) -> bytes:
-    """What the system has in memory. Raises `BlockingIOError` where it has less, or cannot say (macOS, some file
+    """Read from the page cache alone. Raises `BlockingIOError` if it has less, or does not tell (macOS, some file
     systems)."""
     data = bytearray(length)
     try:
         if RWF_NOWAIT and os.preadv(descriptor, [data], offset, RWF_NOWAIT) == length:
-            return cast(bytes, data)  # nobody changes it
+            return cast(bytes, data)  # never modified
     except OSError as error:
         if error.errno not in (errno.EAGAIN, errno.EOPNOTSUPP):
             raise

@@ -22,7 +22,7 @@
    chunks, and requesting them twice costs little. Chunks requested from a stalled peer may be requested elsewhere, from
    the fallback too. Its own requests stay open, and a chunk from it makes it live again: slowness is never punished.
    A request is cancelled once its chunk came from another peer.
-5. A peer is dropped for good after `FAILED_PROOFS_MAX` chunks that fail their proof. One is not enough: a disk may fail.
+5. A peer is dropped for good after `FAILED_PROOFS_MAX` chunks fail their proof. One is not enough: a disk may fail.
 6. A peer that reconnects starts as a new peer, except that rule 5 remembers it.
 """
 
@@ -171,7 +171,7 @@ class ChunkPicker:
         peer_state = self._peers.pop(peer, None)
         if peer_state is not None:
             self._availability.remove(peer_state.has)
-            self._cancellations = [ask for ask in self._cancellations if ask.peer != peer]
+            self._cancellations = [request for request in self._cancellations if request.peer != peer]
             self._recount()
             self._update_at = -math.inf
 

@@ -94,13 +94,13 @@ class Upload:
         first = await self._stream.receive(messages.DOWNLOADER_LIMIT)
         if first is None:
             return
-        ask = messages.decode_from_downloader(first)
-        if not isinstance(ask, messages.PayloadRequest):
+        first_message = messages.decode_from_downloader(first)
+        if not isinstance(first_message, messages.PayloadRequest):
             raise Malformed("a chunk stream must begin with a PayloadRequest")
         async with anyio.create_task_group() as tasks:
 
             async def write() -> None:
-                await self._write(await self._await_payload(wait_for, ask.payload))
+                await self._write(await self._await_payload(wait_for, first_message.payload))
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(write)

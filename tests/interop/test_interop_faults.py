@@ -103,10 +103,14 @@ WRONG = {
     "a length shorter than what follows": (stock_peers.RPC, pack(">I", 3) + b"head" + framed(b"\x80"), ""),
     "a chunk frame longer than its limit": (stock_peers.CHUNKS, pack(">I", 20545), "announces a frame of 20545 bytes"),
     "a chunk frame that is no MessagePack": (stock_peers.CHUNKS, framed(b"\xc1"), "chunk request"),
-    "a chunk stream that begins with Want": (stock_peers.CHUNKS, framed(packed("w", [0])), "begins with Ask"),
+    "a chunk stream that begins with a ChunkRequest": (
+        stock_peers.CHUNKS,
+        framed(packed("w", [0])),
+        "must begin with a PayloadRequest",
+    ),
     "an empty chunk frame": (stock_peers.CHUNKS, framed(b""), "chunk request"),
     "a hash of 31 bytes": (stock_peers.CHUNKS, framed(packed("a", bytes(31))), "chunk request"),
-    "an Ask twice": (stock_peers.CHUNKS, 2 * framed(packed("a", bytes(32))), "asks twice"),
+    "a PayloadRequest twice": (stock_peers.CHUNKS, 2 * framed(packed("a", bytes(32))), "second PayloadRequest"),
     "an index of a million million": (stock_peers.CHUNKS, ASK + framed(packed("w", [10**12])), "chunk request"),
 }
 

@@ -155,7 +155,7 @@ def test_a_payload_whose_file_is_gone_or_changed_is_offered_no_more_and_that_is_
             with anyio.move_on_after(30):
                 await node.fetch(manifest, tmp_path / "fetched")
             assert not (tmp_path / "fetched").exists()
-            assert caplog.text.count("a payload is offered no more") == 1
+            assert caplog.text.count("payload no longer offered") == 1
             with pytest.raises(LocalNetworkFault):
                 await coordinator.share(manifest, path)
             path.write_bytes(content)
