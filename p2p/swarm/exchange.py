@@ -91,13 +91,17 @@ class ChunkExchange:
         shared = SharedPayload(payload)
         self._register(shared)
         transfers = self._transfer_log(manifest.hash)
+        download = Download(self._context, shared, transfers, fallback=fallback, parents=self._parents)
+        self._downloads[download] = None
         try:
-            await self._download(shared, fallback, transfers)
+            await download.run(PROTOCOL)
             await retry_while_exhausted(payload.finish)
         except BaseException:
             self._shared.pop(manifest.hash, None)
             shared.withdraw()
             raise
+        finally:
+            del self._downloads[download]
         self._transfers.pop(manifest.hash, None)
         return transfers.report(anyio.current_time())
 
@@ -142,14 +146,6 @@ class ChunkExchange:
         for shared in self._shared.values():
             shared.withdraw()
         self._shared.clear()
-
-    async def _download(self, shared: SharedPayload, fallback: str | None, transfers: TransferLog) -> None:
-        download = Download(self._context, shared, transfers, fallback=fallback, parents=self._parents)
-        self._downloads[download] = None
-        try:
-            await download.run(PROTOCOL)
-        finally:
-            del self._downloads[download]
 
     def _register(self, shared: SharedPayload) -> None:
         self._shared[shared.payload.manifest.hash] = shared
