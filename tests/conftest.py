@@ -2,9 +2,11 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 from tests.support.paths import ROOT
@@ -47,6 +49,14 @@ def _a_stranger_at_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: p
     for name in list(os.environ):
         if name.startswith("ECHO2_") or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def _log_settings() -> Iterator[None]:
+    """Put the settings of the log back: a benchmark that runs in this process silences what later tests read."""
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
 
 
 @pytest.fixture(scope="session")

@@ -74,15 +74,15 @@ def distributions(modules: set[str]) -> set[str]:
 @functools.cache
 def imported_by_us() -> set[str]:
     """Top-level modules that a module of the packages imports, wherever it stands in it."""
-    found: set[str] = set()
+    names: set[str] = set()
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Import):
-                    found |= {alias.name.partition(".")[0] for alias in node.names}
+                    names |= {alias.name.partition(".")[0] for alias in node.names}
                 elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                    found.add(node.module.partition(".")[0])
-    return found
+                    names.add(node.module.partition(".")[0])
+    return names
 
 
 def test_what_libp2p_needs_is_declared_but_for_what_it_never_loads() -> None:

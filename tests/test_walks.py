@@ -89,14 +89,14 @@ class Step:
         self.after = LoadedVersion(era=1, version=2, root=self.new.root, weights=folder / "held")
 
 
-def way(walk: Walk) -> list[str]:
+def steps_of(walk: Walk) -> list[str]:
     """Return the functions that wait for the doer, without those that carry bytes."""
     return [name for name in walk.waiting if name.startswith(BRIDGE) or not name.startswith(TRANSPORT)]
 
 
 def passed(walk: Walk) -> list[str]:
     """Return the types of the objects on the way, each once."""
-    return list(dict.fromkeys(kind for name in way(walk) if (kind := walk.functions[name])))
+    return list(dict.fromkeys(kind for name in steps_of(walk) if (kind := walk.functions[name])))
 
 
 def bytes_by(*functions: Any) -> set[str]:
@@ -109,13 +109,13 @@ async def test_a_payload_is_hashed_once_on_its_way_from_the_learner_to_the_peers
 ) -> None:
     step, key, peers = Step(tmp_path), generate_key(), _Peers()
     with hashing(monkeypatch) as nbytes, Store(tmp_path / "store") as store:
-        made = encode_diff(step.old, step.new, tmp_path / "v2.edge")
-        known = hashed(made.path, made.hash)
+        edge_payload = encode_diff(step.old, step.new, tmp_path / "v2.edge")
+        known = hashed(edge_payload.path, edge_payload.hash)
         assert set(nbytes) == bytes_by(Sink, hashed)
-        assert nbytes[Sink.__module__] == made.length, "the whole, as it is written"
-        assert nbytes[hashed.__module__] <= 1.1 * made.length, "its chunks, and the tree over them"
+        assert nbytes[Sink.__module__] == edge_payload.length, "the whole, as it is written"
+        assert nbytes[hashed.__module__] <= 1.1 * edge_payload.length, "its chunks, and the tree over them"
         nbytes.clear()
-        edge = ExportedEdge(base=1, base_root=step.old.root, payload=str(made.path), hashed=known)
+        edge = ExportedEdge(base=1, base_root=step.old.root, payload=str(edge_payload.path), hashed=known)
         export = Export(version=2, root=step.new.root, snapshot=str(step.new.path), edges=[edge], seconds=0.0)
         signing = Signing(run=bytes(32), policy=key, channel=key, root_serial=1)
         publisher = Publisher(
@@ -124,7 +124,7 @@ async def test_a_payload_is_hashed_once_on_its_way_from_the_learner_to_the_peers
         )  # fmt: skip
         await publisher.publish(1, 2, export)
     assert [payload.read(0) is not None for payload in peers.offered] == [True]
-    assert sum(nbytes.values()) < 0.2 * made.length, "documents, and the tree over the chunks' digests"
+    assert sum(nbytes.values()) < 0.2 * edge_payload.length, "documents, and the tree over the chunks' digests"
 
 
 class _Peers:
@@ -177,9 +177,9 @@ async def test_a_payload_comes_and_reaches_the_engine_by_a_short_way(
                 await engine.advance(path, step.after)
         await engine.stop()
     assert engine.current == step.after
-    assert len(way(fetch)) <= 7, way(fetch)
-    watching = [name for name in way(fetch) if name.endswith("_while_it_moves")]
-    assert len(way(fetch)) - len(watching) <= 5, way(fetch)
+    assert len(steps_of(fetch)) <= 7, steps_of(fetch)
+    watching = [name for name in steps_of(fetch) if name.endswith("_while_it_moves")]
+    assert len(steps_of(fetch)) - len(watching) <= 5, steps_of(fetch)
     assert passed(fetch) == [
         PayloadFetcher.__name__,
         FailoverNetwork.__name__,
