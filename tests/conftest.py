@@ -1,4 +1,4 @@
-"""What every test stands on: one torch thread, no hub, nothing of the owner's settings, the same examples each time."""
+"""The ground of every test: one torch thread, no hub, nothing of the owner's settings, the same examples each time."""
 
 import os
 import signal
@@ -27,21 +27,21 @@ settings.register_profile(
 settings.load_profile("echo2")
 
 SLOW = 900
-"""Seconds that a slow test may take, unless it says otherwise: nobody waits so long but where a test hangs."""
+"""Seconds that a slow test may take, unless it says otherwise; only a test that hangs takes so long."""
 
 XDG_FOLDERS = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The limit of pyproject.toml is for the others."""
+    """Give slow tests a limit of their own; that of pyproject.toml is for the others."""
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW))
 
 
 @pytest.fixture(autouse=True)
-def _a_stranger_at_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A developer's own identity, configuration and proxies reach no test, and no test writes to them."""
+def _clean_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the developer's own identity, configuration and proxies out of every test, and unchanged."""
     home = tmp_path_factory.mktemp("home")
     for name in XDG_FOLDERS:
         monkeypatch.setenv(name, str(home / name.lower()))

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coordinator.rollouts.verification import FORM_RULES, SCORE_RULES
 from protocol.refusals import REASONS, refusal, sentence, then
 from protocol.requests import Refusal
 
@@ -17,7 +18,7 @@ USED = re.compile(
 
 def used(repository: Path) -> set[str]:
     sources = [path.read_text() for path in (repository / "coordinator").rglob("*.py")]
-    return {one or two for source in sources for one, two in USED.findall(source)}
+    return {code for source in sources for code in USED.findall(source)} | FORM_RULES.keys() | SCORE_RULES.keys()
 
 
 def test_every_code_that_is_used_is_in_the_table_and_the_other_way_round(repository: Path) -> None:
