@@ -11,7 +11,7 @@ from coordinator.rollouts.verification import FORM_RULES, SCORE_RULES
 from protocol.refusals import REASONS, refusal, sentence, then
 from protocol.requests import Refusal
 
-USED = re.compile(r'(?:refusal|_fault|sentence|Verdict|\bDenial)\(\s*"([\w-]+)"|^    "([\w-]+)": _\w+,$', re.MULTILINE)
+USED = re.compile(r'(?:refusal|_fault|sentence|Verdict|\bDenial)\(\s*"([\w-]+)"')
 
 
 def used(repository: Path) -> set[str]:
