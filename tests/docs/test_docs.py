@@ -118,8 +118,8 @@ def test_every_benchmark_in_the_documents_exists() -> None:
         f"{path.relative_to(ROOT)}: benchmarks.{name}"
         for path in current_documents()
         for text_line in code_lines(path.read_text())
-        for name in re.findall(r"-m benchmarks\.(\w+)", text_line)
-        if not any((ROOT / "benchmarks" / place).exists() for place in (f"{name}.py", f"{name}/__main__.py"))
+        for name in re.findall(r"-m benchmarks\.(\w+(?:\.\w+)*)", text_line)
+        if not any((ROOT / "benchmarks" / f"{name.replace('.', '/')}{end}").exists() for end in (".py", "/__main__.py"))
     ]
     assert not wrong, "\n".join(["", *wrong])
 
