@@ -33,7 +33,7 @@ def toml(config: CoordinatorConfig) -> str:
 
 def table() -> str:
     """The settings as a Markdown table: key, default, explanation."""
-    rows = ["| Coordinator key | Default | What it is |", "|---|---|---|"]
+    rows = ["| Coordinator key | Default | Meaning |", "|---|---|---|"]
     for name, model in sections():
         for key, field in model.model_fields.items():
             default = "unset" if field.default is None else f"`{_written(field.default)}`"
