@@ -6,7 +6,7 @@ few words' logic, and ranks are counts of ones (Jacobson, Space-efficient static
 1. Elements are read piece by piece, so that what is counted of a piece stays in a near cache.
 2. The row of a class is (lo + class) mod 16: the low bits of the exponent, which need no subtraction.
 3. A piece's elements have places: the order of their rows, and within a row their own order. One running count of ones,
-   over the words of all rows in turn, leads from elements to places and back, for all classes at once.
+   over the pairs of words of all rows in turn, leads from elements to places and back, for all classes at once.
 4. A place is a rank, but for the members of its row in earlier pieces and of lower rows in this one.
 """
 
@@ -26,8 +26,8 @@ _FOUR: Final = 4
 """Classes that two bits tell apart."""
 _PIECE: Final = 1 << 20
 """Elements of a piece. A call of numpy costs about a microsecond, and a piece about a hundred of them."""
-_SPAN: Final = 256
-"""Words, a power of two, among which a place is searched by halving; its span is found by merging."""
+_SPAN: Final = 128
+"""Pairs of words, a power of two, among which a place is searched by halving; its span is found by merging."""
 _LONGEST: Final = 1 << 27
 """Elements of a frame, at most: row and rank are 31 bits."""
 _ROW: Final = np.arange(CLASSES, dtype=np.int32) << 27
@@ -115,7 +115,7 @@ class _Scan:
         if count >= _LONGEST:
             raise ValueError(f"a frame of {count} elements")
         self._layout, self._lo = layout, lo
-        words = _SPAN
+        words = 2 * _SPAN
         while 64 * words < min(count, _PIECE):
             words *= 2
         self._words = words
@@ -125,20 +125,20 @@ class _Scan:
         self._members: Masks = np.zeros((_FOUR, _FOUR, words), "<u8")
         """A bit for each element, of each row: those of row r at (r >> 2, r & 3)."""
         self._ones = np.zeros((_FOUR, _FOUR, words), np.uint8)
-        self._before = np.zeros(CLASSES * words + 1, np.int32)
-        """Ones before each word, over all rows in turn: the place of its first member."""
+        self._before = np.zeros(CLASSES * words // 2 + 1, np.int32)
+        """Ones before each pair of words, over all rows in turn: the place of its first member."""
         self.passed = np.zeros(CLASSES, np.int32)
         """Members of each row in earlier pieces."""
 
     @property
     def starts(self) -> NDArray[np.int32]:
         """The place of each row's first member."""
-        return self._before[: -1 : self._words]
+        return self._before[: -1 : self._words // 2]
 
     @property
     def sizes(self) -> NDArray[np.int32]:
         """Members of each row in this piece."""
-        return np.diff(self._before[:: self._words])
+        return np.diff(self._before[:: self._words // 2])
 
     def read(self, piece: Words) -> None:
         """Turn to the next piece."""
@@ -152,7 +152,10 @@ class _Scan:
         if len(piece) % 64:
             members[..., -1] &= (np.uint64(1) << np.uint64(len(piece) % 64)) - np.uint64(1)
         np.bitwise_count(members, out=self._ones[..., :count])
-        np.cumsum(self._ones.reshape(-1), dtype=np.int32, out=self._before[1:])
+        both = self._ones.reshape(-1).view("<u2")
+        ones = both >> 8
+        ones += both & 0xFF
+        np.cumsum(ones, dtype=np.int32, out=self._before[1:])
 
     def _read_planes(self, piece: Words, count: int) -> Masks:
         """Return `count` words for each bit of a row: those of bit b at (b >> 1, b & 1)."""
@@ -182,21 +185,30 @@ class _Scan:
         below = np.uint64(1) << (elements & 63).astype(np.uint64)
         below -= np.uint64(1)
         below &= self._members.reshape(-1).take(word)
-        ranks = self._before.take(word)
+        ranks = self._before.take(word >> 1)
         ranks += np.bitwise_count(below)
+        second = (word & 1).astype(np.uint8)
+        second *= self._ones.reshape(-1).take(word - 1)
+        ranks += second
         ranks += (self.passed - self.starts).take(row)
         return ranks
 
     def elements(self, places: Numbers) -> NDArray[np.int64]:
         """Return the elements with these places, which ascend."""
         spans = places.searchsorted(self._before[_SPAN::_SPAN])
-        word = np.repeat(np.arange(0, CLASSES * self._words, _SPAN), np.diff(spans, prepend=0))
+        pair = np.repeat(np.arange(0, CLASSES * self._words // 2, _SPAN), np.diff(spans, prepend=0))
         half = _SPAN // 2
         while half:
-            word += half * (self._before.take(word + half) <= places)
+            pair += half * (self._before.take(pair + half) <= places)
             half //= 2
-        nth = (places - self._before.take(word)).astype(np.uint64)
-        bit = _nth_bit(self._members.reshape(-1).take(word), nth)
+        nth = places - self._before.take(pair)
+        word = pair << 1
+        first = self._ones.reshape(-1).take(word)
+        second = first <= nth
+        word += second
+        first *= second
+        nth -= first
+        bit = _nth_bit(self._members.reshape(-1).take(word), nth.astype(np.uint64))
         word &= self._words - 1
         word <<= 6
         word += bit
