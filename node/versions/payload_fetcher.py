@@ -81,7 +81,7 @@ class PayloadFetcher:
         fetch = self._exchange.fetch(manifest_of_edge(edge), incoming, fallback=self._coordinator())
         fetching = asyncio.ensure_future(fetch)
         try:
-            await self._while_it_moves(fetching, edge, before)
+            await self._wait_while_progressing(fetching, edge, before)
             fetched = fetching.result()
         finally:
             fetching.cancel()
@@ -120,7 +120,7 @@ class PayloadFetcher:
         for file in await anyio.to_thread.run_sync(collect):
             await self._exchange.unshare(file.hash)
 
-    async def _while_it_moves(self, fetching: asyncio.Future[FetchReport], edge: Edge, before: int) -> None:
+    async def _wait_while_progressing(self, fetching: asyncio.Future[FetchReport], edge: Edge, before: int) -> None:
         """Wait until a fetch is done (rules 1 and 2). `before`: bytes received at its start. Raises `Stalled`."""
         done, _ = await asyncio.wait({fetching}, timeout=ASK_AFTER)
         if not done and (await self._exchange.traffic()).received == before:
