@@ -193,7 +193,7 @@ async def came(address: str, source: str) -> float | None:
     """Seconds until a newcomer from this address is connected; None if it is not within `WITHIN`."""
     began = time.perf_counter()
     async with peer_running() as transport:
-        network, target = transport._host.get_network(), ID.from_string(peer_of(address))
+        network, target = transport.host.get_network(), ID.from_string(peer_of(address))
         while (now := time.perf_counter()) < began + WITHIN:
             try:
                 with trio.fail_after(began + WITHIN - now):

@@ -74,7 +74,8 @@ class HttpsClient:
         self._up = asyncio.Event()
         self._topics: dict[str, GossipHandler] = {}
         self._fetching: set[bytes] = set()
-        self._received: Counter[str] = Counter()
+        self.received: Counter[str] = Counter()
+        """Payload bytes since the start, by peer."""
 
     @property
     def peer_id(self) -> str:
@@ -176,7 +177,7 @@ class HttpsClient:
 
     async def traffic(self) -> Traffic:
         """See `PayloadExchange`."""
-        return Traffic(received=self._received.total(), sent=0, received_by_peer=dict(self._received), sent_by_peer={})
+        return Traffic(received=self.received.total(), sent=0, received_by_peer=dict(self.received), sent_by_peer={})
 
     def _connected(self, address: str, origin: str, status: int, body: bytes) -> None:
         peer = body.decode(errors="replace")
@@ -225,7 +226,7 @@ class HttpsClient:
         match message:
             case messages.Chunk(index, proof, data) if index == expected:
                 await anyio.to_thread.run_sync(payload.put, index, data, list(proof))
-                self._received[self._coordinator] += len(data)
+                self.received[self._coordinator] += len(data)
                 return len(data)
             case messages.NotAvailable(index) if index == expected:
                 raise Unreachable(f"chunk {index} is no longer available")

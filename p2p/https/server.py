@@ -61,7 +61,7 @@ class HttpsServer:
         self._uplink = uplink
         limits = limits or HttpsLimits()
         self._subnet_of = limits.subnet_of
-        self._listener = HttpsListener(listen, context, self._respond, limits)
+        self.listener = HttpsListener(listen, context, self._respond, limits)
         self._slots = RequestSlots()
         self._topics: dict[str, tuple[str, bytes]] = {}
         self._published = asyncio.Event()
@@ -69,13 +69,13 @@ class HttpsServer:
         self._listening = asyncio.Event()
         self._failure: Exception | None = None
         self.sent: Counter[str] = Counter()
-        self.addresses = self._listener.addresses
-        self.keep_places = self._listener.client_limiter.keep
+        self.addresses = self.listener.addresses
+        self.keep_places = self.listener.client_limiter.keep
 
     async def run(self) -> None:
         """See `Host`."""
         try:
-            await self._listener.run(self._listening.set)
+            await self.listener.run(self._listening.set)
         except Exception as failure:
             self._failure = failure
             raise
@@ -96,7 +96,7 @@ class HttpsServer:
 
     def refused(self) -> dict[str, int]:
         """Return the number of refused connections, by the limit that refused them."""
-        return self._listener.refusals.counts()
+        return self.listener.refusals.counts()
 
     def publish(self, topic: str, data: bytes) -> None:
         """Publish the newest message of a topic: open long polls are answered with it at once."""
@@ -125,7 +125,7 @@ class HttpsServer:
         if request.method == "GET" and path.startswith(routes.CHUNKS):
             return await self._answer_chunks(request)
         if request.method == "GET" and path == routes.PEER:
-            return await self._listener.send(request, self._peer_id.encode())
+            return await self.listener.send(request, self._peer_id.encode())
         raise HttpError(404, "not found")
 
     async def _answer_method(self, request: web.BaseRequest, method: str) -> web.StreamResponse:
@@ -134,12 +134,12 @@ class HttpsServer:
         client = self._client_name(request)
         try:
             with self._slots.at_work(method, self.origin(client)):
-                return await self._listener.send(request, await self._call_handler(request, method, client))
+                return await self.listener.send(request, await self._call_handler(request, method, client))
         except Busy as busy:
             raise HttpError(429, str(busy), retry_after=1.0) from None
 
     async def _call_handler(self, request: web.BaseRequest, method: str, client: str) -> bytes:
-        body = await self._listener.read(request, self._handlers.methods[method].limit)
+        body = await self.listener.read(request, self._handlers.methods[method].limit)
         try:
             return await self._handlers.answer(method, client, body)
         except Busy:
@@ -165,11 +165,11 @@ class HttpsServer:
                 async with asyncio.timeout_at(until):
                     await self._published.wait()
             except TimeoutError:
-                return await self._listener.send(request, b"", status=304, headers={"ETag": known})
+                return await self.listener.send(request, b"", status=304, headers={"ETag": known})
         if topic not in self._topics:
             raise HttpError(404, "no message was published under this topic")
         tag, data = self._topics[topic]
-        return await self._listener.send(request, data, headers={"ETag": tag})
+        return await self.listener.send(request, data, headers={"ETag": tag})
 
     async def _answer_chunks(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer with chunks of a shared payload, one frame each (rules 4 and 6)."""
@@ -194,17 +194,17 @@ class HttpsServer:
             )
             await self._send(answer, _name(request), routes.framed(message))
             self.sent[_name(request)] += len(chunk[0]) if chunk else 0
-        return await self._listener.finish(answer)
+        return await self.listener.finish(answer)
 
     async def _send(self, answer: web.StreamResponse, name: str, frame: bytes) -> None:
         """Send a frame, in pieces within the uplink limit (rule 6)."""
         if self._uplink is None:
-            await self._listener.write(answer, frame)
+            await self.listener.write(answer, frame)
             return
         for start in range(0, len(frame), routes.PIECE):
             piece = frame[start : start + routes.PIECE]
             await self._uplink.await_uplink(name, len(piece))
-            await self._listener.write(answer, piece)
+            await self.listener.write(answer, piece)
 
 
 def _name(request: web.BaseRequest) -> str:

@@ -80,7 +80,8 @@ class StreamState:
 
 
 class Mux:
-    """The state machine of one connection: receives frames, and produces the frames to send."""
+    """The state machine of one connection: receives frames, and produces the frames to send. Public attributes are for
+    reading, but for `opened` and `changed`."""
 
     def __init__(self, dialled: bool) -> None:
         """`dialled`: whether this side opened the connection."""
@@ -88,12 +89,14 @@ class Mux:
         self._next = 1 if dialled else 2
         self._highest = 0
         """Highest stream id that the peer has opened."""
-        self._streams: dict[int, StreamState] = {}
-        self._resetting: dict[int, int] = {}
+        self.streams: dict[int, StreamState] = {}
+        """Open streams by id."""
+        self.resetting: dict[int, int] = {}
         """Streams that this side reset and the peer has not answered -> bytes that may still arrive."""
-        self._counts = [0, 0]
-        """Streams per parity of the id, including those in `_resetting`."""
-        self._windows = 0
+        self.counts = [0, 0]
+        """Streams per parity of the id, including those in `resetting`."""
+        self.window_bytes = 0
+        """Sum of the windows of all open streams."""
         self._head = bytearray()
         self._body = 0
         """Bytes of DATA still missing of the current frame."""
@@ -168,7 +171,7 @@ class Mux:
     def _on_open(self, id: int) -> None:
         if not id or id & 1 == self._parity or id <= self._highest:
             raise Malformed(f"stream {id} cannot be opened after {self._highest} from that side")
-        if self._counts[id & 1] >= STREAMS_MAX:
+        if self.counts[id & 1] >= STREAMS_MAX:
             raise Malformed(f"more than {STREAMS_MAX} streams")
         self._highest = id
         self.opened.append(self._add(id))
@@ -176,21 +179,21 @@ class Mux:
     def _on_data(self, id: int, length: int) -> None:
         if not 1 <= length <= FRAME_MAX:
             raise Malformed(f"a frame of {length} bytes of data")
-        stream = self._streams.get(id)
+        stream = self.streams.get(id)
         if stream is not None:
             if stream.ended:
                 raise Malformed(f"data on stream {id} after its end")
             allowed = stream.allowed = stream.allowed - length
         else:
-            if id not in self._resetting:
+            if id not in self.resetting:
                 raise Malformed(f"data on stream {id}, which is not open")
-            allowed = self._resetting[id] = self._resetting[id] - length
+            allowed = self.resetting[id] = self.resetting[id] - length
         if allowed < 0:
             raise Malformed(f"data on stream {id} beyond its window")
         self._body, self._receiving = length, stream
 
     def _on_credit(self, id: int, more: int) -> None:
-        stream = self._streams.get(id)
+        stream = self.streams.get(id)
         if stream is None:
             self._check_used(id)  # it may have been sent before the peer learnt of the end
             return
@@ -200,24 +203,24 @@ class Mux:
         self._schedule(stream)
 
     def _on_fin(self, id: int) -> None:
-        stream = self._streams.get(id)
+        stream = self.streams.get(id)
         if stream is not None and not stream.ended:
             stream.ended = True
             self.changed.add(stream)
             self._forget_if_done(stream)
-        elif id not in self._resetting:
+        elif id not in self.resetting:
             raise Malformed(f"an end of stream {id}, which is not open")
 
     def _on_reset(self, id: int) -> None:
-        if self._resetting.pop(id, None) is not None:
-            self._counts[id & 1] -= 1
+        if self.resetting.pop(id, None) is not None:
+            self.counts[id & 1] -= 1
             return
-        stream = self._streams.get(id)
+        stream = self.streams.get(id)
         if stream is None:
             self._check_used(id)
         else:
             self._abandon(stream)
-            self._counts[id & 1] -= 1
+            self.counts[id & 1] -= 1
         self._answer(RESET, id, 0)
 
     def _on_ping(self, value: int) -> None:
@@ -246,7 +249,7 @@ class Mux:
 
     def open(self) -> StreamState:
         """Open a stream. Raises `LocalNetworkFault` when `STREAMS_MAX` are open."""
-        if self._counts[self._parity] >= STREAMS_MAX or self._next >= 1 << 32:
+        if self.counts[self._parity] >= STREAMS_MAX or self._next >= 1 << 32:
             raise LocalNetworkFault(f"{STREAMS_MAX} streams are open on this connection")
         stream = self._add(self._next)
         self._next += 2
@@ -283,8 +286,8 @@ class Mux:
 
     def reset(self, stream: StreamState) -> None:
         """Abort both directions with RESET; queued and unread bytes are dropped."""
-        if stream.id in self._streams:
-            self._resetting[stream.id] = stream.allowed
+        if stream.id in self.streams:
+            self.resetting[stream.id] = stream.allowed
             self._abandon(stream)
             self._control.append(HEADER.pack(RESET, stream.id, 0))
 
@@ -356,8 +359,8 @@ class Mux:
             return
         more, stream.uncredited = stream.uncredited, 0
         grown = min(stream.window, WINDOW_MAX - stream.window)
-        if self._windows + grown <= WINDOWS:
-            self._windows += grown
+        if self.window_bytes + grown <= WINDOWS:
+            self.window_bytes += grown
             stream.window += grown
             more += grown
         stream.allowed += more
@@ -366,15 +369,15 @@ class Mux:
     # -- the life of a stream
 
     def _add(self, id: int) -> StreamState:
-        stream = self._streams[id] = StreamState(id)
-        self._counts[id & 1] += 1
-        self._windows += stream.window
+        stream = self.streams[id] = StreamState(id)
+        self.counts[id & 1] += 1
+        self.window_bytes += stream.window
         return stream
 
     def _forget_if_done(self, stream: StreamState) -> None:
         if stream.ended and stream.finished:
             self._drop(stream)
-            self._counts[stream.id & 1] -= 1
+            self.counts[stream.id & 1] -= 1
 
     def _abandon(self, stream: StreamState) -> None:
         stream.reset = True
@@ -390,5 +393,5 @@ class Mux:
         self._drop(stream)
 
     def _drop(self, stream: StreamState) -> None:
-        del self._streams[stream.id]
-        self._windows -= stream.window
+        del self.streams[stream.id]
+        self.window_bytes -= stream.window

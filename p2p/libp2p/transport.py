@@ -142,7 +142,7 @@ def upstream_limits(connections: int) -> ConnectionConfig:
 
 
 class LibP2PTransport:
-    """Implements `p2p.transport.Transport` over py-libp2p, on trio."""
+    """Implements `p2p.transport.Transport` over py-libp2p, on trio. Its further attributes are for reading, on trio."""
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ class LibP2PTransport:
         patch_streams()
         forward_at_debug()
         key_pair = create_new_key_pair(key.private_bytes_raw())
-        self._host: IHost = new_host(
+        self.host: IHost = new_host(
             key_pair=key_pair,
             sec_opt=security(key_pair),
             listen_addrs=self._listen or None,
@@ -176,19 +176,19 @@ class LibP2PTransport:
             connection_config=upstream_limits(limits.connections),
         )
         self._most = limits.connections + OWN_DIALS
-        self._connections = Connections(limits)
-        patch_host(self._host, muxers(), InboundUpgrader(self._host, self._connections).serve)
-        self._relay_client = RelayClient(self._host, self._connections.disconnected_from)
-        self._hole_puncher = HolePuncher(self._host, self._relay_client)
+        self.connections = Connections(limits)
+        patch_host(self.host, muxers(), InboundUpgrader(self.host, self.connections).serve)
+        self._relay_client = RelayClient(self.host, self.connections.disconnected_from)
+        self._hole_puncher = HolePuncher(self.host, self._relay_client)
         self._relay_client.on_relayed_peer = self._upgrade
-        self._connections.on_duplicate = self._probe_older
-        self._relay = RelayService(self._host, relay) if relay is not None else None
-        self._host.get_network().register_notifee(self._connections)
-        self._router = Router(GOSSIP_PROTOCOLS, 6, 4, 12, heartbeat_interval=HEARTBEAT, adaptive_gossip_enabled=False)
-        self._pubsub = patch_pubsub(
+        self.connections.on_duplicate = self._probe_older
+        self.relay_service = RelayService(self.host, relay) if relay is not None else None
+        self.host.get_network().register_notifee(self.connections)
+        self.router = Router(GOSSIP_PROTOCOLS, 6, 4, 12, heartbeat_interval=HEARTBEAT, adaptive_gossip_enabled=False)
+        self.pubsub = patch_pubsub(
             Pubsub(
-                self._host,
-                self._router,
+                self.host,
+                self.router,
                 strict_signing=True,
                 max_concurrent_validator_count=VALIDATIONS,
                 validation_timeout=VALIDATION_TIMEOUT,
@@ -199,22 +199,22 @@ class LibP2PTransport:
     @property
     def peer_id(self) -> str:
         """See `Transport`."""
-        return str(self._host.get_id())
+        return str(self.host.get_id())
 
     async def run(self, listening: Callable[[], None]) -> None:
         """See `Transport`."""
         async with (
-            self._host.run(listen_addrs=self._listen),
-            background_trio_service(self._pubsub),
-            background_trio_service(self._router),
+            self.host.run(listen_addrs=self._listen),
+            background_trio_service(self.pubsub),
+            background_trio_service(self.router),
             trio.open_nursery() as self._nursery,
         ):
             self._check_listeners()
-            await self._host.get_network().auto_connector.stop()  # type: ignore[attr-defined]
-            await self._pubsub.wait_until_ready()
+            await self.host.get_network().auto_connector.stop()  # type: ignore[attr-defined]
+            await self.pubsub.wait_until_ready()
             for topic, handler in self._topics.items():
                 await self._join(topic, handler, self._nursery)
-            self._nursery.start_soon(repair_streams, self._pubsub, self._host.get_connected_peers)
+            self._nursery.start_soon(repair_streams, self.pubsub, self.host.get_connected_peers)
             listening()
             try:
                 await trio.sleep_forever()
@@ -223,11 +223,11 @@ class LibP2PTransport:
 
     def addresses(self) -> list[str]:
         """See `Transport`."""
-        return [*(str(address) for address in self._host.get_addrs()), *self._relay_client.addresses()]
+        return [*(str(address) for address in self.host.get_addrs()), *self._relay_client.addresses()]
 
     def remote(self, peer: str) -> str | None:
         """See `Transport`."""
-        connections = [connection for connection in self._connections.of(peer) if not connection.is_closed]
+        connections = [connection for connection in self.connections.of(peer) if not connection.is_closed]
         addresses = [
             address for connection in connections if (address := remote_address(connection.muxed_conn)) is not None
         ]
@@ -235,7 +235,7 @@ class LibP2PTransport:
 
     def peers(self) -> list[str]:
         """See `Transport`."""
-        return [str(peer) for peer in self._host.get_connected_peers()]
+        return [str(peer) for peer in self.host.get_connected_peers()]
 
     async def dial(self, addresses: Sequence[str]) -> str:
         """See `Transport`."""
@@ -245,11 +245,11 @@ class LibP2PTransport:
             peer = place.peer
             if peer == self.peer_id:
                 continue
-            if (left := self._connections.banned_for(peer)) > 0:
+            if (left := self.connections.banned_for(peer)) > 0:
                 why = f"; {peer} is banned for {figure(left)} s more, for repeated protocol violations"
                 continue
-            if len(self._connections.open) >= self._most and not self._connections.of(peer):
-                why = f"; this peer has {len(self._connections.open)} connections, its setting allows no more"
+            if len(self.connections.open) >= self._most and not self.connections.of(peer):
+                why = f"; this peer has {len(self.connections.open)} connections, its setting allows no more"
                 continue
             try:
                 with trio.fail_after(DIAL_TIMEOUT):
@@ -267,7 +267,7 @@ class LibP2PTransport:
 
     async def _drop_dead(self, peer: str, except_for: INetConn | None = None) -> None:
         """Close connections without a sign of life (rule 11). Stock yamux is not probed."""
-        for connection in self._connections.of(peer):
+        for connection in self.connections.of(peer):
             muxed = connection.muxed_conn
             if connection is except_for or not isinstance(muxed, MuxConn) or muxed.is_closed:
                 continue
@@ -279,7 +279,7 @@ class LibP2PTransport:
     async def _connect(self, address: str) -> str:
         info = info_from_p2p_addr(Multiaddr(address))
         self._forget(info.peer_id)
-        await self._host.connect(info)
+        await self.host.connect(info)
         return str(info.peer_id)
 
     async def reserve(self, addresses: Sequence[str]) -> None:
@@ -294,19 +294,19 @@ class LibP2PTransport:
 
     def origin(self, peer: str) -> Origin:
         """See `Transport`."""
-        return self._connections.origins.of(peer)
+        return self.connections.origins.of(peer)
 
     def keep_places(self, parties: Collection[str]) -> None:
         """See `Transport`."""
-        self._connections.places.keep(parties)
+        self.connections.places.keep(parties)
 
     def relayed(self) -> int:
         """See `Transport`."""
-        return self._relay.bytes_relayed if self._relay is not None else 0
+        return self.relay_service.bytes_relayed if self.relay_service is not None else 0
 
     def refusals(self) -> dict[str, int]:
         """See `Transport`."""
-        return self._connections.refusals.counts()
+        return self.connections.refusals.counts()
 
     def _upgrade(self, peer: str) -> None:
         if self._nursery is not None:
@@ -314,18 +314,18 @@ class LibP2PTransport:
 
     def _forget(self, peer: ID) -> None:
         """Forget a peer's addresses and failed dials (rule 10)."""
-        network: Any = self._host.get_network()
+        network: Any = self.host.get_network()
         network.peerstore.clear_addrs(peer)
         network._negative_peer_cache.evict(str(peer))
 
     async def open(self, peer: str, protocol: str) -> Stream:
         """See `Transport`."""
         target = ID.from_string(peer)
-        if target not in self._host.get_connected_peers():
+        if target not in self.host.get_connected_peers():
             raise Unreachable(f"{peer} is not connected")
         try:
             with trio.fail_after(self._patience):
-                stream = await self._host.new_stream(target, [TProtocol(protocol)])
+                stream = await self.host.new_stream(target, [TProtocol(protocol)])
         except (Exception, ExceptionGroup) as error:
             raise Unreachable(f"no {protocol} stream to {peer}: {error!r}") from None
         return self._wrap(stream)
@@ -338,14 +338,14 @@ class LibP2PTransport:
             await guarded(handler)(wrapped)
             await wrapped.linger()
 
-        self._host.set_stream_handler(TProtocol(protocol), serve)
+        self.host.set_stream_handler(TProtocol(protocol), serve)
 
     async def publish(self, topic: str, data: bytes) -> None:
         """See `Transport`."""
         if len(data) > GOSSIP_LIMIT:
             raise LocalNetworkFault(f"a gossip message of {len(data)} bytes exceeds {GOSSIP_LIMIT}")
         await trio.sleep(self._gossip.consume(topic, trio.current_time()))
-        await self._pubsub.publish(topic, data)
+        await self.pubsub.publish(topic, data)
 
     def subscribe(self, topic: str, handler: GossipHandler) -> None:
         """See `Transport`."""
@@ -353,7 +353,7 @@ class LibP2PTransport:
 
     async def drop(self, peer: str) -> None:
         """See `Transport`."""
-        for connection in self._connections.of(peer):
+        for connection in self.connections.of(peer):
             await close_socket(connection)  # first: a GOAWAY to a frozen peer would never leave
             # Not `host.disconnect`: it would also forget a new connection of a peer that reconnected meanwhile.
             await connection.close()
@@ -363,9 +363,9 @@ class LibP2PTransport:
         with trio.move_on_after(CLOSE_TIMEOUT) as scope:
             scope.shield = True
             async with trio.open_nursery() as nursery:
-                for peer in self._host.get_connected_peers():
-                    nursery.start_soon(self._host.disconnect, peer)
-        for connection in list(self._connections.open):
+                for peer in self.host.get_connected_peers():
+                    nursery.start_soon(self.host.disconnect, peer)
+        for connection in list(self.connections.open):
             await close_socket(connection)
 
     def _wrap(self, stream: INetStream) -> LibP2PStream:
@@ -375,7 +375,7 @@ class LibP2PTransport:
         return LibP2PStream(stream, peer, self._nursery, self._patience, self.drop)
 
     def _check_listeners(self) -> None:
-        running = self._host.get_network().listeners
+        running = self.host.get_network().listeners
         for address in self._listen:
             if str(address) not in running:
                 raise LocalNetworkFault(
@@ -383,7 +383,7 @@ class LibP2PTransport:
                 )
 
     async def _join(self, topic: str, handler: GossipHandler, nursery: trio.Nursery) -> None:
-        own, cache = self._host.get_id(), ValidationCache()
+        own, cache = self.host.get_id(), ValidationCache()
 
         async def validate(forwarder: ID, message: Message) -> bool:
             if forwarder == own:
@@ -396,8 +396,8 @@ class LibP2PTransport:
 
             return await cache.validate(message.from_id + message.seqno, message.data, handle)
 
-        self._pubsub.set_topic_validator(topic, validate, True)
-        subscription = await self._pubsub.subscribe(topic)
+        self.pubsub.set_topic_validator(topic, validate, True)
+        subscription = await self.pubsub.subscribe(topic)
 
         async def drain() -> None:
             while True:  # the handler ran as validator; upstream's queue must not fill up

@@ -17,8 +17,8 @@ from p2p.errors import Malformed, Unreachable
 from p2p.libp2p import yamux as libp2p_foreign
 from p2p.libp2p.mux import STREAMS_MAX
 from p2p.limits.bans import FORGIVEN
-from tests.interop.test_interop_py import Ours, cut, met, on_trio
 from tests.support import stock_peers
+from tests.support.interop_peers import Ours, cut, met, on_trio
 from tests.support.peers import payload_file
 from tests.support.stock_peers import StockPeer, framed, packed, receive
 
@@ -225,7 +225,7 @@ async def test_who_sends_past_its_window_is_cut_off_and_banned_if_it_goes_on(mon
             await flood(connection(other), stream)
             await stock_peers.until(lambda: other.peer_id not in one.transport.peers())
             await stock_peers.until(lambda: not other.host.get_connected_peers())
-        await stock_peers.until(lambda: one.transport._connections.banned_for(other.peer_id) > 0)
+        await stock_peers.until(lambda: one.transport.connections.banned_for(other.peer_id) > 0)
         await lives(one, honest)
     assert said.text.count("bytes received and not read") == FORGIVEN + 2  # each, and the ban
 
@@ -245,7 +245,7 @@ async def test_a_stream_too_many_is_reset_and_takes_none_from_others(first: int)
         await honest.dial(await one.peer.addresses())
         opened = b"".join(pack("!BBHII", 0, 1, 1, first + 2 * number, 0) for number in range(2 * STREAMS_MAX))
         await connection(other).secured_conn.write(opened)
-        (theirs,) = [c for c in one.transport._connections.open if str(c.muxed_conn.peer_id) == other.peer_id]
+        (theirs,) = [c for c in one.transport.connections.open if str(c.muxed_conn.peer_id) == other.peer_id]
         await stock_peers.until(lambda: open_ones(theirs) > STREAMS_MAX // 2)
         await lives(one, honest)
         assert open_ones(theirs) <= STREAMS_MAX

@@ -24,8 +24,8 @@ from p2p.network import Manifest
 from p2p.wire_types import decode, encode
 from protocol.requests import Hello, Request, Response, Welcome
 from protocol.versions import HeadResponse
-from tests.interop.test_interop_py import BOTH_WAYS, CHANNEL, RUN, TOPIC, Ours, on_trio, ours, repeated, sealed_head
 from tests.support import stock_peers
+from tests.support.interop_peers import BOTH_WAYS, CHANNEL, RUN, TOPIC, Ours, on_trio, ours, repeated, sealed_head
 from tests.support.paths import ROOT
 from tests.support.peers import payload_file
 
@@ -131,11 +131,11 @@ async def met(dialler: str, folder: Path) -> AsyncIterator[tuple[Ours, JsPeer, s
 @on_trio
 async def test_a_js_peer_speaks_yamux_with_us_and_both_ping(dialler: str, tmp_path: Path) -> None:
     async with met(dialler, tmp_path) as (one, other, name):
-        (connection,) = one.transport._connections.open
+        (connection,) = one.transport.connections.open
         assert type(connection.muxed_conn) is BoundedYamux
         assert await other.obey("muxer", peer=one.peer.peer_id) == ["/yamux/1.0.0"]
         assert isinstance(await other.obey("ping", peer=one.peer.peer_id), int)
-        assert await stock_peers.StockPeer(one.transport._host, one.transport._pubsub).ping(name) == 2
+        assert await stock_peers.StockPeer(one.transport.host, one.transport.pubsub).ping(name) == 2
 
 
 @BOTH_WAYS
@@ -152,7 +152,7 @@ async def test_each_learns_what_the_other_speaks(dialler: str, tmp_path: Path) -
 def known(one: Ours, peer: str) -> set[str]:
     """What our side has learned, by its own identify: js-libp2p answers one at a time."""
     try:
-        return set(one.transport._host.get_peerstore().get_protocols(ID.from_string(peer)))
+        return set(one.transport.host.get_peerstore().get_protocols(ID.from_string(peer)))
     except PeerStoreError:
         return set()
 

@@ -1,130 +1,31 @@
 """Ours beside a stock py-libp2p host: Noise and yamux as upstream has them, whoever dialled."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from functools import wraps
 from pathlib import Path
 
 import pytest
-import trio
 from libp2p import new_host
-from libp2p.abc import IHost
 from libp2p.crypto.rsa import create_new_key_pair as create_rsa_key_pair
 
-from p2p.envelope import seal, verify_envelope
 from p2p.errors import Declined
-from p2p.identity import generate_key, peer_id, public_bytes
-from p2p.libp2p.transport import LibP2PTransport
+from p2p.identity import peer_id
 from p2p.libp2p.yamux import BoundedYamux
 from p2p.network import Manifest
-from p2p.peer.peer import Peer
-from p2p.wire_types import decode, encode
-from protocol.versions import Head, HeadRequest, HeadResponse
+from p2p.wire_types import decode
+from protocol.versions import HeadResponse
 from tests.support import stock_peers
+from tests.support.interop_peers import BOTH_WAYS, TOPIC, cut, met, on_trio, repeated, sealed_head
 from tests.support.peers import payload_file
-from tests.support.stock_peers import Cut, StockPeer
-
-RUN = bytes(range(32))
-TOPIC = f"echo2/{RUN.hex()}/head"
-CHANNEL = generate_key()
-
-
-@dataclass
-class Ours:
-    """One of ours, as a daemon has it, and the Heads that it heard and believed."""
-
-    transport: LibP2PTransport
-    peer: Peer
-    heard: list[Head] = field(default_factory=list)
-
-    async def hear(self, sender: str, data: bytes) -> bool:
-        self.heard.append(decode(verify_envelope(data, "head", RUN, {public_bytes(CHANNEL)}), Head))
-        return True
-
-
-def ours() -> Ours:
-    transport = LibP2PTransport(generate_key(), ["/ip4/127.0.0.1/tcp/0"])
-    pair = Ours(transport, Peer(transport, seed=0))
-    pair.peer.subscribe(TOPIC, pair.hear)
-    pair.peer.serve("head", _answer_head, limit=1024)
-    return pair
-
-
-async def _answer_head(peer: str, request: bytes) -> bytes:
-    decode(request, HeadRequest)
-    return encode(HeadResponse(head=sealed_head(7)))
-
-
-def sealed_head(version: int) -> bytes:
-    head = Head(
-        era=0, version=version, version_hash=bytes(32), index_hash=bytes(32), step=version, sequence=version,
-        addresses=[], root_serial=1, issued=0, expires=1,
-    )  # fmt: skip
-    return seal("head", RUN, encode(head), CHANNEL)
-
-
-@asynccontextmanager
-async def met(dialler: str, host: IHost | None = None) -> AsyncIterator[tuple[Ours, StockPeer]]:
-    """Both, connected. `dialler`: "ours" or "stock"."""
-    one = ours()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(one.peer.run)
-        await one.peer.ready()
-        async with stock_peers.running(host) as other:
-            if dialler == "ours":
-                await one.peer.dial(other.addresses())
-            else:
-                await other.dial(await one.peer.addresses())
-                await stock_peers.until(lambda: other.peer_id in one.transport.peers())
-            yield one, other
-        nursery.cancel_scope.cancel()
-
-
-def on_trio(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """A test that trio runs, within four minutes."""
-
-    @wraps(test)
-    def run(*arguments: object, **named: object) -> None:
-        async def main() -> None:
-            with trio.fail_after(240):
-                await test(*arguments, **named)
-
-        trio.run(main)
-
-    return run
-
-
-@asynccontextmanager
-async def repeated(publish: Callable[[str, bytes], Awaitable[None]], topic: str, data: bytes) -> AsyncIterator[None]:
-    """Publish twice a second meanwhile: the first message may come before the mesh has formed."""
-
-    async def always() -> None:
-        while True:
-            await publish(topic, data)
-            await trio.sleep(0.5)
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(always)
-        yield
-        nursery.cancel_scope.cancel()
-
-
-def cut(manifest: Manifest) -> Cut:
-    return Cut(manifest.hash, manifest.length, manifest.chunk_size, manifest.chunk_root)
-
-
-BOTH_WAYS = pytest.mark.parametrize("dialler", ["ours", "stock"])
+from tests.support.stock_peers import StockPeer
 
 
 @BOTH_WAYS
 @on_trio
 async def test_a_stock_host_speaks_yamux_with_us_and_both_ping(dialler: str) -> None:
     async with met(dialler) as (one, other):
-        (connection,) = one.transport._connections.open
+        (connection,) = one.transport.connections.open
         assert type(connection.muxed_conn) is BoundedYamux
         assert await other.ping(one.peer.peer_id) == 2
-        assert await StockPeer(one.transport._host, one.transport._pubsub).ping(other.peer_id) == 2
+        assert await StockPeer(one.transport.host, one.transport.pubsub).ping(other.peer_id) == 2
 
 
 @BOTH_WAYS

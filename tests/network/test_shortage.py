@@ -9,8 +9,8 @@ from p2p.identity import generate_key
 from p2p.libp2p.threaded_network import ThreadedPeer
 from runtime import descriptors
 from runtime.descriptors import SHORTAGES
-from tests.p2p.libp2p.test_transport import LOOPBACK, running
 from tests.support.https import address_of, served
+from tests.support.libp2p_peers import LOOPBACK, running
 from tests.support.open_files import everything_taken
 
 

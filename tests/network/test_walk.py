@@ -17,7 +17,7 @@ from p2p.libp2p.threaded_network import ThreadedPeer
 from p2p.libp2p.trio_bridge import TrioThread
 from p2p.network import Manifest
 from p2p.swarm.download import Download
-from tests.p2p.libp2p.test_transport import new_peer, running
+from tests.support.libp2p_peers import new_peer, running
 from tests.support.peers import payload_file
 from weights.documents import Edge
 from weights.store import Store

@@ -1,7 +1,7 @@
 """Coverage-guided fuzzing of the muxer: `python tests/p2p/fuzz_mux.py [-runs=1000000] [atheris options]`.
 
-Needs atheris. An input's first byte says how the rest is cut and what this side does meanwhile; the rest is what a peer
-sends. The muxer must take it or raise `Malformed`, and its books must hold after each piece.
+Needs atheris. An input's first byte determines how the rest is split and what this side does meanwhile; the rest is
+what a peer sends. The muxer must accept it or raise `Malformed`, and its invariants must hold after each piece.
 """
 
 import sys
@@ -18,7 +18,7 @@ with atheris.instrument_imports(include=["p2p.libp2p.mux"]):
 
 from p2p.errors import LocalNetworkFault, Malformed  # noqa: E402
 from p2p.libp2p.mux import HEADER, Mux  # noqa: E402
-from tests.p2p.libp2p.test_mux import FAULTS, check_books  # noqa: E402
+from tests.support.mux_frames import FAULTS, check_invariants  # noqa: E402
 
 
 def test_one_input(data: bytes) -> None:
@@ -33,7 +33,7 @@ def test_one_input(data: bytes) -> None:
             while one.opened:
                 flows.append(one.opened.popleft())
             act(one, flows, habits ^ data[at])
-            check_books(one)
+            check_invariants(one)
     except Malformed:
         return
 
@@ -62,11 +62,11 @@ def act(one: Mux, flows: list[mux.StreamState], choice: int) -> None:
 
 
 def seeds(folder: Path) -> None:
-    """The faults of the table, and an honest talk."""
-    talk = b"".join(HEADER.pack(*each) for each in ((mux.OPEN, 1, 0), (mux.CREDIT, 1, 9), (mux.DATA, 1, 3)))
-    talk += b"abc" + b"".join(HEADER.pack(*each) for each in ((mux.FIN, 1, 0), (mux.RESET, 1, 0), (mux.PING, 0, 7)))
-    honest = [HEADER.pack(mux.RESET, 1, 0), HEADER.pack(mux.OPEN, 2, 0) + HEADER.pack(mux.GOAWAY, 0, 0)]
-    for number, frames in enumerate([[talk], honest, *FAULTS.values()]):
+    """Write the initial corpus: the violations of the table, and valid frames."""
+    valid = b"".join(HEADER.pack(*each) for each in ((mux.OPEN, 1, 0), (mux.CREDIT, 1, 9), (mux.DATA, 1, 3)))
+    valid += b"abc" + b"".join(HEADER.pack(*each) for each in ((mux.FIN, 1, 0), (mux.RESET, 1, 0), (mux.PING, 0, 7)))
+    answers = [HEADER.pack(mux.RESET, 1, 0), HEADER.pack(mux.OPEN, 2, 0) + HEADER.pack(mux.GOAWAY, 0, 0)]
+    for number, frames in enumerate([[valid], answers, *FAULTS.values()]):
         for first in (0, 1, 126, 255):
             (folder / f"{number}-{first}").write_bytes(bytes([first]) + b"".join(frames)[:4000])
 

@@ -10,8 +10,8 @@ from p2p.discovery.messages import ReachableRequest, ReachableResponse
 from p2p.errors import Busy, Unreachable
 from p2p.multiaddr import tcp
 from p2p.wire_types import decode, encode
-from tests.p2p.libp2p.test_transport import new_peer, running
 from tests.support.clock import run_fake
+from tests.support.libp2p_peers import new_peer, running
 from tests.support.peers import IP6
 
 

@@ -129,7 +129,7 @@ async def test_another_key_is_refused_with_a_sentence_before_a_byte_is_sent(monk
             with pytest.raises(WrongIdentity, match="HTTPS key mismatch"):
                 await client.dial([await address_of(server)])
             assert await client.peers() == []
-        assert server.https._listener._server.requests_count == 0
+        assert server.https.listener.requests == 0
     assert heard == []
 
 
@@ -275,7 +275,7 @@ async def test_who_reads_too_slowly_is_cut_off_and_others_are_served():
     ):
         writer.write(b"POST /echo2/1/rpc/much HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
         writer.transport.pause_reading()
-        while len(server.https._listener._hosts) > 1:
+        while server.https.listener.connections > 1:
             assert await client.request("coordinator", "echo", b"", timeout=60) == b"https:"
             await asyncio.sleep(0.02)
 
@@ -288,7 +288,7 @@ async def test_a_handshake_that_never_comes_is_given_up():
             with contextlib.suppress(ConnectionError):
                 assert await reader.read() == b""
         writer.close()
-        assert not server.https._listener._hosts
+        assert server.https.listener.connections == 0
 
 
 async def test_more_connections_than_one_visitor_may_have_are_closed_at_once():
@@ -299,7 +299,7 @@ async def test_more_connections_than_one_visitor_may_have_are_closed_at_once():
                     pass
             one[1].write(b"GET /echo2/1/peer HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
             assert (await one[0].read()).endswith(b"coordinator")
-        await until(lambda: not server.https._listener._hosts)
+        await until(lambda: server.https.listener.connections == 0)
         async with raw(server):
             pass
 
@@ -472,7 +472,7 @@ async def test_a_fetch_goes_on_with_what_is_missing_after_the_server_was_away(tm
 
         payload.read = first_half
         fetch = asyncio.create_task(client.fetch(manifest, tmp_path / "b"))
-        await until(lambda: client._received.total() >= half)
+        await until(lambda: client.received.total() >= half)
         away.set()
         await first.aclose()
         async with served(f"/ip4/127.0.0.1/tcp/{port}") as again, asyncio.timeout(60):
@@ -489,7 +489,7 @@ async def test_a_fetch_of_another_life_is_resumed_from_the_disk(tmp_path):
         await server.share(manifest, tmp_path / "a")
         async with client_of(server) as client:
             fetch = asyncio.create_task(client.fetch(manifest, tmp_path / "b"))
-            await until(lambda: client._received.total() >= MB)
+            await until(lambda: client.received.total() >= MB)
             fetch.cancel()
             await asyncio.wait([fetch])
         async with client_of(server) as client:

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import time
-from contextlib import asynccontextmanager
 
 import pytest
 import trio
@@ -13,10 +12,10 @@ from libp2p.peer.id import ID
 
 from p2p.errors import Unreachable
 from p2p.libp2p.hole_punch import HolePuncher
-from p2p.libp2p.threaded_network import ThreadedPeer
 from p2p.limits.relay_quota import RelayLimits
-from tests.p2p.libp2p.test_transport import echo, new_peer, on_trio, running
+from tests.support.libp2p_peers import echo, new_peer, on_trio, running
 from tests.support.peers import payload_file
+from tests.support.relays import behind_a_relay, relayed, until
 
 MB = 1_000_000
 
@@ -29,21 +28,6 @@ def no_upgrade(monkeypatch):
         return False
 
     monkeypatch.setattr(HolePuncher, "upgrade", lead)
-
-
-def relayed(peer: ThreadedPeer, relay: list[str]) -> list[str]:
-    return [f"{address}/p2p-circuit/p2p/{peer.peer_id}" for address in relay]
-
-
-@asynccontextmanager
-async def behind_a_relay(limits: RelayLimits | None = None, **options):
-    """(source, relay, target): the target has a reservation at the relay; of source and target no address is known."""
-    source, relay, target = new_peer(), new_peer(relay=limits or RelayLimits()), new_peer(**options)
-    for peer in (source, target):
-        peer.serve("echo", echo, limit=100)
-    async with running(source), running(relay), running(target):
-        await target.reserve(await relay.addresses())
-        yield source, relay, target
 
 
 async def test_two_peers_that_know_only_the_relay_ask_each_other():
@@ -71,22 +55,16 @@ async def test_a_chunk_fetch_through_a_relay_is_verified_and_keeps_to_the_relays
 
 
 async def passed(transport) -> int:
-    return transport._relay.bytes_relayed
+    return transport.relay_service.bytes_relayed
 
 
 async def holders(transport) -> list[str]:
-    return transport._relay.table.holders(trio.current_time())
+    return transport.relay_service.table.holders(trio.current_time())
 
 
 async def end_of_reservation(transport) -> float:
-    [(end, _)] = transport._relay.table._reservations.values()
+    [(end, _)] = transport.relay_service.table._reservations.values()
     return end
-
-
-async def until(condition, seconds: float = 60.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not await condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
 
 
 async def test_gossip_passes_a_relay():
@@ -207,14 +185,14 @@ async def test_a_relay_survives_whatever_a_stranger_asks():
             peer = ID.from_string(relay.peer_id)
             for data in ABUSE.values():
                 for close in (True, False):
-                    stream = await transport._host.new_stream(peer, [HOP])
+                    stream = await transport.host.new_stream(peer, [HOP])
                     await stream.write(data)
                     await (stream.close() if close else stream.reset())
 
             async def ask() -> None:  # many reservations of one stranger, at once
                 for _ in range(5):
                     with contextlib.suppress(StreamError, StreamFailure):
-                        stream = await transport._host.new_stream(peer, [HOP])
+                        stream = await transport.host.new_stream(peer, [HOP])
                         await stream.write(b"\x02\x08\x00")
                         await stream.read(1)
                         await stream.reset()

@@ -14,7 +14,7 @@ from p2p.errors import Unreachable
 from p2p.identity import generate_key
 from p2p.libp2p.threaded_network import ThreadedPeer
 from p2p.limits.relay_quota import RelayLimits
-from tests.p2p.libp2p.test_transport import new_peer, on_trio, running
+from tests.support.libp2p_peers import new_peer, on_trio, running
 
 PLACES, SILENT = 16, 300
 """Places that upstream has in the first test; connections that say nothing, more than a host has places."""
@@ -57,7 +57,7 @@ async def test_three_times_as_many_connections_as_there_are_places_come_and_go_a
     coordinator, reached = new_peer(**options), 0
 
     async def bound(transport) -> None:
-        transport._host.get_network()._inbound_limiter = trio.CapacityLimiter(PLACES)
+        transport.host.get_network()._inbound_limiter = trio.CapacityLimiter(PLACES)
         await trio.lowlevel.checkpoint()
 
     async with running(coordinator):

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from p2p.libp2p.threaded_network import ThreadedPeer
 from p2p.memory.transport import MemoryNetwork
-from tests.p2p.libp2p.test_transport import new_peer, running
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import FakeCoordinator, make_node, until
+from tests.support.libp2p_peers import new_peer, running
 from tests.support.swarm import working
 
 TOPIC, AGAIN = "heads", 5

@@ -13,7 +13,7 @@ from p2p.identity import generate_key
 from p2p.libp2p import gossip
 from p2p.libp2p import transport as libp2p
 from p2p.libp2p.threaded_network import ThreadedPeer
-from tests.p2p.libp2p.test_transport import LOOPBACK, new_peer, on_trio, running, until_connected
+from tests.support.libp2p_peers import LOOPBACK, new_peer, on_trio, running, until_connected
 
 
 class Listener:
@@ -41,7 +41,7 @@ class Listener:
 
 
 async def connections(transport, peer: str) -> int:
-    return len(transport._connections.of(peer))
+    return len(transport.connections.of(peer))
 
 
 async def until_alone(one: ThreadedPeer, other: ThreadedPeer) -> None:
@@ -70,7 +70,7 @@ async def test_who_comes_back_before_its_old_connection_ends_is_heard_and_hears(
 
 
 async def last_number(transport) -> int:
-    return transport._pubsub.counter
+    return transport.pubsub.counter
 
 
 async def test_who_said_more_than_one_message_a_second_uses_no_number_again_when_it_is_back():
@@ -120,7 +120,7 @@ async def test_a_gossip_stream_that_could_not_be_opened_is_tried_again(monkeypat
     failed = threading.Event()
 
     async def fail_once(transport) -> None:
-        opening = transport._host.new_stream
+        opening = transport.host.new_stream
 
         async def new_stream(peer: ID, protocols):
             if not failed.is_set() and any("meshsub" in protocol for protocol in protocols):
@@ -128,7 +128,7 @@ async def test_a_gossip_stream_that_could_not_be_opened_is_tried_again(monkeypat
                 raise ValueError("no stream for no reason that upstream knows")
             return await opening(peer, protocols)
 
-        transport._host.new_stream = new_stream
+        transport.host.new_stream = new_stream
         await trio.lowlevel.checkpoint()
 
     async with running(node), running(coordinator):
@@ -143,7 +143,7 @@ async def test_a_peer_whose_clock_was_set_back_is_heard():
     at_node = Listener(node)
 
     async def know_a_newer_record(transport) -> None:
-        transport._host.get_peerstore().peer_record_map[ID.from_string(coordinator.peer_id)].seq = 1 << 62
+        transport.host.get_peerstore().peer_record_map[ID.from_string(coordinator.peer_id)].seq = 1 << 62
         await trio.lowlevel.checkpoint()
 
     async with running(node, coordinator):

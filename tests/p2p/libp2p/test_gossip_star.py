@@ -16,7 +16,7 @@ from p2p.libp2p.threaded_network import ThreadedPeer
 from p2p.libp2p.transport import GOSSIP_PROTOCOLS, HEARTBEAT, LibP2PTransport
 from p2p.limits.subnets import PeerLimits
 from p2p.peer.peer import Peer
-from tests.p2p.libp2p.test_transport import LOOPBACK, new_peer, on_trio, running
+from tests.support.libp2p_peers import LOOPBACK, new_peer, on_trio, running
 
 TOPIC = "heads"
 PEERS, MESH = 200, 6
@@ -27,7 +27,7 @@ class Star:
 
     def __init__(self) -> None:
         self.transport = LibP2PTransport(generate_key(), [])
-        self.router, pubsub = self.transport._router, self.transport._pubsub
+        self.router, pubsub = self.transport.router, self.transport.pubsub
         self.own = pubsub.my_id
         self.peers = [ID.from_string(peer_id(public_bytes(generate_key()))) for _ in range(PEERS)]
         pubsub.peer_topics[TOPIC] = set(self.peers)
@@ -113,10 +113,10 @@ async def star(leaves: int) -> AsyncIterator[tuple[Host, list[Host]]]:
 async def every_head_is_heard(leaves: int, heads: int, longest: float) -> None:
     async with star(leaves) as (hub, others):
         deadline = time.monotonic() + 60
-        subscribed = hub.peer._transport._pubsub.peer_topics
+        subscribed = hub.peer._transport.pubsub.peer_topics
         while len(subscribed.get(TOPIC, ())) < leaves and time.monotonic() < deadline:  # noqa: ASYNC110
             await trio.sleep(0.05)
-        assert len(hub.peer._transport._pubsub.peer_topics[TOPIC]) == leaves
+        assert len(hub.peer._transport.pubsub.peer_topics[TOPIC]) == leaves
         await trio.sleep(2 * HEARTBEAT)  # until the mesh is cut down to its degree
         published = {b"head %d" % number for number in range(heads)}
         for data in sorted(published):
@@ -146,7 +146,7 @@ async def test_as_many_connections_as_may_be_open_at_once_do_not_make_a_host_dea
     coordinator = new_peer()
 
     async def bound(transport) -> None:
-        transport._host.get_network()._inbound_limiter = trio.CapacityLimiter(4)
+        transport.host.get_network()._inbound_limiter = trio.CapacityLimiter(4)
         await trio.lowlevel.checkpoint()
 
     reached = 0

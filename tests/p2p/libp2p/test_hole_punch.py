@@ -11,8 +11,8 @@ from multiaddr import Multiaddr
 from p2p.errors import Unreachable
 from p2p.libp2p import hole_punch
 from p2p.libp2p.hole_punch import ADDRESSES, usable
-from tests.p2p.libp2p.test_circuit import behind_a_relay, relayed, until
-from tests.p2p.libp2p.test_transport import on_trio
+from tests.support.libp2p_peers import on_trio
+from tests.support.relays import behind_a_relay, relayed, until
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ async def test_a_relayed_connection_becomes_a_direct_one_and_the_relayed_one_goe
 
 
 async def _circuits(transport) -> int:
-    return transport._relay.table.circuits
+    return transport.relay_service.table.circuits
 
 
 async def test_where_no_direct_way_is_found_the_relayed_one_stays(monkeypatch):

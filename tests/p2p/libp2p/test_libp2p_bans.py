@@ -12,13 +12,13 @@ from p2p.libp2p.mux import DATA, HEADER, OPEN
 from p2p.libp2p.threaded_network import ThreadedPeer
 from p2p.limits.bans import FORGIVEN, TERM
 from p2p.peer import rpc
-from tests.p2p.libp2p.test_transport import echo, new_peer, on_trio, running, until_connected
+from tests.support.libp2p_peers import echo, new_peer, on_trio, running, until_connected
 
 MALFORMED = HEADER.pack(99, 1, 0)
 
 
 def muxed(transport, peer: str):
-    [connection] = transport._host.get_network().get_connections(ID.from_string(peer))
+    [connection] = transport.host.get_network().get_connections(ID.from_string(peer))
     return connection.muxed_conn
 
 
@@ -30,7 +30,7 @@ async def until_apart(*peers: ThreadedPeer) -> None:
 
 
 async def connections(transport) -> int:
-    return len(transport._connections.open)
+    return len(transport.connections.open)
 
 
 async def break_a_rule(liar: ThreadedPeer, victim: ThreadedPeer) -> None:
@@ -41,7 +41,7 @@ async def break_a_rule(liar: ThreadedPeer, victim: ThreadedPeer) -> None:
 
 
 async def charged(transport) -> list[str]:
-    return list(transport._connections._bans._charges)
+    return list(transport.connections._bans._charges)
 
 
 async def test_who_breaks_the_muxer_s_rules_again_and_again_is_left_alone_until_the_ban_ends():
@@ -60,7 +60,7 @@ async def test_who_breaks_the_muxer_s_rules_again_and_again_is_left_alone_until_
         assert await honest.request(victim.peer_id, "echo", b"x", timeout=60), "nobody else is touched"
 
         async def wait(transport) -> None:
-            transport._connections._now = lambda: trio.current_time() + TERM
+            transport.connections._now = lambda: trio.current_time() + TERM
 
         await on_trio(victim, wait)
         assert await victim.dial(await liar.addresses()) == liar.peer_id
@@ -125,7 +125,7 @@ async def test_a_peer_is_never_charged_that(name):
     async with running(victim), running(unlucky):
         await unlucky.dial(await victim.addresses())
         await on_trio(unlucky, lambda transport: HONEST[name](transport, victim.peer_id))
-        await on_trio(unlucky, lambda transport: transport._host.disconnect(ID.from_string(victim.peer_id)))
+        await on_trio(unlucky, lambda transport: transport.host.disconnect(ID.from_string(victim.peer_id)))
         await until_apart(victim, unlucky)
         assert await on_trio(victim, charged) == []
         assert await unlucky.dial(await victim.addresses()) == victim.peer_id

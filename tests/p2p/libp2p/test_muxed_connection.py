@@ -177,8 +177,8 @@ def test_half_a_stream_may_close_and_writing_to_it_is_refused():
             await other.close()
             await trio.testing.wait_all_tasks_blocked()
             assert one.is_closed
-            assert not near._streams
-            assert not far._streams
+            assert near.open_streams == 0
+            assert far.open_streams == 0
 
     on_fake_time(main)
 
@@ -197,8 +197,8 @@ def test_a_reset_by_the_other_side_wakes_reader_and_writer():
                 nursery.start_soon(fails, lambda: one.write(bytes(2 * ROOM)))
                 await trio.testing.wait_all_tasks_blocked()
                 await other.reset()
-            assert not near._streams
-            assert not far._streams
+            assert near.open_streams == 0
+            assert far.open_streams == 0
 
     on_fake_time(main)
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from p2p.errors import Unreachable
-from tests.p2p.libp2p.test_transport import new_peer, running
+from tests.support.libp2p_peers import new_peer, running
 
 HANDSHAKE = 200
 """Bytes, at least, of one side: names of protocols, ephemeral key, encrypted identity."""

@@ -1,14 +1,10 @@
 """The network plane over real libp2p on loopback: what py-libp2p breaks on, and we must not."""
 
 import asyncio
-import contextlib
-import itertools
 import socket
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 from libp2p.peer.id import ID
@@ -18,48 +14,8 @@ from p2p.identity import generate_key
 from p2p.libp2p import transport as libp2p
 from p2p.libp2p.threaded_network import ThreadedPeer
 from p2p.peer import rpc
+from tests.support.libp2p_peers import LOOPBACK, MB, echo, new_peer, on_trio, publish_until, running
 from tests.support.peers import IP6, payload_file
-
-LOOPBACK = "/ip4/127.0.0.1/tcp/0"
-MB = 1_000_000
-
-
-def new_peer(*, listen: str = LOOPBACK, **options) -> ThreadedPeer:
-    return ThreadedPeer(generate_key(), [listen], **options)
-
-
-@asynccontextmanager
-async def running(*peers: ThreadedPeer, chained: bool = False) -> AsyncIterator[None]:
-    """Run them; connect each with all, or with its neighbour only."""
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(peer.run()) for peer in peers]
-        try:
-            for number, peer in enumerate(peers):
-                await peer.ready()
-                for other in peers[number - 1 : number] if chained and number else peers[:number]:
-                    assert await peer.dial(await other.addresses()) == other.peer_id
-                    await until_connected(other, peer)
-            yield
-        finally:
-            for task in tasks:
-                task.cancel()
-
-
-async def until_connected(one: ThreadedPeer, other: ThreadedPeer) -> None:
-    """Who was dialled learns of it a little later than who dialled."""
-    async with asyncio.timeout(60):
-        while other.peer_id not in await one.peers():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-
-
-async def echo(peer: str, request: bytes) -> bytes:
-    return peer.encode() + b":" + request
-
-
-async def on_trio(peer: ThreadedPeer, function):
-    """Run `function(transport)` on the peer's trio thread."""
-    thread, own = peer.on_trio()
-    return await thread.call(function, own._transport)
 
 
 async def test_two_peers_ask_each_other():
@@ -94,7 +50,7 @@ async def test_addresses_over_ip6_can_be_dialled(listen):
 async def test_only_noise_is_offered():
     a = new_peer()
     async with running(a):
-        upgrader = await on_trio(a, lambda transport: _soon(transport._host.get_network().upgrader))
+        upgrader = await on_trio(a, lambda transport: _soon(transport.host.get_network().upgrader))
         assert list(upgrader.security_multistream.transports) == ["/noise"]
 
 
@@ -158,7 +114,7 @@ async def test_malformed_gossip_does_not_end_the_host(garbage):
 
         async def send_garbage(transport) -> None:
             for protocol in ("/meshsub/1.2.0", "/meshsub/1.1.0", "/meshsub/1.0.0"):
-                stream = await transport._host.new_stream(ID.from_string(a.peer_id), [protocol])
+                stream = await transport.host.new_stream(ID.from_string(a.peer_id), [protocol])
                 await stream.write(garbage)
                 await stream.close()
 
@@ -185,16 +141,6 @@ async def test_gossip_of_a_head_reaches_three_peers_along_a_line():
         await publish_until(all_heard, peers[0])
     for messages in heard.values():
         assert len(messages) == len(set(messages))
-
-
-async def publish_until(heard: asyncio.Event, peer: ThreadedPeer) -> None:
-    """A head every half second, as each stands alone: the first may come before the mesh has formed."""
-    async with asyncio.timeout(60):
-        for number in itertools.count():
-            await peer.publish("heads", b"head %d" % number)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(heard.wait(), 0.5)
-                return
 
 
 async def test_a_frozen_peer_is_noticed_by_the_watchdog():
@@ -351,12 +297,12 @@ async def test_a_dial_replaces_a_connection_that_leads_nowhere_and_no_other(monk
 
         async def connection(transport):
             """The one that stands; one that was replaced may still be there for a moment."""
-            [only] = transport._host.get_network().get_connections(ID.from_string(a.peer_id))
+            [only] = transport.host.get_network().get_connections(ID.from_string(a.peer_id))
             return only
 
         async def swallow(transport) -> None:
             """What is written to the connection of now is lost from here on, as on a line that is no more."""
-            [only] = transport._connections.open
+            [only] = transport.connections.open
 
             async def lost(*pieces: bytes) -> None:
                 pass

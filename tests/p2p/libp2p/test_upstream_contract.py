@@ -118,7 +118,7 @@ def test_what_listeners_accept_goes_through_one_method_that_is_ours_and_takes_no
 
     async def main() -> None:
         transport = LibP2PTransport(Ed25519PrivateKey.generate(), [])
-        network = transport._host.get_network()
+        network = transport.host.get_network()
         assert isinstance(network._inbound_limiter, trio.CapacityLimiter)
         assert network._handle_inbound_connection.__func__ is InboundUpgrader.serve
 
@@ -142,7 +142,7 @@ def test_nobody_misses_the_news_of_streams():
 
     async def main() -> None:
         transport = LibP2PTransport(Ed25519PrivateKey.generate(), [])
-        notifees = transport._host.get_network().notifees
+        notifees = transport.host.get_network().notifees
         assert notifees
         for notifee in notifees:
             for method in STREAM_EVENTS:

@@ -27,7 +27,7 @@ from p2p.libp2p import transport as libp2p
 from p2p.libp2p.stream import LibP2PStream
 from p2p.limits.subnets import CONNECTIONS
 from p2p.transport import GOSSIP_LIMIT
-from tests.p2p.libp2p.test_transport import MB, echo, new_peer, on_trio, publish_until, running
+from tests.support.libp2p_peers import MB, echo, new_peer, on_trio, publish_until, running
 from tests.support.paths import ROOT
 
 SINK = "/test/sink"
@@ -110,7 +110,7 @@ async def test_a_send_that_blocks_and_is_cancelled_leaves_the_connection_whole(m
             transport.handle(SINK, never_read)
 
         async def block(transport) -> list[object]:
-            before = list(transport._connections.open)
+            before = list(transport.connections.open)
             stream = await transport.open(a.peer_id, SINK)
             with trio.move_on_after(0.3) as blocked:
                 while True:
@@ -120,7 +120,7 @@ async def test_a_send_that_blocks_and_is_cancelled_leaves_the_connection_whole(m
             return before
 
         async def the_same(transport) -> bool:
-            return list(transport._connections.open) == before
+            return list(transport.connections.open) == before
 
         await on_trio(a, serve)
         before = await on_trio(b, block)
@@ -211,7 +211,7 @@ async def test_the_limits_are_ours_and_no_default():
     peer = new_peer()
 
     async def limits(transport) -> tuple[int, ...]:
-        network = transport._host.get_network()
+        network = transport.host.get_network()
         most = network._resource_manager.limits
         return most.max_streams, network.connection_config.max_connections_per_peer, transport._most
 
@@ -248,7 +248,7 @@ async def test_gossip_goes_its_rounds_every_second():
     peer = new_peer()
 
     async def heartbeat(transport) -> int:
-        return transport._router.heartbeat_interval
+        return transport.router.heartbeat_interval
 
     async with running(peer):
         assert await on_trio(peer, heartbeat) == 1

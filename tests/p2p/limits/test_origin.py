@@ -7,8 +7,8 @@ from p2p.libp2p.threaded_network import ThreadedPeer
 from p2p.limits import origin
 from p2p.limits.origin import Origin, Origins, origin_over_https, over_https
 from p2p.limits.subnets import PeerLimits, subnet_of
-from tests.p2p.libp2p.test_transport import LOOPBACK, running
 from tests.support.https import client_of, served
+from tests.support.libp2p_peers import LOOPBACK, running
 
 
 def test_the_party_of_a_direct_connection_is_its_subnet_and_at_home_the_connection() -> None:
