@@ -4,7 +4,8 @@ What a document promises is read from its code: fenced blocks and `inline spans`
 
 1. `echo2-node ...` and `echo2-coord ...`: the command and each long option exist in that typer app (`app` in */cli.py).
 2. `make X` is a target of the Makefile; `python -m benchmarks.X` is a module.
-3. A relative link reaches a file, and its #anchor a heading.
+3. A relative link reaches a file, and its #anchor a heading; a path in `backticks` that begins with a folder of ours
+   exists, and so does a bare `module.py` behind one on the same line, in the same folder.
 4. The settings tables of docs/operations.md and the config models name the same keys. A settings table is one whose
    first column is headed `Node key` or `Coordinator key`; each row's first cell is a key in backticks, nested keys
    with dots.
@@ -151,6 +152,38 @@ def test_every_relative_link_resolves() -> None:
         if not re.match(r"[a-z]+:", link) and broken(path, link)
     ]
     assert not wrong, "\n".join(["", *wrong])
+
+
+OURS = (
+    "benchmarks",
+    "coordinator",
+    "docs",
+    "engines",
+    "node",
+    "p2p",
+    "protocol",
+    "runtime",
+    "tasks",
+    "tests",
+    "weights",
+)
+
+
+def named_paths(text: str) -> Iterator[str]:
+    """Yield each path of ours that a document names in a code span; NAME stands for a name of the reader's choice."""
+    for text_line in FENCE.sub("", text).splitlines():
+        folder = ""
+        for span in SPAN.findall(text_line):
+            if re.fullmatch(r"[\w/.-]+(?:\.\w+|/)", span) and span.partition("/")[0] in OURS and "NAME" not in span:
+                folder = span.rpartition("/")[0]
+                yield span
+            elif folder and re.fullmatch(r"\w+\.py", span):
+                yield f"{folder}/{span}"
+
+
+@pytest.mark.parametrize("path", current_documents(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_path_of_ours_in_a_document_exists(path: Path) -> None:
+    assert [named for named in named_paths(path.read_text()) if not (ROOT / named).exists()] == []
 
 
 def documented_keys(text: str, heading: str) -> set[str]:
