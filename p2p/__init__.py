@@ -1,1 +1,1 @@
-"""Signed bytes between peers: identity, envelope, messages, Merkle, chunks, transport, swarm. Knows no weights."""
+"""The network plane: identities, envelopes, payload exchange, limits, discovery and transports. Knows no weights."""

@@ -1,4 +1,4 @@
-"""Seal and open: signatures over bytes, with role, type, protocol and run bound in.
+"""Seals and verifies documents: signatures over bytes, bound to role, kind, protocol and run.
 
 Rules
 1. Signed bytes = "echo2/<protocol>/<kind>" || run id (32) || payload length (8, big-endian) || payload: no
@@ -6,8 +6,8 @@ Rules
 2. A kind is signed by exactly one role (`ROLES`); a role's keys and threshold come from the signed Root.
 3. `verify_envelope` verifies the bytes received, never a re-serialisation, and returns the payload only when enough
    *distinct* keys of the role signed it.
-4. A `Verified` is made by `verify` and `verify_named` alone. It keeps the verified bytes and the value decoded from
-   them: nothing is decoded again further on, and nothing is decoded that was not verified.
+4. Only `verify` and `verify_named` create a `Verified`. It keeps the verified bytes and the value decoded from them:
+   nothing is decoded a second time, and nothing is decoded unverified.
 """
 
 from collections.abc import Callable, Collection
@@ -42,16 +42,18 @@ ROLES: dict[str, str] = {
     "request": "node",
     "peer": "node",
 }
-"""Which role signs a kind of document."""
+"""The role that signs each kind of document."""
 
 
 class Signature(msgspec.Struct, frozen=True, array_like=True):
+    """A key and its signature."""
+
     key: bytes
     signature: bytes
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True):
-    """A payload with its signatures: what is stored, gossiped and hashed."""
+    """A payload with its signatures: the form in which a document is stored, gossiped and hashed."""
 
     kind: str
     run: bytes
@@ -61,7 +63,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class Verified(Generic[T]):
-    """A document that was verified (rule 4): its value, and the sealed bytes as they were received."""
+    """A verified document (rule 4): its value, and the sealed bytes as received."""
 
     value: T
     sealed: bytes
@@ -69,7 +71,7 @@ class Verified(Generic[T]):
 
     def __post_init__(self) -> None:
         if self._check is not _CHECK:
-            raise TypeError("a Verified is made by verify or verify_named")
+            raise TypeError("only verify and verify_named create a Verified")
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -77,23 +79,23 @@ _decode = msgspec.msgpack.Decoder(Envelope).decode
 
 
 def signed_bytes(kind: str, run: bytes, payload: bytes) -> bytes:
-    """What a signature covers (rule 1)."""
+    """Return the bytes that a signature covers (rule 1)."""
     if kind not in ROLES or len(run) != 32:
-        raise ValueError(f"no such document: kind {kind!r}, run id of {len(run)} bytes")
+        raise ValueError(f"unknown kind {kind!r}, or a run id of {len(run)} bytes instead of 32")
     return b"echo2/%d/%s" % (PROTOCOL, kind.encode()) + run + len(payload).to_bytes(8, "big") + payload
 
 
 def seal(kind: str, run: bytes, payload: bytes, *keys: Ed25519PrivateKey) -> bytes:
-    """Sign `payload` with every key; the sealed document's bytes."""
+    """Sign `payload` with every key; return the sealed document's bytes."""
     covered = signed_bytes(kind, run, payload)
     signatures = [Signature(public_bytes(key), key.sign(covered)) for key in keys]
     return _encode(Envelope(kind, run, payload, signatures))
 
 
 def decode_unverified(data: bytes) -> Envelope:
-    """Decode without verifying: to learn who claims to have signed. Raises `Malformed`."""
+    """Decode without verifying, to learn the claimed signers. Raises `Malformed`."""
     if len(data) > ENVELOPE_LIMIT:
-        raise Malformed(f"a sealed document of {len(data)} bytes")
+        raise Malformed(f"sealed document of {len(data)} bytes, at most {ENVELOPE_LIMIT} are accepted")
     try:
         sealed = _decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -104,7 +106,7 @@ def decode_unverified(data: bytes) -> Envelope:
 
 
 def verify_envelope(data: bytes, kind: str, run: bytes, keys: Collection[bytes], threshold: int = 1) -> bytes:
-    """The payload, once `threshold` distinct keys out of `keys` have signed it for this kind and run.
+    """Return the payload, if at least `threshold` distinct keys out of `keys` signed it for this kind and run.
 
     Raises `Malformed` for bytes that are no sealed document, `BadSignature` for everything else.
     """
@@ -112,20 +114,20 @@ def verify_envelope(data: bytes, kind: str, run: bytes, keys: Collection[bytes],
 
 
 def open_signed(data: bytes, kind: str, run: bytes) -> tuple[bytes, bytes]:
-    """Return the one key that signed the document, whichever it is, and the payload: of kinds of role "node", whose
-    signer says who speaks. Raises as `verify_envelope`."""
+    """Return the document's only signer, whatever its key, and the payload: for kinds of role "node", whose signer
+    identifies the sender. Raises as `verify_envelope`."""
     sealed = decode_unverified(data)
     if len(sealed.signatures) != 1:
-        raise BadSignature(f"{len(sealed.signatures)} signatures")
+        raise BadSignature(f"{len(sealed.signatures)} signatures, exactly 1 is required")
     key = sealed.signatures[0].key
     return key, _verified_payload(sealed, kind, run, [key], 1)
 
 
 def _verified_payload(sealed: Envelope, kind: str, run: bytes, keys: Collection[bytes], threshold: int) -> bytes:
     if threshold < 1:
-        raise ValueError("a threshold is at least 1")
+        raise ValueError("a threshold must be at least 1")
     if sealed.kind != kind or sealed.run != run:
-        raise BadSignature(f"a {sealed.kind} where a {kind} of this run was expected")
+        raise BadSignature(f"got a {sealed.kind}, expected a {kind} of this run")
     covered = signed_bytes(kind, run, sealed.payload)
     signers = {s.key for s in sealed.signatures if s.key in keys and _verifies(s, covered)}
     if len(signers) < threshold:
@@ -142,8 +144,8 @@ def verify(
 
 
 def verify_named(data: bytes, digest: bytes, decode: Callable[[bytes], T]) -> Verified[T]:
-    """Verify a document that a verified one names by its hash, and decode it. Raises `BadSignature` where it is another
-    one, and as `decode`."""
+    """Verify a document that a verified one names by its hash, and decode it. Raises `BadSignature` for another
+    document, and as `decode`."""
     if document_hash(data) != digest:
         raise BadSignature(f"the document is not the one named {digest.hex()[:16]}")
     return Verified(decode(data), data, _CHECK)
@@ -158,5 +160,5 @@ def _verifies(signature: Signature, covered: bytes) -> bool:
 
 
 def document_hash(sealed: bytes) -> bytes:
-    """The name of a sealed document: BLAKE3 of its bytes, 32 bytes."""
+    """Return the name of a sealed document: BLAKE3 of its bytes, 32 bytes."""
     return blake3.blake3(sealed).digest()

@@ -1,9 +1,9 @@
-"""What becomes of an exception: a handler's ends its stream and nothing else, a group of ours becomes one error.
+"""Contains exceptions: a handler's ends its stream and nothing else, and a group of ours becomes one error.
 
-py-libp2p lets an exception from any stream handler end the whole host; a remote reset is enough. So every handler,
-on every transport, is registered `guarded`. Cancellation passes through. A peer that went away (`Unreachable`) is no
-news, any other `P2PError` and a `LocalFault` are a line, and anything else is a bug of ours and is logged with its
-traceback.
+py-libp2p ends the whole host on an exception from any stream handler; a remote reset is enough. So every handler, on
+every transport, is registered `guarded`. Cancellation passes through. A disconnected peer (`Unreachable`) is logged for
+debugging only, any other `P2PError` and a `LocalFault` as one line. Any other exception is a bug of ours, logged with
+its traceback.
 """
 
 import functools
@@ -25,16 +25,16 @@ log = logging.getLogger("p2p")
 
 @contextmanager
 def one_error() -> Iterator[None]:
-    """Raise one error in place of a group of `OURS`, as callers of `p2p` are promised single ones: this machine's fault
-    before the peer's, both before bad luck."""
+    """Raise one error in place of a group of `OURS`, since callers of `p2p` are promised single ones: this machine's
+    fault before the peer's, both before `Unreachable`."""
     with single_error(OURS, (LocalFault, PeerFault, Unreachable)):
         yield
 
 
 def guarded(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """`handler`, with every `Exception` logged and kept inside; a stream among its arguments is reset.
+    """Wrap `handler` so that every `Exception` is logged and contained; a stream among its arguments is reset.
 
-    The result is then None. Guarding twice is guarding once.
+    The result is then None. Guarding twice has no further effect.
     """
     if getattr(handler, "guarded", False):
         return handler

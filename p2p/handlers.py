@@ -1,10 +1,10 @@
-"""The methods that a process answers: registered once, answered at every entrance (libp2p, HTTPS).
+"""The table of methods that a process answers: registered once, answered at every entrance (libp2p, HTTPS).
 
-1. A method is registered before the network runs. Registered again, it replaces the one before.
-2. An entrance reads a request within the method's limit, and has it answered by `answer`. Nothing that a handler raises
-   ends the entrance.
-3. A request counts as unanswered from the moment when it has come whole. Each thread counts its own: `across` gives an
-   entrance on another thread a table of its own, and what it counts counts here, too.
+1. A method is registered before the network runs. Registering it again replaces the earlier handler.
+2. An entrance reads a request within the method's limit, and passes it to `answer`. No exception of a handler ends the
+   entrance.
+3. A request counts as unanswered from its complete arrival on. Each thread has its own counts. `across` gives an
+   entrance on another thread its own table, whose counts are included here.
 """
 
 from collections import Counter
@@ -19,14 +19,14 @@ METHOD_LIMIT: Final = 64
 
 
 class HandlerEntry(NamedTuple):
-    """`limit`: bytes of a request; a longer one is refused before it is read."""
+    """A handler, and the size limit of its requests in bytes; a longer one is refused before it is read."""
 
     handler: MethodHandler
     limit: int
 
 
 class Handlers:
-    """`methods`: what is answered, by name."""
+    """A table of methods. `methods`: the handlers by name."""
 
     def __init__(self) -> None:
         self.methods: dict[str, HandlerEntry] = {}
@@ -40,7 +40,7 @@ class Handlers:
         self.methods[method] = HandlerEntry(handler, limit)
 
     async def answer(self, method: str, peer: str, request: bytes) -> bytes:
-        """Answer one request that has come whole. Raises what the handler raises."""
+        """Answer one request that has arrived completely. Raises what the handler raises."""
         self._unanswered[method] += 1
         try:
             return await self.methods[method].handler(peer, request)
@@ -48,13 +48,13 @@ class Handlers:
             self._unanswered[method] -= 1
 
     def unanswered(self, methods: Sequence[str]) -> int:
-        """Return how many requests for these methods have come whole and are not answered yet. Safe from any thread."""
+        """Return the number of requests for these methods that have arrived and are not answered yet. Thread-safe."""
         own = sum(self._unanswered[method] for method in methods)
         return own + sum(other.unanswered(methods) for other in self._elsewhere)
 
     def across(self, bridged: Callable[[MethodHandler], MethodHandler]) -> "Handlers":
-        """Return the same methods for an entrance on another thread. `bridged`: a handler of this one as that one may
-        call it."""
+        """Return the same methods for an entrance on another thread. `bridged` converts a handler of this thread into
+        one that the other thread may call."""
         other = Handlers()
         for name, (handler, limit) in self.methods.items():
             other.serve(name, bridged(handler), limit=limit)

@@ -1,8 +1,8 @@
-"""Who a peer is: an Ed25519 key in a file, and the libp2p peer id that its public half spells.
+"""Peer identity: an Ed25519 key in a file, and the libp2p peer id derived from its public half.
 
 Rules
 1. A key file is PEM (PKCS #8), mode 0600 or stricter, owned by this user; anything looser is refused.
-2. A key file is created once, exclusively, and never overwritten. It is whole or absent, whenever the power fails.
+2. A key file is created once, exclusively, and never overwritten. It is complete or absent, even after a power failure.
 """
 
 import os
@@ -29,19 +29,19 @@ def generate_key() -> Ed25519PrivateKey:
 
 
 def public_bytes(key: Ed25519PrivateKey) -> bytes:
-    """The public key, 32 raw bytes."""
+    """Return the public key, 32 raw bytes."""
     return key.public_key().public_bytes_raw()
 
 
 def peer_id(public_key: bytes) -> str:
-    """The libp2p peer id (base58, 12D3Koo...) of a 32-byte Ed25519 public key."""
+    """Return the libp2p peer id (base58, 12D3Koo...) of a 32-byte Ed25519 public key."""
     if len(public_key) != 32:
         raise Malformed("a public key has 32 bytes")
     return base58.b58encode(_PEER_ID_PREFIX + public_key).decode()
 
 
 def public_key(peer: str) -> bytes:
-    """The 32-byte public key inside an Ed25519 peer id. Raises `Malformed`."""
+    """Return the 32-byte public key inside an Ed25519 peer id. Raises `Malformed`."""
     try:
         raw = base58.b58decode(peer)
     except ValueError as error:
@@ -52,7 +52,7 @@ def public_key(peer: str) -> bytes:
 
 
 def write_key(path: Path, key: Ed25519PrivateKey | EllipticCurvePrivateKey, passphrase: str | None = None) -> None:
-    """Write a new key file, mode 0600, durable. Raises `LocalNetworkFault` when it exists or cannot be written."""
+    """Write a new key file, mode 0600, durable. Raises `LocalNetworkFault` if it exists or cannot be written."""
     encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()
     if passphrase:
         encryption = serialization.BestAvailableEncryption(passphrase.encode())
@@ -66,7 +66,7 @@ def write_key(path: Path, key: Ed25519PrivateKey | EllipticCurvePrivateKey, pass
             file.flush()
             os.fsync(file.fileno())
         with syncing(path.parent):
-            os.link(draft, path)  # unlike a rename, never over another
+            os.link(draft, path)  # unlike a rename, it never overwrites
             draft.unlink()
     except OSError as error:
         with suppress(OSError):
@@ -108,7 +108,7 @@ def load_any_key(path: Path, passphrase: str | None = None) -> PrivateKeyTypes:
 
 
 def load_or_create_key(path: Path, passphrase: str | None = None) -> Ed25519PrivateKey:
-    """The key in `path`, made first where there is none."""
+    """Read the key in `path`, creating the file first if there is none."""
     if not path.exists():
         write_key(path, generate_key(), passphrase)
     return load_key(path, passphrase)

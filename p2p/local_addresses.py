@@ -1,4 +1,4 @@
-"""Which addresses others can dial, from the ones that a peer listens on, and the addresses of this machine."""
+"""Computes which addresses other peers can dial, from the listening addresses and those of this machine."""
 
 import ipaddress
 import socket
@@ -14,22 +14,22 @@ _FAMILIES: Final = (socket.AF_INET, socket.AF_INET6)
 
 def dialable(addresses: Sequence[str], peer: str, machine: Iterable[str] | None = None) -> list[str]:
     """Return `addresses` with each unspecified one (0.0.0.0, ::) replaced by this machine's own, and the peer ID at the
-    end. `machine`: its IP addresses; None: ask the system. At most `MOST`."""
+    end; at most `MOST`. `machine`: its IP addresses; None: ask the operating system."""
     own = list(machine) if machine is not None else machine_addresses()
     spread = [concrete for address in addresses for concrete in _concrete(address, own)]
     return list(dict.fromkeys(with_peer(address, peer) for address in spread))[:MOST]
 
 
 def listenable(addresses: Sequence[str], has_ip6: bool | None = None) -> list[str]:
-    """Return `addresses` without those of IPv6 where the machine has none. `has_ip6`: None: try."""
+    """Return `addresses` without IPv6 ones if the machine has no IPv6. `has_ip6`: None: try."""
     if has_ip6 is None:
         has_ip6 = _has_ip6()
     return [address for address in addresses if has_ip6 or address_of(address).kind != "ip6"]
 
 
 def machine_addresses() -> list[str]:
-    """Return the IP addresses of the interfaces, those that reach no other machine (loopback, link-local) left out,
-    unless there is no other."""
+    """Return the IP addresses of the interfaces. Loopback and link-local ones, which reach no other machine, are left
+    out unless there is no other."""
     addresses = [
         entry.address
         for entries in psutil.net_if_addrs().values()

@@ -2,14 +2,14 @@
 
     /ip4/192.0.2.1/tcp/4310/p2p/PEER                                   dialled directly
     /ip4/192.0.2.1/tcp/4310/p2p/RELAY/p2p-circuit/p2p/PEER             dialled through a relay
-    /dns4/coord.example/tcp/4311/https/p2p/PEER                        asked over HTTPS
+    /dns4/coord.example/tcp/4311/https/p2p/PEER                        reached over HTTPS
 
-1. An address is a chain of components, `/NAME/VALUE` or `/NAME`. The table of the `multiaddr` library says which names
-   there are, and which of them carry a value. Text that breaks this grammar is `Malformed`.
-2. Reading an address judges no value: host, port and peer ID may be any text, or none. `ip` and `port` check theirs
-   when asked, the binary form checks all of them. Reading takes about 1 us; the library, which checks all, takes 20.
-3. Most addresses come from strangers, as hints. `address_of` never fails: text that is no multiaddress has no
-   components, so that it names no peer, no host and no port, and nothing can be dialled there.
+1. An address is a chain of components, `/NAME/VALUE` or `/NAME`. The table of the `multiaddr` library defines the
+   names, and which of them have a value. Text that breaks this grammar is `Malformed`.
+2. Parsing checks no value: host, port and peer ID may be any text, or empty. `ip` and `port` check theirs on access,
+   the binary form checks all of them. Parsing takes about 1 us; the library, which checks all, takes 20.
+3. Most addresses come from unknown peers, as hints. `address_of` never fails: text that is no multiaddress becomes an
+   address without components. It has no peer, host or port, and cannot be dialled.
 """
 
 import ipaddress
@@ -27,11 +27,12 @@ LONGEST: Final = 1024
 """Characters of an address."""
 Route = Literal["direct", "relay", "https"]
 ROUTES: Final[tuple[Route, ...]] = get_args(Route)
-"""How a peer may be reached, the best way first."""
+"""The routes to a peer, the best one first."""
 OVER_HTTPS: Final = "https/"
-"""Begins the name of an asker whom only the signature in its request tells more about; an IP address follows."""
+"""Prefix of a requester's name over HTTPS; an IP address follows. Only the signature in its request identifies it
+further."""
 CIRCUIT: Final = "/p2p-circuit"
-"""Parts a relay from the peer behind it."""
+"""Separates a relay from the peer behind it."""
 _HAS_VALUE: Final = {protocol.name: protocol.codec is not None for protocol in PROTOCOLS}
 _IP_KINDS: Final[dict[str, type[ipaddress.IPv4Address] | type[ipaddress.IPv6Address]]] = {
     "ip4": ipaddress.IPv4Address,
@@ -41,20 +42,20 @@ _NAMED_HOSTS: Final = ("dns", "dns4", "dns6")
 
 
 class Address(NamedTuple):
-    """A multiaddress that was read. `text`: as it was written. `components`: (name, value), "" for no value."""
+    """A parsed multiaddress. `text`: as written. `components`: (name, value), "" for no value."""
 
     text: str
     components: tuple[tuple[str, str], ...]
 
     @property
     def route(self) -> Route:
-        """The way by which the address leads."""
+        """The route that the address takes."""
         names = dict(self.components)
         return "relay" if "p2p-circuit" in names else "https" if "https" in names else "direct"
 
     @property
     def peer(self) -> str:
-        """The peer ID at the end; "" where the address names no peer there."""
+        """The peer ID at the end; "" if there is none."""
         return self.components[-1][1] if self.components and self.components[-1][0] == "p2p" else ""
 
     @property
@@ -64,32 +65,32 @@ class Address(NamedTuple):
 
     @property
     def relay(self) -> str | None:
-        """The relay's peer ID, "" where it has none; None for an address without a relay."""
+        """The relay's peer ID, "" if the relay has none; None for an address without a relay."""
         return self.before_circuit.peer if self.route == "relay" else None
 
     @property
     def before_circuit(self) -> "Address":
-        """The relay's own address; the whole one where there is no relay."""
+        """The relay's own address; the whole address if there is no relay."""
         return self._before("p2p-circuit")
 
     @property
     def endpoint(self) -> str:
-        """The text before the first peer ID: the host and port that are dialled."""
+        """The text before the first peer ID: the host and port to dial."""
         return self._before("p2p").text
 
     @property
     def kind(self) -> str:
-        """The name of the first component, such as ip4; "" for none."""
+        """The name of the first component, such as ip4; "" if there is none."""
         return self.components[0][0] if self.components else ""
 
     @property
     def host(self) -> str:
-        """The value of the first component: an IP address or a name; "" for none."""
+        """The value of the first component: an IP address or a name; "" if there is none."""
         return self.components[0][1] if self.components else ""
 
     @property
     def ip(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-        """The host, where it is an IP address of the kind that it says, with its zone."""
+        """The host, with its zone, if it is an IP address of the stated kind."""
         kind, host = self.components[0] if self.components else ("", "")
         read = _IP_KINDS.get(kind)
         try:
@@ -99,7 +100,7 @@ class Address(NamedTuple):
 
     @property
     def port(self) -> int | None:
-        """The TCP port, where it directly follows the host and is one."""
+        """The TCP port, if a valid one directly follows the host."""
         name, text = self.components[1] if len(self.components) > 1 else ("", "")
         if name != "tcp" or len(text) > 5 or not (text.isascii() and text.isdecimal()):
             return None
@@ -107,12 +108,12 @@ class Address(NamedTuple):
 
     @property
     def is_listening(self) -> bool:
-        """Whether one can listen there: /ip4/HOST/tcp/PORT or /ip6/HOST/tcp/PORT, and nothing else."""
+        """Whether it is a listening address: /ip4/HOST/tcp/PORT or /ip6/HOST/tcp/PORT, and nothing else."""
         return len(self.components) == 2 and self.ip is not None and self.port is not None
 
     @property
     def https_url(self) -> str | None:
-        """The origin of an HTTPS address, without a slash at the end; None where it is none."""
+        """The origin of an HTTPS address, without a trailing slash; None for any other address."""
         is_host = self.is_named or (self.kind in ("ip4", "ip6") and self.host != "")
         if not is_host or self.port is None or self._name(2) != "https":
             return None
@@ -120,7 +121,7 @@ class Address(NamedTuple):
 
     @property
     def is_named(self) -> bool:
-        """Whether the host is a name, which somebody has to look up."""
+        """Whether the host is a DNS name."""
         return self.kind in _NAMED_HOSTS and self.host != ""
 
     @property
@@ -130,7 +131,7 @@ class Address(NamedTuple):
         return first, self.text[len(first) :]
 
     def at(self, host: str) -> "Address":
-        """The same address at another host of this kind."""
+        """Return the same address at another host of this kind."""
         first, *others = self.components
         return _from_components([(first[0], host), *others])
 
@@ -138,7 +139,7 @@ class Address(NamedTuple):
         return self.components[place][0] if len(self.components) > place else ""
 
     def _before(self, name: str) -> "Address":
-        """What stands before the first component of this name."""
+        """Return the components before the first one of this name."""
         for place, (one, _) in enumerate(self.components):
             if one == name:
                 return _from_components(self.components[:place])
@@ -146,12 +147,12 @@ class Address(NamedTuple):
 
 
 def parse(text: str) -> Address:
-    """Read an address by rule 1. Raises `Malformed`."""
+    """Parse an address by rule 1. Raises `Malformed`."""
     if len(text) > LONGEST:
-        raise Malformed(f"a multiaddress of {len(text)} characters")
+        raise Malformed(f"multiaddress of {len(text)} characters, at most {LONGEST} are accepted")
     words = text.split("/")
     if words[0] or len(words) < 2:
-        raise Malformed(f"{text[:80]!r} is no multiaddress: one begins with a slash")
+        raise Malformed(f"{text[:80]!r} is no multiaddress: it must begin with a slash")
     components, place = [], 1
     while place < len(words):
         name = words[place]
@@ -167,7 +168,7 @@ def parse(text: str) -> Address:
 
 @lru_cache(maxsize=4096)
 def address_of(text: str) -> Address:
-    """Read an address that nobody vouches for (rule 3)."""
+    """Parse an untrusted address (rule 3)."""
     try:
         return parse(text)
     except Malformed:
@@ -186,16 +187,16 @@ def unpack(packed: bytes) -> str:
     """Return the text of an address in binary form. Raises `Malformed`."""
     try:
         text = str(Multiaddr(packed))
-        whole = Multiaddr(text).to_bytes() == packed  # the library reads what is cut off as zeros
-    except Exception as error:  # its codecs raise whatever the bytes make of them
+        whole = Multiaddr(text).to_bytes() == packed  # the library reads missing bytes as zeros
+    except Exception as error:  # its codecs raise errors of many types
         raise Malformed(f"no multiaddress in binary form: {error!r}") from None
     if not whole:
-        raise Malformed("a multiaddress in binary form that is cut off")
+        raise Malformed("truncated multiaddress in binary form")
     return text
 
 
 def tcp(host: str, port: int, peer: str = "") -> str:
-    """Return the address of a TCP port of an IP address, which is `peer`'s. Raises `Unreachable` for any other host."""
+    """Return the address of a TCP port at an IP address, owned by `peer`. Raises `Unreachable` for any other host."""
     try:
         version = ipaddress.ip_address(host).version
     except ValueError:
@@ -209,22 +210,22 @@ def through(relay: str, peer: str) -> str:
 
 
 def with_peer(address: str, peer: str) -> str:
-    """Return an address with the peer ID at its end, unless it names one already."""
+    """Return an address with the peer ID at its end, unless it has one already."""
     return address if address_of(address).peers else f"{address}/p2p/{peer}"
 
 
 def route_of(address: str) -> Route:
-    """The way by which an address leads."""
+    """Return the route that an address takes."""
     return address_of(address).route
 
 
 def peer_of(address: str) -> str:
-    """The peer ID at the end of an address; "" where it names none."""
+    """Return the peer ID at the end of an address; "" if there is none."""
     return address_of(address).peer
 
 
 def route_of_requester(peer: str) -> Route:
-    """The way by which a request came, from what its handler is told of the asker."""
+    """Return the route by which a request came. `peer`: the requester's name as its handler gets it."""
     return "https" if peer.startswith(OVER_HTTPS) else "direct"
 
 

@@ -1,16 +1,16 @@
-"""What a daemon sees of the network, by what it needs: small protocols, and `Network`, the parts that it is given.
+"""The network as the daemons see it: small protocols by purpose, and `Network`, the parts that a daemon is given.
 
-    part          | `Peer`, `ThreadedPeer` | over HTTPS, node        | over HTTPS, coordinator
-    Rpc, Links    | both                   | `HttpsClient`           |
-    Gossip        | both ways              | heard (`HttpsClient`)   | published (`HttpsServer`)
-    payloads      | all                    | fetched (`HttpsClient`) | shared (`HttpsServer`)
-    Inbound       | all                    |                         | addresses, places (`HttpsServer`)
-    `Handlers`    | answered from          |                         | answered from (`HttpsServer`)
+    part          | `Peer`, `ThreadedPeer` | over HTTPS, node         | over HTTPS, coordinator
+    Rpc, Links    | both                   | `HttpsClient`            |
+    Gossip        | both directions        | receives (`HttpsClient`) | publishes (`HttpsServer`)
+    payloads      | all                    | fetches (`HttpsClient`)  | shares (`HttpsServer`)
+    Inbound       | all                    |                          | addresses, places (`HttpsServer`)
+    `Handlers`    | answers from them      |                          | answers from them (`HttpsServer`)
 
 `Peer` (p2p/peer/peer.py) runs over any transport in its own event loop. `ThreadedPeer` (p2p/libp2p/threaded_network.py)
-is one on a trio thread over libp2p, called from asyncio. `FailoverNetwork` (p2p/https/failover.py) is a node's choice
-between one of these and HTTPS; `PeerAndHttps` (p2p/https/combined_network.py) serves a coordinator at both. Methods are
-safe in the daemon's event loop only, except where they say more.
+runs one on a trio thread over libp2p, called from asyncio. `FailoverNetwork` (p2p/https/failover.py) switches a node
+between one of these and HTTPS; `PeerAndHttps` (p2p/https/combined_network.py) serves a coordinator at both. Methods may
+be called in the daemon's event loop only, unless they state more.
 """
 
 from collections.abc import Collection, Sequence
@@ -26,10 +26,10 @@ from p2p.transport import GossipHandler
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """How a payload is cut and checked. Every field comes from a signed document.
+    """How a payload is cut and verified. Every field comes from a signed document.
 
-    `hash`: BLAKE3 of the payload, 32 bytes. `length`: bytes. `chunk_size`: bytes, the last chunk may be
-    shorter. `chunk_root`: Merkle root (BLAKE3) over the chunks in order.
+    `hash`: BLAKE3 of the payload, 32 bytes. `length`: bytes. `chunk_size`: bytes, the last chunk may be shorter.
+    `chunk_root`: Merkle root (BLAKE3) over the chunks in order.
     """
 
     hash: bytes
@@ -39,8 +39,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
-    """Payload bytes moved since start, by peer. `relayed`: bytes of any kind passed on for others as their relay.
-    `refused`: connections of others that were refused, by the limit that refused them."""
+    """Payload bytes transferred since the start, by peer. `relayed`: bytes of any kind forwarded for others as their
+    relay. `refused`: refused incoming connections, by the limit that refused them."""
 
     received: int
     sent: int
@@ -51,8 +51,8 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PeerTransfer(msgspec.Struct, frozen=True, kw_only=True):
-    """What one peer sent of a payload. `began`, `ended`: seconds from the fetch's start to the first chunk asked of the
-    peer, and to the last one that came. `nbytes`: verified bytes."""
+    """The transfer of a payload from one peer. `began`, `ended`: seconds from the fetch's start to the first chunk
+    requested from the peer, and to the last one received. `nbytes`: verified bytes."""
 
     peer: str
     nbytes: int
@@ -61,15 +61,15 @@ class PeerTransfer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FetchReport(msgspec.Struct, frozen=True, kw_only=True):
-    """How a payload came: who fed it, in the order in which they began. `seconds`: from the first call to the file
-    under its name, over calls that were cancelled. Zero and empty where the payload was here already."""
+    """The report of a fetch. `feeds`: the senders, in the order in which they began. `seconds`: from the first call to
+    the finished file, over calls that were cancelled. Zero and empty if the payload was here already."""
 
     seconds: float = 0.0
     feeds: tuple[PeerTransfer, ...] = ()
 
 
 class Host(Protocol):
-    """The life of a network. The methods of the parts work once `ready` returns."""
+    """The lifetime of a network. The methods of the parts work once `ready` returns."""
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -79,14 +79,14 @@ class Host(Protocol):
 
 
 class Rpc(Protocol):
-    """Ask connected peers. What is asked of this process: `p2p.handlers.Handlers`."""
+    """Sends requests to connected peers. Requests of others: `p2p.handlers.Handlers`."""
 
     async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
         """Send one request and return its answer. Raises `Unreachable` (also after `timeout` seconds), `Malformed`."""
 
 
 class Links(Protocol):
-    """Connections with peers."""
+    """The connections to peers."""
 
     @property
     def peer_id(self) -> str:
@@ -96,7 +96,7 @@ class Links(Protocol):
         """Return the connected peers."""
 
     async def route(self, peer: str) -> str | None:
-        """Return by which way (p2p/multiaddr.py) a connected peer is reached; None: it is not connected."""
+        """Return the route (p2p/multiaddr.py) to a connected peer; None: it is not connected."""
 
     async def dial(self, addresses: Sequence[str]) -> str:
         """Connect; return the peer id. Raises `Unreachable`."""
@@ -109,7 +109,7 @@ class Gossip(Protocol):
         """Send a message (p2p/transport.py has the limits)."""
 
     def subscribe(self, topic: str, handler: GossipHandler) -> None:
-        """Hear a topic's messages. Call before `run`."""
+        """Receive a topic's messages. Call before `run`."""
 
 
 class PayloadExchange(Protocol):
@@ -119,53 +119,53 @@ class PayloadExchange(Protocol):
         """Serve a complete payload file to peers until `unshare`."""
 
     async def unshare(self, payload_hash: bytes) -> None:
-        """Serve it no longer."""
+        """Stop serving a payload."""
 
     async def fetch(self, manifest: Manifest, path: Path, *, fallback: str | None = None) -> FetchReport:
-        """Bring a payload to `path` from connected peers, `fallback` (the coordinator) only where nobody else
-        has a chunk. Each chunk is verified before it is stored, and served to others at once. Resumes from
-        `path` + ".part" after a crash. Returns when the whole file is verified, fsynced and renamed; it is
-        then shared. Retries peers until cancelled. Tells who sent it."""
+        """Fetch a payload to `path` from connected peers; from `fallback` (the coordinator) only chunks that no other
+        peer has. Each chunk is verified before it is stored, and served to others at once. A fetch resumes from `path`
+        + ".part" after a crash, and retries peers until cancelled. It returns once the whole file is verified, fsynced,
+        renamed and shared."""
 
     async def follow(self, parents: Sequence[str], children: Sequence[str] = ()) -> None:
-        """Set the plan of broadcasts, for those under way and those to come: the parent of each stripe (chunk i is of
-        stripe i mod their number). A hint: chunks that a parent does not bring come from others. None: no plan.
-        `children`: whom the plan lets this peer feed, where it knows: they go first at a limited uplink."""
+        """Set the plan of the current and later broadcasts: the parent of each stripe (chunk i belongs to stripe i mod
+        their number). A hint: chunks that a parent does not send come from others. Empty: no plan. `children`: the
+        peers that the plan assigns to this one, if known; they go first at a limited uplink."""
 
     async def traffic(self) -> Traffic:
-        """Return what was moved so far."""
+        """Return the bytes transferred so far."""
 
 
 class Inbound(Protocol):
     """How others reach this process."""
 
     async def addresses(self) -> list[str]:
-        """Return the multiaddresses under which this peer can be dialled."""
+        """Return the multiaddresses at which this peer can be dialled."""
 
     async def reserve(self, addresses: Sequence[str]) -> None:
-        """Be reachable through the relay with these addresses until `release`. Raises `Unreachable`."""
+        """Stay reachable through the relay at these addresses until `release`. Raises `Unreachable`."""
 
     async def release(self, relay: str) -> None:
-        """No longer be reachable through that relay."""
+        """Give up the reservation at a relay."""
 
     def origin(self, peer: str) -> Origin:
-        """Return where the requests of a peer come from (p2p/limits/origin.py). `peer`: as the handler of a request is
-        told. Safe from any thread, and cheap."""
+        """Return the origin of a peer's requests (p2p/limits/origin.py). `peer`: the name that the handler of a request
+        gets. Thread-safe, and cheap."""
 
     def keep_places(self, parties: Collection[str]) -> None:
-        """Keep a share of the places for connections from these parties, which have accepted work, from now on; instead
-        of those named before. Safe from any thread."""
+        """Reserve a share of the connection places for these parties, which have accepted work; replaces the parties
+        named before. Thread-safe."""
 
 
 class Uplink(Protocol):
-    """This machine's limit on payload bytes that leave, for what no chunk stream carries."""
+    """This machine's limit on outgoing payload bytes, for data sent outside a chunk stream."""
 
     async def await_uplink(self, peer: str, nbytes: int) -> None:
-        """Wait until so many bytes may leave to `peer`."""
+        """Wait until `nbytes` may leave to `peer`."""
 
 
 class AnyPeer(Host, Rpc, Links, Gossip, PayloadExchange, Inbound, Protocol):
-    """A peer with every part: for those who put networks together, and hand the parts out."""
+    """A peer with every part, for code that assembles networks and hands the parts out."""
 
     @property
     def handlers(self) -> Handlers:

@@ -2,11 +2,11 @@
 
 Rules
 1. Types only gain optional fields within a protocol version; an unknown field is ignored.
-2. Times are integers: milliseconds since the Unix epoch, on the coordinator's clock unless said otherwise.
+2. Times are integers: milliseconds since the Unix epoch, on the coordinator's clock unless stated otherwise.
 3. Ids and nonces are 16 bytes, hashes, roots and public keys 32 bytes; `decode` enforces it.
 4. Every list and string has a bound; a decode never allocates more than a small multiple of its input.
 
-Documents travel sealed (p2p/envelope.py); requests of a node that have an effect are sealed `Request`s
+Documents are sent sealed (p2p/envelope.py); a node's requests that have an effect are sealed `Request`s
 (protocol/requests.py). Version, Edge and EdgeIndex are the policy's own documents: weights/documents.py.
 """
 
@@ -41,12 +41,12 @@ _decoders: dict[type, msgspec.msgpack.Decoder[object]] = {}
 
 
 def encode(message: msgspec.Struct) -> bytes:
-    """Canonical bytes: MessagePack, fields in order, defaults left out."""
+    """Return the canonical bytes of a message: MessagePack, fields in order, defaults left out."""
     return _encode(message)
 
 
 def decode(data: bytes, type_: type[T]) -> T:
-    """Bytes as `type_`, typed and bounded. Raises `Malformed`."""
+    """Decode bytes as `type_`, checking types and bounds. Raises `Malformed`."""
     decoder = _decoders.get(type_)
     if decoder is None:
         decoder = _decoders[type_] = msgspec.msgpack.Decoder(type_)

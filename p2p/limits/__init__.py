@@ -1,2 +1,1 @@
-"""Limits: what one peer, one address and one neighbourhood of the Internet may take of this peer, and where a request
-came from."""
+"""Limits on what one peer, one address or one subnet may use of this peer, and the origin of each request."""

@@ -1,13 +1,13 @@
-"""The owner's limits: a token bucket of bytes, and whose turn it is when that lets something through. Callers sleep.
+"""Enforces the owner's bandwidth limits: a token bucket of bytes, and a fair queue at the uplink. Callers sleep.
 
-1. A limited machine moves its rate, after a pause `BURST` seconds of it at once. What is sent is booked when it leaves,
-   what is received when it is asked for: a limited downloader asks for no more than it may take.
-2. Peers that wait at a limited uploader take turns by bytes (start-time fair queueing, Goyal et al. 1996): first who
-   was sent least since it came, however many streams it has and however large its chunks are. Who comes, or comes back,
-   begins level with the one that is served then, and has no claim to what it missed.
-3. Where it is known whom a plan lets this machine feed, these go before others: all others together are one peer in
-   line, and get about `OTHERS` of the uplink. Whoever feeds a branch would else be starved by those who ask because
-   their branch has nothing.
+1. A limited machine transfers its rate, and `BURST` seconds of it at once after a pause. Sent bytes are consumed when
+   they leave, received bytes when they are requested: a limited downloader requests no more than it may receive.
+2. Peers that wait at a limited uplink share it by bytes (start-time fair queueing, Goyal et al. 1996): the peer that
+   was sent least goes first, however many streams it has and however large its chunks are. A joining or returning peer
+   starts at the current virtual time: idle time earns no credit.
+3. The children that the plan assigns to this machine go before other peers. All others together count as one peer in
+   the queue, and get about `OTHERS_SHARE` of the uplink. Without this rule, peers that are short of chunks because
+   their own branch is starved would starve this machine's children too.
 """
 
 from collections.abc import Collection
@@ -19,8 +19,9 @@ from p2p.limits.token_bucket import TokenBucket
 BURST = 0.25
 """Seconds of the rate that may leave at once after a pause."""
 OTHERS_SHARE = 0.25
+"""Share of the uplink for peers that are no children of this machine, together."""
 _OTHERS = ""
-"""In place of their ids."""
+"""Stands for their ids in the queue."""
 
 S = TypeVar("S")
 
@@ -31,24 +32,24 @@ def bandwidth(rate: float | None) -> TokenBucket:
 
 
 class FairQueue(Generic[S]):
-    """The order of streams at one uplink. A stream is in line with one chunk at a time."""
+    """The order of streams at one uplink. A stream has one chunk in the queue at a time."""
 
     def __init__(self, bucket: TokenBucket) -> None:
         self._bucket = bucket
         self._heap: list[tuple[float, int, S]] = []
         self._waiting: dict[S, tuple[float, int, str, float, int]] = {}
         self._sent: dict[str, float] = {}
-        """Peer -> what it has been sent and is in line for, counted from where it came."""
+        """Virtual time per peer up to which it was sent chunks, or has them queued."""
         self._virtual_time = 0.0
         self._number = 0
         self._children = frozenset[str]()
 
     def prioritise(self, children: Collection[str]) -> None:
-        """Rule 3 for these, from now on; none: all are alike."""
+        """Let these peers go first from now on (rule 3); an empty collection treats all alike."""
         self._children = frozenset(children)
 
     def enqueue(self, stream: S, peer: str, size: int) -> None:
-        """`stream`, to `peer`, has `size` bytes to send; no effect while it is in line."""
+        """Enqueue `size` bytes that `stream` has for `peer`; no effect on a stream in the queue."""
         if stream in self._waiting:
             return
         self._number += 1
@@ -61,14 +62,14 @@ class FairQueue(Generic[S]):
         heappush(self._heap, (start, self._number, stream))
 
     def dequeue(self, stream: S) -> bool:
-        """`stream` has nothing to send after all. Whether it was in line."""
+        """Remove a stream that has nothing to send after all. Return whether it was in the queue."""
         left = self._waiting.pop(stream, None)
         if left is not None and left[2] in self._sent:
             self._sent[left[2]] -= left[3]
         return left is not None
 
     def head(self) -> S | None:
-        """Whose turn it is."""
+        """Return the stream that sends next; None for an empty queue."""
         while self._heap:
             start, number, stream = self._heap[0]
             if stream in self._waiting and self._waiting[stream][:2] == (start, number):
@@ -77,14 +78,15 @@ class FairQueue(Generic[S]):
         return None
 
     def delay(self, stream: S, now: float) -> float | None:
-        """Seconds until `stream`, which is in line, may send; None: another stream goes first, and then says so."""
+        """Return the seconds until `stream`, which is in the queue, may send; None while another stream precedes it,
+        whose `consume` then returns `stream` among those to wake."""
         if self._bucket.rate is None:
             return 0.0
         wait = self._bucket.delay(0, now)
         return wait if wait > 0 or self.head() == stream else None
 
     def consume(self, stream: S, now: float) -> list[S]:
-        """`stream` sends now what it is in line with; the streams that are to look again."""
+        """Consume the bytes of `stream`, which sends now. Return the streams that must check the queue again."""
         start, _, _, _, size = self._waiting.pop(stream)
         self._bucket.consume(size, now)
         self._virtual_time = max(self._virtual_time, start)

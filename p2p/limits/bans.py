@@ -1,13 +1,11 @@
-"""Peers that broke the protocol are left alone for a while, and longer each time.
+"""Bans peers that broke the protocol, each time for longer. Pure: `now` in seconds, monotonic.
 
-1. A ban lasts `TERM` seconds; each further one within `MEMORY` after the last ended lasts four times as long, a day at
-   most. It ends by itself: a bad disk is replaced, an address changes hands.
-2. Only what no honest peer does bans (whoever bans says what): slowness and silence never do.
-3. What may be a mistake of an honest program is charged: `FORGIVEN` times it is forgiven, and once more each `FORGET`
-   seconds; beyond that it bans.
-4. At most `KEPT` peers are remembered, the oldest forgotten first: names cost a liar nothing, memory costs us.
-
-Pure: `now` in seconds, of a monotonic clock.
+1. A ban lasts `TERM` seconds. Each further one within `MEMORY` seconds after the last one ended lasts `STEP` times as
+   long, at most `LONGEST`. Bans end by themselves: a bad disk is replaced, an address gets another owner.
+2. Only behaviour that no honest peer shows leads to a ban (the caller states which): never slowness or silence.
+3. A fault that an honest program may make by mistake is charged. `FORGIVEN` charges are forgiven, and one more per
+   `FORGET` seconds; the next one bans.
+4. At most `KEPT` peers are remembered, the oldest forgotten first: identities are free, so the table is bounded.
 """
 
 from typing import Final, NamedTuple
@@ -31,18 +29,18 @@ class _Ban(NamedTuple):
 
 
 class Bans:
-    """Who is banned until when."""
+    """The banned peers, and when each ban ends."""
 
     def __init__(self) -> None:
         self._bans: dict[str, _Ban] = {}
         self._charges = TokenBuckets(1 / FORGET, FORGIVEN)
 
     def charge(self, peer: str, now: float) -> float | None:
-        """Rule 3; seconds for which `peer` is banned now, None where it is forgiven."""
+        """Charge a fault by rule 3. Return the seconds for which `peer` is banned now; None for a forgiven fault."""
         return self.ban(peer, now) if self._charges.consume(peer, now) > 0 else None
 
     def ban(self, peer: str, now: float) -> float:
-        """Seconds for which `peer` is banned from now on. A peer that is banned already stays so, no longer."""
+        """Ban `peer`; return the seconds left. The ban of a peer that is already banned stays as it is."""
         known = self._bans.pop(peer, None)
         if known is not None and known.until > now:
             self._bans[peer] = known
@@ -55,10 +53,10 @@ class Bans:
         return term
 
     def remaining(self, peer: str, now: float) -> float:
-        """Seconds until the ban of `peer` ends; 0 where it is not banned."""
+        """Return the seconds until the ban of `peer` ends; 0 without a ban."""
         known = self._bans.get(peer)
         return max(0.0, known.until - now) if known is not None else 0.0
 
     def banned(self, peer: str, now: float) -> bool:
-        """Whether `peer` is to be left alone now."""
+        """Tell whether `peer` is banned now."""
         return self.remaining(peer, now) > 0

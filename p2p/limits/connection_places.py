@@ -1,15 +1,15 @@
-"""Which connections of others are taken in, from their acceptance on. Pure: `now` in seconds, monotonic.
+"""Decides which incoming connections are admitted, from their acceptance on. Pure: `now` in seconds, monotonic.
 
-1. A connection has a place from its acceptance to its end. It is counted before the handshake, which costs us more than
-   the other side.
-2. Of a public subnet (p2p/limits/subnets.py) at most `per_subnet` are open or in their handshake, and `DIALS_BURST` may
-   come at once, then `DIALS_RATE` a second. Of that one address may have a half, in handshakes and in connections that
-   come. A machine's own addresses and private networks are not counted: a hall of GPUs behind one switch is no attack.
-3. At most a quarter of the places, at least `SHAKING`, are in their handshakes. One more takes the place of one of the
-   address that has most of them, the one that has been longest in its handshake: silence fills nothing. So it is where
-   no place is free at all, if that one has been at it for `SILENCE`.
-4. A quarter of the places is kept for the addresses of parties with accepted work, as many as there are such: strangers
-   cannot keep them out.
+1. A connection occupies a place from its acceptance to its end. It is counted before the handshake, which costs this
+   side more than the other.
+2. A public subnet (p2p/limits/subnets.py) has at most `per_subnet` connections, handshakes included. New ones are
+   limited to `DIALS_BURST` at once, then `DIALS_RATE` per second. One address gets half of that, of handshakes and of
+   new connections. Private and loopback addresses are exempt: one owner may run many peers.
+3. At most a quarter of the places, at least `HANDSHAKES_MIN`, are in handshakes. One more evicts the oldest handshake
+   of the address with most of them, so that silent connections cannot fill the table. With no free place at all, that
+   handshake is evicted too, if it began `HANDSHAKE_GRACE` ago or earlier.
+4. A quarter of the places, at most one per such party, is reserved for parties with accepted work, so that unknown
+   peers cannot lock them out.
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ HANDSHAKE_GRACE: Final = 1.0
 
 
 class ConnectionRefused(Exception):
-    """A connection is not taken in. `limit`: a word. `why`: a sentence."""
+    """A refused connection. `limit`: the limit's name, one word. `why`: a sentence."""
 
     def __init__(self, limit: str, why: str) -> None:
         super().__init__(why)
@@ -42,7 +42,7 @@ class _Connection:
 
 
 class ConnectionAdmission:
-    """Connections that were accepted, by any name that the caller gives them."""
+    """The accepted connections, by any name that the caller gives them."""
 
     def __init__(self, limits: PeerLimits) -> None:
         self._limits = limits
@@ -56,16 +56,16 @@ class ConnectionAdmission:
 
     @property
     def handshakes(self) -> int:
-        """Connections in their handshakes."""
+        """Number of connections in their handshake."""
         return len(self._handshaking)
 
     def keep(self, parties: Collection[str]) -> None:
-        """Keep places for the addresses of these parties from now on."""
+        """Reserve places for the addresses of these parties from now on."""
         self._known = frozenset(parties)
 
     def admit(self, name: object, ip: str, open_now: int, now: float) -> object | None:
-        """Count a connection that was accepted from `ip`, where `open_now` have done their handshakes. Return the name
-        of the one that is given up for it, if any. Raises `ConnectionRefused`."""
+        """Count a connection that was accepted from `ip`; `open_now` connections have completed their handshakes.
+        Return the name of the connection to evict for it, if any. Raises `ConnectionRefused`."""
         place = self._classify(ip, now)
         self._check_subnet(place, now)
         given_up = self._evict_for(place, open_now, now)
@@ -82,14 +82,14 @@ class ConnectionAdmission:
         return given_up
 
     def handshake_done(self, name: object) -> None:
-        """A connection's handshake is done."""
+        """Note that a connection completed its handshake."""
         place = self._handshaking.pop(name, None)
         if place is not None:
             _decrement(self._handshaking_of, place.address)
             self._open[name] = place
 
     def closed(self, name: object) -> None:
-        """A connection ended, or was given up. Telling it twice is telling it once."""
+        """Note that a connection ended or was evicted. Idempotent."""
         if (place := self._handshaking.pop(name, None)) is not None:
             _decrement(self._handshaking_of, place.address)
         elif (place := self._open.pop(name, None)) is None:
@@ -103,7 +103,7 @@ class ConnectionAdmission:
         return _Connection(client_key(ip), subnet, (subnet or ip) in self._known, now)
 
     def _check_subnet(self, place: _Connection, now: float) -> None:
-        """Rule 2. Raises `ConnectionRefused`."""
+        """Check rule 2. Raises `ConnectionRefused`."""
         address, subnet, most = place.address, place.subnet, self._limits.per_subnet
         if subnet is None:
             return
@@ -112,32 +112,30 @@ class ConnectionAdmission:
         if self._dials.delay(subnet, now) > 0:
             raise ConnectionRefused("subnet", f"{subnet} connects too often")
         if self._handshaking_of[address] >= max(1, most // 2):
-            raise ConnectionRefused("address", f"{address} has {self._handshaking_of[address]} handshakes under way")
+            raise ConnectionRefused("address", f"{address} has {self._handshaking_of[address]} handshakes in progress")
         if self._of_subnet[subnet] >= most:
-            raise ConnectionRefused(
-                "subnet", f"{subnet} has {most} connections already, the most that one subnet may have"
-            )
+            raise ConnectionRefused("subnet", f"{subnet} has {most} connections already, the limit per subnet")
 
     def _evict_for(self, place: _Connection, open_now: int, now: float) -> object | None:
-        """Rules 1, 3 and 4. Raises `ConnectionRefused`."""
+        """Return the connection to evict, by rules 1, 3 and 4. Raises `ConnectionRefused`."""
         most = self._limits.connections
         if open_now + len(self._handshaking) + self._reserved_from(place) >= most:
             oldest = self._oldest_handshake(now - HANDSHAKE_GRACE)
             if oldest is None:
                 raise ConnectionRefused(
-                    "connections", f"{most} are open, the most that this peer takes (setting connections)"
+                    "connections", f"{most} connections are open, the limit of this peer (setting connections)"
                 )
             return oldest
         return self._oldest_handshake(now) if len(self._handshaking) >= max(HANDSHAKES_MIN, most // 4) else None
 
     def _reserved_from(self, place: _Connection) -> int:
-        """Rule 4: places that this one may not take."""
+        """Return the number of places that are reserved from this connection (rule 4)."""
         if place.known:
             return 0
         return max(0, min(self._limits.connections // 4, len(self._known)) - self._known_here)
 
     def _oldest_handshake(self, until: float) -> object | None:
-        """The one to give up, which began its handshake at `until` or before."""
+        """Return the connection to evict, if its handshake began at `until` or before."""
         if not self._handshaking:
             return None
         crowded = max(self._handshaking_of.values())

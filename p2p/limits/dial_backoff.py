@@ -1,17 +1,16 @@
-"""How much is dialled because others said so: little enough that nobody can aim a crowd of peers at a stranger.
+"""Limits on dials to addresses learnt from peers, so that they cannot be turned into a DDoS. Pure: `now` in seconds,
+monotonic.
 
 Rules
-1. `BURST` dials at once, then `RATE` a second, to whomever. Addresses of the invite and of a signed Head, to which the
-   operator's word leads, are not counted.
-2. After a dial that failed its host is left alone for `PAUSE` seconds, each further time twice as long, `LONGEST` at
-   most. Who answers with another key than the expected one has failed. A success ends it.
-3. A subnet (p2p/limits/subnets.py) may cost `FAILURES` failures at once, then one in `FAILURE_EACH` seconds.
-4. An address at which its peer was reached before is held back by rule 1 alone, until it fails: else a liar who names
-   the host of an honest peer could have it left alone.
-5. A host of a private network is one with its port: many nodes share it, and strangers cannot be reached there. Through
-   a relay that is connected nobody else is dialled; only the pair of relay and peer is counted.
-
-Pure: `now` in seconds, of a monotonic clock.
+1. `BURST` dials at once, then `RATE` per second, over all hosts. Addresses from the invite and from a signed Head are
+   not counted, since the operator vouches for them.
+2. After a failed dial its host is not dialled for `PAUSE` seconds; each further failure doubles that, to at most
+   `LONGEST`. An answer with another key than the expected one is a failure. A success ends the backoff.
+3. A subnet (p2p/limits/subnets.py) may cause `FAILURES` failures at once, then one per `FAILURE_EACH` seconds.
+4. An address at which its peer was reached before is limited by rule 1 alone, until it fails. Otherwise false records
+   that name an honest peer's host could block dials to it.
+5. A host in a private network is identified with its port: many nodes share it, and no third party can be reached
+   there. A dial through a connected relay reaches no other host, so only the pair of relay and peer is counted.
 """
 
 from collections.abc import Collection
@@ -34,10 +33,10 @@ _PAUSES: Final = Backoff(PAUSE, LONGEST)
 
 
 class DialLimited(Unreachable):
-    """Not dialled, because of these limits. `seconds`: until it may be."""
+    """A dial refused by these limits. `seconds`: until it is allowed."""
 
     def __init__(self, address: str, seconds: float) -> None:
-        super().__init__(f"{address} is left alone for {figure(seconds)} s")
+        super().__init__(f"not dialling {address} for {figure(seconds)} s (backoff)")
         self.seconds = seconds
 
 
@@ -47,7 +46,7 @@ class _Pause(NamedTuple):
 
 
 class DialBackoff:
-    """Ask before each dial, and tell what came of it."""
+    """The state of these limits: `admit` precedes each dial, `reached` or `failed` reports its outcome."""
 
     def __init__(self) -> None:
         self._all = TokenBucket(RATE, BURST)
@@ -56,7 +55,7 @@ class DialBackoff:
         self._reached: dict[str, None] = {}
 
     def admit(self, address: str, now: float, connected: Collection[str] = ()) -> None:
-        """Count a dial. `connected`: peer ids. Raises `DialLimited`, and counts nothing then."""
+        """Count a dial. `connected`: ids of connected peers. Raises `DialLimited` without counting."""
         wait = self._all.delay(1, now)
         if address not in self._reached:
             host, subnet = _backoff_key(address, connected)
@@ -68,11 +67,11 @@ class DialBackoff:
         self._all.consume(1, now)
 
     def failed(self, address: str, now: float, connected: Collection[str] = ()) -> None:
-        """Nobody answered there, or somebody else."""
+        """Note that no peer, or another than the expected one, answered there."""
         self._reached.pop(address, None)
         host, subnet = _backoff_key(address, connected)
         before = self._pauses.pop(host, None)
-        # Who was left alone, and alone for as long again, starts anew.
+        # A host without another failure for twice its pause starts afresh.
         again = before is not None and now < before.until + before.term
         term = _PAUSES.after(before.term if before is not None and again else 0.0)
         self._pauses[host] = _Pause(now + term, term)
@@ -82,7 +81,7 @@ class DialBackoff:
             self._subnets.consume(subnet, now)
 
     def reached(self, address: str, connected: Collection[str] = ()) -> None:
-        """The expected peer answered there."""
+        """Note that the expected peer answered there."""
         self._pauses.pop(_backoff_key(address, connected)[0], None)
         self._reached.pop(address, None)
         self._reached[address] = None
@@ -91,7 +90,7 @@ class DialBackoff:
 
 
 def _backoff_key(address: str, connected: Collection[str]) -> tuple[str, str | None]:
-    """What is left alone after a failure, and the subnet that it costs (rule 5)."""
+    """Return the key under which a failure is stored, and the subnet that is charged for it (rule 5)."""
     parsed = address_of(address)
     if parsed.relay is not None and parsed.relay in connected:
         return f"{parsed.relay}/{parsed.peer}", None

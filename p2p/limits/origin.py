@@ -1,13 +1,13 @@
-"""Where a request came from, as far as it tells one stranger from another.
+"""Attributes requests to an origin, so that one owner with many keys can be limited as one.
 
-Keys are free, connections and addresses less so: what many keys must share is shared by origin.
+Keys are free, connections and addresses are less so: a resource that many keys must share is shared by origin.
 
 1. The party of a direct connection, or of one over HTTPS, is its subnet (p2p/limits/subnets.py); at a private address
    it is the connection itself.
-2. The party of a relayed peer is the subnet from which this host, which may be a relay of the peer's, saw it directly;
-   where it never did, the relay and the peer's key.
-3. A direct connection goes before a relayed one. The origin of a peer that has gone is remembered, so that its last
-   request counts for the same party as those before; of the `KEPT` that went last.
+2. The party of a relayed peer is the subnet from which this host, which may be the peer's relay, saw it directly. If it
+   never did, the party is the relay and the peer's key.
+3. A direct connection takes precedence over a relayed one. The origins of the last `KEPT` peers that disconnected are
+   remembered, so that a peer's last request counts for the same party as those before.
 """
 
 from collections import OrderedDict
@@ -19,31 +19,32 @@ from p2p.multiaddr import OVER_HTTPS
 KEPT: Final = 4096
 
 SubnetOf = Callable[[str], str | None]
-"""The subnet of an IP address; None: one that counts as private."""
+"""Returns the subnet of an IP address; None for one that counts as private."""
 
 
 class Origin(NamedTuple):
-    """`connection`: names the transport connection. `party`: the text that stands for its owner."""
+    """Where a request came from. `connection`: name of the transport connection. `party`: name of its owner."""
 
     connection: str
     party: str
 
 
 LOCAL = Origin("", "")
-"""Of what this process asks of itself."""
+"""Origin of this process's own requests."""
 
 
 class Origins:
-    """The origins of the peers of one host. `of` may be called from any thread, the rest from the host's own."""
+    """The origins of the peers of one host. `of` may be called from any thread, the other methods from the host's
+    own."""
 
     def __init__(self, subnet_of: SubnetOf) -> None:
         self._subnet_of = subnet_of
         self._open: dict[str, dict[object, tuple[str | None, str]]] = {}
         self._known: OrderedDict[str, Origin] = OrderedDict()
-        """Origins of connected peers, and of those that went."""
+        """Origins of connected peers, and of those that disconnected last."""
 
     def of(self, peer: str) -> Origin:
-        """Return the origin of a peer; of one that was never here, its key."""
+        """Return the origin of a peer; of one that was never connected, its key."""
         return self._known.get(peer) or Origin(peer, peer)
 
     def connected(self, peer: str, connection: object, ip: str | None, relay: str) -> None:
@@ -77,11 +78,11 @@ class Origins:
 
 
 def over_https(host: str, port: int, subnet_of: SubnetOf) -> str:
-    """Return the name of an asker over HTTPS: its address, and at a private one the port, which tells the machines
-    behind one proxy apart."""
+    """Return the name of a requester over HTTPS: its address. At a private address the port is added, which tells apart
+    the machines behind one proxy."""
     return f"{OVER_HTTPS}{host}" if subnet_of(host) is not None else f"{OVER_HTTPS}{host}/{port}"
 
 
 def origin_over_https(name: str, subnet_of: SubnetOf) -> Origin:
-    """Return the origin of an asker with this name."""
+    """Return the origin of a requester with this name."""
     return Origin(name, subnet_of(name.removeprefix(OVER_HTTPS).partition("/")[0]) or name)

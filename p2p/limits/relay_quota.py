@@ -1,14 +1,14 @@
-"""What a relay grants, and what it refuses. Pure: the time is an argument.
+"""Decides what a relay grants and what it refuses. Pure: the time is an argument.
 
-A relay passes the encrypted bytes of one connection between two peers that cannot reach each other. It must not become
-everyone's uplink unawares, so
+A relay forwards the encrypted bytes of one connection between two peers that cannot reach each other. These rules bound
+what its owner's uplink spends on others:
 
-1. Whoever wants to be reached through this peer reserves first; a peer has one reservation, and asking again renews it.
-   It ends with its time, or with the connection of its holder.
-2. A subnet (p2p/limits/subnets.py; a private network counts as none) holds a bounded share of the reservations: many
-   identities at one place do not fill the table. So is what one peer may have open, as source and as target.
-3. All circuits together pass at most `rate` bytes a second, both directions counted; what waits, waits in turn, so that
-   control and gossip pass beside bulk.
+1. A peer must reserve before it can be reached through this relay. It has one reservation, and reserving again renews
+   it. A reservation ends when it expires, or with the connection of its holder.
+2. Each subnet (p2p/limits/subnets.py; private networks are exempt) has a bounded share of the reservations: many
+   identities in one place do not fill the table. The circuits of one peer, as source and as target, are bounded too.
+3. All circuits together carry at most `rate` bytes per second, both directions counted. Delayed frames leave in order,
+   so that control messages and gossip pass beside bulk data.
 4. A circuit ends after `data` bytes or `duration` seconds. Its two ends dial again if they still need it.
 """
 
@@ -38,7 +38,7 @@ class RelayLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RelayRefusal(Enum):
-    """Why not."""
+    """The reasons for a refusal."""
 
     FULL = "the relay is full"
     CROWDED = "too many of one subnet"
@@ -47,7 +47,7 @@ class RelayRefusal(Enum):
 
 
 class RelayRefused(Exception):
-    """What was asked is not granted."""
+    """A refused reservation or circuit."""
 
     def __init__(self, why: RelayRefusal) -> None:
         super().__init__(why.value)
@@ -55,7 +55,7 @@ class RelayRefused(Exception):
 
 
 class RelayTable:
-    """Reservations and circuits of one relay, and the one bucket that all its circuits share."""
+    """Reservations and circuits of one relay, and the token bucket that all its circuits share."""
 
     def __init__(self, limits: RelayLimits) -> None:
         self.limits = limits
@@ -65,16 +65,16 @@ class RelayTable:
 
     @property
     def circuits(self) -> int:
-        """Open ones."""
+        """Number of open circuits."""
         return self._circuits.total()
 
     def holders(self, now: float) -> list[str]:
-        """Peers with a reservation."""
+        """Return the peers with a reservation."""
         self._expire(now)
         return list(self._reservations)
 
     def reserve(self, peer: str, ip: str | None, now: float) -> float:
-        """Grant or renew; the time at which it ends. `ip`: where the peer connects from. Raises `RelayRefused`."""
+        """Grant or renew a reservation; return when it expires. `ip`: the peer's address. Raises `RelayRefused`."""
         self._expire(now)
         place = subnet_of(ip) if ip is not None else None
         others = [subnet for holder, (_, subnet) in self._reservations.items() if holder != peer]
@@ -86,11 +86,11 @@ class RelayTable:
         return now + self.limits.life
 
     def forget(self, peer: str) -> None:
-        """The holder's connection has ended, and its reservation with it."""
+        """Remove the reservation of a peer whose connection ended."""
         self._reservations.pop(peer, None)
 
     def open(self, source: str, target: str, now: float) -> "Circuit":
-        """A circuit between two peers. Raises `RelayRefused`."""
+        """Open a circuit between two peers. Raises `RelayRefused`."""
         self._expire(now)
         if target not in self._reservations:
             raise RelayRefused(RelayRefusal.NO_RESERVATION)
@@ -115,7 +115,7 @@ class RelayTable:
 
 
 class Circuit:
-    """One relayed connection: what is left of it."""
+    """One relayed connection, and what is left of its quota."""
 
     def __init__(self, table: RelayTable, source: str, target: str, now: float) -> None:
         self._table, self._ends = table, (source, target)
@@ -124,7 +124,7 @@ class Circuit:
         self._open = True
 
     def consume(self, size: int, now: float) -> float | None:
-        """Seconds to wait before `size` bytes may pass; None when the circuit is used up."""
+        """Return the seconds to wait before `size` bytes may pass; None once the quota is used up."""
         self._left -= size
         if self._left < 0 or now >= self.deadline:
             return None
@@ -133,7 +133,7 @@ class Circuit:
         return wait
 
     def close(self) -> None:
-        """It has ended. Closing twice is closing once."""
+        """Give the circuit back to the table. Idempotent."""
         if self._open:
             self._open = False
             self._table._close(*self._ends)

@@ -1,13 +1,12 @@
-"""Slots for requests at work. Pure: no clock.
+"""Slots for requests in progress. Pure: no clock.
 
-1. A request holds a slot from when its method is known until it is answered. Each class of methods has slots of its own
-   (`CLASSES`): a crowd in one class keeps nobody out of another, and submissions get in whatever else is full.
-2. Of each class a party (p2p/limits/origin.py) holds at most `PER_PARTY` slots: free keys at one place fill none.
-3. No request waits for a slot, or in one for a turn: where there is none, or a method's turn has not come, the answer
-   is BUSY. A method that cannot but wait, as for a plan in the making, is in the class `WAITING`, of which a peer has
-   one.
-4. Before its method is known, and while it waits for its turn by rate, a request costs a stream and a few bytes; of
-   those a peer has at most `PER_PEER`, a party `STREAMS_PER_PARTY`, all together `STREAMS`.
+1. A request occupies a slot from when its method is known until it is answered. Each class of methods has slots of its
+   own (`CLASSES`): an overload in one class does not affect another, and submissions always get in.
+2. A party (p2p/limits/origin.py) has at most `PER_PARTY` slots per class: many keys at one place cannot fill it.
+3. No request waits for a slot, nor inside one for its rate limit: the answer is BUSY instead. A method that cannot but
+   wait, such as for a plan in the making, is in the class `WAITING`, with one slot per peer.
+4. Before its method is known, and while its rate limit delays it, a request costs a stream and a few bytes. A peer has
+   at most `PER_PEER` of those, a party `STREAMS_PER_PARTY`, all together `STREAMS`.
 """
 
 from collections import Counter
@@ -25,7 +24,7 @@ STREAMS: Final = 4096
 WAITING: Final = "waiting"
 OTHER: Final = "other"
 CLASSES: Final = {"submit": 256, "receipts": 256, "hello": 128, "lease": 256, WAITING: 256, OTHER: 128}
-"""Slots."""
+"""Slots per class."""
 T = TypeVar("T")
 
 CLASS_OF: Final = {
@@ -40,7 +39,7 @@ ALL: Final = sum(CLASSES.values())
 
 
 class RequestSlots:
-    """The slots of one way to this peer."""
+    """The slots of one entrance of this peer (libp2p, HTTPS)."""
 
     def __init__(self) -> None:
         self._streams = Counter[str]()
@@ -50,22 +49,22 @@ class RequestSlots:
 
     @contextmanager
     def stream(self, origin: Origin) -> Iterator[None]:
-        """Hold a place for a request whose method is not known yet (rule 4). Raises `Busy`."""
+        """Occupy a place for a request whose method is not known yet (rule 4). Raises `Busy`."""
         peer, party = origin
         if self._streams[peer] >= PER_PEER or self._streams_of_party[party] >= STREAMS_PER_PARTY:
             raise Busy("too many requests at once")
         if self._streams.total() >= STREAMS:
-            raise Busy("too many requests of all together")
+            raise Busy("too many requests of all peers together")
         with _counted(self._streams, peer), _counted(self._streams_of_party, party):
             yield
 
     @contextmanager
     def at_work(self, method: str, origin: Origin) -> Iterator[None]:
-        """Hold a slot for a request. Raises `Busy`."""
+        """Occupy a slot for a request. Raises `Busy`."""
         kind = CLASS_OF.get(method, OTHER)
         holder, most = (origin.connection, 1) if kind == WAITING else (origin.party, PER_PARTY)
         if self._in_use_by[kind, holder] >= most or self._in_use[kind] >= CLASSES[kind]:
-            raise Busy(f"too many requests for {method} at work")
+            raise Busy(f"too many requests for {method} in progress")
         with _counted(self._in_use, kind), _counted(self._in_use_by, (kind, holder)):
             yield
 

@@ -1,16 +1,15 @@
-"""The most that one peer, or one neighbourhood of the Internet, may take of this peer. Pure: `now` in seconds,
-monotonic.
+"""Limits on what one peer, or one subnet, may use of this peer. Pure: `now` in seconds, monotonic.
 
-1. A subnet is an IPv4 /24 or an IPv6 /48: about what one owner gets. Its share of our connections and of our
-   handshakes: p2p/limits/connection_places.py.
-2. A machine's own addresses and private networks are one owner's by nature, and are not counted: a hall of GPUs behind
-   one switch is no attack. Peers that come through a relay count as the relay does.
-3. Requests beyond `ASKS_BURST` at once and `ASKS_RATE` a second, of a whole party (p2p/limits/origin.py) beyond `PARTY`
-   times that, wait their turn, which pushes back on the asker; none is answered with a ban, as an honest node that was
-   away has much to say when it returns.
-4. Every byte goes over a connection on which the other side completed a handshake, so no third party can be flooded
-   through us: an answer may be larger than its question, as it goes to nobody but the asker. Dialling on others'
-   say-so: p2p/limits/dial_backoff.py.
+1. A subnet is an IPv4 /24 or an IPv6 /48: about what one owner gets. Its share of our connections and handshakes:
+   p2p/limits/connection_places.py.
+2. Private and loopback addresses are exempt: one owner may run many peers. Peers that come through a relay count as
+   the relay does.
+3. Requests beyond `ASKS_BURST` at once and `ASKS_RATE` per second are delayed, which slows the requester down. A whole
+   party (p2p/limits/origin.py) may send `PARTY` times as many. Exceeding the rate never bans: an honest node that was
+   disconnected has much to report when it returns.
+4. All bytes go over connections on which the other side completed a handshake, so no third party can be flooded
+   through this peer: an answer may be larger than its request, since only the requester gets it. Dials to addresses
+   learnt from others: p2p/limits/dial_backoff.py.
 """
 
 import ipaddress
@@ -32,11 +31,11 @@ DIALS_BURST: Final = 64.0
 ASKS_RATE: Final = 50.0
 ASKS_BURST: Final = 200.0
 PARTY: Final = 4
-"""As many times as much may all connections of one party ask."""
+"""Requests of all connections of one party, as a multiple of those of one connection."""
 
 
 def subnet_of(ip: str) -> str | None:
-    """The subnet that counts for an address, as text; None where rule 2 exempts it."""
+    """Return the subnet that an address counts for, as text; None for one that rule 2 exempts."""
     try:
         address = ipaddress.ip_address(ip.partition("%")[0])
     except ValueError:
@@ -49,7 +48,8 @@ def subnet_of(ip: str) -> str | None:
 
 
 def client_key(host: str) -> str:
-    """Return what one household has: an IPv4 address, or the /64 of an IPv6 one. `host`: an IP address."""
+    """Return the part of an address that one household has: an IPv4 address, or the /64 of an IPv6 one. `host`: an IP
+    address."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -64,7 +64,7 @@ def client_key(host: str) -> str:
 @dataclass(frozen=True)
 class PeerLimits:
     """The owner's settings. `connections`: with all peers together. `per_subnet`: accepted from one public subnet.
-    `subnet_of`: what a subnet is; a test may take loopback addresses for foreign ones."""
+    `subnet_of`: maps an address to its subnet; tests may treat loopback addresses as public."""
 
     connections: int = CONNECTIONS
     per_subnet: int = PER_SUBNET
@@ -72,7 +72,7 @@ class PeerLimits:
 
 
 class RefusalCounter:
-    """Connections that were refused, by the limit that refused them: counted, and said in the log rarely."""
+    """Counts refused connections by limit, and logs them rarely."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """`clock`: monotonic seconds."""
@@ -84,5 +84,5 @@ class RefusalCounter:
             log.warning("connection refused: %s (%d since this was last said)", why, times)
 
     def counts(self) -> dict[str, int]:
-        """Return all that were refused since the start, by limit."""
+        """Return the number of refused connections since the start, by limit."""
         return self._refused.counts()

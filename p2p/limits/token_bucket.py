@@ -1,8 +1,8 @@
-"""Token buckets: how much may pass at once, and per second. Pure: `now` in seconds, monotonic; callers sleep or refuse.
+"""Token buckets: a burst at once, then a rate per second. Pure: `now` in seconds, monotonic; callers sleep or refuse.
 
 1. A bucket holds up to `burst` tokens and gains `rate` per second. Consuming more than it holds leaves a debt, which is
    paid before anything else passes.
-2. Of many buckets, one per name, the `KEPT` that were used last are remembered. A forgotten bucket is full again.
+2. Among many buckets, one per name, the `KEPT` most recently used are remembered. A forgotten bucket is full again.
 3. A delay below `ROUNDING` counts as none: sums of fractions are not exact.
 """
 
@@ -16,7 +16,7 @@ ROUNDING: Final = 1e-6
 
 
 class TokenBucket:
-    """`rate`: tokens per second; None for no limit. `burst`: tokens at once."""
+    """One bucket. `rate`: tokens per second; None for no limit. `burst`: tokens at once."""
 
     __slots__ = ("_burst", "_empty_at", "rate")
 
@@ -29,12 +29,12 @@ class TokenBucket:
         """When the bucket would have been empty, had it always been filling: earlier is fuller."""
 
     def delay(self, tokens: float, now: float) -> float:
-        """Return the seconds until so many tokens are there; of 0 tokens, until no debt is left."""
+        """Return the seconds until `tokens` are available; for 0 tokens, until no debt is left."""
         wait = self._ready(tokens, now) - now
         return wait if wait > ROUNDING else 0.0
 
     def consume(self, tokens: float, now: float) -> float:
-        """Consume tokens, also those that are not there yet; return the seconds until they are."""
+        """Consume tokens, even if not available yet; return the seconds until they are."""
         wait = self.delay(tokens, now)
         self._empty_at = self._ready(tokens, now)
         return wait
@@ -46,7 +46,7 @@ class TokenBucket:
 
 
 class TokenBuckets:
-    """A bucket for each name, one token each time."""
+    """A bucket per name; each use consumes one token."""
 
     def __init__(self, rate: float, burst: float) -> None:
         self._rate, self._burst = rate, burst
@@ -56,7 +56,7 @@ class TokenBuckets:
         return len(self._buckets)
 
     def __iter__(self) -> Iterator[str]:
-        """The names that are remembered, the one used last at the end."""
+        """Iterate over the remembered names, the most recently used last."""
         return iter(self._buckets)
 
     def delay(self, name: str, now: float) -> float:
@@ -65,11 +65,11 @@ class TokenBuckets:
         return bucket.delay(1, now)
 
     def consume(self, name: str, now: float) -> float:
-        """Consume a token; return the seconds until it is there (0: at once)."""
+        """Consume a token; return the seconds until it is available (0: at once)."""
         return self._used(name).consume(1, now)
 
     def admit(self, name: str, now: float) -> float:
-        """Consume a token where there is one; return the seconds until there is (0: it is consumed)."""
+        """Consume a token if one is available; return the seconds until one is (0: consumed)."""
         bucket = self._used(name)
         wait = bucket.delay(1, now)
         if not wait:
@@ -80,7 +80,7 @@ class TokenBuckets:
         return TokenBucket(self._rate, self._burst)
 
     def _used(self, name: str) -> TokenBucket:
-        """The bucket of a name, which is used last now (rule 2)."""
+        """Return the bucket of a name and mark it as the most recently used (rule 2)."""
         bucket = self._buckets.pop(name) if name in self._buckets else self._full()
         self._buckets[name] = bucket
         if len(self._buckets) > KEPT:

@@ -1,1 +1,1 @@
-"""The in-memory network: a transport for tests and simulations, with loss, delay and partition."""
+"""An in-memory network: the transport for tests and simulations."""

@@ -1,7 +1,7 @@
-"""Where the peers of an in-memory network are: an address each, which changes when one moves.
+"""Addresses of peers in an in-memory network; a peer's address changes when it moves.
 
-Addresses are of 100.64.0.0/10, which no machine on the Internet has. /memory/..., which names no place, leads to its
-peer wherever that is.
+Addresses are taken from 100.64.0.0/10, which no machine on the Internet has. An address /memory/... has no host, and
+leads to its peer after any move.
 """
 
 from collections import defaultdict
@@ -11,22 +11,22 @@ from p2p.multiaddr import address_of, peer_of
 
 
 class MemoryAddresses:
-    """A peer that is asked for and has no place gets one."""
+    """The current address of each peer, assigned at first use."""
 
     def __init__(self) -> None:
         self._numbers = count(1)
         self._of: defaultdict[str, str] = defaultdict(self._next)
 
     def address(self, peer: str) -> str:
-        """Multiaddress at which a peer can be dialled."""
+        """Return the multiaddress at which a peer can be dialled."""
         return f"{self._of[peer]}/p2p/{peer}"
 
     def move(self, peer: str) -> None:
-        """To a place where nobody has been."""
+        """Assign a fresh address."""
         self._of[peer] = self._next()
 
     def is_current(self, address: str) -> bool:
-        """Whether the peer that an address names is where it says."""
+        """Tell whether the peer named by an address is still there."""
         return address_of(address).kind == "memory" or address == self.address(peer_of(address))
 
     def _next(self) -> str:

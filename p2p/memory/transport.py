@@ -1,13 +1,13 @@
-"""A whole network in one process: the transport that tests and simulations run on. Addresses: p2p/memory/places.py.
+"""A whole network in one process: the transport for tests and simulations. Addresses: p2p/memory/places.py.
 
 1. Time is the event loop's clock (`anyio.current_time`), chance is `random.Random(seed)`: on a loop with a fake
-   clock, a run is repeated exactly.
-2. Streams are reliable, as TCP is: loss strikes dials, opening of streams, and gossip. A partition or a frozen peer
-   holds frames back, and whoever waits longer than `patience` has the stream reset under it.
+   clock, a run repeats exactly.
+2. Streams are reliable, as TCP is: loss affects dials, the opening of streams, and gossip. A partition or a frozen peer
+   delays frames; after `patience` seconds without progress, a waiting stream is reset.
 3. A frame leaves when the sender's uplink and the link are free, takes length / bandwidth, and arrives a delay
-   later. At most `WINDOW` bytes are under way on a stream; then `send` waits.
-4. A frozen peer is like a process under SIGSTOP: connections to it stand, nothing in or out of it moves.
-   A killed one resets all its streams, and its id may come back with a new `transport`.
+   later. With `WINDOW` bytes in flight on a stream, `send` waits.
+4. A frozen peer is like a process under SIGSTOP: its connections stay open, but carry no bytes. A killed peer resets
+   all its streams, and its id may return with a new `transport`.
 """
 
 import sys
@@ -28,13 +28,13 @@ from p2p.multiaddr import peer_of
 from p2p.transport import GOSSIP_LIMIT, GossipHandler, Stream, StreamHandler
 
 WINDOW = 1 << 18
-"""Bytes under way on one stream before `send` waits."""
+"""Bytes in flight on one stream before `send` waits."""
 
 
 @dataclass(frozen=True)
 class Link:
-    """One way between two peers. `loss`: chance that a dial, an open or a gossip message fails. `delay`: seconds one
-    way. `bandwidth`: bytes per second, None for no limit."""
+    """One direction between two peers. `loss`: probability that a dial, an open or a gossip message fails. `delay`:
+    seconds one way. `bandwidth`: bytes per second, None for no limit."""
 
     loss: float = 0.0
     delay: float = 0.0
@@ -42,7 +42,7 @@ class Link:
 
 
 class MemoryNetwork:
-    """The world: who can reach whom, how fast, and who is frozen."""
+    """The simulated network: its peers, links, partitions and frozen peers."""
 
     def __init__(self, seed: int, *, link: Link | None = None, patience: float = 20.0) -> None:
         """`patience`: seconds without progress before a waiting stream is reset."""
@@ -57,32 +57,33 @@ class MemoryNetwork:
         self._frozen: set[str] = set()
         self.addresses = MemoryAddresses()
         self.origins: dict[str, Origin] = {}
-        """Where peers come from, where that is not their own party."""
+        """Origins of peers, unless each is its own party."""
         self.kept: dict[str, frozenset[str]] = {}
         """The parties for which each peer was told to keep places."""
 
     def transport(self, peer_id: str) -> "MemoryTransport":
-        """A transport for `peer_id`, which must not be alive already."""
+        """Create a transport for `peer_id`, which must not be alive already."""
         if peer_id in self.transports:
             raise LocalNetworkFault(f"peer {peer_id} is already in this network")
         self.transports[peer_id] = MemoryTransport(self, peer_id)
         return self.transports[peer_id]
 
     def move(self, peer: str) -> None:
-        """Take a peer to another place, as a laptop is: its connections end, and nobody is where it was."""
+        """Move a peer to another address, as a laptop moves: its connections end, and its old address leads to no
+        peer."""
         self.addresses.move(peer)
         self.transports[peer].disconnect_all()
 
     def set_link(self, a: str, b: str, link: Link) -> None:
-        """Both directions between two peers."""
+        """Set both directions between two peers."""
         self._links[a, b] = self._links[b, a] = link
 
     def set_uplink(self, peer: str, bandwidth: float) -> None:
-        """Cap what `peer` sends to everybody together, in bytes per second."""
+        """Limit the bytes per second that `peer` sends to all others together."""
         self._uplinks[peer] = bandwidth
 
     def partition(self, *groups: Sequence[str]) -> None:
-        """Peers of different groups no longer hear each other; a peer in none reaches everybody."""
+        """Separate the groups: peers of different ones no longer reach each other; a peer in no group reaches all."""
         self._groups = {peer: number for number, group in enumerate(groups) for peer in group}
         self._wake()
 
@@ -91,12 +92,12 @@ class MemoryNetwork:
         self.partition()
 
     def freeze(self, peer: str) -> None:
-        """Stop a peer as SIGSTOP would."""
+        """Freeze a peer as SIGSTOP would."""
         self._frozen.add(peer)
         self._wake()
 
     def thaw(self, peer: str) -> None:
-        """Let a frozen peer go on."""
+        """Resume a frozen peer."""
         self._frozen.discard(peer)
         self._wake()
 
@@ -105,24 +106,24 @@ class MemoryNetwork:
         self.transports.pop(peer).die()
 
     def link(self, a: str, b: str) -> Link:
-        """The link from `a` to `b`."""
+        """Return the link from `a` to `b`."""
         return self._links.get((a, b), self._default)
 
     def delivers(self, a: str, b: str) -> bool:
-        """Whether bytes move from `a` to `b` now."""
+        """Tell whether bytes move from `a` to `b` now."""
         return not self.is_cut_off(a, b) and b not in self._frozen
 
     def is_cut_off(self, a: str, b: str) -> bool:
-        """Whether `a` cannot even connect to `b`: a partition lies between, or `a` itself is frozen."""
+        """Tell whether `a` cannot even connect to `b`: a partition separates them, or `a` itself is frozen."""
         cut = a in self._groups and b in self._groups and self._groups[a] != self._groups[b]
         return cut or a in self._frozen
 
     def is_lost(self, a: str, b: str) -> bool:
-        """Whether this attempt fails by chance."""
+        """Draw whether this attempt fails by chance."""
         return self.random.random() < self.link(a, b).loss
 
     def arrival(self, a: str, b: str, size: int) -> float:
-        """When `size` bytes sent now are there; books the link and the uplink."""
+        """Return when `size` bytes sent now arrive, and occupy the link and the uplink until they have left."""
         link = self.link(a, b)
         done = now = anyio.current_time()
         for hop, bandwidth in (((a, None), self._uplinks.get(a)), ((a, b), link.bandwidth)):
@@ -185,14 +186,14 @@ class MemoryTransport:
             if other is not None and other is not self:
                 self._connected[peer] = other._connected[self._peer_id] = None
                 return peer
-        raise Unreachable(f"nobody answers at {', '.join(addresses) or 'no address'}")
+        raise Unreachable(f"no peer answers at {', '.join(addresses)}" if addresses else "no address to dial")
 
     def remote(self, peer: str) -> str | None:
-        """See `Transport`. Addresses of this network have no IP address in them."""
+        """See `Transport`. The address has no IP address, so the peer's route counts as direct."""
         return f"/memory/{peer}" if peer in self.peers() else None
 
     async def reserve(self, addresses: Sequence[str]) -> None:
-        """See `Transport`. Nobody relays here."""
+        """See `Transport`. This network has no relays."""
         raise Unreachable("there are no relays in the in-memory network")
 
     async def release(self, relay: str) -> None:
@@ -203,7 +204,7 @@ class MemoryTransport:
         return self._network.origins.get(peer, Origin(peer, peer))
 
     def keep_places(self, parties: Collection[str]) -> None:
-        """See `Transport`. Connections have no bound here: only noted."""
+        """See `Transport`. Connections are unlimited here: the parties are only recorded."""
         self._network.kept[self._peer_id] = frozenset(parties)
 
     def relayed(self) -> int:
@@ -255,7 +256,7 @@ class MemoryTransport:
             stream.abort()
 
     def die(self) -> None:
-        """Reset everything, as the operating system does for a process that was killed."""
+        """Reset every stream, as the operating system does for a killed process."""
         self._alive = False
         self.disconnect_all()
         if self._tasks is not None:
@@ -271,12 +272,12 @@ class MemoryTransport:
         self._connected.clear()
 
     def wake(self) -> None:
-        """Let every waiting stream look again."""
+        """Let every waiting stream check again."""
         for stream in list(self._streams):
             stream.wake()
 
     async def _reach(self, peer: str) -> "MemoryTransport | None":
-        """The other side, a round trip later; None where nobody listens or the attempt is lost."""
+        """Return the other side, a round trip later; None for a peer that does not listen, or a lost attempt."""
         network = self._network
         if not self._alive or network.is_lost(self._peer_id, peer):
             return None
@@ -309,7 +310,7 @@ class MemoryTransport:
 
 
 class _MemoryStream:
-    """One side of a stream: what is under way to it lies in its own inbox."""
+    """One side of a stream; frames on their way to it are in its inbox."""
 
     other: "_MemoryStream"
 
@@ -351,26 +352,26 @@ class _MemoryStream:
         self.abort()
 
     async def linger(self) -> None:
-        """Finish, and discard what still arrives until the other side is done too."""
+        """Finish, and discard what still arrives until the other side has finished too."""
         await self.finish()
         while not self._dead and await self.receive(sys.maxsize) is not None:
             pass
         self._owner._streams.pop(self, None)
 
     def abort(self) -> None:
-        """Kill both sides at once."""
+        """Reset both sides at once."""
         for side in (self, self.other):
             side._dead = True
             side._owner._streams.pop(side, None)
             side.wake()
 
     def wake(self) -> None:
-        """Let waiting calls look again."""
+        """Let waiting calls check again."""
         self._changed.set()
         self._changed = anyio.Event()
 
     def _until_next(self) -> float | None:
-        """Seconds until the next frame is there; None when nothing is coming, so far as one can see."""
+        """Return the seconds until the next frame arrives; None if none is on its way, as far as is known."""
         if not self._inbox or not self._network.delivers(self.peer, self._owner.peer_id):
             return None
         return self._inbox[0][0] - anyio.current_time()

@@ -1,8 +1,8 @@
 """One peer on any transport, in the transport's own event loop: requests, gossip and payloads.
 
 Written on anyio: under asyncio it runs on the in-memory transport, under trio on libp2p (see
-p2p/libp2p/threaded_network.py), and the tests of the one are the tests of the other. Methods that only hand over are
-those of the part that does the work.
+p2p/libp2p/threaded_network.py). Tests of the one therefore test the other. Methods that only forward are attributes:
+the bound methods of the part that does the work.
 """
 
 import anyio
@@ -22,8 +22,7 @@ from p2p.transport import GossipHandler, Transport
 
 
 class Peer:
-    """`p2p.network.AnyPeer` over a `Transport`. `seed` orders the chunks that it asks for. `await_uplink`: see
-    `ChunkExchange.await_uplink`."""
+    """`p2p.network.AnyPeer` over a `Transport`. `await_uplink`: see `ChunkExchange.await_uplink`."""
 
     def __init__(
         self,
@@ -34,8 +33,8 @@ class Peer:
         downlink: float | None = None,
         handlers: Handlers | None = None,
     ) -> None:
-        """`uplink`, `downlink`: bytes of payload per second to and from all peers together, None for no limit.
-        `handlers`: what it answers, where that is registered elsewhere."""
+        """`seed`: orders the chunks that it requests. `uplink`, `downlink`: bytes of payload per second to and from all
+        peers together, None for no limit. `handlers`: the methods that it answers, if registered elsewhere."""
         self._transport = transport
         self._ready = anyio.Event()
         self._failure: Exception | None = None
@@ -95,7 +94,7 @@ class Peer:
 
     async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
         """See `Rpc`."""
-        # As many as the other side works on at once; the rest wait here, and their timeout runs.
+        # At most as many as the other side works on at once; the others wait here, and their timeout runs.
         limiter = self._asking.setdefault(peer, anyio.CapacityLimiter(PER_PEER))
         try:
             with anyio.fail_after(timeout):

@@ -1,15 +1,15 @@
-"""One question, one answer: the protocol `/echo2/rpc/1`.
+"""Requests and answers: the protocol `/echo2/rpc/1`.
 
-1. Asker -> server: two frames, the method's name and the request. The asker then finishes its side.
-2. Server -> asker: any number of empty frames, meaning "still working", at most `BEAT` seconds apart; then one frame,
-   a status byte and the answer or a sentence. So the watchdog of the stream finds a frozen server while a slow
-   handler may take as long as the asker's timeout.
-3. A request is measured against its method's limit before it is read. It needs a slot (p2p/limits/request_slots.py);
-   where there is none, the answer is BUSY. One that asks often waits its turn first (p2p/limits/subnets.py, rule 3),
-   and holds no slot meanwhile.
-4. A slow peer holds a slot for so long only: a method's name comes within `NAME` seconds, a request or an answer
-   passes within `GRACE` seconds and one for each `SLOWEST` bytes.
-5. A handler's exception resets the stream: the asker sees `Unreachable`, and nothing about this machine.
+1. Requester -> server: two frames, the method's name and the request. Then the requester finishes its side.
+2. Server -> requester: any number of empty frames, meaning "still working", at most `HEARTBEAT` seconds apart; then one
+   frame, a status byte with the answer or a sentence. The stream's watchdog thus detects a frozen server, while a slow
+   handler may take as long as the requester's timeout.
+3. A request is checked against its method's limit before it is read. It needs a slot (p2p/limits/request_slots.py);
+   without a free one, the answer is BUSY. Requests beyond the rate are delayed first (p2p/limits/subnets.py, rule 3),
+   and occupy no slot meanwhile.
+4. A slow peer cannot occupy a slot for long: a method's name must arrive within `NAME_TIMEOUT` seconds, a request or an
+   answer within `TRANSFER_GRACE` seconds plus one per `TRANSFER_RATE` bytes.
+5. A handler's exception resets the stream: the requester sees `Unreachable`, and learns nothing about this machine.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -31,19 +31,19 @@ PROTOCOL = "/echo2/rpc/1"
 ANSWER_LIMIT = 64 << 20
 """Bytes of the largest answer that is read."""
 HEARTBEAT = 4.0
-"""Seconds between two signs of life while a handler works."""
+"""Seconds between two keep-alive frames while a handler works."""
 NAME_TIMEOUT, TRANSFER_GRACE = 30.0, 30.0
-"""Longer than the watchdog of a stream waits for a peer that is frozen or cut off."""
+"""Seconds; longer than a stream's watchdog waits for a frozen or disconnected peer."""
 TRANSFER_RATE = 4096.0
-"""Bytes a second."""
+"""Bytes per second."""
 
 _OK, _TOO_LONG, _UNKNOWN, _BUSY = b"\x00", b"\x01", b"\x02", b"\x03"
 
 
 @dataclass
 class Server:
-    """Answers requests by method; `answer` is the protocol's stream handler. `origin`: of a peer. `tables`: of methods,
-    looked through in order."""
+    """Answers requests by method; `answer` is the protocol's stream handler. `_origin`: returns a peer's origin.
+    `_tables`: of methods, searched in order."""
 
     _origin: Callable[[str], Origin]
     _tables: Sequence[Handlers]
@@ -57,11 +57,9 @@ class Server:
         try:
             with self._slots.stream(origin):
                 now = anyio.current_time()
-                waits = (
-                    self._rate_of_connection.consume(origin.connection, now),
-                    self._rate_of_party.consume(origin.party, now),
-                )
-                await anyio.sleep(max(waits))
+                wait_of_connection = self._rate_of_connection.consume(origin.connection, now)
+                wait_of_party = self._rate_of_party.consume(origin.party, now)
+                await anyio.sleep(max(wait_of_connection, wait_of_party))
                 await self._answer(stream, origin)
         except Busy as busy:
             await _refuse(stream, _BUSY, str(busy))
@@ -79,7 +77,7 @@ class Server:
                 with _within(TRANSFER_GRACE + limit / TRANSFER_RATE, "a request"):
                     request = await stream.receive(limit)
             except TooLong:
-                await _refuse(stream, _TOO_LONG, f"a request may have {limit} bytes")
+                await _refuse(stream, _TOO_LONG, f"a request may have at most {limit} bytes")
                 return
             if request is None:
                 raise Malformed(f"{stream.peer} sent no request")
@@ -90,13 +88,13 @@ class Server:
 
 
 async def ask(stream: Stream, method: str, payload: bytes) -> bytes:
-    """Ask over a fresh stream, which is used up. Raises `Unreachable`, or `Malformed` where the payload is too long
-    for the other side or its answer breaks the protocol."""
+    """Send a request over a fresh stream, which is used up. Raises `Unreachable`, or `Malformed` for a payload that is
+    too long for the other side or an answer that breaks the protocol."""
     answer = b""
     try:
         with one_error():
             async with anyio.create_task_group() as tasks:
-                # The request may be refused before it is read, so the answer is awaited while it is sent.
+                # The request may be refused before it is read: await the answer while sending.
                 tasks.start_soon(_send, stream, method, payload)
                 while not answer:
                     frame = await stream.receive(ANSWER_LIMIT + 1)
@@ -132,7 +130,7 @@ async def _send(stream: Stream, method: str, payload: bytes) -> None:
 
 @contextmanager
 def _within(seconds: float, what: str) -> Iterator[None]:
-    """Raise `Unreachable` after so many seconds."""
+    """Raise `Unreachable` after `seconds`."""
     try:
         with anyio.fail_after(seconds):
             yield
@@ -146,7 +144,7 @@ async def _refuse(stream: Stream, status: bytes, sentence: str) -> None:
 
 
 async def _with_heartbeats(stream: Stream, answering: Awaitable[bytes]) -> bytes:
-    """Wait for the answer, with signs of life for the asker. An asker that went away cancels it."""
+    """Wait for the answer while sending keep-alive frames. If the requester disconnects, the handler is cancelled."""
 
     async def beat() -> None:
         while True:

@@ -1,1 +1,1 @@
-"""Broadcast trees: build the plan of who feeds whom, and repair it as peers come and go."""
+"""Broadcast plans: assign each peer its parents, and repair the plan as peers come and go."""

@@ -1,13 +1,13 @@
-"""A plan that follows its peers as they come and go, with few edges changed. Pure.
+"""Keeps a plan up to date while peers come and go, changing few edges. Pure.
 
-1. Who loses a parent, and who comes, is given the feeder with room that stands nearest to the source in that stripe: an
-   inner node of the stripe, else one that feeds nobody yet, else one with room left from its own stripe (the one
-   way in which a repaired plan is less than interior-disjoint), else the one that is least overloaded by it.
-2. Only those edges change. When the predicted time has risen by more than `WORSE` over what a fresh plan gave (both by
-   the bound T* of their day), or more than `MANY` of the peers changed, the plan is made afresh.
-3. The planner counts on all of the source's uplink but `SPARE` of it, where the bound T* grows to `CHEAP` times at most
-   by that: what a plan leaves undone is asked of the source, and where that has no time for it, the plan suffers.
-4. Nobody is given a parent that it said does not feed it, while there is another.
+1. A peer that joins, or loses a parent, gets the feeder with room that is nearest to the source in that stripe. The
+   order of preference: an inner node of the stripe; a peer that feeds none yet; a peer with room left from its own
+   stripe (only here a repaired plan is less than interior-disjoint); the feeder that is overloaded least by it.
+2. Only those edges change. The plan is built anew when its predicted time has risen by more than `WORSE` over that of
+   the last fresh plan (both relative to their T*), or when more than `MANY` of the peers changed.
+3. The planner leaves a share of `SPARE` of the source's uplink unplanned, if that raises T* to at most `CHEAP` times
+   its value. Chunks that a plan fails to deliver are requested from the source; an overloaded source would delay them.
+4. A peer never gets a parent that it reported as not feeding it, unless there is no other.
 """
 
 from collections import Counter, deque
@@ -37,7 +37,7 @@ class Planner:
         load: PayloadSize,
         excluded: Mapping[str, Collection[str]] | None = None,
     ) -> Plan:
-        """The plan for these peers. `uplink`: the source's. `excluded`: peer -> parents that do not feed it."""
+        """Return the plan for these peers. `uplink`: the source's. `excluded`: peer -> parents that do not feed it."""
         excluded = excluded or {}
         old = self.plan
         uplink = _planned(uplink, links, load)
@@ -56,7 +56,7 @@ class Planner:
 
 
 def _planned(uplink: float, links: Mapping[str, LinkCapacity], load: PayloadSize) -> float:
-    """Rule 3."""
+    """Return the part of the source's uplink to plan with (rule 3)."""
     without = (1 - SPARE) * uplink
     soonest = lower_bound(uplink, links.values(), load.length)
     return without if lower_bound(without, links.values(), load.length) <= CHEAP * soonest else uplink
@@ -69,7 +69,7 @@ def repair(
     load: PayloadSize,
     excluded: Mapping[str, Collection[str]],
 ) -> Plan:
-    """`plan` for other peers, by rule 1."""
+    """Return `plan` changed for these peers, by rule 1."""
     parents = {peer: list(plan.parents.get(peer, ("",) * plan.stripes)) for peer in links}
     for peer, ups in parents.items():
         for stripe, up in enumerate(ups):
@@ -84,7 +84,7 @@ def repair(
 
 
 class _Rooms:
-    """How many more each peer can feed, in all stripes together."""
+    """How many more children each peer can feed, in all stripes together."""
 
     def __init__(
         self, plan: Plan, uplink: float, links: Mapping[str, LinkCapacity], parents: Mapping[str, list[str]]
@@ -106,7 +106,7 @@ class _Rooms:
         return self._most[feeder] - self.feeds[feeder]
 
     def rank(self, feeder: str, stripe: int) -> tuple[int, float] | None:
-        """Lower is better: (class of rule 1, load); None: it can feed nobody."""
+        """Return (class of rule 1, load), lower is better; None for a peer that can feed none."""
         if feeder != self.source and not self._links[feeder].dialable:
             return None
         home = self.homes.get(feeder, stripe) if feeder != self.source else stripe
@@ -119,11 +119,11 @@ class _Rooms:
 
 
 def _adopt(stripe: int, rooms: _Rooms, parents: dict[str, list[str]], excluded: Mapping[str, Collection[str]]) -> None:
-    """Give each orphan of a stripe a parent. Only who hangs on the source can be one, so no circle can close."""
+    """Give each orphan of a stripe a parent. Only peers connected to the source qualify, so no cycle can arise."""
     children: dict[str, list[str]] = {}
     for peer, ups in parents.items():
         children.setdefault(ups[stripe], []).append(peer)
-    # Whole branches first: their peers then have room for the rest.
+    # Whole branches first: their peers then have room for the remaining orphans.
     orphans = sorted(children.pop("", []), key=lambda peer: -len(children.get(peer, ())))
     heap: list[tuple[int, float, int, int, str]] = []
     count = 0
@@ -156,7 +156,7 @@ def _adopt(stripe: int, rooms: _Rooms, parents: dict[str, list[str]], excluded: 
 def _best(
     heap: list[tuple[int, float, int, int, str]], rooms: _Rooms, stripe: int, but: Collection[str]
 ) -> tuple[str, int] | None:
-    """The best feeder and its depth, taken from the heap; entries that are no longer true are put right on the way."""
+    """Take the best feeder and its depth from the heap, updating outdated entries on the way."""
     put_back = []
     feeder_at = None
     while heap and feeder_at is None:
@@ -177,7 +177,7 @@ def _best(
 
 
 def _attached(root: str, depth: int, children: Mapping[str, list[str]]) -> Iterator[tuple[str, int]]:
-    """(peer, depth) of a branch, from its root down."""
+    """Yield (peer, depth) of a branch, from its root down."""
     waiting = deque([(root, depth)])
     while waiting:
         peer, at = waiting.popleft()

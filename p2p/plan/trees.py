@@ -1,15 +1,15 @@
-"""Who feeds whom in a broadcast. Pure and seeded: from what is known of the lines, to each peer's parents.
+"""Plans the trees of a broadcast: from the capacities of the links to each peer's parents. Pure and seeded.
 
-W: bytes of the payload. U: the source's uplink, u_i and d_i a peer's uplink and downlink, bytes per second. n: peers.
-c: bytes of a chunk. l: latency of a hop, seconds. B: the rate at which the payload flows, bytes per second.
+W: bytes of the payload. U: the source's uplink. u_i and d_i: a peer's uplink and downlink. All in bytes per second.
+n: number of peers. c: bytes of a chunk. l: latency of a hop, seconds. B: the payload's flow rate, bytes per second.
 
-1. The payload flows in K stripes (chunk i is of stripe i mod K), each down a tree of its own over all peers, at B / K.
-   Interior-disjoint: a peer is an inner node in one stripe only, where it has at most u_i K / B children (K where u_i
-   is B); in all others it is a leaf. K = 1 is a chain where no uplink carries two.
-2. B is the greatest rate at which every stripe has room for all peers, found by bisection; strong peers stand near the
-   root, and a peer that cannot carry B / K once, receives less than B, or cannot be dialled, is a leaf everywhere.
-3. Of the K tried the plan takes the one that its predicted time says is soonest; between equals the smaller one.
-4. A plan is a hint. Nothing depends on it but speed.
+1. The payload flows in K stripes (chunk i belongs to stripe i mod K), each at B / K down its own tree over all peers.
+   The trees are interior-disjoint: a peer is an inner node in one stripe only, with at most u_i K / B children there
+   (K where u_i is B), and a leaf in all others. K = 1 is a chain in which no uplink carries two copies.
+2. B is the greatest rate at which every stripe has room for all peers, found by bisection. Strong peers are near the
+   root. A peer is a leaf everywhere if it cannot carry B / K once, receives less than B, or cannot be dialled.
+3. Of the K tried, the plan takes the one with the least predicted time; among equals the smallest.
+4. A plan is a hint. Only speed depends on it.
 """
 
 import math
@@ -21,16 +21,17 @@ from random import Random
 from typing import NamedTuple
 
 LATENCY = 0.05
-"""Seconds one way, where it was not measured."""
+"""Seconds one way, if not measured."""
 UPLINK = 1_250_000.0
-"""Bytes per second, where it was not measured: 10 Mbit/s."""
+"""Bytes per second, if not measured: 10 Mbit/s."""
 STRIPES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 _PRECISION = 2**-12
 _ROUNDING = 1e-9
 
 
 class LinkCapacity(NamedTuple):
-    """A peer's line: bytes per second up and down, seconds one way to the source. `dialable`: others reach it."""
+    """A peer's link: bytes per second up and down, seconds one way to the source. `dialable`: other peers can dial
+    it."""
 
     uplink: float = UPLINK
     downlink: float = math.inf
@@ -39,7 +40,7 @@ class LinkCapacity(NamedTuple):
 
 
 class PayloadSize(NamedTuple):
-    """What is to be brought: bytes, and bytes of a chunk."""
+    """Size of a payload: bytes in total, and bytes per chunk."""
 
     length: int
     chunk: int
@@ -56,19 +57,20 @@ class Plan:
     seconds: float
 
     def children(self, stripe: int) -> dict[str, list[str]]:
-        """Feeder -> whom it feeds in this stripe, in order."""
+        """Return feeder -> its children in this stripe, in order."""
         children: dict[str, list[str]] = {}
         for peer, parents in self.parents.items():
             children.setdefault(parents[stripe], []).append(peer)
         return children
 
     def edges(self) -> set[tuple[int, str, str]]:
-        """(stripe, parent, child) of all stripes."""
+        """Return (stripe, parent, child) of all stripes."""
         return {(stripe, up, peer) for peer, ups in self.parents.items() for stripe, up in enumerate(ups)}
 
 
 def lower_bound(uplink: float, links: Iterable[LinkCapacity], length: float) -> float:
-    """T* = max(W / U, W / min d, n W / (U + sum u)), seconds: no scheme brings a payload to all of them sooner."""
+    """Return T* = max(W / U, W / min d, n W / (U + sum u)), seconds: no scheme delivers a payload to all peers
+    sooner."""
     known = list(links)
     if not known:
         return 0.0
@@ -77,12 +79,12 @@ def lower_bound(uplink: float, links: Iterable[LinkCapacity], length: float) -> 
 
 
 def star(uplink: float, peers: int, length: float) -> float:
-    """Seconds in which the source alone serves everybody: n W / U."""
+    """Return the seconds in which the source alone serves every peer: n W / U."""
     return peers * length / uplink
 
 
 def build(source: str, uplink: float, links: Mapping[str, LinkCapacity], load: PayloadSize, seed: int) -> Plan:
-    """The soonest plan. `uplink`: the source's."""
+    """Build the fastest plan. `uplink`: the source's."""
     if not links:
         return Plan(source, 1, {}, uplink, 0.0)
     tried = (count for count in STRIPES if count <= len(links))
@@ -91,13 +93,14 @@ def build(source: str, uplink: float, links: Mapping[str, LinkCapacity], load: P
 
 
 def fanout(uplink: float, stripes: int, rate: float, peers: int) -> int:
-    """Children that an uplink carries in one stripe: u K / B, rounded down."""
+    """Return the number of children that an uplink carries in one stripe: u K / B, rounded down."""
     return min(peers, int(uplink * stripes / rate + _ROUNDING))
 
 
 def predicted(plan: Plan, uplink: float, links: Mapping[str, LinkCapacity], load: PayloadSize) -> float:
-    """Seconds until the last peer has all: what the busiest feeder needs to send, max(W / min d, children W / (K u)),
-    and the longest way of one chunk, where each step takes children x c / u + l: K c / u + l at a feeder with K."""
+    """Return the seconds until the last peer has the payload: the sending time of the busiest feeder, plus the longest
+    path of a chunk. The former is max(W / min d, children W / (K u)). Each step of the latter takes children c / u + l,
+    which is K c / u + l at a feeder with K children."""
     longest, busiest = 0.0, 0.0
     counts = dict.fromkeys((plan.source, *plan.parents), 0)
     for stripe in range(plan.stripes):
@@ -116,7 +119,7 @@ def predicted(plan: Plan, uplink: float, links: Mapping[str, LinkCapacity], load
 def _deepest(
     source: str, uplink: float, links: Mapping[str, LinkCapacity], chunk: int, children: Mapping[str, list[str]]
 ) -> float:
-    """Seconds that a chunk takes to the farthest peer of a tree."""
+    """Return the seconds that a chunk takes to the farthest peer of a tree."""
     farthest, waiting = 0.0, deque([(source, 0.0)])
     while waiting:
         feeder, at = waiting.popleft()
@@ -124,7 +127,7 @@ def _deepest(
         link = LinkCapacity(uplink, latency=0.0) if feeder == source else links[feeder]
         sending = len(fed) * chunk / link.uplink if fed and link.uplink else 0.0
         for peer in fed:
-            # Between two peers l is the mean of their ways to the source: no pair is measured.
+            # Between two peers l is the mean of their latencies to the source: no pair is measured.
             own = links[peer].latency
             there = at + sending + (own if feeder == source else (link.latency + own) / 2)
             farthest = max(farthest, there)
@@ -136,7 +139,7 @@ def _deepest(
 def _of(
     source: str, uplink: float, links: Mapping[str, LinkCapacity], load: PayloadSize, seed: int, stripes: int
 ) -> Plan:
-    """The plan with so many stripes."""
+    """Build the plan with this number of stripes."""
     order = list(links)
     Random(seed).shuffle(order)
     order.sort(key=lambda peer: (-_carried(links[peer]), links[peer].latency))
@@ -147,7 +150,7 @@ def _of(
         inner = [(peer, room) for peer, (home, room) in zip(order, homes.rooms, strict=True) if room and home == stripe]
         inside = {peer for peer, _ in inner}
         open_ = deque([(source, homes.source[stripe])])
-        # Leaves begin elsewhere in each stripe: else the source would feed the same few in all of them.
+        # Leaves start at another peer in each stripe: else the source would feed the same few in all of them.
         first = len(order) * stripe // stripes
         leaves = [(peer, 0) for peer in (*order[first:], *order[:first]) if peer not in inside]
         for peer, room in [*inner, *leaves]:
@@ -173,7 +176,7 @@ class _StripeAssignment(NamedTuple):
 
 
 def _rate(uplink: float, links: list[LinkCapacity], stripes: int) -> float:
-    """B of rule 2. At U / n the source alone feeds everybody, so that much always works."""
+    """Return B of rule 2. At U / n the source alone feeds every peer, so that rate always works."""
     low = uplink / len(links)
     high = max(low, min(uplink, (uplink + sum(map(_carried, links))) / len(links)))
     if _assign_stripes(uplink, links, stripes, high).enough:
@@ -188,11 +191,11 @@ def _rate(uplink: float, links: list[LinkCapacity], stripes: int) -> float:
 
 
 def _assign_stripes(uplink: float, links: list[LinkCapacity], stripes: int, rate: float) -> _StripeAssignment:
-    """Share the feeders among the stripes, the strongest first, each to the stripe that has least room."""
+    """Share the feeders among the stripes: the strongest first, each to the stripe with the least room."""
     peers = len(links)
     own = min(peers * stripes, int(uplink * stripes / rate + _ROUNDING))
     source = [own // stripes + (stripe < own % stripes) for stripe in range(stripes)]
-    # A line that receives less than B cannot pass on B / K in every stripe in time; a tenth is measurement.
+    # A link that receives less than B cannot forward B / K of every stripe in time; a tenth is measurement error.
     rooms = [
         fanout(link.uplink, stripes, rate, peers) if link.dialable and link.downlink >= 0.9 * rate else 0
         for link in links

@@ -66,7 +66,7 @@ def test_a_document_passes_for_one_of_its_own_kind_only(kind: str) -> None:
         if other == kind:
             assert verify_envelope(sealed, other, RUN, KEYS) == PAYLOAD
             continue
-        with pytest.raises(BadSignature, match=f"a {kind} where a {other}"):
+        with pytest.raises(BadSignature, match=f"got a {kind}, expected a {other}"):
             verify_envelope(sealed, other, RUN, KEYS)
         with pytest.raises(BadSignature, match="0 of 1"):
             verify_envelope(changed(sealed, kind=other), other, RUN, KEYS)
@@ -138,7 +138,7 @@ def test_a_threshold_below_one_is_a_bug_of_the_caller() -> None:
 
 @pytest.mark.parametrize(("kind", "run"), [("treaty", RUN), ("", RUN), ("head", RUN[:31]), ("head", b"")])
 def test_only_kinds_and_runs_of_this_protocol_are_sealed(kind: str, run: bytes) -> None:
-    with pytest.raises(ValueError, match="no such document"):
+    with pytest.raises(ValueError, match="unknown kind|run id of"):
         seal(kind, run, PAYLOAD, FIRST)
 
 
@@ -202,7 +202,7 @@ def test_nothing_is_decoded_that_does_not_verify() -> None:
 
 
 def test_a_check_alone_makes_a_verified_document() -> None:
-    with pytest.raises(TypeError, match="made by verify"):
+    with pytest.raises(TypeError, match="only verify and verify_named"):
         Verified("value", HEAD)
-    with pytest.raises(TypeError, match="made by verify"):
+    with pytest.raises(TypeError, match="only verify and verify_named"):
         Verified("value", HEAD, "a check")

@@ -82,7 +82,7 @@ async def test_the_best_way_of_those_that_stand_is_gone():
 async def test_https_is_gone_where_nothing_else_leads_and_the_reason_is_said():
     async with world() as w:
         w.memory.partition(["coordinator"], ["node"])
-        with pytest.raises(Unreachable, match="nobody answers at"):
+        with pytest.raises(Unreachable, match="no peer answers at"):
             await w.ways.dial([DIRECT])
         assert await w.ways.dial([DIRECT, w.address]) == "coordinator"
         assert (await asked(w.ways), await w.ways.route("coordinator")) == (b"https", "https")

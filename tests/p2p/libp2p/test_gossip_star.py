@@ -177,7 +177,7 @@ async def test_one_peer_too_many_is_refused_counted_and_said_and_comes_in_when_a
                 await third.dial(await coordinator.addresses())
             refused = (await coordinator.traffic()).refused
             assert refused.keys() == {"connections"}
-            assert "connection refused: 2 are open, the most that this peer takes" in caplog.text
+            assert "connection refused: 2 connections are open, the limit of this peer" in caplog.text
         async with asyncio.timeout(60):
             while True:
                 with contextlib.suppress(Unreachable):
