@@ -81,7 +81,7 @@ _decode = msgspec.msgpack.Decoder(Envelope).decode
 def signed_bytes(kind: str, run: bytes, payload: bytes) -> bytes:
     """Return the bytes that a signature covers (rule 1)."""
     if kind not in ROLES or len(run) != 32:
-        raise ValueError(f"unknown kind {kind!r}, or a run id of {len(run)} bytes instead of 32")
+        raise ValueError(f"cannot seal kind {kind!r} for a run id of {len(run)} bytes")
     return b"echo2/%d/%s" % (PROTOCOL, kind.encode()) + run + len(payload).to_bytes(8, "big") + payload
 
 

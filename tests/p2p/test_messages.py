@@ -122,7 +122,8 @@ def test_a_message_has_the_bytes_of_the_golden_vectors(message: Wire) -> None:
 
 
 def test_every_wire_type_has_a_golden_vector() -> None:
-    assert {type_.__name__ for type_ in Wire.__subclasses__()} == set(BY_NAME) == set(VECTORS)
+    ours = {type_.__name__ for type_ in Wire.__subclasses__() if not type_.__module__.startswith("tests.")}
+    assert ours == set(BY_NAME) == set(VECTORS)
 
 
 @pytest.mark.parametrize("message", INSTANCES, ids=lambda message: type(message).__name__)
