@@ -1,1 +1,1 @@
-"""What a policy version is: snapshot, codec, diff, edge, store. Knows no network and no signature."""
+"""Policy versions: snapshot, codec, diff, edge, store. Knows no network and no signature."""

@@ -6,10 +6,10 @@
 2. The base is the one that the diff starts from: else `WrongBase`. (A diff that is applied twice ends here.)
 3. Frames are decoded one at a time, purely: old frame + bytes -> positions and new bits. The base is never written to.
 4. The new frames go to a hidden file beside the target, and are hashed on the way.
-5. Only when the content root is the one expected does the file become visible. A failure leaves nothing behind.
+5. Only when the content root is the one expected does the file become visible. A failure leaves no file.
 
-`changed` gives the same changes again, by tensor, for a copy that lives in a model; call it after `apply` has shown
-that the payload is what it claims. The old bits of each change (an undo list) are `base.bits(name)[index]`.
+`changed` gives the same changes again, by tensor, for a copy that lives in a model; call it after `apply` has verified
+the payload. The old bits of each change (an undo list) are `base.bits(name)[index]`.
 """
 
 import struct
@@ -35,7 +35,8 @@ MAX_SNAPSHOT: Final = 1 << 42
 
 
 class Payload(msgspec.Struct, frozen=True, kw_only=True):
-    """A payload file and what its `Edge` says of it: codec, BLAKE3 hash, bytes; and the roots it leads from and to."""
+    """A payload file and the values that its `Edge` states: codec, BLAKE3 hash, bytes; and the roots it leads from and
+    to."""
 
     path: Path
     codec: str
@@ -55,7 +56,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 def encode(old: Snapshot | None, new: Snapshot, path: Path, *, threads: int | None = None) -> Payload:
     """Write the payload that leads from `old` (None: from nothing) to `new`. Equal snapshots give equal bytes at any
-    number of threads (None: one a core), with the same version of zstd. Memory a thread: see `weights.codec.frames`.
+    number of threads (None: one per core), with the same version of zstd. Memory a thread: see `weights.codec.frames`.
     Raises `BadSnapshot` when the tensor tables differ, `DiskFull`."""
     if old is not None and old.tensors != new.tensors:
         raise BadSnapshot("a diff needs equal tensor tables on both sides; encode a full payload (old = None)")
@@ -92,7 +93,7 @@ def apply(
 
     `expect_root`: content root from the signed Edge or Version. `expect`: the Version, if it is at hand: its tensor
     table must match, too. `max_bytes`: most weights that a full payload may claim. Memory for each of
-    `threads` (None: one a core): see `weights.codec.frames`.
+    `threads` (None: one per core): see `weights.codec.frames`.
     Raises `BadPayload`, `WrongBase`, `DiskFull`; `base` and an older `out` are then untouched."""
     reader = PayloadReader(payload)
     table = open_payload(reader, base, expect_root)
@@ -111,8 +112,8 @@ def apply(
 
 
 def changed(base: Snapshot, payload: Path) -> Iterator[Change]:
-    """Changes that a diff makes to `base`, frame by frame; tensors without a change do not appear. An alias is not
-    listed: who holds it apart from its tensor patches both. Raises `BadPayload`, `WrongBase`."""
+    """Yield the changes that a diff makes to `base`, frame by frame; tensors without a change do not appear. An alias
+    is not listed: a holder that keeps it apart from its tensor patches both. Raises `BadPayload`, `WrongBase`."""
     reader = PayloadReader(payload)
     table = open_payload(reader, base, None)
     for frame, patch in patches(reader, base, table.tensors, 1):
@@ -121,7 +122,7 @@ def changed(base: Snapshot, payload: Path) -> Iterator[Change]:
 
 
 def by_tensor(frame: Frame, index: NDArray[np.uint32], bits: Bits) -> Iterator[Change]:
-    """Changes of a frame (positions in it, ascending), cut where tensors end."""
+    """Yield the changes of a frame (positions in it, ascending), cut where tensors end."""
     begin = 0
     for entry, first, elements in frame.pieces:
         low, high = np.searchsorted(index, [begin, begin + elements])
@@ -131,7 +132,7 @@ def by_tensor(frame: Frame, index: NDArray[np.uint32], bits: Bits) -> Iterator[C
 
 
 def bodies(reader: PayloadReader, tensors: list[TensorEntry]) -> Iterator[tuple[Frame, int, memoryview]]:
-    """(frame, kind, body) of all frames, after the header. Raises `BadPayload`."""
+    """Yield (frame, kind, body) of all frames, after the header. Raises `BadPayload`."""
     for frame in frames_of(tensors):
         kind = reader.u8()
         yield frame, kind, memoryview(b"") if kind == frames.SAME else reader.take(reader.u32())
@@ -141,7 +142,7 @@ def bodies(reader: PayloadReader, tensors: list[TensorEntry]) -> Iterator[tuple[
 def patches(
     reader: PayloadReader, base: Snapshot | None, tensors: list[TensorEntry], threads: int | None
 ) -> Iterator[tuple[Frame, frames.Patch]]:
-    """What becomes of each frame, in order. Raises `BadPayload`."""
+    """Yield the patch of each frame, in order. Raises `BadPayload`."""
 
     def decode(body_of_frame: tuple[Frame, int, memoryview]) -> tuple[Frame, frames.Patch]:
         frame, kind, body = body_of_frame
@@ -157,7 +158,7 @@ def _encode(old: Snapshot | None, new: Snapshot, frame: Frame) -> tuple[int, byt
 
 
 def open_payload(reader: PayloadReader, base: Snapshot | None, expect_root: bytes | None) -> Table:
-    """Steps 1 and 2; the tensor table that the payload leads to."""
+    """Do steps 1 and 2; return the tensor table that the payload leads to."""
     head = read_header(reader)
     if expect_root is not None and head.root != expect_root:
         raise BadPayload(f"payload leads to {head.root.hex()[:16]}, not to {expect_root.hex()[:16]}")

@@ -1,7 +1,7 @@
-"""The documents that say what a policy version is and how to reach it. Producer: the publisher; consumer: every node.
+"""Documents that describe a policy version and the ways to reach it. Producer: the publisher; consumer: every node.
 
 Canonical bytes are msgpack maps in field order, map keys of `aliases` sorted, optional fields left out when they hold
-their default. Sealing (signatures) is not done here. What `from_bytes` enforces, in order:
+their default. Sealing (signatures) is not done here. `from_bytes` enforces, in order:
 
 1. The document is no longer than `MAX_DOCUMENT` bytes.
 2. It decodes as its type. Fields that this version does not know are ignored: types may gain optional fields.
@@ -9,7 +9,7 @@ their default. Sealing (signatures) is not done here. What `from_bytes` enforces
 4. Tensors stand in strictly ascending order of name; an alias names a tensor of the table and is none itself.
 5. A diff names both its base version and its base root, a full edge neither.
 
-A lie in any of them raises `BadPayload`.
+A breach of any of them raises `BadPayload`.
 """
 
 import itertools
@@ -47,7 +47,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Canonical bytes and back."""
 
     def to_bytes(self) -> bytes:
-        """Canonical bytes; equal documents give equal bytes."""
+        """Return the canonical bytes; equal documents give equal bytes."""
         return _ENCODER.encode(self)
 
     @classmethod
@@ -83,7 +83,7 @@ class TensorEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Version(Document, frozen=True, kw_only=True, omit_defaults=True):
-    """What the policy is at (era, version): its content root and tensor table.
+    """The policy at (era, version): its content root and tensor table.
 
     `version` is the learner's step that made it. `root`: see `weights.snapshot.content_root`. `aliases`: name ->
     name of the tensor that it is tied to; absent: none.
@@ -100,10 +100,10 @@ class Version(Document, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Edge(Document, frozen=True, kw_only=True, omit_defaults=True):
-    """How to come from one snapshot to another: the payload's codec, hash (BLAKE3), length and chunks.
+    """The step from one snapshot to another: the payload's codec, hash (BLAKE3), length and chunks.
 
     `base`, `base_root`: absent for a full snapshot. `length`, `chunk_size`: bytes. `chunk_root`: Merkle root over the
-    payload's chunks, handed in by whoever cuts them. The base is what `base_root` says; `base` is its number.
+    payload's chunks, computed where they are cut. `base_root` identifies the base; `base` is its number.
     """
 
     era: Number
@@ -137,7 +137,7 @@ class EdgeIndex(Document, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def check_table(tensors: list[TensorEntry], aliases: dict[str, str]) -> None:
-    """Rule 4, and that no tensor exceeds `MAX_TENSOR_BYTES`. Raises `BadPayload`."""
+    """Check rule 4, and that no tensor exceeds `MAX_TENSOR_BYTES`. Raises `BadPayload`."""
     names = {entry.name for entry in tensors}
     for before, after in itertools.pairwise(tensors):
         if before.name >= after.name:

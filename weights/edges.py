@@ -1,7 +1,7 @@
-"""Edges made again, listed and checked. Functions of documents and files; nothing is kept here.
+"""Rebuild, list and check edges. Functions of documents and files, without state.
 
-A codec that is deterministic lets any holder of both ends make a payload that was dropped: it is good if it hashes to
-what the signed Edge says, and then it is the very same bytes.
+The codec is deterministic, so any holder of both ends can rebuild a payload that was dropped. The result is valid if it
+has the hash of the signed Edge: then the bytes are the same.
 """
 
 import contextlib
@@ -21,8 +21,8 @@ from weights.store import StoreReader
 
 
 class EdgeLine(msgspec.Struct, frozen=True, kw_only=True):
-    """What a list says of an edge. `rho`: share of elements whose bits change; None for a full edge, and where only
-    decoding would tell. `stored`: the payload is on this disk."""
+    """One edge in a list. `rho`: share of elements whose bits change; None for a full edge, and where only
+    decoding would show it. `stored`: the payload is on this disk."""
 
     era: int
     base: int | None
@@ -57,7 +57,7 @@ def rebuild(edge: Edge, base: Snapshot | None, new: Snapshot, path: Path, *, thr
 
 
 def changes(payload: Path, tensors: list[TensorEntry]) -> int | None:
-    """How many elements a diff changes; None where only decoding tells. `tensors`: of its base.
+    """Return how many elements a diff changes; None where only decoding shows it. `tensors`: of its base.
     Raises `BadPayload`."""
     reader = PayloadReader(payload)
     if read_header(reader).base_root is None:
@@ -67,14 +67,14 @@ def changes(payload: Path, tensors: list[TensorEntry]) -> int | None:
 
 
 def lines(store: StoreReader, edges: Iterable[Edge], versions: Iterable[Version]) -> list[EdgeLine]:
-    """Edges in the order given, with what their payloads tell. `versions`: those known, for their tensor tables."""
+    """Describe edges in the order given, by their payloads. `versions`: those known, for their tensor tables."""
     tables = {version.root: version.tensors for version in versions}
     return [_edge_line(edge, store.payload(edge.payload_hash), tables.get(edge.root)) for edge in edges]
 
 
 def verify(store: StoreReader) -> Iterator[Finding]:
-    """Hash every payload and snapshot of a store again, the oldest first. Takes a pass over all its bytes. What a
-    daemon drops meanwhile is left out."""
+    """Hash every payload and snapshot of a store again, the oldest first. Takes a pass over all its bytes. Files
+    that a daemon drops meanwhile are left out."""
     for file in [*store.payloads(), *store.snapshots()]:
         fault = (_payload_fault if file.path.parent.name == "payloads" else _fault)(file.path, file.hash)
         # A row is deleted before its file: where both are gone, a daemon dropped them in the meantime.
@@ -85,7 +85,7 @@ def verify(store: StoreReader) -> Iterator[Finding]:
 def _edge_line(edge: Edge, payload: Path | None, tensors: list[TensorEntry] | None) -> EdgeLine:
     changed = elements = None
     if payload is not None and tensors is not None:
-        # A daemon has dropped the file just now, or it has rotted, which `verify` would tell.
+        # A daemon has dropped the file just now, or it has rotted, which `verify` would show.
         with contextlib.suppress(FileNotFoundError, BadPayload):
             changed = changes(payload, tensors)
         elements = sum(entry.elements for entry in tensors)

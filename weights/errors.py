@@ -2,7 +2,7 @@
 
     WeightsError
     ├── BadPayload     the publisher or carrier: bytes that are malformed, lie, or ask for more than they may
-    ├── WrongBase      nobody's malice: the snapshot held here is not the one that the diff starts from
+    ├── WrongBase      no fault of a peer: the local snapshot is not the one that the diff starts from
     ├── BadSnapshot    a file or folder that is no model snapshot; the message names the fix
     ├── StoreCorrupt   the store's index is damaged; the message names the fix
     └── StoreBusy      another process holds the store
@@ -17,7 +17,7 @@ class WeightsError(Exception):
 
 
 class BadPayload(WeightsError):
-    """A payload or document that no honest publisher makes, or one that needs a newer program."""
+    """An invalid payload or document, or one that needs a newer program."""
 
 
 class WrongBase(WeightsError):

@@ -1,11 +1,11 @@
-"""From a model folder as hubs have it (one safetensors file, or shards with an index) to a snapshot, without torch.
+"""Import a model folder (one safetensors file, or shards with an index, as on model hubs) as a snapshot, without torch.
 
-1. A tensor table, if given (the Version's or the RunSpec's), says which tensors are taken; the folder may have more.
-   Without one, all are.
+1. A tensor table, if given (the Version's or the RunSpec's), selects the tensors to take; the folder may have more.
+   Without a table, all are taken.
 2. Floating-point tensors are cast to the table's dtype where that is BF16 and the file has F32: round to nearest, ties
    to even, any NaN to 0x7fc0 (torch's choice differs from machine to machine). Any other difference of
    dtype or shape is refused.
-3. Everything wrong with the folder raises `BadSnapshot`, and the message names the fix.
+3. Every fault of the folder raises `BadSnapshot`, and the message names the fix.
 """
 
 import json
@@ -52,7 +52,7 @@ def import_model(
 
 
 def bf16_of(bits: Bits) -> Bits:
-    """BF16 bits of F32 bits: round to nearest, ties to even; any NaN becomes 0x7fc0."""
+    """Convert F32 bits to BF16 bits: round to nearest, ties to even; any NaN becomes 0x7fc0."""
     wide = bits.astype(np.uint32)
     rounded = ((wide.astype(np.uint64) + 0x7FFF + ((wide >> 16) & 1)) >> 16).astype(np.uint16)
     rounded[(wide & 0x7FFFFFFF) > 0x7F800000] = 0x7FC0

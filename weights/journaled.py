@@ -6,11 +6,11 @@
     redo/N                 journals of steps that were undone, the one undone last with the lowest N
     origin                 content root of the present version where `undo` is empty, in hex
 
-What makes `apply` safe against a kill, or a failure of power, at any moment:
+`apply` is safe against a kill, or a failure of power, at any moment:
 
 1. Nothing is written before the payload has decoded purely, over the old weights, to weights of the expected root.
 2. All changes (positions, old bits, new bits) are then a journal, fsynced, hashed and renamed to `forward`. That rename
-   decides: before it the old version is whole; after it whoever opens the folder finishes the step.
+   decides: before it the old version is whole; after it the next process that opens the folder finishes the step.
 3. The new bits are written into the map; writing them twice does no harm. The map is fsynced.
 4. The journal is renamed to `undo/N`: the step is done.
 
@@ -18,13 +18,13 @@ A step back is rules 2 to 4 with the old bits: `undo/N` becomes `back`, then `re
 3 and 4: `redo/N` becomes `forward`; no payload is wanted for it. A step by a payload forgets what was undone before
 its journal gets its name.
 
-Memory beyond model and payload: see `weights.codec.frames`, for each thread. A reader of the map sees a step half done:
-hold it off meanwhile. A copy that lives in a model is given the same lists of changes (`stepped`), not the payload
-again.
+Memory beyond model and payload: see `weights.codec.frames`, for each thread. Readers of the map must be excluded during
+a step: they would see it half applied. A copy that lives in a model is given the same lists of changes (`stepped`), not
+the payload again.
 
 A folder that a full payload makes anew (`unpack`) stands beside the old one until it has come to its last version; then
-`replace_folder` renames it, which decides. Whoever opens the place, after `finish_replace`, finds the old weights or
-the new ones.
+`replace_folder` renames it, which decides. A process that opens the folder after `finish_replace` finds the old weights
+or the new ones.
 """
 
 import contextlib
@@ -65,7 +65,7 @@ class _Record(msgspec.Struct, frozen=True):
 
 
 class _Journal:
-    """A journal that is whole: (base root, root, records). Raises `StoreCorrupt`."""
+    """Read a whole journal: (base root, root, records). Raises `StoreCorrupt`."""
 
     def __init__(self, path: Path) -> None:
         self.base_root, self.root = _ends(path)
@@ -92,8 +92,8 @@ class Rolling:
     and `StoreCorrupt` where a journal has rotted."""
 
     def __init__(self, folder: Path) -> None:
-        """Open, and finish what a kill left undone. Raises `StoreCorrupt`, `BadSnapshot`, `FileNotFoundError` where
-        there is none."""
+        """Open, and finish a step that a kill interrupted. Raises `StoreCorrupt`, `BadSnapshot`, `FileNotFoundError`
+        where there is none."""
         self._folder = folder
         self._origin = bytes.fromhex((folder / "origin").read_text())
         (folder / "redo").mkdir(exist_ok=True)
@@ -107,7 +107,7 @@ class Rolling:
 
     @classmethod
     def create(cls, folder: Path, source: Snapshot) -> Self:
-        """Copy a snapshot into a folder, in place of what was left there. Raises `DiskFull`."""
+        """Copy a snapshot into a folder, in place of any earlier content. Raises `DiskFull`."""
         _cleared(folder)
         with writing(folder / "snapshot.safetensors") as file, source.path.open("rb") as original:
             shutil.copyfileobj(original, file, 8 << 20)
@@ -115,7 +115,7 @@ class Rolling:
 
     @classmethod
     def unpack(cls, folder: Path, payload: Path, root: bytes, *, max_bytes: int = diff.MAX_SNAPSHOT) -> Self:
-        """Write the weights of a full payload into a folder, in place of what was left there. Raises as `diff.apply`
+        """Write the weights of a full payload into a folder, in place of any earlier content. Raises as `diff.apply`
         does."""
         _cleared(folder)
         diff.apply(None, payload, folder / "snapshot.safetensors", root, max_bytes=max_bytes)
@@ -132,7 +132,7 @@ class Rolling:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Nothing is held open between calls."""
+        """Keep no file open between calls."""
 
     @property
     def root(self) -> bytes:
@@ -188,8 +188,8 @@ class Rolling:
             path.unlink()
 
     def last_changes(self, *, back: bool = False) -> Iterator[Change]:
-        """What the last step forward changed, by tensor, with the bits that it wrote; with `back`, what the last step
-        back changed. Raises `WrongBase` where no such step is kept."""
+        """Return the changes of the last step forward, by tensor, with the bits that it wrote; with `back`, those of
+        the last step back. Raises `WrongBase` where no such step is kept."""
         journals = self._journals("redo")[:1] if back else self._journals("undo")[-1:]
         if not journals:
             raise WrongBase("no step is within reach")
@@ -198,7 +198,7 @@ class Rolling:
             yield from by_tensor(frames[record.start], record.index, record.old if back else record.new)
 
     def back(self) -> bytes:
-        """Step back; the content root that is now present. Raises `WrongBase` where none is within reach."""
+        """Step back; return the content root that is now present. Raises `WrongBase` where none is within reach."""
         undo = self._journals("undo")
         if not undo:
             raise WrongBase("no older version is within reach")
@@ -208,8 +208,8 @@ class Rolling:
         return self.root
 
     def redo(self) -> bytes:
-        """Make the step that was undone last; the content root that is now present. Raises `WrongBase` where none was
-        undone."""
+        """Redo the step that was undone last; return the content root that is now present. Raises `WrongBase` where
+        none was undone."""
         redo = self._journals("redo")
         if not redo:
             raise WrongBase("no newer version is within reach")
@@ -241,7 +241,7 @@ class Rolling:
         sync_folder(self._folder)
 
     def _forget_undone(self) -> None:
-        # The farthest first: wherever a kill cuts in, what is left still begins at the present version.
+        # The farthest first: after a kill at any point, the rest still begins at the present version.
         for path in reversed(self._journals("redo")):
             path.unlink()
         sync_folder(self._folder / "redo")
@@ -272,7 +272,7 @@ def replace_folder(new: Path, place: Path) -> None:
 
 
 def finish_replace(place: Path) -> None:
-    """Finish what a kill has left of `replace_folder`."""
+    """Finish a `replace_folder` that a kill interrupted."""
     retired = place.with_name(f"{place.name}.retired")
     if _next(place).exists():
         if place.exists():
@@ -284,7 +284,7 @@ def finish_replace(place: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder. `origin` is what makes it one, and goes first: what a kill leaves of the rest is not opened."""
+    """Remove a folder. `origin` goes first: a folder without it, as a kill may leave, is never opened."""
     (folder / "origin").unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -294,7 +294,7 @@ def _next(place: Path) -> Path:
 
 
 def _ends(journal: Path) -> tuple[bytes, bytes]:
-    """(base root, root), without a look at the rest."""
+    """Read (base root, root) alone."""
     with journal.open("rb") as file:
         head = file.read(72)
     if len(head) < 72 or head[:8] != _MAGIC:

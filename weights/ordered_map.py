@@ -12,7 +12,7 @@ Result = TypeVar("Result")
 
 
 class _Task(Generic[Item, Result]):
-    """Work on one item, by whoever claims it first."""
+    """Work on one item, done by the first thread that claims it."""
 
     def __init__(self, work: Callable[[Item], Result], item: Item) -> None:
         self.result: Future[Result] = Future()
@@ -33,9 +33,11 @@ class _Task(Generic[Item, Result]):
 
 
 def in_order(work: Callable[[Item], Result], items: Iterable[Item], threads: int | None = None) -> Iterator[Result]:
-    """`work` of each item, in order, by `threads` (None: one a core that this process may use), of which the caller's
-    is one: it works where it would wait, so no core is taken from another. At most twice as many items as threads are
-    in work or wait, so memory does not grow with the number of items. An error ends the iteration."""
+    """Yield `work` of each item, in order, by `threads` (None: one per core that this process may use).
+
+    The caller's thread is one of them: it works where it would wait, so no core is taken from another. At most twice as
+    many items as threads are in work or wait, so memory does not grow with the number of items. An error ends the
+    iteration."""
     threads = threads or _cores()
     if threads == 1:
         yield from map(work, items)
@@ -56,8 +58,7 @@ def in_order(work: Callable[[Item], Result], items: Iterable[Item], threads: int
 
 
 def _first(tasks: deque[_Task[Item, Result]]) -> Result:
-    """The result of the first, which is taken from `tasks`; until it is there, the caller works on those that nobody
-    has claimed."""
+    """Take the first task and return its result; until it is done, the caller works on unclaimed tasks."""
     for task in tasks:
         if tasks[0].result.done():
             break

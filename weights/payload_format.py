@@ -5,7 +5,7 @@
 Flags: 1 = there is a base; 2 = there is a tensor table (msgpack [tensors, aliases]). A full edge has a table; a diff
 only where its aliases are not the base's. A frame is u8 kind, and unless the kind is SAME, u32 length and body. Frames
 follow the snapshot's data: consecutive tensors of one dtype are one flat array, cut every `codec.FRAME` elements.
-Integers are little-endian. Whatever is cut short, unknown or too large raises `BadPayload`.
+Integers are little-endian. Input that is cut short, unknown or too large raises `BadPayload`.
 """
 
 import mmap
@@ -36,7 +36,8 @@ class Table(msgspec.Struct, array_like=True, frozen=True):
 
 
 class PayloadHeader(msgspec.Struct, frozen=True):
-    """What stands before the frames. Absent: `base_root` in a full payload, `table` where it is the base's."""
+    """The header of a payload, before the frames. Absent: `base_root` in a full payload, `table` where it is the
+    base's."""
 
     base_root: bytes | None
     root: bytes
@@ -54,7 +55,7 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 class PayloadReader:
-    """Takes pieces off a payload; a piece that is not there raises `BadPayload`."""
+    """Reads pieces of a payload in order; a missing piece raises `BadPayload`."""
 
     def __init__(self, path: Path) -> None:
         with path.open("rb") as file:
@@ -95,7 +96,7 @@ class Sink:
 
 
 def header_bytes(old: Snapshot | None, new: Snapshot) -> bytes:
-    """All that stands before the frames."""
+    """Encode the header of a payload."""
     with_table = old is None or old.aliases != new.aliases
     flags = (_HAS_BASE if old else 0) | (_HAS_TABLE if with_table else 0)
     name = frames.NAME.encode()
@@ -111,7 +112,7 @@ def header_bytes(old: Snapshot | None, new: Snapshot) -> bytes:
 
 
 def read_header(reader: PayloadReader) -> PayloadHeader:
-    """Raises `BadPayload`, also for a codec that this program does not know."""
+    """Read the header of a payload. Raises `BadPayload`, also for a codec that this program does not know."""
     if bytes(reader.take(len(MAGIC))) != MAGIC:
         raise BadPayload("not a payload: it does not begin as one")
     name = bytes(reader.take(reader.u8()))

@@ -19,7 +19,7 @@ from weights.documents import TensorEntry
 from weights.errors import BadSnapshot
 
 MAX_HEADER: Final = 64 << 20
-"""Bytes. Real headers take about 100 a tensor."""
+"""Bytes. Real headers take about 100 per tensor."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +37,7 @@ class _Stored(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def header_length(prefix: bytes, file_size: int) -> int:
-    """Bytes of JSON after the file's first 8. Raises `BadSnapshot`."""
+    """Return the number of bytes of JSON after the file's first 8. Raises `BadSnapshot`."""
     if len(prefix) < 8:
         raise BadSnapshot("not a safetensors file: shorter than its length field")
     length: int = struct.unpack("<Q", prefix[:8])[0]
@@ -47,7 +47,7 @@ def header_length(prefix: bytes, file_size: int) -> int:
 
 
 def parse(text: bytes, file_size: int) -> Header:
-    """The header of a file of `file_size` bytes whose JSON is `text`. Raises `BadSnapshot`."""
+    """Parse the header of a file of `file_size` bytes whose JSON is `text`. Raises `BadSnapshot`."""
     fields = _json_object(text)
     metadata = fields.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
@@ -64,7 +64,7 @@ def parse(text: bytes, file_size: int) -> Header:
 
 
 def build(tensors: Sequence[TensorEntry], metadata: Mapping[str, str]) -> bytes:
-    """Length field and JSON, padded to a multiple of 8 bytes: tensors lie in the order given, without holes."""
+    """Write length field and JSON, padded to a multiple of 8 bytes: tensors lie in the order given, without holes."""
     fields: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))}
     position = 0
     for entry in tensors:

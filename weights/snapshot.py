@@ -5,7 +5,7 @@
 2. Weights are integers here: floats are seen as the unsigned integers of their bits, so that NaN payloads and the
    sign of zero count.
 3. The content root is BLAKE3 over names, dtypes, shapes, BLAKE3 of each tensor's bytes, and aliases. It does not
-   depend on the file's header, so the same weights have the same root wherever they lie.
+   depend on the file's header, so the same weights have the same root in every file.
 4. A file becomes visible whole, or not at all. Reading is by mmap: memory stays with the page cache.
 """
 
@@ -73,7 +73,7 @@ class Snapshot:
         return self._root
 
     def bits(self, name: str) -> Bits:
-        """The elements of a tensor, flat, as a read-only view. An alias gives the tensor it is tied to."""
+        """Return the elements of a tensor, flat, as a read-only view. An alias gives the tensor it is tied to."""
         place = self._places.get(self.aliases.get(name, name))
         if place is None:
             raise BadSnapshot(f"{self.path} has no tensor {name!r}")
@@ -81,13 +81,14 @@ class Snapshot:
         return self._bytes[at : at + entry.nbytes].view(BITS[ITEM_BYTES[entry.dtype]])
 
     def span(self, start: int, elements: int, width: int) -> Bits:
-        """`elements` integers of `width` bytes from byte `start` of the data, across tensors: a read-only view."""
+        """Return `elements` integers of `width` bytes from byte `start` of the data, across tensors: a read-only
+        view."""
         at = self._start + start
         return self._bytes[at : at + elements * width].view(BITS[width])
 
 
 class RootHasher:
-    """Takes the bytes of all tensors in order, in pieces of any size, and gives the content root."""
+    """Hash the bytes of all tensors in order, in pieces of any size, into the content root."""
 
     def __init__(self, tensors: Sequence[TensorEntry], aliases: dict[str, str]) -> None:
         self._tensors = list(tensors)
@@ -99,7 +100,7 @@ class RootHasher:
         self._next_tensors()
 
     def write(self, data: Bits | bytes) -> None:
-        """Append. Raises `BadSnapshot` when there are more bytes than the tensor table holds."""
+        """Append. Raises `BadSnapshot` for more bytes than the tensor table holds."""
         view = _view(data)
         while len(view):
             if len(self._hashes) == len(self._tensors):
@@ -111,7 +112,7 @@ class RootHasher:
             self._next_tensors()
 
     def finish(self) -> bytes:
-        """The content root. Raises `BadSnapshot` when bytes are missing."""
+        """Return the content root. Raises `BadSnapshot` when bytes are missing."""
         if len(self._hashes) != len(self._tensors):
             raise BadSnapshot(f"bytes are missing from tensor {self._tensors[len(self._hashes)].name!r} on")
         return root_of(self._tensors, self._aliases, self._hashes)
@@ -154,7 +155,8 @@ def writing_snapshot(path: Path, tensors: Sequence[TensorEntry], aliases: dict[s
 
 
 def root_of(tensors: Sequence[TensorEntry], aliases: dict[str, str], hashes: Sequence[bytes]) -> bytes:
-    """Content root from the BLAKE3 of each tensor's bytes. Every field is preceded by its length or count."""
+    """Return the content root from the BLAKE3 of each tensor's bytes. Every field is preceded by its length or
+    count."""
     hasher = blake3(_ROOT_DOMAIN + struct.pack("<I", len(tensors)))
     for entry, digest in zip(tensors, hashes, strict=True):
         hasher.update(_text(entry.name) + _text(entry.dtype))
@@ -166,7 +168,7 @@ def root_of(tensors: Sequence[TensorEntry], aliases: dict[str, str], hashes: Seq
 
 
 def read_header(file: BinaryIO) -> safetensors_header.Header:
-    """Header of an open safetensors file. Raises `BadSnapshot`."""
+    """Read the header of an open safetensors file. Raises `BadSnapshot`."""
     size = os.fstat(file.fileno()).st_size
     length = safetensors_header.header_length(file.read(8), size)
     try:

@@ -1,4 +1,4 @@
-"""What a daemon keeps between runs: sealed documents, payloads and snapshots, in one folder.
+"""The files that a daemon keeps between runs: sealed documents, payloads and snapshots, in one folder.
 
     index.sqlite    documents (the sealed bytes themselves), and a row for each file below
     payloads/       NAME = BLAKE3 of the file, in hex
@@ -7,15 +7,15 @@
     scratch/        files that are being made; emptied when the store opens
 
 1. A file is fsynced and renamed into place before its row commits; a row is deleted before its file. So a row always
-   has its file, and a file without a row is rubbish: it is removed when the store opens.
-2. The index is SQLite with WAL and synchronous=FULL: what a call has returned survives power loss. A row whose file
-   is gone or has another size is dropped at open: it can be fetched again.
+   has its file, and a file without a row is garbage: it is removed when the store opens.
+2. The index is SQLite with WAL and synchronous=FULL: every result that a call returned survives power loss. A row whose
+   file is gone or has another size is dropped at open: it can be fetched again.
 3. The hash of a payload and the root of a snapshot were checked by the caller: as the file was written (`diff.encode`,
-   `edges.rebuild`, `diff.apply`), or chunk by chunk as it was fetched (p2p/swarm/payload_file.py). Nothing is hashed
-   here again.
+   `edges.rebuild`, `diff.apply`), or chunk by chunk as it was fetched (p2p/swarm/payload_file.py). The store hashes
+   no file again.
 4. `collect` drops the oldest (era, version) first, and never one that is to be kept.
 5. One process at a time has the store open (flock). Within it any thread may call. `StoreReader` takes no lock and
-   writes nothing: what it was told of a file may be out of date a moment later, since the holder may drop it.
+   writes nothing: its answer about a file may be out of date a moment later, since the daemon may drop the file.
 6. A read has a connection of its own and waits for no write, so that an event loop may read while a thread drops files
    or makes them durable.
 """
@@ -54,7 +54,7 @@ _LAST: Final = "\U0010ffff"
 
 
 class StoredDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """Sealed bytes under their BLAKE3 hash. `kind`: what the caller called it."""
+    """Sealed bytes under their BLAKE3 hash. `kind`: given by the caller."""
 
     hash: bytes
     kind: str
@@ -74,7 +74,7 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoreReader:
-    """What a store holds, also while its daemon runs: `with StoreReader(folder) as store`. Every method may raise
+    """Read access to a store, also while its daemon runs: `with StoreReader(folder) as store`. Every method may raise
     `StoreCorrupt`."""
 
     def __init__(self, folder: Path) -> None:
@@ -102,27 +102,27 @@ class StoreReader:
         self.close()
 
     def document(self, digest: bytes) -> bytes | None:
-        """The sealed bytes with this hash."""
+        """Return the sealed bytes with this hash."""
         rows = self._read("SELECT sealed FROM documents WHERE hash = ?", (digest,))
         return rows[0][0] if rows else None
 
     def documents(self, kind: str, since: tuple[int, int] = (0, 0)) -> list[StoredDocument]:
-        """All documents of a kind from (era, version) `since` on, oldest (era, version) first."""
+        """Return all documents of a kind from (era, version) `since` on, oldest (era, version) first."""
         return self._documents(
             "WHERE kind = ? AND (era, version) >= (?, ?) ORDER BY era, version, hash", (kind, *since)
         )
 
     def oldest(self, kind: str, most: int) -> list[StoredDocument]:
-        """The documents of a kind with the lowest (era, version), the oldest first."""
+        """Return the documents of a kind with the lowest (era, version), the oldest first."""
         return self._documents("WHERE kind = ? ORDER BY era, version, hash LIMIT ?", (kind, most))
 
     def newest(self, kind: str, most: int) -> list[StoredDocument]:
-        """The documents of a kind with the highest (era, version), the oldest of them first."""
+        """Return the documents of a kind with the highest (era, version), the oldest of them first."""
         order = "ORDER BY era DESC, version DESC, hash DESC"
         return self._documents(f"WHERE kind = ? {order} LIMIT ?", (kind, most))[::-1]
 
     def place(self, kind: str, number: int) -> tuple[int, int]:
-        """(era, version) of the `number`-th newest document of a kind; (0, 0) where there are fewer."""
+        """Return (era, version) of the `number`-th newest document of a kind; (0, 0) where there are fewer."""
         query = "SELECT era, version FROM documents WHERE kind = ? ORDER BY era DESC, version DESC LIMIT 1 OFFSET ?"
         rows = self._read(query, (kind, number - 1))
         return (rows[0][0], rows[0][1]) if rows else (0, 0)
@@ -146,7 +146,7 @@ class StoreReader:
         return self._files("snapshots/")
 
     def nbytes(self) -> int:
-        """Bytes of all payloads and snapshots."""
+        """Return the bytes of all payloads and snapshots."""
         total: int = self._read("SELECT coalesce(sum(nbytes), 0) FROM files", ())[0][0]
         return total
 
@@ -215,14 +215,14 @@ class Store(StoreReader):
             undo.pop_all()
 
     def close(self) -> None:
-        """Let go of the folder. Closing twice is closing once."""
+        """Close, and release the lock. A second call changes nothing."""
         with self._mutex:
             super().close()
             self._database.close()
             self._lock.release()
 
     def put_document(self, kind: str, era: int, version: int, sealed: bytes) -> bytes:
-        """Keep sealed bytes; their BLAKE3 hash. The same bytes twice are kept once, under the first kind."""
+        """Keep sealed bytes; return their BLAKE3 hash. The same bytes twice are kept once, under the first kind."""
         digest = blake3(sealed).digest()
         self._write("INSERT OR IGNORE INTO documents VALUES (?, ?, ?, ?, ?)", (digest, kind, era, version, sealed))
         return digest
@@ -250,7 +250,7 @@ class Store(StoreReader):
         spare: Collection[bytes],
     ) -> int:
         """Drop documents of these kinds from before (era, version) `before`, but for those of `keep` and `spare`
-        (hashes); how many. Some at a time, so that nobody who reads meanwhile waits for all of them."""
+        (hashes); how many. Some at a time, so that a concurrent reader does not wait for all of them."""
         dropped = 0
         for kind in kinds:
             rows = self._read(
@@ -268,15 +268,15 @@ class Store(StoreReader):
             self._database.execute(f"DELETE FROM documents WHERE hash IN ({marks})", hashes)
 
     def incoming(self, digest: bytes) -> Path:
-        """Where to fetch the payload `digest` to, before it is put. It stays there over a restart."""
+        """Return the path to fetch the payload `digest` to, before it is put. The file survives a restart."""
         return self.folder / "incoming" / digest.hex()
 
     def scratch(self, name: str) -> Path:
-        """Where to make a file (also by a child process) before it is put. `name` has no folders."""
+        """Return the path at which to make a file (also in a child process) before it is put. `name` has no folders."""
         return self.folder / "scratch" / name
 
     def abandon(self, wanted: Collection[bytes]) -> None:
-        """Remove what was fetched of all payloads but those `wanted` (hashes)."""
+        """Remove unfinished fetches, but those of `wanted` (hashes)."""
         names = {digest.hex() for digest in wanted}
         for path in (self.folder / "incoming").iterdir():
             if path.name.split(".")[0] not in names:
@@ -343,7 +343,7 @@ class Store(StoreReader):
             raise self._corrupt(check)
 
     def _sweep(self) -> None:
-        """Rules 1 and 2: make rows and files agree."""
+        """Make rows and files agree (rules 1 and 2)."""
         rows = {file.path: file.nbytes for file in self._files("")}
         for path, nbytes in rows.items():
             if not path.is_file() or path.stat().st_size != nbytes:

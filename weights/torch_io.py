@@ -1,8 +1,8 @@
-"""Between snapshots and torch modules. The only file of this package that imports torch.
+"""Copy weights between snapshots and torch modules. The only file of this package that imports torch.
 
 1. There is one cast, from the learner's dtype to the published one, and it is here: round to nearest, ties to even
    (`Tensor.to`). Diffs are made between published bits, never between the learner's own.
-2. A parameter that several names share is stored once. Which name is the stored one: what the model itself calls the
+2. A parameter that several names share is stored once. The stored name is the one that the model itself calls the
    source of the tie (transformers' `all_tied_weights_keys`), else the first in order of names.
 3. Loading and patching write in place: optimiser, captured graphs and views keep their storage.
 """
@@ -66,7 +66,7 @@ def save_tensors(
 
 
 def aliases_of(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """name -> name of the tensor that shares its storage, by rule 2."""
+    """Return name -> name of the tensor that shares its storage, by rule 2."""
     declared: Mapping[str, str] = getattr(model, "all_tied_weights_keys", None) or {}
     stored: dict[tuple[Any, ...], str] = {}
     aliases: dict[str, str] = {}
@@ -92,7 +92,7 @@ def load_into(model: nn.Module, snapshot: Snapshot) -> None:
 
 
 def patch(model: nn.Module, changes: Iterable[Change], aliases: Mapping[str, str]) -> int:
-    """Write the changed elements into a model in place, cast to the dtype of its parameters; how many were written.
+    """Write the changed elements into a model in place, cast to the dtype of its parameters; return how many.
     `aliases`: of the snapshot. Call only with changes that `apply` has proved. Raises `BadSnapshot` where they do not
     fit the model: an index out of range would wedge a GPU until its process ends."""
     targets = _targets(model, aliases)
@@ -109,10 +109,11 @@ def patch(model: nn.Module, changes: Iterable[Change], aliases: Mapping[str, str
 
 
 def tensor_of(bits: Bits, dtype: str) -> Tensor:
-    """A flat tensor of a safetensors dtype that shares the memory of `bits`, if that is aligned. Do not write to it."""
+    """Return a flat tensor of a safetensors dtype that shares the memory of `bits`, if that is aligned. Do not write to
+    it."""
     aligned = bits if bits.flags.aligned else bits.copy()
     with warnings.catch_warnings():
-        # A snapshot's view is read-only; the tensor is only ever a source.
+        # A snapshot's view is read-only; the tensor is only a source.
         warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
         return torch.from_numpy(aligned.view(np.uint8)).view(TORCH_DTYPES[dtype])
 
@@ -126,8 +127,8 @@ def _put(target: Tensor, index: Tensor, values: Tensor) -> None:
 
 
 def _targets(model: nn.Module, aliases: Mapping[str, str]) -> dict[str, list[Tensor]]:
-    """Stored name -> the model's tensors that hold it: one, or more where the model does not tie what the snapshot
-    does."""
+    """Return stored name -> the model's tensors that hold it: one, or more where the model does not tie what the
+    snapshot does."""
     targets: dict[str, list[Tensor]] = {}
     for name, tensor in model.state_dict().items():
         tensors = targets.setdefault(aliases.get(name, name), [])

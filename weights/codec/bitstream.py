@@ -18,7 +18,7 @@ Bytes = NDArray[np.uint8]
 _CODES: Final = 1 << 13
 """Bytes of unary codes whose bits stay in a core's cache."""
 _CODES_LIMIT: Final = 1 << 28
-"""Bytes of unary codes whose bits 32-bit integers count: 16 times what a frame can fill."""
+"""Most bytes of unary codes, so that 32-bit integers count their bits: 16 times the need of a frame."""
 _GROUP: Final = 8
 _WIDEST_GROUPED: Final = 16
 _LONGEST_ELIAS: Final = 16
@@ -50,8 +50,8 @@ class Writer:
 
 
 class Reader:
-    """The same numbers again. Raises `BadPayload` where they are not there, and in the end unless both runs of bits are
-    exactly as long as they are, padded with zeros."""
+    """Reader of the same numbers. Raises `BadPayload` where they are not there, and in the end unless both runs of bits
+    are exactly as long as they are, padded with zeros."""
 
     def __init__(self, codes: memoryview, fields: memoryview) -> None:
         if len(codes) >= _CODES_LIMIT:

@@ -2,7 +2,7 @@
 
 A learner's update has about one size for all weights, so a weight's bits change with a probability that halves with
 every step of its exponent; and the receiver has the old weights. Elements are therefore sorted into 16 classes by old
-exponent, clip(exponent - lo, 0, 15), and positions are coded as ranks within the class. What becomes of an element is
+exponent, clip(exponent - lo, 0, 15), and positions are coded as ranks within the class. The new value of an element is
 coded as a step in units of the last place (ULP), among floats in the order of their values, -0 just below +0.
 
     u8 lo  u16 classes that have changes (a bit each)  a head for each of them  number n, unary codes (n bytes)  fields
@@ -13,11 +13,11 @@ coded as a step in units of the last place (ULP), among floats in the order of t
 
 Numbers are LEB128. Codes (`weights.codec.rice`) and fields follow class by class: gaps between listed ranks; K signs
 (fields of one bit, 1: down); gaps between the X steps of more than one ULP; and how much the K steps exceed one ULP, or
-those X exceed two. What `decode` enforces before it touches memory in proportion, else `BadPayload`:
+those X exceed two. `decode` enforces, before it uses memory in proportion, else `BadPayload`:
 
 1. There are no more changes than elements, and no more of anything than there are bits.
 2. Unary codes and fields are exactly as long as their numbers.
-3. Every rank is below the size of its class, which the old weights tell; every step ends at a 16-bit float.
+3. Every rank is below the size of its class, which follows from the old weights; every step ends at a 16-bit float.
 
 `weights.codec.rank_select` has the work over elements, `weights.codec.bitstream` that over bits.
 """
@@ -56,7 +56,7 @@ class _Head(msgspec.Struct, frozen=True, kw_only=True):
     large_gaps: Code
 
     def parts(self) -> list[tuple[int, Code | None]]:
-        """(how many, in which code), in the order of the format."""
+        """Return (how many, in which code), in the order of the format."""
         listed = self.changes if self.staying is None else self.staying
         sized = self.changes if self.large is None else self.large
         parts: list[tuple[int, Code | None]] = [(listed, self.gaps), (self.changes, _SIGNS)]
@@ -73,7 +73,7 @@ class _Head(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def window(old: Words, layout: Layout) -> int:
-    """`lo` for a frame: 15 below the highest exponent that one in 1,024 of about 16,384 elements reaches."""
+    """Return `lo` for a frame: 15 below the highest exponent that one in 1,024 of about 16,384 elements reaches."""
     sample = old[:: max(1, len(old) >> 14)]
     counts = np.bincount(sample >> layout.shift & layout.mask, minlength=layout.mask + 1)
     reached = np.cumsum(counts[::-1])[::-1] * 1024 >= len(sample)
@@ -100,7 +100,7 @@ class Classes:
         return bytes([lo]) + used.to_bytes(2, "little") + heads + _number(len(codes)) + codes + fields
 
     def decode(self, body: memoryview, old: Words, changes: int, layout: Layout) -> tuple[NDArray[np.uint32], Words]:
-        """Return (positions, ascending; new bits) of the `changes`, which `count` tells. Raises `BadPayload`."""
+        """Return (positions, ascending; new bits) of the `changes`, as given by `count`. Raises `BadPayload`."""
         lo, heads, rest = _read_heads(body, len(old), layout)
         length, rest = _take_number(rest)
         if length > len(rest):
@@ -117,7 +117,7 @@ REFERENCE: Final = Classes()
 
 
 def count(body: memoryview, elements: int, layout: Layout) -> int:
-    """How many elements a frame changes, from its heads alone. Raises `BadPayload`."""
+    """Return how many elements a frame changes, from its heads alone. Raises `BadPayload`."""
     return sum(head.changes for head in _read_heads(body, elements, layout)[1])
 
 

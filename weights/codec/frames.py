@@ -1,4 +1,4 @@
-"""What changed within a frame, as bytes: the codec `classes/1`. Knows no file and no tensor name.
+"""The changes within a frame, as bytes: the codec `classes/1`. Knows no file and no tensor name.
 
 A frame is at most `FRAME` consecutive elements of one dtype, seen as unsigned integers of their bits. Encoding takes
 the old and the new frame; decoding takes the old frame and the bytes, and gives a `Patch`. Both are pure: the same
@@ -11,7 +11,7 @@ At rho 1.6 % applying takes less than a third of a frame's memory, with numpy ha
     XOR         zstd of the byte planes of old ^ new
     FULL        zstd of the byte planes of new (there is no old frame)
 
-BF16 and F16 are CLASSES unless half of the elements change. What `decode` enforces before it touches memory, else
+BF16 and F16 are CLASSES unless half of the elements change. `decode` enforces, before it uses memory, else
 `BadPayload`: the rules of `weights.codec.exponent_classes`; zstd declares exactly the size of the frame, and yields it,
 with nothing after it.
 """
@@ -44,7 +44,7 @@ _WINDOW: Final = 64 << 20
 
 
 class Build(Protocol):
-    """What does the work of `weights.codec.exponent_classes`: the same bytes, the same refusals."""
+    """An implementation of `weights.codec.exponent_classes`: the same bytes, the same refusals."""
 
     def encode(self, old: Words, new: Words, layout: Layout, most: int) -> bytes | None: ...
 
@@ -65,7 +65,7 @@ class Patch(msgspec.Struct, frozen=True):
     bits: Bits
 
     def apply_to_copy(self, old: Bits) -> Bits:
-        """The new frame; `old` is not touched."""
+        """Return the new frame; `old` is not touched."""
         if self.index is None:
             return self.bits
         new = old.copy()
@@ -80,7 +80,7 @@ class Patch(msgspec.Struct, frozen=True):
             _build.write(self.index, self.bits, frame, 0)
 
     def pieces(self, old: Bits) -> Iterator[Bits]:
-        """The new frame, in pieces that fit a cache."""
+        """Yield the new frame, in pieces that fit a cache."""
         if self.index is None:
             yield self.bits
             return
@@ -92,7 +92,7 @@ class Patch(msgspec.Struct, frozen=True):
             yield piece
 
     def changes(self, old: Bits) -> tuple[NDArray[np.uint32], Bits]:
-        """(positions, new bits) of the elements that differ from `old`."""
+        """Return (positions, new bits) of the elements that differ from `old`."""
         if self.index is not None:
             return self.index, self.bits
         index = np.flatnonzero(old != self.bits).astype(np.uint32)
@@ -100,8 +100,8 @@ class Patch(msgspec.Struct, frozen=True):
 
 
 def encode(dtype: str, old: Bits | None, new: Bits) -> tuple[int, bytes]:
-    """(kind, body) of a frame of a safetensors dtype. The same frames give the same bytes (XOR and FULL: with the same
-    version of zstd)."""
+    """Encode a frame of a safetensors dtype as (kind, body). The same frames give the same bytes (XOR and FULL: with
+    the same version of zstd)."""
     if old is None:
         return FULL, _pack(_planes(new))
     layout = exponent_classes.LAYOUTS.get(dtype)
@@ -114,7 +114,7 @@ def encode(dtype: str, old: Bits | None, new: Bits) -> tuple[int, bytes]:
 
 
 def decode(dtype: str, kind: int, body: memoryview, old: Bits | None, count: int) -> Patch:
-    """What becomes of a frame of `count` elements. Raises `BadPayload`."""
+    """Decode the patch of a frame of `count` elements. Raises `BadPayload`."""
     width = np.dtype(f"<u{ITEM_BYTES[dtype]}")
     if kind == FULL and old is None:
         return Patch(None, _from_planes(_unpack(body, count * width.itemsize), width))
@@ -131,7 +131,8 @@ def decode(dtype: str, kind: int, body: memoryview, old: Bits | None, count: int
 
 
 def changes(dtype: str, kind: int, body: memoryview, count: int) -> int | None:
-    """How many elements a frame changes, from its body alone; None where only decoding tells. Raises `BadPayload`."""
+    """Return how many elements a frame changes, from its body alone; None where only decoding shows it. Raises
+    `BadPayload`."""
     layout = exponent_classes.LAYOUTS.get(dtype)
     if kind == CLASSES and layout is not None:
         return exponent_classes.count(body, count, layout)

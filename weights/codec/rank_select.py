@@ -3,7 +3,7 @@
 A class is a number of four bits. Each of these bits is packed 64 elements to a word; the members of a class are then a
 few words' logic, and ranks are counts of ones (Jacobson, Space-efficient static trees and graphs, 1989).
 
-1. Elements are read piece by piece, so that what is counted of a piece stays in a near cache.
+1. Elements are read piece by piece, so that the counts of a piece stay in a near cache.
 2. The row of a class is (lo + class) mod 16: the low bits of the exponent, which need no subtraction.
 3. A piece's elements have places: the order of their rows, and within a row their own order. One running count of ones,
    over the pairs of words of all rows in turn, leads from elements to places and back, for all classes at once.
@@ -31,7 +31,7 @@ _SPAN: Final = 128
 _LONGEST: Final = 1 << 27
 """Elements of a frame, at most: row and rank are 31 bits."""
 _ROW: Final = np.arange(CLASSES, dtype=np.int32) << 27
-"""What is added to a rank, so that numbers ascend by row, then by rank."""
+"""Offset of a row's ranks, so that numbers ascend by row, then by rank."""
 _ONES: Final = np.uint64(0x0101010101010101)
 _TOPS: Final = np.uint64(0x8080808080808080)
 
@@ -52,7 +52,7 @@ class Changes(NamedTuple):
 
 
 def listed(old: Words, new: Words, layout: Layout, lo: int, most: int) -> list[Changes] | None:
-    """Return the changes of all classes that have any; None if there are more than `most`."""
+    """Return the changes of all classes that have any; None for more than `most`."""
     scan, count = _Scan(len(old), layout, lo), 0
     rows, ranks, steps = [np.empty(0, np.uint8)], [np.empty(0, np.int32)], [np.empty(0, np.int32)]
     for at in range(0, len(old), _PIECE):
@@ -168,7 +168,7 @@ class _Scan:
 
     @staticmethod
     def _pair(planes: Masks, pairs: Masks) -> Masks:
-        """Return who has 0, 1, 2 and 3 in the lower, and in the upper, two bits of the row."""
+        """Return masks of the elements with 0, 1, 2 and 3 in the lower, and in the upper, two bits of the row."""
         one, two = planes[:, 0], planes[:, 1]
         np.bitwise_and(one, two, out=pairs[:, 3])
         np.bitwise_xor(one, pairs[:, 3], out=pairs[:, 1])

@@ -1,5 +1,5 @@
-"""The body of a `CLASSES` frame in C: what `weights.codec.exponent_classes` does, the same bytes, about 10 times as
-fast; or absent.
+"""The body of a `CLASSES` frame in C: the same bytes as `weights.codec.exponent_classes`, several times as fast; or
+absent.
 
 `hatch_build.py` compiles `classes.c` where there is a compiler, once for each level of the processor, and nothing is
 lost where there is none. ctypes lets go of the interpreter's lock while C runs, so frames run on all cores.
@@ -22,7 +22,7 @@ _FOLDER: Final = Path(__file__).parent
 _ROOM: Final = -1
 _DENSE: Final = -7
 _WORK: Final = 64 << 20
-"""Bytes that a call has for its work, and of which it touches what it needs: about 20 for each change."""
+"""Bytes of working memory per call, touched as needed: about 20 per change."""
 _WORK_AT_LEAST: Final = 1 << 20
 _REFUSALS: Final = {
     -2: "its heads contradict each other or its size",
@@ -52,7 +52,7 @@ class Native:
         self._spare: list[NDArray[np.uint8]] = []
 
     def encode(self, old: Words, new: Words, layout: Layout, most: int) -> bytes | None:
-        """Body of the frame; empty if nothing changes, None if more than `most` elements do."""
+        """Return the body of the frame; empty if nothing changes, None if more than `most` elements do."""
         old, new = np.require(old, requirements=["C", "A"]), np.require(new, requirements=["C", "A"])
         if len(old) != len(new):
             raise ValueError("frames of two lengths")
@@ -71,7 +71,7 @@ class Native:
         raise MemoryError
 
     def decode(self, body: memoryview, old: Words, changes: int, layout: Layout) -> tuple[NDArray[np.uint32], Words]:
-        """(positions, ascending; new bits). `changes`: as the heads claim. Raises `BadPayload`."""
+        """Return (positions, ascending; new bits). `changes`: as the heads claim. Raises `BadPayload`."""
         old, data = np.require(old, requirements=["C", "A"]), np.frombuffer(body, np.uint8)
         index, bits = np.empty(changes, np.uint32), np.empty(changes, np.uint16)
         with self._work(_WORK_AT_LEAST + 17 * changes + len(data) + 4 * min(8 * len(data), len(old))) as work:
@@ -86,7 +86,8 @@ class Native:
         return index, bits
 
     def write(self, index: NDArray[np.uint32], bits: Words, target: Words, first: int) -> None:
-        """New bits into `target`, which begins at element `first`. Raises `IndexError` where one lies beyond it."""
+        """Write new bits into `target`, which begins at element `first`. Raises `IndexError` where one lies beyond
+        it."""
         index, bits = np.require(index, np.uint32, ["C", "A"]), np.require(bits, np.uint16, ["C", "A"])
         if target.dtype != np.uint16 or not target.flags.carray:
             target[index - np.uint32(first)] = bits
@@ -97,7 +98,7 @@ class Native:
 
     @contextlib.contextmanager
     def _work(self, room: int) -> Iterator[NDArray[np.uint8]]:
-        """Memory for one call: what an earlier one left, or new. Pages are taken when touched."""
+        """Lend memory for one call: left by an earlier one, or new. Pages are taken when touched."""
         if room > _WORK:
             yield np.empty(room, np.uint8)
             return
@@ -112,7 +113,7 @@ class Native:
 
 
 def builds() -> list[Native]:
-    """All builds that this processor can run, the slowest first."""
+    """Return all builds that this processor can run, the slowest first."""
     if platform.machine().lower() not in ("x86_64", "amd64", "aarch64", "arm64"):
         return []
     loaded: list[Native] = []
