@@ -12,25 +12,21 @@ Rules
 """
 
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
 import anyio
 import structlog
 from anyio.abc import TaskGroup
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from engines.engine import Dtype
 from engines.versioned import VersionedEngine
 from node.config import NodeConfig
 from node.links.coordinator_client import CoordinatorClient
 from node.links.neighbours import Neighbours
-from node.links.plan_client import PlanClient
-from node.links.reachability import Reachability
-from node.trust.run_clock import RunClock
-from node.trust.trust_store import TrustStore
+from node.links.plan_client import PlanClient, RateLimits
+from node.links.reachability import Reachability, RelaySources
+from node.run_context import RunContext
 from node.versions.follower import Follower
 from p2p.discovery.dialer import PeerDialer
-from p2p.discovery.invite import Invite
 from p2p.discovery.peer_records import RecordIssuer
 from p2p.envelope import PROTOCOL
 from p2p.network import Network
@@ -49,48 +45,41 @@ class Connectivity:
     def __init__(
         self,
         config: NodeConfig,
-        invite: Invite,
-        key: Ed25519PrivateKey,
+        context: RunContext,
         network: Network,
-        folder: Path,
-        records: TrustStore,
         engine: VersionedEngine,
         follower: Follower,
-        clock: RunClock,
-        seed: int,
     ) -> None:
-        """`folder`: of this run. `seed`: of waits and choices among peers."""
-        self._config, self._invite, self._peer_id = config, invite, network.links.peer_id
-        self._records, self._engine, self._follower = records, engine, follower
+        self._config, self._context, self._peer_id = config, context, network.links.peer_id
+        self._engine, self._follower = engine, follower
         self._tasks: TaskGroup | None = None
-        dialer = PeerDialer(network.links, invite.run, clock.now)
-        self.neighbours = Neighbours(network.links, dialer, folder / "peers", seed)
-        self.link = CoordinatorClient(
-            network.rpc, network.links, key, records, clock,
-            run=invite.run, addresses=invite.addresses, via=config.via, seed=seed,
-            hello=self._hello, reconsider=self._reconsider, welcomed=self._welcomed,
-            search=self.search, learn=follower.search,
-        )  # fmt: skip
+        self.dialer = PeerDialer(network.links, context.run, context.clock.now)
+        self.neighbours = Neighbours(network.links, self.dialer, context.folder / "peers", context.seed)
+        self.coordinator_client = CoordinatorClient(network.rpc, network.links, context, self, routes=config.via)
         self.reachability = Reachability(
             network.rpc, network.links, network.inbound,
-            relays=list(config.relays), coordinator=lambda: self.link.peer, candidates=self._relay_candidates,
-            changed=self.link.lost, own=RecordIssuer(key, invite.run), now=clock.now,
+            RelaySources(list(config.relays), self._relay_candidates), RecordIssuer(context.key, context.run),
+            coordinator=lambda: self.coordinator_client.peer, now=context.clock.now,
         )  # fmt: skip
-        self.parents = PlanClient(
-            network.handlers, network.rpc, network.links, network.exchange, dialer,
-            uplink=_bytes(config.uplink), downlink=_bytes(config.downlink),
-            connected=self.link.connected,
+        self.reachability.on_change = self.coordinator_client.lost
+        self.plan_client = PlanClient(
+            network.handlers, network.rpc, network.links, network.exchange, self.dialer,
+            RateLimits(_bytes(config.uplink), _bytes(config.downlink)), connected=self.coordinator_client.connected,
         )  # fmt: skip
 
     async def run(self) -> None:
         """Keep up all connections until cancelled. Raises `RefusedByRun`, `TrustFailure`."""
         async with anyio.create_task_group() as self._tasks:
-            for part in (self.link, self.reachability, self.parents):
+            for part in (self.coordinator_client, self.reachability, self.plan_client):
                 self._tasks.start_soon(part.run)
 
     async def search(self) -> None:
         """Dial remembered peers, and ask connected ones for a newer Head (rule 3)."""
         await self.neighbours.search()
+        await self.learn()
+
+    async def learn(self) -> None:
+        """Ask a few peers and the coordinator for newer Heads and Roots."""
         await self._follower.search()
 
     async def fit(self, runspec: RunSpec) -> None:
@@ -98,9 +87,10 @@ class Connectivity:
         dtype: Dtype = "bfloat16" if runspec.compute_dtype == "bfloat16" else "float32"
         if dtype != self._engine.dtype:
             await self._compute_in(dtype)
-            self.link.lost("the engine changed")
+            self.coordinator_client.lost("the engine changed")
 
-    async def _hello(self) -> Hello:
+    async def hello(self) -> Hello:
+        """Return a greeting that describes this node now (rule 1)."""
         probed = await self._engine.start()
         return Hello(
             protocols=(PROTOCOL, PROTOCOL),
@@ -112,9 +102,9 @@ class Connectivity:
             record=await self.reachability.record(),
         )
 
-    async def _reconsider(self, refusal: Refusal) -> bool:
+    async def reconsider(self, refusal: Refusal) -> bool:
         """Switch to the other compute dtype if the refusal and rule 2 allow it; tell whether to greet again."""
-        tried = self._records.trusted.runspec is not None or self._engine.dtype == "bfloat16"
+        tried = self._context.trust_store.trusted.runspec is not None or self._engine.dtype == "bfloat16"
         if tried or refusals.then(refusal) != "other engine":
             return False
         await self._compute_in("bfloat16")
@@ -125,15 +115,16 @@ class Connectivity:
         self._engine.dtype = dtype
         _log.info((await self._engine.start()).sentence())
 
-    async def _welcomed(self, peer: str, welcome: Welcome) -> None:
+    async def welcomed(self, peer: str, welcome: Welcome) -> None:
+        """Take the Head and the peers that the coordinator's answer names."""
         if welcome.head is not None:
             await self._follower.hear(peer, welcome.head)
         if self._tasks is not None:
             self._tasks.start_soon(self.neighbours.welcomed, welcome.peers)
 
     def _relay_candidates(self) -> list[str]:
-        head = self._records.trusted.head
-        return [*(head.value.addresses if head else []), *self._invite.addresses, *self.neighbours.addresses()]
+        head = self._context.trust_store.trusted.head
+        return [*(head.value.addresses if head else []), *self._context.invite.addresses, *self.neighbours.addresses()]
 
 
 def _bytes(mbit: float | None) -> int | None:

@@ -11,46 +11,37 @@ Rules
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 import anyio
 import structlog
 from anyio.abc import TaskGroup
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from engines.engine import EngineUnusable
 from engines.process import EngineProcess
 from engines.versioned import VersionedEngine
 from node.config import NodeConfig
 from node.connectivity import Connectivity
-from node.control.commands import ControlCommands
+from node.control.commands import ControlCommands, DaemonParts
 from node.control.owner_socket import CommandServer, socket_path
-from node.errors import BadConfig, NodeError, NoUsableDevice, TrustFailure, TryLater
-from node.home import run_folder
+from node.error_translation import translated_errors
+from node.errors import NodeError
 from node.rollouts.outbox import Outbox
 from node.rollouts.outbox_relay import OutboxRelay
 from node.rollouts.worker import RolloutWorker
+from node.run_context import RunContext
 from node.run_state import NodeRunState
-from node.trust.run_clock import RunClock
-from node.trust.trust_store import TrustStore
 from node.versions.acknowledgements import Acknowledger
 from node.versions.document_exchange import DocumentExchange
 from node.versions.follower import Follower
 from node.versions.local_weights import LocalWeights
 from node.versions.payload_fetcher import PayloadFetcher
-from p2p.discovery.invite import Invite
-from p2p.errors import Unreachable
-from p2p.identity import public_bytes
 from p2p.network import Network
-from protocol.authority import WrongRoot
 from protocol.broadcast_messages import Acknowledgement
 from protocol.methods import ACKNOWLEDGE
-from runtime.errors import DiskFull, LocalFault
 from runtime.exception_groups import foremost
 from runtime.exit_codes import Exit
-from weights.errors import StoreBusy, StoreCorrupt
-from weights.store import Store
 
 FREED_WITHIN: Final = 4.0
 """Seconds from the start of a pause until the device's memory is free, at most."""
@@ -64,54 +55,44 @@ class NodeDaemon:
     def __init__(
         self,
         config: NodeConfig,
-        invite: Invite,
-        key: Ed25519PrivateKey,
+        context: RunContext,
         network: Network,
         engine: Callable[[], EngineProcess],
         *,
-        local: Callable[[], int],
-        seed: int,
         once: bool = False,
     ) -> None:
-        """`once`: end after one group. `local`: this machine's clock, milliseconds. `seed`: of waits and choices among
-        peers. `engine`: makes the engine's process, not yet started. Raises `NodeError`."""
-        self._config, self._network = config, network
-        self._folder = run_folder(config.home, invite.run)
-        disk = int(config.disk * 1e9)
-        with _named_faults():
-            self._records = TrustStore(self._folder / "trust", invite.run, invite.root_hash, local())
-            self._store = Store(self._folder / "store")
-        self.outbox = Outbox(self._folder / "outbox.sqlite", node=public_bytes(key), limit=config.outbox)
-        self.run_state = NodeRunState(local)
-        self.engine = VersionedEngine(engine, device=config.gpu, seed=seed)
-        clock = RunClock(local)
-        document_exchange = DocumentExchange(
-            network.handlers, network.rpc, network.links, self._store, self._records,
-            seed=seed, coordinator=self._coordinator, now=clock.now,
-        )  # fmt: skip
+        """`once`: end after one group. `engine`: makes the engine's process, not yet started. Raises `NodeError`."""
+        self._config = config
+        self.context, self.network = context, network
+        self.outbox = Outbox(context.folder / "outbox.sqlite", node=context.node, limit=config.outbox)
+        self.run_state = NodeRunState(context.clock.local)
+        self.engine = VersionedEngine(engine, device=config.gpu, seed=context.seed)
         self.acknowledger = Acknowledger(self._tell)
         self.payloads = PayloadFetcher(
-            network.exchange, network.rpc, network.links, self._store, self.acknowledger, coordinator=self._coordinator
+            network.exchange, network.rpc, network.links, context.store, self.acknowledger,
+            coordinator=self._coordinator,
+        )  # fmt: skip
+        documents = DocumentExchange(
+            network.handlers, network.rpc, network.links, context, coordinator=self._coordinator
         )
+        weights = LocalWeights(context.folder / "weights", quota=int(config.disk * 1e9))
         self.follower = Follower(
-            network.gossip, network.exchange, self._records, self._store, LocalWeights(self._folder / "weights"),
-            self.payloads, document_exchange, self.engine, clock,
-            run=invite.run, acknowledger=self.acknowledger, coordinator=self._coordinator, disk=disk, seed=seed,
-        )  # fmt: skip
-        self.connectivity = Connectivity(
-            config, invite, key, network, self._folder, self._records, self.engine, self.follower, clock, seed
+            network.gossip, context, weights, self.payloads, documents, self.engine, self.acknowledger
         )
-        link = self.connectivity.link
-        self.outbox_relay = OutboxRelay(self.outbox, link, self._records, local, seed)
+        self.connectivity = Connectivity(config, context, network, self.engine, self.follower)
+        coordinator_client = self.connectivity.coordinator_client
+        self.outbox_relay = OutboxRelay(self.outbox, coordinator_client, context)
         self.rollouts = RolloutWorker(
-            self.engine, self.follower, link, self.outbox, self.outbox_relay, self._records, clock, self.run_state,
-            node=public_bytes(key), seed=seed, once=once,
+            context, self.engine, self.follower, coordinator_client, self.outbox_relay, self.run_state, once=once
+        )
+        self.commands = ControlCommands(
+            DaemonParts(
+                config=config, context=context, network=network, engine=self.engine, follower=self.follower,
+                payloads=self.payloads, connectivity=self.connectivity, rollouts=self.rollouts, outbox=self.outbox,
+                run_state=self.run_state,
+            )
         )  # fmt: skip
-        self.report = ControlCommands(
-            config, network.links, network.exchange, self._records, self.engine, self.follower, self.payloads,
-            link, self.rollouts, self.outbox, self.run_state, self.connectivity.reachability,
-        )  # fmt: skip
-        self._control = CommandServer(socket_path(config.home), self.report.commands())
+        self._control = CommandServer(socket_path(config.home), self.commands.by_name())
         self._tasks: TaskGroup | None = None
         self._cut_short = False
 
@@ -119,7 +100,7 @@ class NodeDaemon:
         """Work until the owner or the run finishes. Return INTERRUPTED after a second order to finish. Raises
         `NodeError`."""
         try:
-            with _named_faults():
+            with translated_errors():
                 await self._run()
         finally:
             waiting = self.outbox.waiting()
@@ -131,7 +112,7 @@ class NodeDaemon:
     def close(self) -> None:
         """Close the files of a daemon that does not run."""
         self.outbox.close()
-        self._store.close()
+        self.context.store.close()
 
     def interrupt(self, why: str) -> None:
         """Finish, on Ctrl-C or SIGTERM; the second time, end at once."""
@@ -143,9 +124,9 @@ class NodeDaemon:
     async def _run(self) -> None:
         try:
             async with anyio.create_task_group() as self._tasks:
-                for part in (self._network.host.run, self._control.run, self._rest_while_paused):
+                for part in (self.network.host.run, self._control.run, self._rest_while_paused):
                     self._tasks.start_soon(part)
-                await self._network.host.ready()
+                await self.network.host.ready()
                 await self.run_state.unless_finishing(self._start(self._tasks))
                 await self.rollouts.run()
                 await self._drain()
@@ -160,12 +141,12 @@ class NodeDaemon:
         _log.info((await self.engine.start()).sentence())
         tasks.start_soon(self.connectivity.run)
         await self.connectivity.search()
-        if self._records.trusted.runspec is None:
-            await self.connectivity.link.connected()
-        runspec = self._records.trusted.runspec
+        if self.context.trust_store.trusted.runspec is None:
+            await self.connectivity.coordinator_client.connected()
+        runspec = self.context.trust_store.trusted.runspec
         assert runspec is not None
         await self.connectivity.fit(runspec.value)
-        await self.follower.prepare(self._folder / "model", runspec.value.assets)
+        await self.follower.prepare(self.context.folder / "model", runspec.value.assets)
         self.follower.resume()
         tasks.start_soon(self.follower.run)
         tasks.start_soon(self.follower.keep_hearing)
@@ -193,31 +174,12 @@ class NodeDaemon:
                 return
 
     def _coordinator(self) -> str | None:
-        return self.connectivity.link.peer
+        return self.connectivity.coordinator_client.peer
 
     async def _tell(self, make: Callable[[], Acknowledgement]) -> None:
-        await self.connectivity.link.tell(ACKNOWLEDGE, make)
+        await self.connectivity.coordinator_client.tell(ACKNOWLEDGE, make)
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """Return the error that ended the others; one that names its fix is preferred."""
     return foremost(group, [NodeError, EngineUnusable])
-
-
-@contextlib.contextmanager
-def _named_faults() -> Iterator[None]:
-    """Translate, once, the errors of other packages that a person can fix."""
-    try:
-        yield
-    except NodeError:
-        raise
-    except EngineUnusable as error:
-        raise NoUsableDevice(str(error)) from error
-    except WrongRoot as error:
-        raise TrustFailure(str(error)) from error
-    except (DiskFull, StoreBusy) as error:
-        raise TryLater(str(error)) from error
-    except (LocalFault, StoreCorrupt) as error:
-        raise BadConfig(str(error)) from error
-    except Unreachable as error:
-        raise TryLater(str(error)) from error

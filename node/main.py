@@ -99,12 +99,12 @@ def _found_nearby(config: NodeConfig) -> Invite:
 async def _run(config: NodeConfig, invite: Invite, passphrase: str | None, *, once: bool) -> Exit:
     from engines.process import EngineProcess
     from node.daemon import NodeDaemon
+    from node.run_context import RunContext
 
     key = load_or_create_key(config.home / "node.key", passphrase)
-    daemon = NodeDaemon(
-        config, invite, key, network_of(config, invite, key), lambda: EngineProcess(threads=config.threads),
-        local=unix_milliseconds, seed=secrets.randbits(64), once=once,
-    )  # fmt: skip
+    context = RunContext.open(config.home, invite, key, local=unix_milliseconds, seed=secrets.randbits(64))
+    network = network_of(config, invite, key)
+    daemon = NodeDaemon(config, context, network, lambda: EngineProcess(threads=config.threads), once=once)
     interrupted = False
 
     def on_interrupt() -> None:

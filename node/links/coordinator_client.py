@@ -22,15 +22,13 @@ Rules
 import asyncio
 import os
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 import structlog
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.errors import RefusedByRun, TrustFailure
-from node.trust.run_clock import RunClock
-from node.trust.trust_store import TrustStore
+from node.run_context import RunContext
 from node.trust.trusted_set import RootExpired
 from p2p.envelope import seal
 from p2p.errors import Busy, Malformed, P2PError, PeerFault, Unreachable
@@ -80,6 +78,25 @@ class Rider(Protocol):
         """Take the answer to `ask`; None: this coordinator does not know the field. Raises `PeerFault`."""
 
 
+class Greeter(Protocol):
+    """The part of the node that describes it to the coordinator, and searches for news (node/connectivity.py)."""
+
+    async def hello(self) -> Hello:
+        """Return a greeting that describes this node now."""
+
+    async def reconsider(self, refusal: Refusal) -> bool:
+        """Tell whether to greet again after a refusal."""
+
+    async def welcomed(self, peer: str, welcome: Welcome) -> None:
+        """Take the answer to a greeting; its Roots and RunSpec are adopted."""
+
+    async def search(self) -> None:
+        """Ask other peers for a newer Head, while disconnected."""
+
+    async def learn(self) -> None:
+        """Ask a few peers and the coordinator for Heads and Roots."""
+
+
 class CoordinatorClient:
     """The connection to the coordinator, and requests over it. `peer`: its peer id while connected. `trouble`: why not
     connected, one sentence. `failures`: route -> why it failed, until it works. `lies`: the last 16 false answers."""
@@ -88,29 +105,19 @@ class CoordinatorClient:
         self,
         rpc: Rpc,
         links: Links,
-        key: Ed25519PrivateKey,
-        records: TrustStore,
-        clock: RunClock,
+        context: RunContext,
+        greeter: Greeter,
         *,
-        run: bytes,
-        addresses: list[str],
-        hello: Callable[[], Awaitable[Hello]],
-        reconsider: Callable[[Refusal], Awaitable[bool]],
-        welcomed: Callable[[str, Welcome], Awaitable[None]],
-        search: Callable[[], Awaitable[None]],
-        learn: Callable[[], Awaitable[None]],
-        seed: int,
-        via: Sequence[Route] = ROUTES,
+        routes: Sequence[Route] = ROUTES,
     ) -> None:
-        """`via`: routes, the preferred one first. `hello` makes the greeting. `reconsider` tells whether to greet again
-        after a refusal. `welcomed` takes the answer, its Root and RunSpec verified. `search` asks other peers for a
-        newer Head while disconnected. `learn` asks a few peers and the coordinator for Heads and Roots."""
+        """`routes`: the admitted ones, the preferred one first."""
         self._rpc, self._links = rpc, links
-        self._key, self._records, self._clock, self._run = key, records, clock, run
-        self._invited, self._hello, self._reconsider = addresses, hello, reconsider
-        self._welcomed, self._search, self._learn = welcomed, search, learn
-        self._random, self._routes = random.Random(seed), list(via)
-        self._up, self._down = asyncio.Event(), asyncio.Event()
+        self._context, self._greeter = context, greeter
+        self._trust_store, self._clock = context.trust_store, context.clock
+        self._random = random.Random(context.seed)
+        self._routes = list(routes)
+        self._up = asyncio.Event()
+        self._down = asyncio.Event()
         self._down.set()
         self.peer: str | None = None
         self.trouble = "not connected yet"
@@ -126,7 +133,7 @@ class CoordinatorClient:
                 failures = 0
                 await self._hold()
             failures += 1
-            await self._search()
+            await self._greeter.search()
             await asyncio.sleep(RETRY.delay(failures, self._random.random()))
 
     async def connected(self) -> str:
@@ -156,7 +163,7 @@ class CoordinatorClient:
 
     async def _answered(self, method: str, content: bytes) -> bytes:
         """Return the body of the answer to a request with the body `content` (rules 3, 4 and 6)."""
-        serial = self._records.serial
+        serial = self._trust_store.serial
         rider = self.rider if method in CARRIERS else None
         riding = None if rider is None else rider.question()
         sealed = self._sealed(method, content, riding)
@@ -175,7 +182,7 @@ class CoordinatorClient:
                         if not self._renewed(error.refusal, serial):
                             self.lost(str(error))
                             await self.connected()
-                        sealed, serial = self._sealed(method, content, riding), self._records.serial
+                        sealed, serial = self._sealed(method, content, riding), self._trust_store.serial
                     except Busy:
                         await asyncio.sleep(BUSY_AGAIN)
                     except Unreachable as error:
@@ -202,30 +209,30 @@ class CoordinatorClient:
 
     def _sealed(self, method: str, body: bytes, verdicts: VerdictsRequest | None = None) -> bytes:
         expires = self._clock.now() + int(REQUEST_LIFE * 1000) + _SKEW
-        recipient = self._records.trusted.channel
+        recipient = self._trust_store.trusted.channel
         request = Request(
             recipient=recipient, id=os.urandom(16), method=method, expires=expires, body=body, verdicts=verdicts
         )
-        return seal("request", self._run, encode(request), self._key)
+        return seal("request", self._context.run, encode(request), self._context.key)
 
     async def behind(self, serial: int | None) -> bool:
         """Tell whether the run has a later Root than that of `serial`, under which a request was sent (rule 6)."""
-        if self._records.serial == serial:
-            await self._learn()
-        return self._records.serial != serial
+        if self._trust_store.serial == serial:
+            await self._greeter.learn()
+        return self._trust_store.serial != serial
 
     def _renewed(self, refusal: Refusal, serial: int | None) -> bool:
         """Adopt the Roots of a refusal; tell whether one is newer than that of `serial` (rule 6)."""
         try:
             if refusal.roots:
-                self._records.update_roots(refusal.roots, self._clock.now())
+                self._trust_store.update_roots(refusal.roots, self._clock.now())
         except P2PError as error:
             self.distrust(f"the Roots of a refusal do not verify: {error}")
-        return self._records.serial != serial
+        return self._trust_store.serial != serial
 
     def _candidates(self) -> list[str]:
-        head = self._records.trusted.head
-        known = dict.fromkeys([*(head.value.addresses if head else []), *self._invited])
+        head = self._trust_store.trusted.head
+        known = dict.fromkeys([*(head.value.addresses if head else []), *self._context.invite.addresses])
         ours = [address for address in known if route_of(address) in self._routes]
         return sorted(ours, key=lambda address: self._routes.index(route_of(address)))
 
@@ -281,7 +288,7 @@ class CoordinatorClient:
             except RootExpired as error:
                 raise TrustFailure(str(error)) from error
             except WrongRoot as error:
-                if self._records.trusted.root is None:
+                if self._trust_store.trusted.root is None:
                     raise TrustFailure(f"{address}: {error}; ask the operator for a new invite") from error
                 self.distrust(f"{address}: {error}")
             except P2PError as error:
@@ -291,23 +298,23 @@ class CoordinatorClient:
         return False
 
     async def _greet(self, peer: str) -> bool:
-        asked, serial = self._clock.local(), self._records.serial
+        asked, serial = self._clock.local(), self._trust_store.serial
         try:
-            welcome = await self._ask(peer, HELLO, await self._hello())
+            welcome = await self._ask(peer, HELLO, await self._greeter.hello())
         except RequestRefused as error:
-            if self._renewed(error.refusal, serial) or await self._reconsider(error.refusal):
+            if self._renewed(error.refusal, serial) or await self._greeter.reconsider(error.refusal):
                 return await self._greet(peer)
             if error.refusal.retry_after is None:
                 raise RefusedByRun(f"the coordinator refuses this node: {error}") from error
             self.trouble = f"the coordinator delays this node: {error}"
             return False
         self._clock.observe(welcome.now, asked, signed=False)
-        self._records.update_roots(welcome.roots, self._clock.now())
-        self._records.update_runspec(welcome.runspec)
+        self._trust_store.update_roots(welcome.roots, self._clock.now())
+        self._trust_store.update_runspec(welcome.runspec)
         self.peer, self.trouble = peer, ""
         self._down.clear()
         self._up.set()
-        await self._welcomed(peer, welcome)
+        await self._greeter.welcomed(peer, welcome)
         _log.info("coordinator connected", peer=peer, way=await self._links.route(peer))
         return True
 

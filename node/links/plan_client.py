@@ -12,6 +12,7 @@ Rules
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final
 
 import anyio
@@ -36,6 +37,14 @@ FAILED_MOST: Final = 16
 _log = structlog.get_logger("node")
 
 
+@dataclass(frozen=True)
+class RateLimits:
+    """The owner's limits on payload traffic, bytes per second; None: no limit."""
+
+    uplink: int | None = None
+    downlink: int | None = None
+
+
 class PlanClient:
     """The client of the broadcast plan. `parents`: peer id of the parent per stripe, empty without a plan."""
 
@@ -46,16 +55,13 @@ class PlanClient:
         links: Links,
         exchange: PayloadExchange,
         dialer: PeerDialer,
+        limits: RateLimits,
         *,
-        uplink: int | None,
-        downlink: int | None,
         connected: Callable[[], Awaitable[str]],
     ) -> None:
-        """`uplink`, `downlink`: the owner's limits, bytes per second; None: no limit. `connected`: waits for the
-        connection to the coordinator and returns its peer id."""
+        """`connected`: waits for the connection to the coordinator, and returns its peer id."""
         self._rpc, self._links, self._exchange = rpc, links, exchange
-        self._dialer, self._connected = dialer, connected
-        self._uplink, self._downlink = uplink, downlink
+        self._dialer, self._limits, self._connected = dialer, limits, connected
         self._waited: deque[float] = deque(maxlen=TIMED)
         self._coordinator = ""
         self.parents: list[str] = []
@@ -75,8 +81,8 @@ class PlanClient:
 
     async def _ask(self, coordinator: str, failed: list[str]) -> None:
         ask = PlanRequest(
-            uplink=self._uplink,
-            downlink=self._downlink,
+            uplink=self._limits.uplink,
+            downlink=self._limits.downlink,
             latency=int(500 * min(self._waited)) if self._waited else None,
             failed=failed,
         )

@@ -14,6 +14,7 @@ Rules
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -38,28 +39,35 @@ _PEERS: Final = 4
 _log = structlog.get_logger("node")
 
 
+@dataclass(frozen=True)
+class RelaySources:
+    """The relays to try. `named`: addresses that the owner set. `candidates`: returns the addresses of possible other
+    relays, the coordinator's first."""
+
+    named: list[str]
+    candidates: Callable[[], list[str]]
+
+
 class Reachability:
-    """The addresses at which peers can dial this node. `summary`: the same in one sentence for people."""
+    """The addresses at which peers can dial this node. `summary`: the same in one sentence for people. `on_change`:
+    called with a reason when the coordinator is to be greeted again (rule 4)."""
 
     def __init__(
         self,
         rpc: Rpc,
         links: Links,
         inbound: Inbound,
+        relays: RelaySources,
+        issuer: RecordIssuer,
         *,
-        relays: list[str],
         coordinator: Callable[[], str | None],
-        candidates: Callable[[], list[str]],
-        changed: Callable[[str], None],
-        own: RecordIssuer,
         now: Callable[[], int],
     ) -> None:
-        """`relays`: addresses that the owner named. `coordinator`: its peer id while connected. `candidates`: addresses
-        of possible relays, the coordinator's first. `changed`: called with a reason when the coordinator is to be
-        greeted again. `now`: the run's clock, milliseconds."""
-        self._rpc, self._links, self._inbound, self._named = rpc, links, inbound, relays
-        self._coordinator, self._candidates, self._changed = coordinator, candidates, changed
-        self._own, self._now = own, now
+        """`coordinator`: returns its peer id while connected. `now`: the run's clock, milliseconds."""
+        self._rpc, self._links, self._inbound = rpc, links, inbound
+        self._relays, self._issuer = relays, issuer
+        self._coordinator, self._now = coordinator, now
+        self.on_change: Callable[[str], None] = lambda reason: None
         self._external: list[str] = []
         self._asked_about: list[str] | None = None
         self._announced: list[str] | None = None
@@ -76,12 +84,12 @@ class Reachability:
 
     async def record(self) -> bytes:
         """Issue a signed record of `addresses`."""
-        return self._own.issue(await self.addresses(), self._now())
+        return self._issuer.issue(await self.addresses(), self._now())
 
     async def run(self) -> None:
         """Keep this node reachable until cancelled."""
-        for relay in self._named:
-            await self._reserve(_same_peer(self._named, relay))
+        for relay in self._relays.named:
+            await self._reserve(_same_peer(self._relays.named, relay))
         asked_at = 0.0
         loop = asyncio.get_running_loop()
         while True:
@@ -121,7 +129,7 @@ class Reachability:
 
     async def _find_relay(self, why: str) -> None:
         reasons = []
-        candidates = [address for address in self._candidates() if route_of(address) == "direct"]
+        candidates = [address for address in self._relays.candidates() if route_of(address) == "direct"]
         peers = list(dict.fromkeys(map(peer_of, candidates)))
         for peer in peers[: 1 + _PEERS]:
             addresses = [address for address in candidates if peer_of(address) == peer]
@@ -151,9 +159,9 @@ class Reachability:
         """Ask for a new greeting if addresses or record are outdated (rule 4)."""
         before = self._announced
         if before is not None and await self.addresses() != before:
-            self._changed("this node's addresses changed")
-        elif self._own.due(self._now()):
-            self._changed("this node's peer record must be renewed")
+            self.on_change("this node's addresses changed")
+        elif self._issuer.due(self._now()):
+            self.on_change("this node's peer record must be renewed")
 
 
 def _same_peer(addresses: list[str], one: str) -> list[str]:

@@ -16,7 +16,7 @@ Rules
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -24,7 +24,7 @@ import structlog
 
 from node.links.coordinator_client import CoordinatorClient, RequestRefused
 from node.rollouts.outbox import Open, Outbox
-from node.trust.trust_store import TrustStore
+from node.run_context import RunContext
 from p2p.errors import BadSignature, PeerFault, Unreachable
 from protocol.authority import Root, open_kept
 from protocol.leases import SubmitResponse, VerdictsRequest, VerdictsResponse
@@ -66,12 +66,11 @@ def unproven(outbox: Outbox, chain: Sequence[Root]) -> list[bytes]:
 class OutboxRelay:
     """The carrier of one outbox. `settled`: set while no submission waits for an answer or a confirmation."""
 
-    def __init__(
-        self, outbox: Outbox, link: CoordinatorClient, records: TrustStore, local: Callable[[], int], seed: int
-    ) -> None:
-        self._outbox, self._link, self._records, self._local = outbox, link, records, local
-        self._open: Open = records.trusted.open_kept
-        self._random = random.Random(seed)
+    def __init__(self, outbox: Outbox, coordinator_client: CoordinatorClient, context: RunContext) -> None:
+        self._outbox, self._coordinator_client = outbox, coordinator_client
+        self._trust_store, self._local = context.trust_store, context.clock.local
+        self._open: Open = context.trust_store.trusted.open_kept
+        self._random = random.Random(context.seed)
         self._rides: bool | None = None
         """Whether the coordinator answers requests for verdicts inside others; None: not known."""
         self._asked = -RIDE
@@ -80,8 +79,13 @@ class OutboxRelay:
         self._looked: int | None = None
         """Serial of the Root under which the stored Receipts were last checked (rule 5)."""
         self._unproven: list[bytes] = []
-        link.rider = self
+        coordinator_client.rider = self
         self.settled = asyncio.Event()
+
+    @property
+    def full(self) -> bool:
+        """Whether the outbox takes no more submissions."""
+        return self._outbox.full
 
     def put(self, lease: bytes, body: bytes) -> None:
         """Store a submission durably, and send it soon."""
@@ -129,8 +133,8 @@ class OutboxRelay:
 
     async def _round(self) -> bool:
         """Send queued submissions and request missing verdicts; tell whether any state changed."""
-        await self._link.connected()
-        serial = self._records.serial
+        await self._coordinator_client.connected()
+        serial = self._trust_store.serial
         try:
             sent = await self._send()
             asked = await self._ask()
@@ -142,9 +146,9 @@ class OutboxRelay:
             _log.info("submissions wait", reason=str(error), seconds=pause)
             await asyncio.sleep(pause)
         except PeerFault as error:
-            if await self._link.behind(serial):
+            if await self._coordinator_client.behind(serial):
                 return True
-            self._link.distrust(f"a false answer to a submission: {error}")
+            self._coordinator_client.distrust(f"a false answer to a submission: {error}")
         return False
 
     async def _send(self) -> bool:
@@ -152,7 +156,7 @@ class OutboxRelay:
         while (row := self._outbox.queued()) is not None:
             lease, body = row
             try:
-                answer = await self._link.call(SUBMIT, body)
+                answer = await self._coordinator_client.call(SUBMIT, body)
             except RequestRefused as error:
                 if error.refusal.retry_after is not None:
                     raise
@@ -175,22 +179,22 @@ class OutboxRelay:
         ask = VerdictsRequest(leases=self._outbox.undecided(BATCH), confirmed=self._outbox.unconfirmed(BATCH))
         if not (ask.leases or ask.confirmed) or self._may_ride():
             return False
-        return self._take_verdicts(ask, await self._link.call(VERDICTS, ask))
+        return self._take_verdicts(ask, await self._coordinator_client.call(VERDICTS, ask))
 
     async def _ask_again(self) -> bool:
         """Request one batch of Receipts again that are no longer valid (rule 5)."""
-        if self._looked != self._records.serial:
-            self._looked = self._records.serial
-            self._unproven = unproven(self._outbox, self._records.trusted.chain)
+        if self._looked != self._trust_store.serial:
+            self._looked = self._trust_store.serial
+            self._unproven = unproven(self._outbox, self._trust_store.trusted.chain)
         if not self._unproven:
             return False
         batch = self._unproven[:BATCH]
-        answer = await self._link.call(VERDICTS, VerdictsRequest(leases=batch))
+        answer = await self._coordinator_client.call(VERDICTS, VerdictsRequest(leases=batch))
         self._unproven = [lease for lease in self._unproven if lease not in batch]
         pairs = zip(batch, answer.receipts, strict=False)
         replaced = [(lease, sealed) for lease, sealed in pairs if sealed is not None]
         for lease, sealed in replaced:
-            self._outbox.take_receipt(lease, sealed, self._open, self._local(), self._records.serial or 0)
+            self._outbox.take_receipt(lease, sealed, self._open, self._local(), self._trust_store.serial or 0)
         _log.info("invalid receipts replaced", wanted=len(batch), replaced=len(replaced))
         return True
 
@@ -213,7 +217,7 @@ class OutboxRelay:
         return bool(decided or answer.unknown or ask.confirmed)
 
     def _take_receipt(self, lease: bytes, sealed: bytes) -> None:
-        receipt = self._outbox.take_receipt(lease, sealed, self._open, self._local(), self._records.serial or 0)
+        receipt = self._outbox.take_receipt(lease, sealed, self._open, self._local(), self._trust_store.serial or 0)
         if receipt.verdict == "accepted":
             _log.info("group accepted", lease=lease.hex(), version=receipt.version, weight=receipt.weight)
         else:

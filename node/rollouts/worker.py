@@ -32,11 +32,9 @@ from node.errors import RefusedByRun
 from node.links.coordinator_client import CoordinatorClient, RequestRefused
 from node.rollouts.lease_check import check_lease, job_of, submission_of
 from node.rollouts.lease_prefetch import LeasePrefetch
-from node.rollouts.outbox import Outbox
 from node.rollouts.outbox_relay import OutboxRelay
+from node.run_context import RunContext
 from node.run_state import NodeRunState
-from node.trust.run_clock import RunClock
-from node.trust.trust_store import TrustStore
 from node.versions.follower import Follower
 from p2p.errors import P2PError, PeerFault, Stale, Unreachable
 from protocol import refusals
@@ -61,23 +59,21 @@ class RolloutWorker:
 
     def __init__(
         self,
+        context: RunContext,
         engine: VersionedEngine,
         follower: Follower,
-        link: CoordinatorClient,
-        outbox: Outbox,
+        coordinator_client: CoordinatorClient,
         outbox_relay: OutboxRelay,
-        records: TrustStore,
-        clock: RunClock,
         run_state: NodeRunState,
         *,
-        node: bytes,
-        seed: int,
         once: bool,
     ) -> None:
-        """`node`: this node's public key. `once`: finish after one group."""
-        self._engine, self._follower, self._link, self._outbox = engine, follower, link, outbox
-        self._outbox_relay, self._records, self._clock, self._run_state = outbox_relay, records, clock, run_state
-        self._node, self._random, self._once = node, random.Random(seed), once
+        """`once`: finish after one group."""
+        self._trust_store, self._clock, self._node = context.trust_store, context.clock, context.node
+        self._engine, self._follower = engine, follower
+        self._coordinator_client, self._outbox_relay = coordinator_client, outbox_relay
+        self._run_state, self._once = run_state, once
+        self._random = random.Random(context.seed)
         self._prefetch = LeasePrefetch()
         self._kept: Lease | None = None
         self._crowded = False
@@ -103,10 +99,14 @@ class RolloutWorker:
             missing = f"no version to work with: {self._follower.trouble}"
             waits: list[tuple[bool, str, Callable[[], Awaitable[object]]]] = [
                 (self._run_state.paused, self._run_state.why_paused, self._run_state.until_resumed),
-                (self._outbox.full, "the outbox is full: the coordinator has not answered yet", lambda: self._nap(1.0)),
+                (
+                    self._outbox_relay.full,
+                    "the outbox is full: answers are outstanding",
+                    lambda: self._nap(1.0),
+                ),
                 (self._expired(), EXPIRED, lambda: asyncio.sleep(1.0)),
                 (self._follower.current is None, missing, lambda: self._nap(0.2)),
-                (self._link.peer is None, self._link.trouble, self._connected),
+                (self._coordinator_client.peer is None, self._coordinator_client.trouble, self._connected),
             ]
             blocking = next((wait for wait in waits if wait[0]), None)
             if blocking is None:
@@ -116,13 +116,13 @@ class RolloutWorker:
         return False
 
     def _expired(self) -> bool:
-        root = self._records.trusted.root
+        root = self._trust_store.trusted.root
         return root is not None and self._clock.now() >= root.expires
 
     async def _round(self) -> float | None:
         """Complete leases of one version; return the seconds to wait before the next request, None for no wait."""
         async with self._engine.exclusive():
-            current, serial = self._engine.current, self._records.serial
+            current, serial = self._engine.current, self._trust_store.serial
             if current is None or self._run_state.idle or self._expired():
                 return 0.0
             try:
@@ -140,15 +140,15 @@ class RolloutWorker:
                 self.blocked = str(error)
                 _log.warning("lease dropped", reason=str(error))
             except PeerFault as error:
-                if not await self._link.behind(serial):
+                if not await self._coordinator_client.behind(serial):
                     self.blocked = f"invalid lease: {error}"
-                    self._link.distrust(self.blocked)
+                    self._coordinator_client.distrust(self.blocked)
             finally:
                 self.working = False
         return self._random.uniform(0.5, 1.5)
 
     async def _ask(self, current: LoadedVersion) -> Lease:
-        spec, probed = self._records.trusted.runspec, self._engine.probed
+        spec, probed = self._trust_store.trusted.runspec, self._engine.probed
         assert spec is not None
         assert probed is not None
         ask = LeaseRequest(
@@ -160,7 +160,7 @@ class RolloutWorker:
         )
         asked, began = self._clock.local(), asyncio.get_running_loop().time()
         _log.debug("lease asked", version=current.version)
-        verified = self._records.trusted.message(await self._link.call(LEASE, ask), "lease", Lease)
+        verified = self._trust_store.trusted.message(await self._coordinator_client.call(LEASE, ask), "lease", Lease)
         lease = check_lease(
             verified, ask=ask, node=self._node, current=current, runspec=spec.value, now=self._clock.now(),
             context=self._engine.context,
@@ -197,7 +197,7 @@ class RolloutWorker:
             async with asyncio.timeout(self._prefetch.wait):
                 await done.wait()
                 return None
-        if self._engine.wanted or self._run_state.idle or self._outbox.full or self._expired():
+        if self._engine.wanted or self._run_state.idle or self._outbox_relay.full or self._expired():
             return None
         try:
             return await self._ask(current)
@@ -206,7 +206,7 @@ class RolloutWorker:
             return None
 
     async def _work(self, lease: Lease) -> None:
-        spec = self._records.trusted.runspec
+        spec = self._trust_store.trusted.runspec
         assert spec is not None
         while True:
             began = asyncio.get_running_loop().time()
@@ -264,7 +264,7 @@ class RolloutWorker:
         """Wait for the coordinator for at most 1 s, so that `blocked` stays up to date."""
         try:
             async with asyncio.timeout(1.0):
-                await self._link.connected()
+                await self._coordinator_client.connected()
         except TimeoutError:
             return
 

@@ -19,7 +19,7 @@ from typing import Final
 
 import structlog
 
-from node.trust.trust_store import TrustStore
+from node.run_context import RunContext
 from p2p.envelope import document_hash
 from p2p.errors import P2PError, PeerFault, Unreachable
 from p2p.handlers import Handlers
@@ -28,7 +28,6 @@ from protocol import document_service
 from protocol.methods import DOCUMENTS, HEAD
 from protocol.requests import DocumentsRequest, DocumentsResponse
 from protocol.versions import HeadRequest, HeadResponse
-from weights.store import Store
 
 _AT_ONCE: Final = 64
 """Documents per request."""
@@ -43,24 +42,21 @@ _log = structlog.get_logger("node")
 
 
 class DocumentExchange:
-    """The fetching and serving of documents. `coordinator`: returns its peer id, or None. `now`: milliseconds on the
-    coordinator's clock. `seed`: of the choice among peers."""
+    """The fetching and serving of documents. `coordinator`: returns its peer id, or None."""
 
     def __init__(
         self,
         handlers: Handlers,
         rpc: Rpc,
         links: Links,
-        store: Store,
-        records: TrustStore,
+        context: RunContext,
         *,
         coordinator: Callable[[], str | None],
-        now: Callable[[], int],
-        seed: int,
     ) -> None:
-        self._rpc, self._links, self._store, self._records = rpc, links, store, records
-        self._coordinator, self._now = coordinator, now
-        self._random = random.Random(seed)
+        self._rpc, self._links = rpc, links
+        self._store, self._trust_store, self._clock = context.store, context.trust_store, context.clock
+        self._coordinator = coordinator
+        self._random = random.Random(context.seed)
         self._sought = -SEEK_AGAIN
         DOCUMENTS.serve(handlers, self._answer_documents)
         HEAD.serve(handlers, self._answer_head)
@@ -89,25 +85,25 @@ class DocumentExchange:
 
     async def seek_roots(self, serial: int | None, hint: str | None) -> None:
         """Ask peers for Roots until that of `serial` is adopted (rule 5). `hint`: a peer that should have it."""
-        known, clock = self._records.serial, asyncio.get_running_loop().time()
+        known, clock = self._trust_store.serial, asyncio.get_running_loop().time()
         if known is None or serial is None or serial <= known or clock - self._sought < SEEK_AGAIN:
             return
         self._sought = clock
         for peer in await self._sources(hint):
             await self._head_of(peer)
-            if self._records.serial is not None and self._records.serial >= serial:
+            if self._trust_store.serial is not None and self._trust_store.serial >= serial:
                 self._sought = -SEEK_AGAIN
                 return
 
     async def _head_of(self, peer: str) -> bytes | None:
-        ask = HeadRequest(root_serial=self._records.serial)
+        ask = HeadRequest(root_serial=self._trust_store.serial)
         try:
             answer = await HEAD.ask(self._rpc, peer, ask, timeout=PATIENCE)
         except (PeerFault, Unreachable):
             return None
         try:
             if answer.roots:
-                self._records.update_roots(answer.roots, self._now())
+                self._trust_store.update_roots(answer.roots, self._clock.now())
         except P2PError as error:
             _log.warning("Root refused", peer=peer, reason=str(error))
         return answer.head
@@ -131,6 +127,6 @@ class DocumentExchange:
         return document_service.documents(ask, self._store.document)
 
     async def _answer_head(self, peer: str, ask: HeadRequest) -> HeadResponse:
-        trusted = self._records.trusted
+        trusted = self._trust_store.trusted
         newest = None if trusted.head is None else trusted.head.sealed
         return document_service.head(ask, newest, trusted.roots_by_serial)

@@ -19,7 +19,7 @@ Rules
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -29,8 +29,7 @@ import structlog
 
 from engines.context import context_of
 from engines.versioned import LoadedVersion, VersionedEngine
-from node.trust.run_clock import RunClock
-from node.trust.trust_store import TrustStore
+from node.run_context import RunContext
 from node.trust.trusted_set import NotSigned, RootExpired, order
 from node.versions.acknowledgements import Acknowledger
 from node.versions.document_exchange import DocumentExchange
@@ -38,13 +37,12 @@ from node.versions.local_weights import InvalidChain, LocalWeights
 from node.versions.payload_fetcher import PayloadFetcher, Stalled
 from p2p.envelope import Verified
 from p2p.errors import P2PError, PeerFault
-from p2p.network import Gossip, PayloadExchange
+from p2p.network import Gossip
 from protocol.authority import Asset
 from protocol.versions import Head, head_topic
 from runtime.backoff import Backoff
 from runtime.child import ChildError
 from weights.documents import Edge, Version
-from weights.store import Store
 from weights.update_path import path_to
 
 RETRY: Final = Backoff(1.0, 30.0, jitter=0.5)
@@ -72,26 +70,17 @@ class Follower:
     def __init__(
         self,
         gossip: Gossip,
-        exchange: PayloadExchange,
-        records: TrustStore,
-        store: Store,
+        context: RunContext,
         weights: LocalWeights,
         payloads: PayloadFetcher,
-        document_exchange: DocumentExchange,
+        documents: DocumentExchange,
         engine: VersionedEngine,
-        clock: RunClock,
-        *,
-        run: bytes,
         acknowledger: Acknowledger,
-        coordinator: Callable[[], str | None],
-        disk: int,
-        seed: int,
     ) -> None:
-        """`disk`: bytes that weights and payloads may take."""
-        self._exchange, self._records, self._store = exchange, records, store
-        self._weights, self._payloads, self._acknowledger = weights, payloads, acknowledger
-        self._document_exchange, self._engine, self._clock = document_exchange, engine, clock
-        self._coordinator, self._disk, self._random = coordinator, disk, random.Random(seed)
+        self._trust_store, self._store, self._clock = context.trust_store, context.store, context.clock
+        self._weights, self._payloads, self._documents = weights, payloads, documents
+        self._engine, self._acknowledger = engine, acknowledger
+        self._random = random.Random(context.seed)
         self._candidate: Verified[Head] | None = None
         self._candidate_root: int | None = None
         """Serial of the Root under which the candidate verified."""
@@ -100,11 +89,12 @@ class Follower:
         self._source: str | None = None
         self._indexed: dict[bytes, bytes] = {}
         """Hash -> payload hash of the edges in the newest index; the next index names nearly the same."""
-        self._news, self._heard = asyncio.Event(), asyncio.Event()
+        self._news = asyncio.Event()
+        self._heard = asyncio.Event()
         self.changed = asyncio.Event()
         self.trouble = "no version is loaded yet"
         self.refused: list[str] = []
-        gossip.subscribe(head_topic(run), self.hear)
+        gossip.subscribe(head_topic(context.run), self.hear)
         engine.on_corrupt = self._on_corrupt
 
     @property
@@ -114,7 +104,7 @@ class Follower:
     @property
     def newest(self) -> Head | None:
         """The newest Head heard, whose documents may not be here yet."""
-        newest = self._candidate or self._records.trusted.head
+        newest = self._candidate or self._trust_store.trusted.head
         return None if newest is None else newest.value
 
     async def hear(self, peer: str, sealed: bytes) -> bool:
@@ -127,11 +117,11 @@ class Follower:
             self._note(f"Head from {peer}: {error}")
             return False
         head = verified.value
-        if self._candidate_root != self._records.serial:
+        if self._candidate_root != self._trust_store.serial:
             self._candidate = None
         if self._candidate is None or order(head) > order(self._candidate.value):
             self._candidate, self._source = verified, peer
-            self._candidate_root = self._records.serial
+            self._candidate_root = self._trust_store.serial
             self._acknowledger.heard(head.era, head.version)
             self._news.set()
             self._heard.set()
@@ -141,20 +131,20 @@ class Follower:
     async def _offered(self, peer: str, sealed: bytes) -> Verified[Head]:
         """Verify a Head, after a request for a later Root where the Head needs one (rule 7). Raises as
         `TrustStore.offer_head`."""
-        serial = self._records.serial
+        serial = self._trust_store.serial
         try:
-            head = self._records.offer_head(sealed, self._clock.now())
+            head = self._trust_store.offer_head(sealed, self._clock.now())
         except (NotSigned, RootExpired):
-            await self._document_exchange.seek_roots(None if serial is None else serial + 1, peer)
-            if self._records.serial == serial:
+            await self._documents.seek_roots(None if serial is None else serial + 1, peer)
+            if self._trust_store.serial == serial:
                 raise
-            return self._records.offer_head(sealed, self._clock.now())
-        await self._document_exchange.seek_roots(head.value.root_serial, peer)
-        return head if self._records.serial == serial else self._records.offer_head(sealed, self._clock.now())
+            return self._trust_store.offer_head(sealed, self._clock.now())
+        await self._documents.seek_roots(head.value.root_serial, peer)
+        return head if self._trust_store.serial == serial else self._trust_store.offer_head(sealed, self._clock.now())
 
     async def search(self) -> None:
         """Ask a few peers and the coordinator for a Head."""
-        for peer, sealed in await self._document_exchange.heads():
+        for peer, sealed in await self._documents.heads():
             await self.hear(peer, sealed)
 
     async def keep_hearing(self) -> None:
@@ -180,7 +170,7 @@ class Follower:
         for asset in assets:
             if Path(asset.name).name != asset.name or not asset.name.endswith(_ASSET_ENDINGS):
                 raise PeerFault(f"the RunSpec names an asset {asset.name[:80]!r}, which is no plain file of a model")
-            await self._exchange.fetch(asset.manifest, folder / asset.name, fallback=self._coordinator())
+            await self._payloads.fetch_file(asset.manifest, folder / asset.name)
         self._engine.model, self._engine.context = folder, context_of(folder)
 
     def resume(self) -> None:
@@ -194,7 +184,7 @@ class Follower:
     def _stored_edges(self) -> Iterator[Verified[Edge]]:
         for document in self._store.documents("edge"):
             try:
-                yield self._records.trusted.stored_edge(document.sealed)
+                yield self._trust_store.trusted.stored_edge(document.sealed)
             except P2PError as error:
                 _log.warning("stored Edge no longer verifies", version=document.version, reason=str(error))
 
@@ -221,7 +211,7 @@ class Follower:
     async def _advance(self) -> None:
         """Advance from the loaded version to that of the newest Head heard, if there is one."""
         head = await self._believe()
-        believed = self._records.trusted.version
+        believed = self._trust_store.trusted.version
         if believed is None or self._holds(believed.value):
             return
         version = believed.value
@@ -237,7 +227,7 @@ class Follower:
         payloads = [await self._payloads.get(edge) for edge in chain]
         if chain and chain[0].value.base_root is None:
             steps = list(zip(chain, payloads, strict=True))
-            await anyio.to_thread.run_sync(self._weights.make, steps, self._disk)
+            await anyio.to_thread.run_sync(self._weights.make, steps)
         async with self._engine.exclusive():
             _log.debug("applying", version=version.version, edges=len(chain))
             await self._swap(version, chain, payloads)
@@ -249,12 +239,12 @@ class Follower:
         """Adopt the newest Head heard, with its Version."""
         candidate = self._candidate
         if candidate is None:
-            return self._records.trusted.head
-        head, believed = candidate.value, self._records.trusted.version
+            return self._trust_store.trusted.head
+        head, believed = candidate.value, self._trust_store.trusted.version
         if believed is None or (head.era, head.version) > (believed.value.era, believed.value.version):
             try:
-                documents = await self._document_exchange.get([head.version_hash, head.index_hash], hint=self._source)
-                self._records.update_version(candidate.sealed, documents[head.version_hash], self._clock.now())
+                documents = await self._documents.get([head.version_hash, head.index_hash], hint=self._source)
+                self._trust_store.update_version(candidate.sealed, documents[head.version_hash], self._clock.now())
             except P2PError:
                 # Otherwise a Head without valid documents would hide, by its high number, every later honest one.
                 if self._candidate is candidate:
@@ -262,14 +252,14 @@ class Follower:
                 raise
             self._keep("version", head, documents[head.version_hash])
             self._keep("index", head, documents[head.index_hash])
-        return self._records.trusted.head
+        return self._trust_store.trusted.head
 
     async def _edges(self, head: Verified[Head]) -> list[Verified[Edge]]:
         """Return the Edges that lead to the Head's version. Those of the index before are not fetched again."""
-        trusted, digest = self._records.trusted, head.value.index_hash
-        index = trusted.edge_index((await self._document_exchange.get([digest], hint=self._source))[digest], head)
+        trusted, digest = self._trust_store.trusted, head.value.index_hash
+        index = trusted.edge_index((await self._documents.get([digest], hint=self._source))[digest], head)
         self._keep("index", head.value, index.sealed)
-        fetched = await self._document_exchange.get(trusted.unknown(index), hint=self._source)
+        fetched = await self._documents.get(trusted.unknown(index), hint=self._source)
         edges = trusted.edges(index, fetched)
         for digest, edge in zip(index.value.edges, edges, strict=True):
             if digest not in self._indexed:
@@ -319,7 +309,7 @@ class Follower:
 
     async def _tidy(self, version: Version) -> None:
         """Drop payloads and documents that no peer needs any more (rule 5)."""
-        await self._payloads.tidy(version.era, version.version, self._disk - self._weights.nbytes())
+        await self._payloads.tidy(version.era, version.version, self._weights.room())
         here = version.era, version.version
         await self._payloads.forget(min(here, self._store.place("edge", DOCUMENTS_KEPT)), set(self._indexed.values()))
         for kind in ("version", "index", "edge"):

@@ -26,8 +26,10 @@ class InvalidChain(Exception):
 class LocalWeights:
     """The folders of the weights. All methods block; none needs torch."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, quota: int) -> None:
+        """`quota`: bytes that weights and payloads together may take on disk, set by the owner."""
         folder.mkdir(parents=True, exist_ok=True)
+        self._quota = quota
         self.path, self._unpacked = folder / "held", folder / "made"
 
     def root(self) -> bytes | None:
@@ -43,12 +45,12 @@ class LocalWeights:
             self.drop()
             return None
 
-    def make(self, chain: Sequence[tuple[Verified[Edge], Path]], most: int) -> None:
-        """Build weights of at most `most` bytes in `made`, from a chain of edges and payloads that begins with a full
-        one. Raises `InvalidChain`, `DiskFull`."""
+    def make(self, chain: Sequence[tuple[Verified[Edge], Path]]) -> None:
+        """Build weights within the quota in `made`, from a chain of edges and payloads that begins with a full one.
+        Raises `InvalidChain`, `DiskFull`."""
         try:
             full, payload = chain[0]
-            unpacked = Rolling.unpack(self._unpacked, payload, full.value.root, max_bytes=most)
+            unpacked = Rolling.unpack(self._unpacked, payload, full.value.root, max_bytes=self._quota)
             for edge, diff in chain[1:]:
                 unpacked.apply(diff, edge.value.root)
         except WeightsError as error:
@@ -62,6 +64,6 @@ class LocalWeights:
         """Remove the weights."""
         remove(self.path)
 
-    def nbytes(self) -> int:
-        """Return the bytes on disk."""
-        return sum(path.stat().st_size for path in self.path.rglob("*") if path.is_file())
+    def room(self) -> int:
+        """Return the bytes of the quota that the weights leave for payloads; below 0 when they exceed it."""
+        return self._quota - sum(path.stat().st_size for path in self.path.rglob("*") if path.is_file())

@@ -25,7 +25,7 @@ import structlog
 from node.versions.acknowledgements import Acknowledger
 from p2p.envelope import Verified
 from p2p.errors import P2PError
-from p2p.network import FetchReport, Links, PayloadExchange, Rpc
+from p2p.network import FetchReport, Links, Manifest, PayloadExchange, Rpc
 from protocol.methods import REMAKE
 from protocol.requests import DocumentsRequest
 from protocol.versions import manifest_of_edge
@@ -94,6 +94,10 @@ class PayloadFetcher:
         self._count(edge)
         _log.debug("payload fetched", version=edge.version, nbytes=edge.length)
         return path
+
+    async def fetch_file(self, manifest: Manifest, path: Path) -> None:
+        """Fetch a file that belongs to no edge, such as one of the model, to `path`. Raises `P2PError`."""
+        await self._exchange.fetch(manifest, path, fallback=self._coordinator())
 
     async def share_all(self, edges: Iterable[Verified[Edge]]) -> None:
         """Serve the stored payloads of `edges` to peers (rule 4)."""

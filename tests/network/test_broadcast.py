@@ -78,7 +78,7 @@ def story(folder: Path, tell: Callable[[Swarm, list[Node], Witness], Awaitable[N
         swarm.network._default = Link(delay=WAY, bandwidth=200_000)
         async with swarm.coordinating():
             nodes = [swarm.node(name) for name in ("alice", "bob", "carol")]
-            nodes[0].daemon.follower._clock.local = lambda: int(wall() * 1000) + skew
+            nodes[0].daemon.context.clock.local = lambda: int(wall() * 1000) + skew
             witness = Witness(swarm, nodes)
             async with working(*nodes):
                 await until(lambda: all(accepted(node) >= 2 for node in nodes), 600)
@@ -191,7 +191,7 @@ def test_a_coordinator_that_takes_no_acknowledgements_costs_a_node_nothing(tmp_p
                 await anyio.sleep(5)
                 assert coordinator.asked["acknowledge"] == 2
                 assert coordinator.asked["hello"] == 1
-                assert node.daemon.connectivity.link.peer == coordinator.peer_id
+                assert node.coordinator_client.peer == coordinator.peer_id
 
     run_fake(main)
 
@@ -219,7 +219,7 @@ def test_an_acknowledgement_that_could_not_be_delivered_is_told_later_with_the_t
         async with coordinator.serving(network):
             await coordinator.publish(0)
             node = make_node(network, tmp_path / "node", coordinator.invite())
-            tell, lost = node.daemon.connectivity.link.tell, 3
+            tell, lost = node.coordinator_client.tell, 3
 
             async def lossy(method: str, make: Callable[[], object]) -> None:
                 nonlocal lost
@@ -230,7 +230,7 @@ def test_an_acknowledgement_that_could_not_be_delivered_is_told_later_with_the_t
                     raise Unreachable("lost")
                 await tell(method, make)  # type: ignore[arg-type]
 
-            node.daemon.connectivity.link.tell = lossy  # type: ignore[method-assign,assignment]
+            node.coordinator_client.tell = lossy  # type: ignore[method-assign,assignment]
             async with working(node):
                 await until(lambda: coordinator.acknowledged, 120)
                 ((_, message),) = coordinator.acknowledged

@@ -14,6 +14,7 @@ from coordinator.rollouts.verification import submission_limit
 from coordinator.run import keys_commands
 from node.config import NodeConfig
 from node.daemon import NodeDaemon
+from node.run_context import RunContext
 from p2p.discovery.invite import Invite
 from p2p.https.client import HttpsClient
 from p2p.https.failover import FailoverNetwork
@@ -64,12 +65,13 @@ def node_of(
     home = swarm.folder / name
     home.mkdir()
     config = NodeConfig(home=home, via=via)
-    daemon = NodeDaemon(config, invite, key, ways.network, lambda: engine, local=lambda: int(wall() * 1000), seed=7)
+    context = RunContext.open(home, invite, key, local=lambda: int(wall() * 1000), seed=7)
+    daemon = NodeDaemon(config, context, ways.network, lambda: engine)
     return Node(daemon, engine, own, home)
 
 
 async def status(node: Node) -> dict:
-    return await node.daemon.report.status({})
+    return await node.daemon.commands.status({})
 
 
 async def when_by(node: Node, route: str) -> dict:
@@ -116,8 +118,8 @@ async def test_a_new_channel_key_reaches_a_node_on_https_alone(swarm):
             await coordinator.renew()
             before = accepted(node)
             await until(lambda: accepted(node) >= before + 4)
-            said, lies = await status(node), node.daemon.connectivity.link.lies
-            serial = node.daemon._records.serial
+            said, lies = await status(node), node.coordinator_client.lies
+            serial = node.daemon.context.trust_store.serial
             tasks.cancel_scope.cancel()
     assert (serial, lies, said["way"]) == (2, [], "https")
 
@@ -143,7 +145,7 @@ async def test_a_node_whose_libp2p_is_cut_goes_on_over_https_and_returns(swarm, 
             await until(lambda: coordinator.view_builder.build().nodes[0].route == "https")
 
             swarm.network.heal()
-            await until(lambda: not node.daemon.connectivity.link.failures)
+            await until(lambda: not node.coordinator_client.failures)
             before = accepted(node)
             await until(lambda: accepted(node) >= before + 2)
             await when_by(node, "direct")

@@ -89,7 +89,7 @@ def test_a_policy_key_written_by_hand_takes_over_and_nodes_hold_what_they_held(t
         before = accepted(again)
         async with swarm.coordinating(), working(again, newcomer):
             await until(lambda: accepted(again) >= before + 3 and accepted(newcomer) >= 3, 120)
-            assert again.daemon.connectivity.link.lies == newcomer.daemon.connectivity.link.lies == []
+            assert again.coordinator_client.lies == newcomer.coordinator_client.lies == []
 
     run_fake(main)
 
@@ -114,7 +114,7 @@ def test_a_ledger_key_written_by_hand_takes_over_and_no_receipt_of_before_blocks
         before = accepted(again)
         async with swarm.coordinating(), working(again):
             await anyio.sleep(30)
-            assert again.daemon.connectivity.link.lies == [], "the run's own receipts are taken for lies"
+            assert again.coordinator_client.lies == [], "the run's own receipts are taken for lies"
             assert accepted(again) >= before + 5
 
     run_fake(main)

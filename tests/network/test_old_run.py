@@ -157,7 +157,7 @@ def test_the_home_of_an_old_node_goes_on_from_its_weights_and_loses_no_receipt(t
     before = {row["lease"] for row in receipts.listed(home, 1000)}
     assert count >= 4
     assert not faults
-    weights = LocalWeights(run_folder(home, joined(home).run) / "weights")
+    weights = LocalWeights(run_folder(home, joined(home).run) / "weights", quota=1 << 20)
     root = weights.root()
     assert root is not None
 

@@ -17,7 +17,7 @@ NAMES = ("alice", "bob", "carol", "dave")
 
 
 def parents(node: Node) -> set[str]:
-    return set(node.daemon.connectivity.parents.parents)
+    return set(node.daemon.connectivity.plan_client.parents)
 
 
 def settled(swarm: Swarm, nodes: list[Node]) -> bool:
@@ -25,14 +25,14 @@ def settled(swarm: Swarm, nodes: list[Node]) -> bool:
     assert swarm.coordinator is not None
     plan = swarm.coordinator.feeding._planner.plan
     return plan.parents.keys() == {node.peer_id for node in nodes} and all(
-        tuple(node.daemon.connectivity.parents.parents) == plan.parents[node.peer_id]
+        tuple(node.daemon.connectivity.plan_client.parents) == plan.parents[node.peer_id]
         and parents(node) <= set(swarm.network.transports[node.peer_id].peers())
         for node in nodes
     )
 
 
 async def received(node: Node) -> dict[str, int]:
-    return (await node.daemon._network.exchange.traffic()).received_by_peer
+    return (await node.daemon.network.exchange.traffic()).received_by_peer
 
 
 def test_nodes_follow_the_coordinators_plan_and_take_new_versions_from_their_parents(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_run_finishes_with_and_without_a_plan(tmp_path: Path, enabled: bool) -
             nodes = [swarm.node(name) for name in ("alice", "bob")]
             async with working(*nodes):
                 await until(lambda: coordinator.view_builder.build().phase == "finished", 600)
-                assert all(bool(node.daemon.connectivity.parents.parents) == enabled for node in nodes)
+                assert all(bool(node.daemon.connectivity.plan_client.parents) == enabled for node in nodes)
                 assert all(node.daemon.rollouts.done > 0 for node in nodes)
 
     run_fake(main)
@@ -119,7 +119,7 @@ def test_a_node_that_moves_is_found_again_by_its_new_record(tmp_path: Path) -> N
                 assert record().addresses == (swarm.network.addresses.address(moving.peer_id),)
                 await until(lambda: settled(swarm, nodes), 600)
                 fed = [node for node in staying if moving.peer_id in parents(node)]
-                heard = [node.daemon.connectivity.parents._dialer.records.of(moving.peer_id) for node in fed]
+                heard = [node.daemon.connectivity.dialer.records.of(moving.peer_id) for node in fed]
                 assert heard == [record()] * len(fed)
                 await until(lambda: len(swarm.network.transports[moving.peer_id].peers()) > 1)
 

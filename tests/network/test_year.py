@@ -60,7 +60,7 @@ async def changed(
 
 
 def trusted(node: Node) -> TrustedSet:
-    return node.daemon._records.trusted
+    return node.daemon.context.trust_store.trusted
 
 
 def serial(node: Node) -> int:
@@ -71,7 +71,7 @@ async def at_work(*nodes: Node, groups: int = 3) -> None:
     """Until each of these got receipts that it did not have."""
     before = [accepted(node) for node in nodes]
     await until(lambda: all(accepted(n) >= b + groups for n, b in zip(nodes, before, strict=True)), 120)
-    assert [node.daemon.connectivity.link.lies for node in nodes] == [[]] * len(nodes)
+    assert [node.coordinator_client.lies for node in nodes] == [[]] * len(nodes)
 
 
 def test_three_years_with_nodes_that_were_away_for_one_renewal_and_for_two(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_node_learns_a_newer_root_from_another_node_while_the_coordinator_is_a
             await at_work(informed)
         async with working(life_of(swarm, "a", keys[0]), ignorant):
             await until(lambda: serial(ignorant) == 2, 120)
-            assert ignorant.daemon.connectivity.link.peer is None
+            assert ignorant.coordinator_client.peer is None
 
     run_fake(main)
 
@@ -189,9 +189,9 @@ def test_a_request_to_a_former_recipient_brings_the_roots_for_a_day_and_the_node
         async with swarm.coordinating() as coordinator:
             coordinator.publisher.announce = no_announcement  # type: ignore[method-assign]
             async with working(life_of(swarm, "other", generate_key()), node):
-                await until(lambda: node.daemon.connectivity.link.peer)
+                await until(lambda: node.coordinator_client.peer)
                 await changed(swarm, "channel", coordinator)
-                link = node.daemon.connectivity.link
+                link = node.coordinator_client
                 before, asked = (
                     link.peer,
                     LeaseRequest(nonce=bytes(16), era=7, version=0, root=bytes(32), engine="bigram"),
@@ -301,7 +301,7 @@ def test_nodes_do_no_work_under_a_root_that_has_ended_and_go_on_when_it_is_renew
         async with swarm.coordinating() as coordinator, working(node):
             await at_work(node)
             await anyio.sleep(90)
-            told = (await node.daemon.report.why({}))["blocked"]
+            told = (await node.daemon.commands.why({}))["blocked"]
             done = node.daemon.rollouts.done
             await anyio.sleep(60)
             assert (told, node.daemon.rollouts.done) == (EXPIRED, done)

@@ -39,7 +39,7 @@ def test_no_head_of_a_stolen_channel_key_keeps_the_operators_next_one_from_a_nod
                 coordinator.sequence = before + 1
                 await coordinator.announce()
                 await anyio.sleep(1)
-                head = node.daemon._records.trusted.head
+                head = node.daemon.context.trust_store.trusted.head
                 assert head is not None
                 assert (head.value.sequence, head.value.expires - head.value.issued) == (before + 2, 60_000), (
                     "the run is frozen"
@@ -75,7 +75,7 @@ def test_a_lease_that_leaves_the_models_context_is_refused(room: int, tmp_path: 
                 await until(lambda: coordinator.leases)
                 await anyio.sleep(10)
                 assert bool(coordinator.submitted) == bool(room), "an oversized lease was worked for"
-                told = (await node.daemon.report.why({}))["not_believed"]
+                told = (await node.daemon.commands.why({}))["not_believed"]
                 said = "the lease has 25 prompt tokens and allows 8 more; the model's context is 32"
                 assert any(said in lie for lie in told) != bool(room)
 

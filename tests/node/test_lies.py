@@ -214,7 +214,7 @@ def test_a_false_receipt_is_not_taken_for_an_answer(tmp_path: Path) -> None:
     async def main() -> None:
         async with holding(tmp_path) as (coordinator, node, _):
             coordinator.keys.ledger, ledger = generate_key(), coordinator.keys.ledger
-            await until(lambda: any("false answer" in s for s in node.daemon.connectivity.link.lies))
+            await until(lambda: any("false answer" in s for s in node.coordinator_client.lies))
             for row in node.daemon.outbox.rows():
                 if row.receipt is not None:
                     verify_envelope(row.receipt, "receipt", coordinator.run, {public_bytes(ledger)})

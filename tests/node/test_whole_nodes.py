@@ -115,11 +115,11 @@ def test_a_pause_frees_the_device_at_once_and_loses_no_lease(tmp_path: Path) -> 
             node = make_node(network, tmp_path / "node", coordinator.invite(), engine=InProcessEngine(seconds=20.0))
             async with at_work(node):
                 await until(lambda: node.daemon.rollouts.working)
-                await node.daemon.report.pause({"seconds": 30})
+                await node.daemon.commands.pause({"seconds": 30})
                 await anyio.sleep(5)
                 assert node.engine.engine is None
-                assert (await node.daemon.report.status({}))["state"] == "paused"
-                assert "paused by the owner" in (await node.daemon.report.why({}))["blocked"]
+                assert (await node.daemon.commands.status({}))["state"] == "paused"
+                assert "paused by the owner" in (await node.daemon.commands.why({}))["blocked"]
                 await coordinator.publish(1)
                 await anyio.sleep(10)
                 assert node.engine.engine is None
@@ -138,12 +138,12 @@ def test_a_pause_without_an_end_lasts_until_resumed(tmp_path: Path) -> None:
             node = make_node(network, tmp_path / "node", coordinator.invite())
             async with at_work(node):
                 await until(lambda: node.daemon.rollouts.done >= 1)
-                await node.daemon.report.pause({})
+                await node.daemon.commands.pause({})
                 await anyio.sleep(FREED_WITHIN + 1)  # a group under way may still be worked off
                 done = node.daemon.rollouts.done
                 await anyio.sleep(900)
                 assert node.daemon.rollouts.done == done
-                await node.daemon.report.resume({})
+                await node.daemon.commands.resume({})
                 await until(lambda: node.daemon.rollouts.done > done)
 
     run_fake(main)
@@ -241,7 +241,7 @@ def test_a_group_is_settled_by_a_receipt_from_before_the_ledger_keys_changed(tmp
             again = make_node(network, tmp_path / "node", coordinator.invite(), key=key)
             async with at_work(again):
                 await anyio.sleep(60)
-                assert again.daemon.connectivity.link.lies == [], "the run's own receipts are taken for lies"
+                assert again.coordinator_client.lies == [], "the run's own receipts are taken for lies"
                 assert again.daemon.outbox.counts().get("accepted", 0) >= before
 
     run_fake(main)
@@ -260,8 +260,8 @@ def test_a_coordinator_that_comes_back_elsewhere_is_found_through_other_nodes(tm
                 old = coordinator.peer_id
                 network.kill(old)
                 await anyio.sleep(100)
-                assert one.daemon.connectivity.link.peer is None
-                assert "unreachable" in (await one.daemon.report.why({}))["blocked"]
+                assert one.coordinator_client.peer is None
+                assert "unreachable" in (await one.daemon.commands.why({}))["blocked"]
                 coordinator.identity = generate_key()
                 done = (one.daemon.rollouts.done, two.daemon.rollouts.done)
                 async with coordinator.serving(network) as peer:
@@ -520,7 +520,7 @@ def test_a_node_of_before_starts_without_the_coordinator_and_says_so(tmp_path: P
         async with at_work(again):
             await until(lambda: holds(again, 0))
             await until(lambda: "the coordinator is unreachable" in again.daemon.rollouts.blocked)
-            assert (await again.daemon.report.status({}))["state"] == "waiting"
+            assert (await again.daemon.commands.status({}))["state"] == "waiting"
 
     run_fake(main)
 

@@ -20,6 +20,8 @@ from engines.messages import Probed
 from engines.process import EngineProcess
 from node.config import NodeConfig
 from node.daemon import NodeDaemon
+from node.links.coordinator_client import CoordinatorClient
+from node.run_context import RunContext
 from p2p.discovery.invite import Invite
 from p2p.envelope import decode_unverified, document_hash, seal, verify_envelope
 from p2p.identity import generate_key, peer_id, public_bytes
@@ -388,6 +390,10 @@ class Node:
     peer_id: str
     home: Path
 
+    @property
+    def coordinator_client(self) -> CoordinatorClient:
+        return self.daemon.connectivity.coordinator_client
+
 
 def make_node(
     network: MemoryNetwork,
@@ -405,7 +411,8 @@ def make_node(
     peer = Peer(network.transport(own), seed=1)
     settings = NodeConfig(home=home, **config)
     home.mkdir(parents=True, exist_ok=True)
-    daemon = NodeDaemon(settings, invite, key, Network.of(peer), lambda: engine, local=local, seed=7)
+    context = RunContext.open(home, invite, key, local=local, seed=7)
+    daemon = NodeDaemon(settings, context, Network.of(peer), lambda: engine)
     return Node(daemon, engine, own, home)
 
 

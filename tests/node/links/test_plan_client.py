@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from node.links.plan_client import LOOK, PlanClient
+from node.links.plan_client import LOOK, PlanClient, RateLimits
 from p2p.discovery.dialer import PeerDialer
 from p2p.errors import Unreachable
 from p2p.memory.transport import MemoryNetwork
@@ -32,7 +32,7 @@ async def world() -> AsyncIterator[tuple[Peer, Peer, PlanClient]]:
 
     PLAN.serve(coordinator, plan)
     dialer = PeerDialer(node, bytes(32), lambda: 0)
-    parents = PlanClient(node.handlers, node, node, node, dialer, uplink=None, downlink=None, connected=connected)
+    parents = PlanClient(node.handlers, node, node, node, dialer, RateLimits(), connected=connected)
     async with running(coordinator, other, node), anyio.create_task_group() as tasks:
         tasks.start_soon(parents.run)
         await anyio.sleep(LOOK)

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from node.links.reachability import Reachability
+from node.links.reachability import Reachability, RelaySources
 from p2p.discovery.messages import ReachableResponse
 from p2p.discovery.peer_records import RENEW, RecordIssuer, decode_own
 from p2p.errors import Unreachable
@@ -61,10 +61,10 @@ async def reaching(network: FakeNetwork, relays: tuple[str, ...] = ()):
     """(Reach, reasons for which the coordinator was greeted again), after the first greeting."""
     changes: list[str] = []
     reachability = Reachability(
-        network, network, network,
-        relays=list(relays), coordinator=lambda: "coordinator", candidates=lambda: [HTTPS, COORDINATOR, OTHER],
-        changed=changes.append, own=RecordIssuer(KEY, bytes(32)), now=wall,
+        network, network, network, RelaySources(list(relays), lambda: [HTTPS, COORDINATOR, OTHER]),
+        RecordIssuer(KEY, bytes(32)), coordinator=lambda: "coordinator", now=wall,
     )  # fmt: skip
+    reachability.on_change = changes.append
     await reachability.record()
     task = asyncio.create_task(reachability.run())
     await asyncio.sleep(1)

@@ -109,7 +109,7 @@ def test_a_lease_asked_for_ahead_is_kept_over_a_pause(tmp_path: Path) -> None:
     async def play(coordinator: Recorded, node: Node) -> None:
         coordinators.append(coordinator)
         await until(lambda: len(coordinator.unworked()) == 2)
-        await node.daemon.report.pause({"seconds": 20})
+        await node.daemon.commands.pause({"seconds": 20})
         await anyio.sleep(10)
         assert node.engine.engine is None
         await anyio.sleep(10)

@@ -1,5 +1,6 @@
 """What a node can prove offline, with nothing but its own folder."""
 
+import sqlite3
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,9 +42,10 @@ class Home:
         with closing(Outbox(self._outbox, node=public_bytes(self.key), limit=9)) as outbox:
             outbox.put(lease, body, number)
             outbox.take_receipt(lease, sealed, self._open, 9)
-            if changes:
-                false = encode(Receipt(**fields | changes))  # type: ignore[arg-type]
-                outbox._do(
+        if changes:
+            false = encode(Receipt(**fields | changes))  # type: ignore[arg-type]
+            with closing(sqlite3.connect(self._outbox, isolation_level=None)) as database:
+                database.execute(
                     "UPDATE submissions SET receipt = ? WHERE lease = ?",
                     (seal("receipt", self.coordinator.run, false, keys.ledger), lease),
                 )

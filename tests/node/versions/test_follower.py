@@ -90,25 +90,25 @@ def test_the_owner_sees_how_far_behind_the_node_is_and_what_it_fetched(tmp_path:
         async with coordinator.serving(network) as peer:
             node = make_node(network, tmp_path / "node", coordinator.invite())
             async with working(node):
-                await until(lambda: node.daemon.follower.newest is None and node.daemon.connectivity.link.peer)
-                assert (await node.daemon.report.status({}))["lag"] is None
+                await until(lambda: node.daemon.follower.newest is None and node.coordinator_client.peer)
+                assert (await node.daemon.commands.status({}))["lag"] is None
                 await coordinator.publish(0)
                 await until(lambda: node.daemon.engine.current)
-                status = await node.daemon.report.status({})
+                status = await node.daemon.commands.status({})
                 assert (status["version"], status["newest"], status["lag"]) == (0, 0, 0)
                 kept = [edge.length for _, edge, _ in coordinator.edges]
                 share, peer.share = peer.share, _nothing  # type: ignore[method-assign]
                 await coordinator.publish(1)
                 await coordinator.publish(2)
                 await until(lambda: node.daemon.follower.newest.version == 2)
-                status = await node.daemon.report.status({})
+                status = await node.daemon.commands.status({})
                 assert (status["version"], status["newest"], status["lag"]) == (0, 2, 2)
                 assert status["payload_bytes"] == sum(kept)
                 peer.share = share  # type: ignore[method-assign]
                 for _, edge, path in coordinator.edges[1:]:
                     await peer.share(manifest_of_edge(edge), path)
                 await until(lambda: node.daemon.engine.current.version == 2, 2 * FETCH_PATIENCE)
-                status = await node.daemon.report.status({})
+                status = await node.daemon.commands.status({})
                 lengths = [edge.length for _, edge, _ in coordinator.edges]
                 assert (status["lag"], status["payload_bytes"]) == (0, sum(lengths))
                 assert [row["nbytes"] for row in status["payloads"]] == lengths
@@ -170,9 +170,9 @@ def test_a_node_keeps_no_payload_that_no_index_can_name_however_large_its_disk(
                     await coordinator.publish(version)
                     await until(lambda: node.daemon.engine.current and node.daemon.engine.current.version == version)  # noqa: B023
                 # The newest version's tidying may still be under way; that of the one before is done.
-                payloads = {file.hash for file in node.daemon._store.payloads()}
+                payloads = {file.hash for file in node.daemon.context.store.payloads()}
                 assert len(payloads) <= 8
                 assert {edge.payload_hash for _, edge, _ in coordinator.edges} <= payloads
-                assert len(node.daemon._store.documents("edge")) <= 8
+                assert len(node.daemon.context.store.documents("edge")) <= 8
 
     run_fake(main)

@@ -137,64 +137,64 @@ def _edge(payload: Payload, version: int) -> Verified[Edge]:
 
 def test_what_is_made_anew_takes_the_place_of_what_was_held_only_when_told(tmp_path: Path) -> None:
     chain, snapshots = chain_of(tmp_path, 2)
-    weights = LocalWeights(tmp_path / "weights")
+    weights = LocalWeights(tmp_path / "weights", quota=1 << 20)
     assert weights.root() is None
-    weights.make(chain[:1], 1 << 20)
+    weights.make(chain[:1])
     weights.swap_in()
     assert weights.root() == snapshots[0].root
-    weights.make(chain, 1 << 20)
+    weights.make(chain)
     assert Rolling(weights.path).root == snapshots[0].root
     weights.swap_in()
     assert weights.root() == snapshots[2].root
     assert Snapshot(weights.path / "snapshot.safetensors").root == snapshots[2].root
-    assert weights.nbytes() >= snapshots[2].nbytes
+    assert weights.room() <= (1 << 20) - snapshots[2].nbytes
 
 
 def test_a_replacement_or_a_drop_that_is_cut_anywhere_leaves_the_old_or_the_new(tmp_path: Path) -> None:
     chain, snapshots = chain_of(tmp_path, 3)
     with quick_folder() as folder:
-        weights = LocalWeights(folder / "weights")
+        weights = LocalWeights(folder / "weights", quota=1 << 20)
 
         def life() -> Iterator[set[bytes | None]]:
             yield {weights.root()}
             for steps in (chain[:2], chain[:1], chain):
-                weights.make(steps, 1 << 20)
+                weights.make(steps)
                 weights.swap_in()
                 yield {weights.root()}
             weights.drop()
             yield {None, snapshots[3].root}
 
         for cut in cuts(life(), folder):
-            reopened = LocalWeights(folder / "weights")
+            reopened = LocalWeights(folder / "weights", quota=1 << 20)
             assert reopened.root() in cut.before | cut.after, cut.where
             if (root := reopened.root()) is not None:
                 assert Snapshot(Rolling(reopened.path).path).root == root, cut.where
             assert {path.name for path in (folder / "weights").iterdir()} <= {"held"}, cut.where
-            reopened.make(chain, 1 << 20)
+            reopened.make(chain)
             reopened.swap_in()
             assert reopened.root() == snapshots[3].root, cut.where
 
 
 def test_a_chain_that_lies_changes_nothing_that_is_held(tmp_path: Path) -> None:
     chain, snapshots = chain_of(tmp_path, 2)
-    weights = LocalWeights(tmp_path / "weights")
-    weights.make(chain[:1], 1 << 20)
+    weights = LocalWeights(tmp_path / "weights", quota=1 << 20)
+    weights.make(chain[:1])
     weights.swap_in()
     lies = {
         "too large": (chain, 100),
         "a link missing": ([chain[0], chain[2]], 1 << 20),
         "another payload": ([chain[0], (chain[1][0], chain[2][1])], 1 << 20),
     }
-    for steps, most in lies.values():
+    for steps, quota in lies.values():
         with pytest.raises(InvalidChain, match="signed edge"):
-            weights.make(steps, most)
-        assert LocalWeights(tmp_path / "weights").root() == snapshots[0].root
+            LocalWeights(tmp_path / "weights", quota=quota).make(steps)
+        assert LocalWeights(tmp_path / "weights", quota=1 << 20).root() == snapshots[0].root
 
 
 def test_a_folder_that_is_damaged_is_removed_and_nothing_is_held(tmp_path: Path) -> None:
     chain, _ = chain_of(tmp_path, 1)
-    weights = LocalWeights(tmp_path / "weights")
-    weights.make(chain, 1 << 20)
+    weights = LocalWeights(tmp_path / "weights", quota=1 << 20)
+    weights.make(chain)
     weights.swap_in()
     (journal,) = (weights.path / "undo").iterdir()
     journal.write_bytes(journal.read_bytes()[:-1])

@@ -1,0 +1,30 @@
+"""The translation, in one place, of other packages' errors that a person can fix into those of node/errors.py."""
+
+import contextlib
+from collections.abc import Iterator
+
+from engines.engine import EngineUnusable
+from node.errors import BadConfig, NodeError, NoUsableDevice, TrustFailure, TryLater
+from p2p.errors import Unreachable
+from protocol.authority import WrongRoot
+from runtime.errors import DiskFull, LocalFault
+from weights.errors import StoreBusy, StoreCorrupt
+
+
+@contextlib.contextmanager
+def translated_errors() -> Iterator[None]:
+    """Raise a `NodeError` in place of each error of another package that a person can fix."""
+    try:
+        yield
+    except NodeError:
+        raise
+    except EngineUnusable as error:
+        raise NoUsableDevice(str(error)) from error
+    except WrongRoot as error:
+        raise TrustFailure(str(error)) from error
+    except (DiskFull, StoreBusy) as error:
+        raise TryLater(str(error)) from error
+    except (LocalFault, StoreCorrupt) as error:
+        raise BadConfig(str(error)) from error
+    except Unreachable as error:
+        raise TryLater(str(error)) from error

@@ -1,0 +1,50 @@
+"""One run as the parts of a daemon share it: invite, node key, trusted documents, stored files, clock."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from node.error_translation import translated_errors
+from node.home import run_folder
+from node.trust.run_clock import RunClock
+from node.trust.trust_store import TrustStore
+from p2p.discovery.invite import Invite
+from p2p.identity import public_bytes
+from weights.store import Store
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """A node's open run. `key`: the node's. `folder`: the run's data. `seed`: of waits and of choices among peers."""
+
+    invite: Invite
+    key: Ed25519PrivateKey
+    folder: Path
+    trust_store: TrustStore
+    store: Store
+    clock: RunClock
+    seed: int
+
+    @classmethod
+    def open(
+        cls, home: Path, invite: Invite, key: Ed25519PrivateKey, *, local: Callable[[], int], seed: int
+    ) -> "RunContext":
+        """Open the run of `invite` in `home`, whose lock the caller holds. `local`: this machine's clock, milliseconds.
+        Raises `NodeError`."""
+        folder = run_folder(home, invite.run)
+        with translated_errors():
+            trust_store = TrustStore(folder / "trust", invite.run, invite.root_hash, local())
+            store = Store(folder / "store")
+        return cls(invite, key, folder, trust_store, store, RunClock(local), seed)
+
+    @property
+    def run(self) -> bytes:
+        """The run's id."""
+        return self.invite.run
+
+    @property
+    def node(self) -> bytes:
+        """This node's public key."""
+        return public_bytes(self.key)
