@@ -1,1 +1,1 @@
-"""Leases out and groups in: the order in which nodes are served, and what is true of a group on its way to a batch."""
+"""The life of a group: prompt, lease, submission, verification, verdict, replay buffer."""

@@ -1,10 +1,10 @@
-"""Give open leases back the time in which this process was not there.
+"""Extend open leases by the time in which the coordinator's process was not running.
 
 Rules
-1. Where this process was stopped, its machine suspended, or the wall clock set forward, open leases get that time back
-   before the first answer after it, as after a restart. An event loop that was only busy gives no lease more time:
-   `ran` tells the two apart (runtime/running_time.py).
-2. Where the wall clock was set back, leases from ahead begin anew.
+1. A stopped process, a suspended machine and a wall clock that was set forward all count as absence. Open leases are
+   extended by it before the next answer, as after a restart. A busy event loop extends no lease: `ran` tells the two
+   apart (runtime/running_time.py).
+2. After the wall clock was set back, leases that were sent in the future start anew at the present time.
 """
 
 from collections.abc import Callable
@@ -14,13 +14,13 @@ import structlog
 from coordinator.rollouts.lease_table import LeaseTable
 
 STOPPED = 5_000
-"""Milliseconds of the wall clock, less those in which this process ran, from which on it was not there."""
+"""Milliseconds by which the wall clock must run ahead of the process's running time to count as an absence."""
 
 log = structlog.get_logger("coordinator")
 
 
 class Absence:
-    """`ran`: seconds that this process ran, counted from any moment."""
+    """Detects that this process was not running. `ran`: seconds that it has run, counted from any moment."""
 
     def __init__(self, leases: LeaseTable, ran: Callable[[], float]) -> None:
         self._leases = leases
@@ -28,7 +28,8 @@ class Absence:
         self._checked: tuple[int, float] | None = None
 
     def check(self, now: int) -> None:
-        """Note that this process is there, and make good an absence before. Call at each tick, and before an answer."""
+        """Extend open leases if this process was absent since the last call. `now`: ms. Call at each tick and before
+        each answer."""
         ran = self.ran()
         if self._checked is not None:
             before, had_run = self._checked
@@ -37,5 +38,5 @@ class Absence:
                 log.warning("process was suspended; open leases extended", away_seconds=away / 1000)
             elif now < before - STOPPED:
                 self._leases.resume(now)
-                log.warning("the clock was set back; leases from ahead begin anew", seconds=(before - now) / 1000)
+                log.warning("clock was set back; leases of the future start anew", seconds=(before - now) / 1000)
         self._checked = now, ran

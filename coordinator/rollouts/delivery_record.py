@@ -1,8 +1,8 @@
-"""The groups that a node has handed in lately: how long a group takes it, and how many it delivers. Read from
-run.sqlite.
+"""Read a node's recent groups from run.sqlite: its time per group, and its groups per time.
 
-A group that came late tells how long the node needs only where none came in time: a node that was cut off for a while
-is no slow one."""
+Rule: a late group counts for the node's turnaround only if no group came in time. A node that was offline for a while
+is not slow.
+"""
 
 from typing import Final, NamedTuple
 
@@ -11,13 +11,15 @@ from coordinator.metrics.statistics import union
 
 SAMPLE: Final = 20
 LOOKED_AT: Final = 4 * SAMPLE
-"""Last leases of a node among which its groups are looked for."""
+"""Most recent leases of a node that are searched for its groups."""
 
 
 class DeliveryRecord(NamedTuple):
-    """`turnarounds`: milliseconds from lease sent to group received, newest first. `late`: whether all of these came
-    after their leases' ends. `rate`: groups a millisecond while the node holds leases. `last`: when the lease of its
-    newest group was sent; 0: it has none."""
+    """How a node has delivered its last groups.
+
+    `turnarounds`: milliseconds from lease sent to group received, newest first. `late`: whether all of these groups
+    came after their leases' ends. `rate`: groups per millisecond while the node holds leases. `last`: when the lease of
+    its newest group was sent; 0: it has none."""
 
     turnarounds: list[int]
     late: bool
@@ -26,7 +28,7 @@ class DeliveryRecord(NamedTuple):
 
 
 def read_delivery_record(database: Database, node: bytes) -> DeliveryRecord:
-    """Return the record of a node's last `SAMPLE` groups."""
+    """Return the delivery record of a node's last `SAMPLE` groups."""
     rows: list[tuple[int, int, int]] = database.all(
         "SELECT l.sent, s.at, l.expires FROM"
         " (SELECT id, sent, expires FROM leases WHERE node = ? ORDER BY sent DESC, id LIMIT ?) l"

@@ -1,12 +1,12 @@
-"""Leases that were taken and not returned: how many are forgiven. Times in milliseconds.
+"""The expiry budget: how many leases a holder may let expire per hour before it has to pause. Times in milliseconds.
 
 Rules
-1. In each hour `FREE` expired leases of a holder are forgiven, and `SHARE` of those that it was given. Beyond that its
-   next lease comes after `PAUSE`, twice as long with each further one, at most after `LONGEST`.
-2. The holder is the key; of a new key it is its connection, since keys are free.
-3. Only an expiry counts. A group that was refused has other consequences (coordinator/accounts/), and what ended by the
-   coordinator's fault or absence counts against nobody: a lease is extended by the time it was away.
-4. It is operational state in run.sqlite. A row is dropped once its hour is over.
+1. Per hour, `FREE` expired leases of a holder are forgiven, and one in `SHARE` of the leases that it was given. After
+   the next expiry its next lease comes after `PAUSE`. Each further expiry doubles the pause, up to `LONGEST`.
+2. The holder is the node's key. For a new key it is the connection, since keys are free.
+3. Only an expiry counts. A refused group has other consequences (coordinator/accounts/). The coordinator's faults and
+   absences count against no holder: a lease is extended by the time of an absence.
+4. Budgets are operational state in run.sqlite. A row is dropped once its hour has passed.
 """
 
 from typing import Final, NamedTuple
@@ -17,40 +17,40 @@ from runtime.backoff import Backoff
 HOUR: Final = 3_600_000
 FREE: Final = 3
 SHARE: Final = 20
-"""One in so many."""
+"""One lease in this many."""
 PAUSE: Final = 15_000
 LONGEST: Final = 900_000
 _PAUSES: Final = Backoff(PAUSE, LONGEST)
 COUNTED: Final = 10_000
-"""Leases of an hour that are counted, at most."""
+"""Most leases of an hour that are counted."""
 
 
 class ExpiryDebt(NamedTuple):
-    """`expired`: leases within the hour. `wait`: milliseconds until the next lease."""
+    """A pause that a holder has to make. `expired`: leases within the hour. `wait`: milliseconds until the next one."""
 
     expired: int
     wait: int
 
 
 def pause_after(expired: int, given: int) -> int:
-    """Return how long a holder waits after an expiry. `expired`, `given`: its leases within the hour."""
+    """Return how long a holder pauses after an expiry. `expired`, `given`: its leases within the hour."""
     beyond = expired - FREE - given // SHARE
     return int(_PAUSES.delay(beyond))
 
 
 class ExpiryBudgets:
-    """The table of holders. `expired` is part of the caller's transaction."""
+    """The table `budgets`: expired leases per holder and hour."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def debt(self, holder: bytes, now: int) -> ExpiryDebt | None:
-        """Return what keeps a holder waiting."""
+        """Return the pause that a holder is in; None if there is none."""
         row = self._database.one("SELECT expired, until FROM budgets WHERE holder = ?", (holder,))
         return ExpiryDebt(row[0], row[1] - now) if row is not None and 0 < row[1] - now <= LONGEST else None
 
     def expired(self, holder: bytes, node: bytes | None, now: int) -> None:
-        """A lease of this holder expired. `node`: its key, where that is the holder."""
+        """Count an expired lease of `holder`, in the caller's transaction. `node`: its key, if that is the holder."""
         hour = now // HOUR
         self._database.do("DELETE FROM budgets WHERE hour < ?", (hour - 1,))
         row = self._database.one("SELECT expired FROM budgets WHERE holder = ? AND hour = ?", (holder, hour))

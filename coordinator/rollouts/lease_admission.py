@@ -1,9 +1,9 @@
-"""The asking node against the room: what run.sqlite says of both, put to the rules of shares, lifetime and budgets.
+"""Decide whether a requesting node gets a lease: reads the facts from run.sqlite and applies the rules to them.
 
 Rules
-1. The rules stand in shares.py, lifetime.py and budgets.py; this module reads what they need, and writes whose a lease
-   is (`lent`), in the transaction that writes the lease.
-2. An ask reads rows of its own node, connection and version, and no others.
+1. The rules stand in coordinator/rollouts/room_shares.py, lease_lifetime.py and expiry_budgets.py. This module reads
+   the facts that they need. It writes the owner of a lease (table `lent`) in the transaction that writes the lease.
+2. A request reads rows of its own node, connection and version, and no others.
 """
 
 from typing import Final, NamedTuple
@@ -23,27 +23,28 @@ from coordinator.rollouts.lease_lifetime import (
     lease_duration,
     too_slow,
 )
-from coordinator.rollouts.room_shares import WAITS, Asker, Denial, Room, RoomShares, Share
+from coordinator.rollouts.room_shares import WAITS, Denial, Requester, Room, RoomShares, Share
 from p2p.limits.origin import Origin
 
 VERDICTS: Final = 64
-"""Last accepted groups by which the time of a verdict is measured."""
+"""The number of last accepted groups from which the time to a verdict is measured."""
 MEASURED_FOR: Final = 1_000
-"""Milliseconds for which that measurement holds."""
+"""Milliseconds for which that measurement is used."""
 
 
 class LeaseDemand(NamedTuple):
-    """An ask that was looked at. `life`: of its lease, if it gets one."""
+    """A lease request with the facts about its node. `lifetime`: of its lease, if it gets one. `holder`: see
+    `ExpiryBudgets`."""
 
-    asker: Asker
+    requester: Requester
     rank: Rank
-    life: LeaseLifetime
+    lifetime: LeaseLifetime
     holder: bytes
     record: DeliveryRecord
 
 
 class LeaseOwner(NamedTuple):
-    """The owner of a lease that has not ended. `reasons`: the ends of earlier leases for its position."""
+    """The owner of a lease that has not ended. `reasons`: codes of the earlier ends of its position."""
 
     share: Share
     node: bytes
@@ -52,10 +53,10 @@ class LeaseOwner(NamedTuple):
 
 
 class LeaseAdmission:
-    """Use from the thread of the database."""
+    """Applies the rules of shares, lifetimes and budgets to lease requests. Use from the thread of the database."""
 
     def __init__(self, database: Database, bounds: LifetimeBounds, sequential: bool, accounts: Accounts) -> None:
-        """`sequential`: S = 0."""
+        """Apply the rules within `bounds`. `sequential`: S = 0."""
         self._database = database
         self._bounds = bounds
         self._sequential = sequential
@@ -66,87 +67,92 @@ class LeaseAdmission:
         self._verdict = (0, -MEASURED_FOR)
 
     def start(self, now: int) -> None:
-        """Take up what an earlier process knew."""
+        """Restore the fleet's measurements of an earlier process."""
         self._database.do("DELETE FROM paces WHERE at NOT BETWEEN ? AND ?", (now - REMEMBERED, now))
         for node, p90, at in self._database.all("SELECT node, p90, at FROM paces ORDER BY at"):
             self._fleet.note(node, p90, at)
         if self._database.value("SELECT 1 FROM sums WHERE node = x'' AND verdict = 'accepted' AND groups >= 3 LIMIT 1"):
-            self._shares.here(now)
+            self._shares.note_known(now)
 
     def rank(self, node: bytes, now: int) -> Rank:
-        """Return how far a key is trusted."""
+        """Return the rank of a key."""
         return self._accounts.of(node, now).rank
 
-    def look(self, node: bytes, rank: Rank, origin: Origin, now: int) -> LeaseDemand:
-        """Return what is known of an ask."""
+    def demand(self, node: bytes, rank: Rank, origin: Origin, now: int) -> LeaseDemand:
+        """Return a node's request with the facts about the node."""
         record = read_delivery_record(self._database, node)
-        lasts = lease_duration(record.turnarounds, self._fleet.p90(now), self._bounds)
-        share: Share = "new" if rank == "new" else "slow" if lasts.slow else "known"
+        lifetime = lease_duration(record.turnarounds, self._fleet.p90(now), self._bounds)
+        share: Share = "new" if rank == "new" else "slow" if lifetime.slow else "known"
         open_leases, undecided = self._open_leases(node)
         if rank == "new":
             open_leases = self._open_leases_over(origin.connection)
         holder = origin.connection.encode() if rank == "new" and origin.connection else node
-        return LeaseDemand(Asker(node, share, origin, open_leases, undecided, record.rate), rank, lasts, holder, record)
+        return LeaseDemand(
+            Requester(node, share, origin, open_leases, undecided, record.rate), rank, lifetime, holder, record
+        )
 
-    def halted(self, ask: LeaseDemand, now: int) -> tuple[Denial, int] | None:
-        """Return why a node gets no lease at all now, and the milliseconds for which that holds."""
-        debt = self._budgets.debt(ask.holder, now)
+    def halted(self, demand: LeaseDemand, now: int) -> tuple[Denial, int] | None:
+        """Return why a node gets no lease whatever room there is, and for how many milliseconds."""
+        debt = self._budgets.debt(demand.holder, now)
         if debt is not None:
             return Denial("expiries", {"expired": debt.expired, "wait": debt.wait / 1000}), debt.wait
-        record = ask.record
+        record = demand.record
         if record.late and too_slow(record.turnarounds, record.last, now, self._bounds):
             wait = TRY_AGAIN - (now - record.last)
             own, most = quantile(record.turnarounds, 0.9) / 1000, self._bounds.most / 1000
             return Denial("too-slow", {"own": own, "most": most, "wait": wait / 1000}), wait
         return None
 
-    def crowded(self, ask: LeaseDemand, whole: int, left: int, oldest: tuple[int, int], now: int) -> Denial | None:
-        """Return why there is no room for an ask. `whole`, `left`: see `Room`. `oldest`: fresh (era, version)."""
+    def lacks_room(
+        self, demand: LeaseDemand, whole: int, left: int, oldest: tuple[int, int], now: int
+    ) -> Denial | None:
+        """Return why there is no room for a request. `whole`, `left`: see `Room`. `oldest`: the oldest (era, version)
+        that is fresh."""
         new, slow = self._in_use("new", oldest), self._in_use("slow", oldest)
         room = Room(whole, left, new, slow, self._verdict_time(now), self._sequential)
-        return self._shares.refused(ask.asker, room, now)
+        return self._shares.refused(demand.requester, room, now)
 
-    def waits(self, ask: LeaseDemand, code: str, until: int, now: int) -> None:
-        """An ask was refused by `code`, and told to come again so that it does by `until`."""
+    def waits(self, demand: LeaseDemand, code: str, until: int, now: int) -> None:
+        """Note that a request was refused by `code`, and that its node retries by `until`."""
         if code in WAITS:
-            self._shares.waits(ask.asker, until, now)
+            self._shares.waits(demand.requester, until, now)
 
-    def relied_on(self, ask: LeaseDemand, now: int) -> bool:
-        """Return whether a key is known, or none that asks is: keys that were never used before are free."""
-        return ask.rank != "new" or not self._shares.known_here(now)
+    def relied_on(self, demand: LeaseDemand, now: int) -> bool:
+        """Tell whether a key is known, or no known key makes requests: keys that were never used before are free."""
+        return demand.rank != "new" or not self._shares.known_present(now)
 
-    def lend(self, ask: LeaseDemand, lease: bytes, era: int, version: int, reasons: str, now: int) -> None:
-        """A lease goes out: in the caller's transaction."""
-        asker = ask.asker
-        row = (lease, asker.share, asker.node, asker.origin.connection, era, version, reasons)
+    def lend(self, demand: LeaseDemand, lease: bytes, era: int, version: int, reasons: str, now: int) -> None:
+        """Write the owner of a new lease, in the caller's transaction."""
+        requester = demand.requester
+        row = (lease, requester.share, requester.node, requester.origin.connection, era, version, reasons)
         self._database.do("INSERT INTO lent VALUES (?, ?, ?, ?, ?, ?, ?)", row)
-        turnarounds = ask.record.turnarounds
-        if ask.rank == "proven" and len(turnarounds) >= ENOUGH:
+        turnarounds = demand.record.turnarounds
+        if demand.rank == "proven" and len(turnarounds) >= ENOUGH:
             p90 = int(quantile(turnarounds, 0.9))
-            self._database.do("INSERT OR REPLACE INTO paces VALUES (?, ?, ?)", (asker.node, p90, now))
+            self._database.do("INSERT OR REPLACE INTO paces VALUES (?, ?, ?)", (requester.node, p90, now))
 
-    def given(self, ask: LeaseDemand, now: int) -> None:
-        """A lease went out: after the transaction."""
-        self._shares.served(ask.asker)
-        if ask.rank == "proven" and len(ask.record.turnarounds) >= ENOUGH:
-            self._fleet.note(ask.asker.node, int(quantile(ask.record.turnarounds, 0.9)), now)
+    def given(self, demand: LeaseDemand, now: int) -> None:
+        """Note that a lease was given. Call after the transaction."""
+        self._shares.served(demand.requester)
+        if demand.rank == "proven" and len(demand.record.turnarounds) >= ENOUGH:
+            self._fleet.note(demand.requester.node, int(quantile(demand.record.turnarounds, 0.9)), now)
         else:
-            self._fleet.leave(ask.asker.node)
+            self._fleet.leave(demand.requester.node)
 
     def lent(self, lease: bytes) -> LeaseOwner | None:
-        """Return whose a lease is that has not ended."""
+        """Return the owner of a lease that has not ended; None for any other."""
         row = self._database.one("SELECT share, node, connection, reasons FROM lent WHERE lease = ?", (lease,))
         return None if row is None else LeaseOwner(*row)
 
     def expired(self, lent: LeaseOwner, now: int) -> None:
-        """A lease ended without a group: in the caller's transaction."""
+        """Count a lease that ended without a group, in the caller's transaction."""
         if lent.share == "new" and lent.connection:
             self._budgets.expired(lent.connection.encode(), None, now)
         else:
             self._budgets.expired(lent.node, lent.node, now)
 
     def _open_leases(self, node: bytes) -> tuple[int, int]:
-        """(leases and undecided groups, undecided groups) of a node."""
+        """Return (leases and undecided groups, undecided groups) of a node."""
         open_leases, running = self._database.all(
             "SELECT (SELECT count(*) FROM lent WHERE node = ?),"
             " (SELECT count(*) FROM leases WHERE state = 'open' AND node = ?)",
@@ -162,7 +168,7 @@ class LeaseAdmission:
         return int(self._database.value(query, (share, *oldest)))
 
     def _verdict_time(self, now: int) -> int:
-        """p90 of the milliseconds from a group received to its verdict."""
+        """Return the p90 of the milliseconds from a group received to its verdict."""
         if not 0 <= now - self._verdict[1] < MEASURED_FOR:
             rows = self._database.all(
                 "SELECT v.at - s.at FROM verdicts v JOIN submissions s ON s.lease = v.lease"

@@ -1,16 +1,15 @@
-"""How long a lease lasts. Pure; times in milliseconds.
+"""Choose how long a lease lasts, from measured turnarounds. Pure; times in milliseconds.
 
 Rules
-1. A lease lasts min(3 x the node's own p90 + 5 s, 4 x the p90 over the proven nodes, one value each, + 5 s), within the
-   bounds of the run. The second of these is the *fleet's* time. It is also that of a node with fewer than `ENOUGH`
-   groups handed in. With fewer than `ENOUGH` proven nodes the fleet's time is the `first_ms` of the run's terms.
-2. A node that has handed in groups, and whose p90 would take more than two thirds of the fleet's time, is *slow*. It
-   keeps its own life, 3 x its p90 + 5 s, and all slow nodes share a tenth of the room
-   (coordinator/rollouts/room_shares.py). So no honest node is expired for being slower than the others, and no slow one
-   holds the room of the others.
-3. A node of which the last `ENOUGH` groups and more all came late, each after more than the longest life, is told
-   `too-slow`. After `TRY_AGAIN` without a lease it may try again.
-4. A proven node counts among the fleet for `REMEMBERED` after its last lease.
+1. A lease lasts min(3 x the node's own p90 + 5 s, fleet lifetime), within the bounds of the run. The *fleet lifetime*
+   is 4 x the p90 over the proven nodes, one value per node, + 5 s. With fewer than `ENOUGH` proven nodes it is the
+   `first_ms` of the run's terms. A node that has submitted fewer than `ENOUGH` groups gets the fleet lifetime.
+2. A node that has submitted groups is *slow* if its p90 takes more than two thirds of the fleet lifetime. Its leases
+   last 3 x its p90 + 5 s, and all slow nodes share a tenth of the room (coordinator/rollouts/room_shares.py). So no
+   honest node's leases expire because others are faster, and slow nodes do not take the room of the others.
+3. A node is refused as `too-slow` if its last `ENOUGH` groups or more all came late, each after more than the longest
+   lifetime. After `TRY_AGAIN` without a lease it may try again.
+4. A proven node counts in the fleet for `REMEMBERED` after its last lease.
 """
 
 import bisect
@@ -30,27 +29,27 @@ REMEMBERED: Final = DAY
 
 
 class LifetimeBounds(NamedTuple):
-    """Of every lease of a run. `first`: the fleet's time while too few nodes are proven."""
+    """Bounds of every lease of a run. `first`: the fleet lifetime while too few nodes are proven."""
 
     first: int
     least: int
     most: int
 
     def within(self, life: float) -> int:
-        """Return `lease_duration`, or the bound that it is beyond."""
+        """Return a lifetime cut to these bounds."""
         return int(max(self.least, min(life, self.most)))
 
 
 class LeaseLifetime(NamedTuple):
-    """`slow`: by rule 2."""
+    """How long a lease lasts, and whether its node is slow by rule 2."""
 
     lasts: int
     slow: bool
 
 
 def lease_duration(turnarounds: Sequence[int], fleet: int | None, bounds: LifetimeBounds) -> LeaseLifetime:
-    """Return how long a node's next lease lasts. `turnarounds`: of its last groups, from lease sent to group received.
-    `fleet`: p90 over the proven nodes; None: too few are proven."""
+    """Return the lifetime of a node's next lease (rules 1 and 2). `turnarounds`: of its last groups, from lease sent to
+    group received. `fleet`: p90 over the proven nodes; None: too few are proven."""
     longest = fleet_lifetime(fleet, bounds)
     if not turnarounds:
         return LeaseLifetime(longest, False)
@@ -62,31 +61,31 @@ def lease_duration(turnarounds: Sequence[int], fleet: int | None, bounds: Lifeti
 
 
 def fleet_lifetime(fleet: int | None, bounds: LifetimeBounds) -> int:
-    """Return the second of the two times of rule 1."""
+    """Return the fleet lifetime of rule 1. `fleet`: p90 over the proven nodes; None: too few are proven."""
     return bounds.within(bounds.first if fleet is None else FLEET * fleet + SLACK)
 
 
 def too_slow(late: Sequence[int], last: int, now: int, bounds: LifetimeBounds) -> bool:
-    """Return whether rule 3 refuses a node. `late`: turnarounds of its last groups, all of them late. `last`: when
-    its last lease was sent."""
+    """Tell whether rule 3 refuses a node. `late`: turnarounds of its last groups, all of them late. `last`: when its
+    last lease was sent."""
     return len(late) >= ENOUGH and min(late) > bounds.most and 0 <= now - last < TRY_AGAIN
 
 
 class FleetTurnarounds:
-    """The p90 of each proven node. A note, a look and what is forgotten cost no more than a search in a sorted list."""
+    """The p90 of each proven node. No call costs more than a search in a sorted list."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
         self._sorted: list[int] = []
 
     def note(self, node: bytes, p90: int, now: int) -> None:
-        """A proven node was measured."""
+        """Note the p90 of a proven node."""
         self._forget(node)
         self._known[node] = p90, now
         bisect.insort(self._sorted, p90)
 
     def leave(self, node: bytes) -> None:
-        """A node is no longer proven."""
+        """Drop a node that is no longer proven."""
         self._forget(node)
 
     def p90(self, now: int) -> int | None:

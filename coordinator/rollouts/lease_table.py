@@ -1,19 +1,18 @@
-"""Leases: who may generate which group, under which version, until when.
+"""The table of leases: a lease lets one node generate one group, under one version, until it expires.
 
 Rules
-1. A lease is durable before it is sent. The same ask (node and nonce) gets the same lease again: that is looked up
-   first, costs one search in an index, and counts against nobody.
-2. A lease names exactly the version that the node holds, if that is fresh enough and there is room for it:
-   room(p) = (S + p + 1 - step) * batch - buffered - undecided - running, in groups. All of it is what is live at the
-   ask: the table `on_their_way` counts open and received leases per version, in the transaction that moves them, and
-   only versions that are fresh then are added up. A single running total would count what was shed later, and one day
-   stand still for good.
+1. A lease is durable before it is sent. The same request (node and nonce) gets the same lease again: this is looked up
+   first, costs one search in an index, and counts against no limit.
+2. A lease names exactly the version that the node has loaded, if that is fresh enough and there is room for it:
+   room(p) = (S + p + 1 - step) * batch - buffered - undecided - running, in groups. All terms are read at the request.
+   The table `on_their_way` counts open and received leases per version, in the transaction that moves them, and only
+   versions that are fresh now are added up. A single running total would also count groups that are shed later, and
+   would one day give no lease any more.
 3. States: open -> received -> decided, or open -> expired. The last two are final.
-4. The coordinator's absence costs no node: `resume` moves every open expiry on by the time since `beat`.
-5. A node holds a bounded number of open leases. The room is shared out in rollouts/shares.py, how long
-   a lease lasts in rollouts/lifetime.py, how many leases may expire in rollouts/budgets.py, and which prompt a lease is
-   for in rollouts/positions.py.
-6. Every refusal says why, and but for a finished run and an engine of another class when to ask again.
+4. The coordinator's absence costs no node: `resume` extends every open lease by the time since `beat`.
+5. A node has a bounded number of open leases. Other modules of coordinator/rollouts divide the room (room_shares.py),
+   set lifetimes (lease_lifetime.py), limit expiries (expiry_budgets.py) and choose the prompt (prompt_positions.py).
+6. Every refusal states its reason and when to retry, except for a finished run and an engine of another class.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,21 +38,21 @@ from tasks.task import TaskFault
 Seal = Callable[[str, bytes], bytes]
 """(kind, payload) -> sealed document, by the key of the role that signs this kind."""
 Reseal = Callable[[str, bytes], bytes]
-"""(kind, a stored sealed document) -> the document as it may go out now (coordinator/run/sealing.py)."""
+"""(kind, a stored sealed document) -> the same document, sealed by a current key (coordinator/run/sealing.py)."""
 Entropy = Callable[[int], bytes]
 State = Literal["open", "received", "decided", "expired"]
 
 LATE: Final = 1.25
-"""By so much longer than it was told a node may wait, and a second: it spreads its asks itself."""
+"""Factor by which a node may exceed its wait, plus a second: nodes add jitter of their own."""
 
 
 class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
     """What all leases of a run have in common. Times in milliseconds.
 
-    `staleness`: S. `batch_groups`: groups a step of the learner draws. `engines`: classes admitted, prefixes of
-    "<engine>/<dtype>/<device>". `per_node`: most open leases of a node. `first_ms`: how long a lease lasts while a node
-    is not measured and too few are proven; `least_ms`, `most_ms`: bounds of every lease. `retry_ms`: how soon after a
-    refusal a node may ask again, at least (coordinator/rollouts/retry_times.py)."""
+    `staleness`: S. `batch_groups`: groups per step of the learner. `engines`: classes admitted, prefixes of
+    "<engine>/<dtype>/<device>". `per_node`: most open leases of a node. `first_ms`: lifetime of a lease while its node
+    is not measured and too few nodes are proven. `least_ms`, `most_ms`: bounds of every lifetime. `retry_ms`: the least
+    wait after a refusal (coordinator/rollouts/retry_times.py)."""
 
     staleness: int
     batch_groups: int
@@ -68,7 +67,7 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the run stands. `step`: the learner's. `version`, `root`: the newest published version."""
+    """The progress of the run. `step`: the learner's. `version`, `root`: the newest published version."""
 
     era: int
     step: int
@@ -79,7 +78,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeaseRecord(NamedTuple):
-    """A lease as the coordinator keeps it. `expires` may be later than the lease says (rule 4)."""
+    """A stored lease. `expires` may be later than the lease itself says (rule 4)."""
 
     lease: Lease
     expires: int
@@ -88,20 +87,20 @@ class LeaseRecord(NamedTuple):
 
 
 class InFlight(NamedTuple):
-    """Groups on their way to the learner that may still be drawn: received without a verdict, and still out."""
+    """Groups that may still reach the learner. `undecided`: received, without a verdict. `running`: leased."""
 
     undecided: int
     running: int
 
 
 def free_slots(progress: Progress, terms: LeaseTerms, version: int, buffered: int, load: InFlight) -> int:
-    """Groups of `version` that the learner can still draw in time (rule 2)."""
+    """Return how many more groups of `version` the learner can draw in time (rule 2)."""
     wanted = (terms.staleness + version + 1 - progress.step) * terms.batch_groups
     return wanted - buffered - load.undecided - load.running
 
 
 def admitted(engine: str, admitted_classes: Sequence[str]) -> bool:
-    """Whether an engine "<engine>/<dtype>/<device>" belongs to one of the classes, part by part."""
+    """Tell whether an engine "<engine>/<dtype>/<device>" belongs to one of the classes, compared part by part."""
     return any(f"{engine}/".startswith(f"{one.rstrip('/')}/") for one in admitted_classes)
 
 
@@ -123,72 +122,73 @@ class LeaseTable:
         self._entropy = entropy
         self.positions = PromptPositions(database, prompts)
         bounds = LifetimeBounds(terms.first_ms, terms.least_ms, terms.most_ms)
-        self._sharing = LeaseAdmission(database, bounds, terms.staleness == 0, accounts)
+        self._admission = LeaseAdmission(database, bounds, terms.staleness == 0, accounts)
         self._retries = {"new": RetryTimes(), "known": RetryTimes()}
-        """Apart, so that a crowd of new keys makes nobody else's wait longer."""
+        """Separate, so that many new keys do not lengthen the waits of known nodes."""
 
     def publish(self, era: int, version: int, root: bytes, now: int) -> None:
-        """From now on nodes may hold this version. The same again is nothing new."""
+        """Let nodes request leases for a version from now on. Publishing it twice has no effect. Raises `ValueError`
+        for another root under the same number."""
         known = self._database.value("SELECT root FROM versions WHERE era = ? AND version = ?", (era, version))
         if known is not None and known != root:
             raise ValueError(f"version {version} of era {era} was published with another root")
         self._database.do("INSERT OR IGNORE INTO versions VALUES (?, ?, ?, ?)", (era, version, root, now))
 
     def last_era(self) -> int:
-        """The newest era of which a version was published; 0 before the first."""
+        """Return the newest era with a published version; 0 before the first."""
         return int(self._database.value("SELECT coalesce(max(era), 0) FROM versions"))
 
     def issue(
         self,
         node: bytes,
-        ask: LeaseRequest,
+        request: LeaseRequest,
         progress: Progress | None,
         buffered: int,
         now: int,
         origin: Origin = LOCAL,
     ) -> bytes | Refusal:
-        """The sealed Lease, durable; or why there is none. `buffered`: groups that may still be drawn. `origin`: where
-        the ask came from."""
-        if (given := self._given(node, ask.nonce)) is not None:
+        """Return a sealed Lease, written, or why there is none. `buffered`: groups that may still be drawn. `origin`:
+        where the request came from."""
+        if (given := self._given(node, request.nonce)) is not None:
             return given
-        rank = self._sharing.rank(node, now)
-        look: LeaseDemand | None = None
-        refused = self._unfit(node, ask, progress, now)
+        rank = self._admission.rank(node, now)
+        demand: LeaseDemand | None = None
+        refused = self._unfit(node, request, progress, now)
         if refused is None and progress is not None:
-            look = self._sharing.look(node, rank, origin, now)
-            refused = self._crowded(look, ask.version, progress, buffered, now)
+            demand = self._admission.demand(node, rank, origin, now)
+            refused = self._lacks_room(demand, request.version, progress, buffered, now)
             if refused is None:
                 try:
-                    return self._issued(look, ask, now)
+                    return self._issued(demand, request, now)
                 except TaskFault:
                     refused = refusal("no-prompt", retry_after=NO_PROMPT)
         assert refused is not None
         if refused.retry_after is not None:
             wait = self._retries_of(rank).after(node, now, refused.retry_after, origin.party)
             refused = msgspec.structs.replace(refused, retry_after=wait)
-            if look is not None:
-                self._sharing.waits(look, refused.code, now + int(LATE * wait) + 1_000, now)
+            if demand is not None:
+                self._admission.waits(demand, refused.code, now + int(LATE * wait) + 1_000, now)
         return refused
 
     def _retries_of(self, rank: Rank) -> RetryTimes:
         return self._retries["new" if rank == "new" else "known"]
 
-    def _issued(self, look: LeaseDemand, ask: LeaseRequest, now: int) -> bytes:
+    def _issued(self, demand: LeaseDemand, request: LeaseRequest, now: int) -> bytes:
         with self._database.transaction():
-            sealed = self._write(look, ask, now)
-        self._sharing.given(look, now)
-        self._retries_of(look.rank).given(look.asker.node, now)
+            sealed = self._write(demand, request, now)
+        self._admission.given(demand, now)
+        self._retries_of(demand.rank).given(demand.requester.node, now)
         return sealed
 
     def _given(self, node: bytes, nonce: bytes) -> bytes | None:
-        """The sealed Lease that this ask was answered with before."""
+        """Return the sealed Lease that answered this request before."""
         given: bytes | None = self._database.value(
             "SELECT sealed FROM leases WHERE node = ? AND nonce = ?", (node, nonce)
         )
         return given
 
-    def _unfit(self, node: bytes, ask: LeaseRequest, at: Progress | None, now: int) -> Refusal | None:
-        """Why this ask would get no lease of an empty room either."""
+    def _unfit(self, node: bytes, request: LeaseRequest, at: Progress | None, now: int) -> Refusal | None:
+        """Return why this request would get no lease even in an empty room."""
         terms, again = self.terms, self.terms.retry_ms
         if at is None:
             return refusal("not-ready", retry_after=again)
@@ -196,14 +196,16 @@ class LeaseTable:
             return refusal("finished")
         if at.paused:
             return refusal("paused", retry_after=10 * again)
-        if not admitted(ask.engine, terms.engines):
-            return refusal("engine", engine=ask.engine, admitted=", ".join(terms.engines))
-        known = self._database.value("SELECT root FROM versions WHERE era = ? AND version = ?", (ask.era, ask.version))
-        if ask.era != at.era or known != ask.root:
-            facts = {"era": ask.era, "version": ask.version, "wanted": at.version, "wanted_era": at.era}
+        if not admitted(request.engine, terms.engines):
+            return refusal("engine", engine=request.engine, admitted=", ".join(terms.engines))
+        known = self._database.value(
+            "SELECT root FROM versions WHERE era = ? AND version = ?", (request.era, request.version)
+        )
+        if request.era != at.era or known != request.root:
+            facts = {"era": request.era, "version": request.version, "wanted": at.version, "wanted_era": at.era}
             return refusal("wrong-version", retry_after=again, **facts)
-        if not fresh(at.step, ask.version, terms.staleness):
-            facts = {"version": ask.version, "step": at.step, "limit": terms.staleness, "wanted": at.version}
+        if not fresh(at.step, request.version, terms.staleness):
+            facts = {"version": request.version, "step": at.step, "limit": terms.staleness, "wanted": at.version}
             return refusal("stale-version", retry_after=again, **facts)
         open_leases = self._count(
             "state = 'open' AND node = ? AND expires >= ?", (node, now)
@@ -214,8 +216,8 @@ class LeaseTable:
             return refusal("no-prompt", retry_after=wait)
         return None
 
-    def _crowded(self, look: LeaseDemand, version: int, at: Progress, buffered: int, now: int) -> Refusal | None:
-        if (halted := self._sharing.halted(look, now)) is not None:
+    def _lacks_room(self, demand: LeaseDemand, version: int, at: Progress, buffered: int, now: int) -> Refusal | None:
+        if (halted := self._admission.halted(demand, now)) is not None:
             no, wait = halted
             return refusal(no.code, retry_after=wait, **no.facts)
         terms, load = self.terms, self.load(at, now)
@@ -223,65 +225,77 @@ class LeaseTable:
         if left <= 0 < free_slots(at, terms, at.version, buffered, load):
             return refusal("newer-version", retry_after=terms.retry_ms, version=version, wanted=at.version)
         whole = (terms.staleness + 1) * terms.batch_groups
-        crowded = self._sharing.crowded(look, whole, left, self._oldest(at), now)
-        if crowded is None:
+        denied = self._admission.lacks_room(demand, whole, left, self._oldest(at), now)
+        if denied is None:
             return None
-        facts = {"version": version, "step": at.step} | crowded.facts
-        return refusal(crowded.code, retry_after=terms.retry_ms, **facts)
+        facts = {"version": version, "step": at.step} | denied.facts
+        return refusal(denied.code, retry_after=terms.retry_ms, **facts)
 
-    def _write(self, look: LeaseDemand, ask: LeaseRequest, now: int) -> bytes:
-        node, origin = look.asker.node, look.asker.origin
-        place = self.positions.take(node, origin, now, relied_on=self._sharing.relied_on(look, now))
-        lease = self._lease(place, node, ask, now, now + look.life.lasts)
+    def _write(self, demand: LeaseDemand, request: LeaseRequest, now: int) -> bytes:
+        node, origin = demand.requester.node, demand.requester.origin
+        chosen = self.positions.take(node, origin, now, relied_on=self._admission.relied_on(demand, now))
+        lease = self._lease(chosen, node, request, now, now + demand.lifetime.lasts)
         document = encode(lease)
         sealed = self._seal("lease", document)
-        row = (lease.id, node, ask.nonce, place.position, ask.era, ask.version, now, lease.expires, document, sealed)
-        self._database.do(
-            "INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'open', ?, ?, ?, ?, ?)", (*row, place.attempt, *origin)
+        row = (
+            lease.id,
+            node,
+            request.nonce,
+            chosen.position,
+            request.era,
+            request.version,
+            now,
+            lease.expires,
+            document,
+            sealed,
         )
-        self._sharing.lend(look, lease.id, ask.era, ask.version, place.reasons, now)
+        self._database.do(
+            "INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'open', ?, ?, ?, ?, ?)", (*row, chosen.attempt, *origin)
+        )
+        self._admission.lend(demand, lease.id, request.era, request.version, chosen.reasons, now)
         return sealed
 
-    def _lease(self, place: PromptPosition, node: bytes, ask: LeaseRequest, now: int, expires: int) -> Lease:
+    def _lease(self, chosen: PromptPosition, node: bytes, request: LeaseRequest, now: int, expires: int) -> Lease:
         return Lease(
             id=self._entropy(16),
             node=node,
-            nonce=ask.nonce,
-            task=place.prompt.task,
-            task_version=place.prompt.task_version,
-            index=place.prompt.index,
-            prompt=place.prompt.tokens,
+            nonce=request.nonce,
+            task=chosen.prompt.task,
+            task_version=chosen.prompt.task_version,
+            index=chosen.prompt.index,
+            prompt=chosen.prompt.tokens,
             seeds=[self._entropy(16) for _ in range(self.terms.group_size)],
             limit=self.terms.limit,
-            era=ask.era,
-            version=ask.version,
-            root=ask.root,
+            era=request.era,
+            version=request.version,
+            root=request.root,
             sent=now,
             expires=expires,
         )
 
     def find(self, lease: bytes) -> LeaseRecord | None:
+        """Return a lease by its id."""
         row = self._database.one("SELECT document, expires, state, sealed FROM leases WHERE id = ?", (lease,))
         return None if row is None else LeaseRecord(decode(row[0], Lease), *row[1:])
 
     def move(self, lease: bytes, state: State) -> None:
-        """Part of the caller's transaction. A final state cannot be left (trigger)."""
+        """Change the state of a lease, in the caller's transaction. A trigger keeps final states."""
         self._database.do("UPDATE leases SET state = ? WHERE id = ?", (state, lease))
 
     def fail(self, lease: bytes, state: State, code: str, now: int) -> None:
-        """`move` to the end of a lease that earned nothing: its position goes out again, and an expiry is counted.
-        `code`: of the refusal, or "expired"."""
-        lent = self._sharing.lent(lease)
+        """End a lease that earned nothing: return its position, and count an expiry. `code`: of the refusal, or
+        "expired"."""
+        lent = self._admission.lent(lease)
         self.move(lease, state)
         if lent is None:
             return
         position, attempt = self._database.all("SELECT position, attempt FROM leases WHERE id = ?", (lease,))[0]
         self.positions.ended(position, attempt, lent.reasons, code, now)
         if code == "expired":
-            self._sharing.expired(lent, now)
+            self._admission.expired(lent, now)
 
     def load(self, progress: Progress, now: int) -> InFlight:
-        """What is on its way and not too old already, of the learner's era."""
+        """Count the groups on their way in the learner's era that are not too old already."""
         oldest = self._oldest(progress)
         running, undecided = self._database.all(
             "SELECT coalesce(sum(open), 0), coalesce(sum(received), 0) FROM on_their_way"
@@ -294,27 +308,29 @@ class LeaseTable:
         return at.era, oldest_fresh(at.step, self.terms.staleness)
 
     def _overdue(self, now: int, oldest: tuple[int, int]) -> int:
-        """Of the open leases those whose time is over: as few as expired since the last tick."""
+        """Count the open leases whose time has passed: those that expired since the last tick."""
         return self._count("state = 'open' AND expires < ? AND era = ? AND version >= ?", (now, *oldest))
 
     def due(self, now: int, most: int) -> list[bytes]:
-        """At most `most` open leases whose time is over, the oldest first."""
+        """Return at most `most` open leases whose time has passed, oldest first."""
         query = "SELECT id FROM leases WHERE state = 'open' AND expires < ? ORDER BY expires LIMIT ?"
         rows = self._database.all(query, (now, most))
         return [row[0] for row in rows]
 
     def oldest_in_use(self) -> tuple[int, int] | None:
-        """(era, version) of the oldest version that an open lease or an undecided submission names."""
+        """Return (era, version) of the oldest version that an open lease or an undecided submission names."""
         return self._database.one("SELECT era, version FROM on_their_way ORDER BY era, version LIMIT 1")
 
     def beat(self, now: int) -> None:
-        """Note that the coordinator is here. Call every second or so."""
+        """Record that the coordinator is running. Call every second or so."""
         self._database.set_fact("alive_at", now)
 
     def resume(self, now: int) -> int:
-        """Once after each start: give open leases back the time that the coordinator was away; that time in ms. It is
-        no part of their turnaround. Where the clock was set back, leases from ahead begin anew: else they would be
-        open, and in their nodes' way, until the clock is there again."""
+        """Extend open leases by the time that the coordinator was absent; return that time in ms. Call after each start
+        and absence.
+
+        An absence is no part of a turnaround. After the clock was set back, leases that were sent in the future start
+        anew: otherwise they would stay open, and block their nodes, until the clock has caught up."""
         with self._database.transaction():
             seen = self._database.fact("alive_at") or now
             away = max(0, now - seen)
@@ -323,7 +339,7 @@ class LeaseTable:
             query = "UPDATE leases SET sent = ?, expires = expires - sent + ? WHERE state = 'open' AND sent > ?"
             self._database.do(query, (now, now, now))
             self.beat(now)
-            self._sharing.start(now)
+            self._admission.start(now)
         return away
 
     def _count(self, where: str, parameters: tuple[Any, ...]) -> int:

@@ -1,21 +1,21 @@
-"""Which prompt a lease takes: positions that came back go out again before new ones.
+"""Choose the prompt of the next lease: returned positions are leased again before new ones.
 
 Rules
-1. A position is a prompt of one pass over the task (coordinator/rollouts/prompts.py). When its lease expires, or its
-   group is refused, it goes out again, with a new lease and new seeds, under the version that the next asking node
-   names.
-2. It goes to another key and another connection than any before, none of whose own last leases came back, if one asks
-   within `ELSEWHERE`, and else to any. Where known keys ask it is one of them: a key that was never used before has no
-   leases that came back. So nodes that drop prompts which they do not like take nothing out of what is learned, also
-   where they are most: a prompt is not handed from one of them to the next. A position that came back n times waits
-   (n - 1) `PAUSE` first, and new ones go out meanwhile: nodes that give prompts back at once have shown that by others
-   when it goes out, where all of them could have had it within a second.
-3. A position goes out again at most `MOST` times, `MOST_OURS` times where the end was the operator's fault. Then it is
-   skipped, and counted by the reasons of its ends (`skipped`).
-4. A new position for which the task gives no prompt is left out, and said in the log. After `MOST_LEFT_OUT` in a row
-   there is no lease for `NO_PROMPT`, and no task code runs for any ask; then the positions after them are tried.
-5. The table `again` holds the positions that wait to go out again, no others; a look reads the `LOOKED_AT` lowest of
-   those whose pause is over, and passes over the others: what came back within the last minutes.
+1. A position is a prompt of one pass over the task (coordinator/rollouts/prompts.py). If its lease expires or its group
+   is refused, the position is *returned*. It is leased again with new seeds, under the version of the requesting node.
+2. Within `ELSEWHERE` it goes only to a reliable node: another key and another connection than any before, and none of
+   the node's last leases was returned. While known keys make requests, the node must also be known. After `ELSEWHERE`
+   it goes to any node. So nodes cannot bias training by dropping prompts, even as the majority: a prompt is not handed
+   from one such node to the next.
+3. A position that was returned n times pauses for (n - 1) `PAUSE` first, and new positions are leased meanwhile.
+   Without the pause, nodes that return prompts at once could all have had it within a second. After the pause they have
+   shown themselves by other prompts.
+4. A position is leased again at most `MOST` times, or `MOST_OURS` times where the end was the operator's fault. Then it
+   is skipped, and counted by the reasons of its ends (`skipped`).
+5. A new position for which the task gives no prompt is left out and logged. After `MOST_LEFT_OUT` in a row no lease is
+   given for `NO_PROMPT`, and no task code runs. Then the positions after them are tried.
+6. The table `again` contains exactly the returned positions. A request reads the `LOOKED_AT` lowest positions whose
+   pause has passed.
 """
 
 from typing import Final, NamedTuple
@@ -45,7 +45,8 @@ log = structlog.get_logger("coordinator")
 
 
 class PromptPosition(NamedTuple):
-    """`attempt`: 0 the first time. `reasons`: codes of the ends before, in order, joined by commas."""
+    """A position to lease, with its prompt. `attempt`: 0 the first time. `reasons`: codes of the earlier ends, in
+    order, joined by commas."""
 
     position: int
     attempt: int
@@ -54,21 +55,22 @@ class PromptPosition(NamedTuple):
 
 
 class PromptPositions:
-    """Use inside the caller's transaction."""
+    """The positions of a run: returned ones, and the next new one. Use inside the caller's transaction."""
 
     def __init__(self, database: Database, prompts: PromptSource) -> None:
         self._database = database
         self.prompts = prompts
         self._without_prompt = (0, 0)
-        """The first position that may have a prompt, and when it is tried (rule 4)."""
+        """The first position that may have a prompt, and when it is tried (rule 5)."""
 
     def wait(self, now: int) -> int:
-        """Milliseconds for which the task gives no prompt; 0: it may."""
+        """Return the milliseconds for which no prompt is tried (rule 5); 0: one may be taken."""
         left = self._without_prompt[1] - now
         return left if 0 < left <= NO_PROMPT else 0
 
     def take(self, node: bytes, origin: Origin, now: int, *, relied_on: bool = True) -> PromptPosition:
-        """Return what the next lease is for. `relied_on`: it is known, or no known key asks. Raises `TaskFault`."""
+        """Return the position of the next lease. `relied_on`: the node's key is known, or no known key makes requests.
+        Raises `TaskFault`."""
         while (returned := self._returned(node, origin, now, relied_on)) is not None:
             position, attempt, reasons = returned
             self._database.do("DELETE FROM again WHERE position = ?", (position,))
@@ -80,7 +82,8 @@ class PromptPositions:
         return PromptPosition(position, 0, "", prompt)
 
     def ended(self, position: int, attempt: int, reasons: str, code: str, now: int) -> None:
-        """A lease for this position earned nothing (rules 1 and 3). `reasons`: of the ends before this one, `code`."""
+        """Return a position whose lease ended by `code` without an accepted group (rules 1 and 4). `reasons`: codes of
+        the earlier ends."""
         reasons = f"{reasons},{code}" if reasons else code
         ours = code in REASONS and REASONS[code].fault == "operator"
         if attempt >= (MOST_OURS if ours else MOST):
@@ -105,7 +108,7 @@ class PromptPositions:
         )
 
     def _brings(self, node: bytes) -> bool:
-        """Return whether none of a node's last `LATELY` leases came back."""
+        """Tell whether none of a node's last `LATELY` leases was returned."""
         return not self._database.value(
             "SELECT EXISTS (SELECT 1 FROM (SELECT id, state FROM leases WHERE node = ? ORDER BY sent DESC LIMIT ?) l"
             " LEFT JOIN verdicts v ON v.lease = l.id WHERE l.state = 'expired' OR v.verdict = 'refused')",
@@ -131,7 +134,7 @@ class PromptPositions:
         raise fault
 
     def _next(self) -> int:
-        """The first position that never went out."""
+        """Return the first position that was never leased."""
         given = int(self._database.value("SELECT coalesce(max(position) + 1, 0) FROM leases"))
-        # Leases that nobody answered are forgotten after a while, also where no newer one was given since.
+        # Leases without a submission are forgotten after a while, even the newest.
         return max(given, self._database.fact("next_position") or 0)

@@ -1,8 +1,9 @@
-"""Which prompt comes next: a seeded shuffle of the train splits that never repeats before it is exhausted.
+"""The order of prompts: a seeded shuffle of the train splits, without repetition within a pass.
 
-1. Position k of a run is always the same prompt: the order hangs on the run's seed alone, and on no state.
-2. A prompt after which the limit would leave the model's context is none: `TaskFault`.
-3. After the last prompt the next pass begins, shuffled anew; fresh sampling seeds make its groups new ones.
+Rules
+1. Position k of a run is always the same prompt: the order depends on the run's seed alone, on no state.
+2. A prompt too long to leave room for the token limit in the model's context is not used: `TaskFault`.
+3. After the last prompt the next pass begins, shuffled anew. Fresh sampling seeds make its groups different.
 """
 
 import hashlib
@@ -17,7 +18,7 @@ _ROUNDS = 4
 
 
 class Prompt(msgspec.Struct, frozen=True):
-    """`index`: in the task's train split. `tokens`: what the policy sees first."""
+    """A prompt of a task. `index`: in the task's train split. `tokens`: the tokens that the policy sees first."""
 
     task: str
     task_version: int
@@ -26,15 +27,18 @@ class Prompt(msgspec.Struct, frozen=True):
 
 
 class PromptSource(Protocol):
+    """A sequence of prompts without end."""
+
     def at(self, position: int) -> Prompt:
-        """The prompt at a position. Raises `TaskFault` where the task cannot give it."""
+        """Return the prompt at a position. Raises `TaskFault` if the task cannot give it."""
 
 
 class TaskPrompts:
     """The train splits of one or more tasks, as one sequence without end."""
 
     def __init__(self, tasks: Sequence[Task], text: Tokenizer, seed: int, room: int | None = None) -> None:
-        """`room`: most tokens of a prompt, the model's context less the limit; None: the model states no context."""
+        """Set the order of prompts. `room`: most tokens of a prompt, the model's context less the limit; None: the
+        model states no context."""
         self._room = room
         self._tasks = list(tasks)
         self._text = text
@@ -44,7 +48,7 @@ class TaskPrompts:
             raise ValueError("the tasks have no prompt to train on")
 
     def at(self, position: int) -> Prompt:
-        """See `PromptSource`."""
+        """Return the prompt at a position, as `PromptSource.at` says."""
         pass_number, index = divmod(position, self.size)
         index = shuffled(index, self.size, b"%d/%d" % (self._seed, pass_number))
         for task in self._tasks:
@@ -62,10 +66,10 @@ class TaskPrompts:
 
 
 def shuffled(index: int, size: int, key: bytes) -> int:
-    """Where a keyed permutation of range(size) takes `index`: constant memory at any size.
+    """Return the image of `index` under a keyed permutation of range(size), in constant memory.
 
-    A Feistel network permutes the next even power of two; walking until a value falls into range keeps it a
-    permutation (cycle walking, Black and Rogaway 2002), on average less than four steps.
+    A Feistel network permutes the next even power of two. It is applied until the value falls into the range (cycle
+    walking, Black and Rogaway 2002), on average less than four times.
     """
     half = max(1, ((size - 1).bit_length() + 1) // 2)
     while True:

@@ -1,18 +1,17 @@
-"""Which request of a node is answered next, so that a coordinator under too much load still ends what it began.
+"""Priority queue of requests: an overloaded coordinator completes work before it starts new work.
 
 Rules
-1. At most `PER_ITERATION` requests are answered in one iteration of the event loop. Verdicts, ticks and other peers
-   have their place in every iteration, however many requests wait.
-2. Requests that end work go before requests that begin it (`rank`): submissions, then verdicts and acknowledgements,
-   then greetings, then asks for leases. Within one kind the first to come is the first served.
-3. While more than `MOST_UNANSWERED` of these requests are unanswered, in this loop or on their way to it, and have been
-   for `STANDING`, or more than `BURST` are, an ask for a lease is refused at once, unread: it costs no check of a
-   signature, and no new work is begun while what was begun waits.
-4. Those that were refused are told to ask again one after the other, `RETRIES` a second, at the soonest after `SOONEST`
-   and at the latest after `LATEST` milliseconds: a request that is refused costs nearly as much as one that is
-   answered, and a crowd that came back every few seconds would leave no time for the work of the others.
-5. In that line a party (p2p/limits/origin.py) has one place. Its further asks come behind it, in a line of
-   its own that moves at its share of `RETRIES`: however much one party asks, the line of all grows by one place.
+1. At most `PER_ITERATION` requests are answered per iteration of the event loop. Verdicts, ticks and other peers run in
+   every iteration, however many requests wait.
+2. Requests that complete work go before requests that start it (`rank`): submissions, then verdicts and
+   acknowledgements, then hellos, then lease requests. Within one kind the order is that of arrival.
+3. The coordinator is *overloaded* while more than `BURST` of these requests are unanswered, or more than
+   `MOST_UNANSWERED` have been for `STANDING`. Requests on their way to this loop count. A lease request is then refused
+   at once and unread: this costs no check of a signature, and starts no new work.
+4. Refused nodes are told to retry one after the other, `RETRIES` per second, after `SOONEST` to `LATEST` milliseconds.
+   A refused request costs nearly as much as an answered one: retries every few seconds would leave no time for work.
+5. A party (p2p/limits/origin.py) has one place in the order of retries. Its further requests queue behind that place at
+   the party's share of `RETRIES`. However many requests one party makes, the wait of the others grows by one place.
 """
 
 import asyncio
@@ -27,29 +26,30 @@ MOST_UNANSWERED: Final = 64
 STANDING: Final = 100
 """Milliseconds."""
 UNSEEN: Final = 1_000
-"""Milliseconds without a request after which nobody knows whether the crowd of before stood until now."""
+"""Milliseconds without a request after which an earlier overload no longer counts as standing."""
 BURST: Final = 192
 RETRIES: Final = 20
 STEP: Final = 1_000 // RETRIES
 SOONEST: Final = 5_000
 LATEST: Final = 60_000
 SWEEP: Final = 1_000
-"""Milliseconds from one look at places that are over to the next."""
+"""Milliseconds between two removals of places that have passed."""
 _LAST: Final = LEASE.name
 _RANKS: Final = {method.name: method.rank for method in SEALED}
 
 
 class AdmissionQueue:
-    """Use from the event loop's thread."""
+    """Lets requests in by priority. Use from the event loop's thread."""
 
     def __init__(self, clock: Callable[[], int], unanswered: Callable[[], int]) -> None:
-        """`clock`: milliseconds. `unanswered`: requests for these methods that have come and are not answered, with
-        those here. Requests that wait on purpose are none of them."""
-        self._clock, self._unanswered = clock, unanswered
+        """Start with an empty queue. `clock`: milliseconds. `unanswered`: counts the requests for these methods that
+        arrived and are not answered, including those in this queue, but not requests that wait on purpose."""
+        self._clock = clock
+        self._unanswered = unanswered
         self._last_place = 0
-        """When the last place in the line of all parties is over."""
+        """When the last retry of the order of all parties is due."""
         self._own: dict[str, int] = {}
-        """When the last place of a party is over."""
+        """When the last retry of a party is due."""
         self._swept = 0
         self._crowded_since: int | None = None
         self._seen = 0
@@ -58,8 +58,8 @@ class AdmissionQueue:
         self._armed = False
 
     async def enter(self, method: str, party: str) -> int | None:
-        """Wait until a request of `party` for `method` may be answered. For one that is refused: the milliseconds after
-        which it may come again (rules 3 to 5)."""
+        """Wait until a request of `party` for `method` may be answered, and return None. Return the milliseconds after
+        which to retry if it is refused (rules 3 to 5)."""
         loop = asyncio.get_running_loop()
         queue = self._waiting[_RANKS[method]]
         if self._crowded() and method == _LAST:
@@ -86,7 +86,7 @@ class AdmissionQueue:
         return unanswered > BURST or now - self._crowded_since > STANDING
 
     def _later(self, party: str) -> int:
-        """Take the next place of a party that was refused."""
+        """Assign a refused party its next retry; return the milliseconds until then."""
         now = self._clock()
         self._sweep(now)
         if (own := self._own.get(party, 0)) > now:
@@ -97,7 +97,7 @@ class AdmissionQueue:
         return self._own[party] - now
 
     def _sweep(self, now: int) -> None:
-        """Forget places that are over, and those of a line from before the clock was set back."""
+        """Drop retries that have passed, and those from before the clock was set back."""
         if self._last_place > now + LATEST:
             self._last_place = 0
         if not self._swept <= now < self._swept + SWEEP:
@@ -105,12 +105,12 @@ class AdmissionQueue:
             self._own = {party: at for party, at in self._own.items() if now < at <= now + LATEST}
 
     def _next(self) -> None:
-        """Begin the next iteration's share."""
+        """Let in the requests of the next iteration."""
         self._free = PER_ITERATION
         for queue in self._waiting:
             while queue and self._free:
                 ticket = queue.popleft()
-                if not ticket.done():  # its asker has not gone away
+                if not ticket.done():  # a cancelled request has no use for it
                     ticket.set_result(None)
                     self._free -= 1
         self._armed = any(self._waiting)

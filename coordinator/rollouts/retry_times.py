@@ -1,14 +1,15 @@
-"""When a refused node asks for a lease again. Pure; times in milliseconds.
+"""Choose when a refused node may request a lease again. Pure; times in milliseconds.
 
 Rules
-1. The nodes of one party that wait ask together at most about `RATE` times a second, and so do all parties that wait
-   with one node each: the n-th is told to come back after n / RATE seconds, n = other parties that wait + nodes of its
-   own party that do. So whatever a version leaves over is found soon, a crowd costs no more than a few nodes, and a
-   crowd of one party does not make the wait of another longer. None of these waits is longer than `FARTHEST`: fresh
-   keys that ask once, faster than `RATE`, would else make the line longer for ever.
-2. A node waits at least `LEAST`, and at least a half of the time for which no lease was given, that up to `LONGEST`.
-   Where work comes and goes every few seconds a node finds it at once, and no node asks every second for a night.
-3. A node that asks early, because a new Head woke it, counts once.
+1. The waiting nodes of one party together make about `RATE` requests per second, and so do all waiting parties with one
+   node each. A node is told to retry after n / RATE seconds, where n = other waiting parties + waiting nodes of its own
+   party, itself included.
+2. So free room is found soon, many waiting nodes cost no more than a few, and the nodes of one party do not delay those
+   of another. No wait by rule 1 exceeds `FARTHEST`. Otherwise fresh keys that each make one request, faster than
+   `RATE`, would lengthen the waits for ever.
+3. A node waits at least `LEAST`, and at least half of the time since the last lease was given, the latter up to
+   `LONGEST`. Work that comes every few seconds is found at once, and an idle run is not polled every second.
+4. A node that retries early, because a new Head arrived, counts once.
 """
 
 import heapq
@@ -18,14 +19,14 @@ from typing import Final
 RATE: Final = 5
 LEAST: Final = 1_000
 GRACE: Final = 10_000
-"""By so much a node may come later than it was told, and is still one that waits: it spreads its asks itself."""
+"""How late a node may retry and still count as waiting: nodes add jitter of their own."""
 LONGEST: Final = 10_000
-"""Of rule 2. The wait by rule 1 may be longer."""
+"""Bound of rule 3. The wait by rule 1 may be longer."""
 FARTHEST: Final = 600_000
 
 
 class RetryTimes:
-    """Which nodes wait, each by its public key, of which party, and until when."""
+    """The waiting nodes by public key: the party of each, and when it retries."""
 
     def __init__(self) -> None:
         self._due: dict[bytes, tuple[int, str]] = {}
@@ -34,12 +35,12 @@ class RetryTimes:
         self._given: int | None = None
 
     def given(self, node: bytes, now: int) -> None:
-        """A node was given a lease."""
+        """Note that a node was given a lease."""
         self._drop(node)
         self._given = now
 
     def after(self, node: bytes, now: int, least: int = LEAST, party: str = "") -> int:
-        """How long a node waits that is refused now. `least`: by the kind of its refusal."""
+        """Return how long a node that is refused now has to wait. `least`: the least wait for this refusal."""
         if self._given is None or self._given > now:
             self._given = now
         self._drop(node)
@@ -53,7 +54,7 @@ class RetryTimes:
         return wait
 
     def _forget(self, now: int) -> None:
-        """Leave out what is over, and what was told to a node before it was told something else."""
+        """Drop nodes that did not retry in time, and waits that were replaced by later ones."""
         while self._queue:
             due, node = self._queue[0]
             told_since = node not in self._due or self._due[node][0] != due

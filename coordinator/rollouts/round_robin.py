@@ -1,11 +1,12 @@
-"""The next of those that wait: round robin over a tree of names, such as subnet, connection, key. Pure.
+"""Hierarchical round robin: serve waiting names level by level, such as subnet, connection, key. Pure.
 
 Rules
-1. A name that begins to wait stands behind all that wait beside it. One that was served, and waits again, does so too:
-   a thousand names below one get no more turns than that one.
-2. A name waits until the time that it gave. One that does not come back by then holds nobody up, and is forgotten: with
-   each one that begins to wait, up to `FORGOTTEN` of those that stand first.
-3. A look costs as many steps as there are places free, and what is forgotten; not as many as wait.
+1. A name that starts to wait queues behind all names that wait beside it. So does a name that was served and waits
+   again. A thousand names below one parent are served no more often than a sibling of that parent.
+2. A name waits until the time that it gave. If it does not come back by then it delays no other name, and is dropped.
+   Each name that starts to wait drops up to `FORGOTTEN` such names at the head of the queue.
+3. A query costs as many steps as there are free places, plus the names that it drops; not as many as there are waiting
+   names.
 """
 
 from collections import OrderedDict
@@ -16,21 +17,21 @@ FORGOTTEN: Final = 2
 
 
 class RoundRobin:
-    """One level of the tree. `until`: the latest time of all below, milliseconds."""
+    """One level of the tree of names. `until`: the latest time of all names below, milliseconds."""
 
     def __init__(self) -> None:
         self._below: OrderedDict[Hashable, RoundRobin] = OrderedDict()
         self.until = 0
 
     def wait(self, path: Sequence[Hashable], until: int, now: int) -> None:
-        """Note that an asker waits, and comes back by `until`."""
+        """Queue a name that waits and comes back by `until`. `path`: its names, from the top level on."""
         self.until = max(self.until, until)
         if path:
             self._forget(now)
             self._below.setdefault(path[0], RoundRobin()).wait(path[1:], until, now)
 
     def served(self, path: Sequence[Hashable]) -> None:
-        """Note that an asker had its turn."""
+        """Note that a name was served: it waits no longer."""
         below = self._below.get(path[0]) if path else None
         if below is None:
             return
@@ -41,7 +42,7 @@ class RoundRobin:
             del self._below[path[0]]
 
     def anyone(self, now: int) -> bool:
-        """Return whether anybody waits."""
+        """Tell whether any name waits."""
         while self._below:
             name, below = next(iter(self._below.items()))
             if below.until >= now:
@@ -56,7 +57,7 @@ class RoundRobin:
             self._below.popitem(last=False)
 
     def is_next(self, path: Sequence[Hashable], free: int, now: int) -> bool:
-        """Return whether it is the turn of `path`, where `free` places are given out now."""
+        """Tell whether `path` is among the next `free` names to be served."""
         level: RoundRobin | None = self
         for name in path:
             if level is None:
@@ -69,7 +70,7 @@ class RoundRobin:
         return True
 
     def _ahead(self, name: Hashable, most: int, now: int) -> int:
-        """How many that wait stand ahead of a name, counted up to `most`."""
+        """Count the waiting names ahead of a name, up to `most`."""
         ahead, gone = 0, []
         for other, below in self._below.items():
             if other == name or ahead >= most:

@@ -1,5 +1,4 @@
-"""What verification and evaluation ask of an engine. The process behind it is
-coordinator/training/model_processes.py's."""
+"""The engine calls of verification and evaluation. The process: coordinator/training/model_processes.py."""
 
 from pathlib import Path
 from typing import Protocol
@@ -9,12 +8,13 @@ from engines.messages import PackedSample
 
 
 class Scorer(Protocol):
-    """What the coordinator asks of engines.supervisor.SupervisedEngine, which re-scores and evaluates under one version
-    at a time. Every call may raise `ChildDied`, `ChildError` and `DiskFull`."""
+    """The part of `engines.supervisor.SupervisedEngine` that scores and evaluates, under one version at a time.
+
+    Every call may raise `ChildDied`, `ChildError` and `DiskFull`."""
 
     @property
     def loaded(self) -> Loaded | None:
-        """What its process has loaded; None where that is to be loaded, as after a crash or an error."""
+        """What its process has loaded; None if weights must be loaded first, as after a crash or an error."""
 
     async def load(self, model: Path, weights: Path) -> Loaded: ...
 
@@ -27,4 +27,4 @@ class Scorer(Protocol):
     async def generate_many(self, jobs: list[Job], *, greedy: bool) -> list[list[Sample]]: ...
 
     async def renew(self) -> None:
-        """Let this process go; the next call finds a new one."""
+        """End this process; the next call starts a new one."""

@@ -1,11 +1,11 @@
-"""Under which version the scorer looks at groups next. Pure; times in milliseconds.
+"""Choose the version whose groups the scorer scores next. Pure; times in milliseconds.
 
 Rules
-1. What waits under the version that the scorer holds is looked at first: a change of version costs a pass over the
-   whole model's file. Then the nearest version that something waits for; of two as near, the older.
-2. Nobody waits for long because others are nearer: after `LONGEST_WAIT` the version of the group that has waited
-   longest is next. What waits under it is then looked at together, `VISIT` groups at most: the more there is to do, the
-   fewer changes a group costs.
+1. Groups under the version that the scorer has loaded come first: a change of version costs a pass over the whole
+   model's file. Then comes the nearest version with waiting groups; of two equally near versions, the older.
+2. No group waits long because other groups are nearer: after `LONGEST_WAIT` the version of the group that has waited
+   longest is next. Its groups are then scored together, at most `VISIT`: the more groups wait, the fewer changes of
+   version there are per group.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ VISIT: Final = 256
 
 
 class PendingVersion(NamedTuple):
-    """A version that groups wait for. `since`: when the first of them was received."""
+    """A version with waiting groups. `since`: when the first of them was received."""
 
     era: int
     version: int
@@ -24,8 +24,8 @@ class PendingVersion(NamedTuple):
 
 
 def next_version(waiting: Iterable[PendingVersion], present: int | None, now: int) -> PendingVersion | None:
-    """The version to look at next, None where nothing waits. `present`: the version held; numbers rise over eras too,
-    so that the difference of two tells how many steps lie between them."""
+    """Choose the version to score next; None if no group waits. `present`: the version that is loaded. Numbers also
+    rise across eras, so the difference of two is the number of steps between them."""
     longest = min(waiting := list(waiting), key=lambda one: (one.since, one), default=None)
     if longest is None or now - longest.since >= LONGEST_WAIT:
         return longest
