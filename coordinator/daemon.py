@@ -37,9 +37,10 @@ from coordinator.publishing.broadcast_planner import BroadcastPlanner
 from coordinator.publishing.publisher import Publisher, Signing
 from coordinator.rollouts.absence import Absence
 from coordinator.rollouts.group_service import GroupService
-from coordinator.rollouts.lease_table import Entropy, LeaseTerms, Reseal, Seal
+from coordinator.rollouts.lease_table import Entropy, LeaseTerms
 from coordinator.rollouts.prompts import TaskPrompts
 from coordinator.rollouts.request_handler import RequestHandler
+from coordinator.rollouts.rollout_context import RolloutContext, Sealing
 from coordinator.rollouts.scorer import Scorer
 from coordinator.rollouts.verdicts import EXPIRED_AT_ONCE
 from coordinator.run import keys, model_folder
@@ -106,7 +107,7 @@ class Coordinator:
         text = model_folder.tokenizer(run.folder.model, run.runspec.eos)
         self.history = History(run.folder.path / "history.jsonl")
         sealer = Sealer(run)
-        self.group_service = group_service_of(run, database, text, sealer, entropy, sealer.again)
+        self.group_service = group_service_of(run, database, text, Sealing(sealer, sealer.again), entropy)
         self.advertiser = Advertiser(
             run, network.links, network.inbound, self.group_service.registry.records, self._now
         )
@@ -374,26 +375,17 @@ def signing_of(run: Run) -> Signing:
     return Signing(run.id, run.keys.policy, run.keys.channel, run.root.serial, former - own)
 
 
-def group_service_of(
-    run: Run, database: Database, text: Tokenizer, seal: Seal, entropy: Entropy, again: Reseal
-) -> GroupService:
-    """Return the books of a run, over its database."""
-    return GroupService(
-        database,
-        spec=run.runspec,
-        terms=terms_of(run),
-        prompts=TaskPrompts(
-            [run.task],
-            text,
-            seed=int.from_bytes(run.id[:8], "big"),
-            room=model_folder.room_of(run.folder.model, run.runspec.limit),
-        ),
-        tasks={(run.task.name, run.task.version): run.task},
-        text=text,
-        seal=seal,
-        entropy=entropy,
-        again=again,
+def group_service_of(run: Run, database: Database, text: Tokenizer, sealing: Sealing, entropy: Entropy) -> GroupService:
+    """Return the group service of a run, over its database."""
+    prompts = TaskPrompts(
+        [run.task],
+        text,
+        seed=int.from_bytes(run.id[:8], "big"),
+        room=model_folder.room_of(run.folder.model, run.runspec.limit),
     )
+    tasks = {(run.task.name, run.task.version): run.task}
+    context = RolloutContext(run.runspec, terms_of(run), prompts, tasks, text)
+    return GroupService(database, context, sealing, entropy)
 
 
 def terms_of(run: Run) -> LeaseTerms:

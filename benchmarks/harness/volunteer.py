@@ -38,6 +38,7 @@ from coordinator.rollouts.group_service import GroupService
 from coordinator.rollouts.lease_table import Progress
 from coordinator.rollouts.prompts import TaskPrompts
 from coordinator.rollouts.request_handler import RequestContext, RequestHandler
+from coordinator.rollouts.rollout_context import RolloutContext, Sealing
 from coordinator.rollouts.verification import sampled_tokens
 from coordinator.run import model_folder, setup
 from coordinator.run.setup import Run
@@ -231,11 +232,10 @@ def _node(invite: str, folder: Path) -> "Iterator[subprocess.Popen[bytes]]":
 def _group_service(run: Run, database: Database) -> GroupService:
     text = model_folder.tokenizer(run.folder.model, run.runspec.eos)
     keys = {"policy": run.keys.policy, "channel": run.keys.channel, "ledger": run.keys.ledger}
-    return GroupService(
-        database, spec=run.runspec, terms=terms_of(run), prompts=TaskPrompts([run.task], text, seed=0),
-        tasks={(run.task.name, run.task.version): run.task}, text=text, entropy=os.urandom,
-        seal=lambda kind, payload: seal(kind, run.id, payload, keys[ROLES[kind]]),
-    )  # fmt: skip
+    tasks = {(run.task.name, run.task.version): run.task}
+    context = RolloutContext(run.runspec, terms_of(run), TaskPrompts([run.task], text, seed=0), tasks, text)
+    sealing = Sealing(lambda kind, payload: seal(kind, run.id, payload, keys[ROLES[kind]]))
+    return GroupService(database, context, sealing, os.urandom)
 
 
 def _publisher(run: Run, store: Store, network: ThreadedPeer) -> Publisher:

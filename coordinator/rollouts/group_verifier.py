@@ -1,18 +1,17 @@
-"""How the scorer looks at a group: all of it at once, or at one sample first.
+"""Verify a group with the scorer: all samples at once, or one sample first.
 
 Rules
-1. A group of a key that is known and has no strike is looked at whole, in one pass.
+1. A group of a known key without strikes is scored whole, in one pass.
 2. Of a group whose key is new, has a strike or is suspended, one sample is scored first. It is drawn
    (`GroupService.draw_first_sample`) when the scorer comes to the group, so that a forger cannot know it. A proof
    against this sample ends the check. Otherwise the other samples are scored together: no sample twice, the prompt
    twice.
-3. A group that came before its key was suspended is judged on its own worth, as the rules of verdicts say. Later ones
-   are not taken (coordinator/rollouts/request_handler.py).
+3. A group that was received before its key was suspended is judged by its own content alone, as
+   coordinator/rollouts/verdicts.py says. Later ones are not received (coordinator/rollouts/request_handler.py).
 4. Where a group is mostly wrong, `CrossVersionCheck` tells whether its tokens may be of another version. That
    takes at most one further pass per version.
 
-The caller has the scorer under the version of the group, and keeps it there until `look` returns. Errors are the
-scorer's.
+The caller loads the group's version into the scorer and keeps it there until `verify` returns. Errors are the scorer's.
 """
 
 import asyncio
@@ -41,7 +40,9 @@ from runtime.child import ChildDied, ChildError
 
 
 class GroupVerifier:
-    """`eos`: the id that ends a turn. `staleness`: S. `published`: the versions of an era that nodes may hold."""
+    """Scores groups and judges them.
+
+    `eos`: the id that ends a turn. `staleness`: S. `published`: returns the versions of an era that nodes may have."""
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class GroupVerifier:
         self._measuring = asyncio.Lock()
 
     async def verify(self, group: Undecided, first: int | None) -> Verdict:
-        """Look at a group, and judge it. `first`: the sample to look at alone first, None: all at once (rules 1, 2)."""
+        """Score a group, and judge it. `first`: the sample to score alone first; None: all at once (rules 1 and 2)."""
         rollouts = group.submission.rollouts
         scores: list[SampleScore | None] = [None] * len(rollouts)
         if first is not None:
@@ -72,23 +73,23 @@ class GroupVerifier:
         return verdict
 
     async def _fill(self, group: Undecided, scores: list[SampleScore | None], numbers: Sequence[int]) -> None:
-        """Have these samples of a group scored."""
+        """Score these samples of a group, and store the results in `scores`."""
         new_scores = await self._scored(self._job(group, numbers), [_sample(group, number) for number in numbers])
         for number, score in zip(numbers, new_scores, strict=True):
             scores[number] = score
 
     async def _scored(self, job: Job, samples: list[PackedSample]) -> list[SampleScore]:
-        """Ask for a score of each sample. A scorer that died between two passes was followed by one without weights:
-        raises `ChildDied` instead of asking that one."""
+        """Return a score per sample. Raises `ChildDied` also if the scorer died since the last pass: its successor has
+        no weights loaded."""
         if self._scorer.loaded is None:
-            raise ChildDied("scorer", 0, "it went while a group was looked at")
+            raise ChildDied("scorer", 0, "it ended while a group was being scored")
         scores = await self._scorer.score(job, samples)
         if len(scores) != len(samples):
             raise ChildError("EngineError", f"it gave {len(scores)} scores for {len(samples)} samples")
         return scores
 
     async def _possible_elsewhere(self, group: Undecided) -> bool:
-        """Find out whether tokens that are mostly wrong may be another version's (rule 4)."""
+        """Tell whether tokens that are mostly wrong may be of another version (rule 4)."""
         era, version = group.lease.era, group.lease.version
         async with self._measuring:
             known = self._cross_version.sample_to_probe(era, version)
@@ -98,7 +99,7 @@ class GroupVerifier:
         return self._cross_version.possible(version, self._published(era))
 
     def _remember(self, group: Undecided) -> None:
-        """Keep the shortest sample of an accepted group that is long enough."""
+        """Remember the shortest sample of an accepted group that is long enough."""
         lengths = [(sampled_tokens(one), number) for number, one in enumerate(group.submission.rollouts)]
         tokens, number = min((one for one in lengths if one[0] >= ENOUGH), default=(0, 0))
         if self._cross_version.wants_sample(group.lease.version, tokens):

@@ -1,23 +1,25 @@
-"""Requests of nodes: who speaks, to whom, once. Then the part that decides answers.
+"""Handle the requests of nodes: authenticate each one, answer repeats from memory, pass the others to their method.
 
 Rules, in order
 1. A request is signed by exactly one key, and that key is the node. The transport's identity gives no authority.
-2. It is addressed to this run's channel key (a hello also to nobody, or to a former channel key of the run), and names
-   the method under which it came. Another request to a former channel key is refused; for `TOLD` after a Root was
-   issued, the refusal brings all Roots, so that the node goes on under the new key at once.
-3. It expires within `SKEW` of the coordinator's clock, before or after: so a node's clock may be wrong by nearly as
-   much. Hello alone is answered at any time, because it tells the coordinator's clock.
-4. The same id within its life gets the same answer; another request under the same id is refused. The memory of it is
-   bounded and ends with the process: beyond it, a lease is known by its nonce and a submission by its bytes.
-5. An answer leaves once everything that was written before is committed (coordinator/group_commit.py).
+2. A request is addressed to this run's channel key, and names the method under which it came. A hello may also be
+   addressed to no key or to a former channel key. Other requests to a former channel key are refused. For `TOLD` after
+   the newest Root was issued this refusal contains all Roots, so that the node continues under the new key at once.
+3. A request expires within `SKEW` of the coordinator's clock, before or after, so a node's clock may be wrong by nearly
+   as much. Only a hello is answered at any time: its answer states the coordinator's clock.
+4. The same request id, until it expires, gets the same answer; another request under the same id is refused. The
+   memory for this is bounded and ends with the process. After that a lease is identified by its nonce and a submission
+   by its bytes.
+5. An answer is sent once everything that was written before is committed (coordinator/group_commit.py).
 6. Requests are answered in the order of coordinator/rollouts/request_priority.py.
-7. A banned or suspended node hears why, and until when, whatever it asks: it costs the check of one signature
-   (coordinator/accounts/). A node that does not speak this run's protocol hears what to update to. One that never said
-   hello gets no lease: a hello is what shows that it knows the run's tasks. Once is enough, also after a restart.
-8. A hello brings the record of the node's addresses (p2p/discovery/peer_records.py), signed by the node itself. One
-   that is over or from ahead is not taken, as the node may not know the time yet; it comes with the next hello.
-9. Open leases get the time of an absence back before any of this (rollouts/absence.py). A submission wakes the
-   scorer.
+7. A banned or suspended node is told the reason, and until when, for any request: this costs the check of one signature
+   (coordinator/accounts/). A node with another protocol is told the versions to update to. A node that never said hello
+   gets no lease, since the hello shows that it has the run's tasks. One hello is enough, also across restarts.
+8. A hello contains the record of the node's addresses (p2p/discovery/peer_records.py), signed by the node itself. An
+   expired record, or one issued in the future, is ignored: the node may not know the time yet, and sends a new record
+   with its next hello.
+9. Open leases are extended by an absence before anything else (coordinator/rollouts/absence.py). A submission wakes
+   the scorer.
 
 Everything but `serve` is plain code with the time as an argument.
 """
@@ -55,9 +57,9 @@ from protocol.refusals import refusal
 from protocol.requests import Hello, Refusal, Request, Response, Welcome
 
 SKEW = 600_000
-"""Milliseconds between the coordinator's now and a request's expiry, at most."""
+"""Most milliseconds between the coordinator's time and a request's expiry."""
 TOLD = 24 * 3600 * 1000
-"""Milliseconds; rule 2."""
+"""Milliseconds for which refusals contain the Roots (rule 2)."""
 MOST_ANSWERS = 4096
 MOST_ANSWER_BYTES = 64 << 20
 
@@ -74,18 +76,19 @@ Decide = Callable[[RequestContext, bytes], bytes | Refusal]
 
 
 class ResponseLog:
-    """Answers given, by (node, request id): the oldest are forgotten first."""
+    """The answers that were given, by (node, request id). The oldest are dropped first."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[bytes, bytes], tuple[bytes, bytes, int]] = OrderedDict()
         self._bytes = 0
 
     def find(self, node: bytes, request: bytes) -> tuple[bytes, bytes] | None:
-        """(hash of the request, answer)."""
+        """Return (hash of the request, answer), if there is one."""
         known = self._known.get((node, request))
         return None if known is None else known[:2]
 
     def keep(self, node: bytes, request: bytes, digest: bytes, answer: bytes, expires: int, now: int) -> None:
+        """Store an answer, and drop the oldest beyond the bounds. `expires`, `now`: ms."""
         self._known[node, request] = (digest, answer, expires)
         self._bytes += len(answer)
         while self._known and (
@@ -99,8 +102,10 @@ class ResponseLog:
 
 
 class RequestHandler:
-    """`recipient`: this run's channel key, 32 bytes; `former`: its keys before, which are told the Roots until `told`
-    (ms). What `hello`, `lease`, `submit`, `verdicts` and `acknowledge` return is the answer of that method."""
+    """The coordinator's side of the methods hello, lease, submit, verdicts and acknowledge.
+
+    `recipient`: this run's channel key, 32 bytes. `former`: its former keys; requests to them are refused with the
+    Roots until `told`, ms."""
 
     def __init__(
         self,
@@ -112,9 +117,15 @@ class RequestHandler:
         absence: Absence,
         clock: Callable[[], int],
     ) -> None:
-        """`arrived`: set with each submission. `clock`: milliseconds since the Unix epoch."""
-        self._run, self._group_service, self._publisher, self._history = run, group_service, publisher, history
-        self._arrived, self._absence, self._clock = arrived, absence, clock
+        """Handle the requests of one run. `arrived`: set with each submission. `clock`: milliseconds since the Unix
+        epoch."""
+        self._run = run
+        self._group_service = group_service
+        self._publisher = publisher
+        self._history = history
+        self._arrived = arrived
+        self._absence = absence
+        self._clock = clock
         self._spec = run.runspec
         self._answers = ResponseLog()
         self._decide: dict[str, Decide] = {
@@ -127,14 +138,14 @@ class RequestHandler:
         self.take_keys()
 
     def take_keys(self) -> None:
-        """Go on under the channel key of the run's newest Root (rule 2)."""
+        """Continue under the channel key of the run's newest Root (rule 2)."""
         chain = self._run.chain
         self.recipient = public_bytes(self._run.keys.channel)
         self.former = frozenset(key for root in chain for key in root.roles["channel"].keys) - {self.recipient}
         self.told = (chain[-1].issued or 0) + TOLD
 
     def serve(self, handlers: Handlers, origin_of: Callable[[str], Origin]) -> None:
-        """Answer what nodes ask. `origin_of`: see `p2p.network.Inbound`."""
+        """Register the handlers of all methods. `origin_of`: see `p2p.network.Inbound`."""
         names = [method.name for method in SEALED]
         queue = AdmissionQueue(self._clock, lambda: handlers.unanswered(names))
         for method in SEALED:
@@ -152,7 +163,7 @@ class RequestHandler:
             handlers.serve(method.name, handle, limit=method.limit + room)
 
     def answer(self, method: str, data: bytes, now: int, route: Route = "direct", origin: Origin = LOCAL) -> bytes:
-        """An encoded Answer to a sealed Request that came in under `method`, by `route`, from `origin`."""
+        """Return the encoded Response to a sealed Request that came under `method`, by `route`, from `origin`."""
         self._absence.check(now)
         try:
             node, request = self._opened(data)
@@ -188,7 +199,7 @@ class RequestHandler:
         return node, decode(payload, Request)
 
     def _refused(self, node: bytes, request: Request, method: str, now: int) -> Refusal | None:
-        # A node that says hello for the first time does not know the Root yet, and so no channel key: zeros.
+        # Zeros: in its first hello a node does not know the Root yet, and so no channel key.
         known = {self.recipient, bytes(32), *self.former} if method == "hello" else {self.recipient}
         if request.recipient not in known:
             wrong = refusal("wrong-recipient")
@@ -201,13 +212,13 @@ class RequestHandler:
             return refusal("clock", off=off / 1000, most=SKEW / 1000)
         standing = self._group_service.accounts.of(node, now)
         if standing.suspended_until is not None:
-            return _out(standing, standing.suspended_until, now)
+            return _shut_out(standing, standing.suspended_until, now)
         if method == "lease" and not self._group_service.registry.introduced(node):
             return refusal("no-hello")
         return None
 
-    def hello(self, asked: RequestContext, hello: Hello) -> Welcome | Refusal:
-        """Greet a node that can take part (rules 7 and 8). Raises `Malformed` for a record that is none."""
+    def hello(self, context: RequestContext, hello: Hello) -> Welcome | Refusal:
+        """Register a node that can take part (rules 7 and 8). Raises `Malformed` for a malformed record."""
         low, high = self._spec.protocols
         if hello.protocols[0] > high or hello.protocols[1] < low:
             return refusal("protocol", low=low, high=high, theirs="{}-{}".format(*hello.protocols))
@@ -218,61 +229,61 @@ class RequestHandler:
         if not admitted(hello.engine, self._spec.engines):
             return refusal("engine", engine=hello.engine, admitted=", ".join(self._spec.engines))
         try:
-            record = self._record(asked, hello.record)
+            record = self._record(context, hello.record)
         except BadSignature as error:
             return refusal("bad-signature", detail=error)
         registry = self._group_service.registry
-        registry.register(asked.node, hello, record, asked.now)
+        registry.register(context.node, hello, record, context.now)
         return Welcome(
             roots=list(self._run.roots),
             runspec=self._run.runspec_sealed,
             head=self._publisher.sealed_head,
-            peers=[known.sealed for known in registry.records(asked.now)],
-            now=asked.now,
+            peers=[known.sealed for known in registry.records(context.now)],
+            now=context.now,
         )
 
-    def lease(self, asked: RequestContext, ask: LeaseRequest) -> bytes | Refusal:
-        """Return the sealed Lease, or why there is none now."""
-        self._history.first_asked(ask.version, asked.now)
-        return self._group_service.lease(asked.node, ask, asked.now, asked.origin)
+    def lease(self, context: RequestContext, request: LeaseRequest) -> bytes | Refusal:
+        """Give a node a sealed Lease, or refuse it."""
+        self._history.first_asked(request.version, context.now)
+        return self._group_service.lease(context.node, request, context.now, context.origin)
 
-    def submit(self, asked: RequestContext, data: bytes) -> SubmitResponse | Refusal:
-        """Take a submission in, and wake the scorer (rule 9)."""
-        answer = self._group_service.submissions.submit(asked.node, data, asked.now)
+    def submit(self, context: RequestContext, data: bytes) -> SubmitResponse | Refusal:
+        """Receive a submission, and wake the scorer (rule 9)."""
+        answer = self._group_service.submissions.submit(context.node, data, context.now)
         self._arrived.set()
         return answer
 
-    def verdicts(self, asked: RequestContext, ask: VerdictsRequest) -> VerdictsAnswer:
+    def verdicts(self, context: RequestContext, request: VerdictsRequest) -> VerdictsAnswer:
         """Return the node's receipts."""
-        return self._group_service.submissions.verdicts(asked.node, ask)
+        return self._group_service.submissions.verdicts(context.node, request)
 
-    def acknowledge(self, asked: RequestContext, message: Acknowledgement) -> None:
-        """Note that the node holds a version."""
-        self._group_service.acknowledge(asked.node, message, asked.now)
+    def acknowledge(self, context: RequestContext, message: Acknowledgement) -> None:
+        """Note that the node has a version."""
+        self._group_service.acknowledge(context.node, message, context.now)
 
-    def _record(self, asked: RequestContext, sealed: bytes) -> VerifiedRecord | None:
-        """Rule 8. Raises `Malformed`, `BadSignature`."""
+    def _record(self, context: RequestContext, sealed: bytes) -> VerifiedRecord | None:
+        """Verify the record of a hello; None if it is not valid now (rule 8). Raises `Malformed`, `BadSignature`."""
         try:
-            known = verify(sealed, self._spec.run, asked.now)
+            known = verify(sealed, self._spec.run, context.now)
         except Stale:
             return None
-        if known.peer != peer_id(asked.node):
-            raise BadSignature(f"a record of {known.peer}")
+        if known.peer != peer_id(context.node):
+            raise BadSignature(f"the record is of another peer, {known.peer}")
         return known
 
 
-def _out(standing: Standing, until: int, now: int) -> Refusal:
-    """Why a key that is banned or suspended gets nothing."""
+def _shut_out(standing: Standing, until: int, now: int) -> Refusal:
+    """Return the refusal for a key that is banned or suspended."""
     if standing.code == "banned":
         return refusal("banned", why=standing.why)
     return refusal("suspended", retry_after=until - now, until=minute(until), reason=standing.code)
 
 
 def _decided(method: Method[Q, A], decide: Callable[[RequestContext, Q], A | Refusal]) -> Decide:
-    """Return `decide`, from the encoded request to the encoded answer. Raises `Malformed`."""
+    """Return `decide` as a function from the encoded request to the encoded answer. It raises `Malformed`."""
 
-    def decided(asked: RequestContext, body: bytes) -> bytes | Refusal:
-        answer = decide(asked, method.request.decode(body))
+    def decided(context: RequestContext, body: bytes) -> bytes | Refusal:
+        answer = decide(context, method.request.decode(body))
         return answer if isinstance(answer, Refusal) else method.answer.encode(answer)
 
     return decided

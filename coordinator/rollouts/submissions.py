@@ -1,17 +1,17 @@
-"""Submissions come in: what a node is answered, and what is kept.
+"""Receive submissions: check them, store them, and answer the node.
 
 Rules
-1. What is answered was made durable before.
-2. One submission a lease. The same bytes again are the same submission: the stored answer. Other bytes are refused; the
-   first of them are kept as evidence, later ones are only counted (coordinator/rollouts/token_storage.py).
-3. A key that does not own a lease learns nothing of it and changes nothing of it. Of a group for a lease that is not
-   its key's, or has a submission already, nothing but the lease is read.
-4. Received after the lease's end: a REFUSED receipt. In time but no good by T0: a REFUSED receipt with its own entry.
-   In time and good by T0: RECEIVED, sealed, and a verdict to come.
-5. A refusal that honest work does not meet is a strike against the key (coordinator/accounts/strikes.py).
+1. An answer is sent once everything that it says is durable.
+2. A lease has one submission. The same bytes again get the stored answer. Other bytes are refused. The first of them
+   are stored as evidence, later ones are only counted (coordinator/rollouts/token_storage.py).
+3. A key cannot read or change anything about another key's lease. If a lease belongs to another key or has a submission
+   already, nothing of a new submission is decoded but the lease.
+4. A submission after the lease's end gets a REFUSED receipt. One in time that fails T0 gets a REFUSED receipt with a
+   ledger entry of its own. One in time that passes T0 gets a sealed RECEIVED, and its verdict later.
+5. A refusal that honest work does not cause is a strike against the key (coordinator/accounts/strikes.py).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import blake3
 import msgspec
@@ -19,7 +19,8 @@ import structlog
 
 from coordinator.accounts.strikes import Strikes
 from coordinator.database import Database, marks
-from coordinator.rollouts.lease_table import LeaseRecord, LeaseTable, Reseal, Seal
+from coordinator.rollouts.lease_table import LeaseRecord, LeaseTable
+from coordinator.rollouts.rollout_context import RolloutContext, Sealing
 from coordinator.rollouts.submitted_group import SubmittedGroup, lease_of, read
 from coordinator.rollouts.token_storage import TokenStorage
 from coordinator.rollouts.verdicts import VerdictService
@@ -27,18 +28,16 @@ from coordinator.rollouts.verification import GroupFault, check, rewards, submis
 from coordinator.rollouts.waiting_groups import WaitingGroups
 from p2p.errors import Malformed
 from p2p.wire_types import encode
-from protocol.authority import RunSpec
 from protocol.leases import Lease, Received, SubmitResponse, VerdictsRequest
 from protocol.leases import VerdictsResponse as VerdictsAnswer
 from protocol.refusals import refusal, sentence
 from protocol.requests import Refusal
-from tasks.task import Task, Tokenizer
 
 log = structlog.get_logger("coordinator")
 
 
 class SubmissionService:
-    """`tasks`: by (name, version), those of the RunSpec."""
+    """Receives submissions, and answers questions about their verdicts."""
 
     def __init__(
         self,
@@ -47,25 +46,22 @@ class SubmissionService:
         verdicts: VerdictService,
         strikes: Strikes,
         waiting: WaitingGroups,
-        seal: Seal,
-        again: Reseal,
-        spec: RunSpec,
-        tasks: Mapping[tuple[str, int], Task],
-        text: Tokenizer,
+        context: RolloutContext,
+        sealing: Sealing,
     ) -> None:
         self._database = database
         self._leases = leases
         self._verdicts = verdicts
         self._strikes = strikes
         self._waiting = waiting
-        self._seal, self._again = seal, again
-        self._spec = spec
-        self._tasks = tasks
-        self._text = text
+        self._sealing = sealing
+        self._spec = context.spec
+        self._tasks = context.tasks
+        self._text = context.text
         self._tokens = TokenStorage(database)
 
     def submit(self, node: bytes, data: bytes, now: int) -> SubmitResponse | Refusal:
-        """Take a group from the node that signed it (rules 1-5)."""
+        """Receive a group from the node that signed it (rules 1-5)."""
         with self._database.transaction():
             answer = self._submitted_by(node, data, now)
             if isinstance(answer, Refusal):
@@ -85,7 +81,7 @@ class SubmissionService:
             return refusal("malformed", what="submission", detail=error)
 
     def _take(self, record: LeaseRecord, data: bytes, now: int) -> SubmitResponse | Refusal:
-        """Take a group from the owner of its lease. Raises `Malformed` before anything was written."""
+        """Receive a group from the owner of its lease. Raises `Malformed` before anything is written."""
         digest = blake3.blake3(data).digest()
         lease = record.lease.id
         stored = self._database.value("SELECT hash FROM submissions WHERE lease = ?", (lease,))
@@ -103,7 +99,7 @@ class SubmissionService:
             self._store_refused(lease, digest, now, data)
             self._verdicts.refuse(record, examined.code, examined.sentence, now)
             return self._answer(lease)
-        received = self._seal("received", encode(Received(lease=lease, submission_hash=digest, at=now)))
+        received = self._sealing.seal("received", encode(Received(lease=lease, submission_hash=digest, at=now)))
         self._store(lease, digest, now, data, examined, received)
         self._leases.move(lease, "received")
         self._waiting.put(record.lease, submission, now)
@@ -118,18 +114,19 @@ class SubmissionService:
         scores: bytes | None = None,
         received: bytes | None = None,
     ) -> None:
-        """Keep a submission. One statement: to change its row later would write the payload again."""
+        """Store a submission in one statement: changing its row later would write the payload again."""
         self._database.do(
             "INSERT INTO submissions (lease, hash, at, payload, scores, received) VALUES (?, ?, ?, ?, ?, ?)",
             (lease, digest, now, data, scores, received),
         )
 
     def _store_refused(self, lease: bytes, digest: bytes, now: int, data: bytes) -> None:
-        """Keep a submission that is about to be refused: its hash alone where its party's share is used up."""
+        """Store a submission that is about to be refused: its hash alone if its party's share is used up."""
         self._store(lease, digest, now, data if self._tokens.room(lease, len(data)) else None)
 
     def _examined(self, lease: Lease, submission: SubmittedGroup) -> bytes | GroupFault:
-        """T0: the packed scores of the rollouts (none where the task gives no finite reward), or what is wrong."""
+        """Check a group by T0. Return the packed scores of its rollouts, empty if the task gives no finite reward, or
+        the fault."""
         fault = check(submission, lease, self._spec)
         if fault is not None:
             return fault
@@ -148,22 +145,22 @@ class SubmissionService:
         received = self._database.value("SELECT received FROM submissions WHERE lease = ?", (lease,))
         receipt = self._verdicts.receipt(lease)
         return SubmitResponse(
-            received=received and self._again("received", received),
-            receipt=receipt and self._again("receipt", receipt),
+            received=received and self._sealing.reseal("received", received),
+            receipt=receipt and self._sealing.reseal("receipt", receipt),
         )
 
-    def verdicts(self, node: bytes, ask: VerdictsRequest) -> VerdictsAnswer:
-        """Receipts of the node's own leases; what it confirms is noted."""
-        if ask.confirmed:
+    def verdicts(self, node: bytes, request: VerdictsRequest) -> VerdictsAnswer:
+        """Return receipts of the node's own leases, and note those that it confirms."""
+        if request.confirmed:
             with self._database.transaction():
-                self._verdicts.confirm(node, ask.confirmed)
-        known = self._receipts(node, ask.leases)
-        unknown = [lease for lease in ask.leases if lease not in known]
-        receipts = [sealed and self._again("receipt", sealed) for sealed in map(known.get, ask.leases)]
+                self._verdicts.confirm(node, request.confirmed)
+        known = self._receipts(node, request.leases)
+        unknown = [lease for lease in request.leases if lease not in known]
+        receipts = [sealed and self._sealing.reseal("receipt", sealed) for sealed in map(known.get, request.leases)]
         return VerdictsAnswer(receipts=receipts, unknown=unknown)
 
     def _receipts(self, node: bytes, leases: Sequence[bytes]) -> dict[bytes, bytes | None]:
-        """By lease the receipt of each group that this node submitted, None where there is none yet."""
+        """Return, by lease, the receipt of each group that this node submitted; None if there is none yet."""
         query = (
             "SELECT s.lease, v.receipt FROM submissions s JOIN leases l ON l.id = s.lease"
             f" LEFT JOIN verdicts v ON v.lease = s.lease WHERE s.lease IN ({marks(leases)}) AND l.node = ?"

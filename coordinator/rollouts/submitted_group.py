@@ -1,11 +1,11 @@
-"""A submitted group as the main process reads it: tokens and log-probabilities as arrays or as the wire's own bytes.
+"""Decode a submitted group for the main process: tokens and log-probabilities stay arrays or the wire's own bytes.
 
 Rules
-1. `read` takes and refuses the same bytes as `decode(data, Submission)`. Its rollouts hold the token ids as they came,
-   as MessagePack, which goes to the scorer unchanged; the ids become an array when they are looked at.
-2. No log-probability and, where the vocabulary is small, no token becomes a Python object.
-3. `lease_of` reads nothing but the lease: whose group it is, and whether it is wanted at all, is known before the rest
-   is read, which costs a hundred times as much where somebody took care that it does.
+1. `read` accepts and refuses the same bytes as `decode(data, Submission)`. Its rollouts keep the token ids as they were
+   received, as MessagePack, which goes to the scorer unchanged. The ids become an array at the first access.
+2. No log-probability becomes a Python object and, for small vocabularies, no token id does.
+3. `lease_of` decodes the lease alone. So the owner of a group, and whether it is wanted, are known before the rest is
+   decoded: a submission can be crafted so that this costs a hundred times as much.
 """
 
 import struct
@@ -23,7 +23,7 @@ from protocol.leases import Segment
 
 Ids = NDArray[np.int32]
 MOST: Final = 1 << 20
-"""Token ids of a rollout, as `p2p.wire_types.Tokens` bounds them."""
+"""Most token ids of a rollout, the bound of `p2p.wire_types.Tokens`."""
 _HEADS: Final = {0xDC: struct.Struct(">xH"), 0xDD: struct.Struct(">xI")}
 _ids = msgspec.msgpack.Decoder(Tokens).decode
 
@@ -48,7 +48,7 @@ class UnreadSubmission(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Named(msgspec.Struct, frozen=True):
-    """`UnreadSubmission`, of which nothing but the lease is looked at."""
+    """`protocol.leases.Submission` with nothing but the lease decoded."""
 
     lease: Id
 
@@ -57,8 +57,8 @@ _named = msgspec.msgpack.Decoder(_Named).decode
 
 
 class ClaimedRollout:
-    """One rollout as a node claims it. `packed`: its token ids as MessagePack. `logprobs`: float32 little-endian, one
-    for each sampled token."""
+    """A rollout as the node claims it. `packed`: its token ids as MessagePack. `logprobs`: float32 little-endian, one
+    per sampled token."""
 
     def __init__(self, rollout: UnreadRollout) -> None:
         self.packed: msgspec.Raw = rollout.tokens
@@ -66,11 +66,11 @@ class ClaimedRollout:
 
     @cached_property
     def tokens(self) -> Ids:
-        """The token ids. Raises `Malformed` for what is no list of them."""
+        """The token ids. Raises `Malformed` if the bytes are no list of token ids."""
         return unpacked(bytes(self.packed))
 
     def pack(self) -> None:
-        """Drop the array of token ids, which is made again when somebody looks at them."""
+        """Drop the array of token ids; the next access decodes it again."""
         self.__dict__.pop("tokens", None)
 
 
@@ -85,7 +85,7 @@ class SubmittedGroup(msgspec.Struct, frozen=True):
 
 
 def lease_of(data: bytes) -> bytes:
-    """Return the lease that a submission names. Raises `Malformed` where it names none."""
+    """Return the id of the lease that a submission names. Raises `Malformed` if it names none."""
     try:
         return _named(data).lease
     except (msgspec.MsgspecError, RecursionError) as error:
@@ -113,7 +113,7 @@ def stored(data: bytes) -> SubmittedGroup:
 
 
 def unpacked(packed: bytes) -> Ids:
-    """Token ids of a MessagePack array. Raises `Malformed`."""
+    """Decode the token ids of a MessagePack array. Raises `Malformed`."""
     count, start = _head(packed)
     if len(packed) - start == count <= MOST:  # one byte each: what is below 128 is its own value
         ids = np.frombuffer(packed, np.uint8, offset=start)
@@ -127,7 +127,7 @@ def unpacked(packed: bytes) -> Ids:
 
 
 def _head(packed: bytes) -> tuple[int, int]:
-    """(number of items, where they begin) of an array; (-1, 0) where it is none."""
+    """Return (number of items, offset of the first) of an array; (-1, 0) if it is none."""
     first = packed[0]
     if 0x90 <= first <= 0x9F:
         return first & 0x0F, 1

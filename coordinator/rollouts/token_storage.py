@@ -1,15 +1,15 @@
-"""How long the tokens of groups stay in run.sqlite, and how many of those that earned nothing.
+"""Retention of tokens in run.sqlite: how long they are stored, and how many that earned nothing.
 
 Rules
-1. All that a group holds (its submission, other bytes that came for its lease, the scorer's log-probabilities, the
-   prompt and seeds of its lease) stays for the challenge window after the lease's end, so that a verdict can be run
-   again.
-2. Of refused groups, and of other bytes, at most `MOST_REFUSED` bytes stay per party (p2p/origin.py). The hash alone is
-   kept of what comes beyond that: forging costs nothing, and disk costs us.
-3. After the window all of it goes (`forget`), whether the node has confirmed its receipt or not. Only tokens that the
-   learner may still draw wait: the room that leases are given by bounds those.
-4. The row of a lease stays for its receipt, with a nonce that no ask can name. A lease that ended without a submission
-   has no receipt: its row goes. The ledger keeps the end of every lease.
+1. The content of a group is stored for the challenge window after the lease's end, so that a verdict can be computed
+   again. Content means its submission, other bytes submitted for its lease, the scorer's log-probabilities, and the
+   prompt and seeds of its lease.
+2. Of refused groups and of other bytes, at most `MOST_REFUSED` bytes are stored per party (p2p/limits/origin.py).
+   Beyond that only the hash is stored: forged bytes cost nothing to make, but fill the disk.
+3. After the window the content is deleted (`forget`), whether or not the node has confirmed its receipt. Only tokens
+   that the learner may still draw are kept longer; the room for leases bounds them.
+4. The row of a lease stays for its receipt, with a nonce that no request can name. A lease that ended without a
+   submission has no receipt: its row is deleted. The ledger keeps the end of every lease.
 """
 
 import contextlib
@@ -31,8 +31,8 @@ MOST_REFUSED: Final = 64 << 20
 """Bytes per party."""
 SLICE: Final = 32
 SLICE_BYTES: Final = 2 << 20
-"""Leases that are forgotten in one transaction, and bytes of their submissions, where that is more than one lease: few
-enough that nothing else waits for it."""
+"""Most leases whose content is deleted in one transaction, and most bytes of their submissions unless it is one lease:
+few enough that no request is delayed."""
 
 _ENDED = (
     "SELECT l.id, l.party, s.lease, s.at, v.verdict, b.era, b.version, a.lease FROM leases l"
@@ -56,14 +56,14 @@ class _Ended(NamedTuple):
 
 
 class TokenStorage:
-    """The tokens in run.sqlite."""
+    """The stored tokens, and their number of bytes per party."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def room(self, lease: bytes, nbytes: int) -> bool:
-        """Whether so many more bytes of what earned nothing may stay, of the party that asked for this lease. None may
-        where the lease itself was forgotten: they would stay for ever."""
+        """Tell whether `nbytes` more bytes that earned nothing may be stored for the party of this lease. None may be
+        after the lease itself was deleted: they would stay for ever."""
         row = self._database.one(
             "SELECT l.sealed = x'', coalesce(r.nbytes, 0) FROM leases l"
             " LEFT JOIN refused_tokens r ON r.party = l.party WHERE l.id = ?",
@@ -72,7 +72,7 @@ class TokenStorage:
         return row is not None and not row[0] and row[1] + nbytes <= MOST_REFUSED
 
     def refused(self, lease: bytes) -> None:
-        """A group was refused: keep its tokens or its hash alone (rule 2). Part of the caller's transaction."""
+        """Keep the tokens of a refused group, or its hash alone (rule 2). Part of the caller's transaction."""
         query = "SELECT length(payload) FROM submissions WHERE lease = ?"
         nbytes = self._database.value(query, (lease,))
         if nbytes is None:
@@ -83,8 +83,8 @@ class TokenStorage:
             self._database.do("UPDATE submissions SET payload = NULL WHERE lease = ?", (lease,))
 
     def other_bytes(self, lease: bytes, digest: bytes, data: bytes, now: int) -> None:
-        """Other bytes came for a lease: keep the first of them, or their hash alone (rule 2). Part of the caller's
-        transaction."""
+        """Store the first other bytes that were submitted for a lease, or their hash alone (rule 2). Part of the
+        caller's transaction."""
         kept = data if self.room(lease, len(data)) else b""
         query = "INSERT OR IGNORE INTO evidence VALUES (?, ?, ?, ?)"
         if self._database.do(query, (lease, digest, now, kept)):
@@ -93,11 +93,11 @@ class TokenStorage:
     def forget(
         self, covered: Collection[bytes], step: int, era: int, staleness: int, ended_before: int, most: int = SLICE
     ) -> int:
-        """Forget at most `most` leases whose window is over, the oldest first (rule 3); how many.
+        """Delete the content of at most `most` leases whose window has passed, oldest first (rule 3); return how many.
 
-        `covered`, `step`: the draws and the step of a *durable* checkpoint: tokens go that were drawn before it or can
-        never be drawn after it (too old, or set aside). `ended_before`: ms. A call reads those that go, and besides
-        them only those that the learner may still draw."""
+        `covered`, `step`: the draws and the step of a *durable* checkpoint. Tokens are deleted that were drawn before
+        it or can never be drawn after it (too old, or set aside). `ended_before`: ms. A call reads only the deleted
+        leases and those that the learner may still draw."""
         drawn, oldest = frozenset(covered), oldest_fresh(step, staleness)
 
         def has_ended(one: _Ended) -> bool:

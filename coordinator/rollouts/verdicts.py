@@ -1,13 +1,13 @@
 """Verdicts: the end of a lease, in one transaction with its ledger entry, its receipt and its place in the buffer.
 
 Rules
-1. A lease ends once: accepted, refused or expired, and is paid at most once. The ledger has one entry of it (key
-   "lease:<id>"), or, of a new key's lease that earned nothing, tells of it among others
+1. A lease ends once: accepted, refused or expired, and is paid at most once. The ledger has one entry for it (key
+   "lease:<id>"). A new key's lease that earned nothing shares an entry with others instead
    (coordinator/accounts/lease_ends.py).
-2. A group received before its lease expired is judged on its own worth. If it is good, it is paid; it is trainable iff
-   its era is the learner's and step - version <= S when it is decided. The buffer's draw checks that again.
-3. An accepted group earns what the pay rule of the run's price mode says (coordinator/accounts/pay.py).
-4. A group that comes too late is refused with a receipt that points at the lease's expiry in the ledger.
+2. A group received before its lease expired is judged by its own content alone. If it is good it is paid. It is
+   trainable iff its era is the learner's and step - version <= S at the verdict; the buffer's draw checks that again.
+3. An accepted group earns by the pay rule of the run's price mode (coordinator/accounts/pay.py).
+4. A group that comes too late is refused, with a receipt that refers to the lease's expiry in the ledger.
 5. A good group for which the task gave no finite reward is accepted and paid under the code `task-score`. It is not
    trainable: it never enters the buffer.
 """
@@ -18,12 +18,11 @@ from typing import Any
 
 import msgspec
 
-from coordinator.accounts.lease_ends import LeaseEnds, LedgerPosition
-from coordinator.accounts.ledger import ESCROW, Ledger, accrued, transfer
+from coordinator.accounts.accounting import Accounting
+from coordinator.accounts.lease_ends import LedgerPosition
+from coordinator.accounts.ledger import ESCROW, accrued, transfer
 from coordinator.accounts.ledger_facts import RULES
 from coordinator.accounts.pay import pay_rule
-from coordinator.accounts.standing import Accounts
-from coordinator.accounts.strikes import Strikes
 from coordinator.database import Database, marks
 from coordinator.learner.age import fresh
 from coordinator.rollouts.lease_table import LeaseRecord, LeaseTable, Progress, Seal
@@ -42,13 +41,13 @@ ACCEPTED = ("ok", "task-score")
 RECENT = 200
 """Decided groups whose codes are remembered."""
 EXPIRED_AT_ONCE = 64
-"""Leases that end in one call: few enough that nothing else waits for it, also where thousands of nodes leave."""
+"""Most leases that end in one call: few enough that no request is delayed, even if thousands of nodes leave."""
 MOST_REASON = 300
-"""Characters of a receipt's reason; a receipt is to stay under 1 KB."""
+"""Most characters of a receipt's reason: a receipt stays under 1 KB."""
 
 
 class LeaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What the ledger says of a lease that ended: all that the market reads. Times in ms, `weight` in milli-RE."""
+    """The facts of a ledger entry about the end of a lease. Times in ms, `weight` in milli-RE."""
 
     node: str
     lease: bytes
@@ -68,25 +67,17 @@ class LeaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VerdictService:
-    """Writes the ends of leases. `spec`: of the run. `recent`: the codes of the groups decided last, in this life."""
+    """Ends leases by verdicts and expiries. `recent`: codes of the groups decided last, since the process started."""
 
     def __init__(
-        self,
-        database: Database,
-        leases: LeaseTable,
-        ledger: Ledger,
-        accounts: Accounts,
-        strikes: Strikes,
-        ends: LeaseEnds,
-        seal: Seal,
-        spec: RunSpec,
+        self, database: Database, leases: LeaseTable, accounting: Accounting, seal: Seal, spec: RunSpec
     ) -> None:
         self._database = database
         self._leases = leases
-        self._ledger = ledger
-        self._accounts = accounts
-        self._strikes = strikes
-        self._ends = ends
+        self._ledger = accounting.ledger
+        self._accounts = accounting.accounts
+        self._strikes = accounting.strikes
+        self._ends = accounting.lease_ends
         self._seal = seal
         self._run = spec.run
         self._pay = pay_rule(spec.price_mode)
@@ -96,7 +87,8 @@ class VerdictService:
     def decide(
         self, lease: bytes, rollouts: Sequence[ClaimedRollout], verdict: Verdict, progress: Progress, now: int
     ) -> bytes:
-        """The sealed Receipt of a received group; the stored one if it was decided before. `rollouts`: of the group."""
+        """Decide a received group; return its sealed Receipt, the stored one if it was decided before. `rollouts`: of
+        the group. Raises `LookupError` for a lease without a received group."""
         with self._database.transaction():
             known = self.receipt(lease)
             if known is not None:
@@ -139,7 +131,7 @@ class VerdictService:
         return self._receipt(end, lease, place, "accepted", reason, now)
 
     def refuse(self, record: LeaseRecord, code: str, reason: str, now: int) -> bytes:
-        """The end of an owned lease by a group that is no good: in the caller's transaction, after it was stored."""
+        """Refuse a group that was stored for a lease, in the caller's transaction; return the sealed Receipt."""
         lease = record.lease
         (at,) = self._submission(lease.id, "at")
         end = self._end(record, at, code)
@@ -150,13 +142,13 @@ class VerdictService:
         return sealed
 
     def refuse_late(self, record: LeaseRecord, reason: str, now: int) -> bytes:
-        """A receipt for what came after the end (rule 4)."""
+        """Refuse a group that came after the end of its lease (rule 4); return the sealed Receipt."""
         place = self._expire(record, now)
         return self._receipt(self._end(record, now, "late"), record.lease, place, "refused", reason, now)
 
     def expire(self, now: int, most: int = EXPIRED_AT_ONCE) -> int:
-        """End at most `most` open leases whose time is over; how many. The others still count as over for room, and a
-        group that comes under one is late."""
+        """End at most `most` open leases whose time has passed; return how many. The others take no room either, and a
+        group for one of them is late."""
         due = self._leases.due(now, most)
         with self._database.transaction():
             for lease in due:
@@ -172,12 +164,11 @@ class VerdictService:
             return self._append_unpaid(now, "lease.expired", self._end(record, None, "expired"), lease.node)
         place = self._place(lease.id)
         if place is None:
-            raise LookupError(f"lease {lease.id.hex()} is {record.state}, and nothing is known of its end")
+            raise LookupError(f"lease {lease.id.hex()} is {record.state}, and its end is not recorded")
         return place
 
     def forgotten(self, record: LeaseRecord) -> bool:
-        """Whether a lease ended so long ago that nothing can be said of it any more
-        (coordinator/accounts/lease_ends.py)."""
+        """Tell whether a lease expired so long ago that its end was deleted (coordinator/accounts/lease_ends.py)."""
         return record.state == "expired" and self._place(record.lease.id) is None
 
     def _place(self, lease: bytes) -> LedgerPosition | None:
@@ -185,12 +176,12 @@ class VerdictService:
         return self._ends.find(lease) if entry is None else LedgerPosition(entry.seq, entry.hash)
 
     def receipt(self, lease: bytes) -> bytes | None:
-        """The sealed Receipt, once there is one."""
+        """Return the sealed Receipt of a lease; None if there is none yet."""
         receipt: bytes | None = self._database.value("SELECT receipt FROM verdicts WHERE lease = ?", (lease,))
         return receipt
 
     def confirm(self, node: bytes, leases: Sequence[bytes]) -> None:
-        """The node has stored these receipts for good."""
+        """Note that the node has stored the receipts of these leases durably."""
         query = f"UPDATE verdicts SET confirmed = 1 WHERE lease IN ({marks(leases)}) AND node = ? AND confirmed = 0"
         self._database.do(query, (*leases, node))
 

@@ -1,17 +1,15 @@
-"""Whether a group is what its lease asked for. Pure: no store, no clock, no GPU.
+"""Verify that a group is what its lease asked for. Pure: no store, no clock, no GPU.
 
-T0, `check`: structure against the lease and the RunSpec, at receipt, well under 1 ms a rollout. The signature of the
-request was verified before (coordinator/rollouts/request_handler.py).
-T0, `rewards`: the task's own replay of the transcript; a node never scores. A task that fails or whose reward is not
-finite is the operator's fault: what can still be checked is checked and paid, and nothing of it is learned from.
-T1 + T2, `judge`: the scorer's teacher-forced pass against what the node claims, under the exact version. Samples that
-the scorer has not looked at are enough for a refusal, never for an acceptance.
-
-A group of which nothing was generated (`not-generated`) is one of which at least `MOSTLY` of at least `ENOUGH` scored
-tokens are wrong by more than the margin, and are no other version's tokens either
-(coordinator/rollouts/cross_version.py).
-
-A bad sample refuses its group, and the reason names the sample and, where there is one, the position.
+Rules
+1. T0, `check`: structure against the lease and the RunSpec, at receipt, well under 1 ms per rollout. The signature of
+   the request was verified before (coordinator/rollouts/request_handler.py).
+2. T0, `rewards`: the reward comes from the task's own replay of the transcript, never from the node. A task that fails
+   or whose reward is not finite is the operator's fault: the rest is checked and paid, but not learned from.
+3. T1 + T2, `judge`: the scorer's teacher-forced pass is compared with what the node claims, under the exact version. A
+   group may be refused before all samples are scored, but never accepted.
+4. A group was *not generated* (`not-generated`) if at least `MOSTLY` of at least `ENOUGH` scored tokens are wrong by
+   more than the margin, and they are not the tokens of another version either (coordinator/rollouts/cross_version.py).
+5. One bad sample refuses the group. The reason names the sample and, where there is one, the position.
 """
 
 import math
@@ -31,11 +29,11 @@ from protocol.refusals import sentence
 from tasks.task import MOST_REWARD, InvalidTranscript, Score, Task, TaskFault, Tokenizer, Transcript, begun, replay
 
 MOST_GIVEN = 1 << 14
-"""Tokens that an environment may give in one rollout."""
+"""Most tokens that an environment may give in one rollout."""
 ENOUGH = 32
-"""Scored tokens that tell whether a group was generated."""
+"""The least number of scored tokens by which a group is judged as not generated."""
 MOSTLY = 0.9
-"""Share of them that is wrong where it was not."""
+"""The least share of wrong tokens in a group that was not generated."""
 Values = NDArray[np.float64]
 _FLOOR = -3.4028234663852886e38  # the lowest finite float32
 
@@ -71,8 +69,8 @@ EXACT = Calibration()
 
 
 class Verdict(NamedTuple):
-    """`behaviour`: the scorer's log-probability of each sampled token, float32 little-endian, per sample; None where
-    refused."""
+    """The result of verification. `behaviour`: the scorer's log-probability of each sampled token, float32
+    little-endian, per sample; None for a refused group."""
 
     code: str
     reason: str
@@ -80,16 +78,18 @@ class Verdict(NamedTuple):
 
     @property
     def accepted(self) -> bool:
+        """Tell whether the group is accepted."""
         return self.behaviour is not None
 
 
 def submission_limit(spec: RunSpec) -> int:
-    """Bytes of the largest submission that is read: 5 a token id, 5 a log-probability, and the turns."""
+    """Return the size in bytes of the largest submission that is read: up to 5 bytes per token id, 4 per
+    log-probability, and the turns."""
     return spec.group_size * ((spec.limit + MOST_GIVEN) * 5 + spec.limit * 4 + 1024 * 5 + 1024) + 1024
 
 
 def check(submission: Submission | SubmittedGroup, lease: Lease, spec: RunSpec) -> GroupFault | None:
-    """T0 against the lease and the run; None: nothing is wrong."""
+    """Check the form of a submission against its lease and the run (T0). Return None if it is right."""
     if (submission.era, submission.version, submission.root) != (lease.era, lease.version, lease.root):
         detail: str | None = f"the group names era {submission.era} version {submission.version}"
         if (submission.era, submission.version) == (lease.era, lease.version):
@@ -175,18 +175,18 @@ FORM_RULES: dict[str, FormRule] = {
 def rewards(
     submission: Submission | SubmittedGroup, lease: Lease, task: Task, text: Tokenizer
 ) -> list[Score] | GroupFault:
-    """Score each rollout by the task's own replay; a Fault for a transcript that cannot be.
+    """Score each rollout by the task's own replay. Return a fault for an impossible transcript.
 
-    A Fault `task-score` is the task's, where the transcripts hold: it refuses nothing, and its sentence is for the
-    operator."""
+    The fault `task-score` is the task's own: the transcripts are valid, the group is not refused, and the sentence is
+    for the operator."""
     scores: list[Score] = []
     unscored: GroupFault | None = None
     rollouts: Sequence[Rollout | ClaimedRollout] = submission.rollouts
     for number, rollout in enumerate(rollouts):
         try:
             score = _score(rollout, lease, task, text)
-        except InvalidTranscript as lie:
-            return _fault("transcript", sample=number, detail=str(lie))
+        except InvalidTranscript as error:
+            return _fault("transcript", sample=number, detail=str(error))
         except TaskFault as fault:
             if not fault.verified:
                 return _fault("not-scorable", detail=f"{task.name} failed at sample {number}: {fault}")
@@ -197,7 +197,8 @@ def rewards(
 
 
 def scored(scores: Sequence[Score]) -> bool:
-    """Whether these can be learned from. A file of an older version may hold rewards that are not finite."""
+    """Tell whether a group with these scores can be learned from. Files of older versions may contain rewards that are
+    not finite."""
     return bool(scores) and all(abs(score.reward) <= MOST_REWARD for score in scores)
 
 
@@ -213,23 +214,25 @@ def judge(
     *,
     other_version_possible: bool = True,
 ) -> Verdict:
-    """T1 + T2 of a group. Scores that are not numbers, or not of these rollouts, refuse it by the operator's fault.
-    `other_version_possible`: whether its tokens may be the right ones of another version. Raises ValueError for a group
-    with samples that were not scored, where nothing speaks against the others."""
+    """Judge a group by the scorer's values (T1 + T2).
+
+    Values that are not numbers, or not of these rollouts, refuse it by the operator's fault. `scores`: None for a
+    sample that was not scored. `other_version_possible`: whether its tokens may be right under another version. Raises
+    ValueError if no scored sample is wrong and not all of them were scored."""
     fault = proof(rollouts, scores, calibration, other_version_possible=other_version_possible)
     if fault is not None:
         return Verdict(*fault, None)
-    looked = [score for score in scores if score is not None]
-    if len(looked) < len(scores):
-        raise ValueError(f"{len(looked)} of {len(scores)} samples were looked at, and nothing was found against them")
-    margins = [_values(score.margins) for score in looked]
+    known = [score for score in scores if score is not None]
+    if len(known) < len(scores):
+        raise ValueError(f"only {len(known)} of {len(scores)} samples were scored, which is too few to accept a group")
+    margins = [_values(score.margins) for score in known]
     close = [(number, int(position)) for number, one in enumerate(margins) for position in np.flatnonzero(one > 0)]
     tokens = sum(map(len, margins))
     most = close_choices_allowed(tokens, calibration)
     if len(close) > most:
         facts = {"count": len(close), "tokens": tokens, "most": most, "sample": close[0][0], "position": close[0][1]}
         return Verdict(*_fault("close-choices", **facts), None)
-    return Verdict("ok", "", [float_bytes(score.logprobs) for score in looked])
+    return Verdict("ok", "", [float_bytes(score.logprobs) for score in known])
 
 
 def proof(
@@ -239,8 +242,7 @@ def proof(
     *,
     other_version_possible: bool = True,
 ) -> GroupFault | None:
-    """Return what any of the samples looked at shows against the group, None: nothing. `other_version_possible`: as in
-    `judge`."""
+    """Return the first fault that a scored sample proves, if any. `other_version_possible`: as in `judge`."""
     if len(scores) != len(rollouts):
         detail = f"the scorer gave {len(scores)} scores for {len(rollouts)} rollouts"
         return _fault("not-scorable", detail=detail)
@@ -272,18 +274,18 @@ def _against(
 
 
 def wrong_tokens(scores: Sequence[SampleScore | None], calibration: Calibration = EXACT) -> tuple[int, int]:
-    """Count the tokens that are wrong by more than the margin, and the tokens scored."""
+    """Return the number of tokens that are wrong by more than the margin, and that of all scored tokens."""
     margins = [_values(score.margins) for score in scores if score is not None]
     return sum(int((one > calibration.margin).sum()) for one in margins), sum(map(len, margins))
 
 
 def right_tokens(score: SampleScore, calibration: Calibration = EXACT) -> int:
-    """Count the tokens of a sample that are right within the margin; what is not a number is none."""
+    """Count the tokens of a sample that are right within the margin. A margin that is not a number counts as wrong."""
     return int((_values(score.margins) <= calibration.margin).sum())
 
 
 def mostly_wrong(wrong: int, tokens: int) -> bool:
-    """Say whether so many wrong tokens, of those scored, are too many for a group generated under its version."""
+    """Tell whether `wrong` of `tokens` scored tokens are too many for a group generated under its version."""
     return tokens >= ENOUGH and wrong >= MOSTLY * tokens
 
 
@@ -337,18 +339,19 @@ def _values(values: Sequence[float] | NDArray[np.float32]) -> Values:
 
 
 def _first(wrong: NDArray[np.bool_]) -> int | None:
-    """Where the first one is true."""
+    """Return the position of the first True."""
     return int(wrong.argmax()) if wrong.any() else None
 
 
 def _median(values: Values) -> float:
-    """The smallest value that at least half of the values do not exceed, as `statistics.quantile` has it."""
+    """Return the smallest value that at least half of the values do not exceed, like `statistics.quantile`."""
     middle = (len(values) + 1) // 2 - 1
     return float(np.partition(values, middle)[middle])
 
 
 def close_choices_allowed(tokens: int, calibration: Calibration = EXACT) -> int:
-    """Fewest k for which an honest group has more than k close choices with a chance below `close_chance` (Poisson)."""
+    """Return the least k for which an honest group has more than k close choices with a chance below `close_chance`, by
+    the Poisson distribution."""
     rate = tokens * calibration.close_rate
     term = left = math.exp(-rate)
     k = 0
@@ -360,6 +363,7 @@ def close_choices_allowed(tokens: int, calibration: Calibration = EXACT) -> int:
 
 
 def sampled_tokens(rollout: Rollout | ClaimedRollout) -> int:
+    """Count the tokens of a rollout that the policy sampled."""
     return sum(rollout.turns[0::2])
 
 

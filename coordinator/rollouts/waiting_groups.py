@@ -1,13 +1,14 @@
-"""Received groups that wait for the scorer: the table `undecided`, by version, party and time of receipt.
+"""The received groups that wait for the scorer: the table `undecided`, by version, party and time of receipt.
 
 Rules
-1. A group is in the table from its receipt to its verdict. `put` is part of the transaction that stores the submission;
-   a trigger takes the row away in the transaction in which the lease leaves the state `received`.
-2. Every question is answered from an index: it reads as much whether ten groups wait or a hundred thousand.
+1. A group is in the table from its receipt to its verdict. `put` is part of the transaction that stores the submission.
+   A trigger deletes the row in the transaction in which the lease leaves the state `received`.
+2. Every query uses an index: it reads as much for ten waiting groups as for a hundred thousand.
 3. Within a visit to one version the parties are served by deficit round robin.
-4. A group stays in memory as it was decoded at receipt until a visit takes it, for up to `MOST_BYTES` of submissions;
-   beyond these the oldest are forgotten. What is not in memory, as after a restart, is read from run.sqlite. The table
-   alone says which groups wait: one in memory without a row is never taken, and the next under its lease replaces it.
+4. A group stays in memory, as it was decoded at receipt, until a visit takes it. Beyond `MOST_BYTES` of submissions the
+   oldest are dropped. Groups that are not in memory, as after a restart, are read from run.sqlite.
+5. The table alone says which groups wait. A group in memory without a row is never taken, and the next group under its
+   lease replaces it.
 """
 
 from collections import OrderedDict
@@ -35,7 +36,7 @@ class Undecided(NamedTuple):
 
 
 class DecodedGroups:
-    """Groups as they were decoded at receipt (rule 4)."""
+    """A bounded cache of groups as they were decoded at receipt (rule 4)."""
 
     def __init__(self, most: int = MOST_BYTES) -> None:
         self._most, self._bytes = most, 0
@@ -45,7 +46,7 @@ class DecodedGroups:
         return len(self._groups)
 
     def put(self, group: Undecided) -> None:
-        """Keep a group, and forget the oldest beyond the bound. Its token ids stay packed."""
+        """Add a group, and drop the oldest beyond the bound. Its token ids stay packed."""
         nbytes = 0
         for rollout in group.submission.rollouts:
             rollout.pack()
@@ -57,14 +58,14 @@ class DecodedGroups:
             self.pop(next(iter(self._groups)))
 
     def pop(self, lease: bytes) -> Undecided | None:
-        """Hand a group out, if it is here, and forget it."""
+        """Remove and return a group; None if it is not here."""
         group, nbytes = self._groups.pop(lease, (None, 0))
         self._bytes -= nbytes
         return group
 
 
 class WaitingGroups:
-    """The table."""
+    """The table `undecided`, with a cache of decoded groups."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -72,7 +73,7 @@ class WaitingGroups:
         self._decoded = DecodedGroups()
 
     def put(self, lease: Lease, group: SubmittedGroup, at: int) -> None:
-        """Let a group wait that was received at `at`, ms. Part of the caller's transaction."""
+        """Add a group that was received at `at`, ms. Part of the caller's transaction."""
         self._decoded.put(Undecided(lease, group, at))
         cost = len(lease.prompt) + sum(sum(rollout.turns) for rollout in group.rollouts)
         self._database.do(
@@ -80,7 +81,7 @@ class WaitingGroups:
         )
 
     def versions(self) -> list[PendingVersion]:
-        """Return the versions of groups that wait, oldest first."""
+        """Return the versions with waiting groups, oldest first."""
         rows = self._database.all(
             "SELECT era, version, (SELECT min(at) FROM undecided u WHERE u.era = o.era AND u.version = o.version) since"
             " FROM on_their_way o WHERE received > 0 AND since NOT NULL ORDER BY era, version"
@@ -88,17 +89,17 @@ class WaitingGroups:
         return [PendingVersion(*row) for row in rows]
 
     def visit(self, under: PendingVersion) -> "Visit":
-        """Begin to take what waits under one version."""
+        """Start to take the groups that wait under one version."""
         return Visit(self._database, self._decoded, self._order, under)
 
     def all(self, most: int) -> list[Undecided]:
-        """Return at most `most` groups, oldest version first, then in the order of receipt."""
+        """Return at most `most` waiting groups, oldest version first, then in the order of receipt."""
         rows = self._database.all("SELECT lease FROM undecided ORDER BY era, version, at, lease LIMIT ?", (most,))
         return [read(self._database, row[0]) for row in rows]
 
 
 class Visit:
-    """The groups that wait under one version, with those that come meanwhile. None is taken twice."""
+    """The scorer's visit to one version: yields its waiting groups, also those that come meanwhile, each once."""
 
     def __init__(
         self, database: Database, decoded: DecodedGroups, order: DeficitRoundRobin, under: PendingVersion
@@ -109,7 +110,7 @@ class Visit:
         """By party, the last group taken: (at, lease)."""
 
     def take(self) -> Undecided | None:
-        """Take the group that is next by deficit round robin, None where none is left."""
+        """Take the next group by deficit round robin; None if none is left."""
         head = self._order.next(self._oldest, self._after)
         if head is None:
             return None
@@ -117,7 +118,7 @@ class Visit:
         return self._decoded.pop(head.lease) or read(self._database, head.lease)
 
     def _oldest(self, party: str) -> OldestGroup | None:
-        """Return a party's group that follows the last one taken."""
+        """Return the party's group that follows the last one taken."""
         taken = self._taken.get(party, _FIRST)
         row = self._database.one(
             f"{_UNDER} AND party = ? AND (at, lease) > (?, ?) ORDER BY at, lease LIMIT 1", (*self._under, party, *taken)
@@ -125,8 +126,8 @@ class Visit:
         return None if row is None else OldestGroup(*row)
 
     def _after(self, party: str | None) -> OldestGroup | None:
-        """Return the group of the next party that has one left; parties whose groups are all at the scorer have none.
-        `party`: None: begin with the first one."""
+        """Return the group of the next party that has one left; groups at the scorer do not count. `party`: None: start
+        with the first party."""
         while True:
             where, names = ("", ()) if party is None else (" AND party > ?", (party,))
             row = self._database.one(f"{_UNDER}{where} ORDER BY party, at, lease LIMIT 1", (*self._under, *names))
@@ -139,7 +140,7 @@ class Visit:
 
 
 def read(database: Database, lease: bytes) -> Undecided:
-    """Read a received group."""
+    """Read a received group from run.sqlite."""
     row = database.one(
         "SELECT l.document, s.payload, s.at FROM leases l JOIN submissions s ON s.lease = l.id WHERE l.id = ?", (lease,)
     )

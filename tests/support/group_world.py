@@ -24,6 +24,7 @@ from coordinator.rollouts.group_service import GroupService
 from coordinator.rollouts.lease_table import Entropy, LeaseTerms, Progress
 from coordinator.rollouts.prompts import TaskPrompts
 from coordinator.rollouts.request_handler import RequestHandler
+from coordinator.rollouts.rollout_context import RolloutContext, Sealing
 from coordinator.rollouts.verification import judge
 from coordinator.rollouts.waiting_groups import Undecided
 from coordinator.web import node_rows
@@ -128,16 +129,9 @@ class World:
         database = Database.open(self.path)
         # No story here loses power; test_coordinator_database.py holds the setting itself to what it promises.
         database.do("PRAGMA synchronous = OFF")
-        return GroupService(
-            database,
-            spec=self.spec,
-            terms=msgspec.convert(given, LeaseTerms),
-            prompts=TaskPrompts(self._tasks, TEXT, seed=7),
-            tasks=TASKS,
-            text=TEXT,
-            seal=sealed_by_role,
-            entropy=self._entropy,
-        )
+        terms, prompts = msgspec.convert(given, LeaseTerms), TaskPrompts(self._tasks, TEXT, seed=7)
+        context = RolloutContext(self.spec, terms, prompts, TASKS, TEXT)
+        return GroupService(database, context, Sealing(sealed_by_role), self._entropy)
 
     def _counted(self, size: int) -> bytes:
         return hashlib.sha256(b"entropy %d" % next(self._drawn_bytes)).digest()[:size]

@@ -1,0 +1,17 @@
+"""The ledger and the tables that follow from it, opened together over one database."""
+
+from coordinator.accounts.lease_ends import LeaseEnds
+from coordinator.accounts.ledger import Ledger
+from coordinator.accounts.standing import Accounts
+from coordinator.accounts.strikes import Strikes
+from coordinator.database import Database
+
+
+class Accounting:
+    """The ledger, the standing of keys, their strikes, and lease ends that wait for their entry."""
+
+    def __init__(self, database: Database) -> None:
+        self.ledger = Ledger(database)
+        self.accounts = Accounts(database, self.ledger)
+        self.strikes = Strikes(database, self.accounts)
+        self.lease_ends = LeaseEnds(database, self.ledger, self.accounts)
