@@ -1,5 +1,5 @@
 """Two walks through the program, counted: a step from the learner to the engine, a submission from its request to a
-batch. The tables of docs/adr/0010-short-ways.md come from here; the bars are what the walks may cost at most.
+batch. The tables of docs/adr/0011-short-ways.md come from here; the bars are what the walks may cost at most.
 """
 
 import asyncio

@@ -56,8 +56,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 def encode(old: Snapshot | None, new: Snapshot, path: Path, *, threads: int | None = None) -> Payload:
     """Write the payload that leads from `old` (None: from nothing) to `new`. Equal snapshots give equal bytes at any
-    number of threads (None: one per core), with the same version of zstd. Memory a thread: see `weights.codec.frames`.
-    Raises `BadSnapshot` when the tensor tables differ, `DiskFull`."""
+    number of threads (None: one per core), with the same version of zstd. Memory per thread:
+    see `weights.codec.frames`. Raises `BadSnapshot` when the tensor tables differ, `DiskFull`."""
     if old is not None and old.tensors != new.tensors:
         raise BadSnapshot("a diff needs equal tensor tables on both sides; encode a full payload (old = None)")
     with writing(path) as file:
