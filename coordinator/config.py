@@ -61,12 +61,14 @@ class RunSection(Section):
     staleness: Annotated[
         int, Field(ge=0, le=1024, description="S, steps: a group older than this is never learnt from. Signed.")
     ] = 4
-    group_size: Annotated[int, Field(ge=2, le=1024, description="Rollouts a group: samples of one prompt. Signed.")] = 8
+    group_size: Annotated[
+        int, Field(ge=2, le=1024, description="Rollouts per group: samples of one prompt. Signed.")
+    ] = 8
     batch_groups: Annotated[
-        int, Field(ge=1, le=65536, description="Groups a step. At most the task's training prompts.")
+        int, Field(ge=1, le=65536, description="Groups per step. At most the task's training prompts.")
     ] = 16
-    limit: Annotated[int, Field(ge=1, le=1 << 20, description="Most sampled tokens a rollout. Signed.")] = 16
-    heldout: Annotated[int, Field(ge=1, le=65536, description="Held-out prompts an evaluation.")] = 64
+    limit: Annotated[int, Field(ge=1, le=1 << 20, description="Most sampled tokens per rollout. Signed.")] = 16
+    heldout: Annotated[int, Field(ge=1, le=65536, description="Held-out prompts per evaluation.")] = 64
     evaluate_every: Annotated[int, Field(ge=1, description="Versions from one evaluation to the next.")] = 5
     compute_dtype: Annotated[
         Literal["float32", "bfloat16"],
@@ -99,9 +101,9 @@ class LearnerSection(Section):
     learning_rate: Annotated[float, Field(gt=0, le=1, description="AdamW's peak learning rate.")] = 3e-4
     warmup_steps: Annotated[int, Field(ge=0, description="Steps over which the learning rate rises from 0.")] = 10
     betas: Annotated[
-        tuple[Share, Share], BeforeValidator(_frozen_list), Field(description="AdamW's two decay rates, a step.")
+        tuple[Share, Share], BeforeValidator(_frozen_list), Field(description="AdamW's two decay rates, per step.")
     ] = (0.9, 0.95)
-    weight_decay: Annotated[float, Field(ge=0, description="AdamW's weight decay, a step.")] = 0.0
+    weight_decay: Annotated[float, Field(ge=0, description="AdamW's weight decay, per step.")] = 0.0
     gradient_clip: Annotated[float, Field(gt=0, description="Largest norm of the gradient.")] = 1.0
     eps_low: Annotated[float, Field(gt=0, lt=1, description="Clip of the ratio downwards: at least 1 - eps_low.")] = 0.2
     eps_high: Annotated[float, Field(gt=0, description="Clip of the ratio upwards: at most 1 + eps_high.")] = 0.28
@@ -157,7 +159,7 @@ class NetworkSection(Section):
         float | None, Field(gt=0, description="Most payload received from nodes, Mbit/s. Unset: no limit.")
     ] = None
     plan: Annotated[
-        bool, Field(description="Plan who feeds whom with new versions: true, or false to leave it to chance.")
+        bool, Field(description="Plan which peers send new versions to which: true, or false to leave it to chance.")
     ] = True
     relay: Annotated[
         bool, Field(description="Relay connections between peers that cannot reach each other: true or false.")
@@ -167,7 +169,7 @@ class NetworkSection(Section):
     ] = 20.0
     relays: Annotated[
         Texts,
-        Field(max_length=16, description="Addresses of relays to be reached through, where nobody can dial this one."),
+        Field(max_length=16, description="Addresses of relays to be reached through, where no peer can dial this one."),
     ] = ()
     connections: Annotated[
         int, Field(ge=1, le=32768, description="Most connections with peers over libp2p; each takes an open file.")
