@@ -4,7 +4,8 @@
    `NO_COLOR`.
 2. A file of JSON lines is bounded: `FILES` files of `FILE_BYTES`, the oldest goes.
 3. A log that cannot be written (disk full, closed pipe) never stops the process.
-4. Bytes are shown as hex digits. A field whose name speaks of a key, an invite or a passphrase is blotted out.
+4. Bytes are shown as hex digits. A field whose name speaks of a key, an invite or a passphrase is replaced by `***`,
+   and a traceback shows no local variables.
 """
 
 import logging
@@ -23,6 +24,9 @@ from runtime.errors import LocalFault
 FILE_BYTES: Final = 16 << 20
 FILES: Final = 5
 LEVELS: Final = ("debug", "info", "warning", "error")
+_TRACEBACKS: Final = structlog.processors.ExceptionRenderer(
+    structlog.tracebacks.ExceptionDictTransformer(show_locals=False)  # a local variable may be a passphrase
+)
 _SECRET: Final = ("invite", "passphrase", "private", "secret", "seed")
 
 
@@ -78,7 +82,7 @@ def to_file(path: Path) -> logging.Handler:
     except OSError as error:
         raise LocalFault(f"cannot write the log in {path.parent}: {error.strerror}") from error
     as_json = structlog.processors.JSONRenderer(default=str)
-    handler.setFormatter(_Formatter(structlog.processors.dict_tracebacks, as_json))
+    handler.setFormatter(_Formatter(_TRACEBACKS, as_json))
     return handler
 
 
@@ -100,7 +104,7 @@ def _before_rendering(named: bool) -> Sequence[Processor]:
 
 
 def _readable(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """Rule 4."""
+    """Show bytes as hex digits, and no secrets (rule 4)."""
     return {name: _shown(name, value) for name, value in event.items()}
 
 

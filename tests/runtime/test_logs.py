@@ -97,6 +97,21 @@ def test_secrets_are_blotted_out_wherever_they_come_from(tmp_path: Path) -> None
     assert (event["invite"], event["key_passphrase"], event["peer"]) == ("***", "***", "p")
 
 
+def test_a_traceback_in_the_file_shows_no_local_variables(tmp_path: Path) -> None:
+    set_up_logging(to_file(tmp_path / FILE))
+
+    def unlock(key_file: str) -> None:
+        raise ValueError("odd")
+
+    try:
+        unlock("-".join(("open", "sesame")))
+    except ValueError:
+        structlog.get_logger("node").exception("it failed")
+    (event,) = lines(tmp_path)
+    assert "ValueError" in json.dumps(event)
+    assert "open-sesame" not in json.dumps(event)
+
+
 def test_libraries_have_a_level_of_their_own_and_our_lines_keep_theirs() -> None:
     stream = io.StringIO()
     set_up_logging(to_stream(stream, json_lines=True), level="debug", libraries="warning")
