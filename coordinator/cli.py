@@ -1,4 +1,4 @@
-"""`echo2-coord`: the operator's commands. Each body imports what it needs, so that `--help` is quick and light.
+"""`echo2-coord`: the operator's commands. Each body imports its modules itself, so that `--help` is fast.
 
 An error ends a command with one line on stderr and an exit code (runtime/cli_errors.py, coordinator/errors.py).
 """
@@ -32,7 +32,7 @@ app = typer.Typer(
 )
 keys_app = typer.Typer(help="The run's keys.", no_args_is_help=True)
 app.add_typer(keys_app, name="keys")
-nodes_app = typer.Typer(help="Nodes, how far each is trusted, and what you say of them.", no_args_is_help=True)
+nodes_app = typer.Typer(help="Nodes: their standing, and your remarks on them.", no_args_is_help=True)
 app.add_typer(nodes_app, name="nodes")
 policy_app = typer.Typer(help="The published versions in the run's store.", no_args_is_help=True)
 app.add_typer(policy_app, name="policy")
@@ -45,7 +45,7 @@ Sets = Annotated[
 
 
 def main() -> None:
-    """The entry point."""
+    """Run the command line."""
     with exit_on_closed_pipe(Exit.CLOSED_PIPE):
         app()
 
@@ -95,7 +95,7 @@ def run(
     sets: Sets = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
-    """Run the coordinator of a run folder until it is stopped or its steps are done."""
+    """Run the coordinator of a run folder until it is stopped."""
     from coordinator.main import check_start, serve_until_stopped
     from coordinator.run import keys, setup
     from runtime.logs import LEVELS, set_up_logging, to_file, to_stream
@@ -118,14 +118,14 @@ def demo(
         int | None, typer.Option(min=1, max=16, help="Volunteers on this machine.", show_default="by model")
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option(min=1, help="Most seconds that it runs.", show_default="by model")
+        float | None, typer.Option(min=1, help="Longest time that it runs, seconds.", show_default="by model")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the model and the learner.")] = 0,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the run folder.")] = False,
-    faults: Annotated[bool, typer.Option(help="Kill a node on the way, and let one join late.")] = True,
+    faults: Annotated[bool, typer.Option(help="Kill a node during the run, and let one join late.")] = True,
     ways: Annotated[bool, typer.Option("--ways", help="One node behind a relay, one over HTTPS alone.")] = False,
 ) -> int:
-    """A whole run on this machine, CPU only: coordinator, learner and volunteers."""
+    """Play a whole run on this machine, CPU only: coordinator, learner and volunteers."""
     from coordinator.demo.demo import main as play
     from coordinator.demo.demo_settings import DemoOptions
 
@@ -137,9 +137,9 @@ def demo(
 def status(
     home: Home = Path("."),
     url: Annotated[str | None, typer.Option(help="The coordinator's page.", show_default="by the run folder")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The whole picture, as /api/v1/run gives it.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The whole state, as /api/v1/run gives it.")] = False,
 ) -> None:
-    """What a running coordinator says of itself."""
+    """Print the state of a running coordinator."""
     from coordinator import config
     from coordinator.run.run_folder import RunFolder
     from coordinator.web import status as asked
@@ -155,17 +155,17 @@ def pause(
     home: Home = Path("."),
     why: Annotated[str, typer.Option(help="A reason; the page shows it.")] = "",
 ) -> None:
-    """Pause a running coordinator: no lease, no step. What nodes have made is still taken and paid."""
+    """Pause a running coordinator: no lease, no step. Groups of open leases are still accepted and paid."""
     from coordinator.run import operator_commands
 
     operator_commands.command(home, "pause", why=why)
-    print("paused until `echo2-coord resume`; the step under way, if any, is still made")
+    print("paused until `echo2-coord resume`; a step that has begun is still finished")
 
 
 @app.command()
 @errors_reported
 def resume(home: Home = Path(".")) -> None:
-    """Let a paused run go on at once, whatever paused it."""
+    """Resume a paused run at once, whatever paused it."""
     from coordinator.run import operator_commands
 
     was = operator_commands.command(home, "resume")["was_paused"]
@@ -175,7 +175,7 @@ def resume(home: Home = Path(".")) -> None:
 @app.command()
 @errors_reported
 def invite(home: Home = Path(".")) -> None:
-    """Print the invite: the one string that a volunteer needs. It holds no secret. Its fingerprint goes to stderr."""
+    """Print the invite: the only string that a volunteer needs. It holds no secret. Its fingerprint goes to stderr."""
     from coordinator import config
     from coordinator.run import https_identity, setup
     from coordinator.run.run_folder import RunFolder
@@ -209,9 +209,9 @@ def keys_show(home: Home = Path(".")) -> None:
 
 
 Request = Annotated[
-    Path | None, typer.Option("--request", help="Write a request to this file, to be signed where the root key lies.")
+    Path | None, typer.Option("--request", help="Write a request to this file, to be signed where the root key is.")
 ]
-Role = Annotated[Literal["root", "policy", "channel", "ledger"], typer.Argument(help="Whose key.")]
+Role = Annotated[Literal["root", "policy", "channel", "ledger"], typer.Argument(help="The role whose key it is.")]
 
 
 @keys_app.command("renew")
@@ -224,7 +224,7 @@ def keys_renew(home: Home = Path("."), request: Request = None) -> None:
 @keys_app.command("rotate")
 @errors_reported
 def keys_rotate(role: Role, home: Home = Path("."), request: Request = None) -> None:
-    """Take a new key for a role. Documents that the old one signed before stay good."""
+    """Replace the key of a role. Documents that the old key signed before stay valid."""
     _change(home, role, request)
 
 
@@ -236,7 +236,7 @@ def keys_revoke(
     request: Request = None,
     since: Annotated[str | None, typer.Option("--from", help="UTC, as 2026-11-22T08:00.", show_default="now")] = None,
 ) -> None:
-    """Take a new key for a role, as the old one was stolen: it counts no more from a time on."""
+    """Replace the stolen key of a role: the old key is invalid from a given time on."""
     from coordinator.run.keys_commands import time_of
 
     now = unix_milliseconds()
@@ -247,10 +247,10 @@ def keys_revoke(
 @errors_reported
 def keys_sign(
     request: Annotated[Path, typer.Argument(help="The request.", show_default=False)],
-    place: Annotated[Path, typer.Option("--keys", help="The folder in which the root key lies.")] = Path("."),
+    place: Annotated[Path, typer.Option("--keys", help="The folder with the root key.")] = Path("."),
     yes: Annotated[bool, typer.Option("--yes", help="Ask nothing.")] = False,
 ) -> None:
-    """Sign a request, where the root key lies. Needs no run folder and no network."""
+    """Sign a request with the root key. Needs no run folder and no network."""
     from coordinator.run import keys, keys_commands
 
     def confirm(lines: list[str]) -> bool:
@@ -265,7 +265,7 @@ def keys_sign(
 def keys_install(
     signed: Annotated[Path, typer.Argument(help="The signed Root.", show_default=False)], home: Home = Path(".")
 ) -> None:
-    """Take a signed Root. A running coordinator goes on under it at once."""
+    """Install a signed Root. A running coordinator switches to it at once."""
     from coordinator.run import keys, keys_commands
 
     print("\n".join(keys_commands.install(home, signed, secret=keys.passphrase())))
@@ -277,11 +277,11 @@ def nodes_ls(
     home: Home = Path("."),
     rank: Annotated[Literal["new", "known", "proven"] | None, typer.Option(help="Only these.")] = None,
     out: Annotated[Literal["suspended", "banned"] | None, typer.Option(help="Only these.")] = None,
-    most: Annotated[int, typer.Option(min=1, max=10_000, help="Nodes a page.")] = 50,
-    page: Annotated[int, typer.Option(min=1, help="Which page.")] = 1,
+    most: Annotated[int, typer.Option(min=1, max=10_000, help="Nodes per page.")] = 50,
+    page: Annotated[int, typer.Option(min=1, help="Number of the page.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="JSON for programs.")] = False,
 ) -> None:
-    """List nodes and their standing, the one seen last first. Reads the database beside a running coordinator."""
+    """List nodes and their standing, most recently seen first. Works while the coordinator runs."""
     import msgspec
 
     from coordinator.accounts import nodes_report
@@ -311,14 +311,14 @@ def nodes_show(
 @nodes_app.command("vouch")
 @errors_reported
 def nodes_vouch(node: Peer, home: Home = Path("."), why: Annotated[str, typer.Option(help="A reason.")] = "") -> None:
-    """Vouch for a node: it counts as known from now on, as after 3 accepted groups."""
+    """Vouch for a node: its rank is known from now on, as after 3 accepted groups."""
     _remark(home, "vouch", node, why)
 
 
 @nodes_app.command("ban")
 @errors_reported
 def nodes_ban(node: Peer, why: Annotated[str, typer.Option(help="The node is told.")], home: Home = Path(".")) -> None:
-    """Ban a node until you lift it. Its earnings stay its own."""
+    """Ban a node until you lift the ban. It keeps its earnings."""
     _remark(home, "ban", node, why)
 
 
@@ -332,7 +332,7 @@ def nodes_unban(node: Peer, home: Home = Path("."), why: Annotated[str, typer.Op
 @nodes_app.command("note")
 @errors_reported
 def nodes_note(node: Peer, text: str, home: Home = Path(".")) -> None:
-    """Note something of a node. The ledger keeps it for ever, for everybody who reads the ledger."""
+    """Add a note on a node. It stays in the ledger for ever, visible to every reader of the ledger."""
     _remark(home, "note", node, text)
 
 
@@ -342,7 +342,7 @@ def policy_ls(
     home: Home = Path("."),
     as_json: Annotated[bool, typer.Option("--json", help="JSON for programs.")] = False,
 ) -> None:
-    """List the versions and the ways to them. Reads the store beside a running coordinator."""
+    """List the versions and the edges that lead to them. Works while the coordinator runs."""
     import msgspec
 
     from coordinator.run import versions_report
@@ -355,7 +355,7 @@ def policy_ls(
 @policy_app.command("verify")
 @errors_reported
 def policy_verify(home: Home = Path(".")) -> int:
-    """Hash every payload and snapshot again. Ends with 81 where one is not what it was."""
+    """Hash every payload and snapshot again. Exits with 81 if one has changed."""
     from coordinator.run import versions_report
     from coordinator.run.run_folder import RunFolder
 
@@ -402,7 +402,7 @@ def _change(home: Path, role: str | None, request: Path | None, since: int | Non
 
 
 def _flags(sets: list[str] | None, **sections: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """What was said on the command line, by section; what was not said is left out."""
+    """Return the settings given on the command line, by section; options that were not given are left out."""
     from coordinator.config import from_assignments
 
     flags = from_assignments(sets or [])

@@ -1,13 +1,12 @@
 """The coordinator's settings: one frozen model, read from coordinator.toml in the run folder.
 
-1. A flag goes before an environment variable (`ECHO2_COORD_<SECTION>_<KEY>`), that before coordinator.toml, that
-   before the default.
-2. An unknown section, key or variable is an error that names the nearest known one (runtime/settings.py). So is a value
-   of another type: nothing is converted, except in variables, which hold TOML values, or plain words where a text is
-   wanted.
+1. Precedence: a flag, then an environment variable (`ECHO2_COORD_<SECTION>_<KEY>`), then coordinator.toml, then the
+   default.
+2. An unknown section, key or variable is an error that names the nearest known one (runtime/settings.py). A value of
+   another type is an error too: nothing is converted. Variables hold TOML values, or plain words for a text.
 3. Every key has a unit and a line of explanation; the commented coordinator.toml and the table in
-   docs/operations.md are made from them (coordinator.config_docs).
-4. What is signed in the RunSpec (`SIGNED`) cannot be changed here after `init`: coordinator.run.setup refuses.
+   docs/operations.md are generated from them (coordinator.config_docs).
+4. The keys signed in the RunSpec (`SIGNED`) cannot be changed here after `init`: coordinator.run.setup refuses.
 """
 
 import os
@@ -23,9 +22,9 @@ from runtime.settings import Loader, SettingsFault, read_toml
 
 ENV_PREFIX = "ECHO2_COORD_"
 ENV_OF_THE_COMMAND = frozenset({"ECHO2_COORD_HOME"})
-"""Variables with the prefix that are no settings: coordinator.cli reads them."""
+"""Variables with the prefix that are not settings: coordinator.cli reads them."""
 SIGNED = ("name", "model", "task", "staleness", "group_size", "limit", "compute_dtype", "engines")
-"""Keys of [run] that stand in the signed RunSpec."""
+"""Keys of [run] that are in the signed RunSpec."""
 
 Settings = Mapping[str, Mapping[str, Any]]
 """Section -> key -> value."""
@@ -46,7 +45,7 @@ class Section(BaseModel):
 
 
 class RunSection(Section):
-    """What is trained. Most of it is signed by init and the same for every node."""
+    """The subject of the training. Most of it is signed by init and the same for every node."""
 
     name: Annotated[str, Field(min_length=1, max_length=80, description="Name of the run, for people. Signed.")] = (
         "my run"
@@ -54,12 +53,10 @@ class RunSection(Section):
     model: Annotated[
         str, Field(min_length=1, max_length=200, description="Name of the base model, for people. Signed.")
     ] = "tiny"
-    task: Annotated[str, Field(min_length=1, max_length=200, description="The task that is learnt. Signed.")] = (
-        "reverse"
-    )
+    task: Annotated[str, Field(min_length=1, max_length=200, description="The task to learn. Signed.")] = "reverse"
     steps: Annotated[int | None, Field(ge=1, description="Steps after which the run finishes. Unset: endless.")] = None
     staleness: Annotated[
-        int, Field(ge=0, le=1024, description="S, steps: a group older than this is never learnt from. Signed.")
+        int, Field(ge=0, le=1024, description="S, steps: the learner never uses a group older than this. Signed.")
     ] = 4
     group_size: Annotated[
         int, Field(ge=2, le=1024, description="Rollouts per group: samples of one prompt. Signed.")
@@ -76,23 +73,23 @@ class RunSection(Section):
     ] = "float32"
     engines: Annotated[
         Texts,
-        Field(min_length=1, max_length=16, description="Engine classes admitted: engine/dtype, as prefixes. Signed."),
+        Field(min_length=1, max_length=16, description="Admitted engine classes: engine/dtype, as prefixes. Signed."),
     ] = ("transformers/float32",)
 
     @field_validator("compute_dtype")
     @classmethod
     def _has_thresholds(cls, value: str) -> str:
-        # Tried with four architectures: drift between honest bfloat16 passes is far above the thresholds of float32.
+        # Measured with four architectures: drift between honest bfloat16 passes is far above float32's thresholds.
         if value == "bfloat16":
             raise ValueError(
-                "bfloat16 has no thresholds yet, every honest group would be refused: set float32; a run signed "
+                "bfloat16 has no thresholds yet, so every honest group would be refused: set float32; a run signed "
                 "with bfloat16 must be made anew by `echo2-coord init`"
             )
         return value
 
 
 class LearnerSection(Section):
-    """How it is learnt: the fields of coordinator.learner.messages.Hyper, and where the learner computes."""
+    """The learner: the fields of coordinator.learner.messages.Hyper, and the device on which it computes."""
 
     device: Annotated[
         str, Field(min_length=1, max_length=40, description="torch device of learner and scorer: cpu, cuda ...")
@@ -107,9 +104,7 @@ class LearnerSection(Section):
     gradient_clip: Annotated[float, Field(gt=0, description="Largest norm of the gradient.")] = 1.0
     eps_low: Annotated[float, Field(gt=0, lt=1, description="Clip of the ratio downwards: at least 1 - eps_low.")] = 0.2
     eps_high: Annotated[float, Field(gt=0, description="Clip of the ratio upwards: at most 1 + eps_high.")] = 0.28
-    truncation: Annotated[float, Field(gt=0, description="C: most that a stale token's importance weight may be.")] = (
-        2.0
-    )
+    truncation: Annotated[float, Field(gt=0, description="C: cap of a stale token's importance weight.")] = 2.0
     kl_coefficient: Annotated[float, Field(ge=0, description="Weight of the KL term against the base. 0: none.")] = 0.0
     minibatches: Annotated[int, Field(ge=1, description="Optimiser steps on one batch.")] = 1
     advantage: Annotated[
@@ -136,14 +131,14 @@ def _check_listen(addresses: Texts) -> None:
 
 
 class NetworkSection(Section):
-    """Where nodes reach the coordinator. Addresses are libp2p multiaddresses."""
+    """Connections with nodes over libp2p. Addresses are multiaddresses."""
 
     listen: Annotated[
         Texts, Field(min_length=1, max_length=16, description="Addresses to listen on. Port 0: any free one.")
     ] = ("/ip4/0.0.0.0/tcp/4310", "/ip6/::/tcp/4310")
     advertise: Annotated[
         Texts,
-        Field(max_length=16, description="Addresses that nodes dial, where not those listened on: a public name."),
+        Field(max_length=16, description="Addresses that nodes dial, if not those listened on: a public name."),
     ] = ()
     mdns: Annotated[
         bool, Field(description="Announce the run on private networks, by multicast DNS: true or false.")
@@ -152,30 +147,31 @@ class NetworkSection(Section):
         float | None,
         Field(
             gt=0,
-            description="Most payload sent to nodes, Mbit/s; those fed by plan go first. Unset: none, planned as 100.",
+            description="Limit of payloads sent, Mbit/s; nodes that the plan assigns to the coordinator go first. "
+            "Unset: no limit, and the plan assumes 100.",
         ),
     ] = None
     downlink: Annotated[
-        float | None, Field(gt=0, description="Most payload received from nodes, Mbit/s. Unset: no limit.")
+        float | None, Field(gt=0, description="Limit of payloads received, Mbit/s. Unset: no limit.")
     ] = None
     plan: Annotated[
-        bool, Field(description="Plan which peers send new versions to which: true, or false to leave it to chance.")
+        bool, Field(description="Plan which node sends new versions to which: true, or false for random peers.")
     ] = True
     relay: Annotated[
         bool, Field(description="Relay connections between peers that cannot reach each other: true or false.")
     ] = True
     relay_rate: Annotated[
-        float, Field(gt=0, description="Most that is relayed, all connections and both directions together, Mbit/s.")
+        float, Field(gt=0, description="Limit of relayed data, all connections and both directions together, Mbit/s.")
     ] = 20.0
     relays: Annotated[
         Texts,
-        Field(max_length=16, description="Addresses of relays to be reached through, where no peer can dial this one."),
+        Field(max_length=16, description="Addresses of relays to use, if nodes cannot dial the coordinator directly."),
     ] = ()
     connections: Annotated[
         int, Field(ge=1, le=32768, description="Most connections with peers over libp2p; each takes an open file.")
     ] = 1024
     subnet_connections: Annotated[
-        int, Field(ge=1, le=32768, description="Most of them from one public IPv4 /24 or IPv6 /48.")
+        int, Field(ge=1, le=32768, description="Most of these connections per public IPv4 /24 or IPv6 /48.")
     ] = 32
 
     @model_validator(mode="after")
@@ -185,7 +181,7 @@ class NetworkSection(Section):
 
 
 class HttpsSection(Section):
-    """The way in for nodes behind what lets nothing but HTTPS out. Nodes know it by a key that the invite names."""
+    """The HTTPS server, for nodes whose network lets only HTTPS out. The invite pins its key."""
 
     listen: Annotated[
         Texts,
@@ -195,15 +191,15 @@ class HttpsSection(Section):
         Texts,
         Field(
             max_length=8,
-            description="Addresses that nodes ask, such as /dns4/coord.example/tcp/443/https. Empty: the hosts of "
-            "network.advertise with the port listened on, else what is listened on.",
+            description="Addresses that nodes use, such as /dns4/coord.example/tcp/443/https. Empty: the hosts of "
+            "network.advertise with the port of https.listen, else the addresses of https.listen.",
         ),
     ] = ()
     connections: Annotated[
         int, Field(ge=1, le=32768, description="Most connections over HTTPS; each takes an open file.")
     ] = 1024
     address_connections: Annotated[
-        int, Field(ge=1, le=32768, description="Most of them from one IPv4 address or IPv6 /64.")
+        int, Field(ge=1, le=32768, description="Most of these connections per IPv4 address or IPv6 /64.")
     ] = 128
 
     @model_validator(mode="after")
@@ -226,8 +222,8 @@ class WebSection(Section):
         Texts,
         Field(
             max_length=16,
-            description="Public names of the page, such as run.example.org. Under any other name but localhost it is "
-            "refused; under these, scripts of other web sites may read it.",
+            description="Public names of the page, such as run.example.org. Requests for any other name but localhost "
+            "are refused; under these, scripts of other web sites may read the page.",
         ),
     ] = ()
     connections: Annotated[
@@ -238,8 +234,8 @@ class WebSection(Section):
         Field(
             ge=1,
             le=32768,
-            description="Most of them from one public IPv4 address or IPv6 /64. Loopback and private addresses, where "
-            "a reverse proxy is, have no such bound.",
+            description="Most of these connections per public IPv4 address or IPv6 /64. Loopback and private "
+            "addresses, such as a reverse proxy's, have no such limit.",
         ),
     ] = 32
 
@@ -252,14 +248,14 @@ class WebSection(Section):
 
 
 class LeasesSection(Section):
-    """How work is given out."""
+    """Leases of rollout work."""
 
     per_node: Annotated[
         int,
         Field(
             ge=1,
             le=1024,
-            description="Most leases that a node holds: one in work, one asked for ahead, one that a crash left.",
+            description="Most open leases per node: one at work, one prefetched, one left by a crash.",
         ),
     ] = 3
     minimum_seconds: Annotated[float, Field(gt=0, description="Shortest life of a lease, seconds.")] = 30.0
@@ -273,7 +269,7 @@ class LeasesSection(Section):
 
 
 class StoreSection(Section):
-    """Where published versions are kept."""
+    """Disk space of published versions."""
 
     budget_bytes: Annotated[int, Field(ge=10**6, description="Most bytes of snapshots and payloads on disk.")] = (
         20 * 10**9
@@ -282,8 +278,8 @@ class StoreSection(Section):
         int,
         Field(
             ge=10**3,
-            description="Most bytes of payloads among them. Older ones go first; one between versions that are here "
-            "whole is made again when a node misses it.",
+            description="Most bytes of payloads among them. The oldest are dropped first; a payload between two stored "
+            "snapshots is rebuilt when a node requests it.",
         ),
     ] = 10 * 10**9
 
@@ -301,7 +297,7 @@ class CoordinatorConfig(Section):
 
     @model_validator(mode="after")
     def _reaches_the_next_version(self) -> Self:
-        # With more steps than S + 1 between versions no group is fresh enough for the last of them: the run stops.
+        # With more than S + 1 steps between versions no group is fresh enough for the last steps: the run would stop.
         if self.learner.publish_every > self.run.staleness + 1:
             raise ValueError(
                 f"learner.publish_every is {self.learner.publish_every}; with run.staleness {self.run.staleness} "
@@ -349,7 +345,7 @@ def from_assignments(words: Sequence[str]) -> dict[str, dict[str, Any]]:
     for word in words:
         key, equals, text = word.partition("=")
         if not (equals and "." in key):
-            raise SettingsFault(f"{word!r} is no setting: write section.key=value, as in web.port=8421")
+            raise SettingsFault(f"{word!r} is not a setting: write section.key=value, as in web.port=8421")
         for section, values in _LOADER.from_text(key, text).items():
             sections_found.setdefault(section, {}).update(values)
     return sections_found

@@ -1,4 +1,4 @@
-"""The settings written down for people, from their one definition in coordinator.config.
+"""Render the settings for people, from their definition in coordinator.config.
 
     python -m coordinator.config_docs docs/operations.md     puts the table of settings into that document
 
@@ -18,7 +18,7 @@ BEGIN, END = "<!-- coordinator settings -->", "<!-- end of coordinator settings 
 
 
 def toml(config: CoordinatorConfig) -> str:
-    """coordinator.toml with every key, its explanation above it. Reading it gives `config` again."""
+    """Return coordinator.toml with every key and its explanation above it. Reading it gives `config` again."""
     parts = ["# Settings of this run. Every key may also come as a variable, ECHO2_COORD_<SECTION>_<KEY>.", ""]
     for name, model in sections():
         section = getattr(config, name)
@@ -32,7 +32,7 @@ def toml(config: CoordinatorConfig) -> str:
 
 
 def table() -> str:
-    """The settings as a Markdown table: key, default, explanation."""
+    """Return the settings as a Markdown table: key, default, explanation."""
     rows = ["| Coordinator key | Default | Meaning |", "|---|---|---|"]
     for name, model in sections():
         for key, field in model.model_fields.items():
@@ -42,7 +42,7 @@ def table() -> str:
 
 
 def with_table(document: str) -> str:
-    """`document` with the table as it is today. Raises ValueError where the two marking lines are missing."""
+    """Return `document` with the present table in it. Raises ValueError if the two marking lines are missing."""
     before, begin, rest = document.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:

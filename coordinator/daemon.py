@@ -1,14 +1,14 @@
-"""The coordinator's main process, composed: network, books, publisher, and the two model processes.
+"""Compose the coordinator's main process: network, group service, publisher, and the two model processes.
 
-    control ─ books ── learning ─┬─ scoring ── scorer process
-                                 └─ training ─ learner process ── publisher ── network ── presence
+    request handler ─ group service ── learning ─┬─ scoring ── scorer process
+                                                 └─ training ─ learner process ── publisher ── network ── advertiser
 
 Rules
-1. Everything long-lived is a task of one group: what fails ends the daemon, with every `finally` run.
+1. Everything long-lived is a task of one group: a failing task ends the daemon, and every `finally` runs.
 2. No torch here: this process answers peers while models compute.
 3. A restart finds everything in run.sqlite, the store, the learner's checkpoint and history.jsonl. Open leases are
-   extended by the time it was away, known peers are dialled again, and a new Head goes out.
-4. Under `run`, one iteration of the event loop is one commit (coordinator/group_commit.py). One that fails ends the
+   extended by the downtime, known peers are dialled again, and a new Head is published.
+4. Under `run`, one iteration of the event loop is one commit (coordinator/group_commit.py). A failed commit ends the
    daemon.
 """
 
@@ -70,24 +70,25 @@ from tasks.task import Tokenizer
 from weights.store import Store
 
 FAULTS = 100
-"""Deaths of model processes that are told, the last ones."""
+"""Number of model process deaths that the page shows, the newest ones."""
 MOST_FAULT = 1_000
-"""Characters that are told of one."""
+"""Characters shown per death."""
 TICK = 1.0
-"""Seconds from one look at expired leases to the next."""
+"""Seconds between two checks for expired leases."""
 TIDY = 30.0
-"""Seconds from one look at what may be dropped to the next."""
+"""Seconds between two checks for files that may be dropped."""
 SWITCH = 0.001
-"""Seconds after which a busy thread makes way for another. The event loop lets go of the interpreter at every statement
-of SQLite; at Python's 5 ms a picture in the making would hold it up for that long each time."""
+"""The interpreter's thread switch interval, seconds. The event loop releases the GIL at every SQLite statement; at
+Python's default of 5 ms a thread that builds the run view would delay it by that long each time."""
 FORGOTTEN_AT_ONCE = 4
-"""Slices of what is older than the challenge window that one tick forgets (coordinator/rollouts/token_storage.py)."""
+"""Slices that one tick deletes of the data older than the challenge window (coordinator/rollouts/token_storage.py)."""
 
 log = structlog.get_logger("coordinator")
 
 
 class Coordinator:
-    """One run, alive. `network`, `learner` and `scorer` may be real or in-process; `clock`: seconds since the epoch."""
+    """One running coordinator. `network`, `learner` and `scorer` may be real or in-process. `clock`: seconds since the
+    Unix epoch. `faults`: deaths of model processes, for the page; the caller appends to it."""
 
     def __init__(
         self,
@@ -102,7 +103,9 @@ class Coordinator:
         entropy: Callable[[int], bytes] = os.urandom,
         faults: list[str] | None = None,
     ) -> None:
-        self._run, self._network, self._clock = run, network, clock
+        self._run = run
+        self._network = network
+        self._clock = clock
         self._reminded: int | None = None
         text = model_folder.tokenizer(run.folder.model, run.runspec.eos)
         self.history = History(run.folder.path / "history.jsonl")
@@ -137,7 +140,7 @@ class Coordinator:
         self.operator = OperatorSocket(run.folder.path, self.learning.training.watch, self.renew, self.remark)
         self.feeding = self._planner()
         self.page_refused: Callable[[], dict[str, int]] = dict
-        """Connections with the page that were refused, by the limit."""
+        """Return the number of refused connections with the page, by limit."""
         self._running_time = RunningTime()
         self.absence = Absence(self.group_service.leases, self._running_time)
         self._control = RequestHandler(
@@ -190,13 +193,13 @@ class Coordinator:
             group.create_task(self._check(), name="check")
 
     async def remark(self, word: str, peer: str, why: str) -> str:
-        """Write what the operator says of a key; return what is so then, in words. Raises `LocalFault`."""
+        """Record the operator's remark on a key; return the key's new state as a sentence. Raises `LocalFault`."""
         said = operator_remarks.record_remark(self.group_service.accounts, word, peer, why, self._now())
         await self.group_service.durable()
         return said
 
     async def renew(self) -> int:
-        """Take the newest Root of the run's folder, and go on under its keys; its serial. Raises `LocalFault`."""
+        """Load the newest Root from the run folder and switch to its keys; return its serial. Raises `LocalFault`."""
         fresh = await anyio.to_thread.run_sync(read_again, self._run, keys.passphrase())
         if fresh.roots != self._run.roots:
             self._run.take(fresh)
@@ -206,14 +209,14 @@ class Coordinator:
         return fresh.root.serial
 
     def _remind(self) -> None:
-        """Say once a day that the Root ends soon."""
+        """Log once per day that the Root expires soon."""
         soon, day = ends_soon(self._run.root, self._now()), self._now() // DAY
         if soon and day != self._reminded:
             self._reminded = day
             log.warning("the run's Root ends soon", reason=soon)
 
     async def invite(self) -> str:
-        """As it is now, with the addresses that the network really has."""
+        """Return the invite with the network's present addresses."""
         return await self.advertiser.invite()
 
     async def _tick(self) -> None:
@@ -242,8 +245,8 @@ class Coordinator:
             await asyncio.sleep(TICK)
 
     async def _check(self) -> None:
-        """Look through the database where that is due, beside the run, and again every day. After an unclean stop no
-        verdict is given before. Raises `Corrupt`."""
+        """Check the database for damage when that is due, in a thread, and once per day. After an unclean stop verdicts
+        wait for the check. Raises `Corrupt`."""
         database = self.group_service.database
         if not database.checked:
             log.info("database check begun; verdicts wait for it", file=database.path.name)
@@ -257,7 +260,7 @@ class Coordinator:
             database.checked = False
 
     async def _look_at_network(self) -> None:
-        """Show the painter who is connected, who was refused, and what was relayed."""
+        """Give the run view the connected peers, the refused connections and the relayed bytes."""
         peers, traffic = await self._network.links.peers(), await self._network.exchange.traffic()
         self.view_builder.connected = {*peers, *self.group_service.registry.sightings.over_https(self._now())}
         self.view_builder.invite = await self.invite()
@@ -266,8 +269,8 @@ class Coordinator:
         self.view_builder.links = LinksView(open=len(peers), refused=refused, shortages=descriptors.SHORTAGES.count)
 
     async def _forget(self) -> None:
-        """Some of what neither a restarted learner nor an appeal can ask for: other work comes between, and what an
-        earlier program left is forgotten in hours, not at once."""
+        """Delete a few slices of data that neither a restarted learner nor an appeal can request. A long backlog is
+        deleted over hours, so that other work gets its time."""
         latest = self.publisher.latest
         if latest is None:
             return
@@ -282,12 +285,12 @@ class Coordinator:
 
 
 def _elapsed() -> float:
-    """Seconds from any moment, for what happens every so often: a wall clock that is set back stops nothing."""
+    """Return monotonic seconds, for intervals: setting the wall clock back stops none of them."""
     return asyncio.get_running_loop().time()
 
 
 async def serve(run: Run) -> None:
-    """One coordinator on libp2p with its model processes and its page, until cancelled."""
+    """Run one coordinator on libp2p with its model processes and its page, until cancelled."""
     from p2p.libp2p.threaded_network import ThreadedPeer
 
     sys.setswitchinterval(SWITCH)
@@ -330,7 +333,7 @@ async def serve(run: Run) -> None:
 
 @contextlib.contextmanager
 def _page_named(folder: RunFolder, url: str) -> Iterator[None]:
-    """The page's address stands in the run folder meanwhile: the port may be any free one."""
+    """Keep the page's address in a file of the run folder during the block: port 0 means any free port."""
     with writing(folder.page) as file:
         file.write(f"{url}\n".encode())
     log.info("page ready", url=url)
@@ -341,7 +344,7 @@ def _page_named(folder: RunFolder, url: str) -> Iterator[None]:
 
 
 def connection_limits(config: CoordinatorConfig, files: int) -> tuple[PeerLimits, HttpsLimits, WebLimits]:
-    """Return the limits of libp2p, HTTPS and the page, fitted to `files` open files."""
+    """Return the connection limits of libp2p, HTTPS and the page, scaled down to `files` file descriptors."""
     https = config.https.connections if config.https.listen else 0
     wanted = (config.network.connections, https, config.web.connections)
     over_libp2p, over_https, with_page = descriptors.fitted(files, *wanted)
@@ -353,7 +356,7 @@ def connection_limits(config: CoordinatorConfig, files: int) -> tuple[PeerLimits
 
 
 def with_https(peer: AnyPeer, run: Run, uplink: Uplink | None = None, limits: HttpsLimits | None = None) -> Network:
-    """Return the network of `peer`, with HTTPS beside it where the settings say so. `uplink`, `limits`: see
+    """Return the network of `peer`, with an HTTPS server if the settings enable it. `uplink`, `limits`: see
     `HttpsServer`. Raises `LocalFault`."""
     from p2p.https.certificate import server_context
     from p2p.https.combined_network import PeerAndHttps
@@ -368,7 +371,7 @@ def with_https(peer: AnyPeer, run: Run, uplink: Uplink | None = None, limits: Ht
 
 
 def signing_of(run: Run) -> Signing:
-    """Return the publisher's keys by the newest Root."""
+    """Return the publisher's keys under the newest Root."""
     roles = ("policy", "channel")
     former = frozenset(key for root in run.chain[:-1] for role in roles for key in root.roles[role].keys)
     own = {public_bytes(run.keys.policy), public_bytes(run.keys.channel)}
@@ -389,7 +392,7 @@ def group_service_of(run: Run, database: Database, text: Tokenizer, sealing: Sea
 
 
 def terms_of(run: Run) -> LeaseTerms:
-    """What all leases have in common, from the signed RunSpec and the settings."""
+    """Return the terms that all leases share, from the signed RunSpec and the settings."""
     spec, config = run.runspec, run.config
     return LeaseTerms(
         staleness=spec.staleness,

@@ -1,17 +1,18 @@
-"""The run's one file of record: run.sqlite, SQLite in WAL mode with synchronous=FULL.
+"""Open, check and query run.sqlite, the run's only file of record: SQLite in WAL mode with synchronous=FULL.
 
 Rules
-1. What `transaction` has committed survives kill -9 and power loss; what it has not committed never happened.
-2. One process writes: a lock file beside the database is held (flock) as long as it is open. Readers use `read`.
-3. The schema has a number (user_version). `open` brings an older file up to this program's (coordinator/schema.py); an
-   older program never opens a newer file.
-4. Entries of the ledger are neither changed nor removed, and a lease's final state is final: triggers say so.
-5. The whole file is checked for damage where the process that wrote it last did not close it, and once a day: at `open`
-   where it has up to `LARGE` bytes, else beside the run (`check`), as that reads all of it. A file that was found to be
-   unsound stays due for a check. Between two checks a damaged page is found when it is touched.
-6. Every error of SQLite leaves as a `DatabaseFault`, or as `DiskFull` where a commit found no room and was rolled
-   back. The one line of either names the fix.
-7. Under `group_commits` what one iteration of the event loop writes is one commit, and `durable` waits for it: see
+1. A transaction is atomic and durable: a committed one survives kill -9 and power loss, an uncommitted one leaves no
+   trace.
+2. One process writes: it keeps an flock on a lock file beside the database while that is open. Readers use `read`.
+3. The schema has a number (user_version). `open` migrates an older file to this program's schema
+   (coordinator/schema.py); an older program refuses a newer file.
+4. Triggers keep ledger entries from being changed or removed, and a lease's final state from being changed.
+5. The whole file is checked for damage after an unclean close, and once per day. A file of up to `LARGE` bytes is
+   checked at `open`, a larger one in a thread beside the run (`check`), because a check reads every page. A file that
+   failed its check stays due for one. Between two checks a damaged page is detected when it is read.
+6. Every SQLite error is raised as a `DatabaseFault`, or as `DiskFull` when a commit had no room and was rolled back.
+   The message of either is one line and names the fix.
+7. Under `group_commits` the writes of one iteration of the event loop are one commit, and `durable` waits for it: see
    coordinator/group_commit.py.
 """
 
@@ -31,18 +32,18 @@ from runtime.units import DAY, unix_milliseconds
 
 BUSY_SECONDS = 2.0
 CACHE = 64 << 20
-"""Bytes of pages that the writer keeps: keys are random, so a group touches pages all over the file."""
+"""Bytes of the writer's page cache: keys are random, so a group touches pages all over the file."""
 LARGE = 64 << 20
-"""Bytes of a file whose check and migration take long."""
+"""Bytes above which a check or a migration of the file takes long."""
 CHECK_EVERY = DAY
-"""Milliseconds from one check of a file to the next."""
+"""Milliseconds between two checks of a file."""
 _IN_USE = "in_use"
-"""The fact that stands while a process writes the file, and stays where it does not close it."""
+"""The fact that is set while a process writes the file; it remains after an unclean close."""
 _CHECKED = "checked_at"
 
 log = structlog.get_logger("coordinator")
 
-# Lives in memory only: the set of drawn groups is the learner's checkpoint's, and nobody else's.
+# In memory only: the durable set of drawn groups is in the learner's checkpoint and nowhere else.
 _SESSION = "CREATE TEMP TABLE drawn (lease BLOB PRIMARY KEY, version INTEGER NOT NULL)"
 
 
@@ -51,7 +52,7 @@ class DatabaseFault(LocalFault):
 
 
 class Corrupt(DatabaseFault):
-    """The file is damaged, or no database at all."""
+    """The file is damaged, or it is not a database."""
 
 
 class InUse(DatabaseFault):
@@ -59,7 +60,7 @@ class InUse(DatabaseFault):
 
 
 class WrongSchema(DatabaseFault):
-    """Written by another version of the program."""
+    """The file has a schema that this program does not read."""
 
 
 class Database:
@@ -75,8 +76,8 @@ class Database:
 
     @classmethod
     def open(cls, path: Path, now: int | None = None) -> Self:
-        """Open for writing; a missing file is created. `now`: ms since the Unix epoch, the system's where it is not
-        given. Raises `DatabaseFault`."""
+        """Open for writing; a missing file is created. `now`: ms since the Unix epoch, default: the system clock.
+        Raises `DatabaseFault`."""
         lock = _locked(path)
         try:
             opened = cls(_connect(path, f"file:{_quoted(path)}?mode=rwc", _prepare), path, lock)
@@ -94,7 +95,7 @@ class Database:
         return cls(_connect(path, f"file:{_quoted(path)}?mode=ro", _check_schema), path, None)
 
     def _take_into_use(self, now: int) -> None:
-        """Check the file where that is due, or leave it to `check` (rule 5)."""
+        """Check the file if that is due and the file is small; a large one is left to `check` (rule 5)."""
         try:
             last: int | None = self.fact(_CHECKED)
             due = self.fact(_IN_USE) is not None or last is None or not 0 <= now - last < CHECK_EVERY
@@ -109,7 +110,7 @@ class Database:
             raise
 
     def found_sound(self, now: int) -> None:
-        """The whole file was checked at `now`, ms, and is sound."""
+        """Record that the whole file passed its check at `now`, ms."""
         self.set_fact(_CHECKED, now)
         self.checked = True
 
@@ -132,7 +133,7 @@ class Database:
 
     @contextlib.contextmanager
     def group_commits(self) -> Iterator[GroupCommit]:
-        """Let each iteration of the running event loop be one commit for the length of the block."""
+        """Commit once per iteration of the running event loop, during the block."""
         self._group = group = GroupCommit(self._begin_group, self._commit_group)
         try:
             yield group
@@ -141,14 +142,14 @@ class Database:
             self._group = None
 
     async def durable(self) -> None:
-        """Return once everything that was written is committed. Await it before telling anybody of it."""
+        """Return once everything written so far is committed. Await it before any reply that depends on it."""
         if self._group is not None:
             await self._group.durable()
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """All or nothing, durable when the block ends. Inside another transaction: a part of it that can fail alone;
-        under `group_commits` it always is one, and `durable` tells when it is committed."""
+        """Run the block as one transaction, durable when the block ends. Nested, or under `group_commits`, it is a
+        savepoint, which can fail alone; `durable` then returns once it is committed."""
         self._join()
         self._depth += 1
         name = f"part_{self._depth}"
@@ -165,7 +166,7 @@ class Database:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """One state of the file for all that the block reads. For a connection of `read`."""
+        """Read one snapshot of the file during the block. For a connection of `read`."""
         self.do("BEGIN")
         try:
             yield
@@ -210,11 +211,11 @@ class Database:
                 return self._connection.execute(sql, parameters)
         except (DatabaseFault, DiskFull) as fault:
             if group is not None and self._depth and not self._connection.in_transaction:
-                group.break_with(fault)  # SQLite has undone what others wrote in this iteration, too
+                group.break_with(fault)  # SQLite has rolled back all writes of this iteration
             raise
 
     def do(self, sql: str, parameters: tuple[Any, ...] = ()) -> int:
-        """Run one statement that may write; rows changed."""
+        """Execute a statement that may write; return the number of changed rows."""
         self._join()
         return self._run(sql, parameters).rowcount
 
@@ -223,23 +224,24 @@ class Database:
             return self._run(sql, parameters).fetchall()
 
     def one(self, sql: str, parameters: tuple[Any, ...] = ()) -> tuple[Any, ...] | None:
-        """The first row, or None."""
+        """Return the first row, or None."""
         with _translated(self.path):
             row: tuple[Any, ...] | None = self._run(sql, parameters).fetchone()
         return row
 
     def value(self, sql: str, parameters: tuple[Any, ...] = ()) -> Any:
-        """The first column of the first row; None where there is no row."""
+        """Return the first column of the first row; None without a row."""
         row = self.one(sql, parameters)
         return None if row is None else row[0]
 
     def each(self, sql: str, parameters: tuple[Any, ...] = ()) -> Generator[tuple[Any, ...], None, None]:
-        """Rows one by one, for tables too long for memory. Close it before the tables that it reads are changed."""
+        """Yield rows one by one, for tables too long for memory. Close the generator before the tables that it reads
+        are changed."""
         with _translated(self.path):
             yield from self._run(sql, parameters)
 
     def fact(self, name: str) -> Any:
-        """A named value of the run, or None."""
+        """Return a named value of the run, or None."""
         return self.value("SELECT value FROM facts WHERE name = ?", (name,))
 
     def set_fact(self, name: str, value: int | str | bytes) -> None:
@@ -277,7 +279,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute(f"PRAGMA cache_size = -{CACHE >> 10}")
-    # Some systems' SQLite writes zeros over whatever is deleted: tokens that go would be written a second time.
+    # Some builds of SQLite overwrite deleted content with zeros: deleted tokens would be written a second time.
     connection.execute("PRAGMA secure_delete = OFF")
     if version < SCHEMA_VERSION:
         if _small(path):
@@ -289,20 +291,21 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
 def _migrate(connection: sqlite3.Connection, path: Path, version: int) -> None:
     facts = {"file": path.name, "schema": version, "wanted": SCHEMA_VERSION, "megabytes": path.stat().st_size >> 20}
     if version and not _small(path):
-        log.info("migration of the database begun", **facts)
+        log.info("database migration begun", **facts)
     migrate(
         connection,
         version,
-        lambda what, seconds: log.info("migration of the database goes on", making=what, seconds=seconds),
+        lambda what, seconds: log.info("database migration continues", making=what, seconds=seconds),
     )
-    # What a migration wrote is a WAL as long as the tables that it made, and would stay so long.
+    # A migration leaves a WAL as long as the tables that it wrote, and SQLite would keep that size.
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     if version:
         log.info("database migrated", **facts)
 
 
 def check(path: Path) -> None:
-    """Look through a whole database that may be in use: seconds per gigabyte, in a thread. Raises `Corrupt`."""
+    """Check a whole database that may be in use. Blocks for seconds per gigabyte: call it in a thread. Raises
+    `Corrupt`."""
     with Database.read(path) as database, _translated(path):
         _check(database._connection, path)
 
@@ -332,7 +335,7 @@ def _schema(connection: sqlite3.Connection, path: Path) -> int:
 
 
 def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
-    """A reader writes nothing: it cannot migrate."""
+    """Refuse a file of an older or newer schema: a reader cannot migrate."""
     version = _schema(connection, path)
     if version < SCHEMA_VERSION:
         raise WrongSchema(
@@ -353,7 +356,7 @@ def _translated(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.IntegrityError:
-        raise  # a broken rule of the schema is a bug of ours, not a fault of the machine
+        raise  # a violated constraint is a bug of this program, not a fault of the machine
     except sqlite3.DatabaseError as error:
         name = getattr(error, "sqlite_errorname", "")
         if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):

@@ -1,4 +1,4 @@
-"""The exit code of each error that ends a command of the operator. runtime/cli_errors.py knows those of the machine."""
+"""Map the coordinator's errors to exit codes of `echo2-coord`. runtime/cli_errors.py maps the errors of the machine."""
 
 from coordinator.database import InUse
 from coordinator.run.run_folder import FolderInUse
@@ -16,5 +16,5 @@ _CODES: tuple[tuple[tuple[type[BaseException], ...], Exit], ...] = (
 
 
 def own_code(error: BaseException) -> Exit | None:
-    """Return the exit code of an error of the coordinator; None: it is no error of its own."""
+    """Return the exit code of a coordinator error; None for any other error."""
     return next((code for types, code in _CODES if isinstance(error, types)), None)

@@ -1,16 +1,16 @@
-"""Group commit: what one iteration of the event loop writes to run.sqlite is one transaction.
+"""Group commit: all writes of one iteration of the event loop to run.sqlite are one transaction.
 
 Rules
 1. The first write of an iteration opens the transaction. Its commit is the next callback of the loop, so that every
    request, verdict and tick that runs until then shares one fsync.
-2. Durable before visible: a part that tells a peer or another process of what it wrote or read awaits `durable` first.
-   Answers do so in `RequestHandler.serve`, batches and new versions in `Training`.
-3. Nothing awaits inside. `Database.transaction` is then a savepoint: one part fails alone and undoes no other.
-   A part that is still open at the commit is a bug, and fails it.
-4. A commit that fails is final: every `durable` that waited raises its fault, and so does every later statement. No
-   answer can tell of what the file does not hold. The daemon ends (`failed`); the next start reads what was committed.
+2. Durable before visible: await `durable` before a message to a peer or another process that depends on a write or
+   read. Answers do so in `RequestHandler.serve`, batches and new versions in `Training`.
+3. No transaction spans an await. Each `Database.transaction` is a savepoint: it can fail alone and undoes no other.
+   A savepoint that is still open at the commit is a bug, and makes the commit fail.
+4. A failed commit is final: every waiting `durable` raises its fault, and so does every later statement. So no answer
+   reports uncommitted data. The daemon ends (`failed`); the next start reads the last commit.
 
-The transaction of rule 1 is opened lazily: an iteration that only reads, and a refusal, commits nothing.
+The transaction of rule 1 is opened lazily: an iteration without writes commits nothing.
 """
 
 import asyncio
@@ -19,16 +19,18 @@ from typing import NoReturn
 
 
 class GroupCommit:
-    """`begin` and `commit` a transaction of the database; both may raise. Use from the event loop's thread."""
+    """One commit per iteration of the event loop. `begin`, `commit`: of a transaction of the database; both may raise.
+    Use it from the event loop's thread alone."""
 
     def __init__(self, begin: Callable[[], None], commit: Callable[[], None]) -> None:
-        self._begin, self._commit = begin, commit
+        self._begin = begin
+        self._commit = commit
         self._waiters: asyncio.Future[None] | None = None
         self._broken: asyncio.Future[NoReturn] = asyncio.get_running_loop().create_future()
         self.fault: BaseException | None = None
 
     def join(self) -> None:
-        """Open this iteration's transaction, unless it is open. Call before each write."""
+        """Open this iteration's transaction, unless it is already open. Call this before each write."""
         if self._waiters is None:
             loop = asyncio.get_running_loop()
             self._begin()
@@ -48,7 +50,7 @@ class GroupCommit:
         raise AssertionError("a fault was raised")
 
     def end(self) -> None:
-        """Commit what is open."""
+        """Commit the open transaction, if any."""
         waiters, self._waiters = self._waiters, None
         if waiters is None:
             return
@@ -57,12 +59,12 @@ class GroupCommit:
         except BaseException as fault:
             self.break_with(fault)
             waiters.set_exception(fault)
-            waiters.exception()  # retrieved: nobody need wait for it
+            waiters.exception()  # marks it retrieved: there may be no waiter
         else:
             waiters.set_result(None)
 
     def break_with(self, fault: BaseException) -> None:
-        """Refuse everything from now on: the transaction is lost (rule 4)."""
+        """Record that the transaction is lost: every later statement raises `fault` (rule 4)."""
         if self.fault is None:
             self.fault = fault
             self._broken.set_exception(fault)

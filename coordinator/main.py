@@ -1,10 +1,9 @@
-"""One coordinator in this process, from its start to a signal or the end of its steps.
+"""Run one coordinator in this process, from its start to a signal.
 
-1. SIGTERM and SIGINT cancel the daemon's task, so that every `finally` runs; a second Ctrl-C does not wait.
-   Both do so also where the parent had SIGINT ignored, as a shell has for the background jobs of a script: a node heeds
-   it there too.
-2. Lock and ports are tried before anything is started: a taken one is the operator's to put right, not a traceback.
-   The daemon itself takes and holds them.
+1. SIGTERM and SIGINT cancel the daemon's task, so that every `finally` runs; a second Ctrl-C does not wait for that.
+   SIGINT is handled even if the parent ignored it, as a shell does for background jobs of a script. Nodes do the same.
+2. Lock and ports are probed before anything is started, so that a conflict gives one line for the operator and no
+   traceback. The daemon acquires them itself later.
 """
 
 import asyncio
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def check_start(run: "Run") -> None:
-    """Rule 2. Raises `Busy`, `LocalFault`."""
+    """Probe the run folder's lock and every TCP port (rule 2). Raises `FolderInUse`, `LocalFault`."""
     web = run.config.web
     with locked(run.folder):
         check_port(web.host, web.port, "choose another with --port or web.port")
@@ -35,7 +34,8 @@ def check_start(run: "Run") -> None:
 
 
 def serve_until_stopped(run: "Run") -> None:
-    """Blocks. SIGTERM ends it quietly, Ctrl-C with KeyboardInterrupt. Raises what the daemon raises."""
+    """Run the coordinator; blocks until SIGTERM, which returns, or Ctrl-C, which raises KeyboardInterrupt. Raises the
+    daemon's errors."""
     descriptors.raise_limit()
     descriptors.watch()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # asyncio handles SIGINT only where it is not ignored
@@ -43,13 +43,13 @@ def serve_until_stopped(run: "Run") -> None:
 
 
 def tcp_ports(addresses: Sequence[str]) -> list[tuple[str, int]]:
-    """(IP address, port) of each multiaddress that is TCP over IP and nothing more."""
+    """Return (IP address, port) of each multiaddress that is plain TCP over IP."""
     listening = [matches for matches in map(address_of, addresses) if matches.is_listening]
     return [(matches.host, matches.port) for matches in listening if matches.port is not None]
 
 
 def check_port(host: str, port: int, fix: str) -> None:
-    """Bind and let go. Raises `LocalFault` where that is refused."""
+    """Bind the port and release it. Raises `LocalFault`, with `fix`, if that fails."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:

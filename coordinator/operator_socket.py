@@ -1,7 +1,6 @@
-"""The operator's commands at a running coordinator, over the run folder's local socket: `pause`, `resume`, `keys`,
-`remark`.
+"""Serve the operator's commands over the run folder's local socket: `pause`, `resume`, `keys`, `remark`.
 
-The page is for anybody who can open it; this socket is for the owner of the run folder alone.
+Only the owner of the run folder can open this socket, while the page is public.
 """
 
 from collections.abc import Awaitable, Callable
@@ -13,13 +12,13 @@ from runtime.control_socket import ControlSocket, NotYours, socket_path
 from runtime.errors import LocalFault
 
 MOST_WHY = 300
-"""Characters of the operator's reason, which the page shows."""
+"""Characters of the operator's reason for a pause; the page shows it."""
 
 
 class OperatorSocket:
-    """Serves the commands. `home`: the run folder. `renew`: take the folder's newest Root; its serial. `remark`: write
-    what the operator says of a key (coordinator/accounts/operator_remarks.py): word, peer id, reason; what is so
-    then."""
+    """The server of the commands. `home`: the run folder. `renew`: loads the folder's newest Root and returns its
+    serial. `remark`: records a remark on a key (coordinator/accounts/operator_remarks.py) from word, peer id and
+    reason, and returns the key's new state as a sentence."""
 
     def __init__(
         self,
@@ -40,7 +39,7 @@ class OperatorSocket:
         self.server = ControlSocket(socket_path(home), commands, logger="coordinator")
 
     async def run(self) -> None:
-        """Serve until cancelled. Raises `LocalFault` where the socket's folder belongs to another user."""
+        """Serve until cancelled. Raises `LocalFault` if the socket's folder belongs to another user."""
         try:
             await self.server.run()
         except NotYours as error:
@@ -61,7 +60,7 @@ class OperatorSocket:
 
     async def _keys(self, asked: dict[str, Any]) -> dict[str, Any]:
         if self._renew is None:
-            raise ValueError("this program does not take other keys while it runs")
+            raise ValueError("this coordinator cannot change its keys while it runs: restart it")
         try:
             return {"serial": await self._renew()}
         except LocalFault as error:
@@ -70,7 +69,7 @@ class OperatorSocket:
     async def _remarked(self, asked: dict[str, Any]) -> dict[str, Any]:
         words = [asked.get(name) for name in ("word", "node", "why")]
         if self._remark is None or not all(isinstance(word, str) for word in words):
-            raise ValueError("a remark is a word, a node's peer id and a reason")
+            raise ValueError("a remark needs three texts: word, node (a peer id) and why (a reason)")
         try:
             return {"said": await self._remark(*map(str, words))}
         except LocalFault as error:

@@ -1,13 +1,13 @@
-"""The tables of run.sqlite, as the migrations that make them.
+"""Define the tables of run.sqlite as the migrations that create them.
 
 Rules
-1. A file's schema is its `user_version`: the number of migrations that it has been through. A new file goes through all
-   of them, an older one through those that it lacks, so both have the same tables by construction.
-2. All migrations of one open are one transaction: a process that is killed in the middle leaves the file as it was.
-3. A migration that was released is never changed. Schema 1 is what version 0.1 made; schema 3 is not released yet, and
-   whatever it still needs is added to `SCHEMA_3` as a `Part` of its own, with its columns in docs/protocol/disk.md.
-4. A part works on a file with history: a table of sums is filled from the rows that are there.
-5. Foreign keys are not watched meanwhile, so that a table may be made anew under its name.
+1. A file's schema is its `user_version`: the number of migrations applied to it. A new file gets all of them, an older
+   one those that it lacks, so both have the same tables by construction.
+2. All migrations of one `open` are one transaction: a kill in the middle leaves the file as it was.
+3. A released migration is never changed. Schema 1 is that of version 0.1; schema 3 is not released yet. An addition to
+   it is a `Part` of its own in `SCHEMA_3`, with its columns in docs/protocol/disk.md.
+4. A part works on a file with history: a table of sums is filled from the rows that exist.
+5. Foreign keys are not enforced during a migration, so that a table may be replaced under its name.
 """
 
 import sqlite3
@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 PATIENCE = 10.0
-"""Seconds of one part's work after which its progress is told."""
+"""Seconds of one part's work between two reports of its progress."""
 _OPCODES = 2_000_000
-"""SQLite's instructions between two looks at the clock: some 10 ms."""
+"""SQLite's instructions between two reads of the clock: some 10 ms."""
 
 
 class Part(NamedTuple):
-    """A step of a migration. `what`: it makes, for the log. `script`: SQL statements without a transaction."""
+    """A step of a migration. `what`: its subject, for the log. `script`: SQL statements without a transaction."""
 
     what: str
     script: str
@@ -43,7 +43,8 @@ BEGIN
     DELETE FROM on_their_way WHERE era = NEW.era AND version = NEW.version AND open = 0 AND received = 0;
 END;
 """
-"""Triggers that keep the table of this name; schema 3 makes `leases` anew, and they go with the old table."""
+"""Triggers that keep the table `on_their_way` up to date. They are dropped with the old table `leases`, which schema 3
+replaces, and created again."""
 
 SCHEMA_1 = (
     Part(
@@ -408,12 +409,12 @@ CREATE INDEX strikes_of_free_keys ON strikes (id) WHERE worked = 0;
 MIGRATIONS = (SCHEMA_1, SCHEMA_2, SCHEMA_3)
 SCHEMA_VERSION = len(MIGRATIONS)
 SCRIPT = "".join(part.script for parts in MIGRATIONS for part in parts)
-"""All of it, for a database without history."""
+"""All migrations together, for a new database."""
 
 
 def migrate(connection: sqlite3.Connection, version: int, tell: Callable[[str, int], None]) -> None:
-    """Bring a database of schema `version` to `SCHEMA_VERSION`, in one transaction (rule 2). `tell`: called with what a
-    part makes and the seconds it has worked, once a part has worked for `PATIENCE` seconds, and again as often."""
+    """Migrate a database from schema `version` to `SCHEMA_VERSION`, in one transaction (rule 2). `tell`: called with a
+    part's `what` and the seconds it has taken, once per `PATIENCE` seconds of its work."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         for part in (part for parts in MIGRATIONS[version:] for part in parts):
@@ -427,7 +428,7 @@ def migrate(connection: sqlite3.Connection, version: int, tell: Callable[[str, i
 
 
 def with_progress(connection: sqlite3.Connection, part: Part, tell: Callable[[str, int], None]) -> None:
-    """Run the statements of one part."""
+    """Execute the statements of one part, and report its progress."""
     began = told = time.monotonic()
 
     def look() -> int:
@@ -447,7 +448,7 @@ def with_progress(connection: sqlite3.Connection, part: Part, tell: Callable[[st
 
 
 def statements(script: str) -> Iterator[str]:
-    """The statements of a script one by one: `executescript` would commit the transaction that is open."""
+    """Yield the statements of a script one by one: `executescript` would commit the open transaction."""
     begun = ""
     for piece in script.split(";")[:-1]:
         begun += piece + ";"
@@ -455,4 +456,4 @@ def statements(script: str) -> Iterator[str]:
             yield begun
             begun = ""
     if begun.strip():
-        raise ValueError(f"a statement of the schema has no end: {begun.strip()[:80]}")
+        raise ValueError(f"a statement of the schema lacks its semicolon: {begun.strip()[:80]}")
