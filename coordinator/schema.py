@@ -102,7 +102,7 @@ CREATE INDEX buffer_oldest_first ON buffer (era, version, at);
 
 SCHEMA_2 = (
     Part(
-        "what is on its way, by version",
+        "groups on their way, by version",
         """
 DROP INDEX leases_by_state;
 CREATE INDEX leases_open_of_node ON leases (node, expires) WHERE state = 'open';
@@ -337,7 +337,7 @@ INSERT INTO refused_tokens SELECT party, sum(nbytes) FROM (
 """,
     ),
     Part(
-        "who holds the room, and which positions go out again",
+        "shares of open leases, and positions to be leased again",
         """
 CREATE TABLE lent (
     lease BLOB PRIMARY KEY, share TEXT NOT NULL CHECK (share IN ('new', 'known', 'slow')), node BLOB NOT NULL,

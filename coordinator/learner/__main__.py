@@ -1,4 +1,4 @@
-"""`python -m coordinator.learner`: the learner behind a pipe to the daemon (`calls`, `runtime.child`)."""
+"""`python -m coordinator.learner`: run the learner behind a pipe to the daemon (messages.py, runtime/child.py)."""
 
 from typing import NoReturn
 
@@ -6,7 +6,7 @@ from runtime.child import Pipe
 
 
 def main() -> NoReturn:
-    """Serve until the parent goes away. The pipe comes first: whatever an import prints must not reach it."""
+    """Serve until the parent ends. The pipe is set up first, so that output of an import cannot get into it."""
     pipe = Pipe()
     from transformers.utils import logging
 

@@ -1,8 +1,8 @@
-"""Advantages: how much better a rollout did than its group.
+"""Compute advantages: the reward of a rollout relative to those of its group.
 
 Rules
-1. A group whose rewards are all equal teaches nothing: its advantages are exactly 0, and it is counted.
-2. Nothing is shared between groups, so that the batch's composition never moves a group's advantages.
+1. A group whose rewards are all equal has no signal: its advantages are exactly 0, and it is counted.
+2. A group's advantages depend on that group alone, never on the rest of the batch.
 """
 
 import math
@@ -13,14 +13,15 @@ _TINY = 1e-6
 
 
 class Advantages(NamedTuple):
-    """`values[group][sample]`, as the rewards came. `zero_variance`: number of groups without signal."""
+    """The advantages of a batch. `values[group][sample]`: in the order of the rewards. `zero_variance`: number of
+    groups without signal."""
 
     values: list[list[float]]
     zero_variance: int
 
 
 def compute(rewards: Sequence[Sequence[float]], kind: str) -> Advantages:
-    """Advantages of every group's rewards. `kind` names one of KINDS.
+    """Compute the advantages of every group's rewards. `kind`: one of KINDS.
 
     Raises ValueError for an unknown kind or for a reward that is not finite.
     """
@@ -34,19 +35,19 @@ def compute(rewards: Sequence[Sequence[float]], kind: str) -> Advantages:
 
 
 def has_no_signal(rewards: Sequence[float]) -> bool:
-    """True where all rewards of a group are equal (also for none or one)."""
+    """Tell whether all rewards of a group are equal (also for none or one)."""
     return not rewards or min(rewards) == max(rewards)
 
 
 def _group_normalised(rewards: Sequence[float]) -> list[float]:
-    """(r - mean) / (std + 1e-6), with the sample's standard deviation. DeepSeekMath (arXiv 2402.03300), 4.1.2."""
+    """Return (r - mean) / (std + 1e-6), with the sample standard deviation. DeepSeekMath (arXiv 2402.03300), 4.1.2."""
     mean = sum(rewards) / len(rewards)
     variance = sum((reward - mean) ** 2 for reward in rewards) / (len(rewards) - 1)
     return [(reward - mean) / (math.sqrt(variance) + _TINY) for reward in rewards]
 
 
 def _mean_only(rewards: Sequence[float]) -> list[float]:
-    """r - mean: no division by the deviation, which favours groups that are nearly solved or nearly hopeless.
+    """Return r - mean, without the division by the deviation, which favours nearly solved and nearly hopeless groups.
     "Dr. GRPO" (arXiv 2503.20783), 3.2."""
     mean = sum(rewards) / len(rewards)
     return [reward - mean for reward in rewards]

@@ -1,11 +1,10 @@
-"""A batch of groups as padded micro-batches.
+"""Pack a batch of groups into padded micro-batches.
 
 Rules
-1. Only sampled tokens are targets: the prompt and what the environment gave in between carry no loss.
-2. A rollout is never split, and a micro-batch never holds more than `budget` padded tokens unless one rollout alone
-   is longer.
-3. Padding stands on the right. Attention is causal, so it never reaches a real position and needs no mask.
-4. Groups without signal are left out: they cost no pass.
+1. Only sampled tokens are targets: tokens of the prompt and of the environment carry no loss.
+2. A rollout is never split. A micro-batch has at most `budget` padded tokens, unless a single rollout is longer.
+3. Padding is on the right. Attention is causal, so no real position attends to it, and no mask is needed.
+4. Groups without signal are left out, which saves their forward pass.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,8 +30,9 @@ class TrainRow(NamedTuple):
 
 
 class MicroBatch(NamedTuple):
-    """`tokens`: int64 [rows, width]. The rest has one entry a sampled token, [n]: `row` and `position` (of the state
-    that predicts it) int64, `target` int64, `behaviour` and `advantage` float32, `age` int64."""
+    """Padded rollouts for one forward pass. `tokens`: int64 [rows, width]. All else has one entry per sampled token,
+    [n]: `row` and `position` (of the state that predicts it) int64, `target` int64, `behaviour` and `advantage`
+    float32, `age` int64."""
 
     tokens: Tensor
     row: Tensor
@@ -43,18 +43,20 @@ class MicroBatch(NamedTuple):
     age: Tensor
 
     def to(self, device: torch.device) -> "MicroBatch":
+        """Copy all tensors to `device`."""
         return MicroBatch(*(tensor.to(device) for tensor in self))
 
 
 class Rows(NamedTuple):
-    """`groups`: the rows of each group that has a signal. `zero_variance`: number of groups that have none."""
+    """The rollouts of a batch. `groups`: the rows of each group with signal. `zero_variance`: number of groups without
+    signal."""
 
     groups: list[list[TrainRow]]
     zero_variance: int
 
 
 def rows(batch: TrainBatch, kind: str) -> Rows:
-    """Rollouts with their advantages, by group. Raises BadBatch for a sample that contradicts itself."""
+    """Return the rollouts with their advantages, by group. Raises BadBatch for an inconsistent sample."""
     scored = advantages.compute([[sample.reward for sample in group.samples] for group in batch.groups], kind)
     kept = [
         [_row(group, sample, value, batch.age(group)) for sample, value in zip(group.samples, values, strict=True)]
@@ -78,14 +80,14 @@ def _row(group: TrainGroup, sample: TrainSample, advantage: float, age: int) -> 
 
 
 def split(groups: Sequence[list[TrainRow]], minibatches: int) -> list[list[TrainRow]]:
-    """The rows of each mini-batch, at most `minibatches` of them, none empty. Whole groups are dealt out in turn, so
-    that a batch sorted by age gives each mini-batch the same ages."""
+    """Split the groups into at most `minibatches` mini-batches of rows, none empty. Whole groups are assigned round
+    robin, so that a batch sorted by age gives every mini-batch a similar mix of ages."""
     dealt = [list(groups[start::minibatches]) for start in range(minibatches)]
     return [[row for group in part for row in group] for part in dealt if part]
 
 
 def pack(mini: Sequence[TrainRow], budget: int) -> Iterator[MicroBatch]:
-    """Micro-batches of at most `budget` padded tokens: rows sorted by length, so that little is padding."""
+    """Yield micro-batches of at most `budget` padded tokens. Rows are sorted by length to keep the padding small."""
     part: list[TrainRow] = []
     for row in sorted(mini, key=lambda row: len(row.tokens)):
         if part and len(row.tokens) * (len(part) + 1) > budget:

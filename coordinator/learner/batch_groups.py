@@ -1,11 +1,13 @@
-"""The groups of a batch, as the learner computes with them: read from run.sqlite by the learner's own process.
+"""Read the groups of a batch from run.sqlite, in the learner's process. The main process sends only lease ids.
 
-Main names lease ids; tokens never cross the pipe. Rules
-1. Which groups are drawn is main's decision alone. Nothing here asks what the buffer could give.
-2. Reading is one short transaction on a read-only connection, closed before anything is computed: it holds up no
-   writer, and no checkpoint of the database's log for longer than the reading takes.
-3. Main has committed a group before it names it. A group that is named and not there whole is `MissingTokens`.
-4. Token ids and log-probabilities are arrays. The lists of one group at a time exist while its submission is decoded.
+Rules
+1. The main process alone decides which groups are drawn: this module never queries the buffer for candidates.
+2. Reading is one short transaction on a read-only connection, closed before any computation: it blocks no writer, and
+   delays a WAL checkpoint at most while it reads.
+3. The main process has committed a group before it sends its id. A named group without all of its data raises
+   `MissingTokens`.
+4. Token ids and log-probabilities are arrays. Python lists exist for one group at a time, while its submission is
+   decoded.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,11 +34,11 @@ _GROUP = (
 
 
 class BadBatch(ValueError):
-    """A batch that contradicts itself or the learner's state; nothing has changed."""
+    """A batch that is inconsistent in itself or with the learner's state; nothing has changed."""
 
 
 class MissingTokens(BadBatch):
-    """A group of the batch has no tokens in run.sqlite; no other batch is concerned."""
+    """A group of the batch has no tokens in run.sqlite; other batches are not affected."""
 
 
 class TrainSample(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,18 +62,18 @@ class TrainGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrainBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """`step`: the number that the step with this batch will have. Groups oldest first."""
+    """The groups of one step, oldest first. `step`: the number that the step will have."""
 
     step: int
     groups: list[TrainGroup]
 
     def age(self, group: TrainGroup) -> int:
-        """Return a group's age at this step, 0 = on policy."""
+        """Return a group's age at this step; 0: on policy."""
         return age(self.step - 1, group.version)
 
 
 def read(database: Path, leases: Sequence[bytes]) -> list[TrainGroup]:
-    """Return the groups of these leases, in their order. Raises `MissingTokens`, and `DatabaseFault` where run.sqlite
+    """Return the groups of these leases, in their order. Raises `MissingTokens`, and `DatabaseFault` if run.sqlite
     cannot be read."""
     with Database.read(database) as opened, opened.reading():
         return [_group(lease, opened.one(_GROUP, (lease,))) for lease in leases]
@@ -106,7 +108,7 @@ def _samples(submission: Submission, scored: bytes, behaviour: bytes) -> Iterato
 
 
 def described(batch: TrainBatch) -> dict[str, float]:
-    """What the batch itself says: means of reward and success over its rollouts, lengths, ages."""
+    """Return the batch's own metrics: means of reward and success over its rollouts, lengths, ages."""
     samples = [sample for group in batch.groups for sample in group.samples]
     ages = [batch.age(group) for group in batch.groups]
     tokens = sum(len(sample.behaviour) for sample in samples)

@@ -1,7 +1,7 @@
-"""The learner's answers to main's calls.
+"""Answer the main process's calls in the learner process.
 
-After an error other than a bad batch the session is forgotten: a step may have changed half of the weights. Main opens
-again, and the learner stands at its last checkpoint.
+After any error but `BadBatch` the session is dropped, because a step may have changed a part of the weights. The main
+process then calls `open` again, and the learner continues from its last checkpoint.
 """
 
 import sys
@@ -22,14 +22,15 @@ class NotOpen(Exception):
 
 
 class LearnerHandlers:
-    """One session at a time. `begun`: called with the step whose batch is about to be computed."""
+    """The handlers of one learner process, with one session at a time. `begun`: called with the number of a step before
+    its computation begins."""
 
     def __init__(self, begun: Callable[[int], None] = lambda step: None) -> None:
         self._begun = begun
         self._session: Session | None = None
 
     def by_method(self) -> dict[str, tuple[Any, Callable[[Any], Any]]]:
-        """What `runtime.child.Pipe.serve` asks for."""
+        """Return (request type, handler) by method, for `runtime.child.Pipe.serve`."""
         return {
             "open": (Open, self.open),
             "step": (Batch, self.step),
@@ -62,5 +63,5 @@ class LearnerHandlers:
 
 
 def report(sentence: str) -> None:
-    """To the parent's log."""
+    """Write a sentence to the parent's log."""
     print(sentence, file=sys.stderr, flush=True)

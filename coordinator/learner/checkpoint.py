@@ -1,13 +1,13 @@
-"""Checkpoints: all that the learner needs to go on after any crash, whole or not there.
+"""Save and load checkpoints, from which the learner continues after any crash. A checkpoint is complete or absent.
 
     <folder>/checkpoint-<era>-<step>/tensors.safetensors    masters, moments, random state
                                      state.msgpack          State, and BLAKE3 of both files' contents
 
 Rules
 1. A checkpoint is written under a hidden name; its files and folder are fsynced, then it is renamed. So it is visible
-   only when it is whole, and `save` returns only when it is durable.
-2. The newest two stay. Reading checks every byte against the hashes; a newest that is torn or corrupt is reported,
-   set aside, and the one before is taken. If there were some and none can be read, that is an error, never a silent
+   only when it is complete, and `save` returns only when it is durable.
+2. The newest two are kept. Reading checks every byte against the hashes. A torn or corrupt checkpoint is reported and
+   set aside, and the one before it is used. If checkpoints exist and none can be read, that is an error, never a silent
    fresh start.
 3. Nothing here is pickled: safetensors and msgpack only.
 """
@@ -35,7 +35,7 @@ _STATE, _TENSORS = "state.msgpack", "tensors.safetensors"
 
 
 class CheckpointError(Exception):
-    """No checkpoint can be read although there are some; the message names the fix."""
+    """Checkpoints exist, but none can be read; the message names the fix."""
 
 
 class _Corrupt(Exception):
@@ -43,7 +43,7 @@ class _Corrupt(Exception):
 
 
 class Base(msgspec.Struct, frozen=True):
-    """A version that was published from here: where diffs may start. `snapshot`: path of its file."""
+    """A published version from which diffs may start. `snapshot`: path of its file."""
 
     version: int
     root: bytes
@@ -51,11 +51,11 @@ class Base(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`step`: the learner's; `era`: of the policy. `steps`: made with this optimiser. `drawn`: ids of the groups drawn
-    up to `step` that could be drawn again, oldest first. `draws`: (step, how many of `drawn` are its), oldest first;
-    absent in older files, where `drawn` are all the groups of the run. `export`: the last version exported.
-    `published`: versions whose snapshots are kept for diffs, oldest first. `anchor`: the first version of the era, from
-    which cumulative diffs start."""
+    """The learner's state beside its tensors. `step`: the learner's. `era`: of the policy. `steps`: made with this
+    optimiser. `drawn`: ids of the groups drawn up to `step` that could be drawn again, oldest first. `draws`: (step,
+    its number of groups in `drawn`), oldest first; absent in older files, where `drawn` has all groups of the run.
+    `export`: the last exported version. `published`: versions whose snapshots are kept for diffs, oldest first.
+    `anchor`: the first version of the era, from which cumulative diffs start."""
 
     step: int
     era: int
@@ -75,14 +75,16 @@ class _Sealed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checkpoint(NamedTuple):
+    """A checkpoint, as read from disk."""
+
     state: State
     tensors: dict[str, Tensor]
 
 
 def save(folder: Path, era: int, step: int, finished: Callable[[], State], tensors: dict[str, Tensor]) -> Path:
-    """Write the checkpoint of (`era`, `step`), durably, and remove all but the newest two. `finished`: called when the
-    tensors are durable, which takes longest; gives the state, all of whose files are durable. Raises `DiskFull`, and
-    what `finished` raises; there is then no such checkpoint."""
+    """Write the checkpoint of (`era`, `step`) durably, and remove all but the newest two. `finished`: called once the
+    tensors are durable, which takes longest; returns the state, whose files must all be durable. Raises `DiskFull`, and
+    the errors of `finished`; the checkpoint then does not exist."""
     target = folder / f"checkpoint-{era:012d}-{step:012d}"
     partial = folder / f".{target.name}.partial"
     with _emptied(partial):
@@ -103,8 +105,8 @@ def save(folder: Path, era: int, step: int, finished: Callable[[], State], tenso
 
 
 def load(folder: Path, report: Callable[[str], None]) -> Checkpoint | None:
-    """The newest checkpoint that is whole, or None where there has never been one. `report` gets a sentence for each
-    that is not. Raises CheckpointError."""
+    """Return the newest intact checkpoint; None if there has never been one. `report` gets a sentence for each damaged
+    one. Raises CheckpointError."""
     _clear_leftovers(folder)
     files = _checkpoint_files(folder)
     for path in files:
@@ -112,7 +114,7 @@ def load(folder: Path, report: Callable[[str], None]) -> Checkpoint | None:
             return _read(path)
         except (_Corrupt, OSError) as fault:
             aside = path.with_name(f"corrupt-{path.name}")
-            report(f"{path} cannot be used ({fault}): set aside as {aside.name}, taking the checkpoint before it")
+            report(f"{path} cannot be used ({fault}): set aside as {aside.name}, using the checkpoint before it")
             if aside.exists():
                 shutil.rmtree(aside)
             move(path, aside)
@@ -139,7 +141,7 @@ def _read(path: Path) -> Checkpoint:
 
 
 def _checkpoint_files(folder: Path) -> list[Path]:
-    """Checkpoints, newest first: by era, then step, because a later era may go on from an earlier step."""
+    """Return the checkpoints, newest first: by era, then step, because a later era may start from an earlier step."""
     return sorted((path for path in folder.iterdir() if _NAME.fullmatch(path.name)), reverse=True)
 
 
@@ -153,7 +155,7 @@ def _file_hash(path: Path) -> bytes:
 
 @contextmanager
 def _emptied(partial: Path) -> Iterator[None]:
-    """A new folder, gone again if the block fails."""
+    """Create an empty folder for the block, and remove it if the block fails."""
     shutil.rmtree(partial, ignore_errors=True)
     try:
         with room(partial):
@@ -165,7 +167,7 @@ def _emptied(partial: Path) -> Iterator[None]:
 
 
 def _discard(path: Path) -> None:
-    """Remove under a hidden name, so that a crash in between leaves no half checkpoint behind."""
+    """Rename a checkpoint to a hidden name, then remove it, so that a crash leaves no partial checkpoint visible."""
     hidden = path.with_name(f".{path.name}.removed")
     shutil.rmtree(hidden, ignore_errors=True)
     path.rename(hidden)

@@ -1,18 +1,18 @@
-"""A version on disk, ready to be signed: its snapshot and the payloads of the edges that lead to it.
+"""Write a version to disk, ready to be signed: its snapshot and the payloads of the edges that lead to it.
 
     <folder>/v0000000012.safetensors           the snapshot, bfloat16
              v0000000012-from-0000000011.edge  payload of the diff from a published version
-             v0000000012-full.edge             payload from nothing, of the first version of an era
+             v0000000012-full.edge             payload of the full edge, of the first version of an era
 
 Rules
-1. A version's number is the step that made it, and its files are named by it.
-2. Diffs start only from versions that were published, and from the bytes that were published: from the predecessor;
-   from v - 2^j where 2^j divides v (j <= 4); and, every 32 versions, from the first version of the era (the anchor).
-3. Every file is durable when what `writing` gives returns. Nothing here rounds: the model holds published
-   values (see `optimiser`). The diffs are encoded from files, in a thread, while the checkpoint's tensors are written.
-   A payload is hashed here and nowhere else on its way to the peers: the whole while it is written, and its chunks,
-   whose size follows from its length, in one pass as soon as that is known.
-4. Files go when no diff will start from them and `keep` later versions are published.
+1. A version's number is the step that made it, and names its files.
+2. Diffs start only from published versions, and from their published bytes: from the predecessor; from v - 2^j where
+   2^j divides v (j <= 4); and, every 32 versions, from the first version of the era (the anchor).
+3. Every file is durable when the callable given by `writing` returns. Nothing here rounds: the model's values are the
+   published ones (see `optimiser`). The diffs are encoded from files, in a thread, while the checkpoint's tensors are
+   written. A payload is hashed here and nowhere else before it is served: the whole while it is written, and its
+   chunks, whose size depends on its length, in one pass afterwards.
+4. Files are removed when no diff will start from them and `keep` later versions are published.
 """
 
 import re
@@ -43,8 +43,8 @@ _FILE = re.compile(r"v(\d{10})(?:\.safetensors|-\S+\.edge)")
 def writing(
     model: PreTrainedModel, version: int, bases: Sequence[Base], folder: Path, *, whole: bool
 ) -> Iterator[Callable[[], Export]]:
-    """Write the model's snapshot, and encode beside the block a diff from each of `bases` and, for the first version of
-    an era, the `whole`. The block is given what waits for that and returns the export, or raises what went wrong."""
+    """Write the model's snapshot. During the block, encode in a thread a diff from each of `bases` and, if `whole`, the
+    full edge. Yields a callable that waits for the thread and returns the export, or raises its error."""
     started = time.perf_counter()
     new = save_model(model, place(folder, version))
 
@@ -59,17 +59,17 @@ def writing(
 
 
 def place(folder: Path, version: int) -> Path:
-    """Where a version's snapshot lies."""
+    """Return the path of a version's snapshot."""
     return folder / f"v{version:010d}.safetensors"
 
 
 def adopt(snapshot: Path, version: int, folder: Path) -> Path:
-    """A snapshot from elsewhere under its name in `folder`, so that it stays for as long as diffs start from it."""
+    """Link or copy a snapshot into `folder` under its name, so that it stays as long as diffs start from it."""
     target = place(folder, version)
     if target.exists():
         if target.samefile(snapshot):
             return target
-        target.unlink()  # of a version that was never published: its number went to another
+        target.unlink()  # of a version that was never published: another version has its number
     try:
         target.hardlink_to(snapshot)
         sync_folder(folder)
@@ -92,7 +92,7 @@ def _full(new: Snapshot, version: int, folder: Path) -> ExportedEdge:
 
 
 def starts(version: int, published: Sequence[Base], anchor: Base | None) -> list[Base]:
-    """The bases of `version`'s diffs (rule 2), newest first. `published`: oldest first, all below `version`."""
+    """Choose the bases of `version`'s diffs (rule 2), newest first. `published`: oldest first, all below `version`."""
     wanted = {version - (1 << j) for j in range(1, SKIPS + 1) if version % (1 << j) == 0}
     chosen = {base.version: base for base in published if base.version in wanted}
     chosen |= {base.version: base for base in published[-1:]}
@@ -102,8 +102,8 @@ def starts(version: int, published: Sequence[Base], anchor: Base | None) -> list
 
 
 def useful(published: Sequence[Base]) -> list[Base]:
-    """Those of `published` from which a later diff may start: the newest, and by rule 2 version u until u + 2^j, where
-    2^j is the largest power (j <= 4) that divides u."""
+    """Choose those of `published` from which a later diff may start: the newest, and by rule 2 version u until u + 2^j,
+    where 2^j is the largest power (j <= 4) that divides u."""
     newest = published[-1].version if published else 0
     return [base for base in published if base.version == newest or base.version + _reach(base.version) > newest]
 
@@ -113,7 +113,7 @@ def _reach(version: int) -> int:
 
 
 def sweep(folder: Path, kept: set[int], snapshots: set[int]) -> None:
-    """Remove the files of every version that is not in `kept`, but keep the snapshots of those in `snapshots`."""
+    """Remove the files of every version outside `kept`, except for the snapshots of those in `snapshots`."""
     for path in folder.iterdir():
         named = _FILE.fullmatch(path.name.removeprefix(".").removesuffix(".tmp"))
         if named is None or int(named[1]) in kept:

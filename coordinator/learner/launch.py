@@ -1,4 +1,4 @@
-"""The command that starts the learner's process."""
+"""Build the command that starts the learner's process."""
 
 import sys
 from typing import Final
@@ -9,6 +9,6 @@ LEARNER: Final = "coordinator.learner"
 
 
 def learner_process(threads: int = 1, module: str = LEARNER) -> Child:
-    """Make the learner's process, to be started. `threads`: CPU threads that it computes on."""
+    """Return the learner's process, not started yet. `threads`: CPU threads that it computes with."""
     argv = [sys.executable, "-m", module]
     return Child(argv, name="learner", env=python_path({"OMP_NUM_THREADS": str(threads)}))

@@ -1,7 +1,7 @@
-"""Log-probabilities of sampled tokens under a model, with little memory.
+"""Compute log-probabilities of sampled tokens under a model, with little memory.
 
 The logits of a long batch are its largest tensor by far (tokens x vocabulary). So the head runs only on positions
-that predict a sampled token, in chunks, and a chunk's logits are computed again in the backward pass rather than kept.
+that predict a sampled token, in chunks, and the backward pass recomputes a chunk's logits instead of keeping them.
 """
 
 import torch
@@ -16,9 +16,9 @@ CHUNK_ELEMENTS = 1 << 24
 
 
 def token_logprobs(model: PreTrainedModel, micro: MicroBatch, chunk_elements: int = CHUNK_ELEMENTS) -> Tensor:
-    """log softmax(logits)[target] for each sampled token: float32 [n]. `chunk_elements`: most logits held at once.
+    """Return log softmax(logits)[target] for each sampled token: float32 [n]. `chunk_elements`: most logits in memory.
 
-    Temperature is 1 and nothing is cut off: the same rule by which nodes sample.
+    Temperature is 1 and no token is masked, as in the nodes' sampling.
     """
     states = model.base_model(micro.tokens, use_cache=False).last_hidden_state[micro.row, micro.position]
     head = head_of(model)

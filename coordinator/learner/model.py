@@ -1,4 +1,4 @@
-"""A model folder as a model: config.json and safetensors in, nothing from a hub, nothing that is pickled."""
+"""Load a model folder: config.json and safetensors; never from a hub, never pickled weights."""
 
 from pathlib import Path
 
@@ -9,15 +9,16 @@ WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 
 
 class BadModelFolder(Exception):
-    """A folder that holds no causal language model; the message names the fix."""
+    """A folder without a causal language model; the message names the fix."""
 
 
 class NotFinetunable(Exception):
-    """A model whose head does more than a linear map, so that its log-probabilities would be wrong here."""
+    """A model whose head is more than a linear map, so that the learner would compute wrong log-probabilities."""
 
 
 def load(folder: Path, device: str) -> PreTrainedModel:
-    """The model of `folder` in float32 on `device`, in evaluation mode (no dropout). Raises BadModelFolder."""
+    """Load the model of `folder` in float32 on `device`, in evaluation mode (no dropout). Raises BadModelFolder,
+    NotFinetunable."""
     _check_folder(folder)
     try:
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
@@ -45,8 +46,8 @@ def _check_folder(folder: Path) -> None:
 
 @torch.no_grad()
 def check_head(model: PreTrainedModel) -> None:
-    """Raises NotFinetunable unless head(last hidden state) is what the model itself returns as logits: some
-    architectures scale or cap them, and the learner runs the head by itself (`logprobs`)."""
+    """Check that head(last hidden state) equals the model's logits: some architectures scale or cap them, and the
+    learner runs the head by itself (`logprobs`). Raises NotFinetunable."""
     ids = torch.arange(4, device=model.device)[None] % model.config.get_text_config().vocab_size
     direct = head_of(model)(model.base_model(ids, use_cache=False).last_hidden_state)
     if not torch.allclose(direct, model(ids, use_cache=False).logits, atol=1e-4, rtol=1e-4):
@@ -56,18 +57,18 @@ def check_head(model: PreTrainedModel) -> None:
 
 
 def head_of(model: PreTrainedModel) -> torch.nn.Linear:
-    """The map from hidden states to logits."""
+    """Return the map from hidden states to logits."""
     head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     assert isinstance(head, torch.nn.Linear)
     return head
 
 
 def evaluating(model: PreTrainedModel) -> PreTrainedModel:
-    """The model without dropout. Gradients flow all the same."""
+    """Switch off dropout and return the model. Gradients still flow."""
     torch.nn.Module.eval(model)
     return model
 
 
 def parameter_count(model: PreTrainedModel) -> int:
-    """Number of parameters, tied ones once."""
+    """Count the parameters, tied ones once."""
     return sum(parameter.numel() for parameter in model.parameters())

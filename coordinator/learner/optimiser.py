@@ -1,11 +1,11 @@
-"""AdamW over float32 masters; the model itself holds only what is published.
+"""Run AdamW over float32 masters; the model itself has only the published values.
 
 Rules
 1. The policy is the masters rounded once to bfloat16, to nearest, in `publishable` and nowhere else. The model computes
    with these values (in `compute_dtype`), so the learner's log-probabilities are those of the version it publishes.
-2. Gradients are taken at the published values and applied to the masters, so updates below one unit in the last place
-   add up instead of being lost.
-3. A gradient that is not finite changes nothing, and the caller is told.
+2. Gradients are computed at the published values and applied to the masters, so that updates below one unit in the last
+   place accumulate.
+3. A gradient that is not finite changes nothing; `update` returns its norm, and the caller checks it.
 """
 
 import math
@@ -21,7 +21,7 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class BadTensors(Exception):
-    """A checkpoint's tensors that do not fit the model."""
+    """A checkpoint's tensors do not fit the model."""
 
 
 class Optimiser:
@@ -36,7 +36,7 @@ class Optimiser:
         compute = torch.bfloat16 if hyper.compute_dtype == "bfloat16" else torch.float32
         for parameter in self._parameters.values():
             parameter.data = parameter.data.to(compute)
-        # Decay is for matrices: norms and biases would only be pulled off their scale.
+        # Weight decay applies to matrices only: it would shrink norms and biases for no benefit.
         groups: list[dict[str, Any]] = [
             {"params": [master for master in self.masters.values() if master.ndim > 1]},
             {"params": [master for master in self.masters.values() if master.ndim <= 1], "weight_decay": 0.0},
@@ -59,7 +59,7 @@ class Optimiser:
             parameter.grad = None
 
     def update(self, learning_rate: float) -> float:
-        """Clip, step and round; the gradient's norm before clipping. Not finite: nothing has changed."""
+        """Clip, step and round; return the gradient's norm before clipping. If it is not finite, nothing changes."""
         norm = float(torch.nn.utils.clip_grad_norm_(self.masters.values(), self._hyper.gradient_clip))
         if math.isfinite(norm):
             for group in self._adam.param_groups:
@@ -70,7 +70,7 @@ class Optimiser:
         return norm
 
     def learning_rate(self, steps: int) -> float:
-        """The rate of the step after `steps` steps of this optimiser: linear warm-up, then constant."""
+        """Return the rate of the step after `steps` steps of this optimiser: linear warm-up, then constant."""
         warm = min(1.0, (steps + 1) / self._hyper.warmup_steps) if self._hyper.warmup_steps else 1.0
         return self._hyper.learning_rate * warm
 
@@ -80,7 +80,7 @@ class Optimiser:
             parameter.copy_(publishable(self.masters[name]))
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that a restart needs, by name: "master.*", "exp_avg.*", "exp_avg_sq.*", "updates.*" (Adam's count)."""
+        """Return the state by name: "master.*", "exp_avg.*", "exp_avg_sq.*", "updates.*" (Adam's step count)."""
         tensors = {f"master.{name}": master.detach() for name, master in self.masters.items()}
         for name, master in self.masters.items():
             state = self._adam.state.get(master, {})
@@ -91,7 +91,7 @@ class Optimiser:
 
     @torch.no_grad()
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Take back what `tensors` gave. Raises BadTensors, before anything has changed."""
+        """Restore the state that `tensors` returned. Raises BadTensors before any change."""
         for name, master in self.masters.items():
             saved = tensors.get(f"master.{name}")
             if saved is None or saved.shape != master.shape:
@@ -105,5 +105,5 @@ class Optimiser:
 
 
 def publishable(master: Tensor) -> Tensor:
-    """The one cast: float32 to bfloat16, round to nearest, ties to even."""
+    """Round float32 to bfloat16, to nearest, ties to even: the only cast of the policy."""
     return master.to(torch.bfloat16)

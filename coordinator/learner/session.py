@@ -1,16 +1,16 @@
-"""The learner between `open` and the end of its process: what it holds, and in which order it makes things durable.
+"""Run the opened learner: its state in memory, its steps, and the durable order of its exports and checkpoints.
 
 Rules
 1. Order of a step that exports: weights change in memory; the export's files become durable; the checkpoint that
-   names them becomes durable; then the caller hears of it. So a version can be published only if a checkpoint has it.
-2. After a crash, the last checkpoint is where the learner stands. An export that it names and that is not published
-   is handed out again: the files that are there, never encoded anew. Their digests are not in the checkpoint: after
-   a crash a file is read and hashed once more before it is signed.
-3. Whether that is so, or steps are undone that others have seen, is decided in `learner.eras`. The first version of a
-   new era is exported as the session opens.
-4. The checkpoint names the drawn groups that could be drawn again, and forgets those that are too old for it.
-5. A call to `step` takes it that the last export has been published, unless `Batch.published` says otherwise.
-6. A step that failed half-way leaves a session that must be opened again.
+   names them becomes durable; then `step` returns. So every published version is in a checkpoint.
+2. After a crash the learner continues from the last checkpoint. If its export is not published, the same files are
+   returned again, never encoded anew. The checkpoint has no hashes of them: after a crash a file is hashed once more
+   before it is signed.
+3. `learner.eras` decides whether the learner resumes or begins a new era. The first version of a new era is exported as
+   the session opens.
+4. The checkpoint has the drawn groups that could be drawn again, and forgets those that are too old for that.
+5. A call to `step` implies that the last export has been published, unless `Batch.published` says otherwise.
+6. After a step that failed half-way the session must be opened again.
 """
 
 import time
@@ -34,20 +34,23 @@ _CPU_RANDOM, _CUDA_RANDOM = "random.cpu", "random.cuda"
 
 
 class WrongOrder(Exception):
-    """A request that does not fit the learner's state or settings; the message says what would."""
+    """A request that does not fit the learner's state or settings; the message names the fix."""
 
 
 class Session:
-    """One learner, opened. `report` gets a sentence for what an operator should know. `read`: the groups of leases, in
-    their order; raises `MissingTokens`."""
+    """An opened learner. `report`: gets sentences for the operator. `read`: returns the groups of leases, in their
+    order; raises `MissingTokens`."""
 
     def __init__(
         self, order: Open, report: Callable[[str], None], read: Callable[[Sequence[bytes]], list[TrainGroup]]
     ) -> None:
         """Raises WrongOrder, CheckpointError, BadModelFolder, BadSnapshot."""
         check_hyper(order.hyper)
-        self._order, self._hyper, self._read = order, order.hyper, read
-        self._checkpoints, self._exports = Path(order.folder) / "checkpoints", Path(order.folder) / "exports"
+        self._order = order
+        self._hyper = order.hyper
+        self._read = read
+        self._checkpoints = Path(order.folder) / "checkpoints"
+        self._exports = Path(order.folder) / "exports"
         for folder in (self._checkpoints, self._exports):
             folder.mkdir(parents=True, exist_ok=True)
         if order.device == "cpu":
@@ -64,7 +67,7 @@ class Session:
         self._sweep()
 
     def opened(self) -> Opened:
-        """The answer to `open`."""
+        """Return the answer to `open`."""
         return Opened(
             era=self._state.era,
             undone=self._undone,
@@ -75,8 +78,8 @@ class Session:
         )
 
     def step(self, batch: Batch, begun: Callable[[int], None] = lambda step: None) -> Stepped:
-        """Make the step, and export if it is due or the last. `begun`: called once the tokens are there, before it
-        computes. Raises BadBatch, and MissingTokens, which is one; nothing has then changed."""
+        """Make the step, and export if that is due or it is the last. `begun`: called once the tokens are read, before
+        the computation. Raises BadBatch (MissingTokens is one) before any change."""
         self._check(batch)
         started = time.perf_counter()
         groups = self._groups(batch)
@@ -91,8 +94,8 @@ class Session:
         return Stepped(step=batch.step, metrics=metrics, seconds=seconds, export=exported)
 
     def _drew(self, batch: Batch) -> None:
-        """Take the step's draw into the state, and leave out the draws of which every group is too old by now: what
-        step t drew is of version t - 1 at most."""
+        """Add the step's draw to the state, and remove draws whose groups are all too old now: a group drawn by step t
+        has version t - 1 at most."""
         state = self._state
         drawn, draws = [*state.drawn, *batch.groups], [*state.draws, (batch.step, len(batch.groups))]
         while draws and not fresh(batch.step, draws[0][0] - 1, self._order.staleness):
@@ -107,7 +110,7 @@ class Session:
         return TrainBatch(step=batch.step, groups=groups)
 
     def _begin(self, checkpoint_found: Checkpoint | None) -> State:
-        """Where to go on: at the checkpoint, or in a new era (learner/eras.py)."""
+        """Return the state to start from: the checkpoint's, or that of a new era (learner/eras.py)."""
         published = self._published()
         if checkpoint_found is None and published:
             load_into(self._model, Snapshot(Path(published[-1].snapshot)))
@@ -129,11 +132,11 @@ class Session:
         return self._fresh(era, version, bases, steps=state.steps if state else 0)
 
     def _fresh(self, era: int, step: int, published: list[Base], *, steps: int = 0) -> State:
-        """The first state of an era."""
+        """Return the first state of an era."""
         return State(step=step, era=era, steps=steps, drawn=[], export=None, published=published, anchor=None)
 
     def _resumed(self, state: State, published: list[Base]) -> State:
-        """Where the checkpoint stands; what is published is as main says."""
+        """Return the checkpoint's state, with the published version as main names it."""
         newest = published[-1].version if published else -1
         older = [base for base in state.published if base.version < newest and Path(base.snapshot).is_file()]
         anchor = state.anchor if state.anchor and Path(state.anchor.snapshot).is_file() else None
@@ -143,7 +146,7 @@ class Session:
         return msgspec.structs.replace(state, published=[*older, *published], anchor=anchor, draws=draws)
 
     def _published(self) -> list[Base]:
-        """The published version as main names it, its file read and checked; empty where there is none."""
+        """Return the published version as main names it, its file read and checked; empty if there is none."""
         order = self._order
         if not order.published:
             return []
@@ -153,12 +156,12 @@ class Session:
         return [Base(version=order.published_version, root=order.published_root, snapshot=str(path))]
 
     def _pending(self) -> Export | None:
-        """The last export, if it has not been published."""
+        """Return the last export, if it has not been published."""
         last, published = self._state.export, self._state.published
         return None if last is None or (published and published[-1].version >= last.version) else last
 
     def _settle(self, published: int | None) -> None:
-        """Take note that the pending export is published (rule 5)."""
+        """Record that the pending export is published (rule 5)."""
         last = self._pending()
         if last is None or (published is not None and published < last.version):
             return
@@ -181,8 +184,8 @@ class Session:
         return self._state.export.version if self._state.export else 0
 
     def _export(self, published: list[Base], *, whole: bool = False) -> Export:
-        """Files, then checkpoint, then away with what is no longer needed (rule 1). The diffs are encoded while the
-        checkpoint's tensors go to the disk."""
+        """Write the export's files, then the checkpoint, then remove files that are no longer needed (rule 1). The
+        diffs are encoded while the checkpoint's tensors are written."""
         state = self._state
         bases = export.starts(state.step, published, state.anchor)
         with export.writing(self._model, state.step, bases, self._exports, whole=whole) as encoded:
@@ -209,7 +212,7 @@ class Session:
 
 
 def check_hyper(hyper: Hyper) -> None:
-    """Raises WrongOrder naming the setting that cannot be."""
+    """Check the settings. Raises WrongOrder, which names the invalid one."""
     bad = [
         (hyper.objective not in loss.OBJECTIVES, f"objective: choose one of {', '.join(sorted(loss.OBJECTIVES))}"),
         (hyper.advantage not in advantages.KINDS, f"advantage: choose one of {', '.join(sorted(advantages.KINDS))}"),
@@ -226,12 +229,12 @@ def check_hyper(hyper: Hyper) -> None:
 
 
 def _known(last: Sequence[Base | Export | None]) -> KnownVersion | None:
-    """What `learner.eras` wants to know of the only item, if there is one."""
+    """Return version and root of the only item, if there is one, for `learner.eras`."""
     return KnownVersion(last[0].version, last[0].root) if last and last[0] else None
 
 
 def _unhashed(export: Export) -> Export:
-    """Return the export as a checkpoint names it (rule 2)."""
+    """Return the export without hashes, for the checkpoint (rule 2)."""
     edges = [msgspec.structs.replace(edge, hashed=None) for edge in export.edges]
     return msgspec.structs.replace(export, edges=edges)
 
@@ -241,14 +244,14 @@ def _base(export: Export) -> Base:
 
 
 def _undone(state: State | None, last: KnownVersion | None, version: int) -> str:
-    """Why there is a new era, for the operator."""
+    """Explain to the operator why a new era begins."""
     if state is None:
         why = f"there is no checkpoint, and version {last.version if last else 0} is published"
     elif last is None:
-        why = "nothing is published any more of what the checkpoint knows"
+        why = "no version that the checkpoint knows is published any more"
     else:
         why = f"the checkpoint is of step {state.step}, and version {last.version} is published"
-    return f"{why}: a new era begins with version {version}, and groups of the old one are paid and not learned from"
+    return f"{why}: a new era begins with version {version}, and groups of the old one are paid and not trained on"
 
 
 def _random() -> dict[str, torch.Tensor]:

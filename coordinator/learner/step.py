@@ -1,10 +1,10 @@
-"""One GRPO step: a batch of groups in, new weights and what happened out.
+"""Make one GRPO step: a batch of groups in, new weights and metrics out.
 
 Rules
-1. The proximal policy is the model as the step finds it. With one mini-batch it equals the current one, so its pass is
-   skipped; with more it is computed for all of them before the first update.
-2. A mini-batch's loss is the mean over its sampled tokens, however it is cut into micro-batches.
-3. A batch without signal changes no weight (not even by momentum); it is a step all the same.
+1. The proximal policy is the model at the start of the step. With one mini-batch it equals the current policy, so its
+   forward pass is skipped; with more it is computed for all of them before the first update.
+2. A mini-batch's loss is the mean over its sampled tokens, independent of its division into micro-batches.
+3. A batch without signal changes no weight (not even by momentum), but counts as a step.
 """
 
 import math
@@ -32,8 +32,8 @@ def train_step(
     steps: int,
     reference: PreTrainedModel | None = None,
 ) -> dict[str, float]:
-    """Make one step; metrics as in calls.Stepped. `steps`: made with this optimiser before, for the rate's warm-up.
-    `reference`: the run's base, needed where `kl_coefficient` > 0. Raises BadBatch before anything has changed."""
+    """Make one step; return the metrics of messages.Stepped. `steps`: earlier steps of this optimiser, for the rate's
+    warm-up. `reference`: the run's base, needed if `kl_coefficient` > 0. Raises BadBatch before any change."""
     train_rows = rows(batch, hyper.advantage)
     parts = split(train_rows.groups, max(1, hyper.minibatches))
     minis = [[micro.to(model.device) for micro in pack(part, hyper.microbatch_tokens)] for part in parts]
@@ -55,7 +55,7 @@ def train_step(
 
 @torch.no_grad()
 def frozen_logprobs(model: PreTrainedModel, micro: MicroBatch) -> Tensor:
-    """float32 [n]: the sampled tokens' log-probabilities, without gradient."""
+    """Return the sampled tokens' log-probabilities, float32 [n], without gradient."""
     return token_logprobs(model, micro)
 
 
@@ -68,7 +68,8 @@ def accumulate(
     optimiser: Optimiser,
     reference: PreTrainedModel | None,
 ) -> None:
-    """Gradients of one mini-batch's mean loss, into the optimiser's masters. `proximal` None: it is the current one."""
+    """Add the gradients of one mini-batch's mean loss to the optimiser's masters. `proximal` None: it is the current
+    policy."""
     of = objective(hyper.objective)
     tokens = sum(len(micro.target) for micro in mini)
     for number, micro in enumerate(mini):

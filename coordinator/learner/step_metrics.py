@@ -1,4 +1,4 @@
-"""What a step reports about its tokens: sums over micro-batches, in all and by age.
+"""Compute a step's metrics of its tokens: sums over micro-batches, in total and by age.
 
 ess         (sum w)^2 / (n sum w^2), w = proximal/behaviour: the share of tokens that effectively count (Kish)
 log_ratio2  mean of log(w)^2: M2PO's measure of staleness (arXiv 2510.01161)
@@ -36,7 +36,7 @@ class _Sums(NamedTuple):
 
 
 class StepMetrics:
-    """Adds up micro-batches; `metrics` gives the names above, and each with `_age_<n>` appended."""
+    """Sums over the micro-batches of a step. `metrics` returns the names above, and each with `_age_<n>` appended."""
 
     def __init__(self) -> None:
         self._sums: dict[int, Tensor] = {}
@@ -44,7 +44,7 @@ class StepMetrics:
         self._reference: list[Tensor] = []
 
     def add(self, terms: LossInputs, token_loss: TokenLoss, age: Tensor, loss: float) -> None:
-        """`loss`: the micro-batch's part of the step's loss."""
+        """Add a micro-batch. `loss`: its part of the step's loss."""
         columns = _columns(terms, token_loss)
         for value in sorted(set(age.tolist())):
             part = columns[age == value].sum(0).cpu()
@@ -52,11 +52,12 @@ class StepMetrics:
         self._loss += loss
 
     def add_reference(self, divergence: Tensor) -> None:
-        """`divergence`: KL to the reference, float32 [n]."""
+        """Add `divergence`: KL to the reference, float32 [n]."""
         self._reference.append(divergence.detach())
 
     def metrics(self, minibatches: int) -> dict[str, float]:
-        """`loss` is the mean over mini-batches. Empty sums (every group without signal) give the neutral values."""
+        """Return the metrics; `loss` is the mean over mini-batches. Without tokens (no group has signal) they have
+        neutral values."""
         by_age = {age: _Sums(*sums.tolist()) for age, sums in sorted(self._sums.items())}
         if not by_age:
             return {"loss": 0.0, "ess": 1.0, "log_ratio2": 0.0, "kl": 0.0, "clipped": 0.0, "truncated": 0.0}
@@ -71,7 +72,8 @@ class StepMetrics:
 
 @torch.no_grad()
 def _columns(terms: LossInputs, token_loss: TokenLoss) -> Tensor:
-    """float64 [n, 8], in the order of _Sums. `surprise` is -log behaviour: its mean estimates the entropy."""
+    """Return the terms of the sums, float64 [n, 8], in the order of _Sums. `surprise` is -log behaviour: its mean
+    estimates the entropy."""
     weight = ratio(terms.proximal, terms.behaviour).double()
     log_ratio = weight.log()
     return torch.stack(

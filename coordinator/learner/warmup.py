@@ -1,10 +1,10 @@
-"""A base model out of nothing: random weights, warmed up on noisy demonstrations, as an ordinary model folder.
+"""Create a base model: random weights, warmed up on noisy demonstrations, saved as an ordinary model folder.
 
-The folder has what any library expects: config.json, generation_config.json (eos), tokenizer.json, model.safetensors
-(bfloat16, tied weights once).
+The folder has the usual files: config.json, generation_config.json (eos), tokenizer.json, model.safetensors (bfloat16,
+tied weights once).
 
-How strong the warm-up is decides whether there is anything to show: a policy that never answers right gets no signal,
-one that always does has nothing to learn (benchmarks/learning.py measures it).
+The length of the warm-up matters: a policy that never answers correctly gets no signal, and one that always does has
+nothing to learn (benchmarks/learning.py measures it).
 """
 
 import time
@@ -38,7 +38,7 @@ _ONE_BATCH = 1 << 40
 
 
 def warm_up(order: WarmUp, threads: int = 1) -> WarmedUp:
-    """Make the model folder that `order` describes; deterministic in its seed. Raises UnknownTask, and ValueError for
+    """Write the model folder that `order` describes; deterministic in its seed. Raises UnknownTask, and ValueError for
     a shape that the architecture does not admit."""
     started = time.perf_counter()
     torch.set_num_threads(threads)
@@ -51,7 +51,7 @@ def warm_up(order: WarmUp, threads: int = 1) -> WarmedUp:
 
 
 def build(shape: dict[str, int], seed: int) -> PreTrainedModel:
-    """A Qwen3 model with tied embeddings over the demo's characters, with random weights."""
+    """Return a Qwen3 model with tied embeddings over the demo's characters, with random weights."""
     merged: dict[str, Any] = SHAPE | shape
     if merged["hidden_size"] % merged["num_attention_heads"]:
         raise ValueError("hidden_size must be a multiple of num_attention_heads")
@@ -66,7 +66,7 @@ def build(shape: dict[str, int], seed: int) -> PreTrainedModel:
 
 
 def supervise(model: PreTrainedModel, order: WarmUp, text: FileTokenizer) -> float:
-    """Supervised steps on demonstrations from the training split; the last step's loss (mean over tokens, nats)."""
+    """Train on demonstrations from the training split; return the last step's loss (mean over tokens, nats)."""
     optimiser = torch.optim.AdamW(model.parameters(), lr=order.learning_rate, weight_decay=0.0)
     value = 0.0
     for number, part in enumerate(demonstrations(order, text)):
@@ -83,7 +83,7 @@ def supervise(model: PreTrainedModel, order: WarmUp, text: FileTokenizer) -> flo
 
 
 def demonstrations(order: WarmUp, text: FileTokenizer) -> Iterator[list[TrainRow]]:
-    """`order.steps` batches of questions with noisy answers; the answers are the targets."""
+    """Yield `order.steps` batches of prompts with noisy answers; the answers are the targets."""
     task = registry.get(order.task, order.task_version)
     size = task.size("train")
     chance = torch.Generator().manual_seed(order.seed)

@@ -1,14 +1,15 @@
-"""How versions reach the nodes: what the acknowledgements say, placed on the coordinator's clock. Pure; `now` in ms.
+"""Measure how versions reach the nodes: acknowledgements on the coordinator's clock. Pure; `now` in ms.
 
 Rules
-1. A time is counted from the first Head of a version that this process sent, to the acknowledgement's arrival less what
-   the node says has passed since. It is never before the Head nor after the arrival: no wall clock of a node enters.
-2. A node is heard once a version: the first acknowledgement counts.
-3. Counted for T_bcast are nodes whose work was accepted before and that were here when the Head went out. Who joined
-   later did not wait for this version; a fresh key costs nothing, and shall move nothing.
-4. A liar changes its own time only. What it says of others' uploads is one voice in a median (`uplinks`): a hint for
-   the planner, never a ground for pay, bans or trust.
-5. Kept for the last `VERSIONS` versions, in memory: after a restart the next version measures anew.
+1. A duration begins with the first Head of a version that this process published. It ends at the acknowledgement's
+   arrival, less the elapsed time that the node reports. It is never before the Head nor after the arrival, and no wall
+   clock of a node enters.
+2. One acknowledgement counts per node and version: the first.
+3. T_bcast counts nodes with earlier accepted work that were connected when the Head was published. A node that joined
+   later did not wait for this version; a new key is free, so it must not move the figure.
+4. A false report changes only its sender's own duration. Its reports of other nodes' uploads are one sample in a median
+   (`uplinks`): a hint for the planner, never a reason for pay, bans or trust.
+5. Kept for the last `VERSIONS` versions, in memory: after a restart the next version is measured anew.
 """
 
 import statistics
@@ -21,30 +22,30 @@ from protocol.broadcast_messages import Acknowledgement, TransferSource
 
 VERSIONS = 8
 MOST_TAKES = 48
-"""Nodes that the picture shows."""
+"""Nodes that the page shows."""
 MOST_STRANGERS = 256
-"""Nodes of a version beyond which only those are noted whose work was accepted: the others cost nothing to make."""
+"""Nodes per version beyond which only nodes with accepted work are recorded: other keys are free."""
 LEAST_BYTES = 1 << 18
-"""Bytes from one peer below which the time they took tells of latency, not of its uplink."""
+"""Bytes from one peer below which their duration measures latency, not its uplink."""
 
 _Key = tuple[int, int]
 
 
 class BroadcastStats:
-    """The last versions' ways to the nodes. Nodes are peer ids."""
+    """The deliveries of the last versions. Nodes are peer ids."""
 
     def __init__(self) -> None:
         self._announced: dict[_Key, int] = {}
         self._takes: dict[_Key, dict[str, DeliveryView]] = {}
 
     def copy(self) -> "BroadcastStats":
-        """Copy the present state for another thread. The takes themselves are never changed."""
+        """Copy the present state for another thread. The deliveries themselves are never changed."""
         other = BroadcastStats()
         other._takes = {key: dict(takes) for key, takes in self._takes.items()}
         return other
 
     def announced(self, era: int, version: int, now: int) -> None:
-        """A Head of this version goes out; the first one counts."""
+        """Record that a Head of this version is published; the first one counts."""
         if (era, version) not in self._announced:
             self._announced[era, version] = now
             self._takes[era, version] = {}
@@ -54,8 +55,8 @@ class BroadcastStats:
     def acknowledged(
         self, node: str, message: Acknowledgement, now: int, *, here_since: int | None, admitted: bool
     ) -> None:
-        """A node holds a version. `here_since`: since when it is in touch with this process; `admitted`: whether its
-        work was ever accepted."""
+        """Record that a node has a version. `here_since`: time of its first contact with this process. `admitted`:
+        whether any work of it was accepted."""
         key = (message.era, message.version)
         sent = self._announced.get(key)
         if sent is None or here_since is None or here_since > sent or node in self._takes[key]:
@@ -84,16 +85,16 @@ class BroadcastStats:
         )
 
     def reach(self) -> float | None:
-        """p90 of the seconds until a version is in use at a node; None before anything is measured."""
+        """Return p90 of the seconds until a version is in use at a node; None before the first measurement."""
         times = [take.applied for take in self._counted()]
         return quantile(times, 0.9) if times else None
 
     def uplinks(self) -> dict[str, float]:
-        """Bytes a second that a peer sends to all others together, as those who were fed by it tell. At least what it
-        has shown: where another link was the narrow one, less than it could.
+        """Estimate each peer's uplink, bytes per second, from the reports of the nodes that it sent chunks to. It is a
+        lower bound: if another link was the bottleneck, the peer could send faster.
 
-        Each reporter sees its own rate, times the number of those that the peer fed at the same time (in the middle of
-        this reporter's turn); the median over reporters and versions."""
+        Each report gives the transfer's rate times the number of transfers that the peer served at its middle. The
+        estimate is the median over reports and versions."""
         seen: dict[str, list[float]] = {}
         for takes in self._takes.values():
             turns: dict[str, list[TransferView]] = {}
@@ -106,7 +107,7 @@ class BroadcastStats:
         return {peer: statistics.median(rates) for peer, rates in seen.items()}
 
     def view(self, source: str) -> BroadcastView:
-        """For people. `source`: the coordinator's peer id."""
+        """Return the figures for the page. `source`: the coordinator's peer id."""
         times = sorted(take.complete for take in self._counted())
         newest = max((key for key, takes in self._takes.items() if takes), default=None)
         takes = [] if newest is None else sorted(self._takes[newest].values(), key=_place)
@@ -129,7 +130,7 @@ class BroadcastStats:
 
 
 def _by_peer(message: Acknowledgement, node: str) -> dict[str, list[TransferSource]]:
-    """What each other peer sent, over all payloads."""
+    """Group a node's transfer reports by the sending peer, over all payloads, without itself."""
     senders: dict[str, list[TransferSource]] = {}
     for taken in message.taken:
         for sender in taken.senders:
@@ -139,7 +140,7 @@ def _by_peer(message: Acknowledgement, node: str) -> dict[str, list[TransferSour
 
 
 def _rates(feeds: Iterable[TransferView]) -> Iterator[float]:
-    """Of one peer in one version: what each reporter makes of the whole uplink, bytes a second."""
+    """Yield the estimates of one peer's uplink in one version, one per report, bytes per second."""
     feeds = list(feeds)
     began, ended = sorted(feed.began for feed in feeds), sorted(feed.ended for feed in feeds)
     for feed in feeds:
@@ -149,5 +150,5 @@ def _rates(feeds: Iterable[TransferView]) -> Iterator[float]:
 
 
 def _place(take: DeliveryView) -> tuple[bool, float, str]:
-    """Nodes that count first, then the fastest."""
+    """Return the sort key of a delivery: counted nodes first, then the fastest."""
     return not take.counted, take.complete, take.node

@@ -1,16 +1,16 @@
-"""How many rollouts a second keep the learner busy, and what to change where that cannot be had. Pure formulas.
+"""Compute how many rollouts per second keep the learner busy, and advise on settings. Pure formulas.
 
-T: seconds of a learner's step. B: seconds from publishing a version to the verdict on a group made under it (p90:
-broadcast, load, generate, submit, wait). R: rollouts a step consumes. S: staleness limit. kappa: steps between two
-published versions. mu: rollouts a second. gamma: safety factor.
+T: seconds per step of the learner. B: seconds from publishing a version to the verdict on a group generated under it
+(p90: broadcast, load, generate, submit, wait). R: rollouts per step. S: staleness limit. kappa: steps between two
+published versions. mu: rollouts per second. gamma: safety factor.
 
 Derived for this project from ECHO-2's rule (arXiv 2602.02192) and checked by simulation:
 
 1. Overlap is free while kappa + ceil(B/T) <= S; the largest such period is kappa* = S - ceil(B/T), at least 1.
 2. mu_min = max(R/T, R / ((S - kappa + 1) T - B)), defined where (S - kappa + 1) T > B.
 3. Provision gamma mu_min; with zero-variance groups refilled, over (1 - z), z = their share.
-4. Below it, where mu_min = R/T, the learner idles for 1 - mu/mu_min of its time.
-5. Room for leases: coordinator/rollouts/lease_table.py.
+4. If mu_min = R/T, a smaller mu leaves the learner idle for 1 - mu/mu_min of its time.
+5. Limits on open leases: coordinator/rollouts/lease_table.py.
 6. S = 0 has no overlap: a step costs T + B + R/mu.
 """
 
@@ -26,8 +26,8 @@ GAMMA = 1.1
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """What the formulas need. None: not measured yet. `zero_variance`: z, counted only where such groups are refilled.
-    `supply`: rollouts a second that the nodes can deliver."""
+    """The inputs of the formulas. None: not measured yet. `zero_variance`: z, 0 unless such groups are refilled.
+    `supply`: rollouts per second that the nodes can deliver."""
 
     step_seconds: float | None
     turnaround_seconds: float | None
@@ -37,38 +37,38 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def best_period(staleness: int, step: float, turnaround: float) -> int:
-    """kappa = max(1, kappa*): the longest publish period that costs the learner nothing (1)."""
+    """Return max(1, kappa*): the longest publish period without idle time (1)."""
     return max(1, staleness - math.ceil(turnaround / step))
 
 
 def least_supply(staleness: int, period: int, step: float, turnaround: float, rollouts: float) -> float | None:
-    """mu_min, rollouts a second; None where no supply is enough (2)."""
+    """Return mu_min, rollouts per second; None if no supply is enough (2)."""
     window = (staleness - period + 1) * step - turnaround
     return max(rollouts / step, rollouts / window) if window > 0 else None
 
 
 def need(least: float, *, zero_variance: float = 0.0, gamma: float = GAMMA) -> float:
-    """What to provision, rollouts a second (3). `zero_variance` below 1."""
+    """Return the rollouts per second to provision (3). `zero_variance` below 1."""
     return gamma * least / (1.0 - zero_variance)
 
 
 def idle_share(supply: float, step: float, rollouts: float) -> float:
-    """The learner's idle share of its time where mu_min = R/T (4)."""
+    """Return the learner's idle share of its time if mu_min = R/T (4)."""
     return max(0.0, 1.0 - supply * step / rollouts)
 
 
 def least_staleness(period: int, step: float, turnaround: float) -> int:
-    """The smallest S for which some supply is enough at this period."""
+    """Return the smallest S for which some supply is enough at this period."""
     return math.floor(turnaround / step) + period
 
 
 def sequential_step(step: float, turnaround: float, rollouts: float, supply: float) -> float:
-    """Seconds of a whole step at S = 0 (6)."""
+    """Return the seconds of a whole step at S = 0 (6)."""
     return step + turnaround + (rollouts / supply if supply > 0 else math.inf)
 
 
 def view(staleness: int, period: int, measured: Measured) -> CapacityView:
-    """The terms, the need, and one sentence of advice."""
+    """Return the inputs, the rate to provision, and one sentence of advice."""
     wanted, advice = _advised(staleness, period, measured)
     return CapacityView(
         step_seconds=measured.step_seconds,

@@ -1,14 +1,14 @@
-"""The run's curve: steps, evaluations and published versions, as JSON lines in history.jsonl.
+"""Record the run's curve in history.jsonl: steps, evaluations and published versions, as JSON lines.
 
 Rules
-1. One line a record, appended and flushed: what a crash tears is at most the last line, which is skipped at start. A
-   file of `MOST_BYTES` becomes history-before.jsonl, in the place of the one before it, and a new one begins.
-2. A step made again after a restart replaces the earlier one (same number), as does an evaluation of a version.
-3. Nothing is decided from it: it is for people. What decisions need stands in run.sqlite and in the checkpoint.
-4. In memory is a curve of at most `MOST` points of each kind: the newest `RECENT`, and of the earlier ones every
-   second, fourth, eighth ... number, so that the whole course stays in sight. Sums over all versions are beside it.
-5. Every `SAVED` lines that curve is written to history-thinned.json, with the length of history.jsonl that it stands
-   for. A start reads it and the lines that follow. Where it is missing, damaged or of another file, a start reads all.
+1. One line per record, appended and flushed: a crash tears at most the last line, which is skipped at a start. A file
+   of `MOST_BYTES` is renamed to history-before.jsonl, replacing the previous one, and a new file begins.
+2. A step repeated after a restart replaces the earlier one (same number), as does an evaluation of a version.
+3. It is for people: no decision depends on it. Decisions use run.sqlite and the checkpoint.
+4. In memory is a curve of at most `MOST` points per kind: the newest `RECENT`, and of the earlier ones every second,
+   fourth, eighth ... number, so that it spans the whole run. Sums over all versions are kept beside it.
+5. Every `SAVED` lines that curve is written to history-thinned.json, with the length of history.jsonl that it covers.
+   A start reads it and the lines after that length. If it is missing, damaged or of another file, a start reads all.
 """
 
 import contextlib
@@ -37,7 +37,8 @@ class _HistoryRow(msgspec.Struct, frozen=True):
 
 
 class _Thinned(msgspec.Struct, frozen=True, kw_only=True):
-    """history-thinned.json. `length`: bytes of history.jsonl that it stands for; `end`: the last line of those."""
+    """The content of history-thinned.json. `length`: bytes of history.jsonl that it covers. `end`: the last 64 of them,
+    in hex."""
 
     length: int
     end: str
@@ -49,7 +50,7 @@ class _Thinned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def kept(numbers: Iterable[int]) -> set[int]:
-    """Those of many numbers that stay on a curve (rule 4): the first, and at most half of `MOST` before the newest."""
+    """Choose the numbers that stay on a curve (rule 4): the first, thinned earlier ones, and the newest `RECENT`."""
     ordered = sorted(numbers)
     early, stride = ordered[:-RECENT], 1
     while sum(number % stride == 0 for number in early) > (MOST - RECENT) // 2:
@@ -58,8 +59,8 @@ def kept(numbers: Iterable[int]) -> set[int]:
 
 
 class History:
-    """Append and read back. One writer. `diff_bytes`: of all versions that came as a diff, `full_bytes`: of the same
-    versions whole."""
+    """The open history of a run, with one writer. `diff_bytes`: of all versions published as a diff. `full_bytes`: of
+    the same versions' snapshots."""
 
     def __init__(self, path: Path) -> None:
         self.steps: dict[int, StepPoint] = {}
@@ -73,7 +74,7 @@ class History:
         self._save_when_due()
 
     def add(self, record: Record) -> None:
-        """Keep a record and append its line."""
+        """Add a record to the curve and append its line."""
         kind = next(name for name, type_ in _KINDS.items() if isinstance(record, type_))
         self._keep(record)
         record_line = msgspec.json.encode({"kind": kind, "record": record}) + b"\n"
@@ -85,7 +86,7 @@ class History:
         self._save_when_due()
 
     def first_asked(self, version: int, now: int) -> None:
-        """A node asks for a lease under `version`: note how long the first one took to come, `now` in milliseconds."""
+        """Record the time from the publication of `version` to its first lease request, at `now` in milliseconds."""
         row = self.versions.get(version)
         if row is not None and row.first_node_seconds is None:
             self.add(msgspec.structs.replace(row, first_node_seconds=(now - row.at) / 1000))
@@ -111,7 +112,7 @@ class History:
             self.full_bytes += sign * row.full_bytes
 
     def _load(self) -> int:
-        """Rule 5; the length of the file."""
+        """Read the curve from the files (rule 5); return the length of history.jsonl."""
         with open(self._path, "r+b") as file:
             file.seek(self._restore(file))
             record_line = b"\n"
@@ -127,7 +128,7 @@ class History:
             return file.tell()
 
     def _restore(self, file: BinaryIO) -> int:
-        """Take what history-thinned.json holds; the place in the file from which lines follow."""
+        """Read history-thinned.json; return the length of history.jsonl that it covers, 0 if it cannot be used."""
         try:
             thinned = msgspec.json.decode(self._thinned.read_bytes(), type=_Thinned)
             if _end(file, thinned.length) != thinned.end:
@@ -141,8 +142,8 @@ class History:
         return thinned.length
 
     def _begin_anew(self) -> None:
-        """Put the file aside. The curve goes on from memory, and at a start from history-thinned.json."""
-        with contextlib.suppress(OSError):  # then the file grows a little further, and the next record tries again
+        """Rename the full file and begin a new one. The curve stays in memory and in history-thinned.json."""
+        with contextlib.suppress(OSError):  # the file then grows a little more, and the next record tries again
             self._path.replace(self._path.with_name("history-before.jsonl"))
             self._file.close()
             self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 (lives as long as the daemon)
@@ -152,7 +153,7 @@ class History:
     def _save_when_due(self) -> None:
         if self._unsaved >= SAVED:
             self._unsaved = 0
-            with contextlib.suppress(OSError):  # without it the next start reads more, and that is all
+            with contextlib.suppress(OSError):  # without it the next start only reads more lines
                 self._save()
 
     def _save(self) -> None:
@@ -180,6 +181,7 @@ def _put(records: dict[int, R], number: int, record: R) -> None:
 
 
 def _end(file: BinaryIO, length: int) -> str:
-    """The last 64 bytes of the first `length` of a file, in hex: another file hardly ends there in the same way."""
+    """Return the last 64 of the first `length` bytes of a file, in hex, to tell it from another file; empty if the file
+    is shorter."""
     file.seek(max(0, length - 64))
     return file.read(min(64, length)).hex() if length <= os.fstat(file.fileno()).st_size else ""

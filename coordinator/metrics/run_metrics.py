@@ -1,6 +1,6 @@
-"""How the run goes, as run.sqlite tells it: turnaround, supply, counts. Measured, never configured; times in ms.
+"""Measure turnaround, supply and group counts from run.sqlite. Times in ms.
 
-None of it reads a table of the history from its beginning: it is asked for once a second, after however many groups.
+These queries run once per second, so none of them scans a table that grows with the run.
 """
 
 import itertools
@@ -15,13 +15,13 @@ from coordinator.metrics.statistics import quantile, union
 _GROUPS = 64
 _LEASES = 20
 MEASURED = 64
-"""Nodes whose rate is measured anew in one call."""
+"""Nodes whose rate is measured per call."""
 AWAY = 600_000
-"""A node that ended no lease for so long adds nothing to the supply."""
+"""Milliseconds without an ended lease after which a node adds nothing to the supply."""
 
 
 def turnaround(database: Database) -> float | None:
-    """p90 of lease sent to verdict, ms, over the last accepted groups."""
+    """Return p90 of the time from lease to verdict, ms, over the last accepted groups; None before the first."""
     rows = database.all(
         "SELECT v.at - l.sent FROM verdicts v JOIN leases l ON l.id = v.lease WHERE v.verdict = 'accepted'"
         " ORDER BY v.entry DESC LIMIT ?",
@@ -31,11 +31,11 @@ def turnaround(database: Database) -> float | None:
 
 
 def supply(database: Database, now: int, rates: dict[bytes, float] | None = None) -> float:
-    """Rollouts a second that the nodes with accepted work, seen lately, deliver while they hold leases.
+    """Return the rollouts per second that recently seen nodes with accepted work deliver while they have leases.
 
-    A node's rate is its accepted rollouts over the union of its leased times, so that one that is kept waiting for
-    lack of room does not look slow. `rates`: of the call before, by node, kept here: a call measures at most `MEASURED`
-    nodes, new ones first, then those that were measured longest ago; a node not measured yet counts as the mean."""
+    A node's rate is its accepted rollouts over the union of its leased times, so that waiting for a lease does not make
+    it look slow. `rates`: rate by node, kept by the caller and updated here. A call measures at most `MEASURED` nodes:
+    new ones first, then those measured longest ago. A node not measured yet counts as the mean."""
     rates = {} if rates is None else rates
     query = f"SELECT key FROM nodes WHERE (weight > 0) = 1 AND last_seen >= ? AND {SERVED}"
     rows = database.all(query, (now - AWAY, now))
@@ -64,8 +64,8 @@ def _rate(database: Database, node: bytes, since: int) -> float:
 def completed(
     database: Database, known: Measured, reach: float, now: int, rates: dict[bytes, float], *, refill: bool
 ) -> Measured:
-    """`known` with what run.sqlite tells. `reach`: p90 of the seconds until a version is in use at a node. `rates`: see
-    `supply`. `refill`: groups without variance are replaced."""
+    """Return `known` completed by the measurements from run.sqlite. `reach`: p90 of the seconds until a version is in
+    use at a node. `rates`: see `supply`. `refill`: whether groups without variance are replaced."""
     back = turnaround(database)
     return msgspec.structs.replace(
         known,
@@ -76,21 +76,21 @@ def completed(
 
 
 def zero_variance(database: Database) -> float:
-    """Share of the last trainable groups in which all rewards are equal."""
+    """Return the share of the last trainable groups in which all rewards are equal."""
     rows = database.all("SELECT varied FROM buffer ORDER BY rowid DESC LIMIT ?", (4 * _GROUPS,))
     return sum(not varied for (varied,) in rows) / len(rows) if rows else 0.0
 
 
 def work(database: Database) -> int:
-    """Accepted work of all nodes, milli-RE."""
+    """Return the accepted work of all nodes, milli-RE."""
     query = "SELECT coalesce(sum(weight), 0) FROM sums WHERE node = x'' AND verdict = 'accepted'"
     return int(database.value(query))
 
 
 class GroupCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Groups since the run began, and those on their way now. `too_old`: accepted, but not trainable when decided.
-    `unscored`: accepted, but without a finite reward by the task. `refused`: by code. `skipped`: prompts that go out no
-    more, by the codes of their leases' ends (coordinator/rollouts/prompt_positions.py)."""
+    """Groups since the run began, and groups under way now. `too_old`: accepted, but not trainable when decided.
+    `unscored`: accepted, but without a finite reward by the task. `refused`: by code. `skipped`: prompts that are no
+    longer leased, by the codes of their leases' ends (coordinator/rollouts/prompt_positions.py)."""
 
     received: int
     accepted: int
@@ -105,7 +105,7 @@ class GroupCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def counts(database: Database, now: int) -> GroupCounts:
-    """Where all groups are: from the sums that are kept with each verdict, and from what is on its way."""
+    """Count all groups, from the sums kept with each verdict and the table of groups under way."""
     accepted = trainable = unscored = rollouts = expired = 0
     refused: dict[str, int] = {}
     for verdict, code, *sums in database.all(

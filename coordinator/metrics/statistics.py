@@ -1,4 +1,4 @@
-"""Small statistics over measurements of the run. Pure."""
+"""Compute small statistics over measurements of the run. Pure."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def smoothed(before: float | None, newest: float, share: float = SMOOTHING) -> float:
-    """Return the exponential moving average, `newest` counted in. `before`: the average so far, None for none."""
+    """Return the exponential moving average including `newest`. `before`: the average so far; None: no value yet."""
     return newest if before is None else before + share * (newest - before)
 
 

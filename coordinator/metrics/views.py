@@ -1,4 +1,4 @@
-"""What the world may see of a run: one frozen picture, made by the daemon; page, API, `status` and demo show it.
+"""Define the public state of a run: one frozen value, built by the daemon and shown by page, API, `status` and demo.
 
 Every duration is in seconds, every time in milliseconds since the Unix epoch, every size in bytes.
 """
@@ -7,15 +7,15 @@ import msgspec
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of the picture's parts."""
+    """Base of the parts of the state."""
 
 
 class NodeRow(View, frozen=True, kw_only=True, gc=False):
-    """One node. `weight`: accepted work in milli-RE (reference rollouts). `points`: what the ledger's account holds.
-    `route`: by which its last request came (direct, relay, https); None: none since the coordinator's start. `reached`:
-    how others reach it, by what it announced last (direct, relay); None: nobody can. `rank`: new, known or proven.
-    `suspended_until`: ms, also of a suspension that is over; None: there was none. `suspended_for`: its refusal code,
-    or banned."""
+    """One node. `weight`: accepted work in milli-RE (reference rollouts). `points`: balance of its ledger account.
+    `route`: of its last request (direct, relay, https); None: no request since the coordinator's start. `reached`: how
+    peers reach it, by its last announcement (direct, relay); None: they cannot. `rank`: new, known or proven.
+    `suspended_until`: end of its last suspension, ms; None: it had none. `suspended_for`: the refusal code, or
+    banned."""
 
     id: str
     name: str
@@ -61,7 +61,7 @@ class Evaluation(View, frozen=True, kw_only=True):
 
 
 class CapacityView(View, frozen=True, kw_only=True):
-    """The capacity model's measured terms (learning.md). None: not measured yet. `advice`: one sentence."""
+    """The capacity model's measured terms (metrics/capacity.py). None: not measured yet. `advice`: one sentence."""
 
     step_seconds: float | None
     turnaround_seconds: float | None
@@ -73,7 +73,7 @@ class CapacityView(View, frozen=True, kw_only=True):
 
 
 class TransferView(View, frozen=True, kw_only=True):
-    """What a node says that one peer sent it of a version. `began`, `ended`: seconds after the announcement."""
+    """A node's report of the bytes of a version that one peer sent it. `began`, `ended`: seconds after the Head."""
 
     peer: str
     nbytes: int
@@ -82,8 +82,9 @@ class TransferView(View, frozen=True, kw_only=True):
 
 
 class DeliveryView(View, frozen=True, kw_only=True):
-    """A version's way to one node, seconds after its first Head went out. `complete`: the payloads were there;
-    `applied`: the engine held it. `counted`: the node's work was accepted before, so its times count for the run."""
+    """The delivery of a version to one node, seconds after its first Head was published. `heard`: the node got the
+    Head. `complete`: it had the payloads. `applied`: its engine had loaded the version. `counted`: work of the node was
+    accepted before, so its times count for the run."""
 
     node: str
     heard: float
@@ -94,10 +95,11 @@ class DeliveryView(View, frozen=True, kw_only=True):
 
 
 class BroadcastView(View, frozen=True, kw_only=True):
-    """How versions reach the nodes. `median`, `p95`, `slowest`: T_bcast, seconds from a version's first Head to its
-    payloads at a node; `p90`: the same, `applied`: p90 to the engine, as the capacity model takes it; over `samples`
-    acknowledgements of the last versions, None before the first. `version`: the newest acknowledged by a node that was
-    here when it came out, with up to `MOST_TAKES` of those nodes, the fastest first; `unshown`: how many more."""
+    """The deliveries of the last versions. `median`, `p90`, `p95`, `slowest`: T_bcast, seconds from a version's first
+    Head to its payloads at a node. `applied`: p90 until the engine has loaded it, as the capacity model uses it. All
+    are over `samples` acknowledgements; None before the first. `version`: the newest version acknowledged by a node
+    that was connected at its publication, with up to `MOST_TAKES` of those nodes, fastest first. `unshown`: the number
+    of further ones."""
 
     source: str
     samples: int = 0
@@ -123,8 +125,8 @@ class VersionRow(View, frozen=True, kw_only=True):
 
 
 class PauseView(View, frozen=True, kw_only=True):
-    """Why the run is paused. `kind`: operator, batches, task-score or learner. `until`: when it goes on by itself;
-    None: when the operator resumes it."""
+    """A pause of the run. `kind`: operator, batches, task-score or learner. `until`: when it ends by itself; None: the
+    operator must resume the run."""
 
     kind: str
     why: str
@@ -133,7 +135,7 @@ class PauseView(View, frozen=True, kw_only=True):
 
 
 class SetAsideView(View, frozen=True, kw_only=True):
-    """A batch at which the learner failed: its groups are paid and never learned from."""
+    """A batch at which the learner failed: its groups are paid and never trained on."""
 
     at: int
     groups: int
@@ -141,8 +143,8 @@ class SetAsideView(View, frozen=True, kw_only=True):
 
 
 class LinksView(View, frozen=True, kw_only=True):
-    """Connections. `open`: with peers over libp2p now. `refused`: since the coordinator's start, by the limit that
-    refused them. `shortages`: how often no descriptor was free."""
+    """Connections. `open`: present ones over libp2p. `refused`: number since the coordinator's start, per limit.
+    `shortages`: how often no file descriptor was free."""
 
     open: int = 0
     refused: dict[str, int] = {}
@@ -150,8 +152,8 @@ class LinksView(View, frozen=True, kw_only=True):
 
 
 class TroubleView(View, frozen=True, kw_only=True):
-    """The learner's troubles. `set_aside`: the last such batches. `reasons`: groups set aside by reason,
-    since the run began. `waiting`: what the learner waits for; empty: it does not, or not for long."""
+    """The learner's troubles. `set_aside`: the last such batches. `reasons`: groups set aside per reason, since the run
+    began. `waiting`: why the learner waits; empty: it does not wait, or not for long."""
 
     paused: PauseView | None = None
     set_aside: list[SetAsideView] = []
@@ -160,14 +162,14 @@ class TroubleView(View, frozen=True, kw_only=True):
 
 
 class RunState(View, frozen=True, kw_only=True):
-    """The whole picture. `refused`: groups by reason code. `staleness`: index = age at draw, value = groups.
-    `unscored`: groups accepted for which the task gave no finite reward.
-    `idle`: share of the learner's wall time spent waiting for groups, since its first step. `relayed_bytes`: passed on
-    between nodes that could not reach each other, since the coordinator's start. `steps`, `evaluations`, `versions`: at
-    most 500 each, the newest 250 whole and the earlier ones thinned. `nodes`: those with the most accepted work, at
-    most 100 of the `nodes_known`, and those of the broadcast; /api/v1/nodes has all of them, in pages.
-    `nodes_connected`: of all. `weight`: accepted work of all nodes, milli-RE. `root_serial`, `root_expires`: of the
-    newest Root; `root_ends`: that it ends soon, and how to renew it; empty: it does not."""
+    """The whole state of a run. `refused`: groups per reason code. `staleness`: index = age at draw, value = groups.
+    `unscored`: accepted groups for which the task gave no finite reward. `idle`: share of the learner's wall time spent
+    waiting for groups, since its first step. `relayed_bytes`: relayed between nodes that could not reach each other,
+    since the coordinator's start. `steps`, `evaluations`, `versions`: at most 500 each: the newest 250, and thinned
+    earlier ones. `nodes`: those with the most accepted work, at most 100 of the `nodes_known`, and those of the
+    broadcast; /api/v1/nodes has all of them, in pages. `nodes_connected`: of all. `weight`: accepted work of all nodes,
+    milli-RE. `root_serial`, `root_expires`: of the newest Root. `root_ends`: a warning that it expires soon, with the
+    command that renews it; empty: it does not."""
 
     run: str
     name: str

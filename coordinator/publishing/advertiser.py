@@ -1,11 +1,11 @@
-"""Where this coordinator is reached, and how nodes come to know it.
+"""Advertise the coordinator's addresses: in the invite and every Head, by redialling known nodes, and over mDNS.
 
 Rules
-1. Its addresses are those of the settings, else those that the network really has (coordinator/run/https_identity.py);
-   the invite and every Head carry them. They are looked at again with each tick, and a change is told at once.
-2. After a start nodes of an earlier life are dialled: they learn that the coordinator is back, and where. Who does not
-   answer is tried again later, as its own network may not be up yet.
-3. A relay that the operator named is tried until it takes the coordinator.
+1. The addresses are those of the settings, else the network's actual ones (coordinator/run/https_identity.py). The
+   invite and every Head carry them. Each tick compares them, and a change is announced at once.
+2. After a start the nodes known from before it are dialled, so that they learn the coordinator's addresses. Nodes that
+   do not answer are tried again later, because their own network may not be up yet.
+3. Reservations at the relays of the settings are retried until each succeeds.
 4. On a private network the run is announced (rules: p2p/discovery/mdns.py).
 """
 
@@ -26,16 +26,16 @@ from p2p.network import Inbound, Links
 from runtime.errors import LocalFault
 
 REDIALS = (0.0, 35.0, 70.0)
-"""Seconds before each attempt at nodes of an earlier life; p2p/limits/dial_backoff.py leaves who did not answer alone
-so long."""
+"""Seconds before each round of dials to known nodes; p2p/limits/dial_backoff.py delays a repeated dial as long."""
 RELAY_RETRY = 30.0
-"""Seconds between two attempts at a relay that does not answer."""
+"""Seconds between two reservation attempts at a relay."""
 
 log = structlog.get_logger("coordinator")
 
 
 class Advertiser:
-    """`known`: records of nodes that were here, as of a time. `now`: milliseconds since the Unix epoch."""
+    """The coordinator's addresses and their announcements. `known`: records of nodes seen before, valid at a time.
+    `now`: milliseconds since the Unix epoch."""
 
     def __init__(
         self,
@@ -45,23 +45,27 @@ class Advertiser:
         known: Callable[[int], Sequence[VerifiedRecord]],
         now: Callable[[], int],
     ) -> None:
-        self._run, self._links, self._inbound = run, links, inbound
-        self._known, self._now = known, now
+        self._run = run
+        self._links = links
+        self._inbound = inbound
+        self._known = known
+        self._now = now
         self._reached: list[str] | None = None
         self._invited: tuple[list[str] | None, str] = (None, "")
 
     async def addresses(self) -> list[str]:
-        """Where nodes reach this coordinator."""
+        """Return the addresses under which nodes reach this coordinator."""
         return https_identity.reached(self._run.config, self._run.peer_id, await self._inbound.addresses())
 
     async def invite(self) -> str:
-        """The invite with the addresses of this moment. It is shown every second, and spelled when they change."""
+        """Return the invite with the present addresses. It is cached until they change: the page reads it every
+        second."""
         if (reached := await self.addresses()) != self._invited[0]:
             self._invited = (reached, self._run.invite(await self._inbound.addresses()))
         return self._invited[1]
 
     async def moved(self) -> bool:
-        """Whether the addresses have changed since this was last asked."""
+        """Tell whether the addresses have changed since the last call."""
         before, self._reached = self._reached, await self.addresses()
         if before in (None, self._reached):
             return False
@@ -69,7 +73,8 @@ class Advertiser:
         return True
 
     async def run(self) -> None:
-        """Rules 2 to 4, once the network is ready. Ends when there is nothing more to do."""
+        """Redial known nodes, reserve at relays and announce over mDNS. Start it once the network is ready; it returns
+        when nothing is left to do."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._redial(), name="redial")
             group.create_task(self._reserve(), name="reserve")
@@ -95,7 +100,7 @@ class Advertiser:
                     del waiting[relay]
                     log.info("reachable through a relay", relay=relay)
                 except Unreachable as error:
-                    log.warning("a relay does not take this coordinator", relay=relay, reason=str(error))
+                    log.warning("relay reservation failed", relay=relay, reason=str(error))
             await asyncio.sleep(RELAY_RETRY)
 
     async def _announce(self) -> None:
@@ -106,4 +111,4 @@ class Advertiser:
         try:
             await mdns.announce(mdns.Announcement(name=self._run.config.run.name, invite=invite), hosts)
         except LocalFault as error:
-            log.warning("no announcement", reason=str(error))
+            log.warning("mDNS announcement failed", reason=str(error))

@@ -1,21 +1,21 @@
-"""The plan of broadcasts, for the nodes that are connected: answers "plan", and asks nodes to "follow".
+"""Plan the broadcast trees of the connected nodes: answer "plan", and send "follow" to nodes whose parents change.
 
 Rules
-1. In the plan is who asked for it and is connected; who leaves is out at the next making. It is made at most once in
-   `SETTLE` seconds, and for `SHARE` of the time; whoever is new meanwhile waits for it.
-2. An uplink is what others say that it sends them (coordinator/metrics/broadcast_stats.py), at most its owner's limit;
-   where nothing was shown p2p.plan.trees.UPLINK, at the coordinator `SOURCE_UPLINK`. More is believed at once. Less is
-   believed only of who sent less than `ENOUGH` of what the plan asked of it (who was asked for little shows little), in
-   steps of `FADE`.
-3. Whose record (p2p/discovery/peer_records.py) names no address that can be dialled directly feeds nobody. A node's
-   parent that it says does not feed it is not given to it again for `APART` seconds; others keep it: a liar changes
-   only its own place.
-4. When a node of the plan is no longer connected, it is made anew, within rule 1. Whoever stands elsewhere in a new
-   plan is told so at once: who follows an old plan may wait for a peer that waits for it in the new one.
-5. Those whom the coordinator itself feeds in the plan go first at its uplink (p2p/limits/bandwidth.py), if that is
-   limited.
-6. A node on HTTPS takes everything from the coordinator and feeds no peer: it gets an empty plan.
-7. A plan is a hint: it is not signed, and a wrong one costs time alone. With it go the parents' records, as they came.
+1. The plan covers every connected node that requested one; disconnected nodes are dropped when it is rebuilt. It is
+   rebuilt at most once per `SETTLE` seconds, and planning takes at most `SHARE` of the time. New nodes wait for the
+   next plan.
+2. A node's uplink is estimated from other nodes' transfer reports (coordinator/metrics/broadcast_stats.py), and is at
+   most the limit that the node set. Without reports it is p2p.plan.trees.UPLINK, at the coordinator `SOURCE_UPLINK`.
+   A higher estimate is accepted at once. A lower one is accepted, in steps of `FADE`, only if the node sent less than
+   `ENOUGH` of its planned rate: a node with few children shows only a part of its uplink.
+3. A node feeds others only if its record (p2p/discovery/peer_records.py) has a directly dialable address. A parent that
+   a node reports as failed is excluded for that node for `APART` seconds. Other nodes keep it, so that a false report
+   affects only its sender.
+4. When a planned node disconnects, the plan is rebuilt, within rule 1. Every node whose parents change is told at once:
+   between nodes that follow different plans there may be a cycle, in which each waits for the other.
+5. The coordinator's own children in the plan have priority at its uplink (p2p/limits/bandwidth.py), if that is limited.
+6. A node on HTTPS receives everything from the coordinator and feeds no peer: its plan is empty.
+7. A plan is a hint: it is not signed, and a wrong one costs only time. It carries the parents' signed records.
 """
 
 import asyncio
@@ -39,15 +39,17 @@ from protocol.broadcast_messages import PlanRequest, PlanResponse
 from protocol.methods import FOLLOW, PLAN
 
 SETTLE = 1.0
+"""Least seconds between two plans."""
 LOOK = 0.25
-"""Seconds between two looks at who is connected."""
+"""Seconds between two checks for disconnected nodes."""
 PATIENCE = 5.0
-"""Seconds for a node to take what it is told; it asks by itself later."""
+"""Timeout of a "follow", seconds; a node that misses it requests the plan later by itself."""
 SHARE = 0.1
 APART = 300.0
-FADE, ENOUGH = 0.9, 0.8
+FADE = 0.9
+ENOUGH = 0.8
 SOURCE_UPLINK = 12_500_000.0
-"""Bytes per second of the coordinator, where no limit is set: 100 Mbit/s."""
+"""The coordinator's uplink if no limit is set, bytes per second: 100 Mbit/s."""
 MOST = 65_536
 """Nodes in a plan."""
 
@@ -60,10 +62,11 @@ class _Node:
     known: VerifiedRecord | None
     """Its record."""
     excluded: dict[str, float] = field(default_factory=dict)
-    """Parent that does not feed it -> until when to believe it."""
+    """Parent that the node reported as failed -> time at which the exclusion ends."""
     told: tuple[str, ...] = ()
-    """Its parents, as it knows them."""
+    """The parents last sent to the node."""
     telling: bool = False
+    """Whether a "follow" is under way."""
 
 
 class BroadcastPlanner:
@@ -100,7 +103,7 @@ class BroadcastPlanner:
         PLAN.serve(handlers, self.answer)
 
     async def run(self) -> None:
-        """Rule 4, until cancelled."""
+        """Rebuild the plan after disconnects and tell nodes their new parents (rule 4), until cancelled."""
         async with asyncio.TaskGroup() as group:
             while True:
                 await asyncio.sleep(LOOK)
@@ -115,7 +118,7 @@ class BroadcastPlanner:
                         group.create_task(self._tell(peer, node))
 
     async def answer(self, peer: str, ask: PlanRequest) -> PlanResponse:
-        """Return a node's place in the plan. Raises `Unreachable` where there are too many nodes."""
+        """Return the parents of `peer` in the plan. Raises `Unreachable` if the plan is full."""
         if not self._enabled or route_of_requester(peer) == "https":
             return PlanResponse()
         node = self._nodes.get(peer)
@@ -139,12 +142,12 @@ class BroadcastPlanner:
         try:
             await FOLLOW.ask(self._rpc, peer, self._place(peer, node), timeout=PATIENCE)
         except P2PError as error:
-            log.debug("a node was not told of its place", node=peer, reason=str(error))
+            log.debug("follow not delivered", node=peer, reason=str(error))
         finally:
             node.telling = False
 
     async def _settled(self, peer: str, changed: bool) -> None:
-        """Wait until the plan has taken in what is new."""
+        """Wait until the plan includes `peer` and its reports."""
         asked_at = self._clock()
         async with self._making:
             if self._made_at > asked_at:
@@ -172,7 +175,7 @@ class BroadcastPlanner:
         log.debug("plan made", nodes=len(lines), stripes=plan.stripes, seconds=round(plan.seconds, 2))
 
     def _believe(self, shown: dict[str, float]) -> None:
-        """Rule 2. What was shown before is no news."""
+        """Update the estimated uplinks from the new reports in `shown` (rule 2)."""
         plan = self._planner.plan
         fed = Counter(up for ups in plan.parents.values() for up in ups)
         for peer in (self._links.peer_id, *self._nodes):

@@ -1,10 +1,10 @@
-"""Payloads that the disk budget dropped, made again when a node misses one.
+"""Rebuild payloads that the disk budget dropped, when a node requests one.
 
 Rules
-1. Only a payload of an edge that was signed here is made, only where both ends are whole in the store, one at a time:
-   whoever asks for others, or again and again, costs nothing.
-2. It is served only if it hashes to what the signed Edge says: then it is the very same bytes.
-3. What was made again is not dropped for `KEPT` seconds: who asked for it is still fetching.
+1. Only payloads of edges signed here are rebuilt, only if both snapshots are in the store, one at a time: other or
+   repeated requests cost nothing.
+2. A rebuilt payload is served only if its hash is that of the signed Edge, so its bytes are the original ones.
+3. A rebuilt payload stays for at least `KEPT` seconds, so that the requesting node can fetch it.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ log = structlog.get_logger("coordinator")
 
 
 class PayloadRebuilder:
-    """Answers "remake". `edges`: all that were signed."""
+    """The handler of "remake". `edges`: all signed edges. `clock`: seconds."""
 
     def __init__(
         self, store: Store, handlers: Handlers, *, edges: Callable[[], Iterable[Edge]], clock: Callable[[], float]
@@ -43,17 +43,17 @@ class PayloadRebuilder:
         REMAKE.serve(handlers, self._answer)
 
     def possible(self) -> set[bytes]:
-        """Hashes of the payloads that could be made: both ends are here."""
+        """Return the hashes of the payloads that can be rebuilt: both snapshots are in the store."""
         roots = {None, *(file.hash for file in self._store.snapshots())}
         return {edge.payload_hash for edge in self._edges() if edge.base_root in roots and edge.root in roots}
 
     def recent(self) -> set[bytes]:
-        """Rule 3."""
+        """Return the hashes of the payloads that were rebuilt in the last `KEPT` seconds (rule 3)."""
         self._rebuilt_at = {digest: at for digest, at in self._rebuilt_at.items() if self._clock() - at < KEPT}
         return set(self._rebuilt_at)
 
     async def run(self, share: Callable[[list[Edge]], Awaitable[None]]) -> None:
-        """Make what is wanted, until cancelled. `share`: serve the payloads of these."""
+        """Rebuild requested payloads, until cancelled. `share`: serves the payloads of the given edges."""
         while True:
             self._asked.clear()
             for digest, edge in list(self._wanted.items()):
@@ -66,7 +66,7 @@ class PayloadRebuilder:
                 await self._asked.wait()
 
     async def _answer(self, peer: str, ask: DocumentsRequest) -> None:
-        """The answer is empty, and comes before anything is made: the payload is its own answer."""
+        """Queue the requested payloads and return an empty answer at once; the node fetches each once it is served."""
         asked = set(ask.hashes)
         for edge in self._edges():
             if edge.payload_hash in asked and self._store.payload(edge.payload_hash) is None:
@@ -74,7 +74,7 @@ class PayloadRebuilder:
                 self._asked.set()
 
     def _make(self, edge: Edge) -> bool:
-        """Into the store; False where it cannot be made."""
+        """Rebuild one payload into the store; return False if that is not possible."""
         ends = {file.hash: file.path for file in self._store.snapshots()}
         if edge.root not in ends or (edge.base_root is not None and edge.base_root not in ends):
             return False
@@ -84,11 +84,11 @@ class PayloadRebuilder:
             rebuild(edge, base, _opened(ends[edge.root], edge.root), out)
             self._store.put_payload(edge.era, edge.version, edge.payload_hash, out)
         except (WeightsError, DiskFull, FileNotFoundError) as error:
-            log.error("a payload cannot be made again", version=edge.version, base=edge.base, reason=str(error))
+            log.error("payload rebuild failed", version=edge.version, base=edge.base, reason=str(error))
             return False
         return True
 
 
 def _opened(path: Path, root: bytes) -> Snapshot:
-    # The root is taken on trust: a snapshot that has rotted gives a payload of another hash, which is refused.
+    # The root is not verified here: a damaged snapshot gives a payload of another hash, which is refused.
     return Snapshot(path, root=root)

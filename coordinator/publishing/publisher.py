@@ -1,24 +1,23 @@
-"""From the learner's export to a signed Head. The only place that signs with the policy key.
+"""Publish the learner's exports: store, sign, serve, and announce by a signed Head. The only user of the policy key.
 
 Rules
-1. Durable before visible: payloads and snapshot are in the store before their Version and Edges are signed, these
+1. Durable before visible: payloads and snapshot are in the store before their Version and Edges are signed, and these
    before the Head that names them.
-2. A (era, version) is published once: an export that the store already holds is not signed again with other bytes.
-   Where the policy key changes, the same edges, and the latest Version with its index, are sealed anew, in one
-   transaction of the store: nobody believes the former key any more.
-3. Heads are ordered by (era, version, sequence); the sequence never falls, not even over a restart. One that is over a
-   day ahead of the clock, as after a clock that was wrong, is dropped: nodes would not believe it.
-4. A Head is signed anew every third of its life, even when nothing changed, so that a frozen view shows.
-5. One at a time stores, shares or drops files. Versions and edges come into `line` and among the edges in the event
-   loop alone, together, once they are shared: others read them there while a thread is at work.
-6. Kept of the past, in memory and in the store, are the newest `WINDOW` versions, those back to the oldest that is in
-   use, their era's first, the edges that lead from there to these, the newest full edge and its anchor: documents, and
-   payloads as far as the budget goes. No node can need what goes: an index lists newer edges alone, so a node that
-   joins, or holds an older version, comes by the anchor or the full edge. run.sqlite keeps the root of every version.
-   So a version, a look at the disk and a start cost the same after however many versions.
-7. A payload is not hashed here: the export says what it hashed to as it was written, and that goes into the Edge and to
-   the peers' server. A file that the export or a start finds on the disk is read and hashed once before it is signed or
-   shared.
+2. Each (era, version) is published once: an export that the store already has is not signed again with other bytes.
+   When the policy key changes, the same edges and the latest Version with its index are signed again, in one
+   transaction of the store: nodes no longer accept the former key.
+3. Heads are ordered by (era, version, sequence); the sequence never falls, not even across a restart. A sequence more
+   than a day ahead of the clock, left by a clock that was wrong, is dropped: nodes would reject it.
+4. A Head is signed again every third of its life, even without a change, so that a node detects a freeze attack.
+5. One task at a time stores, shares or drops files. Versions and edges are added in the event loop alone, together,
+   once they are shared: other tasks read them while a thread is at work.
+6. Kept, in memory and in the store: the newest `WINDOW` versions and those back to the oldest in use; the first version
+   of their era and the edges from it to them; the newest full edge and its anchor. These are documents, and payloads
+   within the budget. No node needs anything else: an index lists newer edges only, and a node that joins or has an
+   older version starts from the anchor or the full edge. run.sqlite keeps the root of every version. So a publication,
+   a check of the disk and a start cost the same after any number of versions.
+7. A payload is not hashed here: the export carries the hash computed while writing, which goes into the Edge and to the
+   server of payloads. A file found on disk after a crash or at a start is hashed once before it is signed or shared.
 """
 
 import asyncio
@@ -55,17 +54,17 @@ from weights.store import Store, StoredFile
 from weights.update_path import path_to
 
 SEQUENCE_AHEAD = 24 * 3600 * 1000
-"""Milliseconds that a Head's sequence may be ahead of the clock."""
+"""Milliseconds by which a Head's sequence may be ahead of the clock."""
 HEAD_LIFE = 180.0
-"""Seconds that a Head is fresh."""
+"""Seconds until a Head expires."""
 REACH = 128
-"""Edges that an EdgeIndex lists beside the anchor: who missed fewer versions than these span comes by diffs alone."""
+"""Edges that an EdgeIndex lists beside the anchor: a node that missed no more than these updates by diffs alone."""
 WINDOW = 1024
-"""Versions whose documents and payloads are kept: a verdict can be run again as long as its version is among them."""
+"""Versions whose documents and payloads are kept; a verdict under one of them can be repeated."""
 RESTORED = 4 * WINDOW
-"""Versions that a start reads: more than are kept, unless an earlier program kept all."""
+"""Versions that a start reads: more than are kept, unless an earlier program kept all of them."""
 EARLIER = 1024
-"""Edges from before those versions that a start reads: of the first version, and of the way from it."""
+"""Edges from before those versions that a start reads: those of the first version, and of the path from it."""
 KINDS = ("version", "edge", "edgeindex", "published")
 
 log = structlog.get_logger("coordinator")
@@ -73,27 +72,29 @@ log = structlog.get_logger("coordinator")
 
 @dataclass(frozen=True)
 class Signing:
-    """What the publisher signs with, and for which run."""
+    """The publisher's signing keys and their run."""
 
     run: bytes
     policy: Ed25519PrivateKey
     channel: Ed25519PrivateKey
     root_serial: int
     former: frozenset[bytes] = frozenset()
-    """Public keys of both roles in earlier Roots: what lies in the store may be signed by them."""
+    """Public keys of both roles in earlier Roots: stored documents may be signed by them."""
 
     @property
     def policies(self) -> frozenset[bytes]:
+        """The public keys whose Versions and Edges are accepted from the store."""
         return self.former | {public_bytes(self.policy)}
 
     @property
     def channels(self) -> frozenset[bytes]:
+        """The public keys whose Heads are accepted from the disk."""
         return self.former | {public_bytes(self.channel)}
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A version as it stands in the store."""
+    """A published version, as the store records it."""
 
     era: int
     version: int
@@ -103,7 +104,8 @@ class Published:
 
 
 class Publisher:
-    """Holds the newest Head, and answers "head" and "documents". Each edge is verified once, when it is read back."""
+    """The published versions and the newest Head; the handler of "head" and "documents". Each stored edge is verified
+    once, at the start."""
 
     def __init__(
         self,
@@ -119,8 +121,9 @@ class Publisher:
         announcing: Callable[[int, int, int], None] = lambda era, version, now: None,
         roots: Callable[[], Mapping[int, bytes]] = dict,
     ) -> None:
-        """`addresses`: where nodes reach this coordinator. `clock`: seconds since the Unix epoch. `announcing`: told
-        before each Head goes out: era, version, milliseconds. `roots`: every sealed Root of the run, by its serial."""
+        """`addresses`: under which nodes reach this coordinator. `clock`: seconds since the Unix epoch. `announcing`:
+        called before each Head is published, with era, version and milliseconds. `roots`: every sealed Root of the run
+        by serial."""
         self._signing, self._store = signing, store
         self._gossip, self._exchange = gossip, exchange
         self._head_file, self._addresses, self._clock = head_file, addresses, clock
@@ -132,7 +135,7 @@ class Publisher:
         self.sealed_head: bytes | None = None
         self._head = self._restored_head()
         self.versions = self._restored_versions()
-        """The first version of the era, and the newest (rule 6), oldest first."""
+        """The first version of the era and the newest ones (rule 6), oldest first."""
         self._edges = self._restored_edges()
         self._rebuilder = PayloadRebuilder(store, handlers, edges=lambda: list(self._edges.values()), clock=clock)
         self._edges, self.versions = self._sealed_anew()
@@ -145,38 +148,38 @@ class Publisher:
         return self.versions[-1] if self.versions else None
 
     def payload_size(self) -> PayloadSize | None:
-        """What the newest edge, a diff where there is one, brings to everybody; None before the first version."""
+        """Return the payload size of the newest diff, else of the newest full edge; None before the first version."""
         edges = list(self._edges.values())
         newest = next((edge for edge in reversed(edges) if edge.base is not None), edges[-1] if edges else None)
         return None if newest is None else PayloadSize(newest.length, newest.chunk_size)
 
     def snapshots(self) -> dict[bytes, Path]:
-        """Content root -> snapshot, of the versions that lie here whole."""
+        """Return the stored snapshots by content root."""
         return {file.hash: file.path for file in self._store.snapshots()}
 
     def payloads(self) -> dict[Edge, Path]:
-        """The edges whose payloads lie here, and where."""
+        """Return the edges whose payloads are stored, with the files."""
         payloads = {file.hash: file.path for file in self._store.payloads()}
         return {e: payloads[e.payload_hash] for e in self._edges.values() if e.payload_hash in payloads}
 
     def steps_from(self, root: bytes) -> list[Edge]:
-        """The edges that start at `root` and whose payloads lie here."""
+        """Return the edges that start at `root` and whose payloads are stored."""
         edges = [edge for edge in self._edges.values() if edge.base_root == root]
         return [edge for edge in edges if self._store.payload(edge.payload_hash) is not None]
 
     def payload(self, edge: Edge) -> Path | None:
-        """Where the payload of an edge lies, if it does."""
+        """Return the file of an edge's payload; None if it is not stored."""
         return self._store.payload(edge.payload_hash)
 
     async def sign_with(self, signing: Signing) -> None:
-        """Go on under the keys of a newer Root, and announce it (rule 2)."""
+        """Switch to the keys of a newer Root, and announce it (rule 2)."""
         async with self._storing:
             self._signing = signing
             self._edges, self.versions = await anyio.to_thread.run_sync(self._sealed_anew)
         await self.announce()
 
     async def publish(self, era: int, step: int, export: Export) -> Published:
-        """Sign and announce a version; returns when its Head is out (rules 1 and 2)."""
+        """Sign and announce a version; return once its Head is published (rules 1 and 2)."""
         self._step, latest = step, self.latest
         if latest is not None and (latest.era, latest.version) >= (era, export.version):
             await self.announce()
@@ -192,11 +195,11 @@ class Publisher:
         return published
 
     async def announce(self) -> None:
-        """Sign a Head for the latest version and gossip it."""
+        """Sign a Head of the latest version and gossip it."""
         latest = self.latest
         if latest is None:
             return
-        addresses = await self._addresses()  # before the sequence is taken: two may announce at the same time
+        addresses = await self._addresses()  # before the sequence is chosen: two calls may overlap
         now, signing = int(self._clock() * 1000), self._signing
         self._head = Head(
             era=latest.era,
@@ -221,26 +224,28 @@ class Publisher:
         await self._gossip.publish(head_topic(signing.run), sealed)
 
     def _next_sequence(self, now: int) -> int:
-        """Rule 3."""
+        """Return a sequence above the last Head's, unless that one is far ahead of the clock (rule 3)."""
         before = -1 if self._head is None else self._head.sequence
         return max(now, before + 1) if before < now + SEQUENCE_AHEAD else now
 
     async def run(self) -> None:
-        """Share what is held, and keep the Head fresh until cancelled (rule 4). Starts once the network is ready."""
+        """Serve the stored payloads and renew the Head until cancelled (rule 4). Start it when the network is ready."""
         await self._offer(list(self._edges.values()))
         while True:
             await self.announce()
             await self._sleep_unless_announced(HEAD_LIFE / 3)
 
     async def rebuild(self) -> None:
-        """Make dropped payloads again when nodes miss them, until cancelled."""
+        """Rebuild dropped payloads when nodes request them, until cancelled."""
         await self._rebuilder.run(self._offer)
 
     async def retain(self, oldest: tuple[int, int], budget: int, payloads: int) -> None:
-        """Drop all snapshots but those of an era's first and the latest version; then what exceeds `budget` bytes in
-        all, or `payloads` bytes of payloads, oldest first: never the latest version's, nor those that lead from the
-        first to version `oldest` and on from there, unless they can be made again. What rule 6 does not keep is
-        forgotten. Nothing while a version is being published: its files are in the store before it is in `versions`."""
+        """Drop files until the store fits `budget` bytes in all and `payloads` bytes of payloads.
+
+        All snapshots but those of an era's first and the latest version are dropped. Payloads are dropped oldest first,
+        but never the latest version's. Those on the path from the first version to `oldest` and onwards are dropped
+        only if they can be rebuilt. Versions and edges outside rule 6 are removed. During a publication this does
+        nothing: its files are in the store before the version is in `versions`."""
         if not self.versions or self._storing.locked():
             return
         async with self._storing:
@@ -253,19 +258,19 @@ class Publisher:
                     await self._exchange.unshare(file.hash)
 
     def _window(self, oldest: tuple[int, int]) -> list[Published]:
-        """The newest `WINDOW` versions, and those back to `oldest`."""
+        """Return the newest `WINDOW` versions, and those back to `oldest`."""
         older = self.versions[:-WINDOW]
         return [one for one in older if (one.era, one.version) >= oldest] + self.versions[-WINDOW:]
 
     def _firsts(self, oldest: tuple[int, int]) -> list[Published]:
-        """The first version of the era of `oldest`, and that of the newest era: each was published whole, so that diffs
-        lead from there to every version of its era."""
+        """Return the first version of the era of `oldest`, and that of the newest era. Each has a full edge, so diffs
+        lead from it to every version of its era."""
         firsts = {one.era: one for one in reversed(self.versions)}
         asked = max((era for era in firsts if era <= oldest[0]), default=self.versions[0].era)
         return [firsts[era] for era in sorted({asked, self.versions[-1].era})]
 
     def _forget(self, window: list[Published], firsts: list[Published], path: list[Edge]) -> None:
-        """In memory, before anything leaves the disk: what is gone is not offered to anybody any more (rule 6)."""
+        """Remove versions and edges outside rule 6 from memory, before their files, so that none is offered."""
         since = (window[0].era, window[0].version)
         self.versions = [one for one in firsts if one not in window] + window
         starts = {(edge.era, edge.version) for edge in path} | {(one.era, one.version) for one in firsts}
@@ -284,7 +289,7 @@ class Publisher:
         recent: set[bytes],
         path: list[Edge],
     ) -> list[StoredFile]:
-        """Of the disk what is over the budget, and what rule 6 does not keep. `since`: where the window begins."""
+        """Drop the files over the budgets and outside rule 6; return them. `since`: where the window begins. Blocks."""
         firsts, latest = self._firsts(oldest), (self.versions[-1].era, self.versions[-1].version)
         whole = {*((one.era, one.version) for one in firsts), latest}
         dropped = self._store.collect(whole, 0, kind="snapshots/")
@@ -297,18 +302,18 @@ class Publisher:
         return dropped
 
     def _paths(self, root: bytes, firsts: list[Published]) -> list[Edge]:
-        """Edges from before the window that rule 6 keeps. `root`: of the window's first version."""
+        """Return the edges from before the window that rule 6 keeps. `root`: of the window's first version."""
         return self._path_to(root, firsts) + [
             self._edges[digest] for digest in _entrances(self._signed_edges(self._edges))
         ]
 
     def _path_to(self, root: bytes, firsts: list[Published]) -> list[Edge]:
-        """The edges at hand that lead to `root` from the snapshots of `firsts`; none where none do."""
+        """Return the stored edges that lead to `root` from the snapshots of `firsts`; empty if no path exists."""
         return path_to(self.payloads(), {one.root for one in firsts} & self.snapshots().keys(), root) or []
 
     def _needed(self, oldest: tuple[int, int]) -> set[bytes]:
-        """Payloads that lead to `oldest` from an era's first snapshot, and to every version since. The latest version's
-        is no start: no edge gives it to a node that joins."""
+        """Return the hashes of the payloads that lead from an era's first snapshot to `oldest`, and to every version
+        since. Paths do not start at the latest snapshot: no edge brings it to a node that joins."""
         since = [version for version in self.versions if (version.era, version.version) >= oldest]
         path = self._path_to(since[0].root, self._firsts(oldest)) if since else []
         stored = {file.hash for file in self._store.payloads() if (file.era, file.version) >= oldest}
@@ -324,8 +329,8 @@ class Publisher:
                 return
 
     def _make(self, era: int, export: Export) -> tuple[Published, list[tuple[bytes, Edge, Manifest]]]:
-        """Files into the store, then documents, signed. Blocking; it only reads what the event loop shows others.
-        Return the version, and each edge with its document's hash and what its payload hashed to."""
+        """Put the files into the store, then the signed documents. Return the version, and each edge with its
+        document's hash and its payload's manifest. Blocks; it changes nothing that the event loop reads."""
         snapshot = self._store.put_snapshot(era, export.version, export.root, self._adopted(Path(export.snapshot)))
         opened = Snapshot(snapshot, root=export.root)
         edges = [self._edge(era, export, edge) for edge in export.edges]
@@ -337,13 +342,14 @@ class Publisher:
         )
         sealed = self._seal("version", version.to_bytes())
         version_hash = self._store.put_document("version", era, export.version, sealed)
-        # This record is what makes it published: written last, read at restart.
+        # This record makes the version published: it is written last and read at a restart.
         published = Published(era, export.version, export.root, version_hash, index_hash)
         self._store.put_document("published", era, export.version, _record(published))
         return published, edges
 
     def _sealed_anew(self) -> tuple[dict[bytes, Edge], list[Published]]:
-        """Put under today's policy key what a former one signed (rule 2); the edges and the line after that. Blocks."""
+        """Sign the documents of a former policy key again with the present one (rule 2). Return the edges and the
+        versions after that. Blocks."""
         if self._signed_today():
             return self._edges, self.versions
         edges, resealed = dict[bytes, Edge](), list[tuple[str, int, int, bytes]]()
@@ -370,7 +376,7 @@ class Publisher:
         payload = Path(edge.payload)
         manifest = edge.hashed or chunks.hashed(payload)  # rule 7
         stored = self._store.put_payload(era, export.version, manifest.hash, self._adopted(payload))
-        # The store keeps the file that it has of that name, and what is known is known of the learner's.
+        # If the store already has a file of that name, it keeps it; the chunk hashes are of the learner's file.
         known: Manifest = manifest if stored.samefile(payload) else bare(manifest)
         document = Edge(
             era=era,
@@ -388,25 +394,25 @@ class Publisher:
         return self._store.put_document("edge", era, export.version, sealed), document, known
 
     def _index(self, edges: dict[bytes, Edge]) -> list[bytes]:
-        """Hashes of those of `edges` that a follower may combine into a way here, as far as their payloads are at hand:
-        the newest `REACH`, and before them the newest full one and the newest from its version (the anchor)."""
+        """Return the hashes of the edges for a follower's update path, if their payloads can be served: the newest full
+        edge, the newest edge from its version (the anchor), and the newest `REACH`."""
         signed = self._signed_edges(edges)
         return list(dict.fromkeys([*_entrances(signed), *list(signed)[-REACH:]]))
 
     def _signed_edges(self, edges: dict[bytes, Edge]) -> dict[bytes, Edge]:
-        """Those whose payloads are here or can be made again."""
+        """Return the edges whose payloads are stored or can be rebuilt."""
         payloads = {file.hash for file in self._store.payloads()} | self._rebuilder.possible()
         return {digest: edge for digest, edge in edges.items() if edge.payload_hash in payloads}
 
     def _adopted(self, path: Path) -> Path:
-        """A second name for one of the learner's files, which the store may move. The learner keeps its own."""
+        """Hard-link one of the learner's files, so that the store can move the link and the learner keeps its file."""
         target = self._store.scratch(path.name)
         target.unlink(missing_ok=True)
         os.link(path, target)
         return target
 
     async def _offer(self, edges: list[Edge]) -> None:
-        """Share what is here from before; a payload that is no longer what its Edge names ends nothing."""
+        """Serve the stored payloads of `edges`; a damaged file is logged and skipped."""
         async with self._storing:
             for edge in edges:
                 try:
@@ -415,8 +421,8 @@ class Publisher:
                     log.warning("payload not served", version=edge.version, reason=str(fault))
 
     async def _share(self, manifest: Manifest) -> None:
-        """Serve a payload, if it is here. The caller holds the lock: a file that is dropped meanwhile cannot be
-        opened."""
+        """Serve a payload, if it is stored. The caller has acquired `_storing`, so that the file cannot be dropped
+        meanwhile."""
         path = self._store.payload(manifest.hash)
         if path is not None:
             await self._exchange.share(manifest, path)
@@ -431,7 +437,7 @@ class Publisher:
         }
 
     def _restored_head(self) -> Head | None:
-        """The last Head, for its sequence; it goes out again only if today's channel key signed it."""
+        """Return the last Head, for its sequence. It is served again only if the present channel key signed it."""
         today, run = public_bytes(self._signing.channel), self._signing.run
         try:
             sealed = self._head_file.read_bytes()
@@ -441,13 +447,13 @@ class Publisher:
         except FileNotFoundError:
             return None
         except PeerFault as error:
-            log.warning("the last Head on disk counts for nothing; another one is made", reason=str(error))
+            log.warning("stored Head is invalid; a new one is signed", reason=str(error))
             self.sealed_head = None
             return None
 
     def _signed_today(self) -> bool:
-        """Whether today's policy key signed the latest Version, and so all that was sealed with it. True where there is
-        none to seal anew."""
+        """Tell whether the present policy key signed the latest Version, and so all documents signed with it. True if
+        there is no version."""
         document = self._store.document(self.versions[-1].version_hash) if self.versions else None
         today, run = public_bytes(self._signing.policy), self._signing.run
         return document is None or _signed(document, "version", run, today)
@@ -468,14 +474,14 @@ class Publisher:
 
 
 def _entrances(signed: dict[bytes, Edge]) -> list[bytes]:
-    """How a node that holds nothing, or something old, comes in: the newest full edge, and the newest from its version
-    (the anchor)."""
+    """Return the hashes of the edges from which a new or outdated node starts: the newest full edge, and the newest
+    from its version (the anchor)."""
     full = [digest for digest, edge in signed.items() if edge.base is None][-1:]
     return full + [digest for digest, edge in signed.items() if full and edge.base_root == signed[full[0]].root][-1:]
 
 
 def _signed(sealed: bytes, kind: str, run: bytes, key: bytes) -> bool:
-    """Return whether `key` signed a document of this kind and run. Raises `Malformed`."""
+    """Tell whether `key` signed a document of this kind and run. Raises `Malformed`."""
     try:
         verify_envelope(sealed, kind, run, [key])
     except BadSignature:
@@ -484,5 +490,5 @@ def _signed(sealed: bytes, kind: str, run: bytes, key: bytes) -> bool:
 
 
 def _record(one: Published) -> bytes:
-    """The store's documents of a published version."""
+    """Encode a published version for the store."""
     return one.version_hash + one.index_hash + one.root

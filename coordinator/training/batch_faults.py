@@ -1,13 +1,13 @@
-"""Decides whether the groups of a batch at which the learner failed are set aside. Pure: events in, decisions out.
+"""Decide whether the groups of a batch at which the learner failed are set aside. Pure: events in, decisions out.
 
 Rules
-1. After an error a new learner gets the same batch once more; a second error sets its groups aside.
-2. A death counts against a batch only if the learner had begun to compute it and nobody stopped the learner. The third
-   such death in a row, without a step between, sets its groups aside.
-3. A learner that cannot be opened, a full disk and a missing device count against no batch: the last charge is taken
-   back where the next learner cannot even be opened.
-4. A step beyond all earlier ones clears the charges, and so does a charge against another batch. A step that only
-   repeats one that a fall-back undid clears nothing.
+1. After an error a new learner process gets the same batch once more; a second error sets its groups aside.
+2. A death counts against a batch only if the learner had begun to compute it and was not told to end. The third such
+   death in a row, without a step between, sets its groups aside.
+3. A failure to open the learner, a full disk and a missing device count against no batch: if the next learner cannot be
+   opened either, the last charge is withdrawn.
+4. A step beyond all earlier ones clears the charges, and so does a charge against another batch. A step that repeats
+   one undone by a fall-back to an older checkpoint clears nothing.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 MOST_ERRORS: Final = 2
+"""Errors after which the groups of a batch are set aside (rule 1)."""
 MOST_DEATHS: Final = 3
+"""Deaths after which they are (rule 2)."""
 
 
 @dataclass(frozen=True)
@@ -28,36 +30,37 @@ class Charges:
 
     @property
     def guilty(self) -> bool:
+        """Whether the groups are set aside."""
         return self.errors >= MOST_ERRORS or self.deaths >= MOST_DEATHS
 
 
 class BatchFaults:
-    """The charges against the batch in work."""
+    """The charges against the batch at work."""
 
     def __init__(self) -> None:
         self._reached = (0, 0)
         self._charges = self._before = Charges()
 
     def opened(self, era: int, step: int) -> None:
-        """Note where a learner stands."""
+        """Record the era and step of a learner that was opened."""
         self._reached = max(self._reached, (era, step))
 
     def failed(self, batch: Iterable[bytes]) -> bool:
-        """Charge an error to `batch`; whether its groups are set aside (rule 1)."""
+        """Charge an error to `batch`; return whether its groups are set aside (rule 1)."""
         charges = self._against(batch)
         return self._charge(replace(charges, errors=charges.errors + 1))
 
     def died(self, batch: Iterable[bytes]) -> bool:
-        """Charge a death while it was computed; whether its groups are set aside (rule 2)."""
+        """Charge a death during `batch`; return whether its groups are set aside (rule 2)."""
         charges = self._against(batch)
         return self._charge(replace(charges, deaths=charges.deaths + 1))
 
     def excuse(self) -> None:
-        """Take the last charge back: the machine was at fault (rule 3)."""
+        """Withdraw the last charge: the machine was at fault (rule 3)."""
         self._charges = self._before
 
     def stepped(self, step: int) -> bool:
-        """Note a step made in the era at work; whether it goes beyond all earlier ones (rule 4)."""
+        """Record a step of the present era; return whether it is beyond all earlier ones (rule 4)."""
         era, reached = self._reached
         if step <= reached:
             return False

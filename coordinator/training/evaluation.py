@@ -1,8 +1,8 @@
-"""How good a version is: exact match on held-out prompts, at T = 1 with fixed seeds, and greedy beside it.
+"""Evaluate a version: exact match on held-out prompts, sampled at T = 1 with fixed seeds, and greedy.
 
 Rules
 1. The held-out prompts and the seeds depend on the task alone, so that every version, and every run of the same task,
-   answers the same questions with the same noise.
+   gets the same prompts with the same noise.
 2. Held-out prompts are never leased: tasks keep the splits apart.
 3. An answer at which the task's own code fails counts as not solved.
 """
@@ -21,12 +21,13 @@ from tasks.task import Task, TaskFault, Tokenizer, Transcript, begun, prompt_of,
 log = structlog.get_logger("coordinator")
 
 SLICE = 128
-"""Answers that are generated at once: verdicts wait no longer than these take."""
+"""Answers generated per call of the scorer: verdicts wait at most for one call."""
 
 
 @dataclass(frozen=True)
 class EvaluationSet:
-    """`limit`: most sampled tokens an answer. `prompts`: how many, at most the size of the held-out split."""
+    """The held-out prompts of an evaluation. `limit`: most sampled tokens per answer. `prompts`: number of prompts,
+    capped at the size of the held-out split."""
 
     task: Task
     text: Tokenizer
@@ -34,7 +35,7 @@ class EvaluationSet:
     prompts: int
 
     def jobs(self) -> list[Job]:
-        """One answer a prompt; a prompt that the task cannot give is left out."""
+        """Return one job per prompt; prompts at which the task fails are left out."""
         jobs = []
         for index in range(min(self.prompts, self.task.size("heldout"))):
             try:
@@ -58,7 +59,7 @@ class EvaluationSet:
         )
 
     def successes(self, jobs: Sequence[Job], groups: Sequence[Sequence[Sample]]) -> float:
-        """Share of the answers that solve their prompt."""
+        """Return the share of the answers that solve their prompt."""
         solved = [self._solved(job, sample) for job, group in zip(jobs, groups, strict=True) for sample in group]
         return sum(solved) / max(1, len(solved))
 
@@ -81,8 +82,9 @@ async def evaluate(
     clock: Callable[[], float],
     between: Callable[[], Awaitable[None]],
 ) -> Evaluation:
-    """Let `scorer` sit the exam under a version. `hold`: have it under that. `between`: what goes first, after every
-    `SLICE` answers; it may have the scorer hold another version. Raises `ChildDied`."""
+    """Generate the answers with `scorer` under `version`, and return the shares solved. `hold`: loads the version into
+    the scorer. `between`: called before every `SLICE` answers, for work that goes first; it may load another version.
+    Raises `ChildDied`."""
     jobs = evaluation_set.jobs()
     shares = []
     for greedy in (False, True):

@@ -1,8 +1,8 @@
-"""The two halves of learning, each with its process: the scorer judges what nodes made, the learner trains on it.
+"""Run the scoring loop and the training loop, each with its model process: one verifies groups, one trains on them.
 
     submission ─ arrived ─> scoring ─ verdict, work ─> training ─ version, arrived ─> scoring
 
-Each half waits on an event that the other sets; a submission sets `arrived` too
+Each loop waits on an event that the other sets; a submission sets `arrived` too
 (coordinator/rollouts/request_handler.py).
 """
 
@@ -27,8 +27,8 @@ from tasks.task import Tokenizer
 
 
 class Learning:
-    """`arrived`: to be set when a submission was received. `sound`: to be set once run.sqlite is known to be sound;
-    before that there is no verdict, so nothing is credited."""
+    """The two loops. `arrived`: set it when a submission was received. `sound`: set it once run.sqlite has passed its
+    check; until then there is no verdict, so nothing is credited."""
 
     def __init__(
         self,
@@ -42,7 +42,9 @@ class Learning:
         clock: Callable[[], float],
     ) -> None:
         """`clock`: seconds since the Unix epoch."""
-        self.arrived, self.sound, work = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.arrived = asyncio.Event()
+        self.sound = asyncio.Event()
+        work = asyncio.Event()
         self.training = Training(
             course=course_of(run),
             learner=learner,
@@ -71,7 +73,7 @@ class Learning:
         )
 
     async def run(self) -> None:
-        """Both, until cancelled."""
+        """Run both loops, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.training.run(), name="training")
             group.create_task(self._score(), name="scoring")
@@ -82,7 +84,7 @@ class Learning:
 
 
 def verifier_of(run: Run, scorer: Scorer, group_service: GroupService, publisher: Publisher) -> GroupVerifier:
-    """How groups of a run are looked at."""
+    """Return the verification of a run's groups by the scorer."""
 
     def published(era: int) -> list[int]:
         return [one.version for one in publisher.versions if one.era == era]
@@ -91,7 +93,7 @@ def verifier_of(run: Run, scorer: Scorer, group_service: GroupService, publisher
 
 
 def course_of(run: Run) -> TrainingConfig:
-    """What the learner is told."""
+    """Return the learner's settings, from those of the run."""
     config = run.config
     section: LearnerSection = config.learner
     names = [name for name in Hyper.__struct_fields__ if hasattr(section, name)]

@@ -1,7 +1,7 @@
-"""The two model processes as main sees them: the calls that each answers, and what the death of one may say.
+"""Call the learner process from the coordinator's main process, and log deaths of both model processes.
 
-A process that dies is treated as engines.supervisor says: the call under way raises `ChildDied`, and the next one finds
-a new process.
+engines.supervisor restarts a process that dies: the call under way raises `ChildDied`, the next one goes to a new
+process.
 """
 
 from collections.abc import Callable
@@ -16,47 +16,47 @@ from runtime.backoff import Backoff
 from runtime.child import Child, ChildDied
 
 PAUSES: Final = Backoff(0.25, 30.0)
-"""Seconds before a model process is started again."""
+"""Seconds before a model process is restarted."""
 HEALTHY_AFTER: Final = 60.0
-"""Seconds of life after which a crash counts as the first again."""
+"""Seconds of life after which the backoff starts over."""
 
 log = structlog.get_logger("coordinator")
 
 
 class DiedComputing(ChildDied):
-    """The learner is gone while it computed a batch, and nobody had told it to end."""
+    """The learner died while it computed a batch, and was not told to end."""
 
 
 class Learner(Protocol):
-    """coordinator.learner.messages, asynchronously. Every call may raise `ChildDied` and `ChildError`, after which
-    `open` comes first, and `DiskFull`."""
+    """The calls of coordinator.learner.messages. Each may raise `DiskFull`, and `ChildDied` or `ChildError`, after
+    which the next call must be `open`."""
 
     async def open(self, order: messages.Open) -> messages.Opened: ...
 
     async def step(self, batch: messages.Batch) -> messages.Stepped:
-        """Raises `DiedComputing` where the death may be the batch's."""
+        """Train on a batch. Raises `DiedComputing` if the batch may have caused the death."""
 
     async def renew(self) -> None:
-        """Let this process go; the next call finds a new one."""
+        """End this process; the next call goes to a new one."""
 
 
 def restarts() -> Restarts:
-    """Return how the model processes are started again."""
+    """Return the restart policy of the model processes."""
     return Restarts(PAUSES, healthy=HEALTHY_AFTER)
 
 
 def on_death(process: str, tell: Callable[[str], None]) -> Callable[[ChildDied, float], None]:
-    """Return what logs a crash of `process`, and tells of it."""
+    """Return a callback that logs a crash of `process`, and passes its description to `tell`."""
 
     def died(death: ChildDied, pause: float) -> None:
         tell(str(death))
-        log.warning("a model process died", process=process, returncode=death.returncode)
+        log.warning("model process died", process=process, returncode=death.returncode)
 
     return died
 
 
 class LearnerChild:
-    """The learner in a process of its own. It says when it begins to compute a batch."""
+    """The learner in a process of its own, which reports when it begins to compute a batch."""
 
     def __init__(self, child: Supervisor[Child]) -> None:
         self.child = child

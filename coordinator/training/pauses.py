@@ -1,14 +1,14 @@
-"""Decides when a run is paused, and for how long. Pure; times in milliseconds since the Unix epoch.
+"""Decide when a run is paused, and for how long. Pure; times in milliseconds since the Unix epoch.
 
 Rules
-1. While a run is paused no lease is given and no batch is begun. What nodes have made is taken, checked and paid.
-2. Three batches set aside in a row pause it. So do more than 5 % of the last 200 decided groups that lack a finite
-   reward, and a learner that could not work for a fault of the machine twice in a row.
+1. While a run is paused no lease is issued and no batch is begun. Submissions are still accepted, verified and paid.
+2. A run is paused by three batches set aside in a row, by more than 5 % of the last 200 decided groups without a finite
+   reward, or by a learner that failed for a fault of the machine twice in a row.
 3. Such a pause ends by itself after 10 minutes. The same trouble again, without a success between, doubles the time, up
-   to 2 hours. A success is a new step, or 200 decided groups of which at most 5 % lack a reward. Where the clock is
-   set back to before a pause began, its time begins anew.
+   to 2 hours. A success is a new step, or 200 decided groups of which at most 5 % lack a reward. If the clock is set
+   back to before a pause began, the pause starts over.
 4. The operator's pause ends by `resume` alone, which ends any other pause too: the next batch is tried at once.
-5. Of two pauses the one that ends later holds.
+5. Of two pauses the one that ends later applies.
 """
 
 from collections.abc import Sequence
@@ -26,12 +26,12 @@ _LASTS: Final = Backoff(FIRST, LONGEST)
 MOST_BATCHES: Final = 3
 MOST_IDLE: Final = 2
 WINDOW: Final = 200
-"""Decided groups that rule 2 looks at."""
+"""Decided groups that rule 2 counts."""
 MOST_UNSCORED: Final = WINDOW * 5 // 100
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True):
-    """Why the run stands still. `until`: when it goes on by itself; None: by `resume` alone."""
+    """A pause of the run. `until`: when it ends by itself; None: by `resume` alone."""
 
     kind: Kind
     why: str
@@ -40,14 +40,14 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PauseState(msgspec.Struct, kw_only=True):
-    """The durable state of the pauses. `times`: troubles of a kind in a row, without a success between."""
+    """The durable state of the pauses. `times`: troubles in a row per kind, without a success between."""
 
     pause: Pause | None = None
     times: dict[Kind, int] = {}
 
 
 def wait(times: int) -> int:
-    """How long the `times`-th pause in a row lasts (rule 3)."""
+    """Return the length of the `times`-th pause in a row (rule 3)."""
     return int(_LASTS.delay(times))
 
 
@@ -62,25 +62,25 @@ class Pauses:
         return self.standing.pause
 
     def set_aside(self, reason: str, now: int) -> None:
-        """A batch was set aside for `reason`."""
+        """Record that a batch was set aside for `reason`; pause after `MOST_BATCHES` in a row."""
         times = self._again("batches")
         if times >= MOST_BATCHES:
             why = f"the learner failed at {times} batches in a row, the last time by {reason}"
             self._begin("batches", why, now, times - MOST_BATCHES + 1)
 
     def cannot_work(self, reason: str, now: int) -> None:
-        """The learner could not be opened, or could not work for a fault of the machine."""
+        """Record that the learner failed for a fault of the machine; pause after `MOST_IDLE` in a row."""
         times = self._again("learner")
         if times >= MOST_IDLE:
             self._begin("learner", f"the learner cannot work: {reason}", now, times - MOST_IDLE + 1)
 
     def decided(self, recent: Sequence[str], now: int) -> bool:
-        """Look at the codes of the groups decided last; whether the run is paused for them, and they are to be
-        forgotten."""
+        """Check the codes of the groups decided last; return whether they pause the run. The caller then clears
+        them."""
         bad = sum(code == "task-score" for code in recent)
         if bad > MOST_UNSCORED:
             why = (
-                f"the task gave no finite reward for {bad} of the last {len(recent)} groups: mend the task's score"
+                f"the task gave no finite reward for {bad} of the last {len(recent)} groups: fix the task's score"
                 " (the log names the groups)"
             )
             self._begin("task-score", why, now, self._again("task-score"))
@@ -90,22 +90,22 @@ class Pauses:
         return False
 
     def stepped(self) -> None:
-        """The learner made a step that it had not made before."""
+        """Record a step beyond all earlier ones: it is a success (rule 3)."""
         self.standing.times.pop("batches", None)
         self.standing.times.pop("learner", None)
 
     def stop(self, why: str, now: int) -> None:
-        """The operator pauses the run."""
+        """Pause the run for the operator."""
         self.standing.pause = Pause(kind="operator", why=why, since=now)
 
     def resume(self) -> Pause | None:
-        """The operator lets the run go on; the pause that was."""
+        """End the pause for the operator; return it, or None if the run was not paused."""
         ended, self.standing.pause = self.standing.pause, None
         return ended
 
     def look(self, now: int) -> Pause | None:
-        """End the pause whose time is over; that pause. One that began after `now`, by a clock that was set back since,
-        begins now."""
+        """End a pause whose time has passed, and return it. A pause that began after `now`, because the clock was set
+        back, starts over."""
         pause = self.standing.pause
         if pause is None or pause.until is None:
             return None

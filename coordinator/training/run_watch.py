@@ -1,9 +1,9 @@
-"""Keeps a run going: applies the charges and pauses to the books, and makes both durable.
+"""Watch over a run: set failing batches aside, pause and resume it, and make both durable.
 
 Rules
-1. The groups that are set aside stand in run.sqlite (table `set_aside`), and so does the pause (fact `supervision`):
-   a restart changes neither.
-2. `GroupService.paused` follows the pause: that is what stops leases. `changed` wakes the learner's loop when one ends.
+1. Groups set aside are in run.sqlite (table `set_aside`), and so is the pause (fact `supervision`): a restart changes
+   neither.
+2. `GroupService.paused` follows the pause, which stops leases. `changed` wakes the training loop when a pause ends.
 """
 
 from collections import Counter
@@ -21,21 +21,23 @@ from coordinator.training.wait_reason import Wait, sentence
 
 FACT: Final = "supervision"
 SHOWN: Final = 20
-"""Set-aside batches in the picture."""
+"""Set-aside batches that the page shows."""
 MOST_REASON: Final = 200
-"""Characters of a reason that are kept."""
-
+"""Stored characters of a reason."""
 MOST_REASONS: Final = 50
-"""Reasons that are counted apart."""
+"""Number of reasons with a count of their own."""
 
 log = structlog.get_logger("coordinator")
 
 
 class Watch:
-    """`clock`: seconds since the Unix epoch. `changed`: called when a pause has ended."""
+    """The pauses and set-aside batches of a run. `clock`: seconds since the Unix epoch. `changed`: called when a pause
+    has ended."""
 
     def __init__(self, group_service: GroupService, clock: Callable[[], float], changed: Callable[[], None]) -> None:
-        self._group_service, self._clock, self._changed = group_service, clock, changed
+        self._group_service = group_service
+        self._clock = clock
+        self._changed = changed
         stored = group_service.database.fact(FACT)
         self._pauses = Pauses(msgspec.json.decode(stored, type=PauseState) if stored else None)
         self._batches = BatchFaults()
@@ -51,27 +53,27 @@ class Watch:
         return self._pauses.pause
 
     def look(self) -> None:
-        """Every second or so: end a pause whose time is over, and look at what was decided."""
+        """End a pause whose time has passed, and check the groups decided last. Call it about once per second."""
         before, ended = self.pause, self._pauses.look(self._now())
         if ended is not None:
             self._ended(ended, "its time is over")
         elif before != self.pause:
             self._save()
         recent = self._group_service.verdicts.recent
-        # A group that comes in during a pause was leased before it: no new trouble.
+        # A group received during a pause was leased before it: that is no new trouble.
         if self.pause is None and self._pauses.decided(recent, self._now()):
             recent.clear()
             self._begun()
 
     def stop(self, why: str = "") -> None:
-        """The operator pauses the run. Paused again without a reason, it keeps the one that was given."""
+        """Pause the run for the operator. A second pause without a reason keeps the first reason."""
         current = self._pauses.pause
         given = current.why if current is not None and current.kind == "operator" else "by its operator"
         self._pauses.stop(why or given, self._now())
         self._begun()
 
     def resume(self) -> bool:
-        """The operator lets it go on; False: it was not paused."""
+        """Resume the run for the operator; return whether it was paused."""
         ended = self._pauses.resume()
         if ended is None:
             return False
@@ -79,11 +81,11 @@ class Watch:
         return True
 
     def opened(self, era: int, step: int) -> None:
-        """A learner stands at `step` of `era`: in a later era steps are counted anew."""
+        """Record that a learner was opened at `step` of `era`: in a later era steps are counted anew."""
         self._batches.opened(era, step)
 
     def cannot_work(self, reason: str) -> None:
-        """The learner could not be opened, or what it needs is not there: no batch is charged for it."""
+        """Record that the learner failed for a fault of the machine: no batch is charged for it."""
         self._batches.excuse()
         log.error("the learner cannot work", reason=reason)
         before = self.pause
@@ -91,25 +93,25 @@ class Watch:
         self._begun(before)
 
     def stepped(self, step: int) -> None:
-        """The learner made a step."""
+        """Record a step of the learner."""
         if self._batches.stepped(step):
             self._pauses.stepped()
             self._save()
 
     def failed(self, batch: Sequence[bytes], reason: str) -> None:
-        """The learner failed at a batch by an error."""
+        """Record that the learner failed at a batch with an error."""
         log.error("the learner failed at a batch", groups=len(batch), reason=reason)
         if self._batches.failed(batch):
             self._set_aside(batch, reason)
 
     def died(self, batch: Sequence[bytes], reason: str) -> None:
-        """The learner died while it computed a batch, and nobody had stopped it."""
+        """Record that the learner died while it computed a batch, without being told to end."""
         log.warning("the learner died while it computed a batch", groups=len(batch), reason=reason)
         if self._batches.died(batch):
             self._set_aside(batch, f"the death of the learner, three times in a row: {reason}")
 
     def waits(self) -> None:
-        """There is no batch for the learner: say what for, once it has lasted."""
+        """Record that there is no batch for the learner; once that has lasted, log the reason."""
         now = self._now()
         if self.pause is not None or not self._wait.due(now):
             return
@@ -118,16 +120,16 @@ class Watch:
             log.warning("the learner waits for groups", hours=round(self._wait.seconds(now) / 3600, 1), what=words)
 
     def drawn(self) -> None:
-        """There is a batch."""
+        """Record that a batch was drawn."""
         self._wait.ended()
         self._group_service.asked.clear()
 
     async def durable(self) -> None:
-        """Until what was decided here is on the disk."""
+        """Return once everything decided here is committed."""
         await self._group_service.durable()
 
     def view(self) -> TroubleView:
-        """For the picture."""
+        """Return the troubles for the page."""
         pause = self.pause
         return TroubleView(
             paused=None if pause is None else PauseView(**msgspec.structs.asdict(pause)),

@@ -1,14 +1,14 @@
-"""The weights that the scorer holds: one folder, which its process steps to the version that a group names.
+"""Load the version that a group names into the scorer, by stepping its folder of journaled weights.
 
     scorer/held     a folder of weights.journaled: one snapshot, and the journals of the steps among the last versions
-    scorer/made     another, while it is made
+    scorer/made     its replacement, while that is written
 
 Rules
-1. Versions are taken in the order in which they were published, none left out, and the steps down to the oldest version
-   that may still be asked for are kept: within those the scorer goes back and forth, without a payload.
-2. The scorer's process alone writes to `held`. This one makes `made`, which takes its place when it is whole: from a
-   snapshot of the store and diffs, where nothing is held yet, it was damaged, or nothing leads from it.
-3. A kill at any moment leaves a whole version there, old or new, and the next scorer goes on from that.
+1. Versions are applied in the order of their publication, without gaps. The journals back to the oldest version that a
+   group may still need are kept: within those the scorer steps back and forth without a payload.
+2. Only the scorer's process writes to `held`. This process writes `made`, from a snapshot of the store and diffs, and
+   moves it over `held` when it is complete: at the first start, after damage, or if no edge leads from `held`.
+3. A kill at any moment leaves a complete version in `held`, old or new, from which the next scorer continues.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,19 +29,19 @@ from weights.snapshot import Snapshot
 from weights.update_path import path_to
 
 _SPOILED: Final = ("BadPayload", "BadSnapshot", "FileNotFoundError", "StoreCorrupt", "WrongBase")
-"""Errors of the scorer that speak of its weights."""
+"""Kinds of the scorer's errors that mean damaged weights."""
 
 log = structlog.get_logger("coordinator")
 
 
 class StepTo(NamedTuple):
-    """Undo steps, or make them again, until at `root`."""
+    """A move back or forth over journaled steps to `root`."""
 
     root: bytes
 
 
 class StepBy(NamedTuple):
-    """Step by an edge; `keep` steps must then be within reach."""
+    """A move by an edge. `keep`: number of journals to keep afterwards."""
 
     edge: Edge
     keep: int
@@ -50,9 +50,9 @@ class StepBy(NamedTuple):
 def next_move(
     loaded: Loaded, published: Sequence[bytes], oldest: bytes, edges: Iterable[Edge], wanted: bytes
 ) -> StepTo | StepBy | None:
-    """What brings the scorer nearer to root `wanted`, which it does not hold; None where nothing does. `published`:
-    roots of the versions published, in order; `oldest`: of the oldest that may still be asked for. `edges`: payloads at
-    hand."""
+    """Return the move that brings the scorer nearer to root `wanted`, which is not loaded; None if there is none.
+    `published`: roots of the published versions, in order. `oldest`: root of the oldest version that may still be
+    needed. `edges`: those with a stored payload."""
     if wanted in (*loaded.behind, *loaded.ahead):
         return StepTo(wanted)
     tip = loaded.ahead[-1] if loaded.ahead else loaded.root
@@ -69,7 +69,7 @@ def next_move(
 
 
 class ScorerWeights:
-    """`oldest`: (era, version) of the oldest version that may still be asked for."""
+    """The scorer's folder of weights. `oldest`: (era, version) of the oldest version that may still be needed."""
 
     def __init__(
         self,
@@ -80,12 +80,16 @@ class ScorerWeights:
         folder: Path,
         oldest: Callable[[], tuple[int, int]],
     ) -> None:
-        self._scorer, self._publisher, self._model, self._oldest = scorer, publisher, model, oldest
-        self._path, self._unpacked = folder / "held", folder / "made"
+        self._scorer = scorer
+        self._publisher = publisher
+        self._model = model
+        self._oldest = oldest
+        self._path = folder / "held"
+        self._unpacked = folder / "made"
 
     async def hold(self, root: bytes) -> bool:
-        """Have the scorer under the weights of `root`; False where they cannot be come by any more. Raises `ChildDied`,
-        `ChildError` where the scorer fails at it again and again, `DiskFull`."""
+        """Load `root` into the scorer; return False if it can no longer be reconstructed. Raises `ChildDied`,
+        `DiskFull`, and `ChildError` if the scorer fails repeatedly."""
         anew, faults = iter((self._oldest_root(root), root)), 0
         while True:
             try:
@@ -124,7 +128,7 @@ class ScorerWeights:
         return (self._path / "origin").exists()
 
     async def _mend(self, error: ChildError, faults: int) -> None:
-        """Look at the folder again, then make it anew, then give up."""
+        """Retry with the same folder after the first fault, with a new folder after the second, then raise `error`."""
         if error.kind not in _SPOILED or faults > 2:
             raise error
         log.warning("scorer's weights", kind=error.kind, reason=str(error), anew=faults == 2)
@@ -132,7 +136,7 @@ class ScorerWeights:
             await anyio.to_thread.run_sync(remove, self._path)
 
     async def _remade(self, root: bytes | None) -> bool:
-        """Rule 2; False where nothing leads to `root`."""
+        """Replace the folder by a new one at `root` (rule 2); return False if no stored path leads there."""
         snapshots, edges = self._publisher.snapshots(), self._publisher.payloads()
         chain = None if root is None else path_to(edges, snapshots, root)
         if root is None or chain is None:
@@ -140,9 +144,9 @@ class ScorerWeights:
         try:
             await anyio.to_thread.run_sync(self._write, root, chain, snapshots, edges)
         except (WeightsError, FileNotFoundError) as error:
-            log.error("scorer's weights cannot be made", root=root.hex()[:16], reason=str(error))
+            log.error("scorer's weights cannot be reconstructed", root=root.hex()[:16], reason=str(error))
             return False
-        log.info("scorer's weights made", root=root.hex()[:16], edges=len(chain))
+        log.info("scorer's weights reconstructed", root=root.hex()[:16], edges=len(chain))
         await self._scorer.load(self._model, self._path)
         return True
 
@@ -160,12 +164,12 @@ class ScorerWeights:
         replace_folder(self._unpacked, self._path)
 
     def _published_roots(self) -> list[bytes]:
-        """Roots in the order of publication; a version that changes nothing is no step."""
+        """Return the roots in the order of publication, without those equal to their predecessor's."""
         roots = [version.root for version in self._publisher.versions]
         return [root for root, before in zip(roots, [None, *roots], strict=False) if root != before]
 
     def _oldest_root(self, root: bytes) -> bytes:
-        """Of the oldest version that may be asked for, or `root` where that is older."""
+        """Return the root of the oldest version that may be needed, or `root` if that is older."""
         oldest = self._oldest()
         for version in self._publisher.versions:
             if version.root == root or (version.era, version.version) >= oldest:

@@ -1,21 +1,21 @@
-"""The scorer at work: every received group is judged under the exact version that its lease names, then evaluations.
+"""Run the scorer: verify every received group under the exact version that its lease names, and evaluate versions.
 
 Rules
-1. Verdicts come before evaluations: an exam is sat when nothing waits, or when it has waited for `PATIENCE` seconds,
-   in slices, between which every group that has come is judged.
-2. Groups are taken by version, so that the scorer changes its weights as seldom as it can (`turns`), and the scorer
-   steps to each in place (`held`). Within a version the parties are served by deficit round robin
-   (coordinator/rollouts/deficit_round_robin.py), and how a group is looked at hangs on its key
-   (coordinator/rollouts/group_verifier.py).
-3. Of one version up to `at_once` groups are at the scorer together, so that it never waits for a commit. A verdict is
+1. Verdicts come before evaluations: an evaluation runs when no group waits, or when it has waited for `PATIENCE`
+   seconds. It runs in slices, and between two slices all received groups are verified.
+2. Groups are scored by version, so that the scorer changes its weights rarely (rollouts/scoring_order.py); it steps to
+   each version in place (training/scorer_weights.py). Within a version the parties are served by deficit round robin
+   (rollouts/deficit_round_robin.py), and the key's standing decides how a group is verified
+   (rollouts/group_verifier.py).
+3. Up to `at_once` groups of one version are in flight to the scorer, so that it never waits for a commit. A verdict is
    given as soon as its scores are back; verdicts of one iteration of the loop are one commit
    (coordinator/group_commit.py).
-4. A scorer that dies costs no verdict: what it had not answered is still undecided, and is scored by the next one.
-5. A group at which the scorer fails is tried again: alone, by a scorer that has not failed. Only a group at which that
-   fails too is refused, by the operator's fault: one bad group must not stop all the others.
-6. An exam at which the scorer fails is sat again with a new scorer. If that fails too, this version stays without one.
-7. A group that was at the scorer when it died is tried again alone. One of which it dies alone `MOST_DEATHS` times,
-   and nobody had told it to end, is refused as by rule 5; an exam of which it dies as often is left out.
+4. A death of the scorer costs no verdict: unanswered groups stay undecided, and the next scorer scores them.
+5. A group at which the scorer fails is tried again alone, by a scorer that has not failed. If that fails too, the group
+   is refused by the operator's fault: one bad group must not stop all others.
+6. An evaluation at which the scorer fails is repeated with a new scorer. If that fails too, the version has none.
+7. A group in flight when the scorer died is tried again alone. If the scorer dies `MOST_DEATHS` times of it alone,
+   without being told to end, the group is refused as in rule 5. An evaluation is abandoned after as many deaths.
 """
 
 import asyncio
@@ -42,22 +42,23 @@ from runtime.child import ChildDied, ChildError
 PATIENCE = 2.0
 MOST_AT_ONCE = 32
 MOST_EXAMS = 2
-"""Tries at one version's exam (rule 6)."""
+"""Attempts at one version's evaluation (rule 6)."""
 MOST_DEATHS = 3
 MOST_TOKENS = 1 << 19
-"""Tokens at the scorer together, at most, where these are two groups and more: some 2 MiB of its pipe."""
+"""Most tokens in flight to the scorer, unless two groups have more: some 2 MiB in its pipe."""
 
 log = structlog.get_logger("coordinator")
 
 
 def at_once(terms: LeaseTerms) -> int:
-    """Groups that are at the scorer together (rule 3): at least two, so that it finds the next when one is done."""
+    """Return how many groups may be in flight to the scorer (rule 3): at least two, so that it is never idle."""
     return max(2, min(MOST_AT_ONCE, MOST_TOKENS // (terms.group_size * terms.limit)))
 
 
 @dataclass
 class Scoring:
-    """`evaluate_every`: versions from one evaluation to the next; the first and the last are always evaluated."""
+    """The loop of the scorer. `evaluate_every`: versions from one evaluation to the next; the first and the last are
+    always evaluated."""
 
     scorer: Scorer
     group_service: GroupService
@@ -71,22 +72,22 @@ class Scoring:
     arrived: asyncio.Event
     """Set when a submission was received, a version published, or the course has ended."""
     decided: asyncio.Event
-    """Set here whenever a verdict was given."""
+    """Set by this loop after each verdict."""
     _wanted_since: float | None = None
     _failed: dict[bytes, Undecided] = field(default_factory=dict)
     """Groups at which a scorer failed or died once, by lease."""
     _deaths: Counter[bytes] = field(default_factory=Counter)
-    """How often the scorer died of a group alone, by lease (rule 7)."""
+    """Deaths of the scorer of a group alone, by lease (rule 7)."""
     _fresh: bool = True
-    """Whether the scorer at work has not failed at any group."""
+    """Whether the present scorer process has not failed at any group."""
     _version: int | None = None
     _failed_exams: Counter[int] = field(default_factory=Counter)
-    """How often the scorer failed at a version's exam."""
+    """Failures of the scorer at a version's evaluation."""
     _deadly_exams: Counter[int] = field(default_factory=Counter)
-    """How often it died of one."""
+    """Deaths of the scorer of a version's evaluation."""
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Score and evaluate, until cancelled."""
         while True:
             self.arrived.clear()
             try:
@@ -97,7 +98,7 @@ class Scoring:
                 await self.arrived.wait()
 
     async def round(self) -> bool:
-        """Score what waits, or sit an exam; whether there was anything to do. Raises `ChildDied`."""
+        """Score the waiting groups, or run an evaluation; return whether there was work. Raises `ChildDied`."""
         if self.group_service.progress is None:
             return False
         waiting = self.group_service.waiting()
@@ -114,7 +115,7 @@ class Scoring:
             await self._visit(under)
 
     async def _visit(self, under: PendingVersion) -> None:
-        """Judge what waits under one version, `VISIT` groups at most: together first, then alone what failed."""
+        """Verify at most `VISIT` waiting groups of one version: first together, then each failed one alone."""
         groups = _taken(self.group_service.visit(under))
         first = next(groups)
         if not await self._hold(first.lease.version, first.lease.root):
@@ -128,7 +129,8 @@ class Scoring:
             await self._judge_alone(group)
 
     async def _judge_each(self, groups: Generator[Undecided, None, None]) -> None:
-        """Take one group after the other, beside others that take from the same, until the scorer fails or dies."""
+        """Verify one group after the other, concurrently with others on the same generator, until the scorer fails or
+        dies."""
         while self.scorer.loaded is not None and (group := next(groups, None)) is not None:
             try:
                 await self._judge(group)
@@ -142,7 +144,7 @@ class Scoring:
                 log.error("scorer failed", lease=group.lease.id.hex(), reason=str(error))
 
     async def _judge_alone(self, group: Undecided) -> None:
-        """Try a group again at which the scorer failed or died (rules 5 and 7)."""
+        """Retry a group at which the scorer failed or died (rules 5 and 7)."""
         if not self._fresh:
             await self.scorer.renew()
             self._fresh = True
@@ -181,7 +183,7 @@ class Scoring:
         return await self.weights.hold(root)
 
     def _exam_due(self) -> int | None:
-        """The version that should be evaluated now: the first, every n-th, and the last."""
+        """Return the version to evaluate now, or None: the first, every n-th, and the last are evaluated."""
         latest, at = self.publisher.latest, self.group_service.progress
         if latest is None or at is None or latest.version in self.history.evaluations:
             return None
@@ -193,7 +195,7 @@ class Scoring:
         return None
 
     def settled(self) -> bool:
-        """Whether the course is over and its last version evaluated."""
+        """Tell whether the last step is done and its version evaluated."""
         at = self.group_service.progress
         return at is not None and at.finished and self._exam_due() is None
 
@@ -206,7 +208,7 @@ class Scoring:
 
         async def hold() -> None:
             if not await self._hold(latest.version, latest.root):
-                raise RuntimeError(f"published version {latest.version} cannot be made from the store")
+                raise RuntimeError(f"published version {latest.version} cannot be reconstructed from the store")
 
         judging = False
 
@@ -240,7 +242,7 @@ class Scoring:
 
 
 def _taken(visit: Visit) -> Iterator[Undecided]:
-    """At most `VISIT` groups of a visit."""
+    """Yield at most `VISIT` groups of a visit."""
     for _ in range(VISIT):
         group = visit.take()
         if group is None:
@@ -249,7 +251,7 @@ def _taken(visit: Visit) -> Iterator[Undecided]:
 
 
 async def _all(parts: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run all of `parts` to their ends, then raise an error of theirs: another one rather than `ChildDied`."""
+    """Run all of `parts` to their ends, then raise one of their errors: any other before `ChildDied`."""
     errors = [error for error in await asyncio.gather(*parts, return_exceptions=True) if error is not None]
     for error in sorted(errors, key=lambda error: isinstance(error, ChildDied)):
         raise error

@@ -1,12 +1,13 @@
-"""Drives the learner: opens it, feeds it the buffer's draws one step at a time, publishes what it exports.
+"""Drive the learner: open it, step it with one batch of the buffer at a time, and publish its exports.
 
 Rules
 1. Whenever a learner process starts, the buffer is rebuilt from its checkpoint's draws before anything is drawn.
-2. An export that its checkpoint holds and nobody has published yet is published before the next step.
-3. A batch that a crash or an error swallowed is drawn again, the very same one: it was drawn in memory only. When it is
-   set aside instead, and when nothing is drawn at all, run_watch.py says.
-4. The last step of the course is exported and published, whether or not `publish_every` divides it.
-5. The learner is idle from the end of a step (with its export) to the next batch; the clock runs from its first batch.
+2. An export in its checkpoint that is not published yet is published before the next step.
+3. A batch lost to a crash or an error is drawn again, with the same groups: it was drawn in memory only. run_watch.py
+   decides when its groups are set aside instead, and when the run is paused.
+4. The last step of the run is exported and published, whether or not `publish_every` divides it.
+5. The learner is idle from the end of a step (with its export) to the next batch; idle time counts from its first
+   batch.
 """
 
 import asyncio
@@ -35,14 +36,14 @@ from coordinator.training.wait_reason import LOOK
 from runtime.child import ChildDied, ChildError
 
 _OF_THE_MACHINE = ("DatabaseFault", "Corrupt", "InUse", "NoDevice")
-"""Errors of the learner that are no batch's."""
+"""Kinds of the learner's errors that no batch causes."""
 
 log = structlog.get_logger("coordinator")
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """The settings of a course. `steps`: after which the run is over, None: endless."""
+    """The learner's settings. `steps`: after which the run is finished; None: endless."""
 
     model: Path
     folder: Path
@@ -63,17 +64,20 @@ class Utilisation:
 
     @property
     def idle(self) -> float | None:
+        """The idle share of the wall time; None before the first batch."""
         total = self.busy + self.waiting
         return self.waiting / total if total else None
 
     def worked(self, seconds: float) -> None:
+        """Add a step of `seconds`."""
         self.busy += seconds
         self.step_seconds = smoothed(self.step_seconds, seconds)
 
 
 @dataclass
 class Training:
-    """The learner's life. `parameters`: of the policy, 0 until it has been opened. `watch`: judges its failures."""
+    """The loop of the learner. `parameters`: of the policy, 0 until it has been opened. `watch`: decides on its
+    failures."""
 
     course: TrainingConfig
     learner: Learner
@@ -84,18 +88,18 @@ class Training:
     work: asyncio.Event
     """Set whenever a group may have come into the buffer."""
     moved: asyncio.Event
-    """Set here when a version is out or the course is over."""
+    """Set by this loop when a version is published or the run is finished."""
     watch: Watch
     utilisation: Utilisation = field(default_factory=Utilisation)
     parameters: int = 0
     finished: asyncio.Event = field(default_factory=asyncio.Event)
     covered: deque[list[bytes]] = field(default_factory=deque)
-    """Groups drawn by the last steps that a durable checkpoint covers; older ones are too stale to be drawn at all."""
+    """Groups drawn by the last steps that a durable checkpoint covers; older groups are too stale to be drawn."""
     _uncovered: list[bytes] = field(default_factory=list)
     _drawing_since: float | None = None
     _era: int = FIRST_ERA
     _computed: list[bytes] | None = None
-    """The batch that the learner has, None between two."""
+    """The batch that the learner computes; None between two."""
     _undurable: list[list[bytes]] = field(default_factory=list)
     """Batches drawn since the last durable checkpoint."""
     _again: deque[list[bytes]] = field(default_factory=deque)
@@ -105,7 +109,7 @@ class Training:
         self.covered = deque(maxlen=self.group_service.terms.staleness + 2)
 
     async def run(self) -> None:
-        """Learn until the course is over or cancelled. A learner that dies or fails is opened again (rule 1)."""
+        """Train until the last step or cancelled. A learner that dies or fails is opened again (rule 1)."""
         while not self.finished.is_set():
             try:
                 await self._open()
@@ -113,7 +117,7 @@ class Training:
             except (ChildDied, ChildError) as fault:
                 self._drawing_since = None
                 await self._failed(fault)
-        log.info("the course is over", steps=self._at().step)
+        log.info("training finished", steps=self._at().step)
 
     async def _failed(self, fault: ChildDied | ChildError) -> None:
         batch, self._computed = self._computed, None
@@ -125,7 +129,7 @@ class Training:
             case ChildError() if self.parameters:
                 self.watch.cannot_work(str(fault))
             case ChildError():
-                raise fault  # it never was open in this life: the operator is there to see why
+                raise fault  # it was never open since the start: the operator is there to see the reason
         if isinstance(fault, ChildError):
             await self.learner.renew()
         if batch is None:
@@ -133,7 +137,7 @@ class Training:
 
     async def _open(self) -> None:
         latest, last = self.publisher.latest, self.group_service.leases.last_era()
-        later = next_era(last, self.clock())  # run.sqlite may know of an era that the store has lost
+        later = next_era(last, self.clock())  # run.sqlite may have an era that the store has lost
         opened = await self.learner.open(
             Open(
                 model=str(self.course.model),
@@ -173,7 +177,7 @@ class Training:
             batch = await self._next_batch()
             await self._step(batch)
         self._stand(self._at().step, self._latest(), finished=True)
-        # No lease is given any more; nodes hear it from the Head, bring what they have, and stop.
+        # No more leases are issued; nodes learn it from the Head, submit their groups, and stop.
         self.publisher.finished = True
         await self.publisher.announce()
         self.finished.set()
@@ -193,7 +197,7 @@ class Training:
                     await self.work.wait()
 
     def _drawn(self) -> list[DrawnGroup] | None:
-        """The next batch; first of all those that are to be drawn again, as long as they may be (rule 3)."""
+        """Return the next batch, or None; lost batches come first, if they may still be drawn (rule 3)."""
         while self._again:
             batch = self.group_service.draw(self._again.popleft())
             if batch is not None:
@@ -201,7 +205,7 @@ class Training:
         return self.group_service.draw()
 
     async def _pause(self) -> None:
-        """Until the run is not paused."""
+        """Wait while the run is paused."""
         while self.watch.pause is not None:
             self.work.clear()
             await self.work.wait()
@@ -244,7 +248,7 @@ class Training:
         )
 
     async def _publish(self, export: Export, step: int) -> None:
-        # A node may ask for a lease of this version as soon as its Head is out: the books know it first.
+        # A node may request a lease of this version as soon as its Head is published: leases must accept it before.
         now = int(self.clock() * 1000)
         self.group_service.leases.publish(self._era, export.version, export.root, now)
         await self.group_service.durable()

@@ -1,10 +1,10 @@
-"""Says in words what the learner waits for when there is no batch for it. Pure; times in milliseconds.
+"""Explain in a sentence why there is no batch for the learner. Pure; times in milliseconds.
 
 Rules
-1. A wait is silent for `SILENT`. After that the sentence is on the page; after `LONG`, and then once per `LONG`, in the
-   log as a warning.
-2. The sentence names the step that is short: leases nobody asks for or gets, groups on nodes, groups at the scorer,
-   groups that are there and do not count.
+1. During the first `SILENT` of a wait there is no sentence. After that it is on the page; after `LONG`, and then once
+   per `LONG`, it is a warning in the log.
+2. The sentence names the bottleneck: no lease requests, refused lease requests, groups on nodes, groups at the scorer,
+   groups whose rewards are all equal, or refused groups.
 """
 
 from collections.abc import Mapping
@@ -15,11 +15,11 @@ from coordinator.rollouts.shortage import Shortage
 SILENT: Final = 60_000
 LONG: Final = 3_600_000
 LOOK: Final = 10_000
-"""From one look at the facts to the next."""
+"""Time between two counts of the groups."""
 
 
 def sentence(short: Shortage) -> str:
-    """Say what the learner waits for."""
+    """Return the reason of the wait, for the page and the log."""
     parts = [f"{short.ready} of {short.batch} groups of the next batch are ready"]
     if short.flat:
         parts.append(f"{short.flat} more have all rewards equal, which refill leaves out")
@@ -52,7 +52,7 @@ def _counted(counts: Mapping[str, int]) -> str:
 
 
 class Wait:
-    """One wait after another. `words`: for the page; empty while there is nothing to say."""
+    """The present wait of the learner. `words`: its reason for the page; empty if there is none."""
 
     def __init__(self) -> None:
         self.words = ""
@@ -60,17 +60,17 @@ class Wait:
         self._looked = self._warned = 0
 
     def ended(self) -> None:
-        """There is a batch."""
+        """End the wait: there is a batch."""
         self.words, self._since = "", None
 
     def due(self, now: int) -> bool:
-        """Note that the learner waits; whether the facts are to be looked at now."""
+        """Record that the learner waits; return whether the reason should be determined now."""
         if self._since is None:
             self._since = self._warned = now
         return now - self._since >= SILENT and (not self.words or now - self._looked >= LOOK)
 
     def say(self, what: str, now: int) -> bool:
-        """Take the sentence; whether it is a warning for the log."""
+        """Take the sentence; return whether to log it as a warning."""
         self.words, self._looked = what, now
         if now - self._warned < LONG:
             return False
@@ -78,5 +78,5 @@ class Wait:
         return True
 
     def seconds(self, now: int) -> float:
-        """How long it has lasted."""
+        """Return how long the wait has lasted."""
         return 0.0 if self._since is None else (now - self._since) / 1000
