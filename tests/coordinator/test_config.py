@@ -119,7 +119,7 @@ BAD = {
     ),
     "a type that the checks have no thresholds for": (
         {"run": {"compute_dtype": "bfloat16"}},
-        "run.compute_dtype: bfloat16 has no thresholds yet, every honest group would be refused: set float32",
+        "run.compute_dtype: bfloat16 has no thresholds yet, so every honest group would be refused: set float32",
     ),
     "bounds the wrong way round": (
         {"leases": {"minimum_seconds": 1e3}},
