@@ -165,8 +165,8 @@ def test_a_wrong_value_is_blamed_on_where_it_was_given() -> None:
 @pytest.mark.parametrize(
     ("word", "sentence"),
     [
-        ("web.port", "is no setting"),
-        ("port=3", "is no setting"),
+        ("web.port", "is not a setting"),
+        ("port=3", "is not a setting"),
         ("wep.port=3", r"did you mean web\?"),
         ("web.prt=3", r"did you mean port\?"),
     ],
