@@ -37,7 +37,7 @@ from benchmarks.harness.bench import Claim
 from benchmarks.load.station import free_port
 from coordinator.demo.demo import environment
 from coordinator.demo.demo_settings import TINY
-from coordinator.demo.processes import CrewFault, ProcessGroup
+from coordinator.demo.processes import ProcessFault, ProcessGroup
 from coordinator.metrics.views import RunState
 from coordinator.run import setup
 from coordinator.web import status
@@ -142,7 +142,7 @@ class EnduranceRun:
                 seconds = time.monotonic() - began
                 stopping.set()
                 state = self._end(state)
-            except CrewFault as error:
+            except ProcessFault as error:
                 fault, seconds = str(error), time.monotonic() - began
         finally:
             stopping.set()
@@ -164,11 +164,11 @@ class EnduranceRun:
             if self.steps is None and now >= self.seconds:
                 break
             if self.steps is not None and now >= 3 * self.seconds + _START:
-                raise CrewFault(f"step {state.step} of {self.steps} after {now:.0f} s")
+                raise ProcessFault(f"step {state.step} of {self.steps} after {now:.0f} s")
             look = self._look()
             state, answered = (look, time.monotonic()) if look else (state, answered)
             if time.monotonic() - answered > _SILENCE:
-                raise CrewFault(f"the coordinator has not answered for {_SILENCE:.0f} s", [COORDINATOR])
+                raise ProcessFault(f"the coordinator has not answered for {_SILENCE:.0f} s", [COORDINATOR])
             self._crew.check(may_end=NODES if state.phase in ("finishing", "finished") else ())
             if now >= due:
                 due += EVERY
@@ -189,7 +189,7 @@ class EnduranceRun:
         for name in running:
             self._crew.tell(name, signal.SIGINT)
         for name in self._crew.wait(running, _DRAIN):
-            raise CrewFault(f"{name} did not end within {_DRAIN:.0f} s", [name])
+            raise ProcessFault(f"{name} did not end within {_DRAIN:.0f} s", [name])
         state = self._until(lambda state: state.undecided == 0, _DRAIN)
         self._crew.check(may_end=NODES)
         self._crew.end(COORDINATOR, signal.SIGTERM, _DRAIN)
@@ -208,7 +208,7 @@ class EnduranceRun:
                 return state
             self._crew.check(may_end=NODES)
             time.sleep(0.5)
-        raise CrewFault(f"the coordinator did not answer as it should within {seconds:.0f} s", [COORDINATOR])
+        raise ProcessFault(f"the coordinator did not answer as it should within {seconds:.0f} s", [COORDINATOR])
 
 
 def make_run(home: Path, steps: int | None) -> None:

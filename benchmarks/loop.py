@@ -36,7 +36,7 @@ from typing import Any, Final, NamedTuple
 from benchmarks.harness import bench
 from coordinator.demo.demo import Programs, environment, real_programs
 from coordinator.demo.demo_settings import TINY, DemoSettings
-from coordinator.demo.processes import CrewFault, ProcessGroup
+from coordinator.demo.processes import ProcessFault, ProcessGroup
 from coordinator.metrics.views import RunState
 from coordinator.run.run_folder import RunFolder
 from coordinator.web import status
@@ -196,7 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _play(settings: DemoSettings, folder: Path) -> tuple[RunState, list[Journey]]:
-    """The demo's processes without its mishaps. Raises `CrewFault`."""
+    """The demo's processes without its mishaps. Raises `ProcessFault`."""
     programs, logs = _logging_programs(), folder / "logs"
     logs.mkdir()
     programs.make(folder / "run", settings, 0)
@@ -225,7 +225,7 @@ def _finished(crew: ProcessGroup, programs: Programs, settings: DemoSettings, fo
             if state.invite and not crew.names()[1:]:
                 for name in names:
                     crew.start(name, programs.node(state.invite, folder / name, name, "direct"))
-    raise CrewFault(f"the run was not finished within {settings.seconds:.0f} s", ["coordinator"])
+    raise ProcessFault(f"the run was not finished within {settings.seconds:.0f} s", ["coordinator"])
 
 
 def _logging_programs() -> Programs:

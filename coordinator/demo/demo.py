@@ -1,13 +1,13 @@
-"""`echo2-coord demo`: a whole run on this machine, over real sockets, with one process a daemon, in a few minutes.
+"""`echo2-coord demo`: a whole run on this machine in a few minutes, over real sockets, with one process per daemon.
 
-1. A fresh folder, the loopback alone, and whatever ports the system gives (port 0): nothing of the user's is read,
-   nothing is left, however it ends. Only a failure keeps the folder, and says where it is.
-2. The demo finds the page by the address in the run folder. For the rest it knows what any visitor knows: it reads the
-   run's own API, and the invite from there.
-3. In the middle one node is killed without warning and another joins late; both are said. Nothing else may crash.
-4. Nodes end with the run, or are told to by one Ctrl-C, and drain; every group gets its verdict; then the coordinator
-   stops.
-5. The exit code is 0 only if demo_summary finds no shortcoming.
+1. The demo uses a fresh folder, the loopback alone, and ports chosen by the system (port 0). It reads no file or
+   setting of the user's and leaves none, however it ends; only a failure keeps the folder, and prints its path.
+2. The demo reads the page's address from the run folder, and everything else from the run's public API, the invite
+   included.
+3. During the run one node is killed without warning and another joins late; the screen reports both. No other process
+   may crash.
+4. Nodes drain and exit with the run, or on one SIGINT. Every group gets its verdict; then the coordinator stops.
+5. The exit code is 0 only if coordinator/demo/summary.py finds no shortcoming.
 """
 
 import logging
@@ -30,7 +30,7 @@ from rich.text import Text
 
 from coordinator.demo import summary
 from coordinator.demo.demo_settings import NARROW, DemoOptions, DemoSettings, settings_of
-from coordinator.demo.processes import MARK, CrewFault, ProcessGroup
+from coordinator.demo.processes import MARK, ProcessFault, ProcessGroup
 from coordinator.demo.screen import Screen, screen_for, working
 from coordinator.metrics.views import RunState
 from coordinator.run.run_folder import RunFolder
@@ -43,27 +43,27 @@ from runtime.figures import figure
 from runtime.units import unix_milliseconds
 
 POLL: Final = 0.5
-"""Seconds from one look at the run to the next."""
-_START: Final = 60.0  # seconds until the coordinator answers
-_SILENCE: Final = 20.0  # seconds of no answer from a running coordinator
-_DRAIN: Final = 60.0  # seconds for nodes to end, and then for the last verdicts
-_BY_THEMSELVES: Final = 10.0  # seconds that nodes may take to hear that the run is finished
+"""Seconds between two requests to the run's API."""
+_START: Final = 60.0  # seconds that the coordinator may take to answer first
+_SILENCE: Final = 20.0  # seconds that a running coordinator may leave requests unanswered
+_DRAIN: Final = 60.0  # seconds for nodes to exit, and as many for the last verdicts
+_BY_THEMSELVES: Final = 10.0  # seconds for nodes to learn that the run is finished, and exit
 _COORDINATOR: Final = "coordinator"
 _NAMES: Final = ("brave-otter", "quiet-heron", "lucky-newt", "swift-marten", "calm-bison", "keen-gecko")
 _LATE: Final = "late-lynx"
-_CHOSEN: Final[Mapping[Route, Sequence[str]]] = {
+_ROUTE_OPTIONS: Final[Mapping[Route, Sequence[str]]] = {
     "direct": ("--listen", "/ip4/127.0.0.1/tcp/0"),
     "relay": ("--listen", ""),
     "https": ("--via", "https"),
 }
-_SAID: Final[Mapping[Route, str]] = {
-    "relay": "{name} has no open port: others reach it through the coordinator's relay",
-    "https": "{name} goes over HTTPS alone",
+_ROUTE_NOTES: Final[Mapping[Route, str]] = {
+    "relay": "{name} has no open port: other nodes reach it through the coordinator's relay",
+    "https": "{name} connects over HTTPS only",
 }
 
 
 class DemoFault(Exception):
-    """The demo cannot go on. `logs`: names of the processes whose logs tell more."""
+    """The demo cannot continue. `logs`: names of the processes whose logs explain it."""
 
     def __init__(self, message: str, logs: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -72,8 +72,9 @@ class DemoFault(Exception):
 
 @dataclass(frozen=True)
 class Programs:
-    """What is run: the real commands, or stand-ins in tests. `make(home, settings, seed)` makes the run folder.
-    `node(invite, home, name, way)`: "relay": nobody can dial it; "https": it goes over HTTPS alone."""
+    """The programs of a demo: the real commands, or stand-ins in tests. `make(home, settings, seed)` makes the run
+    folder. `node(invite, home, name, route)`: the route "relay" starts a node that no peer can dial, "https" one that
+    connects over HTTPS only."""
 
     make: Callable[[Path, DemoSettings, int], None]
     coordinator: Callable[[Path], list[str]]
@@ -81,12 +82,12 @@ class Programs:
 
 
 def real_programs() -> Programs:
-    """The two commands of this installation, by this interpreter."""
+    """Return the two commands of this installation, run by this interpreter."""
     return Programs(_make_run, _coordinator_argv, _node_argv)
 
 
 def main(options: DemoOptions, programs: Programs | None = None, console: Console | None = None) -> int:
-    """Run the demo to its end; the exit code. Raises `LocalFault` where the run cannot be made."""
+    """Run the demo to its end and return the exit code. Raises `LocalFault` if the run cannot be made."""
     settings = settings_of(options)
     console = console or Console(highlight=False)
     folder = Path(tempfile.mkdtemp(prefix="echo2-demo-"))
@@ -100,12 +101,12 @@ def main(options: DemoOptions, programs: Programs | None = None, console: Consol
             try:
                 code = _demo(options, settings, programs or real_programs(), processes, folder, console)
                 keep = keep or code != Exit.OK
-            except (DemoFault, CrewFault) as fault:
+            except (DemoFault, ProcessFault) as fault:
                 keep = True
-                _tell(console, processes, fault)
+                _print_fault(console, processes, fault)
             except KeyboardInterrupt:
                 code = int(Exit.INTERRUPTED)
-                console.print("stopping …")
+                console.print("interrupted: stopping all processes …")
         finally:
             with _undisturbed():
                 processes.stop()
@@ -117,7 +118,7 @@ def main(options: DemoOptions, programs: Programs | None = None, console: Consol
 
 
 def environment(inherited: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Of every process: no setting of the user's, no hub, one thread that does not spin."""
+    """Return the environment of every process: no setting of the user's, no model hub, one thread without spinning."""
     kept = {name: value for name, value in inherited.items() if not name.startswith("ECHO2_")}
     ours = {
         "OMP_NUM_THREADS": "1",
@@ -144,15 +145,15 @@ def _demo(
     console.print(f"made in {time.monotonic() - began:.0f} s")
     processes.start(_COORDINATOR, programs.coordinator(folder / "run"))
     screen = screen_for(console)
-    play = DemoRun(settings, programs, processes, folder, screen, faults=options.faults)
+    demo_run = DemoRun(settings, programs, processes, folder, screen, faults=options.faults)
     try:
-        final = play.run()
+        final = demo_run.run()
     finally:
         screen.close()
-    return _judged(final, play.seconds, settings, console)
+    return _verdict(final, demo_run.seconds, settings, console)
 
 
-def _judged(final: RunState, seconds: float, settings: DemoSettings, console: Console) -> int:
+def _verdict(final: RunState, seconds: float, settings: DemoSettings, console: Console) -> int:
     lines = ["", *summary.summary(final, seconds)]
     if not settings.whole:
         lines += ["", *summary.curve(final)]
@@ -165,7 +166,7 @@ def _judged(final: RunState, seconds: float, settings: DemoSettings, console: Co
 
 @dataclass
 class DemoRun:
-    """The demo from the coordinator's start to its end. `seconds`: since the nodes were started."""
+    """A demo from the coordinator's start to its end. `seconds`: since the nodes were started."""
 
     settings: DemoSettings
     programs: Programs
@@ -180,18 +181,18 @@ class DemoRun:
     _answered: float = 0.0
 
     def run(self) -> RunState:
-        """The picture at the end. Raises `DemoFault`, `CrewFault`."""
-        state = self._until(_START, lambda state: bool(state.invite), "the coordinator's invite")
+        """Run the demo and return the final state of the run. Raises `DemoFault`, `ProcessFault`."""
+        state = self._wait_for(_START, lambda state: bool(state.invite), "the coordinator's invite")
         self.screen.say(f"the leaderboard is at {self.url}/")
-        for name, route in zip(self._cast(), self._routes, strict=True):
+        for name, route in zip(self._node_names(), self._routes, strict=True):
             if route != "direct":
-                self.screen.say(_SAID[route].format(name=name))
+                self.screen.say(_ROUTE_NOTES[route].format(name=name))
             self._join(name, state.invite, route)
         began = time.monotonic()
         while state.phase != "finished" and self.seconds < self.settings.seconds:
             self.screen.show(state, self.seconds, self.url)
             time.sleep(POLL)
-            state = self._look() or state
+            state = self._poll() or state
             self.seconds = time.monotonic() - began
             self._act(state)
         if state.phase != "finished" and self.settings.whole:
@@ -202,7 +203,7 @@ class DemoRun:
             )
         return self._end(finished=state.phase == "finished")
 
-    def _cast(self) -> list[str]:
+    def _node_names(self) -> list[str]:
         return [_NAMES[place] if place < len(_NAMES) else f"node-{place + 1}" for place in range(self.settings.nodes)]
 
     @property
@@ -216,7 +217,7 @@ class DemoRun:
         self.processes.start(name, self.programs.node(invite, self.folder / name, name, route))
 
     def _act(self, state: RunState) -> None:
-        """Rule 3, once each, at their share of the steps."""
+        """Kill one node and let another join, each once, at the settings' shares of the steps (rule 3)."""
         share = state.step / self.settings.steps
         if not self.faults or state.phase != "learning":
             return
@@ -229,37 +230,37 @@ class DemoRun:
             self.processes.kill(self._victim)
 
     def _end(self, finished: bool) -> RunState:
-        """Rule 4."""
+        """End the nodes, wait for the last verdicts, and stop the coordinator; return the final state (rule 4)."""
         running = [name for name in self._nodes if self.processes.alive(name)]
-        if finished:  # nodes hear of it, and end by themselves
+        if finished:  # nodes learn of it, and exit
             running = self.processes.wait(running, _BY_THEMSELVES)
         if running:
             self.screen.say(f"stopping {', '.join(running)}: each drains first")
         for name in running:
             self.processes.tell(name, signal.SIGINT)
         for name in self.processes.wait(running, _DRAIN):
-            raise CrewFault(f"{name} did not end within {figure(_DRAIN)} s of Ctrl-C", [name])
-        state = self._until(_DRAIN, lambda state: state.undecided == 0, "the last verdicts")
+            raise ProcessFault(f"{name} did not end within {figure(_DRAIN)} s of Ctrl-C", [name])
+        state = self._wait_for(_DRAIN, lambda state: state.undecided == 0, "the last verdicts")
         self.processes.check(may_end=self._nodes)
         self.processes.end(_COORDINATOR, signal.SIGTERM, _DRAIN)
         return state
 
-    def _until(self, seconds: float, good: Callable[[RunState], bool], what: str) -> RunState:
-        """The first picture that is good. Raises `DemoFault`."""
+    def _wait_for(self, seconds: float, good: Callable[[RunState], bool], what: str) -> RunState:
+        """Return the first state for which `good` is true. `what`: its name in the message. Raises `DemoFault`."""
         self._answered = until = time.monotonic() + seconds
         while time.monotonic() < until:
-            state = self._look()
+            state = self._poll()
             if state is not None and good(state):
                 return state
             time.sleep(POLL)
         raise DemoFault(f"{what} did not come within {figure(seconds)} s", [_COORDINATOR])
 
-    def _look(self) -> RunState | None:
-        """The run now; None: no answer this time. Raises `CrewFault`, and `DemoFault` after a long silence."""
+    def _poll(self) -> RunState | None:
+        """Return the current state; None: no answer this time. Raises `ProcessFault`; `DemoFault` after `_SILENCE`."""
         state = self._ask()
         try:
             self._check(state)
-        except CrewFault:  # nodes end with the run, which may have finished since
+        except ProcessFault:  # nodes exit with the run, which may have finished since
             state = self._ask()
             self._check(state)
         if time.monotonic() - self._answered > _SILENCE:
@@ -280,11 +281,11 @@ class DemoRun:
 
 
 def _make_run(home: Path, settings: DemoSettings, seed: int) -> None:
-    """The run folder, by the same function that `echo2-coord init` calls. Raises `LocalFault`."""
+    """Make the run folder by the function behind `echo2-coord init`. Raises `LocalFault`."""
     from coordinator.run import setup
 
     os.environ["TMPDIR"] = str(home.parent / "tmp")  # the learner process that makes the model inherits it
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))  # errors come as LocalFault
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))  # errors are raised
     flags = {
         "run": {"name": f"demo: {settings.run['task']}", "steps": settings.steps, **settings.run},
         "learner": {"seed": seed, **settings.learner},
@@ -301,22 +302,22 @@ def _coordinator_argv(home: Path) -> list[str]:
 
 
 def _node_argv(invite: str, home: Path, name: str, route: Route) -> list[str]:
-    chosen = ["--gpu", "cpu", "--home", str(home), "--name", name, *_CHOSEN[route]]
+    chosen = ["--gpu", "cpu", "--home", str(home), "--name", name, *_ROUTE_OPTIONS[route]]
     return [sys.executable, "-m", "node.cli", "join", invite, *chosen]
 
 
-def _tell(console: Console, processes: ProcessGroup, fault: Exception) -> None:
+def _print_fault(console: Console, processes: ProcessGroup, fault: Exception) -> None:
     console.print(Text(f"FAILED    {fault}"), soft_wrap=True)
     for name in getattr(fault, "logs", getattr(fault, "names", ())):
-        console.print(Text(f"\nthe last of {name}'s log:"))
+        console.print(Text(f"\nthe last lines of {name}'s log:"))
         for text_line in processes.tail(name):
             console.print(Text(f"  {text_line}"), soft_wrap=True)
 
 
 @contextmanager
 def _terminated_like_interrupted() -> Iterator[None]:
-    """SIGTERM ends the demo as Ctrl-C does, with everything cleared away; both do also where Ctrl-C is ignored, as in
-    what a script starts in the background."""
+    """Let SIGTERM end the demo as Ctrl-C does, with clean-up. Both work where a shell set SIGINT to be ignored, as for
+    a script's background processes."""
 
     def end(*_: object) -> None:
         signal.raise_signal(signal.SIGINT)
@@ -327,7 +328,7 @@ def _terminated_like_interrupted() -> Iterator[None]:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Clearing away is bounded in time, and not to be interrupted half-way."""
+    """Ignore SIGINT and SIGTERM during the clean-up, which is bounded in time."""
     with _handled(signal.SIGINT, signal.SIG_IGN), _handled(signal.SIGTERM, signal.SIG_IGN):
         yield
 

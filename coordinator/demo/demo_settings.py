@@ -1,4 +1,4 @@
-"""What the demo runs: one frozen object a model. benchmarks/learning.py measures how such settings learn."""
+"""Settings of the demo, one frozen object per model. benchmarks/learning.py measures how such settings learn."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from runtime.errors import LocalFault
 
 Model = Literal["tiny", "smollm2"]
 NARROW: Final[tuple[Route, ...]] = ("relay", "https")
-"""Ways of the last nodes with `DemoOptions.ways`."""
+"""Routes of the last nodes with `DemoOptions.ways`."""
 
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """What a person may choose. `nodes`, `seconds`: None: what suits the model. `seed`: of the model and the learner.
-    `keep`: leave the folder. `faults`: kill one node and let another join late. `ways`: the last two nodes
-    are one behind a relay and one that goes over HTTPS alone."""
+    """The user's options. `nodes`, `seconds`: None: the model's preset. `seed`: of the model and the learner. `keep`:
+    keep the folder. `faults`: kill one node and let another join late. `ways`: of the last two nodes, one is behind a
+    relay and one connects over HTTPS only."""
 
     model: Model = "tiny"
     nodes: int | None = None
@@ -29,10 +29,10 @@ class DemoOptions:
 
 @dataclass(frozen=True)
 class DemoSettings:
-    """`seconds`: most that the run may take once everything is set up. `whole`: all steps must be made in that time;
-    else as many as it gives. `run`, `learner`: sections of coordinator.config, beside the model's presets.
-    `warm_up`: fields of the model's warm-up (coordinator.learner.messages.WarmUp) that are not the default ones.
-    `join_at`, `kill_at`: shares of the steps. `least_rise`, `least_greedy_rise`: of held-out accuracy, sampled and
+    """The settings of a demo. `seconds`: limit for the run after set-up. `whole`: all `steps` must be made within it;
+    else the demo ends after it. `run`, `learner`: sections of coordinator.config, merged over the model's presets.
+    `warm_up`: fields of the warm-up (coordinator.learner.messages.WarmUp) that differ from the default. `join_at`,
+    `kill_at`: shares of the steps. `least_rise`, `least_greedy_rise`: required rise of held-out accuracy, sampled and
     greedy. `ways`: see `DemoOptions`."""
 
     model: Model
@@ -61,8 +61,8 @@ TINY: Final = DemoSettings(
         "heldout": 512, "evaluate_every": 8,
     },
     learner={"learning_rate": 3e-4, "warmup_steps": 5},
-    # Of its demonstrations 7 in 10 give the digits as they stand: the greedy policy starts with that mistake, and the
-    # reward alone tells it which of the two answers is right.
+    # 7 in 10 demonstrations leave the digits in their order. The greedy policy starts with that mistake, and only the
+    # reward shows which of the two answers is right.
     warm_up={"steps": 250, "noise": 0.1, "slip": 0.7},
     least_rise=0.30,
     least_greedy_rise=0.30,
@@ -82,14 +82,14 @@ _BY_MODEL: Final[Mapping[Model, DemoSettings]] = {"tiny": TINY, "smollm2": SMOLL
 
 
 def settings_of(options: DemoOptions) -> DemoSettings:
-    """The settings of a model, with what was chosen. Raises `LocalFault` for what no demo can be."""
+    """Return the settings of a model with the user's options. Raises `LocalFault` if an option is out of range."""
     preset = _BY_MODEL[options.model]
     nodes = preset.nodes if options.nodes is None else options.nodes
     seconds = preset.seconds if options.seconds is None else options.seconds
     if not 1 <= nodes <= 16:
         raise LocalFault(f"{nodes} nodes: choose 1 to 16 with --nodes")
     if options.ways and nodes < len(NARROW):
-        raise LocalFault(f"{nodes} nodes: choose {len(NARROW)} to 16 with --nodes, of which --ways takes {len(NARROW)}")
+        raise LocalFault(f"{nodes} nodes: choose {len(NARROW)} to 16 with --nodes, as --ways needs {len(NARROW)}")
     if not seconds > 0:
         raise LocalFault(f"{seconds:g} seconds: choose more than 0 with --seconds")
     return DemoSettings(**{**vars(preset), "nodes": nodes, "seconds": seconds, "ways": options.ways})

@@ -1,10 +1,10 @@
-"""The demo's processes: started, watched, ended, and nothing of them left.
+"""The processes of a demo: starting, watching and ending them, without leaving any behind.
 
-1. Each process leads a process group of its own, so that a Ctrl-C at the terminal reaches the demo alone, which then
-   ends the others in order.
+1. Each process leads a process group of its own, so Ctrl-C at the terminal reaches only the demo, which then ends the
+   others in order.
 2. A process that ends before it was told to is a failure, unless it was killed on purpose or may end by itself.
-3. `stop` leaves no process. A daemon's children lead groups of their own, and may outlive it: they are known by the
-   variable `MARK` of their environment, which they inherit; they are waited for, then killed.
+3. `stop` leaves no process. A daemon's children lead groups of their own and may outlive it. They are found by the
+   environment variable `MARK`, which they inherit; they are waited for, then killed.
 """
 
 import os
@@ -21,15 +21,15 @@ import psutil
 from runtime.figures import figure
 
 MARK = "ECHO2_CONFIG"
-"""Names a file in the demo's own folder, so its value is in the environment of no other process."""
+"""Names a file in the demo's own folder, so no other process has its value in the environment."""
 GRACE = 3.0
-"""Seconds that `stop` waits before it forces an end: what had to be kept was kept before."""
-FINE: frozenset[int] = frozenset({0, 130})
-"""Exit codes of a process that was told to end, or had nothing left to do (runtime.exit_codes)."""
+"""Seconds that `stop` waits before SIGKILL; all durable state was written before."""
+CLEAN_EXITS: frozenset[int] = frozenset({0, 130})
+"""Exit codes of a process that was told to end, or that finished its work (runtime.exit_codes)."""
 
 
-class CrewFault(Exception):
-    """A process ended that should not have, or would not end. `names`: of whom the logs tell more."""
+class ProcessFault(Exception):
+    """A process ended against rule 2, or did not end when told. `names`: the processes whose logs explain it."""
 
     def __init__(self, message: str, names: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -46,14 +46,15 @@ class _Member:
 
 @dataclass
 class ProcessGroup:
-    """`logs`: folder of one log file a process. `env`: of all processes; it has `MARK`."""
+    """The processes of one demo, by name. `logs`: folder with one log file per process. `env`: of all processes; it
+    has `MARK`."""
 
     logs: Path
     env: Mapping[str, str]
     _members: dict[str, _Member] = field(default_factory=dict)
 
     def start(self, name: str, argv: Sequence[str]) -> None:
-        """Start a process under a name of its own."""
+        """Start a process under the unique name `name`."""
         log = self.logs / f"{name}.log"
         with log.open("ab") as output:
             process = subprocess.Popen(
@@ -70,30 +71,31 @@ class ProcessGroup:
         return self._members[name].process.poll() is None
 
     def names(self) -> list[str]:
-        """Of those that run now."""
+        """Return the names of the running processes."""
         return [name for name in self._members if self.alive(name)]
 
     def check(self, may_end: Iterable[str] = ()) -> None:
-        """Raises `CrewFault` for one that ended against rule 2. `may_end`: those with nothing left to do."""
+        """Check that no process ended against rule 2. `may_end`: names of those that may end by themselves. Raises
+        `ProcessFault`."""
         free = set(may_end)
         for name, member in self._members.items():
             _check(name, member, name in free)
 
     def kill(self, name: str) -> None:
-        """SIGKILL, on purpose."""
+        """Send SIGKILL to a process, on purpose."""
         member = self._members[name]
         member.killed = True
         member.process.kill()
 
     def tell(self, name: str, number: signal.Signals) -> None:
-        """Ask for an orderly end."""
+        """Send the signal `number` to a process, for an orderly end."""
         member = self._members[name]
         member.told = number
         if member.process.poll() is None:
             member.process.send_signal(number)
 
     def wait(self, names: Iterable[str], seconds: float) -> list[str]:
-        """Until these have ended; those that have not within `seconds`."""
+        """Wait until these have ended; return the names of those still running after `seconds`."""
         until, left = time.monotonic() + seconds, []
         for name in names:
             try:
@@ -103,14 +105,14 @@ class ProcessGroup:
         return left
 
     def end(self, name: str, number: signal.Signals, seconds: float) -> None:
-        """Tell one to end and wait until it has, in order. Raises `CrewFault`."""
+        """Tell a process to end and wait for it. Raises `ProcessFault`."""
         self.tell(name, number)
         if self.wait([name], seconds):
-            raise CrewFault(f"{name} did not end within {figure(seconds)} s", [name])
+            raise ProcessFault(f"{name} did not end within {figure(seconds)} s", [name])
         _check(name, self._members[name], may_end=False)
 
     def stop(self, grace: float = GRACE) -> None:
-        """End all that still run, in order if they will, and leave nothing (rule 3)."""
+        """End all running processes: SIGTERM, then SIGKILL after `grace` seconds, then their children (rule 3)."""
         for member in self._members.values():
             self._signal(member, signal.SIGTERM)
         until = time.monotonic() + grace
@@ -127,13 +129,13 @@ class ProcessGroup:
                     process.kill()
 
     def tail(self, name: str, lines: int = 15) -> list[str]:
-        """The last of what a process wrote."""
+        """Return the last lines of a process's log."""
         with suppress(KeyError, FileNotFoundError):
             return self._members[name].log.read_text(errors="replace").splitlines()[-lines:]
         return []
 
     def _marked(self) -> list[psutil.Process]:
-        """The living processes of this crew, wherever they hang in the tree."""
+        """Return the living processes of this demo, wherever they are in the process tree."""
         pids = []
         for process in psutil.process_iter():
             with suppress(psutil.Error, OSError):
@@ -143,22 +145,22 @@ class ProcessGroup:
 
     @staticmethod
     def _signal(member: _Member, number: signal.Signals) -> None:
-        if member.process.poll() is None:  # else its id may be another's by now
+        if member.process.poll() is None:  # else the process id may have been reused
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(member.process.pid, number)
 
 
 def _check(name: str, member: _Member, may_end: bool) -> None:
     code = member.process.poll()
-    if code is None or member.killed or (code in FINE and (member.told or may_end)):
+    if code is None or member.killed or (code in CLEAN_EXITS and (member.told or may_end)):
         return
-    if member.told and code == -member.told:  # it came before the program had a handler, or after
+    if member.told and code == -member.told:  # the signal arrived before the program installed its handler, or after
         return
-    raise CrewFault(f"{name} {ended_with(code)}", [name])
+    raise ProcessFault(f"{name} {ended_with(code)}", [name])
 
 
 def ended_with(code: int) -> str:
-    """How a process ended, for people."""
+    """Describe how a process ended, for people."""
     if code >= 0:
         return f"ended with exit code {code}"
     return f"was ended by {signal.Signals(-code).name}"

@@ -1,4 +1,4 @@
-"""What a person sees while the demo runs: a live picture on a terminal, a line every few seconds elsewhere."""
+"""The demo's display: a live view on a terminal, a line every few seconds elsewhere."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -15,13 +15,14 @@ from coordinator.demo.summary import sparkline
 from coordinator.metrics.views import RunState
 
 EVERY = 5.0
-"""Least seconds from one plain line to the next."""
+"""Least seconds between two plain lines."""
 QUIET = 30.0
-"""The same, while nothing happens."""
+"""The same, while step and accepted groups do not change."""
 
 
 class Screen(Protocol):
-    """`say`: something happened. `show`: the run as it is now; `seconds`: since it began, `url`: of its page."""
+    """A display of the demo. `say` prints an event; `show` draws the state of the run. `seconds`: since the nodes were
+    started. `url`: of the leaderboard."""
 
     def say(self, text_line: str) -> None: ...
 
@@ -31,7 +32,7 @@ class Screen(Protocol):
 
 
 class PlainScreen:
-    """Lines. `write` takes one, `clock` gives seconds."""
+    """A display of plain lines. `write` prints one; `clock`: monotonic seconds."""
 
     def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._write, self._clock = write, clock
@@ -48,11 +49,11 @@ class PlainScreen:
             self._write(progress_line(state, seconds))
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: lines need no clean-up."""
 
 
 class LiveScreen:
-    """The picture, drawn anew in place; what was said stands above it."""
+    """A view redrawn in place, with the printed events above it."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -83,7 +84,7 @@ def screen_for(console: Console) -> Screen:
 
 @contextmanager
 def working(console: Console, text: str) -> Iterator[None]:
-    """A spinner on a terminal, nothing elsewhere."""
+    """Show a spinner on a terminal, and do nothing elsewhere."""
     if not console.is_terminal:
         yield
         return
@@ -92,7 +93,7 @@ def working(console: Console, text: str) -> Iterator[None]:
 
 
 def progress_line(state: RunState, seconds: float) -> str:
-    """The run in one line."""
+    """Summarise the run in one line."""
     wanted = f"/{state.steps_wanted}" if state.steps_wanted else ""
     parts = [f"{seconds:5.0f} s", f"step {state.step}{wanted}"]
     if state.steps:
@@ -105,7 +106,7 @@ def progress_line(state: RunState, seconds: float) -> str:
 
 
 def drawn(state: RunState, seconds: float, url: str) -> RenderableType:
-    """The run as a picture of about 20 lines."""
+    """Draw the run in about 20 lines."""
     head = Table.grid(padding=(0, 2))
     head.add_column(style="dim")
     head.add_column()
@@ -119,7 +120,7 @@ def drawn(state: RunState, seconds: float, url: str) -> RenderableType:
     idle = "–" if state.idle is None else f"{100 * state.idle:.0f} %"
     refused = sum(state.refused.values())
     head.add_row("groups", f"{state.accepted} accepted, {refused} refused, {state.undecided} undecided")
-    head.add_row("learner", f"idle {idle} of its time")
+    head.add_row("learner", f"idle {idle} of the time")
     head.add_row("leaderboard", Text(url, style="underline"))
     return Group(Text(), head, Text(), _nodes(state))
 

@@ -1,11 +1,11 @@
-"""What came of a demo: the lines of its summary, and whether it was good. Pure.
+"""The summary of a demo, and the rules by which it succeeds. Pure.
 
-A demo is good when
-1. held-out accuracy, sampled and greedy, rose by at least what the settings ask;
-2. every group that was received has a final state: accepted, or refused with a reason;
-3. all steps were made, where the settings say so;
-4. no process of the coordinator died (`RunState.faults`). The daemons themselves are watched by demo_crew;
-5. where it is to show the ways, a node over HTTPS alone and one behind a relay had work accepted.
+A demo succeeds if
+1. held-out accuracy, sampled and greedy, rose by at least the settings' minimum;
+2. every received group has a final state: accepted, or refused with a reason;
+3. all steps were made, where the settings require it;
+4. no process of the coordinator died (`RunState.faults`). coordinator/demo/processes.py watches the daemons themselves;
+5. with `ways`, the coordinator accepted work from a node over HTTPS only and from one behind a relay.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,16 +20,16 @@ Kind = Literal["sampled", "greedy"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _WIDE: Final = 40
-_WAYS: Final[Mapping[str | None, str]] = {
+_ROUTES: Final[Mapping[str | None, str]] = {
     "direct": "over libp2p",
-    "relay": "over libp2p; has no open port, and is reached through the coordinator's relay",
-    "https": "over HTTPS alone",
+    "relay": "over libp2p without an open port, dialled through the coordinator's relay",
+    "https": "over HTTPS only",
     None: "not seen",
 }
 
 
 def sparkline(values: Sequence[float], low: float, high: float, width: int = _WIDE) -> str:
-    """`values` as blocks, thinned to `width`; `low` is the lowest block, `high` the highest."""
+    """Draw `values` as block characters, averaged down to `width`; `low` is the lowest block, `high` the highest."""
     if len(values) > width:
         edges = [round(place * len(values) / width) for place in range(width + 1)]
         parts = [values[start:end] for start, end in pairwise(edges)]
@@ -40,7 +40,7 @@ def sparkline(values: Sequence[float], low: float, high: float, width: int = _WI
 
 
 def shortcomings(state: RunState, settings: DemoSettings) -> list[str]:
-    """One sentence for each rule that does not hold; none: the demo was good."""
+    """Return a sentence per rule that is broken; empty: the demo succeeded."""
     missing = []
     if len(state.evaluations) < 2:
         missing.append("there are no two evaluations to compare")
@@ -54,18 +54,18 @@ def shortcomings(state: RunState, settings: DemoSettings) -> list[str]:
         missing.append(f"{state.received} groups were received, but {decided} have a final state")
     if settings.whole and state.step < settings.steps:
         missing.append(f"{state.step} of {settings.steps} steps were made")
-    came = {_route(node) for node in state.nodes if node.accepted}
+    productive = {_route(node) for node in state.nodes if node.accepted}
     missing += [
-        f"no work was accepted of a node that comes {_WAYS[route]}"
+        f"no work was accepted from a node connected {_ROUTES[route]}"
         for route in NARROW
-        if settings.ways and route not in came
+        if settings.ways and route not in productive
     ]
     missing += [f"a process of the coordinator died: {fault}" for fault in state.faults]
     return missing
 
 
 def gain(state: RunState, kind: Kind = "sampled") -> float | None:
-    """Rise of held-out accuracy of a kind from the first evaluation to the last; None: fewer than two."""
+    """Return the rise of held-out accuracy from the first evaluation to the last; None: fewer than two."""
     if len(state.evaluations) < 2:
         return None
     first, last = _accuracy(state.evaluations[0], kind), _accuracy(state.evaluations[-1], kind)
@@ -73,7 +73,7 @@ def gain(state: RunState, kind: Kind = "sampled") -> float | None:
 
 
 def summary(state: RunState, seconds: float) -> list[str]:
-    """What to print at the end. `seconds`: that the run took."""
+    """Return the lines printed at the end. `seconds`: the run's duration."""
     rows = [
         *_learning(state),
         ("steps", f"{state.step} in {seconds:.0f} s, {state.version} versions, learner idle {_idle(state)}"),
@@ -83,13 +83,13 @@ def summary(state: RunState, seconds: float) -> list[str]:
         ("refused", ", ".join(f"{count} {code}" for code, count in sorted(state.refused.items())) or "none"),
         ("staleness", _staleness(state)),
         *_points(state),
-        *_ways(state),
+        *_routes(state),
     ]  # fmt: skip
     return [f"{name:<10}{text}" for name, text in rows]
 
 
 def curve(state: RunState) -> list[str]:
-    """The evaluations as a Markdown table, for docs/log.md."""
+    """Return the evaluations as the lines of a Markdown table, for docs/log.md."""
     rewards = {point.step: point.reward for point in state.steps}
     cells = [
         [
@@ -144,17 +144,17 @@ def _points(state: RunState) -> list[tuple[str, str]]:
     return [("nodes" if place == 0 else "", row) for place, row in enumerate(rows)]
 
 
-def _ways(state: RunState) -> list[tuple[str, str]]:
-    """By which way each node came, where it was not the plain one for all."""
+def _routes(state: RunState) -> list[tuple[str, str]]:
+    """Return rows with the route of each node; none if all connected directly."""
     if not {_route(node) for node in state.nodes} & set(NARROW):
         return []
-    ways = [("", f"{node.name} {_WAYS[_route(node)]}") for node in state.nodes]
+    ways = [("", f"{node.name} {_ROUTES[_route(node)]}") for node in state.nodes]
     relayed = f"the coordinator relayed {state.relayed_bytes / 1e3:.1f} kB between nodes"
     return [("ways", ways[0][1]), *ways[1:], ("", relayed)]
 
 
 def _route(node: NodeRow) -> str | None:
-    """The narrowest that it goes."""
+    """Return the most restricted route of a node."""
     return "relay" if node.route == "direct" and node.reached == "relay" else node.route
 
 

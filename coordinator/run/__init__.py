@@ -1,1 +1,1 @@
-"""The run folder: how it is made."""
+"""The run folder: its files, its keys and signed documents, and the commands that make and renew them."""

@@ -1,7 +1,7 @@
 """The hidden folder in which `init` builds a run, beside the place where the run will be.
 
-1. A draft is removed when `init` ends, unless it is killed. It is locked meanwhile: what is not locked is left over.
-2. What is left over may hold private keys, so nothing removes it but a person: `left_over` says where it is.
+1. `init` locks its draft, and removes it when it ends. An unlocked draft was left by an `init` that was killed.
+2. A draft left behind may hold private keys, so only a person removes it; `left_over` names its path.
 """
 
 import re
@@ -21,7 +21,7 @@ _CONTENT: Final = frozenset({"model", "keys", "root", "run.spec", "coordinator.t
 
 @contextmanager
 def drafting(target: Path) -> Iterator[RunFolder]:
-    """The draft of a run that will be at `target`. Raises `LocalFault` where it cannot be made."""
+    """Yield an empty, locked draft beside `target`, and remove it afterwards. Raises `LocalFault`."""
     place = target.resolve()
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -38,11 +38,11 @@ def drafting(target: Path) -> Iterator[RunFolder]:
 
 
 def left_over(target: Path) -> list[str]:
-    """A sentence for each draft that an `init` of `target` left when it was killed."""
+    """Return a sentence per draft that a killed `init` of `target` left behind."""
     place = target.resolve()
     named = re.compile(rf"\.{re.escape(place.name)}-[a-z0-9_]{{8}}")
     drafts = []
-    with suppress(OSError):  # a parent that is not there, or not to be read
+    with suppress(OSError):  # the parent does not exist, or cannot be read
         for path in sorted(place.parent.iterdir()):
             if named.fullmatch(path.name) and path.is_dir() and _is_left_over(path):
                 keys = "private keys of a run that was never made" if RunFolder(path).keys.exists() else "no keys yet"
@@ -63,7 +63,7 @@ def _is_left_over(path: Path) -> bool:
 
 
 def _locked(path: Path) -> Lock | None:
-    """The folder's lock; None: another process holds it."""
+    """Return the folder's lock; None: another process holds it."""
     try:
         return lock_folder(path)
     except AlreadyLocked:

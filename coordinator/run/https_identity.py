@@ -1,9 +1,9 @@
-"""The coordinator's side of plain HTTPS: its key and certificate in the run folder, and where it is reached.
+"""The coordinator's HTTPS identity: the key and certificate in the run folder, and the addresses in invites.
 
-1. The key is made once, at `init`. Its certificate is made anew, under the same key, at a start at which it is near its
-   end: what the invites pin stays.
-2. A run without either, from before there was HTTPS, gets both at its next start; its older invites name no key, so
-   that they lead over libp2p alone. A key that is missing beside its certificate is lost: that is said, not mended.
+1. `init` generates the key once. A start renews a certificate near its end under the same key, so invites that pin
+   the key stay valid.
+2. A run created before HTTPS existed has neither; its next start generates both. Its older invites pin no key, and lead
+   over libp2p only. A certificate without its key is an error, never repaired silently: the key is lost.
 """
 
 import datetime
@@ -26,14 +26,15 @@ log = structlog.get_logger("coordinator")
 
 
 def prepare(folder: RunFolder, name: str, now: int, secret: str | None) -> None:
-    """Make what is missing or near its end. `name`: for people; `now`: milliseconds. Raises `LocalFault`."""
+    """Generate the key and the certificate if missing, and renew a certificate near its end. `name`: the subject, for
+    people. `now`: milliseconds. Raises `LocalFault`."""
     at = datetime.datetime.fromtimestamp(now / 1000, datetime.UTC)
     current = folder.https_certificate.read_bytes() if folder.https_certificate.exists() else None
     if not folder.https_key.exists():
         if current is not None:
             raise LocalFault(
                 f"no key file at {folder.https_key}: put it back from your backup; or remove "
-                f"{folder.https_certificate}, then another key is made, and nodes need a new invite for HTTPS"
+                f"{folder.https_certificate}: a new key is then generated, and nodes need a new invite for HTTPS"
             )
         certificate.make_key(folder.https_key, secret)
     if current is None or not certificate.serves(current, folder.https_key, at, secret):
@@ -44,15 +45,15 @@ def prepare(folder: RunFolder, name: str, now: int, secret: str | None) -> None:
 
 
 def pin(folder: RunFolder, config: CoordinatorConfig) -> bytes | None:
-    """What an invite says of the key, 32 bytes; None: no HTTPS. Raises `LocalFault`."""
+    """Return the pin of the HTTPS key for invites, 32 bytes; None: the run has no HTTPS. Raises `LocalFault`."""
     if not config.https.listen or not folder.https_certificate.exists():
         return None
     return certificate.pin_of(folder.https_certificate.read_bytes())
 
 
 def reached(config: CoordinatorConfig, peer: str, listening: Sequence[str] = ()) -> list[str]:
-    """Where nodes reach the coordinator: addresses over libp2p, through relays, then over HTTPS. `listening`: those
-    that the network really has; none: those of the settings."""
+    """Return the addresses at which nodes reach the coordinator: over libp2p, through relays, then over HTTPS.
+    `listening`: the actual listening addresses; empty: take those of the settings."""
     section = config.network
     direct = section.advertise or [one for one in listening if route_of(one) == "direct"] or section.listen
     relayed = [one for one in listening if route_of(one) == "relay"]
@@ -65,7 +66,7 @@ def reached(config: CoordinatorConfig, peer: str, listening: Sequence[str] = ())
 
 
 def _elsewhere(advertised: Sequence[str], ours: str) -> list[str]:
-    """The hosts of direct addresses, with the port of `ours`."""
+    """Return HTTPS addresses at the hosts of `advertised`, with the port of `ours`."""
     port = address_of(ours).port
     hosts = dict.fromkeys((parsed.kind, parsed.host) for parsed in map(address_of, advertised) if parsed.host)
     return [f"/{kind}/{host}/tcp/{port}/https" for kind, host in hosts]

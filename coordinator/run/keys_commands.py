@@ -1,13 +1,15 @@
-"""`echo2-coord keys renew | rotate | revoke | sign | install`: the folder's side of a new Root (run/root_request.py).
+"""`echo2-coord keys renew | rotate | revoke | sign | install`: a new Root in the run folder (rules of the documents:
+coordinator/run/root_request.py).
 
 Rules
-1. In this order, each durable before the next: the new key's file, the network identity where the channel key goes for
-   the first time, the RunSpec where the root key changes (it holds under the old Root, too), the Root. A kill at any
-   point leaves a folder that starts: before the Root the old keys count, and behind it the new ones.
-2. No file is written before the passphrase at hand has opened the keys that are there: the coordinator has to open the
-   new ones with the same.
-3. One command at a time works in a folder. A running coordinator is told at the end; where none runs, or one of an
-   earlier program, the next start takes the Root.
+1. Files are written in this order, each durable before the next: the new key's file; the network identity, at the first
+   change of the channel key; the RunSpec, where the root key changes; the Root. The new RunSpec is valid under the old
+   Root, too. A crash at any point leaves a folder that starts: with the old keys before the Root, with the new ones
+   after it.
+2. Before any file is written, the given passphrase must open the existing keys: the coordinator opens the new ones with
+   the same passphrase.
+3. One command at a time works in a folder. At its end the command notifies a running coordinator. Where none runs, or
+   one of an older version, the next start loads the new Root.
 """
 
 import contextlib
@@ -29,15 +31,15 @@ from runtime.files import writing
 from runtime.lock import AlreadyLocked, lock_folder
 
 SIGNED: Final = ".signed"
-"""The ending of the answer's name."""
+"""The suffix of the answer's file name."""
 
 
 def change(
     home: Path, role: str | None, *, now: int, secret: str | None, since: int | None = None, out: Path | None = None
 ) -> list[str]:
-    """Make the next Root: renewed (`role` None), with another key for `role`, or with the old one revoked from `since`
-    (ms). `out`: write a request there instead of signing. Return lines for the operator. Raises `LocalFault`,
-    `Untrusted`."""
+    """Issue the next Root and return lines for the operator. `role`: gets another key; None: the Root is only renewed.
+    `since`: revoke the old key from that time on (ms). `out`: write a request to this file instead of signing. Raises
+    `LocalFault`, `Untrusted`."""
     place = RunFolder(home)
     with _alone(place):
         roots, chain, runspec, _ = setup.read_documents(place)
@@ -45,7 +47,7 @@ def change(
         if out is None and not root_key.exists():
             raise LocalFault(
                 f"the root key {keys.spaced(chain[-1].roles[ROOT].keys[0])} is not in {place.keys}: put its file there "
-                "for this command, or write a request with --request FILE and sign that where the key lies"
+                "for this command, or write a request with --request FILE and sign that on the machine with the key"
             )
         for online in ONLINE:
             path = keys.path_of(place, online, chain[-1])
@@ -67,8 +69,8 @@ def change(
 
 
 def sign(file: Path, place: Path, *, secret: str | None, confirm: Callable[[list[str]], bool]) -> list[str]:
-    """Sign a request with the root key in the folder `place`; the answer lies beside the request. `confirm`: asked with
-    what changes. Raises `LocalFault`, `Untrusted`."""
+    """Sign a request with the root key in the folder `place` and write the answer beside the request. `confirm`: gets a
+    description of the changes and returns True to sign. Raises `LocalFault`, `Untrusted`."""
     asked = root_request.read(_read(file), RootRequest, str(file))
     assert isinstance(asked, RootRequest)
     if not confirm(_described(asked)):
@@ -79,7 +81,7 @@ def sign(file: Path, place: Path, *, secret: str | None, confirm: Callable[[list
 
 
 def install(home: Path, file: Path, *, secret: str | None) -> list[str]:
-    """Take a signed Root into the run's folder. Raises `LocalFault`, `Untrusted`."""
+    """Install a signed Root in the run folder. Raises `LocalFault`, `Untrusted`."""
     place, answer = RunFolder(home), root_request.read(_read(file), SignedRoot, str(file))
     assert isinstance(answer, SignedRoot)
     with _alone(place):
@@ -87,7 +89,7 @@ def install(home: Path, file: Path, *, secret: str | None) -> list[str]:
 
 
 def time_of(text: str, now: int) -> int:
-    """Return a past moment in milliseconds. `text`: ISO 8601, UTC where it names no zone. Raises `LocalFault`."""
+    """Return a past time as Unix milliseconds. `text`: ISO 8601, UTC unless it names a zone. Raises `LocalFault`."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
@@ -109,8 +111,8 @@ def _signed(asked: RootRequest, place: Path, secret: str | None) -> SignedRoot:
     path = keys.path_in(place, ROOT, wanted)
     if not path.exists():
         raise LocalFault(
-            f"the root key {keys.spaced(wanted)} is not in {place}: name its folder with --keys; its file is called "
-            f"{path.name} there, or root-{keys.digits(wanted)}.pem"
+            f"the root key {keys.spaced(wanted)} is not in {place}: name its folder with --keys; the file is called "
+            f"{path.name} or root-{keys.digits(wanted)}.pem"
         )
     key = load_key(path, secret)
     new = None
@@ -137,21 +139,21 @@ def _installed(place: RunFolder, answer: SignedRoot, secret: str | None) -> list
 
 
 def _told(place: RunFolder) -> list[str]:
-    """Rule 3's end."""
+    """Notify a running coordinator of the new Root and return a line on the outcome (rule 3)."""
     try:
         serial = operator_commands.command(place.path, "keys")["serial"]
     except Unreachable as error:
-        return [f"{error}; the next start takes the Root"]
+        return [f"{error}; the next start loads the Root"]
     except LocalFault as error:
-        return [f"the running coordinator did not take it ({error}): restart it"]
+        return [f"the running coordinator did not load the Root ({error}): restart it"]
     return [f"the running coordinator works under Root {serial}"]
 
 
 def _next_steps(out: Path) -> list[str]:
     return [
         f"request: {out}",
-        f"Where the root key lies:  echo2-coord keys sign {out.name} --keys FOLDER",
-        f"Then here:                echo2-coord keys install {out.name}{SIGNED}",
+        f"On the machine with the root key: echo2-coord keys sign {out.name} --keys FOLDER",
+        f"Then here:                        echo2-coord keys install {out.name}{SIGNED}",
     ]
 
 

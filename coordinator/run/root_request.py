@@ -1,14 +1,14 @@
-"""The next Root on its way to the root key and back: what is asked, what is signed, what is taken. Pure.
+"""The request for the next Root and its signed answer, exchanged with the offline machine of the root key. Pure.
 
-    the run's folder ── RootRequest ──> where the root key lies ── SignedRoot ──> the run's folder
+    run folder ── RootRequest ──> machine with the root key ── SignedRoot ──> run folder
 
 Rules
-1. A request holds every Root, the next one without a signature, and the RunSpec. Neither it nor the answer is secret.
-2. The signer signs only what follows from the chain: the next serial of the same run, roles of one key each, nothing
-   that was revoked forgotten, and a life of `ROOT_LIFE` at most. A person sees before what changes (`described`).
-3. Where the root key itself changes, the signer makes the new one, which never leaves that place, and puts it into the
-   Root. The RunSpec is then sealed by both keys, and holds under either Root.
-4. An answer is taken only if it follows on the newest Root that the folder has now.
+1. A request contains every Root, the unsigned next Root, and the RunSpec. Neither request nor answer is secret.
+2. The signer signs only a Root that may follow the chain: the next serial of the same run, one key per role, every
+   earlier revocation kept, a lifetime of at most `ROOT_LIFE`. Before, a person sees the changes (`described`).
+3. Where the root key changes, the signer generates the new one, which never leaves that machine, and puts it into the
+   Root. Both keys then seal the RunSpec, which is valid under either Root.
+4. An answer is installed only if it follows the folder's newest Root.
 """
 
 from collections.abc import Sequence
@@ -29,12 +29,12 @@ from protocol.authority import RoleKeys, Root
 from runtime.errors import LocalFault
 
 MOST_BYTES: Final = 4 << 20
-"""Of a request or an answer."""
+"""The largest request or answer, in bytes."""
 
 
 class RootRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`root`: the next Root, encoded. `new_root_key`: the root key changes, too; `revoke_root_from`: and the old one
-    counts no more from that time of the run on (ms)."""
+    """A request to sign the next Root. `root`: the next Root, encoded. `new_root_key`: the root key changes, too.
+    `revoke_root_from`: the old root key is revoked from that time of the run on (ms)."""
 
     format: Literal["echo2-root-request/1"] = "echo2-root-request/1"
     roots: list[bytes]
@@ -45,7 +45,7 @@ class RootRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SignedRoot(msgspec.Struct, frozen=True, kw_only=True):
-    """`root`: the sealed Root. `runspec`: the sealed RunSpec that goes with it."""
+    """The answer to a request. `root`: the sealed Root. `runspec`: the sealed RunSpec that goes with it."""
 
     format: Literal["echo2-signed-root/1"] = "echo2-signed-root/1"
     root: bytes
@@ -55,12 +55,14 @@ class SignedRoot(msgspec.Struct, frozen=True, kw_only=True):
 def request(
     roots: Sequence[bytes], runspec: bytes, now: int, role: str | None, public: bytes | None, since: int | None
 ) -> RootRequest:
-    """Return the request for the next Root. `role`: whose key changes; None: none does. `public`: its new key, None for
-    the root key. `since`: the old key is revoked from then on (ms); None: it is not. Raises `Untrusted`,
-    `LocalFault`."""
+    """Return the request for the next Root. `role`: the role that gets a new key; None: no key changes. `public`: the
+    new key, None for the root key. `since`: when the old key's revocation begins (ms); None: it is not revoked. Raises
+    `Untrusted`, `LocalFault`."""
     newest = signing.check_chain(roots)[-1]
     if role is not None and len(newest.roles[role].keys) != 1:
-        raise LocalFault(f"role {role} has {len(newest.roles[role].keys)} keys: this program changes roles of one key")
+        raise LocalFault(
+            f"role {role} has {len(newest.roles[role].keys)} keys: this version changes only roles with one key"
+        )
     changed = {} if role is None or public is None else {role: public}
     revoked = {newest.roles[role].keys[0]: since} if role is not None and since is not None and public else {}
     root = signing.next_root(newest, now, changed, revoked)
@@ -74,12 +76,12 @@ def request(
 
 
 def checked(asked: RootRequest) -> tuple[Root, Root]:
-    """Return (newest Root, the one that is asked for), under rule 2. Raises `Untrusted`."""
+    """Check a request by rule 2 and return (newest Root, requested Root). Raises `Untrusted`."""
     before = signing.check_chain(asked.roots)[-1]
     try:
         root = decode(asked.root, Root)
     except Malformed as error:
-        raise Untrusted(f"the request holds no Root: {error}") from error
+        raise Untrusted(f"the request contains no Root: {error}") from error
     signing.check_runspec(asked.runspec, before)
     issued = root.issued or 0
     sound = (
@@ -92,12 +94,12 @@ def checked(asked: RootRequest) -> tuple[Root, Root]:
         and (before.issued or 0) < issued < root.expires <= issued + ROOT_LIFE
     )
     if not sound:
-        raise Untrusted(f"the request asks for no Root that may follow Root {before.serial}: nothing is signed")
+        raise Untrusted(f"the requested Root may not follow Root {before.serial}: not signed")
     return before, root
 
 
 def described(before: Root, root: Root, asked: RootRequest) -> list[str]:
-    """Say what the next Root changes, one line each, for the person who signs."""
+    """Describe the changes of the next Root for the person who signs, one line per change."""
     lines = [
         f"run      {root.run.hex()}",
         f"Root     {root.serial}, issued {_day(root.issued or 0)}, ends {_day(root.expires)}",
@@ -112,16 +114,17 @@ def described(before: Root, root: Root, asked: RootRequest) -> list[str]:
     if asked.revoke_root_from is not None:
         revoked[before.roles[ROOT].keys[0]] = asked.revoke_root_from
     lines += [f"revoked  {spaced(key)} from {_day(since)} on" for key, since in revoked.items()]
-    return lines if len(lines) > 2 else [*lines, "keys     none changes"]
+    return lines if len(lines) > 2 else [*lines, "keys     unchanged"]
 
 
 def signed(asked: RootRequest, key: Ed25519PrivateKey, new: Ed25519PrivateKey | None) -> SignedRoot:
-    """Sign. `key`: the run's root key; `new`: the one that follows it, where it changes. Raises `Untrusted`."""
+    """Sign the requested Root. `key`: the run's root key. `new`: the root key that replaces it, or None. Raises
+    `Untrusted`."""
     before, root = checked(asked)
     if public_bytes(key) not in before.roles[ROOT].keys:
         raise Untrusted(f"this is not the root key of Root {before.serial} ({spaced(before.roles[ROOT].keys[0])})")
     if asked.new_root_key != (new is not None):
-        raise ValueError("a new root key exactly where one is asked for")
+        raise ValueError("a new root key is given exactly where the request asks for one")
     if new is None:
         return SignedRoot(root=seal(ROOT, root.run, encode(root), key), runspec=asked.runspec)
     roles = root.roles | {ROOT: RoleKeys(keys=[public_bytes(new)], threshold=1)}
@@ -135,41 +138,42 @@ def signed(asked: RootRequest, key: Ed25519PrivateKey, new: Ed25519PrivateKey | 
 
 
 def taken(answer: SignedRoot, roots: Sequence[bytes], runspec: bytes) -> Root:
-    """Return the Root of an answer that follows on `roots`, the folder's own (rule 4); `runspec`: the folder's, sealed.
-    Raises `Untrusted`, and `LocalFault` where it was made for another run, or before the newest Root."""
+    """Verify an answer against the folder's `roots` and sealed `runspec`, and return its Root (rule 4). Raises
+    `Untrusted`, and `LocalFault` for an answer to another run or to a request older than the newest Root."""
     _check_place(answer, signing.check_chain(roots)[-1])
     chain = signing.check_chain([*roots, answer.root])
     if decode_unverified(answer.runspec).payload != decode_unverified(runspec).payload:
-        raise Untrusted("the answer holds another RunSpec than the run's: it is not installed")
+        raise Untrusted("the answer contains another RunSpec than the run's: not installed")
     signing.check_runspec(answer.runspec, chain[-1])
     return chain[-1]
 
 
 def read(data: bytes, kind: type[RootRequest] | type[SignedRoot], name: str) -> RootRequest | SignedRoot:
-    """Decode a file. `name`: for the message. Raises `LocalFault`."""
+    """Decode a request or an answer. `name`: the file's name for the message. Raises `LocalFault`."""
     wanted = "request for a Root" if kind is RootRequest else "signed Root"
     if len(data) > MOST_BYTES:
-        raise LocalFault(f"{name} is no {wanted}: it has {len(data)} bytes")
+        raise LocalFault(f"{name} is not a {wanted}: it has {len(data)} bytes, more than {MOST_BYTES}")
     try:
         return msgspec.msgpack.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise LocalFault(f"{name} is no {wanted}: name the file that `echo2-coord keys` wrote") from error
+        raise LocalFault(f"{name} is not a {wanted}: name the file that `echo2-coord keys` wrote") from error
 
 
 def _check_place(answer: SignedRoot, newest: Root) -> None:
-    """Say what an operator mixed up; what does not decode is `check_chain`'s to refuse. Raises `LocalFault`."""
+    """Refuse an answer to another run or to an outdated request. `check_chain` refuses one that does not decode. Raises
+    `LocalFault`."""
     try:
         root = decode(decode_unverified(answer.root).payload, Root)
     except Malformed:
         return
     if root.run != newest.run:
         raise LocalFault(
-            f"this Root is for run {root.run.hex()}, the folder holds run {newest.run.hex()}: name the folder of that "
+            f"this Root belongs to run {root.run.hex()}, the folder to run {newest.run.hex()}: name the folder of that "
             "run with --home"
         )
     if root.serial <= newest.serial:
         raise LocalFault(
-            f"this is Root {root.serial}, asked for before Root {newest.serial} was installed: write the request anew "
+            f"this is Root {root.serial}, requested before Root {newest.serial} was installed: write a new request "
             "with --request, and sign that"
         )
 

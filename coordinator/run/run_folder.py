@@ -1,4 +1,4 @@
-"""The run folder: where everything of a run lies, and the lock that keeps a second coordinator out.
+"""The run folder: the path of each file of a run, and the lock that excludes a second coordinator.
 
 coordinator.toml   settings (coordinator.config)
 keys/              root.pem (take it offline), policy.pem, channel.pem, ledger.pem; https.pem and its https.crt
@@ -6,15 +6,15 @@ root/1.root ...    every signed Root since the first
 run.spec           the RunSpec, signed by root
 model/             config.json, tokenizer.json, model.safetensors: the base, version 0
 run.sqlite         leases, submissions, verdicts, ledger; run.sqlite.lock while it is open
-head               the last signed Head
+head               the latest signed Head
 history.jsonl      steps, evaluations and versions, for people
 store/             documents and payloads of the published versions, and two of their snapshots
 learner/           the learner's checkpoints and exports
-scorer/            the weights that the scorer holds
+scorer/            the weights loaded by the scorer
 logs/              coordinator.jsonl
-control.sock       where the operator's commands reach a running coordinator
+control.sock       the socket for the operator's commands to a running coordinator
 page               the page's address, while a coordinator runs
-lock               held while a coordinator runs; it contains its process id
+lock               locked while a coordinator runs; contains its process id
 """
 
 import contextlib
@@ -27,12 +27,12 @@ from runtime.lock import AlreadyLocked, lock_file
 
 
 class FolderInUse(LocalFault):
-    """Another coordinator holds the run."""
+    """Another coordinator has locked the run."""
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Paths of one run. Nothing is made or read here."""
+    """The paths of one run; this class reads and writes no file."""
 
     path: Path
 
@@ -99,10 +99,9 @@ class RunFolder:
 
 @contextlib.contextmanager
 def locked(folder: RunFolder) -> Iterator[None]:
-    """Hold the run for this process. The kernel lets go when the process ends, however it ends.
+    """Lock the run for this process. The kernel releases the lock when the process ends, however it ends.
 
-    Raises `FolderInUse` where another coordinator holds it, `LocalFault` where the folder cannot be written,
-    `DiskFull`.
+    Raises `FolderInUse` if another coordinator has locked it, `LocalFault` if the folder cannot be written, `DiskFull`.
     """
     try:
         lock = lock_file(folder.lock, name_holder=True)

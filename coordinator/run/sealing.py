@@ -1,10 +1,10 @@
-"""Documents that a coordinator signs, by the keys that its run has at that moment.
+"""Signing of the coordinator's documents with the run's current keys.
 
 Rules
 1. A document is sealed by the newest Root's key for its kind.
-2. A Lease, a Received or a Receipt that was sealed earlier goes out as it was stored for as long as it holds by the
-   newest Root; then its payload is sealed again under today's key. So a node is given no document that it must refuse,
-   and a node that holds a good one gets no other.
+2. A stored Lease, Received or Receipt is sent unchanged while it is valid under the newest Root; afterwards its payload
+   is sealed again under the current key. So no node receives a document that it must refuse, nor a second one in place
+   of a valid one.
 """
 
 from coordinator.run.setup import Run
@@ -14,19 +14,19 @@ from protocol.authority import open_kept
 
 
 class Sealer:
-    """`sealer(kind, payload)` seals."""
+    """Seals documents of the run: `sealer(kind, payload)`."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
 
     def __call__(self, kind: str, payload: bytes) -> bytes:
-        """Rule 1."""
+        """Seal a payload with the newest Root's key for its kind (rule 1)."""
         keys = self._run.keys
         by_role = {"policy": keys.policy, "channel": keys.channel, "ledger": keys.ledger}
         return seal(kind, self._run.id, payload, by_role[ROLES[kind]])
 
     def again(self, kind: str, sealed: bytes) -> bytes:
-        """Return a stored document as it may go out now (rule 2)."""
+        """Return a stored document, sealed again unless it is valid under the newest Root (rule 2)."""
         chain = self._run.chain
         if len(chain) == 1:
             return sealed

@@ -1,11 +1,11 @@
-"""A run, made (`init`) and read back (`load_run`).
+"""Creation of a run folder (`init`) and its loading (`load_run`).
 
-1. `init` builds the whole folder beside its place and moves it there at the end, the settings last: a folder that has
-   coordinator.toml is a whole run (coordinator/run/draft.py). It never touches a folder that has anything in it.
-2. `load_run` reads and checks everything that the coordinator stands on before anything is opened or bound: settings,
-   Roots, RunSpec, model, keys. The root key is neither needed nor read. A certificate near its end is renewed.
-3. What the RunSpec has signed holds for every node; settings that say otherwise are refused, since to change them is to
-   make another run.
+1. `init` builds the whole folder in a draft beside its destination (coordinator/run/draft.py) and moves it there at the
+   end, coordinator.toml last: a folder with coordinator.toml is complete. It never changes a folder that is not empty.
+2. `load_run` reads and checks settings, Roots, RunSpec, model and keys before the coordinator opens or binds anything.
+   It neither needs nor reads the root key. It renews a certificate near its end.
+3. The signed values of the RunSpec bind every node. Settings that differ from them are refused: to change them, make
+   another run.
 """
 
 import os
@@ -46,8 +46,8 @@ PRESETS: Final[Mapping[str, Settings]] = {
 
 @dataclass
 class Run:
-    """Everything that a coordinator stands on, verified. `roots`: sealed, the first one first; `chain`: the same,
-    decoded. Keys, Roots and the RunSpec's signatures change while it runs, by `take` alone; all else never does."""
+    """A run's folder, settings, keys and documents, verified. `roots`: sealed, oldest first; `chain`: the same,
+    decoded. Only `take` changes it, and only its keys, Roots and the RunSpec's signatures."""
 
     folder: RunFolder
     config: CoordinatorConfig
@@ -76,16 +76,16 @@ class Run:
 
     @property
     def peer_id(self) -> str:
-        """The coordinator's network identity: that of the first channel key."""
+        """The coordinator's peer id: that of the first channel key."""
         return peer_id(keys.identity(self.chain[0]))
 
     def take(self, newer: "Run") -> None:
-        """Go on under the keys and documents of `newer`, the same run read again."""
+        """Replace keys, Roots and sealed RunSpec by those of `newer`, the same run read again."""
         self.keys, self.roots, self.chain = newer.keys, newer.roots, newer.chain
         self.runspec_sealed = newer.runspec_sealed
 
     def invite(self, listening: Sequence[str] = ()) -> str:
-        """The invite's string. `listening`: the addresses that the network really has; else those of the settings."""
+        """Return the invite's text. `listening`: the actual listening addresses; empty: take those of the settings."""
         return invite(self.config, self.roots, self.chain[0], self.https_pin, listening)
 
 
@@ -96,8 +96,8 @@ def invite(
     https_pin: bytes | None,
     listening: Sequence[str] = (),
 ) -> str:
-    """Return the invite's string; no private key is needed. `first`: the first Root, decoded. Raises `SettingsFault`
-    where the addresses are too many or long."""
+    """Return the invite's text; no private key is needed. `first`: the first Root, decoded. Raises `SettingsFault` if
+    the addresses are too many or too long."""
     addresses = https_identity.reached(config, peer_id(keys.identity(first)), listening)
     root_hash = signing.root_hash(roots[0])
     try:
@@ -107,7 +107,8 @@ def invite(
 
 
 def settings_for(model: str, flags: Settings, env: Mapping[str, str] = os.environ) -> CoordinatorConfig:
-    """The settings of a new run: flags before variables before the model's preset. Raises `SettingsFault`."""
+    """Return the settings of a new run: flags override variables, which override the model's preset. Raises
+    `SettingsFault`."""
     preset = PRESETS.get(model, PRESETS[model_folder.SMOLLM2])
     name = model if model in PRESETS else Path(model).resolve().name
     merged: dict[str, dict[str, Any]] = {section: dict(values) for section, values in preset.items()}
@@ -125,9 +126,9 @@ def init(
     secret: str | None = None,
     report: Callable[[str], None] = lambda text_line: None,
 ) -> Run:
-    """Make the run folder. `model`: tiny, smollm2 or the path of a model folder. `warm_up`: how `tiny` is made; its
-    folder and task are filled in here. `now`: milliseconds. `secret`: passphrase of the keys. `report`: gets a line
-    for each part. Raises `LocalFault`; then nothing has been made.
+    """Make the run folder and return the run. `model`: tiny, smollm2 or the path of a model folder. `warm_up`: settings
+    for making `tiny`; its folder and task are filled in here. `now`: milliseconds. `secret`: passphrase of the keys.
+    `report`: gets a line per part. Raises `LocalFault`; no folder has been made then.
     """
     task = model_folder.task_named(config.run.task)
     check_sizes(config, task)
@@ -158,8 +159,8 @@ def load_run(
     flags: Settings | None = None,
     secret: str | None = None,
 ) -> Run:
-    """Read a run back, under rule 2. `now`: milliseconds. Raises `SettingsFault`, `Untrusted` and `LocalFault`, each
-    one line that names the fix."""
+    """Load and verify a run (rule 2). `now`: milliseconds. Raises `SettingsFault`, `Untrusted` and `LocalFault`; each
+    message is one line and names the fix."""
     place = RunFolder(folder)
     config = configuration.load(place.config, env=env, flags=flags)
     roots, chain, sealed, spec = read_documents(place)
@@ -175,7 +176,7 @@ def load_run(
 
 
 def read_again(run: Run, secret: str | None) -> Run:
-    """Return the run with the keys and documents that its folder has now. Raises `Untrusted`, `LocalFault`."""
+    """Return the run with keys and documents read again from its folder. Raises `Untrusted`, `LocalFault`."""
     roots, chain, sealed, spec = read_documents(run.folder)
     if spec != run.runspec:
         raise Untrusted(f"{run.folder.runspec} is another RunSpec than the one that this coordinator runs: put it back")
@@ -183,8 +184,8 @@ def read_again(run: Run, secret: str | None) -> Run:
 
 
 def read_documents(place: RunFolder) -> tuple[tuple[bytes, ...], tuple[Root, ...], bytes, RunSpec]:
-    """Return (sealed Roots, the same decoded, sealed RunSpec, RunSpec). Whether the newest Root has expired is the
-    caller's question. Raises `Untrusted`, `LocalFault`."""
+    """Read and verify (sealed Roots, the same decoded, sealed RunSpec, RunSpec). The caller checks whether the newest
+    Root has expired. Raises `Untrusted`, `LocalFault`."""
     roots = tuple(_read(path) for path in _root_files(place))
     chain = tuple(signing.check_chain(roots))
     sealed = _read(place.runspec)
@@ -192,20 +193,20 @@ def read_documents(place: RunFolder) -> tuple[tuple[bytes, ...], tuple[Root, ...
 
 
 def check_signed(settings: RunSection, spec: RunSpec) -> None:
-    """Rule 3. Raises `SettingsFault` for the first setting that differs."""
+    """Check the settings against the signed RunSpec (rule 3). Raises `SettingsFault` for the first that differs."""
     signed = {key: getattr(spec, key) for key in configuration.SIGNED if key not in ("task", "engines")}
     signed |= {"task": spec.tasks[0].name, "engines": tuple(spec.engines)}
     for key in configuration.SIGNED:
         wanted = getattr(settings, key)
         if wanted != signed[key]:
             raise SettingsFault(
-                f"run.{key} is {wanted!r}, but this run was signed with {signed[key]!r}, which nodes go by: "
+                f"run.{key} is {wanted!r}, but this run was signed with {signed[key]!r}, which binds nodes: "
                 "set it back, or make another run with `echo2-coord init`"
             )
 
 
 def check_sizes(config: CoordinatorConfig, task: Task) -> None:
-    """That a batch and an evaluation find that many different prompts. Raises `SettingsFault`."""
+    """Check that the task has enough distinct prompts for a batch and an evaluation. Raises `SettingsFault`."""
     wanted = {"batch_groups": ("train", config.run.batch_groups), "heldout": ("heldout", config.run.heldout)}
     for key, (split, number) in wanted.items():
         size = task.size("train" if split == "train" else "heldout")
@@ -216,12 +217,14 @@ def check_sizes(config: CoordinatorConfig, task: Task) -> None:
 
 
 def check_model(place: RunFolder, spec: RunSpec) -> None:
-    """That the model folder is the one that was signed, and its weights can be read. Raises `LocalFault`."""
+    """Check the model's assets against the RunSpec, and the header of its weights. Raises `LocalFault`."""
     from weights.snapshot import read_header
 
     for asset in spec.assets:
         if manifest_of(place.model / asset.name).hash != asset.manifest.hash:
-            raise Untrusted(f"{place.model / asset.name} is not the file that the RunSpec signs: put that one back")
+            raise Untrusted(
+                f"{place.model / asset.name} is not the file whose hash the RunSpec signs: put the original back"
+            )
     try:
         with (place.model / model_folder.WEIGHTS).open("rb") as file:
             read_header(file)
@@ -232,18 +235,18 @@ def check_model(place: RunFolder, spec: RunSpec) -> None:
 
 
 def check_context(place: RunFolder, spec: RunSpec) -> None:
-    """Check that the signed limit leaves room for a prompt in the model's context. Raises `LocalFault`."""
+    """Check that the model's context has room for a prompt before the signed limit. Raises `LocalFault`."""
     room = model_folder.room_of(place.model, spec.limit)
     if room is not None and room < 1:
         raise LocalFault(
-            f"run.limit is {spec.limit}, the model's context {room + spec.limit} tokens: no prompt has room; "
+            f"run.limit is {spec.limit}, the model's context {room + spec.limit} tokens: no room is left for a prompt; "
             "make another run with a smaller limit"
         )
 
 
 def default_warm_up() -> WarmUp:
-    """How `tiny` is made: one sampled answer in about six is right, so there is a signal and room above it. Eight heads
-    and 350 steps, because smaller ones left some seeds without a signal (`python -m benchmarks.learning`)."""
+    """Return the warm-up of `tiny`: about one sampled answer in six is right afterwards, so the reward has a signal.
+    Eight heads and 350 steps: with fewer, some seeds had no signal (`python -m benchmarks.learning`)."""
     shape = {
         "hidden_size": 96,
         "num_hidden_layers": 2,
@@ -257,11 +260,11 @@ def default_warm_up() -> WarmUp:
 
 def _check_free(target: RunFolder) -> None:
     if target.config.exists():
-        raise LocalFault(f"{target.path} holds a run already, left as it is: run it, or name another folder")
+        raise LocalFault(f"{target.path} already contains a run, which was not changed: run it, or name another folder")
     try:
         if target.keys.exists():
             raise LocalFault(
-                f"{target.path} holds keys and no coordinator.toml: an init was killed there, and no run was made. "
+                f"{target.path} contains keys and no coordinator.toml: an init was killed there before it made a run. "
                 "Remove it, or name another folder; if it is a run that lost its settings, put coordinator.toml back"
             )
         if target.path.exists() and (not target.path.is_dir() or any(target.path.iterdir())):
@@ -293,7 +296,7 @@ def _make_documents(draft: RunFolder, config: CoordinatorConfig, task: Task, now
 def _settle(draft: RunFolder, target: RunFolder) -> None:
     for folder in (draft.model, draft.roots, draft.keys, draft.path):
         sync_folder(folder)
-    if target.path.is_dir():  # empty, and perhaps the folder that the operator stands in: keep it, fill it
+    if target.path.is_dir():  # empty, and perhaps the operator's working directory: fill it in place
         for path in sorted(draft.path.iterdir(), key=lambda path: path == draft.config):
             path.rename(target.path / path.name)
         sync_folder(target.path)
@@ -303,7 +306,7 @@ def _settle(draft: RunFolder, target: RunFolder) -> None:
 
 
 def _root_files(place: RunFolder) -> list[Path]:
-    """1.root, 2.root, ... in order, as far as they go without a gap."""
+    """Return the paths of 1.root, 2.root ... up to the first gap."""
     files: list[Path] = []
     while (path := place.roots / f"{len(files) + 1}.root").exists():
         files.append(path)

@@ -1,12 +1,12 @@
-"""What the root key says: the Root (who may sign what) and the RunSpec (what the run is). Pure: made, and checked.
+"""Making and checking the documents of the root key: the Root (keys per role) and the RunSpec (facts of a run). Pure.
 
-1. The first Root has serial 1; each later one follows from the one before by protocol/authority.py.
-2. A Root that has expired vouches for nothing: the coordinator does not start under one. It can still be renewed.
-3. The RunSpec never changes, and is signed by the newest Root's `root` role: a thief of an old root key could sign
-   another. When the root key changes it is sealed by both keys, before the Root, so that it holds under either.
-4. The next Root says when it was issued, later than the one before, lives `ROOT_LIFE`, and keeps what was revoked. A
-   run has `MOST_ROOTS` Roots at most.
-5. From `REMINDED` before its end on, the operator is told that the Root ends.
+1. The first Root has serial 1; each later one follows the one before by protocol/authority.py.
+2. The coordinator does not start under an expired Root. An expired Root can still be renewed.
+3. The RunSpec never changes, and must be signed by the newest Root's `root` role, as a thief of an old root key could
+   sign another. When the root key changes, both keys seal the RunSpec before the Root: it is valid under either.
+4. The next Root states a later issue time than the one before, lives `ROOT_LIFE`, and keeps all revocations. A run has
+   `MOST_ROOTS` Roots at most.
+5. The operator is reminded from `REMINDED` before the newest Root's expiry on.
 """
 
 import hashlib
@@ -32,22 +32,22 @@ ROOT_LIFE: Final = 365 * DAY
 REMINDED: Final = 30 * DAY
 """Milliseconds."""
 SAMPLING: Final = registry.TRANSFORMERS.sampling
-"""The sampling rule of the engine that scores: temperature 1, no truncation, seeded noise."""
+"""The sampling rule of the scoring engine: temperature 1, no truncation, seeded noise."""
 PRICE_MODE: Final = "points"
 
 
 class Untrusted(LocalFault):
-    """The run's own signed documents do not hold: altered, of another run, or expired."""
+    """A signed document of the run does not verify: altered, of another run, or expired."""
 
 
 def sign_root(run: bytes, keys: Mapping[str, Ed25519PrivateKey], now: int) -> bytes:
-    """The first Root, sealed: one key a role, thresholds of 1, valid for `ROOT_LIFE` from `now` (milliseconds)."""
+    """Make and seal the first Root: one key per role, threshold 1, valid for `ROOT_LIFE` from `now` (milliseconds)."""
     root = Root(run=run, serial=1, roles=role_keys(dict(keys)), expires=now + ROOT_LIFE, issued=now)
     return seal("root", run, encode(root), keys[ROOT])
 
 
 def sign_runspec(run: bytes, settings: RunSection, task: Task, model: ModelFacts, key: Ed25519PrivateKey) -> bytes:
-    """The RunSpec of these settings and this model, sealed by the root key."""
+    """Make the RunSpec of these settings and this model, and seal it with the root key."""
     spec = RunSpec(
         run=run,
         name=settings.name,
@@ -70,7 +70,7 @@ def sign_runspec(run: bytes, settings: RunSection, task: Task, model: ModelFacts
 
 def next_root(before: Root, now: int, changed: Mapping[str, bytes], revoked: Mapping[bytes, int]) -> Root:
     """Return the Root that follows `before`, not signed yet (rule 4). `changed`: role -> its new public key. `revoked`:
-    key -> time of the run (ms) from which on it counts no more. Raises `LocalFault` where the run has its last Root."""
+    key -> time of the run (ms) from which on it is revoked. Raises `LocalFault` after the last possible Root."""
     if before.serial >= MOST_ROOTS:
         raise LocalFault(f"this run has had {before.serial} Roots, and no more are possible: make another run")
     return Root(
@@ -84,14 +84,14 @@ def next_root(before: Root, now: int, changed: Mapping[str, bytes], revoked: Map
 
 
 def check_chain(roots: Sequence[bytes]) -> list[Root]:
-    """Return the Roots, once each follows from the one before (rule 1). Raises `Untrusted`."""
+    """Verify that each Root follows the one before (rule 1), and return them decoded. Raises `Untrusted`."""
     chain: list[Root] = []
     for sealed in roots:
         serial = len(chain) + 1
         try:
             chain.append(verify_root(sealed, chain[-1] if chain else None))
         except PeerFault as error:
-            raise Untrusted(f"Root {serial} is damaged or not signed as it must be ({error})") from error
+            raise Untrusted(f"Root {serial} is damaged or not signed by the Root before ({error})") from error
         if chain[0].serial != 1:
             raise Untrusted("the first Root does not have serial 1")
     if not chain:
@@ -100,7 +100,7 @@ def check_chain(roots: Sequence[bytes]) -> list[Root]:
 
 
 def check_life(root: Root, now: int) -> None:
-    """Raises `Untrusted` where the Root has expired (rule 2)."""
+    """Check that the Root has not expired (rule 2). Raises `Untrusted`."""
     if now >= root.expires:
         raise Untrusted(
             f"Root {root.serial} has expired: sign the next one with the root key, by `echo2-coord keys renew`"
@@ -108,7 +108,7 @@ def check_life(root: Root, now: int) -> None:
 
 
 def ends_soon(root: Root, now: int) -> str:
-    """Return a sentence where the Root ends within `REMINDED` (rule 5), else nothing."""
+    """Return a reminder if the Root expires within `REMINDED` (rule 5), else an empty string."""
     left = root.expires - now
     if left > REMINDED:
         return ""
@@ -118,17 +118,17 @@ def ends_soon(root: Root, now: int) -> str:
 
 
 def check_runspec(sealed: bytes, root: Root) -> RunSpec:
-    """The RunSpec, signed by the root role of the newest Root (rule 3). Raises `Untrusted`."""
+    """Verify the RunSpec by the root role of the newest Root (rule 3) and return it. Raises `Untrusted`."""
     signers = root.roles[ROOT]
     try:
         spec = decode(verify_envelope(sealed, "runspec", root.run, signers.keys, signers.threshold), RunSpec)
     except PeerFault as error:
         raise Untrusted("the RunSpec is not signed by this run's root key") from error
     if spec.run != root.run:
-        raise Untrusted("the RunSpec is another run's")
+        raise Untrusted("the RunSpec belongs to another run")
     return spec
 
 
 def root_hash(sealed: bytes) -> bytes:
-    """What an invite pins: SHA-256 of the first sealed Root, 32 bytes."""
+    """Return the hash that invites pin: SHA-256 of the first sealed Root, 32 bytes."""
     return hashlib.sha256(sealed).digest()

@@ -1,7 +1,7 @@
-"""`echo2-coord policy`: the published versions as they lie in the run's store, also while the coordinator runs.
+"""`echo2-coord policy`: the published versions in the run's store, also while the coordinator runs.
 
-1. Nothing is written and no lock is taken: the store is read beside the daemon that holds it.
-2. A document is shown only once it has verified under a policy key of one of the run's Roots.
+1. The report writes nothing and takes no lock: it reads the store beside the daemon.
+2. Only documents that verify under a policy key of one of the run's Roots are shown.
 """
 
 import contextlib
@@ -23,8 +23,8 @@ D = TypeVar("D", Version, Edge)
 
 
 class EdgeRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A way to a version. `base`: the version it starts from, None for a full edge. `nbytes`: of its payload. `rho`:
-    share of elements that it changes, where the payload tells. `stored`: the payload is on this disk."""
+    """An edge to a version. `base`: the version it starts from, None for a full edge. `nbytes`: of its payload. `rho`:
+    share of elements that it changes, None if unknown. `stored`: the payload is on this disk."""
 
     base: int | None
     nbytes: int
@@ -45,7 +45,7 @@ class VersionReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def versions(place: RunFolder, now: int) -> list[VersionReport]:
-    """All that were published, oldest first. `now`: milliseconds. Raises `Untrusted`, `BadSignature`, `LocalFault`."""
+    """Return all published versions, oldest first. Raises `Untrusted`, `BadSignature`, `LocalFault`."""
     _, chain, _, _ = setup.read_documents(place)
     root, keys = chain[-1], {key for one in chain for key in one.roles["policy"].keys}
     with _reading(place) as store:
@@ -53,7 +53,7 @@ def versions(place: RunFolder, now: int) -> list[VersionReport]:
         ways = edges.lines(store, _opened(store, "edge", Edge, root.run, keys), known)
         snapshots = {file.hash for file in store.snapshots()}
     rows: dict[tuple[int, int], list[EdgeRow]] = {(one.era, one.version): [] for one in known}
-    # An edge whose Version is not there yet belongs to a publication that is under way, or was cut off.
+    # An edge without its Version belongs to a publication in progress, or to an interrupted one.
     for edge_row in sorted(ways, key=lambda edge_row: -1 if edge_row.base is None else edge_row.base):
         if (edge_row.era, edge_row.version) in rows:
             row = EdgeRow(base=edge_row.base, nbytes=edge_row.nbytes, rho=edge_row.rho, stored=edge_row.stored)
@@ -68,7 +68,7 @@ def versions(place: RunFolder, now: int) -> list[VersionReport]:
 
 
 def lines(rows: list[VersionReport]) -> list[str]:
-    """The versions as a table, a line an edge."""
+    """Return the versions as the lines of a table, one line per edge."""
     if not rows:
         return ["no version is published yet"]
     table: list[tuple[str, ...]] = [
@@ -84,7 +84,7 @@ def lines(rows: list[VersionReport]) -> list[str]:
 
 
 def verify(place: RunFolder) -> list[Finding]:
-    """Every payload and snapshot, hashed again. Raises `LocalFault`, `StoreCorrupt`."""
+    """Hash every payload and snapshot again; return a finding per file. Raises `LocalFault`, `StoreCorrupt`."""
     with _reading(place) as store:
         return list(edges.verify(store))
 

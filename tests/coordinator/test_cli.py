@@ -252,7 +252,7 @@ def test_init_over_a_run_is_refused(home: Path, model: Path) -> None:
     before = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
     code, message = refused("init", home, "--model", model, "--yes")
     assert code == 78
-    assert "holds a run already, left as it is" in message
+    assert "already contains a run, which was not changed" in message
     assert {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == before
 
 

@@ -95,7 +95,7 @@ def test_with_ways_the_last_two_nodes_come_by_narrow_ones_and_a_plain_one_is_kil
     assert ways == {"brave-otter": "direct", "quiet-heron": "relay", "lucky-newt": "https", "late-lynx": "direct"}
     said = text.getvalue()
     assert "quiet-heron has no open port" in said
-    assert "lucky-newt goes over HTTPS alone" in said
+    assert "lucky-newt connects over HTTPS only" in said
     assert "brave-otter is killed" in said
 
 
@@ -145,7 +145,7 @@ def test_a_run_that_cannot_be_made_is_the_users_to_put_right_and_leaves_nothing(
 
 def test_a_crash_shows_the_last_of_the_log(place: Path) -> None:
     _, said = played("crash")
-    assert "the last of lucky-newt's log:\n  echo2-node: the device caught fire" in said
+    assert "the last lines of lucky-newt's log:\n  echo2-node: the device caught fire" in said
 
 
 def test_a_run_that_takes_too_long_is_ended(place: Path) -> None:

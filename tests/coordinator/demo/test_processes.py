@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from coordinator.demo.processes import MARK, CrewFault, ProcessGroup, ended_with
+from coordinator.demo.processes import MARK, ProcessFault, ProcessGroup, ended_with
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 STUBBORN = [
@@ -35,7 +35,7 @@ def ended(crew: ProcessGroup, name: str, *argv: str) -> None:
 
 def test_a_process_that_ends_unasked_is_a_fault_that_names_it(crew: ProcessGroup) -> None:
     ended(crew, "one", sys.executable, "-c", "print('so long'); raise SystemExit(70)")
-    with pytest.raises(CrewFault, match="one ended with exit code 70") as fault:
+    with pytest.raises(ProcessFault, match="one ended with exit code 70") as fault:
         crew.check()
     assert fault.value.names == ("one",)
     assert crew.tail("one") == ["so long"]
@@ -43,14 +43,14 @@ def test_a_process_that_ends_unasked_is_a_fault_that_names_it(crew: ProcessGroup
 
 def test_even_an_orderly_end_is_a_fault_unless_it_was_free_to_end(crew: ProcessGroup) -> None:
     ended(crew, "one", sys.executable, "-c", "pass")
-    with pytest.raises(CrewFault, match="exit code 0"):
+    with pytest.raises(ProcessFault, match="exit code 0"):
         crew.check()
     crew.check(may_end=["one"])
 
 
 def test_a_crash_is_a_fault_also_of_one_that_was_free_to_end(crew: ProcessGroup) -> None:
     ended(crew, "one", sys.executable, "-c", "raise SystemExit(70)")
-    with pytest.raises(CrewFault):
+    with pytest.raises(ProcessFault):
         crew.check(may_end=["one"])
 
 
@@ -67,7 +67,7 @@ def test_one_killed_by_somebody_else_is_a_fault(crew: ProcessGroup) -> None:
     process = crew._members["one"].process
     os.kill(process.pid, signal.SIGKILL)
     process.wait(20)
-    with pytest.raises(CrewFault, match="one was ended by SIGKILL"):
+    with pytest.raises(ProcessFault, match="one was ended by SIGKILL"):
         crew.check()
 
 
@@ -75,7 +75,7 @@ def test_one_that_will_not_end_is_a_fault_and_ends_all_the_same(crew: ProcessGro
     crew.start("one", STUBBORN)
     while crew.tail("one") != ["ready"]:
         os.sched_yield()
-    with pytest.raises(CrewFault, match=r"one did not end within 0\.1 s"):
+    with pytest.raises(ProcessFault, match=r"one did not end within 0\.1 s"):
         crew.end("one", signal.SIGTERM, 0.1)
     crew.stop(grace=0.1)
     assert not crew.alive("one")

@@ -65,13 +65,13 @@ def test_the_ways_are_told_where_one_was_not_the_plain_one_and_must_be_those_ask
     narrow = msgspec.structs.replace(second, route="https")
     mixed = changed(nodes=[behind, narrow, *others], relayed_bytes=12_345)
     told = "\n".join(summary(mixed, 1.0))
-    assert f"{first.name} over libp2p; has no open port" in told
-    assert f"{second.name} over HTTPS alone" in told
+    assert f"{first.name} over libp2p without an open port" in told
+    assert f"{second.name} over HTTPS only" in told
     assert "relayed 12.3 kB" in told
     asked = settings_of(DemoOptions(ways=True))
     assert shortcomings(mixed, asked) == []
     assert shortcomings(changed(nodes=[first, narrow, *others]), asked) == [
-        "no work was accepted of a node that comes over libp2p; has no open port, and is reached through the "
+        "no work was accepted from a node connected over libp2p without an open port, dialled through the "
         "coordinator's relay"
     ]
 

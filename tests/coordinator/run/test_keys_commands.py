@@ -45,9 +45,9 @@ def test_a_renewed_run_has_the_same_keys_and_another_year(home: Path) -> None:
     after = load(home, before.root.expires + 1)
     assert (after.root.serial, after.root.roles, after.root.expires) == (2, before.root.roles, LATER + ROOT_LIFE)
     assert after.root.issued == LATER
-    assert "keys     none changes" in told
+    assert "keys     unchanged" in told
     assert "Root 2 is installed" in told
-    assert "the next start takes the Root" in told
+    assert "the next start loads the Root" in told
 
 
 def test_a_run_whose_root_has_expired_is_renewed_all_the_same(home: Path) -> None:
@@ -99,7 +99,7 @@ def test_offline_a_request_goes_out_and_a_signed_file_comes_back(role: str | Non
     safe = tmp_path / "safe"
     safe.mkdir()
     (home / "keys/root.pem").rename(safe / "root.pem")
-    with pytest.raises(LocalFault, match="--request FILE and sign that where the key lies"):
+    with pytest.raises(LocalFault, match="--request FILE and sign that on the machine with the key"):
         change(home, role)
     assert load(home).root.serial == 1
     told = change(home, role, out=safe / "new.request")
@@ -113,7 +113,7 @@ def test_offline_a_request_goes_out_and_a_signed_file_comes_back(role: str | Non
 
     told = "\n".join(keys_commands.sign(safe / "new.request", safe, secret=None, confirm=agreed))
     assert "echo2-coord keys install new.request.signed" in told
-    assert (role is None) == ("keys     none changes" in shown)
+    assert (role is None) == ("keys     unchanged" in shown)
     before = load(home)
     keys_commands.install(home, safe / "new.request.signed", secret=None)
     after = load(home)
@@ -136,7 +136,7 @@ def test_two_requests_for_one_serial_are_not_both_installed(home: Path, tmp_path
         change(home, role, out=tmp_path / role)
         keys_commands.sign(tmp_path / role, home / "keys", secret=None, confirm=lambda lines: True)
     keys_commands.install(home, tmp_path / "policy.signed", secret=None)
-    with pytest.raises(LocalFault, match="Root 2, asked for before Root 2 was installed: write the request anew"):
+    with pytest.raises(LocalFault, match="Root 2, requested before Root 2 was installed: write a new request"):
         keys_commands.install(home, tmp_path / "channel.signed", secret=None)
     assert load(home).root.serial == 2
 
@@ -149,7 +149,7 @@ def test_an_answer_for_another_run_names_both_runs(home: Path, tmp_path: Path) -
     foreign = msgspec.structs.replace(decode(sealed.payload, Root), run=b"x" * 32)
     other = msgspec.structs.replace(answer, root=seal("root", b"x" * 32, encode(foreign), key))
     (tmp_path / "other.signed").write_bytes(msgspec.msgpack.encode(other))
-    with pytest.raises(LocalFault, match=f"this Root is for run {b'x'.hex() * 32}, the folder holds run .* --home"):
+    with pytest.raises(LocalFault, match=f"this Root belongs to run {b'x'.hex() * 32}, the folder to run .* --home"):
         keys_commands.install(home, tmp_path / "other.signed", secret=None)
     assert load(home).root.serial == 1
 
@@ -257,7 +257,7 @@ def test_a_lost_online_key_is_replaced_and_a_lost_identity_is_said(home: Path) -
     change(home, "policy")
     assert load(home).root.serial == 2
     (home / "keys/channel.pem").unlink()
-    with pytest.raises(LocalFault, match="all addresses of this run end in it"):
+    with pytest.raises(LocalFault, match="every address of this run ends in its peer id"):
         change(home, "channel", now=LATER + 1)
 
 

@@ -82,7 +82,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_a_run_is_never_made_over_another(home: Path, model: Path) -> None:
     before = contents(home)
-    with pytest.raises(LocalFault, match="holds a run already, left as it is"):
+    with pytest.raises(LocalFault, match="already contains a run, which was not changed"):
         make_run(home, model)
     assert contents(home) == before
     assert load(home).root.serial == 1
@@ -91,7 +91,7 @@ def test_a_run_is_never_made_over_another(home: Path, model: Path) -> None:
 BAD_MODELS: dict[str, tuple[Callable[[Path], object], str]] = {
     "no config.json": (lambda m: (m / "config.json").unlink(), "has no config.json: save the model"),
     "config.json is not JSON": (lambda m: (m / "config.json").write_text("{"), "config.json is not JSON"),
-    "config.json is a list": (lambda m: (m / "config.json").write_text("[]"), "is no JSON object"),
+    "config.json is a list": (lambda m: (m / "config.json").write_text("[]"), "is not a JSON object"),
     "config.json without eos": (
         lambda m: (m / "config.json").write_text('{"vocab_size": 64}'),
         "no usable eos_token_id",
@@ -102,7 +102,7 @@ BAD_MODELS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a vocabulary below the tokenizer's": (
         lambda m: (m / "config.json").write_text('{"vocab_size": 9, "eos_token_id": 1}'),
-        "a tokenizer of 64 ids with a model of 9",
+        "the tokenizer has 64 ids, the model 9:",
     ),
     "a context that leaves the limit no room": (
         lambda m: (m / "config.json").write_text(
@@ -124,7 +124,7 @@ def test_a_run_whose_signed_limit_fills_the_models_context_does_not_start(tmp_pa
     home = make_run(tmp_path / "fits", model).folder.path
     run = load(home)
     assert model_folder.room_of(run.folder.model, run.runspec.limit) == 5
-    with pytest.raises(LocalFault, match=r"run\.limit is 21, the model's context 21 tokens: no prompt has room"):
+    with pytest.raises(LocalFault, match=r"run\.limit is 21, the model's context 21 tokens: no room is left"):
         setup.check_context(run.folder, msgspec.structs.replace(run.runspec, limit=21))
 
 
@@ -248,7 +248,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], type[LocalFault], str]] = {
     "another tokenizer": (
         lambda h: (h / "model/tokenizer.json").write_text("{}"),
         Untrusted,
-        "tokenizer.json is not the file that the RunSpec signs",
+        "tokenizer.json is not the file whose hash the RunSpec signs",
     ),
     "no tokenizer": (lambda h: (h / "model/tokenizer.json").unlink(), LocalFault, "cannot read .*tokenizer.json"),
 }
@@ -369,5 +369,5 @@ def test_an_init_that_runs_now_is_no_killed_one(tmp_path: Path, model: Path) -> 
 def test_a_folder_in_which_an_init_was_killed_is_said_to_hold_keys_and_no_run(home: Path, model: Path) -> None:
     (home / "coordinator.toml").unlink()
     config = setup.settings_for(str(model), {"run": {"name": "a run", "task": "reverse"}}, env={})
-    with pytest.raises(LocalFault, match=r"holds keys and no coordinator\.toml: an init was killed"):
+    with pytest.raises(LocalFault, match=r"contains keys and no coordinator\.toml: an init was killed"):
         setup.init(home, str(model), config, now=NOW)
