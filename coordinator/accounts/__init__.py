@@ -1,1 +1,1 @@
-"""Keys and what the ledger says of them: how far a key is trusted, and for how long one that cheated gets nothing."""
+"""Accounts: the ledger, pay, the known nodes, and the standing, strikes and suspensions of keys."""

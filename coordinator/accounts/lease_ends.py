@@ -1,17 +1,17 @@
-"""Ends of new keys' leases that earned nothing: kept at once one by one, told to the ledger once a minute together.
+"""Batch the ends of new keys' leases that earned nothing: one row each at once, one ledger entry per minute together.
 
-Keys are free, so an entry for each of their leases would let anybody fill the ledger for ever.
+Keys are free. With one entry per lease, new keys could fill the ledger without limit.
 
 Rules
 1. A new key's lease that expired, or whose group was refused, ends by a row of `ends`: its LeaseOutcome, written in the
    transaction of its receipt. An accepted group has an entry of its own, and so has every end of a known key's lease.
-2. Once the oldest row without an entry is `TOGETHER` old, the oldest of them (at most `MOST`) go into one entry
-   `leases.ended`: their number, the root of the Merkle tree (RFC 6962, SHA-256) over the LeaseEnds in the order of
-   their leases' ids, and what they came to by key.
-3. A receipt cannot name an entry that is still to come: it names entry 0, and its `entry_hash` is the hash of the leaf
-   that its LeaseOutcome is in that tree. It stays so when the entry is there.
-4. The rows are what proves rule 3. Those of one entry go together, `KEPT` after it; its root and counts stay. A group
-   that comes for such a lease then is answered like one for a lease that never was.
+2. Once the oldest row without an entry is `TOGETHER` old, the oldest rows, at most `MOST`, go into one entry
+   `leases.ended`. It states their number, their counts by key, and a Merkle root (RFC 6962, SHA-256) over the
+   LeaseOutcomes in the order of their leases' ids.
+3. A receipt cannot name a future entry. It names entry 0, and its `entry_hash` is the hash of its LeaseOutcome as a
+   leaf of that tree. It does not change when the entry is written.
+4. The rows prove rule 3. All rows of one entry are deleted `KEPT` after it; its root and counts stay. A group for such
+   a lease is then refused like one for an unknown lease.
 """
 
 import hashlib
@@ -28,38 +28,39 @@ from p2p.swarm import merkle
 from runtime.units import DAY
 
 TOGETHER = 60_000
-"""Milliseconds."""
+"""Age in milliseconds at which the oldest row is due."""
 KEPT = DAY
 """Milliseconds: the challenge window, as for tokens (coordinator/rollouts/token_storage.py)."""
 MOST = 4096
-"""Ends of one entry: few enough that nothing else waits for it."""
+"""Most ends of one entry: few enough that no request is delayed."""
 
 
 class LedgerPosition(NamedTuple):
-    """Where a lease's end stands in the ledger, as its receipt says it (rule 3)."""
+    """The place of a lease's end in the ledger, as its receipt states it (rule 3)."""
 
     entry: int
     hash: bytes
 
 
 class _StoredEnd(msgspec.Struct, frozen=True):
-    """Of a LeaseOutcome (coordinator/rollouts/verdicts.py)."""
+    """The fields of a LeaseOutcome (coordinator/rollouts/verdicts.py) that are counted."""
 
     node: str
     code: str
 
 
 def sha256(data: bytes) -> bytes:
+    """Return the SHA-256 of `data`."""
     return hashlib.sha256(data).digest()
 
 
 def position_of(document: bytes) -> LedgerPosition:
-    """Return the place of an encoded LeaseOutcome that has no entry of its own."""
+    """Return the position of an encoded LeaseOutcome that has no entry of its own."""
     return LedgerPosition(0, merkle.leaf_hash(document, sha256))
 
 
 def ended(documents: list[bytes]) -> LeasesEnded:
-    """Return the facts of the entry over these LeaseEnds, encoded, in the order of their leases' ids."""
+    """Return the facts of the entry over these encoded LeaseOutcomes, given in the order of their leases' ids."""
     expired, refused, wrong = Counter[str](), Counter[str](), Counter[str]()
     for end in (msgspec.msgpack.decode(document, type=_StoredEnd) for document in documents):
         (expired if end.code == "expired" else refused)[end.node] += 1
@@ -69,7 +70,7 @@ def ended(documents: list[bytes]) -> LeasesEnded:
 
 
 class LeaseEnds:
-    """The table `ends`."""
+    """The table `ends`: LeaseOutcomes that are told to the ledger together."""
 
     def __init__(self, database: Database, ledger: Ledger, accounts: Accounts) -> None:
         self._database = database
@@ -77,18 +78,18 @@ class LeaseEnds:
         self._accounts = accounts
 
     def put(self, lease: bytes, document: bytes, now: int) -> LedgerPosition:
-        """Keep the end of a lease, an encoded LeaseOutcome, as part of the caller's transaction."""
+        """Store the end of a lease, an encoded LeaseOutcome, as part of the caller's transaction."""
         self._database.do("INSERT INTO ends VALUES (?, ?, ?, NULL)", (lease, now, document))
         return position_of(document)
 
     def find(self, lease: bytes) -> LedgerPosition | None:
-        """Return where the end of a lease stands, if it stands here."""
+        """Return the position of a lease's end, if it is in this table."""
         document = self._database.value("SELECT document FROM ends WHERE lease = ?", (lease,))
         return None if document is None else position_of(document)
 
-    def tell(self, now: int) -> int:
-        """Write the entry over the ends that wait for one, if it is time (rule 2); how many it tells of. Call every
-        second or so."""
+    def write_entry(self, now: int) -> int:
+        """Write one entry over the rows without an entry, if it is due (rule 2); return how many ends it covers. Call
+        every second or so."""
         oldest = self._database.value("SELECT min(at) FROM ends WHERE entry IS NULL")
         if oldest is None or 0 <= now - oldest < TOGETHER:
             return 0
@@ -103,7 +104,7 @@ class LeaseEnds:
         return len(rows)
 
     def forget(self, now: int) -> int:
-        """Remove the rows of the oldest entry that has any, if it is old enough (rule 4); how many. Call every
+        """Delete the rows of the oldest entry that has rows, if it is old enough (rule 4); return how many. Call every
         second or so."""
         entry = self._database.value("SELECT min(entry) FROM ends WHERE entry IS NOT NULL")
         if entry is None or now - self._database.value("SELECT at FROM entries WHERE seq = ?", (entry,)) < KEPT:

@@ -1,12 +1,13 @@
 """The ledger: append-only entries in a hash chain, double entry, integers only.
 
 Rules
-1. An entry is a set of postings that sums to 0, or none at all: then it states a fact.
-2. An entry has an idempotency key. The same entry again is the same entry; another under the same key is a bug.
-3. entry_hash = SHA-256(previous entry_hash || canonical bytes); before the first entry stands a hash of 32 zero bytes.
-   Canonical bytes are MessagePack of [seq, at, kind, key, postings, facts], facts being MessagePack themselves.
-4. No account is ever below zero but `fund:operator`.
-5. `balances` is what the postings add up to, kept beside them for speed; `verify` adds them up again.
+1. An entry has postings that sum to 0, or no postings: then it only states a fact.
+2. An entry has an idempotency key. Appending the same entry again has no effect; another entry under the same key is a
+   bug.
+3. entry_hash = SHA-256(previous entry_hash || canonical bytes); the hash before the first entry is 32 zero bytes.
+   Canonical bytes are MessagePack of [seq, at, kind, key, postings, facts], where facts are MessagePack themselves.
+4. No account is ever below zero, except `fund:operator`.
+5. `balances` caches the sums of the postings per account; `verify` computes them again.
 
 Points mode: the unit is a milli-RE (a thousandth of a reference rollout), issued from `fund:operator`.
 """
@@ -41,6 +42,8 @@ class Posting(NamedTuple):
 
 
 class Entry(NamedTuple):
+    """An entry of the chain. `at`: ms. `facts`: MessagePack."""
+
     seq: int
     at: int
     kind: str
@@ -51,14 +54,14 @@ class Entry(NamedTuple):
 
 
 class Tip(NamedTuple):
-    """Where the ledger ends: number of entries, and the last one's hash."""
+    """The end of the ledger: the number of entries, and the hash of the last one."""
 
     entries: int
     hash: bytes
 
 
 class LedgerFault(Exception):
-    """An entry that must not be written: a bug of the caller. Nothing was written."""
+    """An entry breaks the rules, by a bug of the caller. Nothing was written."""
 
 
 class Tampered(Exception):
@@ -70,31 +73,33 @@ class Tampered(Exception):
 
 
 def accrued(node: str) -> str:
-    """The account that a node's accepted work goes to; `node` is its peer id."""
+    """Return the account that is credited with a node's accepted work. `node`: its peer id."""
     return f"node:{node}:accrued"
 
 
 def transfer(source: str, target: str, amount: int) -> tuple[Posting, ...]:
+    """Return the postings that move an amount between two accounts; none for 0."""
     return (Posting(source, -amount), Posting(target, amount)) if amount else ()
 
 
 def canonical(seq: int, at: int, kind: str, key: str, postings: Sequence[Posting], facts: bytes) -> bytes:
-    """The bytes of an entry that its hash covers."""
+    """Return the bytes of an entry that its hash covers (rule 3)."""
     return _encode([seq, at, kind, key, [list(p) for p in postings], facts])
 
 
 def chained(previous: bytes, entry: bytes) -> bytes:
+    """Return the hash of an entry. `previous`: the hash before it. `entry`: its canonical bytes."""
     return hashlib.sha256(previous + entry).digest()
 
 
 class Ledger:
-    """The entries in a database. Every method but `append` and `issue_points` only reads."""
+    """The ledger in a database. Only `append` and `issue_points` write."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def append(self, at: int, kind: str, key: str, facts: msgspec.Struct, postings: Sequence[Posting] = ()) -> Entry:
-        """Write an entry as part of the caller's transaction. Raises `LedgerFault`."""
+        """Write an entry as part of the caller's transaction; return it. Raises `LedgerFault`."""
         data, postings = _encode(facts), tuple(Posting(*p) for p in postings)
         _check(postings)
         known = self.find(key)
@@ -122,19 +127,22 @@ class Ledger:
         )
 
     def issue_points(self, at: int, least: int) -> None:
-        """Points mode: see that escrow holds at least `least`."""
+        """Raise escrow to at least `least` from the operator's fund, in points mode."""
         if self.balance(ESCROW) < least:
             issue = _Issue(amount=POINTS_ISSUED + least)
             key = f"points:{self.tip().entries + 1}"
             self.append(at, "points.issued", key, issue, transfer(FUND, ESCROW, issue.amount))
 
     def balance(self, account: str) -> int:
+        """Return the balance of an account; 0 if it has no posting."""
         return self._database.value("SELECT amount FROM balances WHERE account = ?", (account,)) or 0
 
     def balances(self) -> dict[str, int]:
+        """Return the balance of every account with a posting."""
         return {account: amount for account, amount in self._database.all("SELECT * FROM balances ORDER BY account")}
 
     def find(self, key: str) -> Entry | None:
+        """Return the entry with this idempotency key, if there is one."""
         row = self._database.one("SELECT * FROM entries WHERE key = ?", (key,))
         return None if row is None else _entry(row)
 
@@ -146,18 +154,19 @@ class Ledger:
         return [_entry(row) for row in rows]
 
     def tip(self) -> Tip:
+        """Return the end of the ledger."""
         row = self._database.one("SELECT seq, hash FROM entries ORDER BY seq DESC LIMIT 1")
         return Tip(0, ORIGIN) if row is None else Tip(*row)
 
     def entries(self, after: int = 0) -> Iterator[Entry]:
-        """Entries in order, from the one that follows `after`."""
+        """Yield the entries in order, from the one that follows `after`."""
         for row in self._database.each("SELECT * FROM entries WHERE seq > ? ORDER BY seq", (after,)):
             yield _entry(row)
 
     def verify(self) -> Tip:
-        """Walk the chain and add up the postings. Raises `Tampered`.
+        """Verify the chain and add up the postings; return the end. Raises `Tampered`.
 
-        Facts cut off at the very end show only beside a receipt that names a later entry."""
+        Entries removed at the very end show only by a receipt that names a later entry."""
         seq, previous, sums = 0, ORIGIN, Counter[str]()
         for entry in self.entries(after=_BEFORE_ALL):
             seq += 1

@@ -1,9 +1,9 @@
-"""Facts of the ledger about keys, and the sum of one key's entries.
+"""The facts of ledger entries about keys, and the sum of one key's entries.
 
 Rules
-1. `rules` names the rules under which an entry was written. Entries from before it count under the same rules, but for
-   `node.suspended`, which was a ban then.
-2. An `KeyAccount` follows from the entries alone, in their order: no clock, no other table.
+1. The field `rules` states the rules under which an entry was written. Older entries without the field count under the
+   same rules, except for `node.suspended`, which was a ban then.
+2. A `KeyAccount` follows from the entries alone, in their order: it depends on no clock and no other table.
 """
 
 from collections.abc import Callable
@@ -15,11 +15,11 @@ from coordinator.accounts.ledger import Entry
 
 RULES = 1
 WRONG = frozenset(("seeded-choice", "close-choices", "drift", "drift-median", "not-generated"))
-"""Codes of groups that the scorer's pass showed to be wrong (T1 to T3)."""
+"""Codes of groups that were refused by the scorer's pass (T1 to T3)."""
 
 
 class Suspended(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts of `node.suspended`. `evidence`: the hash of the submission that brought it about. Times in ms."""
+    """Facts of `node.suspended`. `evidence`: the hash of the submission that caused it. Times in ms."""
 
     rules: int = RULES
     node: str
@@ -38,7 +38,7 @@ class Remark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeaseCounts(msgspec.Struct, frozen=True, array_like=True):
-    """The sum of one key's leases of a `LeasesEnded`. `refused`: groups, of which `wrong` by the scorer's pass."""
+    """The leases of one key in a `LeasesEnded`. `refused`: groups; `wrong`: those refused by the scorer's pass."""
 
     node: str
     expired: int
@@ -47,8 +47,8 @@ class LeaseCounts(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LeasesEnded(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts of `leases.ended`: the ends of new keys' leases that earned nothing. `root`: of the Merkle tree (SHA-256)
-    over their LeaseEnds, in the order of their leases' ids. `counts`: in the order of the nodes' peer ids."""
+    """Facts of `leases.ended`: the ends of new keys' leases that earned nothing. `root`: Merkle root (SHA-256) over
+    their LeaseOutcomes, in the order of their leases' ids. `counts`: in the order of the nodes' peer ids."""
 
     rules: int = RULES
     ends: int
@@ -57,22 +57,24 @@ class LeasesEnded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _CountedEnd(msgspec.Struct, frozen=True):
-    """Of a LeaseOutcome (coordinator/rollouts/verdicts.py)."""
+    """The fields of a LeaseOutcome (coordinator/rollouts/verdicts.py) that are counted."""
 
     node: str
     code: str
 
 
 class _EarlierBan(msgspec.Struct, frozen=True):
-    """`node.suspended` without `rules`. `why`: None where a ban was lifted."""
+    """`node.suspended` without `rules`. `why`: None if a ban was lifted."""
 
     node: str
     why: str | None
 
 
 class KeyAccount(NamedTuple):
-    """One key's entries, added up. `groups`: accepted and refused ones. `wrong`: which of them, counted from 1, the
-    scorer's pass refused last; 0: none. `code`, `since`, `until`: of the last suspension, times in ms."""
+    """The sum of one key's entries.
+
+    `groups`: accepted and refused ones. `wrong`: the number, counted from 1, of the last group that the scorer's pass
+    refused; 0: none. `code`, `since`, `until`: of the last suspension, times in ms."""
 
     accepted: int = 0
     groups: int = 0
@@ -88,7 +90,7 @@ Change = Callable[[KeyAccount], KeyAccount]
 
 
 def changes(entry: Entry) -> list[tuple[str, Change]]:
-    """Return what an entry changes, as (peer id, change of its account)."""
+    """Return the changes that an entry makes, as (peer id, change of its account)."""
     read = _READ.get(entry.kind)
     return [] if read is None else read(entry)
 

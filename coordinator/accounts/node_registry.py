@@ -1,14 +1,13 @@
-"""The nodes that this coordinator knows: what they said in their hello, and when they were seen. How far a key is
-trusted, and whether it is suspended or banned: coordinator/accounts/.
+"""The registry of nodes: what each one stated in its hello, and when it was last seen.
 
 Rules
-1. A key costs nothing, so its row does not stay for ever: a node without any accepted or refused group that was not
-   seen for `KEPT` goes (`forget`), and of more than `MOST_WITHOUT_GROUPS` such nodes the one seen longest ago goes with
-   each that comes: one connection says hello under fifty new keys a second. Their ledger entries stay, as all do.
-2. Of the nodes that a newcomer is told (`records`), at least half have accepted work where there are such, and at most
-   `PER_SUBNET` are dialled in one public subnet. A node that is reached through a relay alone counts in no subnet: what
-   it names is the relay's.
-3. Memory is bounded (coordinator/accounts/sightings.py). Nothing here reads all nodes.
+1. Keys are free, so the row of a node without any accepted or refused group is deleted once the node was not seen for
+   `KEPT` (`forget`). Beyond `MOST_WITHOUT_GROUPS` such nodes, each new one replaces the one seen longest ago: one
+   connection can say hello under fifty new keys per second. Ledger entries stay in any case.
+2. Of the nodes that a newcomer is told of (`records`), at least half have accepted work, if there are enough of them.
+   At most `PER_SUBNET` of them are dialled in one public subnet. A node that is reached only through a relay counts in
+   no subnet: its addresses are the relay's.
+3. Memory is bounded (coordinator/accounts/sightings.py). No method reads all nodes.
 """
 
 import contextlib
@@ -27,35 +26,34 @@ from protocol.requests import Hello
 from runtime.units import DAY
 
 AWAY = 60_000
-"""Milliseconds without a sign of life after which a node that says hello has been away."""
+"""Milliseconds without a request after which a node that says hello counts as newly arrived."""
 KEPT = 7 * DAY
 """Milliseconds for which the row of a node without groups is kept (rule 1)."""
 MOST_WITHOUT_GROUPS = 100_000
-"""Some 100 MB of run.sqlite."""
+"""Rows of nodes without groups: some 100 MB of run.sqlite."""
 FORGOTTEN_AT_ONCE = 32
 TOLD = 64
 PER_SUBNET = 2
 LOOKED_AT = 4
-"""Nodes that are looked at for each one that is told: a crowd in one subnet hides others only beyond that."""
-
+"""Nodes that are read per node that is told of: more nodes than that in one subnet can hide others."""
 SAVE = 10_000
 SAVED_AT_ONCE = 1_000
-"""Nodes whose signs of life are written in one call of `save`."""
+"""Most nodes whose time of last contact is written in one call of `save`."""
 
 
 class NodeRegistry:
-    """The node table, and the world's view of it. A node is its public key, 32 bytes."""
+    """The table `nodes`, and the memory of those seen by this process. A node is its public key, 32 bytes."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self.sightings = Sightings()
         self._saving: list[tuple[bytes, int]] = []
-        """Nodes whose turn it is to be saved, and when they were seen."""
+        """Nodes that are next to be saved, and when they were seen."""
         self._saved = 0
 
     def register(self, node: bytes, hello: Hello, record: VerifiedRecord | None, now: int) -> None:
-        """A node has introduced itself, for the first time or again. `record`: its own, opened; None: it is too old, or
-        from ahead. Of two the one issued later is kept."""
+        """Store a node's hello, its first or a later one. `record`: the node's own, verified; None: it was expired, or
+        issued in the future. Of two records the one issued later is kept."""
         known = self._record(node)
         newest = record if known is None or (record is not None and record.issued > known.issued) else known
         self._database.do(
@@ -82,22 +80,22 @@ class NodeRegistry:
         sighting.seen = now
 
     def introduced(self, node: bytes) -> bool:
-        """Whether this node ever said hello, and was welcome."""
+        """Tell whether a hello of this node was ever accepted."""
         return bool(self._database.value("SELECT EXISTS (SELECT 1 FROM nodes WHERE key = ? AND engine != '')", (node,)))
 
     def here_since(self, node: bytes) -> int | None:
-        """Since when a node is in touch with this process, short breaks aside; None: it has not said hello."""
+        """Return since when a node has been in contact with this process, short breaks aside; None: no hello yet."""
         sighting = self.sightings.find(node)
         return None if sighting is None else sighting.since
 
     def admitted(self, node: bytes) -> bool:
-        """Whether work of this node was ever accepted."""
+        """Tell whether work of this node was ever accepted."""
         query = "SELECT EXISTS (SELECT 1 FROM sums WHERE node = ? AND verdict = 'accepted')"
         return bool(self._database.value(query, (node,)))
 
     def seen(self, node: bytes, now: int, version: int | None = None) -> None:
-        """Note a sign of life of a known node, and the version that it holds. Only another version is written at once:
-        where nothing changed nothing is written (`save`)."""
+        """Note a contact with a known node, and the version that it has. Only a changed version is written at once; the
+        time is written by `save`."""
         worked = self._database.value("SELECT weight > 0 FROM nodes WHERE key = ?", (node,))
         if worked is None:
             return
@@ -109,9 +107,9 @@ class NodeRegistry:
             self._database.do("UPDATE nodes SET last_seen = ?, version = ? WHERE key = ?", (now, version, node))
 
     def save(self, now: int) -> None:
-        """Write when nodes were seen last, once in `SAVE` milliseconds for each of them, `SAVED_AT_ONCE` in a call.
+        """Write when nodes were last seen: once per node and `SAVE` milliseconds, at most `SAVED_AT_ONCE` per call.
         Call every second or so."""
-        if not self._saving and not 0 <= now - self._saved < SAVE:  # a clock that was set back puts nothing off
+        if not self._saving and not 0 <= now - self._saved < SAVE:  # also if the clock was set back
             self._saved, self._saving = now, self.sightings.to_save()
         if not self._saving:
             return
@@ -121,7 +119,7 @@ class NodeRegistry:
                 self._database.do("UPDATE nodes SET last_seen = ? WHERE key = ?", (seen, node))
 
     def forget(self, now: int, most: int = FORGOTTEN_AT_ONCE) -> int:
-        """Forget at most `most` nodes by rule 1; how many."""
+        """Delete at most `most` nodes by age (rule 1); return how many."""
         query = "SELECT key FROM nodes WHERE groups = 0 AND last_seen < ? ORDER BY last_seen LIMIT ?"
         gone = self._database.all(query, (now - KEPT, most))
         if gone:
@@ -131,7 +129,7 @@ class NodeRegistry:
         return len(gone)
 
     def _make_room(self, newest: bytes) -> None:
-        """Forget one node without groups where there are too many of them (rule 1)."""
+        """Delete one node without groups if there are too many of them (rule 1)."""
         count = self._database.value("SELECT value FROM tallies WHERE name = 'nodes without groups'")
         if count > MOST_WITHOUT_GROUPS:
             query = "SELECT key FROM nodes WHERE groups = 0 AND key != ? ORDER BY last_seen LIMIT 1"
@@ -143,13 +141,13 @@ class NodeRegistry:
         self._database.do("DELETE FROM sums WHERE node = ? AND verdict = 'expired'", (node,))
 
     def record(self, node: bytes, now: int) -> VerifiedRecord | None:
-        """Where a node said that it can be reached, unless that is over."""
+        """Return the record of a node's addresses, unless it expired."""
         known = self._record(node)
         return None if known is None or expired(known, now) else known
 
     def records(self, now: int, most: int = TOLD, subnet_of: SubnetOf = subnet_of) -> list[VerifiedRecord]:
-        """Return the nodes that others are told of, and that are dialled after a restart: by rule 2, of those seen
-        last, nodes with accepted work first."""
+        """Return the nodes that others are told of, and that are dialled after a restart (rule 2): those seen last,
+        nodes with accepted work first."""
         places: Counter[str] = Counter()
         worked = self._told(True, most, now, places, subnet_of)
         return worked + self._told(False, min(most - len(worked), len(worked) or most), now, places, subnet_of)
@@ -157,7 +155,7 @@ class NodeRegistry:
     def _told(
         self, worked: bool, most: int, now: int, places: Counter[str], subnet_of: SubnetOf
     ) -> list[VerifiedRecord]:
-        """At most `most` nodes with or without accepted work. `places`: how many were taken of each subnet."""
+        """Return at most `most` nodes with or without accepted work. `places`: how many were taken per subnet."""
         query = f"SELECT addresses, {SERVED} FROM nodes WHERE (weight > 0) = ? ORDER BY last_seen DESC LIMIT ?"
         told: list[VerifiedRecord] = []
         with contextlib.closing(self._database.each(query, (now, worked, LOOKED_AT * most))) as rows:
@@ -180,7 +178,7 @@ class NodeRegistry:
 
 @lru_cache(maxsize=4096)
 def _dialled_at(sealed: bytes) -> tuple[str, ...]:
-    """The IP addresses at which a node is dialled itself (rule 2)."""
+    """Return the IP addresses at which a node is dialled directly (rule 2)."""
     known = _read(sealed)
     direct = [sighting for sighting in map(address_of, known.addresses) if sighting.route != "relay"] if known else []
     return tuple({sighting.host for sighting in direct if sighting.ip is not None})
@@ -188,7 +186,7 @@ def _dialled_at(sealed: bytes) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def _read(sealed: bytes) -> VerifiedRecord | None:
-    """A record of this coordinator's own table; None where there is none."""
+    """Decode a record of this coordinator's own table; None if there is none."""
     try:
         return decode_own(sealed)
     except P2PError:

@@ -1,6 +1,6 @@
-"""`echo2-coord nodes ls` and `show`: keys and their standing, read beside a running coordinator.
+"""Report keys and their standing: `echo2-coord nodes ls` and `nodes show`.
 
-The database is read, and nothing is asked of the coordinator: what is shown is what was committed last.
+The report reads run.sqlite, also while a coordinator runs, and shows what was committed last.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ from coordinator.database import Database
 from p2p.identity import peer_id
 
 SHOWN: Final = 20
-"""Last groups, and last entries, of a key."""
+"""The number of last groups, and of last entries, that are shown of a key."""
 Out = Literal["suspended", "banned"]
 _COLUMNS: Final = "a.accepted, a.groups, a.wrong, a.vouched, a.banned, a.code, a.since, a.until"
 _ALL: Final = f"""
@@ -31,7 +31,8 @@ ORDER BY 3 DESC, 1
 
 
 class KeyRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A key in a list. `name`: what it calls itself. `last_seen`, `suspended_until`: ms; 0: never; None: it is not."""
+    """A key in a list. `name`: chosen by the node. `last_seen`: ms, 0: never. `suspended_until`: ms, None: it is
+    not."""
 
     node: str
     name: str
@@ -60,8 +61,10 @@ class EndedLease(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything of one key. `codes`: its decided groups and expired leases, counted by reason. `last`, `entries`: the
-    newest first. `entries`: suspensions and the operator's remarks, in words."""
+    """Everything that is known of one key.
+
+    `codes`: its decided groups and expired leases, counted by reason. `last`: leases, newest first. `entries`:
+    suspensions and the operator's remarks in words, newest first."""
 
     key: KeyRow
     vouched: bool
@@ -74,8 +77,8 @@ class KeyReport(msgspec.Struct, frozen=True, kw_only=True):
 def list_keys(
     path: Path, now: int, most: int, page: int = 1, rank: Rank | None = None, out: Out | None = None
 ) -> list[KeyRow]:
-    """Return page `page` of the keys, `most` a page, the one seen last first. `rank`, `out`: only such ones. Raises
-    `DatabaseFault`."""
+    """Return page `page` of the keys, `most` per page, in the order of their last contact, newest first. `rank`, `out`:
+    only such keys. Raises `DatabaseFault`."""
     with Database.read(path) as database, closing(database.each(_ALL)) as rows:
         chosen = (row for row in _rows(rows, now) if _wanted(row, rank, out))
         return list(islice(chosen, (page - 1) * most, page * most))
@@ -150,7 +153,7 @@ def _told(entry: Entry) -> str:
 
 
 def format_keys(rows: Sequence[KeyRow]) -> list[str]:
-    """Return the rows of `listed` for people, under their headings."""
+    """Return the rows of `list_keys` as lines of text, under their headings."""
     table = [("node", "accepted", "groups", "last seen", "name", "standing")]
     for row in rows:
         seen = minute(row.last_seen) if row.last_seen else "never"
@@ -160,7 +163,7 @@ def format_keys(rows: Sequence[KeyRow]) -> list[str]:
 
 
 def format_report(report: KeyReport) -> list[str]:
-    """Return a report for people."""
+    """Return a report as lines of text."""
     key = report.key
     seen = minute(key.last_seen) if key.last_seen else "never"
     sections: list[tuple[str, list[str]]] = [
@@ -182,5 +185,5 @@ def format_report(report: KeyReport) -> list[str]:
 
 
 def _plain(text: Any) -> str:
-    """Return a stranger's text without what would move a terminal's cursor."""
+    """Return a node's text without characters that control a terminal."""
     return "".join(letter if letter.isprintable() else "?" for letter in str(text))

@@ -1,10 +1,10 @@
-"""The operator's remarks on a key: `echo2-coord nodes vouch | ban | unban | note`.
+"""Write the operator's remarks on a key: `echo2-coord nodes vouch | ban | unban | note`.
 
 Rules
-1. While a coordinator runs it writes the entry itself, and heeds it from its next answer on; the command reaches it
-   over the run folder's socket. Where none runs, the command opens the run's database.
-2. A key is named by its whole peer id: names are what a stranger calls itself.
-3. A remark that changes nothing writes nothing, but for a note.
+1. A running coordinator writes the entry itself and applies it from its next answer on; the command reaches it over the
+   run folder's socket. If none runs, the command opens the run's database.
+2. A key is named by its whole peer id: any node may choose any name.
+3. A remark that changes nothing writes nothing, except for a note.
 """
 
 from pathlib import Path
@@ -38,7 +38,7 @@ def key_of(peer: str) -> bytes:
 
 
 def record_remark(accounts: Accounts, word: str, peer: str, why: str, now: int) -> str:
-    """Write a remark of `KINDS` into the ledger; return what is so now, in words. Raises `LocalFault`."""
+    """Write a remark of `KINDS` into the ledger; return the key's standing in words. Raises `LocalFault`."""
     node = key_of(peer)
     if len(why) > MOST_WORDS:
         raise LocalFault(f"{len(why)} characters are too many for the ledger: say it in {MOST_WORDS}")
@@ -54,12 +54,12 @@ def record_remark(accounts: Accounts, word: str, peer: str, why: str, now: int) 
 
 
 def submit_remark(home: Path, word: str, peer: str, why: str, now: int) -> str:
-    """Have a remark written by the coordinator that runs in `home`, or write it where none does (rule 1). Return what
-    is so then, in words. Raises `LocalFault`, `Unreachable`."""
+    """Send a remark to the coordinator that runs in `home`, or write it if none runs (rule 1). Return the key's
+    standing in words. Raises `LocalFault`, `Unreachable`."""
     key_of(peer)
     try:
         return str(operator_commands.command(home, "remark", word=word, node=peer, why=why)["said"])
-    except Unreachable as nobody:
+    except Unreachable as unreachable:
         path = RunFolder(home).database
         if not path.exists():
             raise LocalFault(f"there is no {path}: is this the folder of a run that was started?") from None
@@ -67,4 +67,4 @@ def submit_remark(home: Path, word: str, peer: str, why: str, now: int) -> str:
             with Database.open(path) as database:
                 return record_remark(Accounts(database, Ledger(database)), word, peer, why, now)
         except InUse:
-            raise nobody from None
+            raise unreachable from None

@@ -1,11 +1,10 @@
-"""This process's memory of the nodes that it met: when, by which way, with which version. Pure; `now` in ms.
+"""This process's memory of nodes: when each was seen, by which route, with which version. Pure; `now` in ms.
 
 Rules
-1. Keys are free, so what is remembered is bounded: `MOST_WORKED` nodes whose work was accepted, and `MOST_OTHERS`
-   others. Beyond that the one met longest ago is forgotten. Others never push out a node with accepted work.
-2. Remembered is a node that said hello to this process, or that this run knew before. A key that never said hello
-   leaves nothing here.
-3. To be forgotten costs a node little: it counts as newly come, and one write more tells its version.
+1. Keys are free, so the memory is bounded: `MOST_WORKED` nodes with accepted work, and `MOST_OTHERS` others. Beyond
+   that the node seen longest ago is dropped. Nodes without accepted work never replace nodes with it.
+2. Only nodes that said hello to this process, or that the run knew before, are remembered.
+3. A node that was dropped loses little: it counts as newly arrived, and its version is written once more.
 """
 
 from collections import OrderedDict
@@ -24,8 +23,10 @@ LATELY: Final = 120_000
 
 @dataclass(slots=True)
 class Sighting:
-    """`seen`: the last sign of life. `since`: when it came; None: it has not said hello to this process. `route`: by
-    which its last request came."""
+    """What is remembered of one node.
+
+    `seen`: its last contact. `since`: when it arrived; None: it has not said hello to this process. `route`: of its
+    last request."""
 
     seen: int
     since: int | None = None
@@ -34,7 +35,7 @@ class Sighting:
 
 
 class Sightings:
-    """By public key."""
+    """The remembered nodes, by public key."""
 
     def __init__(self, most_worked: int = MOST_WORKED, most_others: int = MOST_OTHERS) -> None:
         self._most_worked, self._most_others = most_worked, most_others
@@ -42,7 +43,7 @@ class Sightings:
         self._others: OrderedDict[bytes, Sighting] = OrderedDict()
         self._unsaved: dict[bytes, None] = {}
         self._https: OrderedDict[bytes, tuple[str, int]] = OrderedDict()
-        """Peer id of those whose last request came over HTTPS, and when: the one that asked longest ago first."""
+        """Nodes whose last request came over HTTPS: peer id, and when; the oldest request first."""
 
     def __len__(self) -> int:
         return len(self._worked) + len(self._others)
@@ -52,7 +53,7 @@ class Sightings:
         return self._worked.get(node) or self._others.get(node)
 
     def meet(self, node: bytes, now: int, *, worked: bool) -> Sighting:
-        """Remember a node as met now, and return what is known of it. `worked`: its work was accepted."""
+        """Remember a node as seen now, and return what is known of it. `worked`: it has accepted work."""
         kept, other = (self._worked, self._others) if worked else (self._others, self._worked)
         sighting = kept.pop(node, None) or other.pop(node, None) or Sighting(now)
         kept[node] = sighting
@@ -63,7 +64,7 @@ class Sightings:
         return sighting
 
     def seen_by(self, node: bytes, route: Route, now: int) -> None:
-        """A request of a node came by a way. Nothing is noted of a node that is not remembered (rule 2)."""
+        """Note the route of a node's request, if the node is remembered (rule 2)."""
         sighting = self.find(node)
         if sighting is None:
             return
@@ -73,22 +74,22 @@ class Sightings:
             self._https[node] = (peer_id(node) if before is None else before[0], now)
 
     def over_https(self, now: int) -> set[str]:
-        """Return the peer ids of the nodes that asked over HTTPS lately: they keep no connection that could be seen."""
+        """Return the peer ids of nodes with a recent request over HTTPS: they keep no connection that shows them."""
         while self._https and not abs(now - next(iter(self._https.values()))[1]) < LATELY:
             self._https.popitem(last=False)
         return {peer for peer, _ in self._https.values()}
 
     def unsaved(self, node: bytes) -> None:
-        """Note that a node's last sign of life is not on disk."""
+        """Note that the time of a node's last contact is not on disk."""
         self._unsaved[node] = None
 
     def to_save(self) -> list[tuple[bytes, int]]:
-        """Return the nodes whose last sign of life is not on disk, and when that was; take them as saved."""
+        """Return the nodes whose last contact is not on disk, and when it was; count them as saved."""
         unsaved, self._unsaved = self._unsaved, {}
         return [(node, one.seen) for node in unsaved if (one := self.find(node)) is not None]
 
     def routes(self) -> dict[bytes, Route]:
-        """Return by which way each node's last request came."""
+        """Return the route of each node's last request."""
         return {node: one.route for node, one in self._all() if one.route is not None}
 
     def _all(self) -> Iterator[tuple[bytes, Sighting]]:

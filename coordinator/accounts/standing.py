@@ -1,14 +1,14 @@
-"""How far a key is trusted: new, known or proven; suspended, or banned.
+"""The standing of a key: its rank (new, known or proven), and whether it is suspended or banned.
 
 Rules
 1. A key is *known* after `KNOWN` accepted groups, or once the operator vouches for it. It is *proven* after `PROVEN`
    accepted groups, as long as the scorer's pass (T1 to T3) refused none of its last `CLEAN`. Every other key is *new*.
-2. A suspension ends by itself, at the time that its entry names. A ban ends when the operator lifts it; that ends a
-   suspension, too.
-3. Standing follows from the ledger alone: `standing` reads the entries, `Accounts.of` a row that is kept in the
-   transaction of each entry. Both say the same (tests/coordinator/accounts/test_standing.py).
-4. Rank decides how much room a key gets (coordinator/rollouts/lease_table.py) and how closely its groups are looked at
-   (coordinator/training/scoring_loop.py); never what an accepted group is worth.
+2. A suspension ends at the time that its entry states. A ban ends when the operator lifts it, which also ends a
+   suspension.
+3. Standing follows from the ledger alone: `standing` reads the entries. `Accounts.of` reads a row that is updated in
+   the transaction of each entry. Both agree (tests/coordinator/accounts/test_standing.py).
+4. Rank decides how much room a key gets (coordinator/rollouts/room_shares.py) and how its groups are verified
+   (coordinator/rollouts/group_verifier.py), but never the pay of an accepted group.
 """
 
 from collections.abc import Iterable
@@ -31,12 +31,12 @@ CLEAN = 300
 FOREVER = (1 << 53) - 1
 """`Standing.suspended_until` of a banned key, ms."""
 SERVED = "NOT EXISTS (SELECT 1 FROM accounts a WHERE a.node = key AND (a.banned IS NOT NULL OR a.until > ?))"
-"""SQL: a row of `nodes` is neither banned nor suspended at `?`, ms (rule 2)."""
+"""SQL condition: a row of `nodes` is neither banned nor suspended at `?`, ms (rule 2)."""
 
 
 class Standing(NamedTuple):
-    """`suspended_until`: ms; None: the key is served. `code`: why it is not, a code of protocol/refusals.py; "banned"
-    of a ban, whose reason is `why`."""
+    """The standing of one key. `suspended_until`: ms; None: the key is served. `code`: the reason of a suspension, a
+    code of protocol/refusals.py, or "banned". `why`: the operator's reason of a ban."""
 
     rank: Rank = "new"
     suspended_until: int | None = None
@@ -48,7 +48,7 @@ NEW_KEY = Standing()
 
 
 def standing(entries: Iterable[Entry], now: int) -> dict[str, Standing]:
-    """Return the standing at `now` (ms) of every key that the entries name, by peer id; any other is a `NEW_KEY`."""
+    """Return the standing at `now` (ms) of every key that the entries name, by peer id. Any other has `NEW_KEY`."""
     accounts: dict[str, KeyAccount] = {}
     for entry in entries:
         for node, change in changes(entry):
@@ -57,7 +57,7 @@ def standing(entries: Iterable[Entry], now: int) -> dict[str, Standing]:
 
 
 def at(account: KeyAccount, now: int) -> Standing:
-    """Return what an account comes to at `now`, ms."""
+    """Return the standing of an account at `now`, ms."""
     if account.banned is not None:
         return Standing(rank(account), FOREVER, "banned", account.banned)
     if now < account.until:
@@ -66,14 +66,14 @@ def at(account: KeyAccount, now: int) -> Standing:
 
 
 def rank(account: KeyAccount) -> Rank:
-    """Return the rank by rule 1."""
+    """Return the rank of an account (rule 1)."""
     if account.accepted >= PROVEN and (not account.wrong or account.groups - account.wrong >= CLEAN):
         return "proven"
     return "known" if account.accepted >= KNOWN or account.vouched else "new"
 
 
 def describe(standing: Standing) -> str:
-    """Return a standing for people: "known", "new, suspended until 2026-11-22 10:00 UTC (drift)"."""
+    """Return a standing in words: "known", "new, suspended until 2026-11-22 10:00 UTC (drift)"."""
     if standing.suspended_until is None:
         return standing.rank
     if standing.code == "banned":
@@ -82,34 +82,34 @@ def describe(standing: Standing) -> str:
 
 
 def minute(at: int) -> str:
-    """Return a time in ms for people."""
+    """Return a time, given in ms, to the minute: "2026-11-22 10:00 UTC"."""
     return datetime.fromtimestamp(at / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def account_of(database: Database, node: bytes) -> KeyAccount:
-    """Return what the ledger's entries of a key, 32 bytes, add up to."""
+    """Return the sum of the ledger's entries about a key, 32 bytes."""
     query = "SELECT accepted, groups, wrong, vouched, banned, code, since, until FROM accounts WHERE node = ?"
     row = database.one(query, (node,))
     return KeyAccount() if row is None else KeyAccount(*row)._replace(vouched=bool(row[3]))
 
 
 class Accounts:
-    """The table of accounts, and the entries that only concern a key. A node is its public key, 32 bytes."""
+    """The table `accounts`, and the entries that concern only a key. A node is its public key, 32 bytes."""
 
     def __init__(self, database: Database, ledger: Ledger) -> None:
         self._database = database
         self._ledger = ledger
 
     def of(self, node: bytes, now: int) -> Standing:
-        """Return the standing of a key at `now`, ms: one look into an index, however long the ledger is."""
+        """Return the standing of a key at `now`, ms. The cost does not grow with the ledger."""
         return at(self.account(node), now)
 
     def account(self, node: bytes) -> KeyAccount:
-        """Return what the ledger's entries of a key add up to."""
+        """Return the sum of the ledger's entries about a key."""
         return account_of(self._database, node)
 
     def take(self, entry: Entry) -> None:
-        """Bring accounts up to date with an entry that was just appended, in its transaction."""
+        """Update accounts by an entry that was just appended, in its transaction."""
         for node, change in changes(entry):
             key = public_key(node)
             self._database.do(
@@ -118,11 +118,11 @@ class Accounts:
             )
 
     def remark(self, node: bytes, kind: Remarked, why: str, now: int) -> Entry:
-        """Write that the operator vouches for a key, bans it, lifts its ban, or notes something of it."""
+        """Write that the operator vouches for a key, bans it, lifts its ban, or notes something about it."""
         return self._append(now, kind, node, Remark(node=peer_id(node), why=why))
 
     def suspend(self, node: bytes, code: str, evidence: bytes, now: int, until: int) -> Entry:
-        """Write that a key is served no more until `until`, ms, for what the submission of hash `evidence` showed."""
+        """Write that a key is suspended until `until`, ms. `evidence`: the hash of the submission that caused it."""
         fact = Suspended(node=peer_id(node), code=code, evidence=evidence, since=now, until=until)
         return self._append(now, "node.suspended", node, fact)
 

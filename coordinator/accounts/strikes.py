@@ -1,17 +1,17 @@
-"""Strikes: what a key did against the rules lately, and when it is suspended for it.
+"""Count strikes against a key, and suspend it when there are enough.
 
 Rules
-1. A refused group whose reason is in `STRIKES` is a strike, and so are bytes that are no group at all. A reason that
-   may be bad luck or the operator's fault (`late`, `expired`, `unknown-lease`, `not-scorable`, `task-score`) never is.
-2. `ENOUGH` strikes in a key's last `WINDOW` groups suspend it, for `TERM`: a bad memory chip is no fraud. A group of
-   which nothing was generated (`AT_ONCE`) suspends at once.
-3. A suspension that begins within `MEMORY` after the end of the one before lasts twice as long as that one, `LONGEST`
-   at most. Faults that come to light while a suspension runs were made before it, and add nothing.
-4. Strikes are operational: they live in run.sqlite, and a suspension, which is an entry of the ledger, wipes them away.
-   One that is older than `MEMORY` is forgotten. Of those that keys without accepted work had, the newest `OF_FREE_KEYS`
-   alone are kept: a key costs nothing, so a crowd of them may leave no row each.
-5. A key that holds no lease, and never handed anything in under one, has nothing to lose: the next one is free. Its
-   requests are refused, and leave nothing behind. Else a few bytes under each fresh key would fill the ledger.
+1. A refused group whose reason is in `STRIKES` is a strike, and so are bytes that are no group at all. Reasons that may
+   be bad luck or the operator's fault (`late`, `expired`, `unknown-lease`, `not-scorable`, `task-score`) never are.
+2. `ENOUGH` strikes among a key's last `WINDOW` groups suspend it for `TERM`: faulty memory is no fraud. A group that
+   was not generated (`AT_ONCE`) suspends the key at once.
+3. A suspension that starts within `MEMORY` after the end of the previous one lasts twice as long, at most `LONGEST`.
+   Faults that are detected during a suspension were made before it, and count for nothing.
+4. Strikes are operational state in run.sqlite. A suspension, an entry of the ledger, deletes the key's strikes. A
+   strike older than `MEMORY` is deleted. For keys without accepted work only the newest `OF_FREE_KEYS` strikes are
+   kept, since keys are free.
+5. A key without a lease, now or before, cannot lose anything: the next key is free. Its requests are refused and leave
+   no row. Otherwise a few bytes under each fresh key would fill the ledger.
 """
 
 from coordinator.accounts.ledger_facts import KeyAccount
@@ -20,10 +20,10 @@ from coordinator.database import Database
 from runtime.backoff import Backoff
 
 STRIKES = frozenset((
-    # found at receipt (T0)
+    # detected at receipt (T0)
     "malformed", "too-large", "not-owner", "other-bytes", "version-lie", "incomplete", "turns", "tokens", "end",
     "segments", "logprobs", "transcript",
-    # found by the scorer (T1, T2)
+    # detected by the scorer (T1, T2)
     "seeded-choice", "close-choices", "drift", "drift-median",
 ))  # fmt: skip
 AT_ONCE = frozenset(("not-generated",))
@@ -40,26 +40,26 @@ FORGOTTEN_AT_ONCE = 32
 
 
 def suspended_until(account: KeyAccount, now: int) -> int:
-    """Return when a suspension that begins now ends, ms (rule 3)."""
+    """Return when a suspension that starts now ends, ms (rule 3)."""
     if account.until == 0 or now >= account.until + MEMORY:
         return now + TERM
     return now + int(_TERMS.after(account.until - account.since))
 
 
 class Strikes:
-    """The table of strikes. A node is its public key, 32 bytes."""
+    """The table `strikes`. A node is its public key, 32 bytes."""
 
     def __init__(self, database: Database, accounts: Accounts) -> None:
         self._database = database
         self._accounts = accounts
 
     def of(self, node: bytes) -> int:
-        """Return how many strikes a key has among its last `WINDOW` groups."""
+        """Count the strikes of a key among its last `WINDOW` groups."""
         query = "SELECT count(*) FROM strikes WHERE node = ? AND number > ?"
         return int(self._database.value(query, (node, self._accounts.account(node).groups - WINDOW)))
 
     def refused(self, node: bytes, code: str, evidence: bytes, now: int) -> None:
-        """Note why a submission of a key was refused; suspend the key if that is enough. `evidence`: the submission's
+        """Count a refused submission by its code, and suspend the key if that is enough. `evidence`: the submission's
         hash. Part of the caller's transaction, after the refusal is written."""
         if code not in STRIKES | AT_ONCE or self._accounts.of(node, now).suspended_until is not None:
             return
@@ -76,8 +76,8 @@ class Strikes:
             self._database.do("DELETE FROM strikes WHERE node = ?", (node,))
 
     def forget(self, now: int, most: int = FORGOTTEN_AT_ONCE) -> int:
-        """Forget at most `most` strikes by age, and as many of keys without accepted work, by rule 4, the oldest first;
-        how many."""
+        """Delete at most `most` strikes by age, and as many of keys without accepted work (rule 4), oldest first;
+        return how many."""
         query = "DELETE FROM strikes WHERE id IN (SELECT id FROM strikes ORDER BY id LIMIT ?) AND at < ?"
         old = self._database.do(query, (most, now - MEMORY))
         newest = "SELECT id FROM strikes WHERE worked = 0 ORDER BY id DESC LIMIT 1 OFFSET ?"

@@ -1,4 +1,4 @@
-"""The parties whose work was accepted: the network keeps places for their connections
+"""List the parties with accepted work: the network reserves places for their connections
 (p2p/limits/connection_places.py)."""
 
 from typing import Final
@@ -6,11 +6,11 @@ from typing import Final
 from coordinator.database import Database
 
 LOOKED_AT: Final = 1_000
-"""Accepted groups, the last ones."""
+"""The number of last accepted groups that are read."""
 
 
 def parties_with_accepted_work(database: Database, looked_at: int = LOOKED_AT) -> list[str]:
-    """Return the parties of the groups accepted last, each once. The cost of a call does not grow with history."""
+    """Return the parties of the last accepted groups, each once. The cost does not grow with history."""
     rows = database.all(
         "SELECT DISTINCT l.party"
         " FROM (SELECT lease FROM verdicts WHERE verdict = 'accepted' ORDER BY entry DESC LIMIT ?) v"

@@ -79,7 +79,7 @@ class GroupService:
         once while `EXPIRED_AT_ONCE` end."""
         self.leases.beat(now)
         self.registry.save(now)
-        self.lease_ends.tell(now)
+        self.lease_ends.write_entry(now)
         self.lease_ends.forget(now)
         return self.verdicts.expire(now)
 

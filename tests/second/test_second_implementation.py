@@ -218,7 +218,7 @@ def ledger_of(path: Path) -> None:
                 ledger.append(2_000, kind, f"lease:{lease.hex()}", end, transfer(ESCROW, accrued(NODE), weight))
             for lease, code in ((b"c" * 16, "drift"), (b"d" * 16, "expired"), (b"e" * 16, "tokens")):
                 ends.put(lease, msgspec.msgpack.encode(end_of(lease, code, 0)), 3_000)
-            assert ends.tell(100_000) == 3
+            assert ends.write_entry(100_000) == 3
 
 
 def end_of(lease: bytes, code: str, weight: int) -> LeaseOutcome:

@@ -132,7 +132,7 @@ def test_a_crowd_of_ends_is_told_in_parts(world: World) -> None:
             )  # fmt: skip
             world.group_service.lease_ends.put(end.lease, msgspec.msgpack.encode(end), world.now)
     world.now += TOGETHER
-    assert [world.group_service.lease_ends.tell(world.now) for _ in range(3)] == [MOST, 1, 0]
+    assert [world.group_service.lease_ends.write_entry(world.now) for _ in range(3)] == [MOST, 1, 0]
     assert [facts(entry).ends for entry in world.group_service.ledger.entries()] == [MOST, 1]
 
 
