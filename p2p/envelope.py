@@ -114,7 +114,7 @@ def verify_envelope(data: bytes, kind: str, run: bytes, keys: Collection[bytes],
 
 
 def open_signed(data: bytes, kind: str, run: bytes) -> tuple[bytes, bytes]:
-    """Return the document's only signer, whatever its key, and the payload: for kinds of role "node", whose signer
+    """Return the key of the document's only signer, and the payload: for kinds of role "node", whose signature
     identifies the sender. Raises as `verify_envelope`."""
     sealed = decode_unverified(data)
     if len(sealed.signatures) != 1:

@@ -80,7 +80,7 @@ def load_key(path: Path, passphrase: str | None = None) -> Ed25519PrivateKey:
     """Read a key file. Raises `LocalNetworkFault` with the fix: missing, too open, not a key, wrong passphrase."""
     key = load_any_key(path, passphrase)
     if not isinstance(key, Ed25519PrivateKey):
-        raise LocalNetworkFault(f"key file {path} holds no Ed25519 key")
+        raise LocalNetworkFault(f"key file {path} contains no Ed25519 key")
     return key
 
 

@@ -1,8 +1,8 @@
 """The interface between this project and any network stack: streams of frames, and a small gossip.
 
 Two implementations exist: `p2p.memory.transport` (a whole network in one process, with loss, delay and partition) and
-`p2p.libp2p.transport`. A transport runs natively in the event loop that owns it (asyncio for the in-memory one, trio
-for libp2p), so code written on anyio runs, and is tested, on either.
+`p2p.libp2p.transport`. A transport runs natively in the event loop that owns it: asyncio for the in-memory one, trio
+for libp2p. Code written on anyio runs, and is tested, on either.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Sequence

@@ -30,7 +30,8 @@ class ConnectionRefused(Exception):
 
     def __init__(self, limit: str, why: str) -> None:
         super().__init__(why)
-        self.limit, self.why = limit, why
+        self.limit = limit
+        self.why = why
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ class ConnectionAdmission:
         self._limits = limits
         self._handshaking: dict[object, _Connection] = {}
         self._open: dict[object, _Connection] = {}
-        self._of_subnet, self._handshaking_of = Counter[str](), Counter[str]()
+        self._of_subnet = Counter[str]()
+        self._handshaking_of = Counter[str]()
         self._known: frozenset[str] = frozenset()
         self._known_here = 0
         self._dials = TokenBuckets(DIALS_RATE, DIALS_BURST)

@@ -118,7 +118,8 @@ class Circuit:
     """One relayed connection, and what is left of its quota."""
 
     def __init__(self, table: RelayTable, source: str, target: str, now: float) -> None:
-        self._table, self._ends = table, (source, target)
+        self._table = table
+        self._ends = (source, target)
         self._left = table.limits.data
         self.deadline = now + table.limits.duration
         self._open = True

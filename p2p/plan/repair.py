@@ -3,8 +3,8 @@
 1. A peer that joins, or loses a parent, gets the feeder with room that is nearest to the source in that stripe. The
    order of preference: an inner node of the stripe; a peer that feeds none yet; a peer with room left from its own
    stripe (only here a repaired plan is less than interior-disjoint); the feeder that is overloaded least by it.
-2. Only those edges change. The plan is built anew when its predicted time has risen by more than `WORSE` over that of
-   the last fresh plan (both relative to their T*), or when more than `MANY` of the peers changed.
+2. Only those edges change. The plan is built anew when more than `MANY` of the peers changed, or when its predicted
+   time has risen by more than `WORSE` over that of the last fresh plan, both relative to their T*.
 3. The planner leaves a share of `SPARE` of the source's uplink unplanned, if that raises T* to at most `CHEAP` times
    its value. Chunks that a plan fails to deliver are requested from the source; an overloaded source would delay them.
 4. A peer never gets a parent that it reported as not feeding it, unless there is no other.
@@ -26,7 +26,8 @@ class Planner:
     """Keeps one plan for one source. The same calls with the same seed give the same plans."""
 
     def __init__(self, source: str, seed: int) -> None:
-        self._source, self._seed = source, seed
+        self._source = source
+        self._seed = seed
         self._worth = 1.0
         self.plan = Plan(source, 1, {}, 1.0, 0.0)
 
@@ -90,7 +91,9 @@ class _Rooms:
         self, plan: Plan, uplink: float, links: Mapping[str, LinkCapacity], parents: Mapping[str, list[str]]
     ) -> None:
         most = len(links) * plan.stripes
-        self.source, self._links, self._uplink = plan.source, links, uplink
+        self.source = plan.source
+        self._links = links
+        self._uplink = uplink
         self.homes: dict[str, int] = {}
         self.feeds = Counter(up for ups in parents.values() for up in ups)
         for ups in parents.values():

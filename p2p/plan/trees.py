@@ -4,8 +4,8 @@ W: bytes of the payload. U: the source's uplink. u_i and d_i: a peer's uplink an
 n: number of peers. c: bytes of a chunk. l: latency of a hop, seconds. B: the payload's flow rate, bytes per second.
 
 1. The payload flows in K stripes (chunk i belongs to stripe i mod K), each at B / K down its own tree over all peers.
-   The trees are interior-disjoint: a peer is an inner node in one stripe only, with at most u_i K / B children there
-   (K where u_i is B), and a leaf in all others. K = 1 is a chain in which no uplink carries two copies.
+   The trees are interior-disjoint: a peer is an inner node in one stripe only, and a leaf in all others. An inner node
+   has at most u_i K / B children (K where u_i is B). K = 1 is a chain in which no uplink carries two copies.
 2. B is the greatest rate at which every stripe has room for all peers, found by bisection. Strong peers are near the
    root. A peer is a leaf everywhere if it cannot carry B / K once, receives less than B, or cannot be dialled.
 3. Of the K tried, the plan takes the one with the least predicted time; among equals the smallest.

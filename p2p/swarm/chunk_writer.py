@@ -29,7 +29,8 @@ class ChunkWriter:
         self._waiting: list[Proven] = []
         self._nbytes = 0
         """Bytes that are waiting or being written."""
-        self._filled, self._emptied = anyio.Event(), anyio.Event()
+        self._filled = anyio.Event()
+        self._emptied = anyio.Event()
 
     async def put(self, index: int, data: bytes | memoryview, proof: list[bytes]) -> None:
         """Enqueue a chunk; return when there is room for another."""

@@ -122,7 +122,8 @@ class PayloadFile:
     def _lose(self, fault: LocalNetworkFault) -> None:
         if not self._lost:
             log.warning("payload no longer offered: %s", fault)
-        self._lost, self.have = True, 0
+        self._lost = True
+        self.have = 0
 
 
 class PartialPayload(PayloadFile):
@@ -132,7 +133,8 @@ class PartialPayload(PayloadFile):
         """Open or resume `<path>.part`. Raises `LocalNetworkFault`, `Exhausted`, `Malformed` (the manifest)."""
         check(manifest)
         super().__init__(manifest, path, files)
-        self._part, self._notes = Path(f"{path}.part"), Path(f"{path}.part.proofs")
+        self._part = Path(f"{path}.part")
+        self._notes = Path(f"{path}.part.proofs")
         self._descriptor = self._proofs = -1
         self._lock = threading.Lock()
         with faults(self._part):
@@ -181,7 +183,8 @@ class PartialPayload(PayloadFile):
         self._notes.unlink(missing_ok=True)
         with self._lock:
             self._files.adopt((self.manifest.hash, self.path), OpenPayload(self._descriptor, self._tree))
-            self._descriptor, self._finished = -1, True
+            self._descriptor = -1
+            self._finished = True
             self._close_descriptors()
             del self._tree  # rule 4
 

@@ -16,9 +16,9 @@
    little, or many request the same chunk before the first of them can forward it.
 4. A peer is stalled when it has sent no chunk for too long, although requests are open. The limit is `STALL_FACTOR`
    times its mean interval between chunks, at least `STALL_MIN` seconds. Before its first chunk it is `STALL` seconds
-   plus the time of one chunk at `SLOW`; twice as long for a parent that lacks all the chunks requested from it. Once
-   every missing chunk is requested (the endgame), it is `ENDGAME_FACTOR` times the interval, at least `ENDGAME_MIN`
-   seconds, at most `ENDGAME_STALL` plus the time of one chunk at `ENDGAME_SLOW`: the slowest peer may have the last
+   plus the time of one chunk at `SLOW`; twice as long for a parent that lacks all the chunks requested from it. In the
+   endgame, once every missing chunk is requested, it is `ENDGAME_FACTOR` times the interval, at least `ENDGAME_MIN`
+   seconds, at most `ENDGAME_STALL` plus the time of one chunk at `ENDGAME_SLOW`. The slowest peer may have the last
    chunks, and requesting them twice costs little. Chunks requested from a stalled peer may be requested elsewhere, from
    the fallback too. Its own requests stay open, and a chunk from it makes it live again: slowness is never punished.
    A request is cancelled once its chunk came from another peer.
@@ -388,7 +388,7 @@ class ChunkPicker:
             bit = 1 << requested.bit_length() - 1
             requested ^= bit
             self._cancel_request(stripe.parent, peer_state, bit)
-        self._recount()  # another peer may have been asked for them too, while the parent had stalled
+        self._recount()  # the same chunks may be requested from another peer too, since the parent had stalled
 
     def _is_live(self, parent: str) -> bool:
         peer_state = self._peers.get(parent)
