@@ -10,8 +10,7 @@ from p2p import multiaddr
 from p2p.errors import Malformed, Unreachable
 from p2p.https import routes
 from p2p.limits import origin
-from p2p.local_addresses import dialable, machine_addresses
-from p2p.multiaddr import LONGEST, MOST, address_of, pack, parse, tcp, through, unpack
+from p2p.multiaddr import LONGEST, address_of, pack, parse, tcp, through, unpack
 from tests.support.paths import ROOT
 
 PEER = "12D3KooWGzBhQ7zrMDPdHgVAyVHLWxYwM4XcQmJyoU6i6wYJrmuX"
@@ -19,21 +18,6 @@ PEER = "12D3KooWGzBhQ7zrMDPdHgVAyVHLWxYwM4XcQmJyoU6i6wYJrmuX"
 PARTING = {"split", "rsplit", "partition", "rpartition", "startswith", "endswith", "removeprefix", "removesuffix"}
 COMPONENT = re.compile(r"\b(ip4|ip6|dns4|dns6|p2p-circuit)\b|/(p2p|tcp|memory)/")
 NOT_ADDRESSES = {module.__file__ for module in (routes, origin, node_ranking)}
-MACHINE = ["192.0.2.7", "198.51.100.1", "2001:db8::7"]
-
-
-@pytest.mark.parametrize(
-    ("address", "expected"),
-    {
-        "a plain one gets the peer id": ("/dns4/example.org/tcp/1", ["/dns4/example.org/tcp/1/p2p/P"]),
-        "one with a peer id stays": ("/ip4/192.0.2.9/tcp/1/p2p/Q", ["/ip4/192.0.2.9/tcp/1/p2p/Q"]),
-        "every IPv4 interface": ("/ip4/0.0.0.0/tcp/1", ["/ip4/192.0.2.7/tcp/1/p2p/P", "/ip4/198.51.100.1/tcp/1/p2p/P"]),
-        "every IPv6 interface": ("/ip6/::/tcp/1", ["/ip6/2001:db8::7/tcp/1/p2p/P"]),
-        "no multiaddress is left alone": ("/ip4/x", ["/ip4/x/p2p/P"]),
-    }.values(),
-)
-def test_an_address_becomes_what_a_node_can_dial(address: str, expected: list[str]) -> None:
-    assert dialable([address], "P", MACHINE) == expected
 
 
 @pytest.mark.parametrize("address", ["/ip4/0.0.0.0/tcp/4310", "/ip6/::/tcp/0", "/ip6/2001:db8::7/tcp/65535"])
@@ -51,17 +35,6 @@ def test_one_can_listen_there(address: str) -> None:
 )  # fmt: skip
 def test_one_cannot_listen_there(address: str) -> None:
     assert not address_of(address).is_listening
-
-
-def test_addresses_are_told_once_and_are_not_too_many() -> None:
-    assert dialable(["/ip4/192.0.2.7/tcp/1", "/ip4/0.0.0.0/tcp/1"], "P", ["192.0.2.7"]) == [
-        "/ip4/192.0.2.7/tcp/1/p2p/P"
-    ]
-    assert len(dialable([f"/ip4/192.0.2.7/tcp/{port}" for port in range(99)], "P", [])) == MOST
-
-
-def test_a_machine_has_at_least_one_address() -> None:
-    assert machine_addresses()
 
 
 URL = "https://[2001:db8::1]:443"

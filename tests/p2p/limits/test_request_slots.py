@@ -9,8 +9,8 @@ from p2p.limits.request_slots import ALL, CLASSES, PER_PARTY, PER_PEER, STREAMS_
 from p2p.memory.transport import MemoryNetwork
 from p2p.peer import rpc
 from p2p.peer.peer import Peer
-from tests.p2p.peer.test_floods import FLOOD, answered, echo, flooded, serving, stuck
 from tests.support.clock import run_fake
+from tests.support.floods import FLOOD, answered, echo, flooded, serving, stuck
 from tests.support.peers import running
 
 
@@ -42,7 +42,7 @@ def test_a_request_that_comes_byte_by_byte_holds_its_slot_for_so_long_only() -> 
         server, slow = serving(network, submit=echo), Peer(network.transport("slow"), seed=1)
         async with running(server, slow):
             for frames in ((), (b"submit",)):
-                stream = await slow._transport.open("server", rpc.PROTOCOL)
+                stream = await network.transports["slow"].open("server", rpc.PROTOCOL)
                 began = anyio.current_time()
                 for frame in frames:
                     await stream.send(frame)

@@ -12,11 +12,9 @@ from p2p.peer.peer import Peer
 from p2p.swarm import messages as wire
 from p2p.swarm.exchange import PROTOCOL, STREAMS_PER_PEER
 from p2p.swarm.payload_file import PayloadFile
-from p2p.swarm.upload import SharedPayload
+from tests.support.chunk_streams import MB, against, saying
 from tests.support.clock import run_fake, run_fake_trio
 from tests.support.peers import payload_file, peers, running
-
-MB = 1_000_000
 
 
 class Poisoner(PayloadFile):
@@ -29,8 +27,11 @@ class Poisoner(PayloadFile):
         return bytes(byte ^ 1 for byte in data[:1]) + data[1:], proof
 
 
-def poison(peer: Peer, manifest: Manifest, path: Path) -> None:
-    peer._exchange._register(SharedPayload(Poisoner.open(manifest, path)))
+async def poison(peer: Peer, manifest: Manifest, path: Path) -> None:
+    """Share a payload whose chunks `peer` falsifies."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("p2p.swarm.exchange.PayloadFile", Poisoner)
+        await peer.share(manifest, path)
 
 
 async def join(*fetches) -> list[float]:
@@ -189,7 +190,7 @@ def test_a_poisoner_is_dropped_after_two_chunks_and_nothing_bad_is_stored_or_for
         async with peers(network, "evil", "good", "b", "c", connect=False) as (evil, good, b, c):
             for one, two in ((evil, b), (good, b), (b, c)):
                 await one.dial(await two.addresses())
-            poison(evil, manifest, tmp_path / "a")
+            await poison(evil, manifest, tmp_path / "a")
             await good.share(manifest, tmp_path / "a")
             await join(*(lambda p=p: p.fetch(manifest, tmp_path / p.peer_id) for p in (b, c)))
             assert await evil.peers() == []
@@ -345,114 +346,6 @@ def test_the_same_seed_repeats_a_broadcast_exactly(tmp_path):
         return run_fake(main)
 
     assert once(tmp_path / "one") == once(tmp_path / "two")
-
-
-async def against(handler, tmp_path: Path, story) -> None:
-    """A raw peer `evil` whose chunk streams `handler` answers, an honest `good` one, and `b` who fetches."""
-    manifest = payload_file(tmp_path / "a", 5 * MB)
-    network = MemoryNetwork(1, link=Link(bandwidth=MB))
-    evil = network.transport("evil")
-    evil.handle(PROTOCOL, handler)
-    async with peers(network, "good", "b") as (good, b), anyio.create_task_group() as tasks:
-        await tasks.start(lambda task_status: evil.run(task_status.started))
-        await evil.dial(await b.addresses())
-        await good.share(manifest, tmp_path / "a")
-        await story(evil, b, manifest)
-        tasks.cancel_scope.cancel()
-
-
-def saying(*messages):
-    """A holder that answers Ask with these frames, and then says nothing."""
-
-    async def handler(stream) -> None:
-        await stream.receive(1000)
-        for message in messages:
-            await stream.send(message if isinstance(message, bytes) else wire.encode(message))
-        await drain(stream)
-
-    return handler
-
-
-async def drain(stream) -> None:
-    while await stream.receive(wire.HOLDER_LIMIT) is not None:
-        pass
-
-
-FAULTY_HOLDERS = {
-    "sends garbage": [b"garbage"],
-    "sends a request": [wire.ChunkRequest((1,))],
-    "has a bitmap too long": [wire.Have(bytes(1000))],
-    "has a bit beyond the end": [wire.Have(b"\xff" * 33)],
-    "has chunks beyond the end": [wire.HaveMore((5000,))],
-    "sends what was not asked for": [wire.Chunk(0, (), b"x")],
-    "sends a frame too long": [bytes(wire.HOLDER_LIMIT + 1)],
-}
-
-
-@pytest.mark.parametrize("messages", FAULTY_HOLDERS.values(), ids=FAULTY_HOLDERS.keys())
-def test_a_holder_that_breaks_the_protocol_is_dropped_and_the_fetch_goes_on(messages, tmp_path):
-    async def story(evil, b, manifest) -> None:
-        await b.fetch(manifest, tmp_path / "b")
-        assert "b" not in evil.peers()
-        assert (await b.traffic()).received_by_peer == {"good": 5 * MB}
-
-    run_fake(lambda: against(saying(*messages), tmp_path, story))
-
-
-LAME_HOLDERS = {
-    "has everything and sends nothing": [wire.Have(b"\xff" * 32)],
-    "takes back what it said": [wire.Have(b"\xff" * 32), *(wire.NotAvailable(i) for i in range(256))],
-    "has nothing": [wire.Have(bytes(32))],
-    "says nothing": [],
-}
-
-
-@pytest.mark.parametrize("messages", LAME_HOLDERS.values(), ids=LAME_HOLDERS.keys())
-def test_a_holder_that_is_no_use_does_not_stop_a_fetch(messages, tmp_path):
-    async def story(evil, b, manifest) -> None:
-        start = anyio.current_time()
-        await b.fetch(manifest, tmp_path / "b")
-        assert anyio.current_time() - start < 12
-        assert "b" in evil.peers()
-
-    run_fake(lambda: against(saying(*messages), tmp_path, story))
-
-
-FAULTY_DOWNLOADERS = {
-    "says nothing sensible": [b"garbage"],
-    "does not begin with Ask": [wire.ChunkRequest((1,))],
-    "asks for a chunk a thousand times": [wire.PayloadRequest, wire.ChunkRequest((1,) * 1000)],
-    "asks for another payload on the same stream": [wire.PayloadRequest, wire.PayloadRequest(bytes(32))],
-    "sends chunks": [wire.PayloadRequest, wire.NotAvailable(1)],
-    "sends a frame too long": [wire.PayloadRequest, bytes(wire.DOWNLOADER_LIMIT + 1)],
-}
-
-
-@pytest.mark.parametrize("messages", FAULTY_DOWNLOADERS.values(), ids=FAULTY_DOWNLOADERS.keys())
-def test_a_downloader_that_breaks_the_protocol_is_reset(messages, tmp_path):
-    async def story(evil, b, manifest) -> None:
-        await b.fetch(manifest, tmp_path / "b")
-        stream = await evil.open("b", PROTOCOL)
-        for message in messages:
-            message = wire.PayloadRequest(manifest.hash) if message is wire.PayloadRequest else message
-            await stream.send(message if isinstance(message, bytes) else wire.encode(message))
-        with pytest.raises(Unreachable):
-            await drain(stream)
-
-    run_fake(lambda: against(saying(), tmp_path, story))
-
-
-def test_a_downloader_that_asks_for_what_is_not_there_is_told_so(tmp_path):
-    async def story(evil, b, manifest) -> None:
-        await b.fetch(manifest, tmp_path / "b")
-        stream = await evil.open("b", PROTOCOL)
-        await stream.send(wire.encode(wire.PayloadRequest(manifest.hash)))
-        await stream.send(wire.encode(wire.ChunkRequest((256, 1000))))
-        frames = [wire.decode_from_holder(await stream.receive(wire.HOLDER_LIMIT)) for _ in range(3)]
-        assert isinstance(frames[0], wire.Have)
-        assert frames[1:] == [wire.NotAvailable(256), wire.NotAvailable(1000)]
-
-    run_fake(lambda: against(saying(), tmp_path, story))
 
 
 def test_one_peer_cannot_hold_endless_chunk_streams_open(tmp_path):

@@ -1,25 +1,22 @@
 """Chunks, manifests and payloads on disk."""
 
 import errno
-import json
 import os
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from p2p.errors import BadChunk, LocalNetworkFault, Malformed
+from p2p.errors import BadChunk, LocalNetworkFault
 from p2p.network import Manifest
-from p2p.swarm import merkle, messages
-from p2p.swarm.manifest import check, chunk_count, chunk_size, chunk_span, digest, hashed, leaf_digest, manifest_of
+from p2p.swarm import merkle
+from p2p.swarm.manifest import digest, hashed, leaf_digest, manifest_of
 from p2p.swarm.open_files import OpenPayloads
 from p2p.swarm.payload_file import PartialPayload, PayloadFile
-from tests.support import paths
 from tests.support.cuts import cuts
 from tests.support.peers import payload_file
 from tests.support.quick_disk import quick_folder
 
-VECTORS = json.loads((paths.VECTORS / "chunks.json").read_text())
 KIB = 1 << 10
 LENGTH = 100 * KIB + 5
 
@@ -34,68 +31,6 @@ def started(whole: PayloadFile, path: Path, *indices: int) -> PartialPayload:
     for index in indices:
         assert partial.put(index, *whole.read(index))
     return partial
-
-
-@pytest.mark.parametrize(
-    ("length", "size"),
-    {
-        "an empty payload": (0, 16 * KIB),
-        "a small payload": (1, 16 * KIB),
-        "the largest with the smallest chunks": (4096 * KIB, 16 * KIB),
-        "one byte more": (4096 * KIB + 1, 16 * KIB + 1),
-        "the smallest with the largest chunks": (256 * 1024 * KIB, 1024 * KIB),
-        "a large payload": (1 << 40, 1024 * KIB),
-    }.values(),
-)
-def test_a_chunk_is_a_256th_within_bounds(length, size):
-    assert chunk_size(length) == size
-
-
-def test_manifests_are_the_golden_ones(tmp_path):
-    for vector in VECTORS["manifests"]:
-        (tmp_path / "p").write_bytes(bytes(i * 31 % 251 for i in range(vector["length"])))
-        manifest = manifest_of(tmp_path / "p")
-        assert (manifest.hash.hex(), manifest.chunk_size, manifest.chunk_root.hex()) == (
-            vector["hash"],
-            vector["chunk_size"],
-            vector["chunk_root"],
-        )
-
-
-def test_the_spans_of_the_chunks_cover_the_payload():
-    manifest = Manifest(hash=bytes(32), length=LENGTH, chunk_size=16 * KIB, chunk_root=bytes(32))
-    spans = [chunk_span(manifest, index) for index in range(chunk_count(manifest))]
-    assert spans[-1] == (96 * KIB, 4 * KIB + 5)
-    assert sum(length for _, length in spans) == LENGTH
-
-
-def test_a_manifest_of_a_missing_file_is_a_local_fault(tmp_path):
-    with pytest.raises(LocalNetworkFault, match="No such file"):
-        manifest_of(tmp_path / "none")
-
-
-GOOD = {"hash": bytes(32), "length": 1 << 20, "chunk_size": 16 * KIB, "chunk_root": bytes(32)}
-
-
-@pytest.mark.parametrize(
-    "field",
-    {
-        "a short hash": {"hash": bytes(31)},
-        "a long root": {"chunk_root": bytes(33)},
-        "a chunk too small": {"chunk_size": 16 * KIB - 1},
-        "a chunk too large": {"chunk_size": 1024 * KIB + 1},
-        "no chunk size": {"chunk_size": 0},
-        "a negative length": {"length": -1},
-        "too many chunks": {"length": (16 * KIB << 20) + 1},
-    }.values(),
-)
-def test_a_manifest_out_of_bounds_is_malformed(field, tmp_path):
-    check(Manifest(**GOOD))
-    with pytest.raises(Malformed):
-        check(Manifest(**GOOD | field))
-    with pytest.raises(Malformed):
-        PartialPayload(Manifest(**GOOD | field), tmp_path / "p")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_filled_payload_is_renamed_and_still_read(whole, tmp_path):
@@ -239,82 +174,6 @@ def test_a_folder_that_cannot_be_written_is_a_local_fault(whole, tmp_path):
         PartialPayload(whole.manifest, tmp_path / "missing" / "p")
 
 
-MESSAGES = {
-    "ask": messages.PayloadRequest(bytes(range(32))),
-    "want": messages.ChunkRequest((0, 7, 1048575)),
-    "want nothing": messages.ChunkRequest(),
-    "cancel": messages.Cancel((7, 300)),
-    "have": messages.Have(b"\x05\x80"),
-    "new": messages.HaveMore((3,)),
-    "chunk": messages.Chunk(300, (bytes(32), bytes(range(32))), b"data"),
-    "gone": messages.NotAvailable(9),
-}
-
-
-def decode(frame: bytes) -> object:
-    try:
-        return messages.decode_from_downloader(frame)
-    except Malformed:
-        return messages.decode_from_holder(frame)
-
-
-@pytest.mark.parametrize("name", MESSAGES)
-def test_wire_frames_are_the_golden_ones(name):
-    assert messages.encode(MESSAGES[name]).hex() == VECTORS["frames"][name]
-    assert decode(bytes.fromhex(VECTORS["frames"][name])) == MESSAGES[name]
-
-
-MALFORMED = {
-    "nothing": b"",
-    "not MessagePack": b"\xc1",
-    "an unknown message": b"\x92\xa1z\x00",
-    "a short hash": b"\x92\xa1a\xc4\x1f" + bytes(31),
-    "an index too large": b"\x92\xa1w\x91\xce\x00\x10\x00\x00",
-    "a negative index": b"\x92\xa1g\xff",
-    "too many indices": messages.encode(messages.ChunkRequest((1,) * (messages.INDICES_MAX + 1))),
-    "a proof too long": messages.encode(messages.Chunk(0, (bytes(32),) * 21, b"")),
-    "a chunk too long": messages.encode(messages.Chunk(0, (), bytes(messages.CHUNK_SIZE_MAX + 1))),
-    "a frame cut short": messages.encode(messages.Have(b"abc"))[:-1],
-    "a frame with a tail": messages.encode(messages.NotAvailable(1)) + b"x",
-    "nested a thousand deep": b"\x91" * 1000,
-}
-
-
-@pytest.mark.parametrize("frame", MALFORMED.values(), ids=MALFORMED.keys())
-def test_a_frame_that_breaks_a_bound_is_malformed(frame):
-    with pytest.raises(Malformed):
-        decode(frame)
-
-
-def test_the_longest_messages_fit_into_their_limits():
-    most = (messages.CHUNKS_MAX - 1,) * messages.INDICES_MAX
-    assert len(messages.encode(messages.ChunkRequest(most))) <= messages.DOWNLOADER_LIMIT
-    for message in (
-        messages.HaveMore(most),
-        messages.Have(bytes(messages.CHUNKS_MAX // 8)),
-        messages.Chunk(messages.CHUNKS_MAX - 1, (bytes(32),) * 20, bytes(messages.CHUNK_SIZE_MAX)),
-    ):
-        assert len(messages.encode(message)) <= messages.HOLDER_LIMIT
-
-
-@pytest.mark.parametrize("length", [0, 1, 255, 256, 65535, 65536, messages.CHUNK_SIZE_MAX])
-def test_a_chunk_in_pieces_is_the_same_frame(length):
-    data, proof = memoryview(bytes(length)), (bytes(32), bytes(range(32)))
-    assert b"".join(messages.encode_chunk(300, proof, data)) == messages.encode(messages.Chunk(300, proof, data))
-
-
-def test_a_message_with_a_later_field_is_still_understood():
-    assert messages.decode_from_holder(b"\x93\xa1g\x09\xa5later") == messages.NotAvailable(9)
-
-
-@pytest.mark.parametrize("bitmap", [b"", b"\xff", b"\xff\xff\xff", b"\xff\x04"])
-def test_a_bitmap_of_the_wrong_size_is_malformed(bitmap):
-    assert messages.unpack_bitmap(b"\xff\x03", 10) == 0x3FF
-    assert messages.pack_bitmap(0x3FF, 10) == b"\xff\x03"
-    with pytest.raises(Malformed):
-        messages.unpack_bitmap(bitmap, 10)
-
-
 def test_what_the_system_has_in_memory_is_read_without_the_disk_or_not_at_all(whole):
     try:
         assert whole.read(3, block=False) == whole.read(3)
@@ -340,10 +199,6 @@ def test_a_disk_that_fails_makes_a_chunk_gone_in_memory_too(whole, monkeypatch):
     monkeypatch.setattr("p2p.swarm.payload_file.RWF_NOWAIT", 8)
     monkeypatch.setattr(os, "preadv", fail)
     assert whole.read(3, block=False) is None
-
-
-def test_a_leaf_is_hashed_as_the_tree_does():
-    assert leaf_digest(b"chunk") == merkle.leaf_hash(b"chunk", digest)
 
 
 ORDERS = {

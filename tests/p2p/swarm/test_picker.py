@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2p.swarm.peer_state import ENDGAME_SLOW, ENDGAME_STALL, SLOW, STALL, STALL_MIN, WINDOW_FIRST, Availability
+from p2p.swarm.peer_state import ENDGAME_SLOW, ENDGAME_STALL, SLOW, STALL, STALL_MIN, WINDOW_FIRST
 from p2p.swarm.picker import FALLBACK_WINDOW_MIN, GRACE, PARENT_GRACE, WINDOW_MIN, ChunkPicker, PeerRequest
 
 CHUNK = 1 << 20
@@ -620,19 +620,6 @@ def live(random: Random, chunks: int) -> None:
             open_.discard(ask)
             s.on_chunk(ask.peer, ask.index, now)
     assert s.complete
-
-
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 255))), st.integers(1, 255))
-def test_the_rarest_are_those_that_fewest_hold(steps, candidates):
-    counted, holders = Counter[int](), Availability()
-    for comes, chunks in steps:
-        counts = [index for index in range(8) if chunks >> index & 1 and (comes or counted[index])]
-        for index in counts:
-            counted[index] += 1 if comes else -1
-        (holders.add if comes else holders.remove)(sum(1 << index for index in counts))
-    of = [index for index in range(8) if candidates >> index & 1]
-    fewest = min(counted[index] for index in of)
-    assert holders.rarest(candidates) == sum(1 << index for index in of if counted[index] == fewest)
 
 
 def test_no_more_is_asked_than_is_wanted():

@@ -74,11 +74,21 @@ def test_a_fetch_that_was_cancelled_and_goes_on_tells_of_both_parts(tmp_path: Pa
 
 
 def test_what_is_remembered_of_fetches_that_never_end_is_bounded(tmp_path: Path) -> None:
+    manifests = [payload_file(tmp_path / f"whole{seed}", 1000, seed) for seed in range(TRANSFER_LOGS_MAX + 3)]
+
     async def main() -> None:
-        async with peers(MemoryNetwork(1), "b") as (b,):
-            for seed in range(TRANSFER_LOGS_MAX + 3):
-                with anyio.move_on_after(0.01):
-                    await b.fetch(payload_file(tmp_path / "lost", 1000, seed), tmp_path / f"{seed}")
-            assert len(b._exchange._transfers) == TRANSFER_LOGS_MAX
+        async with peers(MemoryNetwork(1), "a", "b") as (a, b):
+            for number, manifest in enumerate(manifests):
+                with anyio.move_on_after(1.0):
+                    await b.fetch(manifest, tmp_path / f"{number}")
+            began = anyio.current_time()
+            reports = {}
+            for number in (-1, 3, 0):
+                await a.share(manifests[number], tmp_path / f"whole{number % len(manifests)}")
+                reports[number] = await b.fetch(manifests[number], tmp_path / f"{number % len(manifests)}")
+            waited = anyio.current_time() - began
+            assert reports[-1].seconds == pytest.approx(1.0, abs=waited)
+            assert reports[3].seconds == pytest.approx(TRANSFER_LOGS_MAX, abs=waited), "the oldest log that is kept"
+            assert reports[0].seconds <= waited, "forgotten: counted from the second call"
 
     run_fake(main)

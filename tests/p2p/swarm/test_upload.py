@@ -1,9 +1,14 @@
-"""The line at the uplink, for what goes by no chunk stream."""
+"""The holder's side: downloaders that break the protocol, and slots at the uplink for data outside a chunk stream."""
 
 import anyio
+import pytest
 
+from p2p.errors import Unreachable
 from p2p.limits.bandwidth import FairQueue, bandwidth
+from p2p.swarm import messages as wire
+from p2p.swarm.exchange import PROTOCOL
 from p2p.swarm.upload import UplinkSlot
+from tests.support.chunk_streams import against, drain, saying
 from tests.support.clock import run_fake
 
 
@@ -37,3 +42,40 @@ def test_without_a_limit_nobody_waits() -> None:
         assert anyio.current_time() == began
 
     run_fake(main)
+
+
+FAULTY_DOWNLOADERS = {
+    "says nothing sensible": [b"garbage"],
+    "does not begin with Ask": [wire.ChunkRequest((1,))],
+    "asks for a chunk a thousand times": [wire.PayloadRequest, wire.ChunkRequest((1,) * 1000)],
+    "asks for another payload on the same stream": [wire.PayloadRequest, wire.PayloadRequest(bytes(32))],
+    "sends chunks": [wire.PayloadRequest, wire.NotAvailable(1)],
+    "sends a frame too long": [wire.PayloadRequest, bytes(wire.DOWNLOADER_LIMIT + 1)],
+}
+
+
+@pytest.mark.parametrize("messages", FAULTY_DOWNLOADERS.values(), ids=FAULTY_DOWNLOADERS.keys())
+def test_a_downloader_that_breaks_the_protocol_is_reset(messages, tmp_path):
+    async def story(evil, b, manifest) -> None:
+        await b.fetch(manifest, tmp_path / "b")
+        stream = await evil.open("b", PROTOCOL)
+        for message in messages:
+            message = wire.PayloadRequest(manifest.hash) if message is wire.PayloadRequest else message
+            await stream.send(message if isinstance(message, bytes) else wire.encode(message))
+        with pytest.raises(Unreachable):
+            await drain(stream)
+
+    run_fake(lambda: against(saying(), tmp_path, story))
+
+
+def test_a_downloader_that_asks_for_what_is_not_there_is_told_so(tmp_path):
+    async def story(evil, b, manifest) -> None:
+        await b.fetch(manifest, tmp_path / "b")
+        stream = await evil.open("b", PROTOCOL)
+        await stream.send(wire.encode(wire.PayloadRequest(manifest.hash)))
+        await stream.send(wire.encode(wire.ChunkRequest((256, 1000))))
+        frames = [wire.decode_from_holder(await stream.receive(wire.HOLDER_LIMIT)) for _ in range(3)]
+        assert isinstance(frames[0], wire.Have)
+        assert frames[1:] == [wire.NotAvailable(256), wire.NotAvailable(1000)]
+
+    run_fake(lambda: against(saying(), tmp_path, story))

@@ -1,10 +1,6 @@
 """Bans that end, and what one subnet may take."""
 
-import pytest
-
 from p2p.limits.bans import FORGET, FORGIVEN, KEPT, LONGEST, MEMORY, TERM, Bans
-from p2p.limits.subnets import ASKS_BURST, ASKS_RATE, subnet_of
-from p2p.limits.token_bucket import TokenBuckets
 
 
 def test_a_ban_ends_by_itself():
@@ -58,30 +54,3 @@ def test_a_mistake_is_forgiven_and_one_made_again_and_again_bans():
 def test_a_mistake_an_hour_never_bans():
     bans = Bans()
     assert all(bans.charge("clumsy", hour * FORGET) is None for hour in range(100))
-
-
-SUBNETS = {
-    "two addresses of one /24": ("8.8.8.1", "8.8.8.0/24"),
-    "an IPv6 site": ("2606:4700:1:2::3", "2606:4700:1::/48"),
-    "an IPv4 address written as IPv6": ("::ffff:8.8.8.8", "8.8.8.0/24"),
-    "loopback is one owner's": ("127.0.0.1", None),
-    "a private network is one owner's": ("192.168.7.9", None),
-    "link-local with its zone": ("fe80::1%eth0", None),
-    "unique local": ("fd00::1", None),
-    "no address": ("example", None),
-}
-
-
-@pytest.mark.parametrize("name", SUBNETS)
-def test_the_subnet_that_counts(name):
-    ip, subnet = SUBNETS[name]
-    assert subnet_of(ip) == subnet
-
-
-def test_who_asks_more_than_its_share_waits_and_is_served():
-    turns = TokenBuckets(ASKS_RATE, ASKS_BURST)
-    waits = [turns.consume("eve", 0) for _ in range(int(ASKS_BURST) + 50)]
-    assert waits[: int(ASKS_BURST)] == pytest.approx([0] * int(ASKS_BURST))
-    assert waits[-1] == pytest.approx(50 / ASKS_RATE)
-    assert turns.consume("bob", 0) == 0
-    assert turns.consume("eve", 100) == 0

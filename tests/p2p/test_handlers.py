@@ -1,0 +1,59 @@
+"""The table of methods: registered once, answered at every entrance, and counted on every thread."""
+
+import anyio
+import pytest
+
+from p2p.errors import Unreachable
+from p2p.handlers import METHOD_LIMIT, Handlers
+
+
+async def echo(peer: str, request: bytes) -> bytes:
+    return peer.encode() + b":" + request
+
+
+async def shout(peer: str, request: bytes) -> bytes:
+    return request.upper()
+
+
+def test_a_method_registered_again_replaces_the_earlier_handler() -> None:
+    handlers = Handlers()
+    handlers.serve("echo", echo, limit=10)
+    handlers.serve("echo", shout, limit=20)
+    assert anyio.run(handlers.answer, "echo", "alice", b"hi") == b"HI"
+    assert handlers.methods["echo"].limit == 20
+
+
+def test_a_method_name_over_the_limit_is_refused() -> None:
+    handlers = Handlers()
+    handlers.serve("m" * METHOD_LIMIT, echo, limit=10)
+    with pytest.raises(ValueError, match=f"exceeds {METHOD_LIMIT} bytes"):
+        handlers.serve("m" * (METHOD_LIMIT + 1), echo, limit=10)
+
+
+def test_a_request_counts_as_unanswered_until_its_handler_ends() -> None:
+    handlers, counts = Handlers(), []
+
+    async def slow(peer: str, request: bytes) -> bytes:
+        counts.append((handlers.unanswered(["slow"]), handlers.unanswered(["plan", "head"])))
+        raise Unreachable("not now")
+
+    handlers.serve("slow", slow, limit=10)
+    with pytest.raises(Unreachable):
+        anyio.run(handlers.answer, "slow", "alice", b"")
+    counts.append((handlers.unanswered(["slow"]), handlers.unanswered(["plan", "head"])))
+    assert counts == [(1, 0), (0, 0)]
+
+
+def test_requests_at_an_entrance_on_another_thread_are_counted_here_too() -> None:
+    handlers, counts = Handlers(), []
+
+    async def slow(peer: str, request: bytes) -> bytes:
+        counts.append((handlers.unanswered(["slow"]), elsewhere.unanswered(["slow"])))
+        return b""
+
+    handlers.serve("slow", slow, limit=10)
+    elsewhere = handlers.across(lambda handler: handler)
+    anyio.run(elsewhere.answer, "slow", "alice", b"")
+    anyio.run(handlers.answer, "slow", "alice", b"")
+    assert counts == [(1, 1), (1, 0)], "the other table counts its own requests alone"
+    assert elsewhere.methods["slow"].limit == 10

@@ -1,0 +1,33 @@
+"""Which addresses others can dial, from those that a peer listens on."""
+
+import pytest
+
+from p2p.local_addresses import dialable, machine_addresses
+from p2p.multiaddr import MOST
+
+MACHINE = ["192.0.2.7", "198.51.100.1", "2001:db8::7"]
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    {
+        "a plain one gets the peer id": ("/dns4/example.org/tcp/1", ["/dns4/example.org/tcp/1/p2p/P"]),
+        "one with a peer id stays": ("/ip4/192.0.2.9/tcp/1/p2p/Q", ["/ip4/192.0.2.9/tcp/1/p2p/Q"]),
+        "every IPv4 interface": ("/ip4/0.0.0.0/tcp/1", ["/ip4/192.0.2.7/tcp/1/p2p/P", "/ip4/198.51.100.1/tcp/1/p2p/P"]),
+        "every IPv6 interface": ("/ip6/::/tcp/1", ["/ip6/2001:db8::7/tcp/1/p2p/P"]),
+        "no multiaddress is left alone": ("/ip4/x", ["/ip4/x/p2p/P"]),
+    }.values(),
+)
+def test_an_address_becomes_what_a_node_can_dial(address: str, expected: list[str]) -> None:
+    assert dialable([address], "P", MACHINE) == expected
+
+
+def test_addresses_are_told_once_and_are_not_too_many() -> None:
+    assert dialable(["/ip4/192.0.2.7/tcp/1", "/ip4/0.0.0.0/tcp/1"], "P", ["192.0.2.7"]) == [
+        "/ip4/192.0.2.7/tcp/1/p2p/P"
+    ]
+    assert len(dialable([f"/ip4/192.0.2.7/tcp/{port}" for port in range(99)], "P", [])) == MOST
+
+
+def test_a_machine_has_at_least_one_address() -> None:
+    assert machine_addresses()
