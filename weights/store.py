@@ -39,7 +39,7 @@ from weights.errors import StoreBusy, StoreCorrupt
 _FORMAT: Final = 1
 _AT_ONCE: Final = 64
 """Documents or files that are dropped in one transaction."""
-_SCHEMA: Final = """
+SCHEMA: Final = """
 CREATE TABLE documents (
     hash BLOB PRIMARY KEY, kind TEXT NOT NULL, era INTEGER NOT NULL, version INTEGER NOT NULL, sealed BLOB NOT NULL
 ) WITHOUT ROWID;
@@ -337,7 +337,7 @@ class Store(StoreReader):
 
     def _set_up(self) -> None:
         if self._database.execute("PRAGMA user_version").fetchone()[0] == 0:
-            self._database.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_FORMAT}; COMMIT;")
+            self._database.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version = {_FORMAT}; COMMIT;")
         check: str = self._database.execute("PRAGMA quick_check(1)").fetchone()[0]
         if check != "ok":
             raise self._corrupt(check)

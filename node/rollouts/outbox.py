@@ -25,7 +25,7 @@ from p2p.wire_types import decode
 from protocol.leases import Receipt, Received
 from protocol.requests import Refusal
 
-_SCHEMA: Final = """
+SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS submissions (
     lease BLOB PRIMARY KEY, state TEXT NOT NULL, hash BLOB NOT NULL, body BLOB, received BLOB, receipt BLOB,
     code TEXT NOT NULL DEFAULT '', reason TEXT NOT NULL DEFAULT '', confirmed INTEGER NOT NULL DEFAULT 0,
@@ -71,7 +71,7 @@ class Outbox:
                 self._database = sqlite3.connect(path, isolation_level=None)
                 self._database.execute("PRAGMA journal_mode = WAL")
                 self._database.execute("PRAGMA synchronous = FULL")
-                self._database.executescript(_SCHEMA)
+                self._database.executescript(SCHEMA)
                 columns = {row[1] for row in self._database.execute("PRAGMA table_info(submissions)")}
                 if "root_serial" not in columns:
                     self._database.execute(_LATER_COLUMN)

@@ -1,6 +1,6 @@
-"""The documents against the code: what README.md and docs/ name must exist, and every setting must be documented.
+"""The documents against the code: names in README.md and docs/ exist, and every setting is documented.
 
-What a document promises is read from its code: fenced blocks and `inline spans`.
+The promises of a document are read from its code: fenced blocks and `inline spans`.
 
 1. `echo2-node ...` and `echo2-coord ...`: the command and each long option exist in that typer app (`app` in */cli.py).
 2. `make X` is a target of the Makefile; `python -m benchmarks.X` is a module.
@@ -32,7 +32,7 @@ LINK = re.compile(r"!?\[(?:[^\]\\]|\\.)*\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)")
 
 
 def commands(command_line: str) -> Iterator[list[str]]:
-    """The words of each echo2 command in a line of code, the program's name first."""
+    """Yield the words of each echo2 command in a line of code, the program's name first."""
     for part in SHELL_BREAK.split(command_line):
         try:
             words = shlex.split(part)
@@ -56,14 +56,17 @@ def promised_commands() -> list[tuple[str, list[str]]]:
 
 
 def cli(program: str) -> Any:
-    """The program's command tree (click's, as typer builds it)."""
+    """Return the program's command tree (click's, as typer builds it)."""
     import typer.main
 
     return typer.main.get_command(importlib.import_module(CLIS[program]).app)
 
 
 def complaint(words: list[str], command: Any) -> str | None:
-    """Why the command line cannot be, or None. `a|b` names two subcommands; `...` and <placeholders> name nothing."""
+    """Return the fault of a command line, None where there is none. `a|b` names two subcommands.
+
+    `...` and <placeholders> name nothing.
+    """
     options = {"--help"} | _options(command)
     for place, word in enumerate(words[1:], start=1):
         if word.startswith("--"):
@@ -126,7 +129,7 @@ def test_every_benchmark_in_the_documents_exists() -> None:
 
 
 def anchors(path: Path) -> set[str]:
-    """The anchors that a Markdown reader gives to the headings, as GitHub does."""
+    """Return the anchors that a Markdown reader gives to the headings, as GitHub does."""
     headings = re.findall(r"^#{1,6}\s+(.*?)\s*#*$", FENCE.sub("", path.read_text()), re.MULTILINE)
     counts: dict[str, int] = {}
     for heading in headings:
@@ -187,7 +190,7 @@ def test_every_path_of_ours_in_a_document_exists(path: Path) -> None:
 
 
 def documented_keys(text: str, heading: str) -> set[str]:
-    """The keys of all settings tables under the column `heading`."""
+    """Return the keys of all settings tables under the column `heading`."""
     keys: set[str] = set()
     inside = False
     for text_line in text.splitlines():
@@ -200,7 +203,7 @@ def documented_keys(text: str, heading: str) -> set[str]:
 
 
 def model_keys(model: Any, prefix: str = "") -> set[str]:
-    """The keys of a pydantic model, those of a nested model with dots."""
+    """Return the keys of a pydantic model, those of a nested model with dots."""
     keys: set[str] = set()
     for name, field in model.model_fields.items():
         key = prefix + (field.alias or name)

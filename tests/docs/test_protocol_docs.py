@@ -1,4 +1,4 @@
-"""docs/protocol against the code: what another implementation is written from must not drift.
+"""docs/protocol against the code, so that another implementation can rely on the pages.
 
 1. A table headed `Field of X` names exactly the fields of the struct X, in order, with their types and what absence
    means, as `spelled` and `absence` derive them from the code. Every struct of the wire has one, and no table is left
@@ -66,7 +66,7 @@ ALL = "\n".join(PAGES.values())
 
 
 def headed(words: str) -> dict[str, list[list[str]]]:
-    """The rows of each table of which the first header is `words X`, by X."""
+    """Return the rows of each table of which the first header is `words X`, by X."""
     sections: dict[str, list[list[str]]] = {}
     for header, *rows in tables(ALL):
         match = re.fullmatch(re.escape(words) + r" `?([\w.]+)`?", header[0])
@@ -80,7 +80,7 @@ def headed(words: str) -> dict[str, list[list[str]]]:
 
 
 def structs(module: ModuleType) -> list[type[msgspec.Struct]]:
-    """The public structs that a module defines."""
+    """Return the public structs that a module defines."""
     return [
         value
         for name, value in vars(module).items()
@@ -108,14 +108,14 @@ def power(number: int) -> str:
 
 
 def bounds(low: int | None, high: int | None) -> str:
-    """Of a length: ` 32`, ` 1..32`, ` up to 32`, or nothing."""
+    """Spell the bounds of a length: ` 32`, ` 1..32`, ` up to 32`, or no text."""
     if high is None:
         return ""
     return f" {high}" if low == high else f" {low}..{power(high)}" if low else f" up to {power(high)}"
 
 
 def spelled(kind: Any) -> str:
-    """A type, its unit left out, as the tables have it."""
+    """Spell a type as the tables do, without its unit."""
     match kind:
         case inspect.BoolType():
             return "bool"
@@ -144,7 +144,7 @@ def spelled(kind: Any) -> str:
 
 
 def number_bounds(kind: inspect.IntType) -> str:
-    """` < 2^53`, ` 1..32`, or nothing."""
+    """Spell the bounds of a number: ` < 2^53`, ` 1..32`, or no text."""
     low = 1 if kind.gt == 0 else kind.ge
     if kind.lt is not None:
         return f" < {power(kind.lt)}"
@@ -155,14 +155,14 @@ def number_bounds(kind: inspect.IntType) -> str:
 
 
 def absence(field: msgspec.structs.FieldInfo) -> str:
-    """What a missing field means."""
+    """Spell the meaning of a missing field."""
     if field.default is not msgspec.NODEFAULT:
         return json.dumps(field.default).replace("null", "nil")
     return "required" if field.default_factory is msgspec.NODEFAULT else json.dumps(field.default_factory())
 
 
 def rows_of(type_: type[msgspec.Struct]) -> list[tuple[str, str, str]]:
-    """(name, type, absence) of each field, as the tables must have them."""
+    """Return (name, type, absence) of each field, as the tables must have them."""
     kinds = {field.name: field.type for field in inspect.type_info(type_).fields}  # type: ignore[union-attr]
     return [(field.encode_name, spelled(kinds[field.name]), absence(field)) for field in msgspec.structs.fields(type_)]
 
@@ -199,7 +199,7 @@ def spelled_bytes(count: int) -> str:
 
 
 def method_row(method: methods.Method[Any, Any]) -> list[str]:
-    """How docs/protocol/requests.md has a row of the table; a cell of it may go on after these words."""
+    """Spell a row of the table of docs/protocol/requests.md; each cell may continue after these words."""
     request, answer = method.request.label, method.answer.label
     if method.sealed:
         body = "an empty body" if answer == "empty" else answer
@@ -239,7 +239,7 @@ def test_the_table_of_kinds_is_that_of_the_envelope() -> None:
 
 
 def columns(*schemas: str) -> dict[str, list[str]]:
-    """Table -> its columns, of a database made by these scripts."""
+    """Return table -> its columns, of a database made by these scripts."""
     with sqlite3.connect(":memory:") as database:
         for schema in schemas:
             database.executescript(schema)
@@ -251,7 +251,7 @@ def columns(*schemas: str) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize(
     ("file", "schema"),
-    {"run": RUN_SCHEMA, "store": store._SCHEMA, "outbox": outbox._SCHEMA}.items(),
+    {"run": RUN_SCHEMA, "store": store.SCHEMA, "outbox": outbox.SCHEMA}.items(),
 )
 def test_every_table_of_a_database_is_described_with_its_columns(file: str, schema: str) -> None:
     described = headed("Columns of")
@@ -262,7 +262,7 @@ def test_every_table_of_a_database_is_described_with_its_columns(file: str, sche
 
 
 def test_no_table_describes_a_table_that_does_not_exist() -> None:
-    schemas = {"run": RUN_SCHEMA, "store": store._SCHEMA, "outbox": outbox._SCHEMA}
+    schemas = {"run": RUN_SCHEMA, "store": store.SCHEMA, "outbox": outbox.SCHEMA}
     there = {f"{file}.{table}" for file, schema in schemas.items() for table in columns(schema)}
     assert set(headed("Columns of")) == there
 
@@ -370,7 +370,7 @@ def test_a_stated_number_is_that_of_the_code(what: str) -> None:
 
 
 def examples() -> dict[str, dict[str, str]]:
-    """name -> its `name = value` lines; a line that begins with spaces goes on with the one before."""
+    """Return name -> its `name = value` lines; a line that begins with spaces continues the one before."""
     examples_read: dict[str, dict[str, str]] = {}
     for name, body in re.findall(r"^```text example ([\w-]+)\n(.*?)^```", ALL, re.MULTILINE | re.DOTALL):
         body = re.sub(r"\n +", "", body)
@@ -524,7 +524,7 @@ def ledger_example() -> dict[str, str]:
 
 
 def cost_example() -> dict[str, str]:
-    """Sizes of the documents of a version, with numbers as they are late in a run."""
+    """Compute the sizes of a version's documents, with numbers as late in a run."""
     key, run, some = Ed25519PrivateKey.from_private_bytes(bytes(range(32))), bytes(32), bytes(32)
     peer = identity.peer_id(identity.public_bytes(key))
     addresses = [f"/ip4/192.0.2.7/tcp/4310/p2p/{peer}", f"/ip4/192.0.2.7/tcp/4311/https/p2p/{peer}"]
@@ -546,7 +546,7 @@ def cost_example() -> dict[str, str]:
 
 
 def tasks_example() -> dict[str, str]:
-    """Question and answer of the places that the page names; a guess has its secret for an answer."""
+    """Compute question and answer of the places that the page names; the answer of a guess is its secret."""
     episodes = {}
     for place in examples()["tasks"]:
         name, version, split, index = place.split()
