@@ -76,11 +76,12 @@ class NoiseSession(BaseSession):
             remote_permanent_pubkey=session.remote_permanent_pubkey,
             is_initiator=session.is_initiator,
         )
-        taken._start(conn, Encryptor(sending.k, sending.n), Decryptor(receiving.k, receiving.n))
+        taken.start(conn, Encryptor(sending.k, sending.n), Decryptor(receiving.k, receiving.n))
         return taken
 
-    def _start(self, conn: IRawConnection, encryptor: Encryptor, decryptor: Decryptor) -> None:
-        self._conn = conn
+    def start(self, conn: IRawConnection, encryptor: Encryptor, decryptor: Decryptor) -> None:
+        """Use this connection and these keys; to be called once, before any other method."""
+        self.raw_conn = conn
         self._raw = RawSocket(conn)
         self._encryptor = encryptor
         self._decryptor = decryptor
@@ -149,13 +150,13 @@ class NoiseSession(BaseSession):
             raise ConnectionClosedError(f"a write did not leave for {STUCK:g} s")
 
     async def close(self) -> None:
-        await self._conn.close()
+        await self.raw_conn.close()
 
     def get_remote_address(self) -> tuple[str, int] | None:
-        return self._conn.get_remote_address()
+        return self.raw_conn.get_remote_address()
 
     def get_transport_addresses(self) -> list[Multiaddr]:
-        return self._conn.get_transport_addresses()
+        return self.raw_conn.get_transport_addresses()
 
     def get_connection_type(self) -> ConnectionType:
-        return self._conn.get_connection_type()
+        return self.raw_conn.get_connection_type()

@@ -132,7 +132,7 @@ ANSWER = framed(b"") + framed(b"\x00abc")
 
 @pytest.mark.parametrize("how", ["ends", "is reset"])
 @on_trio
-async def test_an_answer_that_stops_at_any_byte_is_an_error_that_says_so(how: str) -> None:
+async def test_an_answer_cut_off_at_any_byte_is_an_error_that_names_the_cut(how: str) -> None:
     async with met("stock") as (one, other):
         left = iter([*range(len(ANSWER)), len(ANSWER)])
 
@@ -205,7 +205,7 @@ async def test_malformed_yamux_costs_its_connection_at_most() -> None:
 
 
 @on_trio
-async def test_who_sends_past_its_window_is_cut_off_and_banned_if_it_goes_on(monkeypatch, said) -> None:
+async def test_a_peer_that_overruns_its_windows_is_disconnected_and_banned_if_it_repeats_it(monkeypatch, said) -> None:
     monkeypatch.setattr(libp2p_foreign, "UNREAD_MAX", 2 << 20)
 
     at_work: list[bytes] = []
@@ -240,7 +240,7 @@ async def flood(yamux: Yamux, stream: INetStream) -> None:
 
 @pytest.mark.parametrize("first", [1001, 1000], ids=["its own numbers", "ours"])
 @on_trio
-async def test_a_stream_too_many_is_reset_and_takes_none_from_others(first: int) -> None:
+async def test_a_stream_too_many_is_reset_and_other_peers_are_still_served(first: int) -> None:
     async with met("stock") as (one, other), stock_peers.running() as honest:
         await honest.dial(await one.peer.addresses())
         opened = b"".join(pack("!BBHII", 0, 1, 1, first + 2 * number, 0) for number in range(2 * STREAMS_MAX))

@@ -140,7 +140,7 @@ async def test_a_js_peer_speaks_yamux_with_us_and_both_ping(dialler: str, tmp_pa
 
 @BOTH_WAYS
 @on_trio
-async def test_each_learns_what_the_other_speaks(dialler: str, tmp_path: Path) -> None:
+async def test_each_side_learns_the_protocols_of_the_other(dialler: str, tmp_path: Path) -> None:
     async with met(dialler, tmp_path) as (one, other, name):
         told = await other.event("identified", peer=one.peer.peer_id)
         assert {stock_peers.RPC, stock_peers.CHUNKS, *stock_peers.GOSSIP} <= set(told["protocols"])  # type: ignore[call-overload]
@@ -159,7 +159,7 @@ def known(one: Ours, peer: str) -> set[str]:
 
 @BOTH_WAYS
 @on_trio
-async def test_requests_are_answered_both_ways(dialler: str, tmp_path: Path) -> None:
+async def test_requests_are_answered_in_both_directions(dialler: str, tmp_path: Path) -> None:
     async with met(dialler, tmp_path) as (one, other, name):
         told = await other.obey("ask", peer=one.peer.peer_id, method="head", request="80")
         answer = decode(bytes.fromhex(told["answer"]), HeadResponse)  # type: ignore[index]
@@ -170,7 +170,7 @@ async def test_requests_are_answered_both_ways(dialler: str, tmp_path: Path) -> 
 
 
 @on_trio
-async def test_refusals_are_understood_both_ways(tmp_path: Path) -> None:
+async def test_refusals_are_understood_in_both_directions(tmp_path: Path) -> None:
     async with met("stock", tmp_path) as (one, other, name):
         for method, request, status in (("head", "00" * 1025, 1), ("nonsense", "", 2)):
             told = await other.obey("ask", peer=one.peer.peer_id, method=method, request=request)
@@ -182,7 +182,7 @@ async def test_refusals_are_understood_both_ways(tmp_path: Path) -> None:
 
 
 @on_trio
-async def test_a_request_that_a_js_node_has_sealed_is_understood(tmp_path: Path) -> None:
+async def test_a_request_sealed_by_a_js_node_is_accepted(tmp_path: Path) -> None:
     async def answer(peer: str, request: bytes) -> bytes:
         asked = decode(verify_envelope(request, "request", RUN, {public_key(peer)}), Request)
         assert (asked.recipient, asked.method) == (public_bytes(CHANNEL), "hello")
@@ -201,7 +201,7 @@ async def test_a_request_that_a_js_node_has_sealed_is_understood(tmp_path: Path)
 
 @BOTH_WAYS
 @on_trio
-async def test_a_head_is_gossiped_both_ways_and_a_forged_one_is_refused(dialler: str, tmp_path: Path) -> None:
+async def test_a_head_is_gossiped_in_both_directions_and_a_forged_one_is_refused(dialler: str, tmp_path: Path) -> None:
     async with met(dialler, tmp_path) as (one, other, _):
         keys = [public_bytes(CHANNEL).hex()]
         await other.obey("subscribe", topic=TOPIC, run=RUN.hex(), keys=keys)
@@ -220,7 +220,7 @@ async def test_a_head_is_gossiped_both_ways_and_a_forged_one_is_refused(dialler:
 
 @BOTH_WAYS
 @on_trio
-async def test_payloads_are_fetched_and_verified_both_ways(dialler: str, tmp_path: Path) -> None:
+async def test_payloads_are_fetched_and_verified_in_both_directions(dialler: str, tmp_path: Path) -> None:
     async with met(dialler, tmp_path) as (one, other, _):
         mine, theirs = payload_file(tmp_path / "mine", 3_000_000), payload_file(tmp_path / "theirs", 1_000_000, seed=1)
         await one.peer.share(mine, tmp_path / "mine")

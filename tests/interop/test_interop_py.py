@@ -30,7 +30,7 @@ async def test_a_stock_host_speaks_yamux_with_us_and_both_ping(dialler: str) -> 
 
 @BOTH_WAYS
 @on_trio
-async def test_a_stock_host_learns_who_we_are_and_what_we_speak(dialler: str) -> None:
+async def test_a_stock_host_learns_our_identity_and_protocols(dialler: str) -> None:
     async with met(dialler) as (one, other):
         told = await other.identify(one.peer.peer_id)
         assert {stock_peers.RPC, stock_peers.CHUNKS, *stock_peers.GOSSIP} <= set(told.protocols)
@@ -40,7 +40,7 @@ async def test_a_stock_host_learns_who_we_are_and_what_we_speak(dialler: str) ->
 
 @BOTH_WAYS
 @on_trio
-async def test_requests_are_answered_both_ways(dialler: str) -> None:
+async def test_requests_are_answered_in_both_directions(dialler: str) -> None:
     async with met(dialler) as (one, other):
         other.serve("reverse", lambda request: request[::-1])
         answer = await other.ask(one.peer.peer_id, "head", b"\x80")
@@ -51,7 +51,7 @@ async def test_requests_are_answered_both_ways(dialler: str) -> None:
 
 @BOTH_WAYS
 @on_trio
-async def test_refusals_are_understood_both_ways(dialler: str) -> None:
+async def test_refusals_are_understood_in_both_directions(dialler: str) -> None:
     async with met(dialler) as (one, other):
         other.serve("reverse", lambda request: request[::-1])
         assert (await other.ask(one.peer.peer_id, "head", bytes(1025)))[0] == 1
@@ -62,7 +62,7 @@ async def test_refusals_are_understood_both_ways(dialler: str) -> None:
 
 @BOTH_WAYS
 @on_trio
-async def test_a_head_is_gossiped_both_ways(dialler: str) -> None:
+async def test_a_head_is_gossiped_in_both_directions(dialler: str) -> None:
     async with met(dialler) as (one, other):
         subscription = await other.pubsub.subscribe(TOPIC)
         async with repeated(one.peer.publish, TOPIC, sealed_head(8)):
@@ -74,7 +74,7 @@ async def test_a_head_is_gossiped_both_ways(dialler: str) -> None:
 
 @BOTH_WAYS
 @on_trio
-async def test_chunks_are_fetched_and_verified_both_ways(dialler: str, tmp_path: Path) -> None:
+async def test_chunks_are_fetched_and_verified_in_both_directions(dialler: str, tmp_path: Path) -> None:
     async with met(dialler) as (one, other):
         mine, theirs = payload_file(tmp_path / "mine", 300_000), payload_file(tmp_path / "theirs", 300_000, seed=1)
         await one.peer.share(mine, tmp_path / "mine")

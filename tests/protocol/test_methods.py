@@ -35,7 +35,7 @@ def test_each_name_stands_once_and_a_rank_is_a_sealed_methods() -> None:
     assert {method.name for method in METHODS if method.rank} <= {method.name for method in SEALED}
 
 
-def test_a_method_takes_its_request_to_a_peer_and_brings_the_answer_back() -> None:
+def test_a_method_sends_its_request_to_a_peer_and_returns_the_answer() -> None:
     async def place(peer: str, ask: PlanRequest) -> PlanResponse:
         return PlanResponse(parents=[peer, *ask.failed])
 
@@ -52,7 +52,7 @@ def test_a_method_takes_its_request_to_a_peer_and_brings_the_answer_back() -> No
     run_fake(main)
 
 
-async def test_an_answer_that_is_none_is_the_peers_fault() -> None:
+async def test_a_malformed_answer_is_the_peers_fault() -> None:
     class Liar:
         async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
             return b"\xc1"
@@ -62,7 +62,7 @@ async def test_an_answer_that_is_none_is_the_peers_fault() -> None:
     await REMAKE.ask(Liar(), "liar", DocumentsRequest(hashes=[]), timeout=1)  # nothing is read out of an empty answer
 
 
-async def test_a_question_for_a_head_that_does_not_decode_is_one_that_asks_for_no_roots() -> None:
+async def test_a_request_for_a_head_that_does_not_decode_asks_for_no_roots() -> None:
     asked = list[HeadRequest]()
 
     async def answer(peer: str, ask: HeadRequest) -> HeadResponse:
@@ -79,7 +79,7 @@ async def test_a_question_for_a_head_that_does_not_decode_is_one_that_asks_for_n
     assert asked == [HeadRequest()] * 3
 
 
-async def test_a_new_method_is_a_row_a_handler_and_a_caller() -> None:
+async def test_a_new_method_needs_a_row_a_handler_and_a_caller() -> None:
     class Sum(msgspec.Struct):
         values: list[int]
 
@@ -110,7 +110,7 @@ async def test_an_empty_answer_is_no_bytes() -> None:
     assert await connection.served["follow"][0]("peer", EMPTY.encode(None) + b"\x80") == b""
 
 
-def test_the_daemons_serve_and_ask_nothing_beside_the_table(repository: Path) -> None:
+def test_the_daemons_use_only_methods_of_the_table(repository: Path) -> None:
     """A method's name stands as a literal in the table alone; only the two ends of sealed requests pass names on."""
     names = "|".join(method.name for method in METHODS)
     literal = re.compile(rf'\.(?:serve|request|ask|call|tell)\([^)\n]*"(?:{names})"')

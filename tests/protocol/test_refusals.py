@@ -19,12 +19,12 @@ def used(repository: Path) -> set[str]:
     return {code for source in sources for code in USED.findall(source)} | FORM_RULES.keys() | SCORE_RULES.keys()
 
 
-def test_every_code_that_is_used_is_in_the_table_and_the_other_way_round(repository: Path) -> None:
+def test_the_codes_in_use_are_those_of_the_table(repository: Path) -> None:
     assert used(repository) == set(REASONS)
 
 
 @pytest.mark.parametrize("code", REASONS)
-def test_every_reason_can_be_said_in_a_whole_sentence(code: str) -> None:
+def test_every_reason_formats_to_a_whole_sentence(code: str) -> None:
     template = REASONS[code].sentence
     fields = [name for _, name, spec, _ in string.Formatter().parse(template) if name and not spec]
     said = sentence(code, **{name: "x" * 10 for name in fields})
@@ -60,11 +60,11 @@ def test_every_reason_can_be_said_in_a_whole_sentence(code: str) -> None:
         ),
     }.values(),
 )  # fmt: skip
-def test_numbers_that_were_compared_do_not_look_alike(code: str, facts: dict[str, object], said: str) -> None:
+def test_compared_numbers_are_written_with_digits_that_differ(code: str, facts: dict[str, object], said: str) -> None:
     assert sentence(code, **facts).endswith(said)
 
 
-def test_only_what_may_succeed_later_says_when_to_retry() -> None:
+def test_only_refusals_that_may_succeed_later_say_when_to_retry() -> None:
     assert refusal("paused", retry_after=5).retry_after == 5
     with pytest.raises(ValueError, match="retry_after"):
         refusal("paused")
@@ -76,7 +76,7 @@ def test_a_sentence_is_cut_to_what_the_wire_takes() -> None:
     assert len(sentence("malformed", what="x", detail="y" * 5000)) == 2000
 
 
-def test_a_node_does_what_the_table_says_and_nothing_on_a_code_that_it_does_not_know() -> None:
+def test_a_node_reacts_by_the_table_and_ignores_an_unknown_code() -> None:
     assert then(refusal("clock", off=601.0, most=600.0)) == "greet"
     assert then(refusal("banned", why="it sent poison")) == "end"
     assert then(Refusal(code="of-a-later-protocol", sentence="No.")) == ""

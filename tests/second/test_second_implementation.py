@@ -134,7 +134,7 @@ print(json.dumps(told))
 """
 
 
-def test_its_tasks_and_its_noise_are_those_of_the_vectors(tmp_path: Path) -> None:
+def test_tasks_and_sampling_noise_are_those_of_the_vectors(tmp_path: Path) -> None:
     (tmp_path / "checks.py").write_text(CHECKS)
     done = walled(tmp_path / "checks.py", VECTORS)
     assert done.returncode == 0, done.stderr
@@ -256,7 +256,7 @@ FORGERIES = {
 
 
 @pytest.mark.parametrize("what", FORGERIES)
-def test_its_replay_sees(what: str, tmp_path: Path) -> None:
+def test_the_ledger_replay_detects(what: str, tmp_path: Path) -> None:
     """What it finds in a run's ledger is no matter of course: each forgery is named."""
     ledger_of(tmp_path / "run.sqlite")
     with closing(sqlite3.connect(tmp_path / "run.sqlite")) as database:

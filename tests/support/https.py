@@ -1,10 +1,12 @@
-"""A coordinator's HTTPS on the loopback, with real TLS: keys and certificates made once, servers, clients."""
+"""A coordinator's HTTPS server on loopback with real TLS, and its clients, for tests."""
 
 import asyncio
+import contextlib
 import datetime
 import functools
+import ssl
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +27,7 @@ LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 
 @dataclass(frozen=True)
 class Shown:
-    """A key, and a certificate under it. `pin`: what an invite says of it."""
+    """A key file and a certificate under it. `pin`: the pin that an invite holds."""
 
     key: Path
     certificate: Path
@@ -34,7 +36,7 @@ class Shown:
 
 @functools.cache
 def shown(name: str = "coordinator") -> Shown:
-    """One identity a name, for the whole test process."""
+    """Return the identity of this name, created once per test process."""
     folder = Path(tempfile.mkdtemp(prefix="echo2-https-"))
     key, pem = folder / "https.pem", folder / "https.crt"
     certificate.make_key(key)
@@ -50,7 +52,7 @@ def server_beside(
     identity: Shown | None = None,
     uplink: Uplink | None = None,
 ) -> PeerAndHttps:
-    """`peer`, and beside it a server that shows `identity`. `uplink`: see `HttpsServer`."""
+    """Combine `peer` with an HTTPS server that has `identity`. `uplink`: see `HttpsServer`."""
     one = identity or shown()
     context = server_context(one.certificate, one.key)
     return PeerAndHttps(peer, HttpsServer(peer.peer_id, peer.handlers, [listen], context, limits, uplink=uplink))
@@ -58,7 +60,7 @@ def server_beside(
 
 @asynccontextmanager
 async def running(*networks: Host) -> AsyncIterator[None]:
-    """Run these until the block ends."""
+    """Run networks inside the context."""
     tasks = [asyncio.create_task(network.run()) for network in networks]
     try:
         for network in networks:
@@ -77,7 +79,7 @@ async def running(*networks: Host) -> AsyncIterator[None]:
 async def served(
     listen: str = LOOPBACK, *, limits: HttpsLimits | None = None, identity: Shown | None = None, **methods: object
 ) -> AsyncIterator[PeerAndHttps]:
-    """A running server whose other network is in memory. `methods`: name=handler, requests of 1000 bytes at most."""
+    """Run a server beside an in-memory peer. `methods`: name=handler, for requests of at most 1000 bytes."""
     server = server_beside(
         Peer(MemoryNetwork(0).transport("coordinator"), seed=0), listen, limits=limits, identity=identity
     )
@@ -88,14 +90,51 @@ async def served(
 
 
 async def address_of(server: PeerAndHttps) -> str:
-    """Where a client reaches it."""
+    """Return the HTTPS address of a server."""
     return next(one for one in await server.addresses() if "https" in one) + f"/p2p/{server.peer.peer_id}"
 
 
 @asynccontextmanager
 async def client_of(server: PeerAndHttps, *, patience: float = 20.0) -> AsyncIterator[HttpsClient]:
-    """A client that has dialled."""
+    """Run a client that has dialled the server."""
     client = HttpsClient("node", shown().pin, patience=patience)
     async with running(client):
         assert await client.dial([await address_of(server)]) == "coordinator"
         yield client
+
+
+async def echo(peer: str, data: bytes) -> bytes:
+    """Answer a request with the kind of the client's name, ":" and the request."""
+    return peer.partition("/")[0].encode() + b":" + data
+
+
+@asynccontextmanager
+async def raw(server: PeerAndHttps) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Open a TLS connection to a server, without sending a request."""
+    port = int((await address_of(server)).split("/")[4])
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until `condition()` is True."""
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 - what is waited for raises no event
+            await asyncio.sleep(0)
+
+
+async def response_to(server: PeerAndHttps, request: bytes) -> bytes:
+    """Send raw bytes; return all that comes back until the server closes the connection."""
+    async with raw(server) as (reader, writer):
+        writer.write(request)
+        with contextlib.suppress(ConnectionError):
+            async with asyncio.timeout(60):
+                return await reader.read()
+        return b""

@@ -37,7 +37,7 @@ def listening():
         yield server.getsockname()[1]
 
 
-async def test_a_port_that_listens_is_found_and_one_that_does_not_is_not(listening):
+async def test_a_listening_port_counts_as_open_and_a_closed_one_does_not(listening):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         asked = (listening, closed.getsockname()[1])
@@ -46,7 +46,7 @@ async def test_a_port_that_listens_is_found_and_one_that_does_not_is_not(listeni
         )
 
 
-async def test_who_comes_through_a_relay_gets_no_verdict(listening):
+async def test_a_request_through_a_relay_gets_no_verdict(listening):
     assert await answer("/ip4/127.0.0.1/tcp/5/p2p/r/p2p-circuit/p2p/p", listening) == ReachableResponse()
 
 
@@ -63,7 +63,7 @@ async def test_a_privileged_port_is_not_tried(monkeypatch):
 
 
 @pytest.mark.parametrize("first", ["/ip4/127.0.0.1/tcp/5", "/ip4/8.8.8.8/tcp/5"])
-def test_a_second_question_from_one_place_is_not_answered_and_waits_for_nothing(first):
+def test_a_second_request_from_one_subnet_is_refused_without_waiting(first):
     async def main():
         seen = Seen(first)
         dialback, ask = DialBack(seen), encode(ReachableRequest(ports=[]))
@@ -89,7 +89,7 @@ def test_a_second_question_from_one_place_is_not_answered_and_waits_for_nothing(
     run_fake(timed)
 
 
-def test_a_question_for_which_no_attempt_is_left_is_not_answered_and_waits_for_nothing(monkeypatch):
+def test_a_request_beyond_the_attempts_at_a_time_is_refused_without_waiting(monkeypatch):
     async def connect(ip, port):
         await asyncio.sleep(TIMEOUT)
         raise OSError
@@ -133,7 +133,7 @@ def test_ports_are_those_of_direct_addresses():
     assert ports_of(addresses) == [1, 2]
 
 
-def test_what_is_no_ip_address_makes_no_multiaddress():
+def test_a_string_that_is_no_ip_address_makes_no_multiaddress():
     assert tcp("2001:db8::1", 7, "x") == "/ip6/2001:db8::1/tcp/7/p2p/x"
     with pytest.raises(Unreachable):
         tcp("/etc/passwd", 7, "x")

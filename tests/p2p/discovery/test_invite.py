@@ -105,7 +105,7 @@ def test_the_invite_of_a_host_with_two_addresses_is_short() -> None:
 
 
 @given(st.lists(ADDRESSES, min_size=1, max_size=16))
-def test_whatever_the_addresses_are_they_are_read_as_they_were_written(addresses: list[str]) -> None:
+def test_any_addresses_are_read_as_they_were_written(addresses: list[str]) -> None:
     invite = Invite(run=b"r" * 32, root_hash=b"h" * 32, addresses=addresses)
     assert Invite.from_text(invite.to_text()) == invite
 
@@ -116,7 +116,7 @@ def test_an_invite_wrapped_by_a_mail_program_is_read() -> None:
 
 
 @pytest.mark.parametrize("sentence", BAD)
-def test_what_is_no_invite_is_refused_with_a_sentence(sentence: str) -> None:
+def test_a_string_that_is_no_invite_is_refused_with_the_fix(sentence: str) -> None:
     text, said = BAD[sentence]
     with pytest.raises(LocalNetworkFault, match=said) as refused:
         Invite.from_text(text)
@@ -132,6 +132,6 @@ def test_no_bytes_raise_anything_but_a_local_fault(content: bytes) -> None:
             continue
 
 
-def test_an_invite_that_nobody_could_read_is_not_written() -> None:
+def test_an_invite_above_the_longest_that_is_read_is_not_written() -> None:
     with pytest.raises(ValueError, match="fewer addresses"):
         Invite(run=b"r" * 32, root_hash=b"h" * 32, addresses=["/dns4/" + "x" * 390] * 16).to_text()

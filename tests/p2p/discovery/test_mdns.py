@@ -16,7 +16,7 @@ NEARBY = Announcement(name="café", invite=INVITE)
 RECORD = {key.encode(): value for key, value in txt_record(NEARBY).items()}
 
 
-def test_what_is_announced_is_read_again():
+def test_an_announcement_is_read_as_it_was_written():
     assert parse(RECORD) == NEARBY
     assert all(len(key) + 1 + len(value) <= LONGEST for key, value in RECORD.items())
 

@@ -76,7 +76,7 @@ LIES: dict[str, tuple[type[P2PError], Callable[[], bytes]]] = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_record_is_not_taken(lie: str) -> None:
+def test_a_record_is_refused(lie: str) -> None:
     error, sealed = LIES[lie]
     records = RecordBook(RUN)
     with pytest.raises(error):
@@ -84,7 +84,7 @@ def test_a_record_is_not_taken(lie: str) -> None:
     assert records.newest(9) == []
 
 
-def test_a_record_may_name_an_address_of_somebody_else_as_that_proves_nothing() -> None:
+def test_a_record_may_contain_the_address_of_another_peer() -> None:
     assert RecordBook(RUN).take(record([f"/ip4/8.8.8.8/tcp/443/p2p/{ALICE}"]), NOW).peer == ALICE
 
 
@@ -119,7 +119,7 @@ ADDRESSES = {
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_only_addresses_of_kinds_that_are_dialled_are_taken_and_a_peer_signs_no_others(address: str) -> None:
+def test_only_dialable_addresses_are_accepted_and_signed(address: str) -> None:
     good = ADDRESSES[address]
     assert is_dialable(address, ALICE) is good
     assert verify(RecordIssuer(key(1), RUN).issue([address], NOW), RUN, NOW).addresses == ((address,) if good else ())
@@ -129,11 +129,11 @@ def test_only_addresses_of_kinds_that_are_dialled_are_taken_and_a_peer_signs_no_
 
 
 @given(st.text(alphabet="/ip46dnstcp2-circuthtp0123456789.:%" + ALICE, max_size=200))
-def test_no_text_makes_an_address_that_is_read_with_an_error(text: str) -> None:
+def test_any_text_is_an_address_without_an_error(text: str) -> None:
     assert is_dialable(text, ALICE) in (True, False)
 
 
-def test_the_record_issued_last_counts_whatever_comes_in_which_order() -> None:
+def test_the_record_issued_last_counts_in_any_order_of_arrival() -> None:
     records, old, new = RecordBook(RUN), record([WHERE], NOW), record([], NOW + 1)
     for sealed, expected in ((old, old), (new, new), (old, new), (record([], NOW + 1, signer=2), None), (new, new)):
         assert expected is None or records.take(sealed, NOW + 1).sealed == expected
@@ -141,7 +141,7 @@ def test_the_record_issued_last_counts_whatever_comes_in_which_order() -> None:
     assert records.take(same_time, NOW + 1).sealed == new, "of two of one time the first"
 
 
-def test_a_peer_signs_anew_when_its_addresses_change_or_its_record_ages_and_always_in_order() -> None:
+def test_a_record_is_renewed_when_addresses_change_or_it_ages_and_issue_times_ascend() -> None:
     own = RecordIssuer(key(1), RUN)
     first = own.issue([WHERE], NOW)
     assert own.issue([WHERE], NOW + RENEW - 1) == first
@@ -162,7 +162,7 @@ def test_a_peer_that_learns_that_its_clock_was_days_ahead_starts_from_the_true_t
     assert verify(own.issue([WHERE], NOW + 1), RUN, NOW + 1).issued == NOW + SKEW + 1, "this one others may have taken"
 
 
-def test_more_peers_than_a_book_has_room_for_push_out_who_was_heard_of_longest_ago() -> None:
+def test_a_full_record_book_drops_the_record_received_longest_ago() -> None:
     records, known = RecordBook(RUN), verify(record([WHERE]), RUN, NOW)
     for number in range(KEPT):
         records.hold(known._replace(peer=f"peer {number}"))

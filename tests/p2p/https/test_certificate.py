@@ -18,7 +18,7 @@ from tests.support.https import NOW, shown
 VECTORS = json.loads((paths.VECTORS / "https.json").read_text())
 
 
-def test_a_certificate_made_anew_under_the_same_key_has_the_same_pin():
+def test_a_renewed_certificate_under_the_same_key_has_the_same_pin():
     one = shown()
     anew = certificate.certificate(one.key, "another name", NOW + LIFE)
     assert anew != one.certificate.read_bytes()
@@ -55,7 +55,7 @@ def test_a_certificate_of_another_key_or_of_none_does_not_serve():
         certificate.pin_of(b"nothing")
 
 
-def test_a_key_that_a_passphrase_covers_serves_with_it_alone(tmp_path):
+def test_a_key_under_a_passphrase_serves_only_with_it(tmp_path):
     key, pem = tmp_path / "key.pem", tmp_path / "crt.pem"
     certificate.make_key(key, "secret")
     pem.write_bytes(certificate.certificate(key, "name", NOW, "secret"))

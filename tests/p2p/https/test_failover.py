@@ -68,18 +68,18 @@ async def asked(ways: FailoverNetwork) -> bytes:
         ("/unix/a/tcp/443/https", "https", None),
     ],
 )
-def test_an_address_says_its_way(address, route, url):
+def test_an_address_implies_its_route(address, route, url):
     assert (multiaddr.route_of(address), multiaddr.address_of(address).https_url) == (route, url)
 
 
-async def test_the_best_way_of_those_that_stand_is_gone():
+async def test_the_best_connected_route_is_used():
     async with world() as w:
         assert await w.ways.dial([w.address, DIRECT]) == "coordinator"
         assert (await w.ways.peers(), await w.ways.route("coordinator")) == (["coordinator"], "direct")
         assert (await asked(w.ways), await w.https.peers()) == (b"direct", [])
 
 
-async def test_https_is_gone_where_nothing_else_leads_and_the_reason_is_said():
+async def test_https_is_used_when_no_other_route_works_and_the_failures_are_reported():
     async with world() as w:
         w.memory.partition(["coordinator"], ["node"])
         with pytest.raises(Unreachable, match="no peer answers at"):
@@ -88,7 +88,7 @@ async def test_https_is_gone_where_nothing_else_leads_and_the_reason_is_said():
         assert (await asked(w.ways), await w.ways.route("coordinator")) == (b"https", "https")
 
 
-async def test_a_connection_that_swallows_everything_hides_no_way_that_works():
+async def test_a_dead_connection_does_not_hide_a_working_route():
     async with world() as w:
         await w.ways.dial([DIRECT])
         w.memory.freeze("coordinator")
@@ -103,7 +103,7 @@ async def test_a_connection_that_swallows_everything_hides_no_way_that_works():
         assert await asked(w.ways) == b"direct"
 
 
-async def test_a_way_by_which_a_question_is_declined_still_stands():
+async def test_a_declined_request_does_not_disable_its_route():
     async with world() as w:
         for address in (w.address, DIRECT):
             await w.ways.dial([address])
@@ -112,7 +112,7 @@ async def test_a_way_by_which_a_question_is_declined_still_stands():
             assert await w.ways.peers() == ["coordinator"]
 
 
-async def test_when_the_better_way_is_back_https_is_left():
+async def test_https_is_disconnected_when_the_better_route_is_back():
     async with world() as w:
         await w.ways.dial([w.address])
         assert await asked(w.ways) == b"https"
@@ -120,7 +120,7 @@ async def test_when_the_better_way_is_back_https_is_left():
         assert (await asked(w.ways), await w.https.peers()) == (b"direct", [])
 
 
-async def test_a_way_that_the_owner_does_not_admit_is_not_gone():
+async def test_a_route_that_the_owner_does_not_permit_is_not_tried():
     async with world(via=("https",)) as w:
         with pytest.raises(Unreachable, match="their kind is not among"):
             await w.ways.dial([DIRECT])
@@ -128,7 +128,7 @@ async def test_a_way_that_the_owner_does_not_admit_is_not_gone():
         assert await asked(w.ways) == b"https"
 
 
-async def test_another_identity_is_told_as_what_it_is():
+async def test_another_https_key_is_reported_as_a_wrong_identity():
     async with world() as w:
         only = FailoverNetwork(None, HttpsClient("node", shown("stranger").pin))
         async with running(only):
@@ -136,7 +136,7 @@ async def test_another_identity_is_told_as_what_it_is():
                 await only.dial([DIRECT, w.address])
 
 
-async def test_a_payload_that_stands_still_on_one_way_goes_on_by_the_other(tmp_path):
+async def test_a_fetch_that_stalls_on_one_network_continues_on_the_other(tmp_path):
     manifest = payload_file(tmp_path / "a", 4 * MB)
     async with world(link=Link(bandwidth=4 * MB)) as w:
         await w.server.share(manifest, tmp_path / "a")
@@ -154,7 +154,7 @@ async def test_a_payload_that_stands_still_on_one_way_goes_on_by_the_other(tmp_p
         assert manifest.hash in w.direct._exchange._shared  # and is passed on to others
 
 
-async def test_a_payload_goes_on_over_libp2p_when_https_ends(tmp_path):
+async def test_a_fetch_continues_over_libp2p_when_https_ends(tmp_path):
     manifest = payload_file(tmp_path / "a", 32 * MB)
     async with world() as w:
         await w.server.share(manifest, tmp_path / "a")
@@ -169,7 +169,7 @@ async def test_a_payload_goes_on_over_libp2p_when_https_ends(tmp_path):
         assert (tmp_path / "b").read_bytes() == (tmp_path / "a").read_bytes()
 
 
-async def test_a_cancelled_fetch_lets_go_of_the_part(tmp_path):
+async def test_a_cancelled_fetch_closes_its_partial_file(tmp_path):
     manifest = payload_file(tmp_path / "a", MB)
     async with world() as w:
         fetch = asyncio.create_task(w.ways.fetch(manifest, tmp_path / "b"))

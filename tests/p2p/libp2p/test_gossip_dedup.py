@@ -4,7 +4,7 @@ import pytest
 from p2p.libp2p.gossip_dedup import CACHED, ValidationCache
 
 
-async def test_copies_that_come_while_the_first_is_judged_wait_for_its_verdict():
+async def test_copies_that_arrive_during_validation_wait_for_its_verdict():
     once, go, verdicts, calls = ValidationCache(), anyio.Event(), [], []
 
     async def handler() -> bool:
@@ -24,7 +24,7 @@ async def test_copies_that_come_while_the_first_is_judged_wait_for_its_verdict()
     assert (calls, verdicts) == ([1], [True, True, True])
 
 
-async def test_a_refused_message_stays_refused_and_another_is_judged():
+async def test_a_refused_message_stays_refused_and_another_is_validated():
     once = ValidationCache()
 
     async def bad() -> bool:
@@ -38,7 +38,7 @@ async def test_a_refused_message_stays_refused_and_another_is_judged():
     assert await once.validate(b"b", b"b", good)
 
 
-async def test_a_handler_that_fails_leaves_nobody_waiting():
+async def test_a_failing_handler_leaves_no_copy_waiting():
     once = ValidationCache()
 
     async def broken() -> bool:
@@ -49,7 +49,7 @@ async def test_a_handler_that_fails_leaves_nobody_waiting():
     assert not await once.validate(b"a", b"a", broken)
 
 
-async def test_only_so_many_verdicts_are_remembered():
+async def test_the_number_of_remembered_verdicts_is_bounded():
     once, calls = ValidationCache(), []
 
     async def handler() -> bool:
@@ -64,7 +64,7 @@ async def test_only_so_many_verdicts_are_remembered():
     assert len(calls) == CACHED + 2
 
 
-async def test_what_was_said_before_is_heard_under_a_new_id_and_not_passed_on():
+async def test_repeated_content_under_a_new_id_is_handled_and_not_forwarded():
     once, calls = ValidationCache(), 0
 
     async def handler() -> bool:

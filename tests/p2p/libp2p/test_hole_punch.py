@@ -20,7 +20,7 @@ def short_grace(monkeypatch):
     monkeypatch.setattr(hole_punch, "GRACE", 0.5)
 
 
-async def test_a_relayed_connection_becomes_a_direct_one_and_the_relayed_one_goes():
+async def test_a_relayed_connection_becomes_a_direct_one_and_the_relayed_one_is_closed():
     async with behind_a_relay() as (source, relay, target):
         assert await source.dial(relayed(target, await relay.addresses())) == target.peer_id
 
@@ -42,7 +42,7 @@ async def _circuits(transport) -> int:
     return transport.relay_service.table.circuits
 
 
-async def test_where_no_direct_way_is_found_the_relayed_one_stays(monkeypatch):
+async def test_the_relayed_connection_stays_when_no_direct_one_can_be_made(monkeypatch):
     monkeypatch.setattr(hole_punch, "DIAL_TIMEOUT", 0.2)
     monkeypatch.setattr(hole_punch, "SETTLE", 0.1)
     nowhere = HolePunch(type=HolePunch.CONNECT, ObsAddrs=[Multiaddr("/ip4/127.0.0.1/tcp/1").to_bytes()])
@@ -81,12 +81,12 @@ def test_only_a_few_direct_addresses_of_a_peer_are_dialled():
         usable(HolePunch(type=HolePunch.SYNC), "peer")
 
 
-def test_a_strangers_subnet_is_dialled_at_two_addresses():
+def test_a_public_subnet_is_dialled_at_two_addresses():
     named = [f"/ip4/8.8.8.{number}/tcp/4310" for number in range(4)]
     assert usable(connect(*named, "/ip4/9.9.9.9/tcp/4310"), "peer") == [*named[:2], "/ip4/9.9.9.9/tcp/4310"]
 
 
-def test_who_asks_for_one_upgrade_after_the_other_is_not_followed():
+def test_upgrade_rounds_beyond_the_limit_per_peer_are_refused():
     punch = hole_punch.HolePuncher(mock.Mock(), mock.Mock())
     one, other = (ID(b"\x00$\x08\x01\x12 " + bytes([number]) * 32) for number in (1, 2))
     with mock.patch("trio.current_time", return_value=0.0):

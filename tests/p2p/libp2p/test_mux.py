@@ -92,7 +92,7 @@ def test_a_side_sends_no_more_than_its_credit_until_the_other_reads():
     assert far.unread > mux.WINDOW_MIN, "the window has doubled"
 
 
-def test_a_window_grows_while_it_is_used_and_no_further_than_its_bound():
+def test_a_window_grows_while_it_is_used_up_to_its_bound():
     pair = Pair()
     near, far = pair.stream()
     for _ in range(40):
@@ -130,7 +130,7 @@ def test_a_small_answer_waits_for_one_round_and_not_for_the_megabytes_before_it(
     assert ahead <= 4 * mux.QUANTUM
 
 
-def test_streams_take_turns_by_bytes():
+def test_streams_are_served_round_robin_by_bytes():
     pair = Pair()
     flows = [pair.stream()[0] for _ in range(4)]
     for flow in flows:
@@ -140,7 +140,7 @@ def test_streams_take_turns_by_bytes():
     assert {flow.sent for flow in flows} == {4 * mux.QUANTUM}
 
 
-def test_half_a_stream_may_end_long_before_the_other_half():
+def test_one_direction_of_a_stream_may_end_long_before_the_other():
     pair = Pair()
     near, far = pair.stream()
     pair.a.finish(near)
@@ -204,7 +204,7 @@ def test_a_reset_of_a_stream_that_has_ended_is_no_fault():
     assert sent(pair.a) == frame(RESET, near.id)
 
 
-def test_an_open_stream_too_many_is_this_side_s_fault_before_it_is_the_other_s():
+def test_a_stream_beyond_the_limit_is_refused_locally_and_never_sent():
     pair = Pair()
     flows = [pair.stream() for _ in range(mux.STREAMS_MAX)]
     with pytest.raises(LocalNetworkFault):
@@ -216,7 +216,7 @@ def test_an_open_stream_too_many_is_this_side_s_fault_before_it_is_the_other_s()
     pair.stream()
 
 
-def test_opening_and_resetting_in_turn_stays_within_what_the_other_side_counts():
+def test_opening_and_resetting_alternately_stays_within_the_other_sides_count():
     pair = Pair(cuts(1, 9, 30))
     for number in range(3000):
         try:
@@ -240,7 +240,7 @@ def test_a_ping_is_answered():
     assert sent(pair.a) == frame(PING, 0, 8)
 
 
-def test_away_comes_last_and_nothing_after_it_is_read():
+def test_goaway_is_the_last_frame_and_nothing_after_it_is_read():
     pair = Pair()
     near, far = pair.stream()
     pair.a.write(near, b"last words")
@@ -252,7 +252,7 @@ def test_away_comes_last_and_nothing_after_it_is_read():
     pair.b.receive(b"\xff" * 100)
 
 
-def test_small_pieces_do_not_keep_the_bytes_that_came_with_them():
+def test_small_pieces_do_not_retain_the_received_buffer():
     pair = Pair()
     near, far = pair.stream()
     other, drained = pair.stream()
@@ -273,7 +273,7 @@ def test_a_frame_that_no_honest_peer_sends_is_malformed(frames, size):
         fed(Mux(False).receive, b"".join(frames), size)
 
 
-def test_more_than_was_allowed_on_a_stream_that_this_side_reset_is_a_fault_too():
+def test_data_beyond_the_window_of_a_reset_stream_is_malformed():
     pair = Pair()
     _, far = pair.stream()
     pair.b.reset(far)
@@ -285,7 +285,7 @@ def test_more_than_was_allowed_on_a_stream_that_this_side_reset_is_a_fault_too()
 
 @given(st.binary(max_size=400))
 @settings(max_examples=300, deadline=None)
-def test_any_bytes_are_read_or_are_malformed(data):
+def test_any_bytes_are_accepted_or_malformed(data):
     one = Mux(False)
     try:
         one.receive(data)
@@ -317,7 +317,7 @@ def test_any_frames_leave_the_state_of_the_muxer_consistent(frames, size):
 
 @given(st.data())
 @settings(max_examples=60, deadline=None)
-def test_two_honest_sides_never_find_fault_with_each_other(data):
+def test_two_correct_sides_never_violate_the_protocol(data):
     random = Random(data.draw(st.integers(0, 1 << 32)))
     pair = Pair(lambda: random.choice([1, 3, 9, 100, 70_000]))
     flows: dict[Mux, list[StreamState]] = {pair.a: [], pair.b: []}

@@ -15,7 +15,7 @@ KEY = bytes(range(32))
 
 
 @pytest.mark.parametrize("length", [0, 1, MESSAGE_MAX, MESSAGE_MAX + 1, 300_000])
-def test_bytes_arrive_however_they_are_cut(length):
+def test_bytes_arrive_however_they_are_split(length):
     random = Random(length)
     data = random.randbytes(length)
     sealed, opener = bytes(Encryptor(KEY).encrypt(data)), Decryptor(KEY)
@@ -39,7 +39,7 @@ def test_bytes_arrive_however_they_are_cut(length):
         "many small ones": (100,) * 5000,
     }.values(),
 )
-def test_pieces_leave_as_few_messages_as_their_neighbours_fit_into(lengths):
+def test_pieces_are_joined_into_as_few_messages_as_possible(lengths):
     pieces = [Random(number).randbytes(length) for number, length in enumerate(lengths)]
     opened = Decryptor(KEY).decrypt(Encryptor(KEY).encrypt(*pieces))
     assert b"".join(opened) == b"".join(pieces)
@@ -90,13 +90,13 @@ def fed(opener: Decryptor, wire: bytes, step: int) -> None:
 
 @pytest.mark.parametrize("wire", FAULTS.values(), ids=FAULTS.keys())
 @pytest.mark.parametrize("step", [1, 1000])
-def test_what_does_not_open_is_malformed(wire, step):
+def test_a_message_that_fails_authentication_is_malformed(wire, step):
     with pytest.raises(Malformed):
         fed(Decryptor(KEY), wire, step)
 
 
 @given(st.binary(max_size=200))
 @settings(max_examples=200, deadline=None)
-def test_any_bytes_wait_or_are_malformed(data):
+def test_any_bytes_are_incomplete_or_malformed(data):
     with contextlib.suppress(Malformed):
         assert Decryptor(KEY).decrypt(data) == []

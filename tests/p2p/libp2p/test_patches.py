@@ -73,7 +73,7 @@ def unpatched_stream_class() -> Any:
         (("fe80::1%eth0", 4310, 0, 2), ("fe80::1", 4310)),
     ],
 )
-def test_1_the_other_end_s_address_is_known_over_ipv6_too(name: tuple[Any, ...], expected: tuple[str, int]) -> None:
+def test_1_the_remote_address_is_known_over_ipv6_too(name: tuple[Any, ...], expected: tuple[str, int]) -> None:
     socket = SimpleNamespace(getpeername=lambda: name)
     patch_streams()
     addresses = {}
@@ -157,7 +157,7 @@ class Notified(INotifee):
 
 
 @within_trio
-async def test_3_notifees_are_told_of_connections_and_not_of_streams() -> None:
+async def test_3_notifees_receive_events_of_connections_and_not_of_streams() -> None:
     told = {}
     for name, host in (("upstream", new_host()), ("patched", patched_host())):
         network, notifee = host.get_network(), Notified()
@@ -169,7 +169,7 @@ async def test_3_notifees_are_told_of_connections_and_not_of_streams() -> None:
 
 
 @pytest.mark.parametrize(("negotiation", "kind"), [(MuxerMultistream, Yamux), (MuxerSelector, BoundedYamux)])
-def test_4_the_muxer_is_of_the_class_that_was_given(negotiation: type[MuxerMultistream], kind: type[Yamux]) -> None:
+def test_4_the_muxer_is_of_the_configured_class(negotiation: type[MuxerMultistream], kind: type[Yamux]) -> None:
     muxers = negotiation({TProtocol(YAMUX): BoundedYamux})
 
     async def select(conn: object, is_initiator: bool, timeout: float) -> tuple[TProtocol, type[BoundedYamux]]:
@@ -217,7 +217,7 @@ def record(key: Any, sequence: int) -> Envelope:
 
 
 @within_trio
-async def test_7_a_message_with_an_older_address_record_is_taken_and_the_record_is_not() -> None:
+async def test_7_a_message_with_an_older_address_record_is_accepted_and_the_record_is_not() -> None:
     sender, taken = create_new_key_pair(bytes(32)), {}
     for name, pubsub in (("upstream", gossip(None)), ("patched", patch_pubsub(gossip(None)))):
         store = pubsub.host.get_peerstore()

@@ -83,7 +83,7 @@ async def recorded(a, b) -> Tap:
     return tap
 
 
-async def test_a_conversation_played_again_to_who_listened_is_hung_up_on_and_asks_nothing():
+async def test_a_conversation_replayed_to_the_listening_side_fails_the_handshake_and_calls_no_handler():
     asked: list[bytes] = []
     a, b, c = counting(asked), new_peer(), new_peer()
     async with running(a):
@@ -101,7 +101,7 @@ async def test_a_conversation_played_again_to_who_listened_is_hung_up_on_and_ask
             assert await c.request(a.peer_id, "count", b"twice", timeout=30) == b"done"
 
 
-async def test_a_conversation_played_again_to_who_dialled_convinces_nobody():
+async def test_a_conversation_replayed_to_the_dialling_side_fails_the_handshake():
     a, b, c = counting([]), new_peer(), new_peer()
     async with running(a):
         tap = await recorded(a, b)

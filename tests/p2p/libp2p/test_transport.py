@@ -2,14 +2,11 @@
 
 import asyncio
 import socket
-import sys
-import threading
-import time
 
 import pytest
 from libp2p.peer.id import ID
 
-from p2p.errors import LocalNetworkFault, Malformed, Unreachable
+from p2p.errors import LocalNetworkFault, Unreachable
 from p2p.identity import generate_key
 from p2p.libp2p import transport as libp2p
 from p2p.libp2p.threaded_network import ThreadedPeer
@@ -18,7 +15,7 @@ from tests.support.libp2p_peers import LOOPBACK, MB, echo, new_peer, on_trio, pu
 from tests.support.peers import IP6, payload_file
 
 
-async def test_two_peers_ask_each_other():
+async def test_two_peers_answer_each_other():
     a, b = new_peer(), new_peer()
     for peer in (a, b):
         peer.serve("echo", echo, limit=100)
@@ -123,7 +120,7 @@ async def test_malformed_gossip_does_not_end_the_host(garbage):
         await publish_until(heard, c)
 
 
-async def test_gossip_of_a_head_reaches_three_peers_along_a_line():
+async def test_gossip_of_a_head_reaches_three_peers_along_a_chain():
     heard: dict[int, list[bytes]] = {1: [], 2: [], 3: []}
     all_heard = asyncio.Event()
     peers = [new_peer() for _ in range(4)]
@@ -143,47 +140,7 @@ async def test_gossip_of_a_head_reaches_three_peers_along_a_line():
         assert len(messages) == len(set(messages))
 
 
-async def test_a_frozen_peer_is_noticed_by_the_watchdog():
-    a, b = new_peer(), new_peer(patience=3.0)
-    a.serve("echo", echo, limit=100)
-    async with running(a, b):
-        assert await b.request(a.peer_id, "echo", b"x", timeout=60)
-        frozen, thaw = threading.Event(), threading.Event()
-
-        async def freeze(transport) -> None:
-            frozen.set()
-            thaw.wait(60)  # the whole trio thread of `a` stands still, as under SIGSTOP
-
-        standing = asyncio.create_task(on_trio(a, freeze))
-        assert await asyncio.to_thread(frozen.wait, 60)
-        try:
-            with pytest.raises(Unreachable):
-                await b.request(a.peer_id, "echo", b"x", timeout=300)
-            assert not standing.done()
-        finally:
-            thaw.set()
-        await standing
-
-
-async def test_a_frame_over_the_limit_is_refused_before_it_is_read():
-    a, b = new_peer(), new_peer()
-    a.serve("echo", echo, limit=1000)
-    async with running(a, b):
-        with pytest.raises(Malformed, match="1000 bytes"):
-            await b.request(a.peer_id, "echo", bytes(20 * MB), timeout=60)
-
-        async def announce(transport) -> int:
-            """Announce 1 GB, send none of it: the refusal comes all the same."""
-            stream = await transport.open(a.peer_id, rpc.PROTOCOL)
-            await stream.send(b"echo")
-            await stream._stream.write((1 << 30).to_bytes(4, "big"))
-            return len(await stream.receive(1000))
-
-        assert await on_trio(b, announce) < 100
-        assert await b.request(a.peer_id, "echo", b"x", timeout=60)
-
-
-async def test_a_payload_reaches_a_peer_through_one_in_the_middle(tmp_path):
+async def test_a_payload_reaches_a_peer_through_another_one(tmp_path):
     manifest = payload_file(tmp_path / "a", 8 * MB)
     a, b, c = new_peer(), new_peer(), new_peer()
     async with running(a, b, c, chained=True):
@@ -193,21 +150,7 @@ async def test_a_payload_reaches_a_peer_through_one_in_the_middle(tmp_path):
     assert (tmp_path / "c").read_bytes() == (tmp_path / "a").read_bytes()
 
 
-async def test_a_blocked_asyncio_loop_does_not_stop_chunks(tmp_path):
-    manifest = payload_file(tmp_path / "a", 8 * MB)
-    a, b, c = new_peer(), new_peer(), new_peer()
-    async with running(a, b, c, chained=True):
-        await a.share(manifest, tmp_path / "a")
-        fetches = [asyncio.create_task(peer.fetch(manifest, tmp_path / name)) for peer, name in ((b, "b"), (c, "c"))]
-        await asyncio.sleep(0)
-        deadline = time.monotonic() + 60
-        while not (tmp_path / "c").exists() and time.monotonic() < deadline:
-            time.sleep(2)  # noqa: ASYNC251 - the daemon's loop is busy; trio's threads are not
-        assert (tmp_path / "c").exists()
-        await asyncio.gather(*fetches)
-
-
-async def test_a_port_that_is_taken_is_a_fault_with_its_fix():
+async def test_a_port_in_use_is_a_fault_with_its_fix():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         peer = new_peer(listen=f"/ip4/127.0.0.1/tcp/{taken.getsockname()[1]}")
         run = asyncio.create_task(peer.run())
@@ -226,16 +169,6 @@ async def test_an_address_that_cannot_be_parsed_is_a_fault():
         await run
 
 
-async def test_a_missing_libp2p_says_how_to_install_it(monkeypatch):
-    for name in [name for name in sys.modules if name.partition(".")[0] == "libp2p"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "libp2p", None)
-    monkeypatch.delitem(sys.modules, "p2p.libp2p.transport")
-    with pytest.raises(LocalNetworkFault) as caught:
-        await new_peer().run()
-    assert str(caught.value) == "libp2p is not installed: pip install --no-deps libp2p==0.8.1"
-
-
 UNREACHABLE = {
     "nobody listens there": "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWGNoiDB8db4PBYXPHJGsDojntb8TV2ugDVfVydG3UsSPD",
     "no peer id": "/ip4/127.0.0.1/tcp/1",
@@ -244,14 +177,14 @@ UNREACHABLE = {
 
 
 @pytest.mark.parametrize("address", UNREACHABLE.values(), ids=UNREACHABLE.keys())
-async def test_an_address_that_leads_nowhere_is_unreachable(address):
+async def test_an_address_without_a_peer_is_unreachable(address):
     a = new_peer()
     async with running(a):
         with pytest.raises(Unreachable):
             await a.dial([address])
 
 
-async def test_a_peer_with_another_key_than_the_address_says_is_not_accepted():
+async def test_a_peer_whose_key_differs_from_the_address_is_not_accepted():
     a, b, c = new_peer(), new_peer(), new_peer()
     async with running(a):
         false = [address.replace(a.peer_id, c.peer_id) for address in await a.addresses()]
@@ -273,7 +206,7 @@ async def test_a_peer_that_left_can_be_dialled_again():
             assert await again.request(a.peer_id, "echo", b"x", timeout=60)
 
 
-async def test_a_peer_that_came_back_at_another_port_is_found_there_at_once():
+async def test_a_peer_that_returns_at_another_port_is_reached_there_at_once():
     key, a = generate_key(), new_peer()
     first, second = ThreadedPeer(key, [LOOPBACK]), ThreadedPeer(key, [LOOPBACK])
     async with running(a):
@@ -288,7 +221,7 @@ async def test_a_peer_that_came_back_at_another_port_is_found_there_at_once():
             assert await a.dial(await second.addresses()) == second.peer_id
 
 
-async def test_a_dial_replaces_a_connection_that_leads_nowhere_and_no_other(monkeypatch):
+async def test_a_dial_replaces_a_dead_connection_and_no_other(monkeypatch):
     monkeypatch.setattr(libp2p, "ALIVE", 2.0)
     a, b = new_peer(), new_peer()
     a.serve("echo", echo, limit=100)
@@ -318,42 +251,3 @@ async def test_a_dial_replaces_a_connection_that_leads_nowhere_and_no_other(monk
             while await on_trio(b, connection) is first:  # what was under way may still have arrived
                 assert await b.dial(addresses) == a.peer_id
         assert await b.request(a.peer_id, "echo", b"x", timeout=60)
-
-
-async def test_cancelling_a_request_cancels_it_on_the_other_thread_too():
-    started, ended = asyncio.Event(), asyncio.Event()
-
-    async def slow(peer: str, request: bytes) -> bytes:
-        started.set()
-        try:
-            await asyncio.sleep(60)
-        finally:
-            ended.set()
-        return b""
-
-    a, b = new_peer(), new_peer()
-    a.serve("slow", slow, limit=100)
-    async with running(a, b):
-        task = asyncio.create_task(b.request(a.peer_id, "slow", b"", timeout=60))
-        await started.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        async with asyncio.timeout(60):
-            await ended.wait()
-
-
-async def test_the_death_of_the_thread_is_an_error_of_run():
-    a = new_peer()
-    run = asyncio.create_task(a.run())
-    await a.ready()
-
-    async def die() -> None:
-        raise RuntimeError("trio died")
-
-    a._thread._on_trio(lambda: a._thread._nursery.start_soon(die))
-    with pytest.raises(BaseExceptionGroup) as caught:
-        await run
-    assert caught.value.split(RuntimeError)[0] is not None
-    with pytest.raises(Unreachable):
-        await a.peers()

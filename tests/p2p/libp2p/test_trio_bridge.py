@@ -30,7 +30,7 @@ async def bridge(name: str = "bridge under test"):
     assert name not in [thread.name for thread in threading.enumerate() if thread.is_alive()]
 
 
-async def test_a_call_runs_on_trio_and_brings_its_result():
+async def test_a_call_runs_on_trio_and_returns_its_result():
     async def double(number: int) -> int:
         await trio.lowlevel.checkpoint()
         return 2 * number
@@ -49,7 +49,7 @@ async def test_an_error_on_trio_is_raised_in_asyncio_and_trio_lives_on():
                 await thread.call(fail)
 
 
-async def test_a_cancelled_caller_waits_until_trio_has_let_go():
+async def test_a_cancelled_caller_waits_until_its_call_on_trio_has_ended():
     steps: list[str] = []
     begun = asyncio.Event()
 
@@ -73,7 +73,7 @@ async def test_a_cancelled_caller_waits_until_trio_has_let_go():
     assert steps == ["let go", "cancelled"]
 
 
-async def test_a_result_that_races_with_a_cancellation_is_not_lost_by_the_thread():
+async def test_a_result_that_races_with_a_cancellation_ends_the_call_once():
     async def quick() -> int:
         return 1
 

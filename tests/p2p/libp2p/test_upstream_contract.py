@@ -11,9 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from libp2p import new_host
 from libp2p.abc import IMuxedConn, IMuxedStream
 from libp2p.crypto.ed25519 import create_new_key_pair
-from libp2p.io.exceptions import ConnectionClosedError
 from libp2p.io.trio import TrioTCPStream
-from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.network.connection.swarm_connection import SwarmConn
 from libp2p.network.stream.net_stream import NetStream
 from libp2p.network.swarm import Swarm
@@ -24,16 +22,14 @@ from libp2p.stream_muxer.yamux.yamux import Yamux
 from libp2p.transport.upgrader import TransportUpgrader
 from noise.connection import NoiseConnection
 
-from p2p.libp2p.circuit import CircuitStream
 from p2p.libp2p.inbound import InboundUpgrader
 from p2p.libp2p.muxed_connection import MuxConn, MuxStream
 from p2p.libp2p.noise_session import BatchedNoise, _PatternXX
-from p2p.libp2p.noise_socket import RawSocket
 from p2p.libp2p.patches import STREAM_EVENTS
 from p2p.libp2p.transport import LibP2PTransport
 
 
-def test_the_version_is_one_that_was_tried():
+def test_the_installed_version_of_libp2p_is_a_tested_one():
     major, minor, *_ = importlib.metadata.version("libp2p").split(".")
     assert (major, minor) == ("0", "8")
 
@@ -52,7 +48,7 @@ def test_the_handshake_leaves_its_cipher_states():
     assert one.noise_protocol.cipher_state_encrypt.k == other.noise_protocol.cipher_state_decrypt.k
 
 
-def test_noise_asks_for_a_pattern_and_makes_it_of_these_parts():
+def test_upstream_noise_builds_its_pattern_of_these_parts():
     assert list(inspect.signature(Noise.get_pattern).parameters) == ["self"]
     assert list(inspect.signature(PatternXX.__init__).parameters)[1:5] == [
         "local_peer", "libp2p_privkey", "noise_static_key", "early_data"
@@ -79,14 +75,14 @@ def test_yamux_reads_every_body_by_one_method_and_one_error_of_it_ends_the_conne
     assert isinstance(Yamux(None, None, is_initiator=True).stream_buffers, dict)
 
 
-def test_our_muxer_has_what_stock_yamux_shows_of_the_interface():
+def test_our_muxer_implements_the_interface_that_stock_yamux_does():
     for ours, stock, interface in ((MuxConn, Yamux, IMuxedConn), (MuxStream, None, IMuxedStream)):
         assert not getattr(ours, "__abstractmethods__", None)
         assert interface.__abstractmethods__ <= set(dir(ours))
         assert stock is None or interface.__abstractmethods__ <= set(dir(stock))
 
 
-def test_what_the_swarm_asks_of_a_muxed_connection_is_there():
+def test_a_muxed_connection_has_the_attributes_that_the_swarm_uses():
     source = inspect.getsource(Swarm.add_conn)
     for name in ("event_started", "is_closed", "is_established", "get_transport_addresses", "get_connection_type"):
         assert f"muxed_conn.{name}" in source
@@ -107,7 +103,7 @@ def test_the_network_has_the_parts_that_the_transport_touches(name):
     assert trio.run(main) is not None
 
 
-def test_what_listeners_accept_goes_through_one_method_that_is_ours_and_takes_no_token_for_life():
+def test_accepted_connections_go_through_our_handler_which_takes_no_token_for_life():
     """Upstream's own takes one of `_inbound_limiter` for each connection and gives none back before the host stops."""
     assert "await self._handle_inbound_connection(read_write_closer, _maddr)" in inspect.getsource(Swarm.listen)
     upstream = inspect.getsource(Swarm._handle_inbound_connection)
@@ -134,7 +130,7 @@ def test_the_network_s_own_handler_of_streams_can_be_replaced():
     trio.run(main)
 
 
-def test_nobody_misses_the_news_of_streams():
+def test_no_notifee_uses_the_events_of_streams():
     """`patch_host` leaves them out."""
 
     for method in STREAM_EVENTS:
@@ -149,64 +145,3 @@ def test_nobody_misses_the_news_of_streams():
                 assert set(getattr(type(notifee), method).__code__.co_names) <= {"trio", "lowlevel", "checkpoint"}
 
     trio.run(main)
-
-
-def test_a_raw_connection_over_tcp_shows_its_socket():
-    async def main() -> None:
-        listener, *_ = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        near = await trio.open_tcp_stream("127.0.0.1", listener.socket.getsockname()[1])
-        far = await listener.accept()
-        one, other = (RawSocket(RawConnection(TrioTCPStream(end), True)) for end in (near, far))
-        assert one._socket is near.socket
-        assert one.send_now(memoryview(b"hello")) == 5
-        assert await other.receive() == b"hello"
-        data = memoryview(bytes(8 << 20))
-
-        async def send() -> None:
-            await one.send(data[one.send_now(data) :])
-            await near.aclose()
-
-        count = 0
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(send)
-            while piece := await other.receive():
-                count += len(piece)
-        assert count == len(data)
-        assert one.send_now(data) == len(data), "lost, since this side has closed it"
-        assert await one.receive() == b""
-
-        async def send_on() -> None:
-            while True:  # the first writes to a peer that is gone may still pass
-                await other.send(data)
-
-        with pytest.raises(ConnectionClosedError):
-            await send_on()
-        await far.aclose()
-        await listener.aclose()
-
-    trio.run(main)
-
-
-def test_a_receiver_and_a_sender_that_wait_are_told_when_this_side_closes_the_socket():
-    async def main() -> None:
-        listener, *_ = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        near = await trio.open_tcp_stream("127.0.0.1", listener.socket.getsockname()[1])
-        far = await listener.accept()
-        raw = RawSocket(RawConnection(TrioTCPStream(near), True))
-
-        async def receive() -> None:
-            assert await raw.receive() == b""
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(receive)
-            nursery.start_soon(raw.send, memoryview(bytes(64 << 20)))
-            await trio.testing.wait_all_tasks_blocked()
-            await near.aclose()
-        await far.aclose()
-        await listener.aclose()
-
-    trio.run(main)
-
-
-def test_what_has_no_socket_goes_through_upstream_s_layers():
-    assert RawSocket(RawConnection(CircuitStream.__new__(CircuitStream), True))._socket is None

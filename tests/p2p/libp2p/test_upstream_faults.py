@@ -14,17 +14,14 @@ from libp2p.crypto.ecc import ECCPrivateKey, ECCPublicKey
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.network import swarm
 from libp2p.network.exceptions import SwarmException
-from libp2p.network.stream.exceptions import StreamEOF
 from libp2p.peer.peerinfo import info_from_p2p_addr
 from libp2p.security.insecure.transport import PLAINTEXT_PROTOCOL_ID, InsecureTransport
-from libp2p.stream_muxer.yamux import yamux
 from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from libp2p.stream_muxer.yamux.yamux import Yamux
 from multiaddr import Multiaddr
 
-from p2p.errors import LocalNetworkFault, Malformed, Unreachable
+from p2p.errors import LocalNetworkFault, Unreachable
 from p2p.libp2p import transport as libp2p
-from p2p.libp2p.stream import LibP2PStream
 from p2p.limits.subnets import CONNECTIONS
 from p2p.transport import GOSSIP_LIMIT
 from tests.support.libp2p_peers import MB, echo, new_peer, on_trio, publish_until, running
@@ -59,43 +56,6 @@ def muxer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
     if request.param == "stock yamux":
         monkeypatch.setattr(libp2p, "muxers", lambda: {YAMUX: Yamux})
     return request.param
-
-
-async def test_what_a_foreign_peer_sends_is_taken_in_although_nobody_reads_it_yet(monkeypatch):
-    """Else its write would fail after 5 s: stock yamux lets a sender 256 KiB ahead, and more only while it is read."""
-    monkeypatch.setattr(libp2p, "muxers", lambda: {YAMUX: Yamux})
-    monkeypatch.setattr(yamux, "MAX_WINDOW_SIZE", yamux.DEFAULT_WINDOW_SIZE)
-    holding, go_on, ended = asyncio.Event(), trio.Event(), asyncio.Event()
-    loop = asyncio.get_running_loop()
-    a, b = new_peer(), new_peer()
-    async with running(a, b):
-
-        async def hold(stream) -> None:
-            assert await stream.receive(10) == b"begin"
-            loop.call_soon_threadsafe(holding.set)
-            await go_on.wait()
-            assert len(await stream.receive(MB)) == 900_000
-            loop.call_soon_threadsafe(ended.set)
-
-        async def serve(transport) -> None:
-            transport.handle(SINK, hold)
-
-        async def say(transport):
-            stream = await transport.open(a.peer_id, SINK)
-            await stream.send(b"begin")
-            await stream.send(bytes(900_000))  # returns when stock yamux has written it
-            return stream
-
-        await on_trio(a, serve)
-        async with asyncio.timeout(60):
-            await on_trio(b, say)
-            await holding.wait()
-
-            async def let(transport) -> None:
-                go_on.set()
-
-            await on_trio(a, let)
-            await ended.wait()
 
 
 async def test_a_send_that_blocks_and_is_cancelled_leaves_the_connection_whole(muxer):
@@ -136,60 +96,6 @@ async def test_a_dial_waits_for_no_second_connection(monkeypatch):
         assert await a.dial(await b.addresses()) == b.peer_id
 
 
-class Drop:
-    """A stream of upstream's kind that gives a byte at a time, and its end as an exception."""
-
-    def __init__(self, data: bytes) -> None:
-        self.left = data
-
-    async def read(self, n: int) -> bytes:
-        await trio.lowlevel.checkpoint()
-        if not self.left:
-            raise StreamEOF
-        first, self.left = self.left[:1], self.left[1:]
-        return first
-
-    async def close_write(self) -> None:
-        pass
-
-    async def reset(self) -> None:
-        pass
-
-
-def frames(data: bytes) -> list[bytes | type | None]:
-    """What a stream gives of these bytes, until it ends."""
-
-    async def main() -> list[bytes | type | None]:
-        frames_seen: list[bytes | type | None] = []
-        async with trio.open_nursery() as nursery:
-
-            async def drop(peer: str) -> None:
-                raise AssertionError
-
-            stream = LibP2PStream(Drop(data), "peer", nursery, 60.0, drop)
-            try:
-                while not frames_seen or frames_seen[-1] is not None:
-                    frames_seen.append(await stream.receive(10_000))
-            except Malformed:
-                frames_seen.append(Malformed)
-            await stream.reset()
-        return frames_seen
-
-    return trio.run(main)
-
-
-def test_a_frame_that_comes_byte_by_byte_arrives_whole_and_the_end_is_none():
-    frame = bytes(range(256)) * 4
-    whole = len(frame).to_bytes(4, "big") + frame
-    assert frames(whole * 2) == [frame, frame, None]
-
-
-@pytest.mark.parametrize("length", [1, 3, 4, 5, 1027])
-def test_a_frame_that_is_cut_short_is_malformed(length):
-    whole = (1024).to_bytes(4, "big") + bytes(1024)
-    assert frames(whole[:length]) == [Malformed]
-
-
 async def test_a_host_that_speaks_plaintext_alone_is_no_peer():
     ours = new_peer()
 
@@ -207,7 +113,7 @@ async def test_a_host_that_speaks_plaintext_alone_is_no_peer():
         assert await ours.peers() == []
 
 
-async def test_the_limits_are_ours_and_no_default():
+async def test_the_limits_are_set_explicitly():
     peer = new_peer()
 
     async def limits(transport) -> tuple[int, ...]:
@@ -220,7 +126,7 @@ async def test_the_limits_are_ours_and_no_default():
         assert await on_trio(peer, limits) == (streams, 1, CONNECTIONS + libp2p.OWN_DIALS)
 
 
-async def test_what_is_said_in_a_burst_is_gossiped_whole_and_too_much_is_refused():
+async def test_a_burst_of_messages_is_gossiped_whole_and_a_too_large_message_is_refused():
     heard: list[bytes] = []
     begun, all_heard = asyncio.Event(), asyncio.Event()
     burst = {b"%d" % number for number in range(15)}  # upstream drops what is above 10 a second
@@ -244,7 +150,7 @@ async def test_what_is_said_in_a_burst_is_gossiped_whole_and_too_much_is_refused
             await a.publish("heads", bytes(GOSSIP_LIMIT + 1))
 
 
-async def test_gossip_goes_its_rounds_every_second():
+async def test_the_gossip_heartbeat_is_one_second():
     peer = new_peer()
 
     async def heartbeat(transport) -> int:

@@ -21,7 +21,7 @@ def upstream(caplog: pytest.LogCaptureFixture) -> logging.Logger:
     return logging.getLogger("libp2p.pubsub.gossipsub")
 
 
-def test_upstreams_warnings_become_fine_lines_once(
+def test_upstreams_warnings_become_debug_records_once(
     upstream: logging.Logger, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     upstream.warning("GRAFT: ignoring request from %s, back off until %d", "a peer", 7)
@@ -29,7 +29,9 @@ def test_upstreams_warnings_become_fine_lines_once(
     assert capfd.readouterr().err == ""
 
 
-def test_a_fault_of_upstreams_keeps_its_traceback(upstream: logging.Logger, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_record_of_upstream_keeps_its_traceback(
+    upstream: logging.Logger, caplog: pytest.LogCaptureFixture
+) -> None:
     try:
         raise KeyError("a bug")
     except KeyError:
@@ -39,7 +41,7 @@ def test_a_fault_of_upstreams_keeps_its_traceback(upstream: logging.Logger, capl
     assert "Traceback" in said
 
 
-def test_a_line_that_upstream_wrote_wrong_ends_nothing(
+def test_a_malformed_log_record_of_upstream_raises_no_error(
     upstream: logging.Logger, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging, "raiseExceptions", False)

@@ -50,7 +50,7 @@ async def until_alone(one: ThreadedPeer, other: ThreadedPeer) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_who_comes_back_before_its_old_connection_ends_is_heard_and_hears():
+async def test_a_peer_that_reconnects_before_its_old_connection_ends_sends_and_receives_gossip():
     key = generate_key()
     node, before, after = new_peer(), ThreadedPeer(key, [LOOPBACK]), ThreadedPeer(key, [LOOPBACK])
     at_node, at_coordinator = Listener(node), Listener(after)
@@ -73,7 +73,7 @@ async def last_number(transport) -> int:
     return transport.pubsub.counter
 
 
-async def test_who_said_more_than_one_message_a_second_uses_no_number_again_when_it_is_back():
+async def test_a_restarted_peer_reuses_no_message_number():
     key = generate_key()
     node, before = new_peer(), ThreadedPeer(key, [LOOPBACK])
     at_node = Listener(node)
@@ -89,7 +89,7 @@ async def test_who_said_more_than_one_message_a_second_uses_no_number_again_when
             await at_node.hears(after, b"after")
 
 
-async def test_a_connection_that_leads_nowhere_is_left_once_its_peer_comes_by_another(monkeypatch: pytest.MonkeyPatch):
+async def test_a_dead_connection_is_replaced_once_its_peer_opens_another(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(libp2p, "ALIVE", 0.5)
     key, thaw = generate_key(), threading.Event()
     node, before, after = new_peer(), ThreadedPeer(key, [LOOPBACK]), ThreadedPeer(key, [LOOPBACK])
@@ -138,7 +138,7 @@ async def test_a_gossip_stream_that_could_not_be_opened_is_tried_again(monkeypat
         assert failed.is_set()
 
 
-async def test_a_peer_whose_clock_was_set_back_is_heard():
+async def test_gossip_of_a_peer_whose_clock_was_set_back_arrives():
     node, coordinator = new_peer(), new_peer()
     at_node = Listener(node)
 

@@ -50,7 +50,7 @@ HOSTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("options", HOSTS.values(), ids=HOSTS)
-async def test_three_times_as_many_connections_as_there_are_places_come_and_go_and_newcomers_still_reach(
+async def test_new_peers_connect_after_three_times_as_many_connections_as_places(
     options: dict[str, Any],
 ) -> None:
     """Row a. On 439044d 15 of these 48 reach a host, and none ever after."""
@@ -73,7 +73,7 @@ async def test_three_times_as_many_connections_as_there_are_places_come_and_go_a
     assert reached == 3 * PLACES
 
 
-async def test_silent_connections_keep_no_newcomer_out() -> None:
+async def test_silent_connections_do_not_exclude_new_peers() -> None:
     """Row b. On 439044d each holds a place for ten seconds and more: no newcomer of these gets in."""
     coordinator = new_peer()
     async with running(coordinator):
@@ -81,3 +81,27 @@ async def test_silent_connections_keep_no_newcomer_out() -> None:
         async with silent(int(address.split("/")[4]), SILENT, "127.0.0.66"):
             reached = [await visit(coordinator) for _ in range(3)]
     assert reached == [True] * 3
+
+
+async def test_a_host_accepts_connections_after_as_many_as_may_be_open_were_closed() -> None:
+    """Row A3, and a twelfth fault of py-libp2p 0.8: on 439044d the 257th connection ever is turned away, here the 5th
+    (its bound is put at 4)."""
+    coordinator = new_peer()
+
+    async def bound(transport) -> None:
+        transport.host.get_network()._inbound_limiter = trio.CapacityLimiter(4)
+        await trio.lowlevel.checkpoint()
+
+    reached = 0
+    async with running(coordinator):
+        await on_trio(coordinator, bound)
+        for _ in range(6):
+            node = ThreadedPeer(generate_key(), [])
+            async with running(node):
+                with contextlib.suppress(Unreachable):
+                    await node.dial(await coordinator.addresses())
+                    reached += 1
+            async with asyncio.timeout(30):
+                while await coordinator.peers():  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+    assert reached == 6

@@ -8,11 +8,13 @@ import trio
 from libp2p.peer.id import ID
 
 from p2p.errors import Unreachable
+from p2p.identity import generate_key
 from p2p.libp2p.mux import DATA, HEADER, OPEN
 from p2p.libp2p.threaded_network import ThreadedPeer
 from p2p.limits.bans import FORGIVEN, TERM
+from p2p.limits.subnets import PeerLimits
 from p2p.peer import rpc
-from tests.support.libp2p_peers import echo, new_peer, on_trio, running, until_connected
+from tests.support.libp2p_peers import LOOPBACK, echo, new_peer, on_trio, running, until_connected
 
 MALFORMED = HEADER.pack(99, 1, 0)
 
@@ -44,7 +46,7 @@ async def charged(transport) -> list[str]:
     return list(transport.connections._bans._charges)
 
 
-async def test_who_breaks_the_muxer_s_rules_again_and_again_is_left_alone_until_the_ban_ends():
+async def test_a_peer_that_repeatedly_violates_the_protocol_is_banned_until_the_ban_ends():
     victim, liar, honest = new_peer(), new_peer(), new_peer()
     victim.serve("echo", echo, limit=100)
     async with running(victim), running(liar), running(honest):
@@ -85,7 +87,7 @@ async def is_cut_off(transport, peer: str) -> None:
 
 
 async def has_its_bytes_spoiled_by_somebody_on_the_way(transport, peer: str) -> None:
-    await muxed(transport, peer).secured_conn._conn.write(b"\x00\x20" + bytes(32))
+    await muxed(transport, peer).secured_conn.raw_conn.write(b"\x00\x20" + bytes(32))
 
 
 async def reads_a_byte_at_a_time(transport, peer: str) -> None:
@@ -115,7 +117,7 @@ HONEST = {
 
 
 @pytest.mark.parametrize("name", HONEST)
-async def test_a_peer_is_never_charged_that(name):
+async def test_a_peer_is_not_charged_with_a_violation_because_it(name):
     async def large(peer: str, request: bytes) -> bytes:
         return bytes(8 << 20)
 
@@ -131,9 +133,43 @@ async def test_a_peer_is_never_charged_that(name):
         assert await unlucky.dial(await victim.addresses()) == victim.peer_id
 
 
-async def test_what_is_charged_is_seen_at_once():
+async def test_a_violation_is_charged_at_once():
     victim, liar = new_peer(), new_peer()
     victim.serve("echo", echo, limit=100)
     async with running(victim), running(liar):
         await break_a_rule(liar, victim)
         assert await on_trio(victim, charged) == [liar.peer_id]
+
+
+async def test_a_peer_beyond_the_limit_is_refused_counted_and_logged_and_admitted_when_another_leaves(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    coordinator = ThreadedPeer(generate_key(), [LOOPBACK], limits=PeerLimits(connections=2))
+    first, second, third = (ThreadedPeer(generate_key(), []) for _ in range(3))
+    async with running(coordinator), running(second), running(third):
+        async with running(first):
+            for node in (first, second):
+                await node.dial(await coordinator.addresses())
+            with pytest.raises(Unreachable):
+                await third.dial(await coordinator.addresses())
+            refused = (await coordinator.traffic()).refused
+            assert refused.keys() == {"connections"}
+            assert "connection refused: 2 connections are open, the limit of this peer" in caplog.text
+        async with asyncio.timeout(60):
+            while True:
+                with contextlib.suppress(Unreachable):
+                    await third.dial(await coordinator.addresses())
+                    break
+            # The dialler is done first.
+            while set(await coordinator.peers()) != {second.peer_id, third.peer_id}:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+
+async def test_a_host_that_is_full_can_still_dial() -> None:
+    """A node whose places others have taken must find its coordinator again."""
+    full = ThreadedPeer(generate_key(), [LOOPBACK], limits=PeerLimits(connections=1))
+    guest, coordinator = ThreadedPeer(generate_key(), []), new_peer()
+    async with running(full), running(guest), running(coordinator):
+        await guest.dial(await full.addresses())
+        await full.dial(await coordinator.addresses())
+        assert set(await full.peers()) == {guest.peer_id, coordinator.peer_id}

@@ -34,7 +34,7 @@ class Ear:
                 await asyncio.sleep(0.02)
 
 
-async def test_a_head_that_is_replayed_as_gossip_under_new_ids_is_heard_and_passed_on_once() -> None:
+async def test_a_head_replayed_as_gossip_under_new_ids_is_handled_and_forwarded_once() -> None:
     """Row l. On 439044d the third in this line hears it each of five times."""
     stranger, middle, last = Ear(), Ear(), Ear()
     async with running(stranger.listen(), middle.listen(), last.listen(), chained=True):
@@ -53,7 +53,7 @@ async def test_a_head_that_is_replayed_as_gossip_under_new_ids_is_heard_and_pass
     assert last.heard[b"a head"] == 1
 
 
-def test_a_node_passes_no_head_on_that_is_no_newer_than_what_it_heard(tmp_path: Path) -> None:
+def test_a_node_forwards_only_heads_newer_than_those_it_has(tmp_path: Path) -> None:
     """Row l. On 439044d it says of each that it may be passed on."""
 
     async def main() -> None:

@@ -1,0 +1,50 @@
+"""Stock yamux of foreign peers: bounded, and with the interface of our own streams."""
+
+import asyncio
+
+import trio
+from libp2p.stream_muxer.yamux import yamux
+from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
+from libp2p.stream_muxer.yamux.yamux import Yamux
+
+from p2p.libp2p import transport as libp2p
+from tests.support.libp2p_peers import MB, new_peer, on_trio, running
+
+SINK = "/test/sink"
+
+
+async def test_bytes_of_a_foreign_peer_are_read_ahead_of_the_consumer(monkeypatch):
+    """Else its write would fail after 5 s: stock yamux lets a sender 256 KiB ahead, and more only while it is read."""
+    monkeypatch.setattr(libp2p, "muxers", lambda: {YAMUX: Yamux})
+    monkeypatch.setattr(yamux, "MAX_WINDOW_SIZE", yamux.DEFAULT_WINDOW_SIZE)
+    holding, go_on, ended = asyncio.Event(), trio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    a, b = new_peer(), new_peer()
+    async with running(a, b):
+
+        async def hold(stream) -> None:
+            assert await stream.receive(10) == b"begin"
+            loop.call_soon_threadsafe(holding.set)
+            await go_on.wait()
+            assert len(await stream.receive(MB)) == 900_000
+            loop.call_soon_threadsafe(ended.set)
+
+        async def serve(transport) -> None:
+            transport.handle(SINK, hold)
+
+        async def say(transport):
+            stream = await transport.open(a.peer_id, SINK)
+            await stream.send(b"begin")
+            await stream.send(bytes(900_000))  # returns when stock yamux has written it
+            return stream
+
+        await on_trio(a, serve)
+        async with asyncio.timeout(60):
+            await on_trio(b, say)
+            await holding.wait()
+
+            async def let(transport) -> None:
+                go_on.set()
+
+            await on_trio(a, let)
+            await ended.wait()

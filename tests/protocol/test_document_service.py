@@ -1,0 +1,35 @@
+"""The answers to `documents` and `head`: complete, in order, and bounded."""
+
+import pytest
+
+from p2p.wire_types import encode
+from protocol import document_service
+from protocol.requests import DocumentsRequest
+from protocol.versions import HeadRequest
+
+ROOTS = {serial: b"sealed Root %d" % serial for serial in (1, 2, 3)}
+
+
+@pytest.mark.parametrize(("held", "expected"), [(0, [1, 2, 3]), (1, [2, 3]), (2, [3]), (3, []), (1 << 50, [])])
+def test_a_peer_receives_the_roots_after_the_one_that_it_holds(held: int, expected: list[int]) -> None:
+    request = document_service.decode_head_request(encode(HeadRequest(root_serial=held)))
+    answer = document_service.head(request, b"head", ROOTS)
+    assert (answer.head, answer.roots) == (b"head", [ROOTS[serial] for serial in expected])
+
+
+@pytest.mark.parametrize("data", [encode(HeadRequest()), b"anything at all", b""])
+def test_a_request_that_names_no_root_receives_none(data: bytes) -> None:
+    assert document_service.head(document_service.decode_head_request(data), b"head", ROOTS).roots == []
+
+
+def test_documents_come_in_the_order_of_their_hashes_and_an_unknown_one_is_none() -> None:
+    known = {b"a" * 32: b"first", b"b" * 32: b"second"}
+    request = DocumentsRequest(hashes=[b"b" * 32, b"x" * 32, b"a" * 32])
+    assert document_service.documents(request, known.get).documents == [b"second", None, b"first"]
+
+
+def test_an_answer_leaves_out_documents_beyond_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(document_service, "ANSWER_BYTES", 10)
+    known = {b"a" * 32: bytes(6), b"b" * 32: bytes(5), b"c" * 32: bytes(4)}
+    answer = document_service.documents(DocumentsRequest(hashes=list(known)), known.get)
+    assert answer.documents == [bytes(6), None, bytes(4)]
