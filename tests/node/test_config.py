@@ -1,8 +1,11 @@
 """A volunteer's settings: what stands where."""
 
+from pathlib import Path
+
 import pytest
 
-from node.config import load_config
+from node.config import NodeConfig, config_path, load_config
+from runtime.settings import SettingsFault
 
 
 @pytest.mark.parametrize(
@@ -16,3 +19,54 @@ def test_a_node_may_listen_nowhere(flags: dict[str, object], environ: dict[str, 
     config, origins = load_config(flags, {"ECHO2_CONFIG": "/nowhere/node.toml", **environ})
     assert config.listen == ()
     assert origins["listen"] != "default"
+
+
+def test_a_flag_goes_before_the_environment_and_that_before_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text('name = "file"\ngpu = "cuda:1"\nthreads = 3\n')
+    environ = {"ECHO2_CONFIG": str(file), "ECHO2_NAME": "environment", "ECHO2_GPU": "cpu"}
+    config, origins = load_config({"name": "flag", "gpu": None}, environ)
+    assert (config.name, config.gpu, config.threads, config.outbox) == ("flag", "cpu", 3, 256)
+    assert [origins[key] for key in ("name", "gpu", "threads", "outbox")] == [
+        "command line",
+        "ECHO2_GPU",
+        str(file),
+        "default",
+    ]
+
+
+def test_the_file_lies_where_xdg_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert config_path({}) == tmp_path / "echo2" / "node.toml"
+
+
+BAD_SETTINGS = {
+    "an unknown key in the file": ("gpus = 1\n", {}, "did you mean gpu"),
+    "an unknown variable": ("", {"ECHO2_INVIT": "x"}, "did you mean ECHO2_INVITE"),
+    "no TOML": ("name = = 3\n", {}, "is not TOML"),
+    "a number of the wrong kind": ('threads = "many"\n', {}, "threads"),
+    "a device that is none": ("", {"ECHO2_GPU": "tpu"}, "gpu"),
+    "a name too long": ("", {"ECHO2_NAME": "x" * 41}, "name"),
+    "a name with a control character": ("", {"ECHO2_NAME": "a\x1b[31mb"}, "printed"),
+    "a disk of nothing": ("disk = 0\n", {}, "disk"),
+}
+
+
+@pytest.mark.parametrize("sentence", BAD_SETTINGS)
+def test_a_bad_setting_is_one_line_that_names_it(tmp_path: Path, sentence: str) -> None:
+    text, environ, said = BAD_SETTINGS[sentence]
+    file = tmp_path / "node.toml"
+    file.write_text(text)
+    with pytest.raises(SettingsFault, match=said) as refused:
+        load_config({}, {"ECHO2_CONFIG": str(file), **environ})
+    assert "\n" not in str(refused.value)
+
+
+def test_the_coordinators_variables_on_the_same_machine_are_not_the_nodes() -> None:
+    load_config({}, {"ECHO2_COORD_HOME": "/srv/run", "ECHO2_KEY_PASSPHRASE": "x"})
+
+
+def test_every_setting_says_what_it_is() -> None:
+    for name, field in NodeConfig.model_fields.items():
+        assert field.description, name
+        assert field.description.endswith("."), name

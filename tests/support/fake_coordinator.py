@@ -394,6 +394,11 @@ class Node:
     def coordinator_client(self) -> CoordinatorClient:
         return self.daemon.connectivity.coordinator_client
 
+    def holds(self, version: int) -> bool:
+        """Tell whether the engine has loaded this version."""
+        current = self.daemon.engine.current
+        return current is not None and current.version == version
+
 
 def make_node(
     network: MemoryNetwork,

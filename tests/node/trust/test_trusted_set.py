@@ -1,19 +1,15 @@
 """The trusted set: what it takes, and every lie that it refuses, under its own error."""
 
 import hashlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey as Key
 
-from node.trust.trust_store import TrustStore
 from node.trust.trusted_set import (
     HEAD_AHEAD,
     HEAD_LIFE,
-    ROOT_AHEAD,
     SEQUENCE_AHEAD,
     ExpiredHead,
     Mismatch,
@@ -23,72 +19,14 @@ from node.trust.trusted_set import (
     TooFarAhead,
     TrustedSet,
 )
-from p2p.envelope import Verified, document_hash, seal, verify
+from p2p.envelope import Verified, document_hash, verify
 from p2p.errors import BadSignature, Malformed, Stale
 from p2p.identity import generate_key, public_bytes
-from p2p.wire_types import encode
-from protocol.authority import RoleKeys, Root, RunSpec, TaskReference, WrongRoot
-from protocol.versions import Head
-from tests.support.cuts import cuts
-from tests.support.quick_disk import quick_folder
-from weights.documents import Edge, EdgeIndex, TensorEntry, Version
+from protocol.authority import WrongRoot
+from tests.support.operator_keys import NOW, RUN, YEAR, Operator
+from weights.documents import Edge, EdgeIndex
 
-RUN, NOW, YEAR = b"r" * 32, 1_000_000, 365 * 24 * 3600_000
 OTHER_RUN = b"o" * 32
-
-
-def roles(**keys: Key) -> dict[str, RoleKeys]:
-    return {name: RoleKeys(keys=[public_bytes(key)], threshold=1) for name, key in keys.items()}
-
-
-@dataclass
-class Operator:
-    """Keys of a run, and documents signed with them; every field may be lied about."""
-
-    root: Key = field(default_factory=generate_key)
-    policy: Key = field(default_factory=generate_key)
-    channel: Key = field(default_factory=generate_key)
-    ledger: Key = field(default_factory=generate_key)
-
-    def root_document(self, serial: int = 0, *signers: Key, run: bytes = RUN, expires: int = YEAR) -> bytes:
-        own = roles(root=self.root, policy=self.policy, channel=self.channel, ledger=self.ledger)
-        document = Root(run=run, serial=serial, roles=own, expires=expires)
-        return seal("root", run, encode(document), *(signers or (self.root,)))
-
-    def runspec(self, name: str = "run", key: Key | None = None) -> bytes:
-        spec = RunSpec(
-            run=RUN, name=name, model="m", assets=[], eos=1, vocabulary=16,
-            tasks=[TaskReference(name="reverse", version=1)], staleness=4, group_size=2, limit=8,
-            compute_dtype="float32", engines=["x"], sampling="g", price_mode="points",
-        )  # fmt: skip
-        return seal("runspec", RUN, encode(spec), key or self.root)
-
-    def version(self, number: int, era: int = 1, *, root: bytes | None = None, key: Key | None = None) -> bytes:
-        table = [TensorEntry(name="t", dtype="BF16", shape=(2,))]
-        document = Version(era=era, version=number, root=root or bytes([number]) * 32, tensors=table)
-        return seal("version", RUN, document.to_bytes(), key or self.policy)
-
-    def edge(self, number: int, era: int = 1, *, root: bytes | None = None, key: Key | None = None) -> bytes:
-        document = Edge(
-            era=era, version=number, root=root or bytes([number]) * 32, codec="c/1", payload_hash=b"p" * 32, length=1,
-            chunk_size=1, chunk_root=b"c" * 32,
-        )  # fmt: skip
-        return seal("edge", RUN, document.to_bytes(), key or self.policy)
-
-    def index(self, number: int, *edges: bytes, era: int = 1) -> bytes:
-        return EdgeIndex(era=era, version=number, edges=[document_hash(edge) for edge in edges]).to_bytes()
-
-    def head(
-        self, version: bytes, number: int, sequence: int, *,
-        era: int = 1, index: bytes = b"", expires: int = NOW + 60_000, issued: int = NOW,
-        key: Key | None = None, run: bytes = RUN, step: int | None = None,
-    ) -> bytes:  # fmt: skip
-        document = Head(
-            era=era, version=number, version_hash=document_hash(version), index_hash=document_hash(index),
-            step=number if step is None else step, sequence=sequence, addresses=[], root_serial=0, issued=issued,
-            expires=expires,
-        )  # fmt: skip
-        return seal("head", run, encode(document), key or self.channel)
 
 
 class Counted:
@@ -280,36 +218,6 @@ def test_a_head_that_was_believed_under_a_clock_that_ran_ahead_blocks_nobody_onc
     assert trusted.head.value.sequence == NOW
 
 
-def test_a_stored_head_beyond_the_bounds_is_dropped_and_its_version_kept(tmp_path) -> None:
-    operator = Operator()
-    first = operator.root_document()
-    pin = hashlib.sha256(first).digest()
-    records = TrustStore(tmp_path, RUN, pin, NOW)
-    records.update_roots([first], NOW)
-    five = operator.version(5)
-    records.update_version(operator.head(five, 5, 50), five, NOW)
-    (tmp_path / "head").write_bytes(operator.head(five, 5, (1 << 53) - 1))
-    again = TrustStore(tmp_path, RUN, pin, NOW)
-    assert again.trusted.head is None
-    assert again.trusted.version is not None
-    again.offer_head(operator.head(five, 5, 51), NOW)
-    with pytest.raises(Rollback):
-        again.offer_head(operator.head(operator.version(4), 4, 60), NOW)
-
-
-def test_a_root_of_more_than_two_years_is_not_adopted_and_one_that_was_adopted_stays(tmp_path) -> None:
-    operator = Operator()
-    for expires in (NOW + ROOT_AHEAD, NOW + ROOT_AHEAD + 1):
-        root = operator.root_document(expires=expires)
-        records = TrustStore(tmp_path / str(expires), RUN, hashlib.sha256(root).digest(), NOW)
-        if expires == NOW + ROOT_AHEAD:
-            records.update_roots([root], NOW)
-            assert TrustStore(tmp_path / str(expires), RUN, hashlib.sha256(root).digest(), 0).serial == 0
-        else:
-            with pytest.raises(TooFarAhead, match="two years"):
-                records.update_roots([root], NOW)
-
-
 def test_a_forged_head_alone_moves_nothing_forward() -> None:
     operator = Operator()
     trusted = holding(operator)
@@ -464,75 +372,3 @@ def test_an_index_or_edge_that_is_not_named_is_refused() -> None:
     trusted.update_version(operator.head(seven, 7, 70, index=of_another_number), seven, NOW)
     with pytest.raises(Mismatch):
         trusted.edge_index(of_another_number, trusted.head or head)
-
-
-def test_what_is_believed_outlives_a_restart_and_is_verified_again(tmp_path) -> None:
-    operator = Operator()
-    first = operator.root_document()
-    pin = hashlib.sha256(first).digest()
-    records = TrustStore(tmp_path, RUN, pin, NOW)
-    records.update_roots([first], NOW)
-    records.update_runspec(operator.runspec())
-    version = operator.version(5)
-    records.update_version(operator.head(version, 5, 50), version, NOW)
-    again = TrustStore(tmp_path, RUN, pin, NOW).trusted
-    assert (again.head, again.version, again.runspec) == (
-        records.trusted.head, records.trusted.version, records.trusted.runspec
-    )  # fmt: skip
-    with pytest.raises(Rollback):
-        again.offer_head(operator.head(operator.version(4), 4, 60), NOW)
-
-
-def test_cut_at_any_moment_the_records_are_those_before_or_behind_and_never_go_back() -> None:
-    operator = Operator()
-    roots = [operator.root_document()]
-    five = operator.version(5)
-    heads = [operator.head(five, 5, sequence) for sequence in (50, 51)]
-    operator.channel = generate_key()
-    roots.append(operator.root_document(1))
-    six = operator.version(6)
-    heads.append(operator.head(six, 6, 60))
-    pin = hashlib.sha256(roots[0]).digest()
-
-    def current(trusted: TrustedSet) -> tuple[int, int]:
-        """Roots, version."""
-        return len(trusted.roots), trusted.version.value.version if trusted.version else -1
-
-    with quick_folder() as folder:
-
-        def life() -> Iterator[tuple[int, int]]:
-            yield (0, -1)
-            records = TrustStore(folder, RUN, pin, NOW)
-            records.update_roots(roots[:1], NOW)
-            yield current(records.trusted)
-            records.update_runspec(operator.runspec())
-            yield current(records.trusted)
-            records.update_version(heads[0], five, NOW)
-            yield current(records.trusted)
-            records.offer_head(heads[1], NOW)
-            yield current(records.trusted)
-            records.update_roots(roots, NOW)
-            yield current(records.trusted)
-            records.update_version(heads[2], six, NOW)
-            yield current(records.trusted)
-
-        for cut in cuts(life(), folder):
-            records = TrustStore(folder, RUN, pin, NOW)
-            assert current(records.trusted) in (cut.before, cut.after), cut.where
-            records.update_roots(roots, NOW)
-            records.update_version(heads[2], six, NOW)
-            assert current(TrustStore(folder, RUN, pin, NOW).trusted) == (2, 6), cut.where
-
-
-def test_a_tampered_folder_teaches_the_node_nothing(tmp_path) -> None:
-    operator, thief = Operator(), Operator()
-    first = operator.root_document()
-    pin = hashlib.sha256(first).digest()
-    records = TrustStore(tmp_path, RUN, pin, NOW)
-    records.update_roots([first], NOW)
-    (tmp_path / "version").write_bytes(thief.version(99))
-    (tmp_path / "head").write_bytes(thief.head(thief.version(99), 99, 99))
-    assert TrustStore(tmp_path, RUN, pin, NOW).trusted.version is None
-    (tmp_path / "root.000000").write_bytes(thief.root_document())
-    with pytest.raises(WrongRoot):
-        TrustStore(tmp_path, RUN, pin, NOW)

@@ -5,60 +5,19 @@ from pathlib import Path
 import anyio
 import pytest
 
-from node.versions.payload_fetcher import FETCH_PATIENCE, PayloadFetcher
+from node.versions.payload_fetcher import PayloadFetcher
+from p2p.identity import generate_key
 from p2p.memory.transport import MemoryNetwork
-from p2p.network import Manifest
 from p2p.wire_types import decode
 from protocol.requests import DocumentsRequest
-from protocol.versions import manifest_of_edge
-from tests.support import bigram
 from tests.support.clock import run_fake
-from tests.support.fake_coordinator import HEAD_LIFE, FakeCoordinator, make_node, until
+from tests.support.fake_coordinator import (
+    HEAD_LIFE,
+    FakeCoordinator,
+    make_node,
+    until,
+)
 from tests.support.swarm import working
-
-
-def test_a_slow_line_is_no_stalled_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The payload takes three times the patience, and no plan is dropped on the way."""
-    monkeypatch.setattr("tests.support.fake_coordinator.random_table", lambda seed: bigram.random_table(seed, 768))
-
-    async def main() -> None:
-        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
-        async with coordinator.serving(network):
-            await coordinator.publish(0)
-            ((_, edge, _),) = coordinator.edges
-            network.set_uplink(coordinator.peer_id, edge.length / (3 * FETCH_PATIENCE))
-            node = make_node(network, tmp_path / "node", coordinator.invite())
-            async with working(node):
-                began = anyio.current_time()
-                await until(lambda: node.daemon.engine.current, 10 * FETCH_PATIENCE)
-                assert anyio.current_time() - began > 2.5 * FETCH_PATIENCE
-                assert node.daemon.follower.refused == []
-
-    run_fake(main)
-
-
-def test_a_payload_that_nobody_sends_is_given_up_and_the_reason_named(tmp_path: Path) -> None:
-    async def main() -> None:
-        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
-        async with coordinator.serving(network) as peer:
-            await coordinator.publish(0)
-            ((_, edge, path),) = coordinator.edges
-            await peer.unshare(edge.payload_hash)
-            node = make_node(network, tmp_path / "node", coordinator.invite())
-            async with working(node):
-                await until(lambda: node.daemon.follower.refused, 2 * FETCH_PATIENCE)
-                (reason,) = node.daemon.follower.refused
-                assert f"no chunk of the payload for version 0 ({edge.length} bytes)" in reason
-                assert "from 1 connected peers" in reason
-                await peer.share(_manifest(coordinator), path)
-                await until(lambda: node.daemon.engine.current, 2 * FETCH_PATIENCE)
-                await until(lambda: not node.daemon.follower.trouble)
-
-    run_fake(main)
-
-
-def _manifest(coordinator: FakeCoordinator) -> Manifest:
-    return manifest_of_edge(coordinator.edges[-1][1])
 
 
 def test_a_node_to_which_gossip_brings_nothing_asks_for_the_head_every_half_of_its_life(tmp_path: Path) -> None:
@@ -82,42 +41,6 @@ def test_a_node_to_which_gossip_brings_nothing_asks_for_the_head_every_half_of_i
                     assert node.daemon.follower.newest.version == version
 
     run_fake(main)
-
-
-def test_the_owner_sees_how_far_behind_the_node_is_and_what_it_fetched(tmp_path: Path) -> None:
-    async def main() -> None:
-        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
-        async with coordinator.serving(network) as peer:
-            node = make_node(network, tmp_path / "node", coordinator.invite())
-            async with working(node):
-                await until(lambda: node.daemon.follower.newest is None and node.coordinator_client.peer)
-                assert (await node.daemon.commands.status({}))["lag"] is None
-                await coordinator.publish(0)
-                await until(lambda: node.daemon.engine.current)
-                status = await node.daemon.commands.status({})
-                assert (status["version"], status["newest"], status["lag"]) == (0, 0, 0)
-                kept = [edge.length for _, edge, _ in coordinator.edges]
-                share, peer.share = peer.share, _nothing  # type: ignore[method-assign]
-                await coordinator.publish(1)
-                await coordinator.publish(2)
-                await until(lambda: node.daemon.follower.newest.version == 2)
-                status = await node.daemon.commands.status({})
-                assert (status["version"], status["newest"], status["lag"]) == (0, 2, 2)
-                assert status["payload_bytes"] == sum(kept)
-                peer.share = share  # type: ignore[method-assign]
-                for _, edge, path in coordinator.edges[1:]:
-                    await peer.share(manifest_of_edge(edge), path)
-                await until(lambda: node.daemon.engine.current.version == 2, 2 * FETCH_PATIENCE)
-                status = await node.daemon.commands.status({})
-                lengths = [edge.length for _, edge, _ in coordinator.edges]
-                assert (status["lag"], status["payload_bytes"]) == (0, sum(lengths))
-                assert [row["nbytes"] for row in status["payloads"]] == lengths
-
-    run_fake(main)
-
-
-async def _nothing(*_: object) -> None:
-    return None
 
 
 def test_a_node_asks_for_each_document_once_however_long_the_run(
@@ -174,5 +97,66 @@ def test_a_node_keeps_no_payload_that_no_index_can_name_however_large_its_disk(
                 assert len(payloads) <= 8
                 assert {edge.payload_hash for _, edge, _ in coordinator.edges} <= payloads
                 assert len(node.daemon.context.store.documents("edge")) <= 8
+
+    run_fake(main)
+
+
+def test_weights_pass_from_node_to_node(tmp_path: Path) -> None:
+    async def main() -> None:
+        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
+        async with coordinator.serving(network):
+            await coordinator.publish(0)
+            one = make_node(network, tmp_path / "one", coordinator.invite())
+            two = make_node(network, tmp_path / "two", coordinator.invite())
+            async with working(one, two):
+                await until(lambda: all(n.daemon.engine.current for n in (one, two)))
+                await until(lambda: len(network.transports[one.peer_id].peers()) == 2)
+                network.partition([coordinator.peer_id], [two.peer_id])
+                await coordinator.publish(1)
+                await until(lambda: two.holds(1), 200)
+                assert one.daemon.engine.current.version == 1
+
+    run_fake(main)
+
+
+def test_a_node_that_was_away_catches_up_by_a_chain_of_edges(tmp_path: Path) -> None:
+    async def main() -> None:
+        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
+        key = generate_key()
+        async with coordinator.serving(network):
+            await coordinator.publish(0)
+            node = make_node(network, tmp_path / "node", coordinator.invite(), key=key)
+            async with working(node):
+                await until(lambda: node.daemon.engine.current)
+            for version in range(1, 9):
+                await coordinator.publish(version)
+            again = make_node(network, tmp_path / "node", coordinator.invite(), key=key)
+            async with working(again):
+                await until(lambda: again.holds(8))
+                assert again.engine.log.count("step_by") == 8
+                await until(lambda: again.daemon.outbox.counts().get("accepted", 0) >= 3)
+            assert len(list((tmp_path / "node").rglob("snapshot*.safetensors"))) == 1
+
+    run_fake(main)
+
+
+def test_a_snapshot_damaged_on_disk_is_fetched_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
+        key = generate_key()
+        async with coordinator.serving(network):
+            await coordinator.publish(0)
+            node = make_node(network, tmp_path / "node", coordinator.invite(), key=key)
+            async with working(node):
+                await until(lambda: node.daemon.engine.current)
+            (snapshot,) = (tmp_path / "node").rglob("held/snapshot.safetensors")
+            data = bytearray(snapshot.read_bytes())
+            data[-1] ^= 1
+            snapshot.write_bytes(data)
+            again = make_node(network, tmp_path / "node", coordinator.invite(), key=key)
+            async with working(again):
+                await until(lambda: again.daemon.outbox.counts().get("accepted", 0) >= 2)
+                assert any("damaged" in s for s in again.daemon.follower.refused)
+                assert again.daemon.outbox.counts().get("refused", 0) == 0
 
     run_fake(main)

@@ -12,7 +12,7 @@ from p2p.memory.transport import MemoryNetwork
 from tests.support.bigram import nudged, random_table, write_table
 from tests.support.clock import run_fake
 from tests.support.cuts import cuts
-from tests.support.fake_coordinator import FakeCoordinator, InProcessEngine, Node, make_node, until
+from tests.support.fake_coordinator import FakeCoordinator, InProcessEngine, make_node, until
 from tests.support.quick_disk import quick_folder
 from tests.support.swarm import working
 from weights.diff import Payload, encode
@@ -41,11 +41,6 @@ class Dying(InProcessEngine):
         return answer
 
 
-def holds(node: Node, version: int) -> bool:
-    current = node.daemon.engine.current
-    return current is not None and current.version == version
-
-
 @pytest.mark.parametrize("when", ["before", "behind"])
 def test_an_engine_that_dies_within_a_step_is_followed_by_one_that_goes_on(tmp_path: Path, when: str) -> None:
     async def main() -> None:
@@ -57,7 +52,7 @@ def test_an_engine_that_dies_within_a_step_is_followed_by_one_that_goes_on(tmp_p
             async with working(node):
                 await until(lambda: node.daemon.engine.current)
                 await coordinator.publish(1)
-                await until(lambda: holds(node, 1))
+                await until(lambda: node.holds(1))
                 assert engine.log.count("step_by") == 1
                 assert node.daemon.engine.deaths == 1
                 assert node.daemon.follower.refused == []
@@ -104,7 +99,7 @@ def test_who_missed_more_than_the_edges_span_takes_new_weights_as_a_whole(tmp_pa
                 await coordinator.publish(version)
             again = make_node(network, tmp_path / "node", coordinator.invite(), key=key)
             async with working(again):
-                await until(lambda: holds(again, 7))
+                await until(lambda: again.holds(7))
                 assert "step_by" not in again.engine.log
                 accepted = again.daemon.outbox.counts().get("accepted", 0)
                 await until(lambda: again.daemon.outbox.counts().get("accepted", 0) >= accepted + 2)

@@ -1,6 +1,8 @@
-"""Every command of `echo2-node` that prints, with a reader that went away, as `| head` does: no fault, no traceback."""
+"""`echo2-node`: each wrong call is one line and an exit code."""
 
 import asyncio
+import os
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -10,12 +12,63 @@ from pathlib import Path
 import pytest
 
 from node.control.owner_socket import CommandServer, socket_path
-from node.home import run_folder
+from node.home import locked, run_folder
 from node.rollouts.outbox import Outbox
+from p2p.discovery.invite import Invite
 from p2p.identity import generate_key, public_bytes, write_key
 from runtime.exit_codes import Exit
 from tests.support.children import into_a_closed_pipe
 from tests.support.fake_coordinator import FakeCoordinator
+from tests.support.paths import ROOT
+
+RUN, LEASE, BODY, NODE = b"r" * 32, b"l" * 16, b"a submission", b"n" * 32
+
+
+def command(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "node.cli", *words], capture_output=True, text=True, timeout=60, check=False,
+        cwd=ROOT, env={**os.environ, **environ},
+    )  # fmt: skip
+
+
+def test_every_wrong_call_is_one_line_and_its_exit_code(tmp_path: Path) -> None:
+    home = str(tmp_path / "home")
+    wrong: dict[str, tuple[list[str], dict[str, str], Exit, str]] = {
+        "no invite": (["run", "--home", home], {}, Exit.CONFIG, "echo2-node join INVITE"),
+        "a damaged invite": (["join", "echo2-abc", "--home", home], {}, Exit.CONFIG, "copy it again"),
+        "an invite from the environment": (["join", "--home", home], {"ECHO2_INVITE": "x"}, Exit.CONFIG, "no invite"),
+        "an unknown setting": (["run"], {"ECHO2_HOEM": "x"}, Exit.CONFIG, "did you mean ECHO2_HOME"),
+        "a home that cannot be": (["run", "--home", "/proc/nowhere"], {}, Exit.CONFIG, "--home"),
+        "no daemon": (["status", "--home", home], {}, Exit.TEMPORARY, "echo2-node run"),
+        "no receipts": (["receipts", "list", "--home", home], {}, Exit.CONFIG, "no run was joined"),
+        "no key": (["keys", "show", "--home", home], {}, Exit.CONFIG, "no key file"),
+    }
+    for sentence, (words, environ, code, said) in wrong.items():
+        done = command(*words, **environ)
+        assert done.returncode == code, (sentence, done.stderr)
+        assert said in done.stderr, sentence
+        assert len(done.stderr.strip().splitlines()) == 1, (sentence, done.stderr)
+
+
+def test_a_wrong_flag_is_a_usage_error() -> None:
+    assert command("pause", "--for", "soon").returncode == Exit.USAGE
+    assert command("jion").returncode == Exit.USAGE
+
+
+def test_a_second_daemon_is_told_that_one_runs(tmp_path: Path) -> None:
+    invite = Invite(run=RUN, root_hash=b"h" * 32, addresses=["/ip4/127.0.0.1/tcp/1/p2p/x"]).to_text()
+    with locked(tmp_path):
+        done = command("join", invite, "--home", str(tmp_path))
+    assert done.returncode == Exit.TEMPORARY
+    assert "already runs" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_the_settings_are_shown_with_their_origin_and_without_the_invite() -> None:
+    done = command("config", "get", "--origin", ECHO2_NAME="fox", ECHO2_INVITE="echo2-secret")
+    assert "name = fox  # from ECHO2_NAME" in done.stdout
+    assert "secret" not in done.stdout
+
 
 COMMAND = [sys.executable, "-m", "node.cli"]
 

@@ -1,0 +1,70 @@
+"""The node's control socket: its permissions, bounds and errors."""
+
+import asyncio
+import contextlib
+import json
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from node.control.owner_socket import CommandServer, ask_daemon, socket_path
+from node.errors import TryLater
+
+
+async def test_the_control_socket_is_the_owners_alone_and_bounded(tmp_path: Path) -> None:
+    async def echo(asked: dict[str, object]) -> dict[str, object]:
+        if asked.get("fail"):
+            raise ValueError("seconds must be a number above 0")
+        return {"heard": asked.get("word")}
+
+    path = socket_path(tmp_path)
+    server = asyncio.ensure_future(CommandServer(path, {"echo": echo}).run())
+    while not path.exists() or stat.S_IMODE(path.stat().st_mode) != 0o600:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    ask = lambda **asked: asyncio.to_thread(lambda: ask_daemon(tmp_path, **asked))  # noqa: E731
+    assert await ask(command="echo", word="hello") == {"heard": "hello"}
+    for wrong, said in (({"command": "rm"}, "no such command"), ({"command": "echo", "fail": True}, "above 0")):
+        with pytest.raises(TryLater, match=said):
+            await ask(**wrong)
+    for bad in (b"not json\n", b"[]\n", b"[" * 60_000 + b"\n"):
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        writer.write(bad)
+        assert not json.loads(await reader.readline())["ok"]
+        writer.close()
+        await writer.wait_closed()
+    reader, writer = await asyncio.open_unix_connection(str(path))
+    writer.write(b"x" * (1 << 18))
+    with contextlib.suppress(ConnectionResetError):
+        assert await reader.read() == b""
+    writer.close()
+    await anyio.lowlevel.checkpoint()
+    server.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await server
+    assert not path.exists()
+
+
+def test_a_home_that_is_deep_gets_a_short_socket_of_its_own(tmp_path: Path) -> None:
+    deep, other = tmp_path / ("x" * 90), tmp_path / ("y" * 90)
+    assert len(os.fsencode(socket_path(deep))) <= 100
+    assert socket_path(deep) != socket_path(other)
+    assert socket_path(deep) == socket_path(deep)
+
+
+def test_where_temporary_files_lie_deep_the_socket_of_a_deep_home_lies_in_tmp(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("z" * 90)))
+    path = socket_path(tmp_path / ("x" * 90))
+    assert len(os.fsencode(path)) <= 100
+    assert path.parent.parent == Path("/tmp")
+
+
+def test_a_command_without_a_daemon_says_how_to_start_one(tmp_path: Path) -> None:
+    with pytest.raises(TryLater, match="echo2-node run"):
+        ask_daemon(tmp_path, command="status")
