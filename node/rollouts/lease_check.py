@@ -45,7 +45,10 @@ def check_lease(
     if lease.node != node or lease.nonce != ask.nonce:
         raise Mismatch("the lease is for another node, or answers another request")
     if (lease.era, lease.version, lease.root) != (current.era, current.version, current.root):
-        raise Mismatch(f"the lease is for version {lease.version}, while {current.version} is loaded and was requested")
+        raise Mismatch(
+            f"the lease is for version {lease.version} of era {lease.era}, while {current.version} of era "
+            f"{current.era} is loaded and was requested"
+        )
     if (lease.task, lease.task_version) not in {(task.name, task.version) for task in runspec.tasks}:
         raise BadLease(f"the lease is for task {lease.task!r} version {lease.task_version}, which is not the run's")
     if len(lease.seeds) != runspec.group_size or len(set(lease.seeds)) != len(lease.seeds):

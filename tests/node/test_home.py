@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from node.errors import TryLater
-from node.home import locked
+from node.errors import BadConfig, TryLater
+from node.home import joined, locked, run_folder
+from p2p.discovery.invite import Invite
 
 
 def test_two_daemons_never_share_a_home(tmp_path: Path) -> None:
@@ -14,3 +15,23 @@ def test_two_daemons_never_share_a_home(tmp_path: Path) -> None:
         pass
     with locked(tmp_path):
         pass
+
+
+def test_a_home_on_a_path_that_is_no_folder_is_a_bad_setting(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(BadConfig, match="choose another folder with --home"), locked(tmp_path / "file" / "home"):
+        pass
+
+
+def test_each_run_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    one, other = run_folder(tmp_path, b"a" * 32), run_folder(tmp_path, b"b" * 32)
+    assert one == tmp_path / "runs" / "6161616161616161"
+    assert one != other
+
+
+def test_a_home_without_an_invite_names_the_command_that_joins(tmp_path: Path) -> None:
+    with pytest.raises(BadConfig, match="echo2-node join INVITE"):
+        joined(tmp_path)
+    invite = Invite(run=b"r" * 32, root_hash=b"h" * 32, addresses=["/ip4/127.0.0.1/tcp/1/p2p/x"])
+    (tmp_path / "invite").write_text(invite.to_text())
+    assert joined(tmp_path) == invite

@@ -1,15 +1,67 @@
-"""The owner's switch: pauses, their end, and the end of every wait."""
+"""The owner's run_state: pauses, their end, and the end of every wait."""
 
 import asyncio
 
+import anyio
+import pytest
+
 from node.run_state import NodeRunState
+from tests.support.clock import run_fake
+from tests.support.fake_coordinator import wall
 
 
 async def test_finishing_ends_every_wait() -> None:
-    switch = NodeRunState(lambda: 0)
-    switch.pause(None)
-    waiting = asyncio.ensure_future(switch.unless_finishing(switch.until_resumed()))
+    run_state = NodeRunState(lambda: 0)
+    run_state.pause(None)
+    waiting = asyncio.ensure_future(run_state.unless_finishing(run_state.until_resumed()))
     await asyncio.sleep(0)
     assert not waiting.done()
-    switch.finish("the test")
+    run_state.finish("the test")
     await waiting
+
+
+def test_a_pause_for_some_seconds_ends_by_itself_and_says_how_long_it_lasts() -> None:
+    async def main() -> None:
+        run_state = NodeRunState(wall)
+        run_state.pause(90)
+        assert run_state.paused
+        assert run_state.idle
+        assert run_state.why_paused == "paused by the owner for 90 s more"
+        began = anyio.current_time()
+        await run_state.until_resumed()
+        assert 90 <= anyio.current_time() - began < 91
+        assert not run_state.paused
+
+    run_fake(main)
+
+
+def test_a_pause_without_an_end_lasts_until_the_owner_resumes() -> None:
+    async def main() -> None:
+        run_state = NodeRunState(wall)
+        run_state.pause(None)
+        assert "until `echo2-node resume`" in run_state.why_paused
+        with anyio.move_on_after(100_000) as waited:
+            await run_state.until_resumed()
+        assert waited.cancelled_caught
+        run_state.resume()
+        await run_state.until_resumed()
+        assert not run_state.idle
+
+    run_fake(main)
+
+
+def test_the_first_reason_to_finish_is_kept() -> None:
+    run_state = NodeRunState(lambda: 0)
+    run_state.finish("the run is finished")
+    run_state.finish("Ctrl-C")
+    assert run_state.why_finishing == "the run is finished"
+    assert run_state.idle
+    assert not run_state.paused
+
+
+async def test_a_wait_passes_on_the_error_of_what_it_waits_for() -> None:
+    async def fail() -> None:
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        await NodeRunState(lambda: 0).unless_finishing(fail())
