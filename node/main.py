@@ -29,7 +29,7 @@ def start(config: NodeConfig, *, once: bool, passphrase: str | None) -> Exit:
     descriptors.raise_limit()
     descriptors.watch()
     with locked(config.home):
-        invite = _invite(config)
+        invite = invite_of(config)
         try:
             return asyncio.run(_run(config, invite, passphrase, once=once))
         except LocalFault as error:
@@ -44,8 +44,9 @@ def set_up_log(config: NodeConfig) -> None:
     logging.getLogger("p2p").setLevel(logging.DEBUG if config.log == "debug" else logging.NOTSET)
 
 
-def _invite(config: NodeConfig) -> Invite:
-    """Return the invite given, else the one stored, else one discovered on the local network; store it for `run`."""
+def invite_of(config: NodeConfig) -> Invite:
+    """Return the invite given, else the one stored, else one discovered on the local network; store it for `run`.
+    Raises `BadConfig`."""
     if config.invite is not None:
         try:
             invite = Invite.from_text(config.invite)

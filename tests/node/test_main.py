@@ -4,12 +4,17 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
+import msgspec
 import pytest
 import structlog
 
 from node.config import NodeConfig
-from node.main import set_up_log
+from node.errors import BadConfig
+from node.main import invite_of, network_of, set_up_log
+from p2p.discovery.invite import Invite
+from p2p.identity import generate_key, peer_id, public_bytes
 
 
 @pytest.fixture
@@ -41,3 +46,42 @@ def test_what_the_network_plane_says_has_the_nodes_form(
     if said:
         assert (said[-1]["level"], said[-1]["event"]) == ("warning", "a peer is dropped")
         assert "timestamp" in said[-1]
+
+
+INVITE = Invite(run=b"r" * 32, root_hash=b"h" * 32, addresses=["/ip4/127.0.0.1/tcp/1/p2p/x"])
+
+
+def test_the_invite_given_is_stored_for_the_next_start(tmp_path: Path) -> None:
+    assert invite_of(NodeConfig(home=tmp_path, invite=INVITE.to_text())) == INVITE
+    assert invite_of(NodeConfig(home=tmp_path)) == INVITE
+
+
+def test_the_run_joined_last_is_taken_without_a_search_when_its_fingerprint_is_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searches: list[str | None] = []
+    other = msgspec.structs.replace(INVITE, root_hash=b"o" * 32)
+
+    def confirmed(accepted: str | None) -> Invite:
+        searches.append(accepted)
+        return other
+
+    monkeypatch.setattr("node.links.local_discovery.confirmed", confirmed)
+    invite_of(NodeConfig(home=tmp_path, invite=INVITE.to_text()))
+    same = NodeConfig(home=tmp_path, accept_fingerprint=INVITE.fingerprint.lower())
+    assert (invite_of(same), searches) == (INVITE, [])
+    assert invite_of(NodeConfig(home=tmp_path, accept_fingerprint=other.fingerprint)) == other
+    assert searches == [other.fingerprint]
+    assert invite_of(NodeConfig(home=tmp_path)) == other
+
+
+def test_a_node_without_a_route_that_the_invite_offers_does_not_start(tmp_path: Path) -> None:
+    config = NodeConfig(home=tmp_path, via=("https",))
+    with pytest.raises(BadConfig, match="offers no HTTPS"):
+        network_of(config, INVITE, generate_key())
+
+
+def test_a_node_of_https_alone_has_its_own_key_as_peer_id(tmp_path: Path) -> None:
+    key, config = generate_key(), NodeConfig(home=tmp_path, via=("https",))
+    network = network_of(config, msgspec.structs.replace(INVITE, https_key=b"k" * 32), key)
+    assert network.links.peer_id == peer_id(public_bytes(key))

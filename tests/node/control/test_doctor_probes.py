@@ -1,0 +1,59 @@
+"""The measurements of `echo2-node doctor` on a real network on loopback."""
+
+import asyncio
+import socket
+from pathlib import Path
+
+from node.config import NodeConfig
+from node.control import doctor_checks
+from node.control.doctor_probes import examine
+from p2p.discovery.invite import Invite
+from p2p.envelope import seal
+from p2p.identity import generate_key
+from p2p.libp2p.threaded_network import ThreadedPeer
+from p2p.limits.relay_quota import RelayLimits
+from p2p.wire_types import encode
+from protocol.versions import Head, HeadResponse
+from runtime.exit_codes import Exit
+
+
+async def examined(addresses: list[str], tmp_path: Path, **settings) -> dict[str, doctor_checks.Check]:
+    config = NodeConfig(home=tmp_path / "home", listen=("/ip4/127.0.0.1/tcp/0",), disk=0.001, **settings)
+    invite = Invite(run=bytes(32), root_hash=bytes(32), addresses=addresses)
+    return {row.check: row for row in await examine(config, invite, running=False)}
+
+
+async def test_a_coordinator_on_loopback_is_found_reached_asked_and_dials_back(tmp_path):
+    key = generate_key()
+    coordinator = ThreadedPeer(key, ["/ip4/127.0.0.1/tcp/0"], relay=RelayLimits())
+
+    async def head(peer: str, data: bytes) -> bytes:
+        import time
+
+        now = time.time_ns() // 1_000_000
+        sealed = encode(Head(
+            era=1, version=0, version_hash=bytes(32), index_hash=bytes(32), step=0, sequence=1, addresses=[],
+            root_serial=1, issued=now, expires=now + 1000,
+        ))  # fmt: skip
+        return encode(HeadResponse(head=seal("head", bytes(32), sealed, key)))
+
+    coordinator.serve("head", head, limit=100)
+    task = asyncio.create_task(coordinator.run())
+    await coordinator.ready()
+    dead = f"/ip4/127.0.0.1/tcp/1/p2p/{coordinator.peer_id}"
+    rows = await examined([*await coordinator.addresses(), dead], tmp_path)
+    assert rows["direct"].verdict == rows["coordinator"].verdict == "good"
+    assert rows["clock"].actual == "agrees with the newest Head"
+    assert "directly at 127.0.0.1" in rows["incoming"].actual
+    assert not (tmp_path / "home").exists(), "it changes nothing"
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def test_nobody_there_is_said_with_the_place_that_does_not_answer(tmp_path):
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        number = closed.getsockname()[1]
+        rows = await examined([f"/ip4/127.0.0.1/tcp/{number}/p2p/{ThreadedPeer(generate_key(), []).peer_id}"], tmp_path)
+    assert rows["coordinator"].exit == Exit.UNREACHABLE
+    assert f"127.0.0.1 port {number}" in rows["direct"].remedy

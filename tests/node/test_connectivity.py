@@ -1,0 +1,93 @@
+"""The node's connections: the content of a greeting, and the number format that the run demands."""
+
+from pathlib import Path
+
+import pytest
+
+from node.errors import RefusedByRun
+from p2p.discovery.peer_records import decode_own
+from p2p.memory.transport import MemoryNetwork
+from p2p.wire_types import decode
+from protocol.requests import Hello, Refusal
+from tasks.registry import known
+from tests.support.clock import run_fake
+from tests.support.fake_coordinator import FakeCoordinator, make_node, until
+from tests.support.swarm import working
+
+
+class Greeted(FakeCoordinator):
+    """A coordinator that keeps the greetings, and refuses the engine `refusals_left` times."""
+
+    refusals_left = 0
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.greetings: list[Hello] = []
+
+    def hello(self, node: bytes, body: bytes) -> bytes | Refusal:
+        self.greetings.append(decode(body, Hello))
+        if self.refusals_left:
+            self.refusals_left -= 1
+            return Refusal(code="engine", sentence="This engine is not admitted.")
+        return super().hello(node, body)
+
+
+def test_a_greeting_describes_engine_tasks_and_addresses(tmp_path: Path) -> None:
+    async def main() -> None:
+        network, coordinator = MemoryNetwork(0), Greeted(tmp_path / "coordinator")
+        async with coordinator.serving(network):
+            node = make_node(network, tmp_path / "node", coordinator.invite(), name="fox")
+            async with working(node):
+                await until(lambda: node.coordinator_client.peer)
+            (greeting,) = coordinator.greetings
+            assert (greeting.name, greeting.engine, greeting.device) == ("fox", "bigram/fp32/cpu", "a table")
+            assert [(task.name, task.version) for task in greeting.tasks] == list(known())
+            record = decode_own(greeting.record)
+            assert record.peer == node.peer_id
+            assert record.addresses
+
+    run_fake(main)
+
+
+def test_a_run_that_refuses_the_guessed_number_format_gets_the_other_one_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        network, coordinator = MemoryNetwork(0), Greeted(tmp_path / "coordinator")
+        coordinator.refusals_left = 1
+        coordinator.runspec = coordinator.sealed_runspec(compute_dtype="bfloat16")
+        async with coordinator.serving(network):
+            node = make_node(network, tmp_path / "node", coordinator.invite())
+            async with working(node):
+                await until(lambda: node.coordinator_client.peer)
+                assert [line for line in node.engine.log if line.startswith("start")] == [
+                    "start float32",
+                    "start bfloat16",
+                ]
+
+    run_fake(main)
+
+
+def test_a_run_that_refuses_both_number_formats_ends_the_node(tmp_path: Path) -> None:
+    async def main() -> None:
+        network, coordinator = MemoryNetwork(0), Greeted(tmp_path / "coordinator")
+        coordinator.refusals_left = 2
+        async with coordinator.serving(network):
+            node = make_node(network, tmp_path / "node", coordinator.invite())
+            with pytest.raises(RefusedByRun, match="not admitted"):
+                await node.daemon.run()
+            assert len(coordinator.greetings) == 2
+
+    run_fake(main)
+
+
+def test_a_node_greets_again_after_it_took_the_runs_number_format(tmp_path: Path) -> None:
+    async def main() -> None:
+        network, coordinator = MemoryNetwork(0), Greeted(tmp_path / "coordinator")
+        coordinator.runspec = coordinator.sealed_runspec(compute_dtype="bfloat16")
+        async with coordinator.serving(network):
+            node = make_node(network, tmp_path / "node", coordinator.invite())
+            async with working(node):
+                await until(lambda: len(coordinator.greetings) == 2)
+                assert node.daemon.engine.dtype == "bfloat16"
+                await until(lambda: node.coordinator_client.peer)
+
+    run_fake(main)
