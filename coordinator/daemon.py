@@ -33,7 +33,7 @@ from coordinator.metrics.history import History
 from coordinator.metrics.views import LinksView
 from coordinator.operator_socket import OperatorSocket
 from coordinator.publishing.advertiser import Advertiser
-from coordinator.publishing.broadcast_planner import BroadcastPlanner
+from coordinator.publishing.broadcast_planner import BroadcastPlanner, PlanInputs
 from coordinator.publishing.publisher import Publisher, Signing
 from coordinator.rollouts.absence import Absence
 from coordinator.rollouts.group_service import GroupService
@@ -41,7 +41,6 @@ from coordinator.rollouts.lease_table import Entropy, LeaseTerms
 from coordinator.rollouts.prompts import TaskPrompts
 from coordinator.rollouts.request_handler import RequestHandler
 from coordinator.rollouts.rollout_context import RolloutContext, Sealing
-from coordinator.rollouts.scorer import Scorer
 from coordinator.rollouts.verdicts import EXPIRED_AT_ONCE
 from coordinator.run import keys, model_folder
 from coordinator.run.run_folder import RunFolder, locked
@@ -49,7 +48,7 @@ from coordinator.run.sealing import Sealer
 from coordinator.run.setup import Run, read_again
 from coordinator.run.signing import ends_soon
 from coordinator.training.model_loops import Learning
-from coordinator.training.model_processes import Learner, LearnerChild, on_death, restarts
+from coordinator.training.model_processes import LearnerChild, Models, on_death, restarts
 from coordinator.web import status
 from coordinator.web.connection_limits import WebLimits
 from coordinator.web.run_view_builder import RunViewBuilder
@@ -87,21 +86,19 @@ log = structlog.get_logger("coordinator")
 
 
 class Coordinator:
-    """One running coordinator. `network`, `learner` and `scorer` may be real or in-process. `clock`: seconds since the
-    Unix epoch. `faults`: deaths of model processes, for the page; the caller appends to it."""
+    """One running coordinator. `network` and `models` may be real or in-process. `clock`: seconds since the Unix
+    epoch."""
 
     def __init__(
         self,
         run: Run,
         network: Network,
-        learner: Learner,
-        scorer: Scorer,
+        models: Models,
         *,
         store: Store,
         database: Database,
         clock: Callable[[], float] = time.time,
         entropy: Callable[[int], bytes] = os.urandom,
-        faults: list[str] | None = None,
     ) -> None:
         self._run = run
         self._network = network
@@ -117,23 +114,20 @@ class Coordinator:
         self.publisher = Publisher(
             signing_of(run),
             store,
-            network.handlers,
-            network.gossip,
-            network.exchange,
+            network,
             head_file=run.folder.path / "head",
             addresses=self.advertiser.addresses,
             clock=clock,
             announcing=self.group_service.broadcasts.announced,
-            roots=lambda: {root.serial: sealed for root, sealed in zip(run.chain, run.roots, strict=True)},
         )
-        self.learning = Learning(run, text, self.group_service, self.publisher, self.history, learner, scorer, clock)
+        self.learning = Learning(run, text, self.group_service, self.publisher, self.history, models, clock)
         self.view_builder = RunViewBuilder(
             run=run,
             group_service=self.group_service,
             training=self.learning.training,
             scoring=self.learning.scoring,
             publisher=self.publisher,
-            faults=faults if faults is not None else [],
+            faults=models.faults,
             started=self._now(),
             clock=clock,
         )
@@ -149,17 +143,15 @@ class Coordinator:
         self._control.serve(network.handlers, network.inbound.origin)
 
     def _planner(self) -> BroadcastPlanner:
-        uplink = self._run.config.network.uplink
-        network = self._network
-        return BroadcastPlanner(
-            network.handlers,
-            network.rpc,
-            network.links,
-            network.exchange,
+        inputs = PlanInputs(
             uplinks=self.group_service.broadcasts.uplinks,
             record=lambda peer: self.group_service.registry.record(public_key(peer), self._now()),
-            load=self.publisher.payload_size,
-            uplink=bytes_per_second(uplink),
+            payload_size=self.publisher.payload_size,
+        )
+        return BroadcastPlanner(
+            self._network,
+            inputs,
+            uplink=bytes_per_second(self._run.config.network.uplink),
             enabled=self._run.config.network.plan,
             clock=_elapsed,
             seed=int.from_bytes(self._run.id[:8], "big"),
@@ -308,6 +300,7 @@ async def serve(run: Run) -> None:
         lambda: EngineProcess(name="scorer", threads=section.threads), restarts(), on_death=on_death("scorer", died),
         device=section.device, dtype=run.config.run.compute_dtype,
     )  # fmt: skip
+    models = Models(learner, scorer, faults)
     reach = run.config.network
     relay = RelayLimits(rate=reach.relay_rate * MBIT) if reach.relay else None
     up, down = (bytes_per_second(rate) for rate in (reach.uplink, reach.downlink))
@@ -317,7 +310,7 @@ async def serve(run: Run) -> None:
     )
     network = with_https(peer, run, peer if up is not None else None, https_limits)
     with locked(run.folder), Store(run.folder.store) as store, Database.open(run.folder.database) as database:
-        coordinator = Coordinator(run, network, learner, scorer, store=store, database=database, faults=faults)
+        coordinator = Coordinator(run, network, models, store=store, database=database)
         web = run.config.web
         app = application(coordinator.view_builder, host=web.host, names=web.names)
         site = await serve_web(app, web.host, web.port, web_limits)
@@ -375,7 +368,8 @@ def signing_of(run: Run) -> Signing:
     roles = ("policy", "channel")
     former = frozenset(key for root in run.chain[:-1] for role in roles for key in root.roles[role].keys)
     own = {public_bytes(run.keys.policy), public_bytes(run.keys.channel)}
-    return Signing(run.id, run.keys.policy, run.keys.channel, run.root.serial, former - own)
+    roots = {root.serial: sealed for root, sealed in zip(run.chain, run.roots, strict=True)}
+    return Signing(run.id, run.keys.policy, run.keys.channel, run.root.serial, former - own, roots)
 
 
 def group_service_of(run: Run, database: Database, text: Tokenizer, sealing: Sealing, entropy: Entropy) -> GroupService:

@@ -54,6 +54,7 @@ from tests.support.clock import run_fake
 from tests.support.fake_coordinator import FakeCoordinator, make_node, until
 from tests.support.group_world import KEYS, RUN, World, control_of, group, honest_scores
 from tests.support.paths import ROOT
+from tests.support.publishing import network_of
 from tests.support.swarm import working
 from tests.support.walk import Walk, Watch, hashing
 from weights.diff import encode as encode_diff
@@ -119,7 +120,7 @@ async def test_a_payload_is_hashed_once_on_its_way_from_the_learner_to_the_peers
         export = Export(version=2, root=step.new.root, snapshot=str(step.new.path), edges=[edge], seconds=0.0)
         signing = Signing(run=bytes(32), policy=key, channel=key, root_serial=1)
         publisher = Publisher(
-            signing, store, Handlers(), peers, peers, head_file=tmp_path / "head", addresses=peers.addresses,
+            signing, store, network_of(peers), head_file=tmp_path / "head", addresses=peers.addresses,
             clock=lambda: 0.0,
         )  # fmt: skip
         await publisher.publish(1, 2, export)

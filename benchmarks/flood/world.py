@@ -32,6 +32,7 @@ from coordinator.daemon import Coordinator
 from coordinator.database import Database
 from coordinator.rollouts.scorer import Scorer
 from coordinator.run.setup import Run
+from coordinator.training.model_processes import Models
 from p2p.limits.origin import Origin
 from p2p.memory.transport import MemoryNetwork
 from p2p.network import Network
@@ -198,8 +199,7 @@ async def _world(setting: Setting, scorer: Scorer | None) -> AsyncIterator[World
             coordinator = Coordinator(
                 run,
                 Network.of(Peer(network.transport(run.peer_id), seed=0)),
-                learner,
-                scorer or StandInScorer(setting.scoring / tokens),
+                Models(learner, scorer or StandInScorer(setting.scoring / tokens)),
                 store=store,
                 database=database,
                 clock=anyio.current_time,

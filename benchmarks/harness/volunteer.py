@@ -52,6 +52,7 @@ from engines.supervisor import SupervisedEngine
 from p2p.envelope import ROLES, seal
 from p2p.libp2p.threaded_network import ThreadedPeer
 from p2p.local_addresses import dialable
+from p2p.network import Network
 from p2p.wire_types import decode
 from protocol.leases import LeaseRequest, Submission, SubmitResponse, VerdictsRequest
 from protocol.leases import VerdictsResponse as VerdictsAnswer
@@ -246,9 +247,7 @@ def _publisher(run: Run, store: Store, network: ThreadedPeer) -> Publisher:
     return Publisher(
         signing,
         store,
-        network.handlers,
-        network,
-        network,
+        Network.of(network),
         head_file=run.folder.path / "head",
         addresses=addresses,
         clock=time.time,

@@ -18,7 +18,7 @@ from coordinator.database import Database
 from coordinator.learner.messages import Batch, Open, Opened, Stepped
 from coordinator.rollouts.scorer import Scorer
 from coordinator.run.setup import Run
-from coordinator.training.model_processes import restarts
+from coordinator.training.model_processes import Models, restarts
 from engines.process import EngineProcess
 from engines.supervisor import SupervisedEngine
 from p2p.errors import Unreachable
@@ -159,7 +159,7 @@ async def bare(run: Run, clock: Callable[[], float] = time.time, scorer: Scorer 
     cpu, wall = time.process_time(), time.perf_counter()
     with Store(run.folder.store) as store, Database.open(run.folder.database) as database:
         coordinator = Coordinator(
-            run, Network.of(network), learner, scorer, store=store, database=database, clock=clock
+            run, Network.of(network), Models(learner, scorer), store=store, database=database, clock=clock
         )
         task = asyncio.create_task(coordinator.run())
         try:

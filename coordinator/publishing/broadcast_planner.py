@@ -24,17 +24,17 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 
 import anyio.to_thread
 import structlog
 
 from p2p.discovery.peer_records import VerifiedRecord
 from p2p.errors import P2PError, Unreachable
-from p2p.handlers import Handlers
 from p2p.multiaddr import route_of, route_of_requester
-from p2p.network import Links, PayloadExchange, Rpc
+from p2p.network import Network
 from p2p.plan.repair import Planner
-from p2p.plan.trees import LATENCY, UPLINK, LinkCapacity, PayloadSize
+from p2p.plan.trees import LATENCY, UPLINK, LinkCapacity, PayloadSize, Plan
 from protocol.broadcast_messages import PlanRequest, PlanResponse
 from protocol.methods import FOLLOW, PLAN
 
@@ -69,38 +69,62 @@ class _Node:
     """Whether a "follow" is under way."""
 
 
+@dataclass(frozen=True)
+class PlanInputs:
+    """The planner's view of the run."""
+
+    uplinks: Callable[[], Mapping[str, float]]
+    """Returns the reported uplink per peer, bytes per second."""
+    record: Callable[[str], VerifiedRecord | None]
+    """Returns the record of a peer; None if it has announced none."""
+    payload_size: Callable[[], PayloadSize | None]
+    """Returns the payload size of a version; None before the first."""
+
+
 class BroadcastPlanner:
-    """`uplinks`: bytes per second that peers have shown. `record`: of a peer, None where there is none. `load`: what a
-    version brings, None before the first. `uplink`: the coordinator's own limit, bytes per second. `enabled`: False
-    gives everybody an empty plan. `clock`: monotonic seconds."""
+    """The plan of the connected nodes, and the handler of "plan". `uplink`: the coordinator's own limit, bytes per
+    second; None: no limit. `enabled`: if False, every plan is empty. `clock`: monotonic seconds."""
 
     def __init__(
         self,
-        handlers: Handlers,
-        rpc: Rpc,
-        links: Links,
-        exchange: PayloadExchange,
+        network: Network,
+        inputs: PlanInputs,
         *,
-        uplinks: Callable[[], Mapping[str, float]],
-        record: Callable[[str], VerifiedRecord | None],
-        load: Callable[[], PayloadSize | None],
         uplink: float | None,
         enabled: bool,
         clock: Callable[[], float],
         seed: int,
     ) -> None:
-        self._rpc, self._links, self._exchange = rpc, links, exchange
-        self._uplinks, self._load, self._clock = uplinks, load, clock
-        self._record = record
-        self._limit, self._enabled = math.inf if uplink is None else uplink, enabled
-        self._planner = Planner(links.peer_id, seed)
+        self._rpc = network.rpc
+        self._links = network.links
+        self._exchange = network.exchange
+        self._inputs = inputs
+        self._clock = clock
+        self._limit = math.inf if uplink is None else uplink
+        self._enabled = enabled
+        self._planner = Planner(self._links.peer_id, seed)
         self._nodes: dict[str, _Node] = {}
         self._shown: dict[str, float] = {}
-        self._believed = {links.peer_id: SOURCE_UPLINK if uplink is None else uplink}
-        """Uplinks, bytes per second."""
-        self._made_at = self._due = -math.inf
+        self._believed = {self._links.peer_id: SOURCE_UPLINK if uplink is None else uplink}
+        """Estimated uplinks, bytes per second."""
+        self._made_at = -math.inf
+        self._due = -math.inf
         self._making = asyncio.Lock()
-        PLAN.serve(handlers, self.answer)
+        PLAN.serve(network.handlers, self.answer)
+
+    @property
+    def plan(self) -> Plan:
+        """The present plan."""
+        return self._planner.plan
+
+    @property
+    def uplinks(self) -> Mapping[str, float]:
+        """The estimated uplink per peer, bytes per second (rule 2)."""
+        return MappingProxyType(self._believed)
+
+    def excluded(self, peer: str) -> set[str]:
+        """Return the parents that are excluded for a node (rule 3)."""
+        return set(self._nodes[peer].excluded)
 
     async def run(self) -> None:
         """Rebuild the plan after disconnects and tell nodes their new parents (rule 4), until cancelled."""
@@ -111,7 +135,7 @@ class BroadcastPlanner:
                 if left and self._clock() >= self._due:
                     async with self._making:
                         await self._make()
-                for peer, parents in self._planner.plan.parents.items():
+                for peer, parents in self.plan.parents.items():
                     node = self._nodes.get(peer)
                     if node is not None and parents != node.told and not node.telling:
                         node.telling = True
@@ -126,14 +150,15 @@ class BroadcastPlanner:
             if len(self._nodes) >= MOST:
                 raise Unreachable("the plan is full")
             node = self._nodes[peer] = _Node(ask, None)
-        node.ask, node.known = ask, self._record(peer)
-        failed = set(ask.failed).intersection(self._planner.plan.parents.get(peer, ()))
+        node.ask = ask
+        node.known = self._inputs.record(peer)
+        failed = set(ask.failed).intersection(self.plan.parents.get(peer, ()))
         node.excluded |= dict.fromkeys(failed, self._clock() + APART)
         await self._settled(peer, bool(failed))
         return self._place(peer, node)
 
     def _place(self, peer: str, node: _Node) -> PlanResponse:
-        parents = node.told = self._planner.plan.parents.get(peer, ())
+        parents = node.told = self.plan.parents.get(peer, ())
         feeders = [self._nodes[parent] for parent in dict.fromkeys(parents) if parent in self._nodes]
         records = [feeder.known.sealed for feeder in feeders if feeder.known is not None]
         return PlanResponse(parents=list(parents), records=records)
@@ -152,7 +177,7 @@ class BroadcastPlanner:
         async with self._making:
             if self._made_at > asked_at:
                 return
-            if not changed and peer in self._planner.plan.parents and asked_at < self._due:
+            if not changed and peer in self.plan.parents and asked_at < self._due:
                 return
             await asyncio.sleep(max(0.0, self._due - self._clock()))
             await self._make()
@@ -160,12 +185,12 @@ class BroadcastPlanner:
     async def _make(self) -> None:
         connected, now = set(await self._links.peers()), self._clock()
         self._nodes = {peer: node for peer, node in self._nodes.items() if peer in connected}
-        self._believe(dict(self._uplinks()))
+        self._believe(dict(self._inputs.uplinks()))
         for node in self._nodes.values():
             node.excluded = {parent: until for parent, until in node.excluded.items() if until > now}
         lines = {peer: self._link(peer, node) for peer, node in self._nodes.items()}
         apart = {peer: set(node.excluded) for peer, node in self._nodes.items() if node.excluded}
-        load = self._load() or PayloadSize(1 << 20, 1 << 14)
+        load = self._inputs.payload_size() or PayloadSize(1 << 20, 1 << 14)
         uplink = min(self._believed[self._links.peer_id], self._limit)
         plan = await anyio.to_thread.run_sync(partial(self._planner.update, uplink, lines, load, apart))
         self._made_at = self._clock()
@@ -176,7 +201,7 @@ class BroadcastPlanner:
 
     def _believe(self, shown: dict[str, float]) -> None:
         """Update the estimated uplinks from the new reports in `shown` (rule 2)."""
-        plan = self._planner.plan
+        plan = self.plan
         fed = Counter(up for ups in plan.parents.values() for up in ups)
         for peer in (self._links.peer_id, *self._nodes):
             believed = self._believed.setdefault(peer, UPLINK)

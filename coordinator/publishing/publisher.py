@@ -23,8 +23,9 @@ Rules
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import anyio
 import structlog
@@ -34,9 +35,8 @@ from coordinator.learner.messages import Export, ExportedEdge
 from coordinator.publishing.payload_rebuild import PayloadRebuilder
 from p2p.envelope import document_hash, seal, verify_envelope
 from p2p.errors import BadSignature, PeerFault
-from p2p.handlers import Handlers
 from p2p.identity import public_bytes
-from p2p.network import Gossip, Manifest, PayloadExchange
+from p2p.network import Manifest, Network
 from p2p.plan.trees import PayloadSize
 from p2p.swarm import manifest as chunks
 from p2p.swarm.manifest import bare
@@ -80,6 +80,8 @@ class Signing:
     root_serial: int
     former: frozenset[bytes] = frozenset()
     """Public keys of both roles in earlier Roots: stored documents may be signed by them."""
+    roots: Mapping[int, bytes] = field(default_factory=dict)
+    """Every sealed Root of the run, by serial."""
 
     @property
     def policies(self) -> frozenset[bytes]:
@@ -111,23 +113,23 @@ class Publisher:
         self,
         signing: Signing,
         store: Store,
-        handlers: Handlers,
-        gossip: Gossip,
-        exchange: PayloadExchange,
+        network: Network,
         *,
         head_file: Path,
         addresses: Callable[[], Awaitable[list[str]]],
         clock: Callable[[], float],
         announcing: Callable[[int, int, int], None] = lambda era, version, now: None,
-        roots: Callable[[], Mapping[int, bytes]] = dict,
     ) -> None:
         """`addresses`: under which nodes reach this coordinator. `clock`: seconds since the Unix epoch. `announcing`:
-        called before each Head is published, with era, version and milliseconds. `roots`: every sealed Root of the run
-        by serial."""
-        self._signing, self._store = signing, store
-        self._gossip, self._exchange = gossip, exchange
-        self._head_file, self._addresses, self._clock = head_file, addresses, clock
-        self._announcing, self._roots = announcing, roots
+        called before each Head is published, with era, version and milliseconds."""
+        self._signing = signing
+        self._store = store
+        self._gossip = network.gossip
+        self._exchange = network.exchange
+        self._head_file = head_file
+        self._addresses = addresses
+        self._clock = clock
+        self._announcing = announcing
         self._step = 0
         self._changed = asyncio.Event()
         self._storing = asyncio.Lock()
@@ -137,15 +139,22 @@ class Publisher:
         self.versions = self._restored_versions()
         """The first version of the era and the newest ones (rule 6), oldest first."""
         self._edges = self._restored_edges()
-        self._rebuilder = PayloadRebuilder(store, handlers, edges=lambda: list(self._edges.values()), clock=clock)
+        self._rebuilder = PayloadRebuilder(
+            store, network.handlers, edges=lambda: list(self._edges.values()), clock=clock
+        )
         self._edges, self.versions = self._sealed_anew()
-        HEAD.serve(handlers, self._answer_head, limit=HEAD.at_coordinator)
-        DOCUMENTS.serve(handlers, self._answer_documents)
+        HEAD.serve(network.handlers, self._answer_head, limit=HEAD.at_coordinator)
+        DOCUMENTS.serve(network.handlers, self._answer_documents)
 
     @property
     def latest(self) -> Published | None:
         """The newest version published, None before the first."""
         return self.versions[-1] if self.versions else None
+
+    @property
+    def edges(self) -> Mapping[bytes, Edge]:
+        """The signed edges by document hash, oldest first."""
+        return MappingProxyType(self._edges)
 
     def payload_size(self) -> PayloadSize | None:
         """Return the payload size of the newest diff, else of the newest full edge; None before the first version."""
@@ -467,7 +476,7 @@ class Publisher:
         ]
 
     async def _answer_head(self, peer: str, ask: HeadRequest) -> HeadResponse:
-        return document_service.head(ask, self.sealed_head, self._roots())
+        return document_service.head(ask, self.sealed_head, self._signing.roots)
 
     async def _answer_documents(self, peer: str, ask: DocumentsRequest) -> DocumentsResponse:
         return document_service.documents(ask, self._store.document)

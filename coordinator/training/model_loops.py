@@ -18,7 +18,7 @@ from coordinator.rollouts.group_verifier import GroupVerifier
 from coordinator.rollouts.scorer import Scorer
 from coordinator.run.setup import Run
 from coordinator.training.evaluation import EvaluationSet
-from coordinator.training.model_processes import Learner
+from coordinator.training.model_processes import Models
 from coordinator.training.run_watch import Watch
 from coordinator.training.scorer_weights import ScorerWeights
 from coordinator.training.scoring_loop import Scoring
@@ -37,8 +37,7 @@ class Learning:
         group_service: GroupService,
         publisher: Publisher,
         history: History,
-        learner: Learner,
-        scorer: Scorer,
+        models: Models,
         clock: Callable[[], float],
     ) -> None:
         """`clock`: seconds since the Unix epoch."""
@@ -47,7 +46,7 @@ class Learning:
         work = asyncio.Event()
         self.training = Training(
             course=course_of(run),
-            learner=learner,
+            learner=models.learner,
             group_service=group_service,
             publisher=publisher,
             history=history,
@@ -57,15 +56,19 @@ class Learning:
             watch=Watch(group_service, clock, work.set),
         )
         self.scoring = Scoring(
-            scorer=scorer,
+            scorer=models.scorer,
             group_service=group_service,
             publisher=publisher,
             history=history,
             evaluation_set=EvaluationSet(run.task, text, run.runspec.limit, run.config.run.heldout),
             weights=ScorerWeights(
-                scorer, publisher, model=run.folder.model, folder=run.folder.scorer, oldest=group_service.oldest_needed
+                models.scorer,
+                publisher,
+                model=run.folder.model,
+                folder=run.folder.scorer,
+                oldest=group_service.oldest_needed,
             ),
-            verifier=verifier_of(run, scorer, group_service, publisher),
+            verifier=verifier_of(run, models.scorer, group_service, publisher),
             evaluate_every=run.config.run.evaluate_every,
             clock=clock,
             arrived=self.arrived,

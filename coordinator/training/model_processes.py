@@ -5,12 +5,14 @@ process.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import msgspec
 import structlog
 
 from coordinator.learner import messages
+from coordinator.rollouts.scorer import Scorer
 from engines.supervisor import Restarts, Supervisor
 from runtime.backoff import Backoff
 from runtime.child import Child, ChildDied
@@ -38,6 +40,16 @@ class Learner(Protocol):
 
     async def renew(self) -> None:
         """End this process; the next call goes to a new one."""
+
+
+@dataclass(frozen=True)
+class Models:
+    """The learner and the scorer of a run, each a process or a stand-in. `faults`: deaths of their processes, for the
+    page."""
+
+    learner: Learner
+    scorer: Scorer
+    faults: list[str] = field(default_factory=list)
 
 
 def restarts() -> Restarts:

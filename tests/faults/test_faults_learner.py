@@ -15,7 +15,7 @@ from coordinator.daemon import Coordinator
 from coordinator.database import Database
 from coordinator.learner.launch import learner_process
 from coordinator.run import setup
-from coordinator.training.model_processes import LearnerChild, restarts
+from coordinator.training.model_processes import LearnerChild, Models, restarts
 from engines.supervisor import Supervisor
 from p2p.memory.transport import MemoryNetwork
 from p2p.network import Network
@@ -45,7 +45,7 @@ async def test_a_learner_killed_twenty_times_at_random_sets_nothing_aside(templa
         database = stack.enter_context(Database.open(run.folder.database))
         stack.push_async_callback(child.stop)
         network = Network.of(Peer(MemoryNetwork(0).transport(run.peer_id), seed=0))
-        coordinator = Coordinator(run, network, learner, BigramScorer(), store=kept, database=database)
+        coordinator = Coordinator(run, network, Models(learner, BigramScorer()), store=kept, database=database)
         life = asyncio.create_task(coordinator.run())
 
         def step() -> int:

@@ -12,6 +12,7 @@ from coordinator.daemon import Coordinator
 from coordinator.database import Database
 from coordinator.rollouts.verification import submission_limit
 from coordinator.run import keys_commands
+from coordinator.training.model_processes import Models
 from node.config import NodeConfig
 from node.daemon import NodeDaemon
 from node.run_context import RunContext
@@ -40,7 +41,7 @@ async def coordinating(swarm: Swarm, stack: AsyncExitStack) -> tuple[Coordinator
     store = stack.enter_context(Store(run.folder.store))
     database = stack.enter_context(Database.open(run.folder.database))
     coordinator = Coordinator(
-        run, server.network, swarm.learner, swarm.scorer, store=store, database=database, clock=wall,
+        run, server.network, Models(swarm.learner, swarm.scorer), store=store, database=database, clock=wall,
         entropy=np.random.default_rng(0).bytes,
     )  # fmt: skip
     tasks = await stack.enter_async_context(anyio.create_task_group())

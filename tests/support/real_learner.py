@@ -20,7 +20,7 @@ from coordinator.learner.call_handlers import LearnerHandlers
 from coordinator.learner.messages import Batch, Open, Opened, Stepped
 from coordinator.run import setup
 from coordinator.run.setup import Run
-from coordinator.training.model_processes import Learner
+from coordinator.training.model_processes import Learner, Models
 from engines.engine import Job, Loaded, Sample, SampleScore
 from engines.messages import PackedSample
 from p2p.envelope import decode_unverified
@@ -109,7 +109,7 @@ async def coordinating(run: Run, learner: Learner | None = None, *, opens: bool 
     network = Network.of(Peer(MemoryNetwork(0).transport(run.peer_id), seed=0))
     with Store(run.folder.store) as store, Database.open(run.folder.database) as database:
         coordinator = Coordinator(
-            run, network, learner or OwnLearner(), Believer(), store=store, database=database, clock=wall,
+            run, network, Models(learner or OwnLearner(), Believer()), store=store, database=database, clock=wall,
             entropy=np.random.default_rng(int(wall() * 1000)).bytes,
         )  # fmt: skip
         _believe(coordinator)

@@ -22,6 +22,7 @@ from coordinator.learner.eras import FIRST_ERA, KnownVersion, covers, first_vers
 from coordinator.learner.messages import Batch, Export, ExportedEdge, Open, Opened, Stepped
 from coordinator.run import setup
 from coordinator.run.setup import Run
+from coordinator.training.model_processes import Models
 from engines.engine import EngineError, Job, Loaded, Sample, SampleScore
 from engines.messages import PackedSample
 from p2p.discovery.invite import Invite
@@ -239,7 +240,7 @@ class Swarm:
             store = stack.enter_context(Store(run.folder.store))
             database = stack.enter_context(Database.open(run.folder.database))
             coordinator = Coordinator(
-                run, network, self.learner, self.scorer, store=store, database=database, clock=wall,
+                run, network, Models(self.learner, self.scorer), store=store, database=database, clock=wall,
                 entropy=np.random.default_rng(int(wall())).bytes,
             )  # fmt: skip
             async with anyio.create_task_group() as tasks:

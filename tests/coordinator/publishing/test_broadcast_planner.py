@@ -1,17 +1,18 @@
-"""The plan as the coordinator gives it: who is in it, what it believes, and what a liar can do."""
+"""The planner covers the connected nodes, estimates their uplinks, and limits the effect of false reports."""
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import anyio
 import pytest
 
-from coordinator.publishing.broadcast_planner import APART, FADE, LOOK, SETTLE, BroadcastPlanner
+from coordinator.publishing.broadcast_planner import APART, FADE, LOOK, SETTLE, BroadcastPlanner, PlanInputs
 from p2p.discovery.peer_records import VerifiedRecord
 from p2p.errors import Unreachable
 from p2p.memory.transport import MemoryNetwork
+from p2p.network import Network
 from p2p.peer.peer import Peer
 from p2p.plan.trees import PayloadSize
 from p2p.swarm.exchange import ChunkExchange
@@ -24,37 +25,32 @@ from tests.support.peers import running
 MB = 1_000_000
 
 
+def direct(peer: str) -> VerifiedRecord:
+    """Return a record of a node that can be dialled."""
+    return VerifiedRecord(peer, (f"/ip4/192.0.2.1/tcp/4310/p2p/{peer}",), 0, peer.encode())
+
+
 @asynccontextmanager
-async def world(number: int, **options) -> AsyncIterator[tuple[MemoryNetwork, BroadcastPlanner, list[Peer]]]:
-    """A coordinator "c" with its plan, and so many connected nodes."""
+async def world(
+    number: int,
+    *,
+    uplinks: Callable[[], dict[str, float]] = dict,
+    record: Callable[[str], VerifiedRecord | None] = direct,
+    uplink: float | None = 10.0 * MB,
+    enabled: bool = True,
+) -> AsyncIterator[tuple[MemoryNetwork, BroadcastPlanner, list[Peer]]]:
+    """Run a coordinator "c" with its planner, and so many connected nodes."""
     network = MemoryNetwork(1)
     coordinator = Peer(network.transport("c"), seed=0)
-    settings = {
-        "uplinks": dict,
-        "record": direct,
-        "load": lambda: PayloadSize(40 * MB, 156_250),
-        "uplink": 10.0 * MB,
-        "enabled": True,
-    }
-    feeding = BroadcastPlanner(
-        coordinator.handlers,
-        coordinator,
-        coordinator,
-        coordinator,
-        clock=anyio.current_time,
-        seed=1,
-        **(settings | options),
+    inputs = PlanInputs(uplinks, record, lambda: PayloadSize(40 * MB, 156_250))
+    planner = BroadcastPlanner(
+        Network.of(coordinator), inputs, uplink=uplink, enabled=enabled, clock=anyio.current_time, seed=1
     )
     nodes = [Peer(network.transport(f"n{index}"), seed=index) for index in range(number)]
     async with running(coordinator, *nodes, connect=False):
         for node in nodes:
             await node.dial(await coordinator.addresses())
-        yield network, feeding, nodes
-
-
-def direct(peer: str) -> VerifiedRecord:
-    """A record of a node that can be dialled."""
-    return VerifiedRecord(peer, (f"/ip4/192.0.2.1/tcp/4310/p2p/{peer}",), 0, peer.encode())
+        yield network, planner, nodes
 
 
 async def ask(node: Peer, **fields) -> PlanResponse:
@@ -73,7 +69,7 @@ async def ask_all(nodes: list[Peer]) -> dict[str, PlanResponse]:
     return answers
 
 
-def test_nodes_that_ask_together_are_planned_together_and_told_how_to_reach_their_parents():
+def test_nodes_that_request_together_are_planned_together_and_get_the_records_of_their_parents():
     async def main():
         async with world(8) as (_, _, nodes):
             await ask_all(nodes)
@@ -88,13 +84,12 @@ def test_nodes_that_ask_together_are_planned_together_and_told_how_to_reach_thei
     run_fake(main)
 
 
-def test_those_whom_the_coordinator_feeds_go_first_at_its_own_uplink(monkeypatch):
-    favoured: list[set[str]] = []
+def test_the_coordinators_children_have_priority_at_its_uplink(monkeypatch):
+    prioritised: list[set[str]] = []
 
-    async def follow(broadcast: ChunkExchange, parents, children=()) -> None:
-        assert broadcast._transport.peer_id == "c"
-        assert not parents
-        favoured.append(set(children))
+    async def follow(exchange: ChunkExchange, parents, children=()) -> None:
+        assert not parents, "the nodes here follow no plan: this is the coordinator's call"
+        prioritised.append(set(children))
 
     monkeypatch.setattr(ChunkExchange, "follow", follow)
 
@@ -105,12 +100,12 @@ def test_those_whom_the_coordinator_feeds_go_first_at_its_own_uplink(monkeypatch
             answers = await ask_all(nodes)
             fed = {peer for peer, answer in answers.items() if "c" in answer.parents}
             assert fed
-            assert favoured[-1] == fed
+            assert prioritised[-1] == fed
 
     run_fake(main)
 
 
-def test_who_left_is_nobodys_parent():
+def test_a_node_that_left_is_no_parent():
     async def main():
         async with world(6) as (network, _, nodes):
             await ask_all(nodes)
@@ -125,9 +120,9 @@ def test_who_left_is_nobodys_parent():
     run_fake(main)
 
 
-def test_when_a_node_leaves_all_whose_place_changes_are_told_at_once_and_nobody_else():
+def test_when_a_node_leaves_exactly_the_nodes_with_new_parents_are_told_at_once():
     async def main():
-        async with world(8) as (network, feeding, nodes):
+        async with world(8) as (network, planner, nodes):
             await ask_all(nodes)
             await anyio.sleep(SETTLE)
             before = {peer: answer.parents for peer, answer in (await ask_all(nodes)).items()}
@@ -145,14 +140,14 @@ def test_when_a_node_leaves_all_whose_place_changes_are_told_at_once_and_nobody_
             for node in nodes:
                 hears(node)
             async with asyncio.TaskGroup() as group:
-                running = group.create_task(feeding.run())
+                running = group.create_task(planner.run())
                 await anyio.sleep(2 * SETTLE)
                 assert not told
                 gone = next(up for parents in before.values() for up in parents if up != "c")
                 network.kill(gone)
                 await anyio.sleep(2 * LOOK)
                 running.cancel()
-            after = feeding._planner.plan.parents
+            after = planner.plan.parents
             moved = {peer for peer, parents in after.items() if list(parents) != before[peer]}
             assert {peer for peer, parents in before.items() if gone in parents} <= moved
             assert told == {peer: list(after[peer]) for peer in moved}
@@ -160,14 +155,14 @@ def test_when_a_node_leaves_all_whose_place_changes_are_told_at_once_and_nobody_
     run_fake(main)
 
 
-def test_a_node_that_does_not_take_its_place_hinders_nobody_and_is_told_again_when_it_asks():
+def test_a_node_that_misses_its_new_parents_delays_no_other_and_learns_them_on_request():
     async def main():
-        async with world(6) as (network, feeding, nodes):
+        async with world(6) as (network, planner, nodes):
             await ask_all(nodes)
             await anyio.sleep(SETTLE)
             before = await ask_all(nodes)
             async with asyncio.TaskGroup() as group:
-                running = group.create_task(feeding.run())
+                running = group.create_task(planner.run())
                 gone = next(up for answer in before.values() for up in answer.parents if up != "c")
                 network.kill(gone)
                 await anyio.sleep(2 * SETTLE)
@@ -181,20 +176,20 @@ def test_a_node_that_does_not_take_its_place_hinders_nobody_and_is_told_again_wh
 
 def test_a_parent_that_one_node_cannot_reach_is_replaced_for_that_node_alone_and_for_a_while():
     async def main():
-        async with world(6) as (_, feeding, nodes):
+        async with world(6) as (_, planner, nodes):
             await ask_all(nodes)
             answers = await ask_all(nodes)
-            # One that feeds others too, for they keep it.
+            # A parent of several nodes: the others keep it.
             fed = Counter(up for answer in answers.values() for up in set(answer.parents) - {"c"})
             parent = max(fed, key=lambda up: (fed[up], up))
             assert fed[parent] > 1
             child = next(node for node in nodes if parent in answers[node.peer_id].parents)
             assert parent not in (await ask(child, failed=[parent, "n99"])).parents
-            assert any(parent in ups for ups in feeding._planner.plan.parents.values())
-            assert set(feeding._nodes[child.peer_id].excluded) == {parent}
+            assert any(parent in ups for ups in planner.plan.parents.values())
+            assert planner.excluded(child.peer_id) == {parent}
             await anyio.sleep(APART + 1)
             await ask(child)
-            assert not feeding._nodes[child.peer_id].excluded
+            assert not planner.excluded(child.peer_id)
 
     run_fake(main)
 
@@ -207,7 +202,7 @@ NOT_DIALABLE = {
 
 
 @pytest.mark.parametrize("record", NOT_DIALABLE.values(), ids=NOT_DIALABLE.keys())
-def test_a_node_that_cannot_be_dialled_feeds_nobody(record):
+def test_a_node_that_cannot_be_dialled_is_no_parent(record):
     async def main():
         async with world(6, record=lambda peer: record if peer == "n0" else direct(peer)) as (_, _, nodes):
             await ask_all(nodes[1:])
@@ -218,55 +213,55 @@ def test_a_node_that_cannot_be_dialled_feeds_nobody(record):
     run_fake(main)
 
 
-def test_the_owners_limit_and_what_others_saw_decide_who_feeds():
+def test_the_owners_limit_and_the_reported_uplinks_decide_which_nodes_are_parents():
     shown = {"n0": 50.0 * MB, "n1": 50.0 * MB}
 
     async def main():
-        async with world(8, uplinks=lambda: shown) as (_, feeding, nodes):
+        async with world(8, uplinks=lambda: shown) as (_, planner, nodes):
             for node in nodes[1:]:
                 await ask(node, uplink=100_000 if node.peer_id != "n1" else None)
             await ask(nodes[0], uplink=100_000)
-            assert {up for ups in feeding._planner.plan.parents.values() for up in ups} <= {"c", "n1"}
+            assert {up for ups in planner.plan.parents.values() for up in ups} <= {"c", "n1"}
 
     run_fake(main)
 
 
 async def later(nodes: list[Peer]) -> None:
-    """The plan is made anew with what was shown meanwhile."""
+    """Wait until the next plan, with the reports of the meantime, is made."""
     await anyio.sleep(SETTLE)
     await ask_all(nodes)
 
 
-@pytest.mark.parametrize("who", ["c", "n0"])
-def test_less_than_was_asked_is_believed_in_steps_and_more_at_once(who):
-    shown = {who: 20.0 * MB, "n1": 2.0 * MB}
+@pytest.mark.parametrize("peer", ["c", "n0"])
+def test_a_lower_estimate_is_accepted_in_steps_and_a_higher_one_at_once(peer):
+    shown = {peer: 20.0 * MB, "n1": 2.0 * MB}
 
     async def main():
-        async with world(2, uplinks=lambda: shown, uplink=None) as (_, feeding, nodes):
+        async with world(2, uplinks=lambda: shown, uplink=None) as (_, planner, nodes):
             await ask_all(nodes)
             await later(nodes)
-            assert feeding._believed[who] == 20 * MB
-            assert who in {up for ups in feeding._planner.plan.parents.values() for up in ups}
+            assert planner.uplinks[peer] == 20 * MB
+            assert peer in {up for ups in planner.plan.parents.values() for up in ups}
             for step in (1, 2):
-                shown[who] = MB / step
+                shown[peer] = MB / step
                 await later(nodes)
                 await later(nodes)
-                assert feeding._believed[who] == pytest.approx(20 * MB * FADE**step)
+                assert planner.uplinks[peer] == pytest.approx(20 * MB * FADE**step)
 
     run_fake(main)
 
 
-def test_who_was_asked_for_little_and_shows_little_is_believed_to_have_what_it_had():
+def test_a_node_with_few_children_keeps_its_estimate_when_it_shows_little():
     shown = {"n0": 40.0 * MB}
 
     async def main():
-        async with world(2, uplinks=lambda: shown) as (_, feeding, nodes):
+        async with world(2, uplinks=lambda: shown) as (_, planner, nodes):
             await ask_all(nodes)
             await later(nodes)
-            assert sorted(feeding._planner.plan.parents.values()) == [("c",), ("n0",)]
+            assert sorted(planner.plan.parents.values()) == [("c",), ("n0",)]
             shown["n0"] = 9.0 * MB
             await later(nodes)
-            assert feeding._believed["n0"] == 40 * MB
+            assert planner.uplinks["n0"] == 40 * MB
 
     run_fake(main)
 
@@ -275,26 +270,26 @@ def test_the_plan_changes_when_an_uplink_or_a_latency_does_and_no_more_often_tha
     shown = {f"n{index}": 1.0 * MB for index in range(8)}
 
     async def main():
-        async with world(8, uplinks=lambda: shown) as (_, feeding, nodes):
+        async with world(8, uplinks=lambda: shown) as (_, planner, nodes):
             await later(nodes)
             await later(nodes)
-            first = feeding._planner.plan
+            first = planner.plan
             shown.update({f"n{index}": 90.0 * MB for index in range(4)})
             await ask_all(nodes)
-            assert feeding._planner.plan is first
+            assert planner.plan is first
             await later(nodes)
-            second = feeding._planner.plan
+            second = planner.plan
             assert second.seconds < first.seconds
             await anyio.sleep(SETTLE)
             for node in nodes:
                 await ask(node, latency=5000)
             await later(nodes[:1])
-            assert feeding._planner.plan.seconds > second.seconds + 2
+            assert planner.plan.seconds > second.seconds + 2
 
     run_fake(main)
 
 
-def test_with_the_planner_switched_off_everybody_gets_an_empty_plan():
+def test_with_the_planner_disabled_every_plan_is_empty():
     async def main():
         async with world(3, enabled=False) as (_, _, nodes):
             assert {tuple(answer.parents) for answer in (await ask_all(nodes)).values()} == {()}
@@ -302,7 +297,7 @@ def test_with_the_planner_switched_off_everybody_gets_an_empty_plan():
     run_fake(main)
 
 
-def test_bytes_that_are_no_ask_are_answered_with_nothing():
+def test_an_invalid_request_gets_no_answer():
     async def main():
         async with world(1) as (_, _, nodes):
             for data in (b"\xc1", encode(PlanRequest(failed=["x" * 129]))):

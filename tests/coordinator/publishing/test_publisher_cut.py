@@ -1,9 +1,7 @@
 """The publisher, cut at every system call: what it has published stays so, and the rest is published again, once."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import anyio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -14,39 +12,26 @@ from p2p.envelope import decode_unverified, verify_envelope
 from p2p.identity import public_bytes
 from p2p.wire_types import decode
 from protocol.versions import Head
-from tests.coordinator.publishing.test_publisher_threads import Nobody, export, no_addresses
 from tests.support.cuts import cuts
+from tests.support.publishing import KEY, export, exports_of, publishing
 from tests.support.quick_disk import quick_folder
 from weights.documents import EdgeIndex
 from weights.snapshot import Snapshot
 from weights.store import Store
 from weights.update_path import path_to
 
-RUN, KEY = bytes(32), Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+RUN = bytes(32)
 NEXT = Ed25519PrivateKey.from_private_bytes(bytes(range(1, 33)))
 
 
 def signing_with(key: Ed25519PrivateKey) -> Signing:
-    """Under the first Root, or under the one in which `NEXT` has followed."""
+    """Return the keys under the first Root, or under the second, in which `NEXT` replaces `KEY`."""
     former = frozenset({public_bytes(KEY)}) - {public_bytes(key)}
     return Signing(run=RUN, policy=key, channel=key, root_serial=1 + len(former), former=former)
 
 
-@contextmanager
-def publishing(folder: Path, key: Ed25519PrivateKey = KEY) -> Iterator[Publisher]:
-    nobody: Any = Nobody()
-    signing = signing_with(key)
-    with Store(folder / "store") as store:
-        yield Publisher(
-            signing,
-            store,
-            nobody,
-            nobody,
-            nobody,
-            head_file=folder / "head",
-            addresses=no_addresses,
-            clock=lambda: 1_000.0,
-        )
+def clock() -> float:
+    return 1_000.0
 
 
 def head_of(publisher: Publisher, key: Ed25519PrivateKey = KEY) -> Head | None:
@@ -54,12 +39,12 @@ def head_of(publisher: Publisher, key: Ed25519PrivateKey = KEY) -> Head | None:
     return None if sealed is None else decode(verify_envelope(sealed, "head", RUN, {public_bytes(key)}), Head)
 
 
-def check(publisher: Publisher, exports: list[Export], key: Ed25519PrivateKey = KEY) -> None:
-    """That the versions are those of `exports`, and the last can be come to by what its Head names."""
+def check(publisher: Publisher, store: Store, exports: list[Export], key: Ed25519PrivateKey = KEY) -> None:
+    """Assert that the versions are those of `exports`, and that the last Head's documents lead to the last of them."""
     assert [(one.version, one.root) for one in publisher.versions] == [(one.version, one.root) for one in exports]
     for one in exports:
         assert Snapshot(Path(one.snapshot)).root == one.root, "the learner's own file"
-    latest, head, store = publisher.latest, head_of(publisher, key), publisher._store
+    latest, head = publisher.latest, head_of(publisher, key)
     assert latest is not None
     assert head is not None
     assert (head.version, head.version_hash, head.index_hash) == (
@@ -76,14 +61,12 @@ def check(publisher: Publisher, exports: list[Export], key: Ed25519PrivateKey = 
 
 def test_cut_at_any_moment_what_was_published_stays_and_the_rest_is_published_once() -> None:
     with quick_folder() as folder:
-        exports: list[Export] = []
-        for version in range(3):
-            exports.append(export(folder, version, exports[-1] if exports else None))
+        exports = exports_of(folder, 3)
 
         def life() -> Iterator[int]:
-            """How many versions are published."""
+            """Yield the number of published versions."""
             yield 0
-            with publishing(folder) as publisher:
+            with publishing(folder, clock=clock) as (publisher, _):
                 for one in exports:
                     anyio.run(publisher.publish, 1, one.version, one)
                     yield len(publisher.versions)
@@ -91,7 +74,7 @@ def test_cut_at_any_moment_what_was_published_stays_and_the_rest_is_published_on
                 yield len(publisher.versions)
 
         for cut in cuts(life(), folder):
-            with publishing(folder) as publisher:
+            with publishing(folder, clock=clock) as (publisher, store):
                 assert cut.before <= len(publisher.versions) <= cut.after, cut.where
                 before = head_of(publisher)
                 assert before is None or before.version < len(publisher.versions), cut.where
@@ -100,49 +83,48 @@ def test_cut_at_any_moment_what_was_published_stays_and_the_rest_is_published_on
                 head = head_of(publisher)
                 assert head is not None
                 assert before is None or head.sequence > before.sequence, cut.where
-                check(publisher, exports)
-            with publishing(folder) as publisher:
-                check(publisher, exports)
+                check(publisher, store, exports)
+            with publishing(folder, clock=clock) as (publisher, store):
+                check(publisher, store, exports)
 
 
-def test_cut_at_any_moment_a_new_policy_key_signs_all_that_a_node_needs_and_nothing_stands_there_twice() -> None:
+def test_cut_at_any_moment_a_new_policy_key_signs_all_that_a_node_needs_and_no_document_is_stored_twice() -> None:
     with quick_folder() as folder:
-        exports: list[Export] = []
-        for version in range(3):
-            exports.append(export(folder, version, exports[-1] if exports else None))
-        with publishing(folder) as publisher:
+        exports = exports_of(folder, 3)
+        with publishing(folder, clock=clock) as (publisher, store):
             for one in exports:
                 anyio.run(publisher.publish, 1, one.version, one)
-            edges = list(publisher._edges.values())
-            sequence = publisher._head.sequence if publisher._head else 0
+            edges = list(publisher.edges.values())
+            newest = head_of(publisher)
+            sequence = newest.sequence if newest else 0
 
         def life() -> Iterator[int]:
-            """Serial of the Root under which the newest Head is."""
-            with publishing(folder) as publisher:
+            """Yield the serial of the newest Head's Root."""
+            with publishing(folder, clock=clock) as (publisher, _):
                 yield 1
                 anyio.run(publisher.sign_with, signing_with(NEXT))
                 yield 2
 
         for cut in cuts(life(), folder):
-            with publishing(folder, NEXT) as publisher:
+            with publishing(folder, signing=signing_with(NEXT), clock=clock) as (publisher, store):
                 anyio.run(publisher.announce)
-                check(publisher, exports, NEXT)
+                check(publisher, store, exports, NEXT)
                 head = head_of(publisher, NEXT)
                 assert head is not None
                 assert (head.root_serial, head.sequence > sequence) == (2, True), cut.where
-                stored = publisher._store.documents("edge") + publisher._store.documents("version")[-1:]
+                stored = store.documents("edge") + store.documents("version")[-1:]
                 assert {one.key for each in stored for one in decode_unverified(each.sealed).signatures} == {
                     public_bytes(NEXT)
                 }
-                assert list(publisher._edges.values()) == edges, cut.where
-                assert len(publisher._store.documents("version")) == len(exports), cut.where
-                assert len(publisher._store.documents("published")) == len(exports), cut.where
+                assert list(publisher.edges.values()) == edges, cut.where
+                assert len(store.documents("version")) == len(exports), cut.where
+                assert len(store.documents("published")) == len(exports), cut.where
 
 
 def test_a_sequence_of_a_clock_that_was_a_year_ahead_is_dropped_when_the_clock_is_right() -> None:
-    with quick_folder() as folder, publishing(folder) as publisher:
-        first, now = export(folder, 0, None), [400 * 86_400.0]
-        publisher._clock = lambda: now[0]
+    now = [400 * 86_400.0]
+    with quick_folder() as folder, publishing(folder, clock=lambda: now[0]) as (publisher, _):
+        first = export(folder, 0, None)
         anyio.run(publisher.publish, 1, 0, first)
         for clock, sequence in ((35 * 86_400.0, 35 * 86_400_000), (34.5 * 86_400, 35 * 86_400_000 + 1)):
             now[0] = clock

@@ -1,4 +1,4 @@
-"""How often the publisher reads a payload to hash it: not at all where the learner did, once where nobody has."""
+"""The publisher hashes a payload once if the learner has not hashed it, else never."""
 
 import shutil
 from pathlib import Path
@@ -13,24 +13,24 @@ from p2p.swarm import manifest as chunks
 from p2p.swarm import open_files
 from p2p.swarm.manifest import HashedManifest
 from p2p.swarm.payload_file import PayloadFile
-from tests.coordinator.publishing.test_publisher_threads import export, publishing
+from tests.support.publishing import NoPeers, export, publishing
 
 
 @pytest.fixture
 def shared(monkeypatch: pytest.MonkeyPatch) -> list[PayloadFile]:
-    """What was offered to peers; as the network does it."""
+    """Return the payloads shared with peers, opened as the network opens them."""
     offered: list[PayloadFile] = []
 
     async def share(self: Any, manifest: Manifest, path: Path) -> None:
         offered.append(PayloadFile.open(manifest, path))
 
-    monkeypatch.setattr("tests.coordinator.publishing.test_publisher_threads.Nobody.share", share)
+    monkeypatch.setattr(NoPeers, "share", share)
     return offered
 
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Bytes of each file that was read to be hashed."""
+    """Return the bytes of each file that was read to be hashed."""
     nbytes: list[int] = []
     scan = chunks.scan
 
@@ -45,12 +45,12 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def as_written(one: Export) -> Export:
-    """The export as the process hands it out that has just written its files."""
+    """Return the export with hashes, as the process that wrote its files returns it."""
     edges = [structs.replace(edge, hashed=chunks.hashed(Path(edge.payload))) for edge in one.edges]
     return structs.replace(one, edges=edges)
 
 
-async def test_what_the_learner_has_hashed_is_read_no_more(
+async def test_a_payload_that_the_learner_has_hashed_is_not_read(
     tmp_path: Path, shared: list[PayloadFile], read: list[int]
 ) -> None:
     exported = as_written(export(tmp_path, 0, None))
@@ -64,7 +64,7 @@ async def test_what_the_learner_has_hashed_is_read_no_more(
     assert [payload.read(0) for payload in shared] != [None]
 
 
-async def test_what_nobody_has_hashed_is_read_once_before_it_is_signed(
+async def test_a_payload_without_hashes_is_read_once_before_it_is_signed(
     tmp_path: Path, shared: list[PayloadFile], read: list[int]
 ) -> None:
     exported = export(tmp_path, 0, None)
@@ -74,10 +74,10 @@ async def test_what_nobody_has_hashed_is_read_once_before_it_is_signed(
         assert [payload.read(0) is not None for payload in shared] == [True]
 
 
-async def test_a_file_that_the_store_had_already_is_read_before_it_is_shared(
+async def test_a_file_that_the_store_already_had_is_read_before_it_is_shared(
     tmp_path: Path, shared: list[PayloadFile], read: list[int]
 ) -> None:
-    """As after a crash between the file and the record of its version: it is not the file that the learner wrote."""
+    """This happens after a crash between the file and its version's record: the file is not the one just written."""
     exported = as_written(export(tmp_path, 0, None))
     manifest = exported.edges[0].hashed
     assert isinstance(manifest, HashedManifest)

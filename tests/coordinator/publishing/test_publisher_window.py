@@ -1,4 +1,4 @@
-"""A run of many versions: what no node can need leaves disk and memory, and a node still comes in."""
+"""In a run of many versions unneeded ones leave disk and memory, and a new node still finds a path."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,13 +9,11 @@ import pytest
 from coordinator.learner.messages import Export, ExportedEdge
 from coordinator.publishing import publisher as module
 from coordinator.publishing.publisher import Publisher
-from p2p.handlers import Handlers
-from tests.coordinator.publishing.test_publisher_threads import export, publishing
+from tests.support.publishing import export, publisher_over, publishing
 from tests.support.quick_disk import quick_folder
 from weights.diff import encode
 from weights.documents import EdgeIndex
 from weights.snapshot import Snapshot
-from weights.store import Store
 from weights.update_path import path_to
 
 VERSIONS, WINDOW, ANCHOR_EVERY = 30, 8, 6
@@ -24,7 +22,7 @@ ROOMY = 1 << 40
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
-    """In memory: many versions are many fsyncs."""
+    """Return a folder in memory: many versions are many fsyncs."""
     with quick_folder() as folder:
         yield folder
 
@@ -36,7 +34,7 @@ def _small_window(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def exports(folder: Path) -> list[Export]:
-    """Each version with a diff from the one before, and each sixth with one from the first."""
+    """Write versions with a diff from the one before, and each sixth also with one from the first."""
     exported = [export(folder, 0, None)]
     for version in range(1, VERSIONS):
         one = export(folder, version, exported[-1])
@@ -53,21 +51,7 @@ async def published(publisher: Publisher, exported: list[Export]) -> None:
         await publisher.publish(1, one.version, one)
 
 
-def started_again(publisher: Publisher, store: Store, folder: Path) -> Publisher:
-    """Another one over the same store."""
-    return Publisher(
-        publisher._signing,
-        store,
-        Handlers(),
-        publisher._gossip,
-        publisher._exchange,
-        head_file=folder / "head",
-        addresses=publisher._addresses,
-        clock=lambda: 0.0,
-    )
-
-
-async def test_documents_and_payloads_of_old_versions_go(tmp_path: Path) -> None:
+async def test_documents_and_payloads_of_old_versions_are_dropped(tmp_path: Path) -> None:
     exported = exports(tmp_path)
     with publishing(tmp_path) as (publisher, store):
         await published(publisher, exported)
@@ -79,7 +63,7 @@ async def test_documents_and_payloads_of_old_versions_go(tmp_path: Path) -> None
         assert len(store.documents("edge")) <= 2 * WINDOW + 4
 
 
-async def test_whoever_joins_comes_in_and_the_scorer_reaches_every_version_kept(tmp_path: Path) -> None:
+async def test_a_node_that_joins_finds_a_path_and_the_scorer_reaches_every_version_kept(tmp_path: Path) -> None:
     exported = exports(tmp_path)
     with publishing(tmp_path) as (publisher, store):
         await published(publisher, exported)
@@ -88,7 +72,7 @@ async def test_whoever_joins_comes_in_and_the_scorer_reaches_every_version_kept(
         assert latest is not None
         index = store.document(latest.index_hash)
         assert index is not None
-        edges = [publisher._edges[digest] for digest in EdgeIndex.from_bytes(index).edges]
+        edges = [publisher.edges[digest] for digest in EdgeIndex.from_bytes(index).edges]
         assert path_to(edges, [], latest.root), "a node that holds nothing"
         assert path_to(edges, [exported[1].root], latest.root), "a node that was away for long"
         assert all(store.document(digest) for digest in EdgeIndex.from_bytes(index).edges)
@@ -96,7 +80,7 @@ async def test_whoever_joins_comes_in_and_the_scorer_reaches_every_version_kept(
             assert path_to(publisher.payloads(), publisher.snapshots(), one.root) is not None
 
 
-async def test_versions_in_use_stay_however_old(tmp_path: Path) -> None:
+async def test_versions_in_use_stay_at_any_age(tmp_path: Path) -> None:
     exported = exports(tmp_path)
     with publishing(tmp_path) as (publisher, _):
         await published(publisher, exported)
@@ -107,14 +91,14 @@ async def test_versions_in_use_stay_however_old(tmp_path: Path) -> None:
         assert [one.version for one in publisher.versions] == [0, *range(VERSIONS - WINDOW, VERSIONS)]
 
 
-async def test_a_start_knows_what_was_kept_and_goes_on(tmp_path: Path, monkeypatch: Any) -> None:
+async def test_a_start_restores_the_kept_versions_and_publishes_the_next(tmp_path: Path, monkeypatch: Any) -> None:
     exported = exports(tmp_path)
     with publishing(tmp_path) as (publisher, store):
         await published(publisher, exported[:-1])
         await publisher.retain((1, VERSIONS - 2), ROOMY, ROOMY)
-        again = started_again(publisher, store, tmp_path)
+        again = publisher_over(store, tmp_path)
         assert again.versions == publisher.versions
-        assert again._edges == publisher._edges
+        assert again.edges == publisher.edges
         await published(again, exported[-1:])
         assert again.latest is not None
         assert again.latest.version == VERSIONS - 1
@@ -128,7 +112,7 @@ async def test_a_start_over_the_store_of_an_earlier_program_reads_the_newest_ver
         await published(publisher, exported)
         monkeypatch.setattr(module, "RESTORED", 2 * WINDOW)
         monkeypatch.setattr(module, "EARLIER", 3)
-        again = started_again(publisher, store, tmp_path)
+        again = publisher_over(store, tmp_path)
         assert [one.version for one in again.versions] == [0, *range(VERSIONS - 2 * WINDOW, VERSIONS)]
         await again.retain((1, VERSIONS - 2), ROOMY, ROOMY)
         assert [one.version for one in store.documents("version")] == [0, *range(VERSIONS - WINDOW, VERSIONS)]

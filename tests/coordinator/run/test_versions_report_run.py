@@ -4,7 +4,6 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import anyio
 import numpy as np
@@ -17,6 +16,7 @@ from coordinator.learner.export import starts
 from coordinator.learner.messages import Export, ExportedEdge
 from coordinator.publishing.publisher import Publisher, Signing
 from coordinator.run import setup
+from tests.support.publishing import publisher_over
 from tests.support.quick_disk import quick_folder
 from tests.support.run_folders import NOW
 from weights.diff import encode, encode_full
@@ -30,22 +30,6 @@ LAST, ELEMENTS = 32, 40_000
 def said(*words: str | Path) -> tuple[int, str, str]:
     result = CliRunner().invoke(cli.app, ["policy", *map(str, words)])
     return result.exit_code, result.stdout, result.stderr
-
-
-class _Network:
-    """Nobody is there."""
-
-    def serve(self, *_: object, **__: object) -> None:
-        return None
-
-    async def share(self, *_: object) -> None:
-        return None
-
-    async def unshare(self, *_: object) -> None:
-        return None
-
-    async def publish(self, *_: object) -> None:
-        return None
 
 
 def exports(folder: Path) -> list[Export]:
@@ -88,25 +72,12 @@ def quick_home(home: Path) -> Iterator[Path]:
 def test_the_store_of_a_run_is_listed_and_verified(quick_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "unix_milliseconds", lambda: NOW)
     home, exported = quick_home, quick_home / "exports"
-    run, network = setup.load_run(home, env={}, now=NOW), _Network()
+    run = setup.load_run(home, env={}, now=NOW)
     exported.mkdir()
-
-    async def addresses() -> list[str]:
-        return []
 
     with Store(home / "store") as store:
         signing = Signing(run.id, run.keys.policy, run.keys.channel, run.root.serial)
-        anything: Any = network
-        publisher = Publisher(
-            signing,
-            store,
-            anything,
-            anything,
-            anything,
-            head_file=home / "head",
-            addresses=addresses,
-            clock=lambda: NOW / 1000,
-        )
+        publisher = publisher_over(store, home, signing=signing, clock=lambda: NOW / 1000)
         anyio.run(_publish, publisher, exports(exported))
         rows = json.loads(said("ls", "--json", "--home", home)[1])
         bases = {row["version"]: [edge["base"] for edge in row["edges"]] for row in rows}
