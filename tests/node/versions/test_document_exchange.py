@@ -41,7 +41,7 @@ class Served:
 
     async def _head(self, peer: str, ask: HeadRequest) -> HeadResponse:
         self._asked.append(self._name)
-        return HeadResponse(roots=self.roots)
+        return HeadResponse(head=None, roots=self.roots)
 
 
 class World:
