@@ -1,1 +1,1 @@
-"""The leaderboard: a page, an API and metrics of one run, for anyone who can reach the address."""
+"""The leaderboard: a read-only web page, JSON API and Prometheus metrics of one run."""

@@ -1,8 +1,8 @@
-"""Where the marks of a broadcast's picture stand: a row a node, arcs from row to row for who fed whom, and beside them
-a bar a node over time, coloured by who sent. Pure geometry.
+"""Layout of the broadcast chart: one row per node, arcs from sender to receiver, and one bar per node over time,
+coloured by sender. Pure geometry.
 
-All is by each receiver's shares, never by sums of bytes: so one node that lies bends its own row and arrows only.
-x is time in percent of the plot, 0 the first Head; y is in pixels, so that rows keep their height; arcs are in pixels.
+All widths are shares of each receiver's bytes, never sums of bytes: false figures from a node distort only its own row
+and arrows. x is time in percent of the plot, 0 the first Head; y and arcs are in pixels, so rows keep their height.
 """
 
 import math
@@ -14,23 +14,23 @@ from coordinator.web import charts, formatting
 from coordinator.web.charts import Tick
 
 COLOURS = ("s1", "s2", "s3", "s4", "s5")
-"""Classes of the nodes that sent most; the coordinator's is `SOURCE`, everybody else's `OTHERS`."""
+"""CSS classes of the nodes that sent most; the coordinator has `SOURCE`, all other nodes `OTHERS`."""
 SOURCE, OTHERS = "first", "other"
 ROOMY = 12
-"""Rows up to which there is much room for each."""
+"""Charts up to this number of rows have high rows."""
 LEAST_SHARE = 0.04
-"""Of a node's bytes: what a peer sent less of is drawn with the others."""
+"""Senders below this share of a receiver's bytes are drawn together as others."""
 MOST_FLOWS = 96
 ARCS = 96
 """Pixels that the widest arc reaches out."""
-_NAME, _SHORT = 22, 11  # letters beside a row, and on a narrow screen
-_THICK, _THIN = 7.0, 1.0  # pixels of an arrow that stands for all bytes of a node, and of the least
+_NAME, _SHORT = 22, 11  # characters of a row's name, and on a narrow screen
+_THICK, _THIN = 7.0, 1.0  # pixels: width of an arrow for all bytes of a node, and the least width
 _SPOKEN = 8
 
 
 @dataclass(frozen=True)
 class BarSegment:
-    """A part of a bar: bytes of one peer, or of several small ones."""
+    """A part of a bar: the bytes from one peer, or from several small senders together."""
 
     left: float
     width: float
@@ -40,8 +40,8 @@ class BarSegment:
 
 @dataclass(frozen=True)
 class SpreadRow:
-    """`y`: its middle. `style`: the colour that the node has as a sender. `wait`, `load`: left and width of the time
-    before the first chunk was asked for, and of that from complete to in use."""
+    """A node's row. `y`: its middle. `style`: the node's colour as a sender. `wait`, `load`: left and width of the time
+    before the first request for a chunk, and of the time from complete to in use."""
 
     y: float
     name: str
@@ -56,7 +56,7 @@ class SpreadRow:
 
 @dataclass(frozen=True)
 class Ribbon:
-    """From a sender's row to a receiver's, whose end has an arrow of its own. `width`: pixels, by bytes."""
+    """An arc from a sender's row to a receiver's, with an arrowhead as a path of its own. `width`: pixels, by bytes."""
 
     path: str
     arrow: str
@@ -67,8 +67,8 @@ class Ribbon:
 
 @dataclass(frozen=True)
 class Spread:
-    """`passed`: share that came from other nodes, the mean over the receivers. `key`: colours and names of those that
-    sent most."""
+    """The layout of a broadcast chart. `passed`: the mean share, over receivers, of bytes from other nodes. `key`:
+    colours and names of the largest senders."""
 
     version: int
     height: float
@@ -82,28 +82,28 @@ class Spread:
     summary: str
 
 
-def picture(view: BroadcastView, names: Mapping[str, str]) -> Spread | None:
-    """The newest version's way, None before there is one. `names`: what nodes are called, by peer id."""
+def layout(view: BroadcastView, names: Mapping[str, str]) -> Spread | None:
+    """Lay out the newest version's broadcast; None before the first. `names`: peer id -> the node's name."""
     if view.version is None or not view.takes:
         return None
-    sketch = _Sketch(view, names)
-    passed = sketch.passed()
+    marks = _Layout(view, names)
+    passed = marks.passed()
     return Spread(
         version=view.version,
-        height=sketch.height,
-        bar=round(0.45 * sketch.pitch, 1),
-        source_y=sketch.place[view.source],
-        ticks=tuple(Tick(sketch.x(t), f"{t:g}") for t in charts.nice_ticks(0, sketch.last) if t <= sketch.last),
-        rows=tuple(map(sketch.row, view.takes)),
-        flows=tuple(sketch.flows()),
-        key=tuple(sketch.key()),
+        height=marks.height,
+        bar=round(0.45 * marks.pitch, 1),
+        source_y=marks.place[view.source],
+        ticks=tuple(Tick(marks.x(t), f"{t:g}") for t in charts.nice_ticks(0, marks.last) if t <= marks.last),
+        rows=tuple(map(marks.row, view.takes)),
+        flows=tuple(marks.flows()),
+        key=tuple(marks.key()),
         passed=passed,
-        summary=_summary(view, sketch, passed),
+        summary=_summary(view, marks, passed),
     )
 
 
-class _Sketch:
-    """What all marks have in common: scale, places, colours and names."""
+class _Layout:
+    """The scale, rows, colours and names shared by all marks of a chart."""
 
     def __init__(self, view: BroadcastView, names: Mapping[str, str]) -> None:
         self.view, self._names = view, names
@@ -151,13 +151,13 @@ class _Sketch:
             segments=tuple(self.segments(take, began)),
             load=self.span(take.complete, take.applied),
             end=self.x(take.complete),
-            hint=f"{name}: heard of it after {formatting.moment(take.heard)},"
-            f" had it after {formatting.moment(take.complete)},"
-            f" used it after {formatting.moment(take.applied)}",
+            hint=f"{name}: announced after {formatting.moment(take.heard)},"
+            f" complete after {formatting.moment(take.complete)},"
+            f" in use after {formatting.moment(take.applied)}",
         )
 
     def segments(self, take: DeliveryView, began: float) -> Iterator[BarSegment]:
-        """The bar from the first ask to complete, shared out by bytes, in the order in which the senders began."""
+        """Yield the parts of the bar from first request to complete: by bytes, in the order in which senders began."""
         total = sum(feed.nbytes for feed in take.feeds)
         if not total:
             return
@@ -176,13 +176,13 @@ class _Sketch:
             )
 
     def flows(self) -> Iterator[Ribbon]:
-        """The greatest, the least first, so that the greatest lie on top."""
+        """Yield the `MOST_FLOWS` largest arcs, smallest first, so that the largest are drawn on top."""
         fed = [(feed, take) for take in self.view.takes for feed in take.feeds if feed.peer in self.place]
         drawn = [(self.shares[take.node].get(feed.peer, 0.0), feed, take) for feed, take in fed]
         drawn.sort(key=lambda flow: (flow[0], flow[2].node))
         for share, feed, take in drawn[-MOST_FLOWS:]:
             y0, y1 = self.place[feed.peer], self.place[take.node]
-            # Of a cubic curve only three quarters of the way to its handles is reached.
+            # A cubic Bezier curve reaches three quarters of the distance to its control points.
             out = round(ARCS / 0.75 * (0.12 + 0.88 * math.sqrt(abs(y1 - y0) / self.height)), 1)
             width = round(max(_THIN, _THICK * share), 1)
             head = 3 + width / 2
@@ -202,13 +202,13 @@ class _Sketch:
 
 
 def _shares(take: DeliveryView) -> dict[str, float]:
-    """Of all bytes that a node says it got, by peer."""
+    """Return each peer's share of the bytes that a node reports as received."""
     total = sum(feed.nbytes for feed in take.feeds)
     return {feed.peer: feed.nbytes / total for feed in take.feeds} if total else {}
 
 
-def _summary(view: BroadcastView, sketch: _Sketch, passed: float | None) -> str:
-    """The picture in words."""
+def _summary(view: BroadcastView, marks: _Layout, passed: float | None) -> str:
+    """Describe the chart in words, for screen readers."""
     takes = view.takes
     parts = [
         f"Version {view.version} reached {len(takes) + view.unshown} nodes, the last one shown after"
@@ -218,8 +218,8 @@ def _summary(view: BroadcastView, sketch: _Sketch, passed: float | None) -> str:
         parts.append(f"Other nodes sent {charts.percent(passed)} of it.")
     for take in takes[:_SPOKEN]:
         greatest = max(take.feeds, key=lambda feed: feed.nbytes, default=None)
-        source = f", mostly from {sketch.name(greatest.peer)}" if greatest else ""
-        parts.append(f"{sketch.name(take.node)} after {formatting.moment(take.complete)}{source}.")
+        source = f", mostly from {marks.name(greatest.peer)}" if greatest else ""
+        parts.append(f"{marks.name(take.node)} after {formatting.moment(take.complete)}{source}.")
     if len(takes) > _SPOKEN:
         parts.append(f"{len(takes) - _SPOKEN} more are drawn.")
     return " ".join(parts)
@@ -230,6 +230,6 @@ def _by_begin(feed: TransferView) -> tuple[float, str]:
 
 
 def _cut(name: str, letters: int) -> str:
-    """As many letters, without those in the middle."""
+    """Shorten a name to `letters` characters by removing its middle."""
     tail = letters // 3
     return name if len(name) <= letters else f"{name[: letters - tail - 1].rstrip()}…{name[-tail:].lstrip()}"

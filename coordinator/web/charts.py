@@ -1,6 +1,6 @@
-"""Where the marks of a chart stand, in percent of its plot. Pure geometry; templates draw it.
+"""Layout of line charts and histograms, in percent of the plot. Pure geometry; templates draw it.
 
-Percent, not pixels: the plot is stretched to any width while its text keeps its size, so that a phone can read it.
+Percent, not pixels: the plot stretches to any width while its text keeps its size, readable on a phone.
 x = 0 is left, y = 0 is the top.
 """
 
@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import TypeVar
 
 MOST_POINTS = 160
-"""Points of a line: a longer one is thinned to means of neighbours."""
+"""Most points of a line; a longer one is thinned to means of neighbours."""
 _LABEL_GAP = 9.0  # percent: one line of text in a plot of 190 px
 
 Point = tuple[float, float]
@@ -26,7 +26,7 @@ class Tick:
 
 @dataclass(frozen=True)
 class Series:
-    """A named line. `style`: the class that colours it. `dots`: mark each point. `faint`: no label, drawn thin."""
+    """A named series of points. `style`: its CSS class. `dots`: mark each point. `faint`: thin, without label."""
 
     name: str
     style: str
@@ -37,7 +37,7 @@ class Series:
 
 @dataclass(frozen=True)
 class PlottedLine:
-    """A line on the plot. `path`: an SVG path. `end`: its last point, `label_y`: where its name fits beside it."""
+    """A line on the plot. `path`: an SVG path. `end`: its last point. `label_y`: the height of its label."""
 
     name: str
     style: str
@@ -51,7 +51,7 @@ class PlottedLine:
 
 @dataclass(frozen=True)
 class Hint:
-    """A column that tells, under the pointer, what it shows."""
+    """A column with a tooltip."""
 
     left: float
     width: float
@@ -82,13 +82,13 @@ class Bar:
 
 
 def percent(share: float) -> str:
-    """0.1234 -> "12.3 %"; tenths only where they tell something."""
+    """Format a share: 0.1234 -> "12.3 %"; tenths only below 10 %."""
     value = 100 * share
     return f"{value:.1f} %" if abs(value) < 10 and value not in (0, round(value)) else f"{value:.0f} %"
 
 
 def nice_ticks(low: float, high: float, wanted: int = 4) -> list[float]:
-    """About `wanted` round numbers that enclose [low, high]; the first and last are the axis's ends."""
+    """Return about `wanted` round numbers that enclose [low, high]; the first and last are the axis's ends."""
     span = high - low if high > low else max(abs(high), 1.0)
     raw = span / wanted
     power = 10.0 ** math.floor(math.log10(raw))
@@ -98,14 +98,14 @@ def nice_ticks(low: float, high: float, wanted: int = 4) -> list[float]:
 
 
 def whole_ticks(last: float, wanted: int = 5) -> list[int]:
-    """Round whole numbers from 0 that do not exceed `last`."""
+    """Return round whole numbers from 0 up to at most `last`."""
     step = max(1.0, nice_ticks(0, max(last, 1), wanted)[1])
     step = math.ceil(step)
     return [step * number for number in range(int(last // step) + 1)]
 
 
 def thin(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
-    """At most `most` points, each the mean of as many neighbours; the last one stays as it is."""
+    """Reduce to at most `most` points, each the mean of as many neighbours; keep the last point."""
     if len(points) <= most:
         return list(points)
     size = math.ceil(len(points) / (most - 1))
@@ -115,14 +115,14 @@ def thin(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
 
 
 def picked(records: Sequence[R], most: int = MOST_POINTS) -> list[R]:
-    """At most `most` of the records, evenly, with the first and the last."""
+    """Choose at most `most` records, evenly spaced, including the first and the last."""
     if len(records) <= most:
         return list(records)
     return [records[number * (len(records) - 1) // (most - 1)] for number in range(most)]
 
 
 def trailing_mean(points: Sequence[Point], window: int) -> list[Point]:
-    """Each value replaced by the mean of the last `window` up to it."""
+    """Replace each value by the mean of the last `window` values up to it."""
     result = []
     for index, (x, _) in enumerate(points):
         recent = [y for _, y in points[max(0, index + 1 - window) : index + 1]]
@@ -183,7 +183,7 @@ def _value(value: float, form: str) -> str:
 
 
 def _apart(heights: Sequence[float]) -> dict[float, float]:
-    """Labels moved so far that none covers another: wanted height -> height."""
+    """Move labels apart so that none covers another: wanted height -> height."""
     placed: dict[float, float] = {}
     floor = -math.inf
     for height in sorted(set(heights)):
@@ -193,7 +193,7 @@ def _apart(heights: Sequence[float]) -> dict[float, float]:
 
 
 def _columns(places: Sequence[tuple[float, str]]) -> tuple[Hint, ...]:
-    """Columns that meet half-way between neighbours."""
+    """Return one column per text; neighbours meet half-way."""
     edges = [0.0, *((a + b) / 2 for (a, _), (b, _) in pairwise(places)), 100.0]
     return tuple(
         Hint(round(left, 2), round(right - left, 2), text)
@@ -202,7 +202,7 @@ def _columns(places: Sequence[tuple[float, str]]) -> tuple[Hint, ...]:
 
 
 def bars(values: Sequence[int], noun: str, unit: str) -> tuple[Bar, ...]:
-    """A histogram over 0, 1, 2 ...; heights relative to the tallest. `noun`: what is counted; `unit`: of the index."""
+    """Lay out a histogram over 0, 1, 2 ..., relative to the tallest. `noun`: of the counts. `unit`: of the index."""
     total, tallest = sum(values), max([1, *values])
     width = 100 / max(len(values), 1)
     return tuple(

@@ -1,16 +1,17 @@
-"""Which connections the page keeps, and which requests it answers. Pure: the time is an argument, seconds, monotonic.
+"""Limits on the page's connections and requests. Pure: the time is an argument, in monotonic seconds.
 
 Rules
-1. All connections together have a bound. Where it is reached, a newcomer takes the place of another connection: of the
-   addresses that have quiet connections, the one with the most loses the connection that has been quiet longest. A
-   connection is quiet from its start to its first whole request, and from each answer to the next request. Where none
-   is quiet, the newcomer is turned away.
-2. One public address (an IPv4 address, an IPv6 /64) has a bound of its own, for connections and for requests a second.
-   Loopback and private addresses have none: a reverse proxy there brings all visitors over one address.
-3. A connection that has been quiet for `quiet` seconds is cut. So an answer has that long to be taken, and the head of
-   a request to come.
-4. A request has a head of at most `head` bytes and no body. A connection that sends more than that between two
-requests is cut."""
+1. The total number of connections is bounded. At the bound, a new connection evicts an idle one: of the addresses with
+   idle connections, the one with the most connections loses the one idle longest. With no idle connection, the new one
+   is refused. A connection is idle from its start to its first complete request, and from each answer to the next
+   request.
+2. Each public address (an IPv4 address, an IPv6 /64) has a bound on connections and on requests per second. Loopback
+   and private addresses have none: all visitors through a reverse proxy share one of these.
+3. A connection idle for `idle` seconds is closed. So a client has that long to receive an answer, or to send the head
+   of a request.
+4. A request has a head of at most `head` bytes and no body. A connection that sends more between two requests is
+   closed.
+"""
 
 import ipaddress
 from collections import Counter, OrderedDict
@@ -22,96 +23,97 @@ from p2p.limits.token_bucket import TokenBuckets
 
 RATE: Final = 50.0
 BURST: Final = 200.0
-"""Requests a second of one public address, and at once."""
+"""Token bucket of one public address: requests per second, and the burst."""
 MOST_HEADERS: Final = 64
 
 
 @dataclass(frozen=True)
 class WebLimits:
-    """`connections`: in all. `per_address`: of one public address. `quiet`: seconds. `head`: bytes."""
+    """The limits. `connections`: in total. `per_address`: per public address. `idle`: seconds. `head`: bytes."""
 
     connections: int = 256
     per_address: int = 32
-    quiet: float = 30.0
+    idle: float = 30.0
     head: int = 16 << 10
 
 
 class ClientConnections:
-    """The open connections. A connection is any hashable object."""
+    """The open connections, under the rules. A connection is any hashable object."""
 
     def __init__(self, limits: WebLimits) -> None:
         self._limits = limits
         self._addresses: dict[object, str] = {}
         self._open: Counter[str] = Counter()
-        self._quiet: OrderedDict[object, float] = OrderedDict()
-        """Since when each is quiet, the longest first."""
+        self._idle: OrderedDict[object, float] = OrderedDict()
+        """Connection -> since when it is idle, the longest first."""
         self._buckets = TokenBuckets(RATE, BURST)
 
     def __len__(self) -> int:
         return len(self._addresses)
 
-    def refused(self, ip: str) -> tuple[str, str] | None:
-        """Return the limit that turns a connection from `ip` away and a sentence; None: it may `enter`."""
+    def refusal(self, ip: str) -> tuple[str, str] | None:
+        """Return (limit, sentence) if a connection from `ip` is refused; None: it may `add`."""
         address = public(ip)
         if address is not None and self._open[address] >= self._limits.per_address:
             most = self._limits.per_address
-            return "web-address", f"{address} has {most} with the page, the most that one address may have"
-        if len(self) >= self._limits.connections and not self._quiet:
+            return "web-address", f"{address} has {most} with the page, the limit per address (web.address_connections)"
+        if len(self) >= self._limits.connections and not self._idle:
             most = self._limits.connections
-            return "web", f"{most} are open with the page, and all at work (setting web.connections)"
+            return "web", f"{most} are open with the page, none of them idle (setting web.connections)"
         return None
 
-    def enter(self, connection: object, ip: str, now: float) -> object | None:
-        """Count a connection that is not refused. Return the one that makes way for it, to be cut, or None."""
-        gone = self._victim() if len(self) >= self._limits.connections else None
-        if gone is not None:
-            self.leave(gone)
+    def add(self, connection: object, ip: str, now: float) -> object | None:
+        """Count a connection that is not refused. Return the one that it evicts, to be closed, or None (rule 1)."""
+        evicted = self._victim() if len(self) >= self._limits.connections else None
+        if evicted is not None:
+            self.remove(evicted)
         address = client_key(ip)
         self._addresses[connection] = address
         self._open[address] += 1
-        self._quiet[connection] = now
-        return gone
+        self._idle[connection] = now
+        return evicted
 
-    def leave(self, connection: object) -> None:
-        """Forget a connection that has ended or makes way."""
-        self._quiet.pop(connection, None)
+    def remove(self, connection: object) -> None:
+        """Remove a connection that has ended or was evicted."""
+        self._idle.pop(connection, None)
         address = self._addresses.pop(connection, None)
         if address is not None:
             self._open[address] -= 1
             if not self._open[address]:
                 del self._open[address]
 
-    def ask(self, connection: object, ip: str, now: float) -> float:
-        """Note a request: its connection is at work. Return 0 where it is answered, else the seconds until one is."""
+    def admit(self, connection: object, ip: str, now: float) -> float:
+        """Count a request and mark its connection busy. Return 0 if it is admitted, else the seconds to wait."""
         if connection in self._addresses:
-            self._quiet.pop(connection, None)
+            self._idle.pop(connection, None)
         address = public(ip)
         if address is None:
             return 0.0
         return self._buckets.admit(address, now)
 
     def answered(self, connection: object, now: float) -> None:
-        """Note that the answer of a connection is made."""
+        """Mark a connection idle: its answer is complete."""
         if connection in self._addresses:
-            self._quiet[connection] = now
-            self._quiet.move_to_end(connection)
+            self._idle[connection] = now
+            self._idle.move_to_end(connection)
 
     def overdue(self, now: float) -> list[object]:
-        """Return the connections that are to be cut by rule 3."""
+        """Return the connections to close by rule 3."""
         overdue_connections = []
-        for connection, since in self._quiet.items():
-            if now - since < self._limits.quiet:
+        for connection, since in self._idle.items():
+            if now - since < self._limits.idle:
                 break
             overdue_connections.append(connection)
         return overdue_connections
 
     def _victim(self) -> object:
-        """The connection that makes way by rule 1."""
-        return max(self._quiet, key=lambda one: self._open[self._addresses[one]])  # of equals the first: quiet longest
+        """Choose the connection to evict by rule 1."""
+        # Of equals `max` returns the first, which is idle longest.
+        return max(self._idle, key=lambda one: self._open[self._addresses[one]])
 
 
 def public(ip: str) -> str | None:
-    """Return the name under which an address has a bound; None: it has none (rule 2)."""
+    """Return the key of an address's limits (rule 2); None: it has no limits."""
     try:
         address = ipaddress.ip_address(ip.partition("%")[0])
     except ValueError:

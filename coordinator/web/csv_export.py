@@ -1,6 +1,6 @@
-"""The leaderboard as comma-separated values (RFC 4180), one row a node, most work first.
+"""The leaderboard as comma-separated values (RFC 4180), one row per node, most work first.
 
-A name that a spreadsheet would take for a formula gets an apostrophe in front: names come from strangers.
+A text that a spreadsheet would run as a formula is prefixed with an apostrophe, because volunteers choose their names.
 """
 
 import csv
@@ -14,19 +14,19 @@ COLUMNS = (
     "id", "name", "engine", "device", "connected", "version", "accepted", "refused", "rollouts", "tokens", "weight",
     "points", "last_seen",
 )  # fmt: skip
-"""Fields of `NodeRow`, which says their units; refusals by reason are in the JSON only."""
+"""Fields of `NodeRow`, which states their units. Only the JSON has refusals by reason."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def of_nodes(nodes: Iterable[NodeRow]) -> str:
-    """A header and a row a node. What is not known is empty."""
+    """Write a header and one row per node. Unknown values are empty."""
     text = io.StringIO()
     csv.writer(text).writerow(COLUMNS)
     return text.getvalue() + rows_of(nodes)
 
 
 def rows_of(nodes: Iterable[NodeRow]) -> str:
-    """The rows alone."""
+    """Write one row per node, without the header."""
     text = io.StringIO()
     csv.writer(text).writerows([_cell(getattr(node, column)) for column in COLUMNS] for node in nodes)
     return text.getvalue()

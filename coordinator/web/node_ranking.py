@@ -1,11 +1,11 @@
-"""The whole ranking of nodes, in pages: as HTML, as JSON, and as one CSV stream.
+"""The complete ranking of nodes, in pages: as HTML, as JSON, and as one CSV stream.
 
 Rules
-1. A page has at most `ROWS` nodes, whatever is asked for: no body grows with the run. It names the next page, by the
-   last node shown (coordinator/web/node_rows.py): HTML in a link, JSON in the header Link.
-2. The CSV is sent page by page while it is read, and is held nowhere as a whole.
-3. Pages are read in a thread, one after the other, and for at most a sixth of the time for all visitors together. At
-   most `MOST_WAITING` wait for their turn; others are told to come again.
+1. A page has at most `ROWS` nodes, so no answer grows with the run. It links the next page by the last node shown
+   (coordinator/web/node_rows.py): HTML in a link, JSON in the header Link.
+2. The CSV is sent page by page while it is read, and is never in memory as a whole.
+3. Pages are read in a thread, one at a time, and for at most a sixth of the time over all visitors. At most
+   `MOST_WAITING` requests wait; further ones are answered 503 with Retry-After.
 """
 
 import asyncio
@@ -23,34 +23,34 @@ from coordinator.web.node_rows import Cursor, Page
 from p2p.errors import Malformed
 
 ROWS: Final = 400
-"""Nodes of a page; the longest names and refusals for all known reasons leave it under a megabyte."""
+"""Nodes per page; below 1 MB even with the longest names and refusals for every reason."""
 SHARE: Final = 0.2
 MOST_WAITING: Final = 16
 PATIENCE: Final = 30.0
-"""Seconds for a page of the CSV to be taken."""
+"""Seconds for a client to receive a page of the CSV."""
 T = TypeVar("T")
 _NO_STORE = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
 
 
 class Source(Protocol):
-    """Where the pages come from: coordinator/web/run_view_builder.py."""
+    """The source of the pages: coordinator/web/run_view_builder.py."""
 
     def nodes(self, after: Cursor | None, most: int) -> Page:
-        """At most `most` nodes behind a place in the order of their work. Called in a thread."""
+        """Return at most `most` nodes after `after`, ordered by work. Called in a thread."""
 
 
 class Ranking:
-    """`picture`: the present one. `clock`: monotonic seconds."""
+    """The handlers of the ranking. `state`: returns the current state. `clock`: monotonic seconds."""
 
-    def __init__(self, source: Source, picture: Callable[[], Awaitable[RunState]], clock: Callable[[], float]) -> None:
-        self._source, self._picture, self._clock = source, picture, clock
+    def __init__(self, source: Source, state: Callable[[], Awaitable[RunState]], clock: Callable[[], float]) -> None:
+        self._source, self._state, self._clock = source, state, clock
         self._one_at_a_time = asyncio.Lock()
         self._waiting = 0
         self._due = 0.0
 
     async def html(self, request: web.Request) -> web.StreamResponse:
-        """The ranking for people, `page.NODES_SHOWN` nodes at a time."""
-        after, state = _after(request), await self._picture()
+        """Answer with an HTML page of `page.NODES_SHOWN` nodes."""
+        after, state = _after(request), await self._state()
         return await self._answer(
             request,
             "text/html; charset=utf-8",
@@ -60,7 +60,7 @@ class Ranking:
         )
 
     async def json(self, request: web.Request) -> web.StreamResponse:
-        """The rows as JSON, `limit` of them at most."""
+        """Answer with rows as JSON, at most the query's `limit`."""
         limit = request.query.get("limit", str(ROWS))
         most = min(int(limit), ROWS) if limit.isdecimal() and len(limit) < 10 else 0
         if not most:
@@ -70,7 +70,7 @@ class Ranking:
         )
 
     async def csv(self, request: web.Request) -> web.StreamResponse:
-        """All rows as CSV (rule 2)."""
+        """Answer with all rows as CSV (rule 2)."""
         after, text = await self._read(None, ROWS, lambda shown: (shown.after, csv_export.of_nodes(shown.rows)))
         answer = web.StreamResponse(headers={"Content-Type": csv_export.CONTENT_TYPE, "Cache-Control": "no-store"})
         await answer.prepare(request)
@@ -99,9 +99,11 @@ class Ranking:
         return web.Response(body=body, headers=headers)
 
     async def _read(self, after: Cursor | None, most: int, render: Callable[[Page], T]) -> T:
-        """Read a page and render it in a thread, in turn (rule 3)."""
+        """Read a page and render it in a thread, one at a time (rule 3)."""
         if self._waiting >= MOST_WAITING:
-            raise web.HTTPServiceUnavailable(text="too many ask for the list of nodes", headers={"Retry-After": "5"})
+            raise web.HTTPServiceUnavailable(
+                text="too many requests for the list of nodes", headers={"Retry-After": "5"}
+            )
         self._waiting += 1
         try:
             async with self._one_at_a_time:
@@ -125,9 +127,9 @@ def _after(request: web.Request) -> Cursor | None:
 
 
 async def _send(answer: web.StreamResponse, text: str) -> None:
-    """Send a part. Raises `ConnectionError` where it is not taken in time, which ends the connection."""
+    """Send a part. Raises `ConnectionError` if the client is too slow, which closes the connection."""
     try:
         async with asyncio.timeout(PATIENCE):
             await answer.write(text.encode())
     except TimeoutError as error:
-        raise ConnectionResetError("the visitor takes the list too slowly") from error
+        raise ConnectionResetError("the client receives the list too slowly") from error

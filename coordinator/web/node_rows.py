@@ -1,9 +1,9 @@
-"""Rows of nodes for people: those with the most accepted work first, some at a time.
+"""Rows of nodes from run.sqlite, most accepted work first, in pages.
 
 Rules
-1. A call reads the nodes that it returns and no others, whatever number the run knows.
-2. A place in the order is the work and the key of the last node shown (`Cursor`): what comes after it is found by an
-   index. Where work is accepted between two pages a node may show twice or not at all.
+1. A call reads only the nodes that it returns, however many the run has.
+2. A `Cursor` is the work and key of the last node shown; an index finds the next nodes. A node may be shown twice or
+   not at all if work is accepted between two pages.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -27,7 +27,7 @@ _public_key = lru_cache(maxsize=16384)(public_key)
 
 
 class Cursor(NamedTuple):
-    """The last node of a page. `rank`: how many nodes came up to it."""
+    """The last node of a page. `rank`: the number of nodes up to and including it."""
 
     rank: int
     weight: int
@@ -35,21 +35,21 @@ class Cursor(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> Self:
-        """The cursor that `str` wrote. Raises `Malformed`."""
+        """Parse a cursor written by `str`. Raises `Malformed`."""
         match text.split("-"):
             case [rank, weight, key] if rank.isdecimal() and weight.isdecimal() and len(rank) < 12 and len(weight) < 19:
                 try:
                     return cls(int(rank), int(weight), bytes.fromhex(key))
                 except ValueError:
                     pass
-        raise Malformed(f"no place in the list of nodes: {text[:80]!r}")
+        raise Malformed(f"malformed cursor of the list of nodes: {text[:80]!r}")
 
     def __str__(self) -> str:
         return f"{self.rank}-{self.weight}-{self.key.hex()}"
 
 
 class Page(NamedTuple):
-    """`first`: rank of the first row. `after`: where the next page begins; None: this is the last."""
+    """A page of nodes. `first`: rank of the first row. `after`: cursor of the next page; None: this is the last."""
 
     rows: list[NodeRow]
     first: int
@@ -59,8 +59,8 @@ class Page(NamedTuple):
 def page(
     database: Database, after: Cursor | None, most: int, connected: Collection[str], ways: Mapping[bytes, Route]
 ) -> Page:
-    """At most `most` nodes behind `after`. `connected`: peer ids with a connection now. `ways`: by which way each
-    node's last request came, as far as it is known."""
+    """Read at most `most` nodes after `after`. `connected`: peer ids with an open connection. `ways`: key -> route of
+    the node's last request, where known."""
     where, values = ("", ()) if after is None else (" WHERE (weight, key) < (?, ?)", (after.weight, after.key))
     query = f"SELECT {_COLUMNS} FROM nodes{where} ORDER BY weight DESC, key DESC LIMIT ?"
     rows = database.all(query, (*values, most))
@@ -72,14 +72,14 @@ def page(
 def rows_of(
     database: Database, nodes: Iterable[str], connected: Collection[str], ways: Mapping[bytes, Route]
 ) -> list[NodeRow]:
-    """The rows of these nodes, by peer id, as far as the run knows them."""
+    """Read the rows of these nodes, by peer id, leaving out unknown ones."""
     query = f"SELECT {_COLUMNS} FROM nodes WHERE key = ?"
     rows = (database.one(query, (key,)) for key in _keys(nodes))
     return [_row(database, row, connected, ways) for row in rows if row is not None]
 
 
 def known(database: Database, peers: Iterable[str]) -> int:
-    """How many of these peers are nodes of the run."""
+    """Count the nodes of the run among these peers."""
     keys, count = list(_keys(peers)), 0
     for start in range(0, len(keys), _AT_ONCE):
         some = tuple(keys[start : start + _AT_ONCE])
@@ -91,7 +91,7 @@ def _keys(peers: Iterable[str]) -> Iterator[bytes]:
     for peer in peers:
         try:
             yield _public_key(peer)
-        except Malformed:  # a peer that has another kind of key is no node
+        except Malformed:  # a peer with another kind of key is not a node
             continue
 
 
@@ -108,7 +108,7 @@ def _row(
             refusals[code] = sums[0]
         else:
             accepted, rollouts, tokens = accepted + sums[0], rollouts + sums[1], tokens + sums[2]
-    standing = at(account_of(database, key), 0)  # with its last suspension, also one that is over
+    standing = at(account_of(database, key), 0)  # with its last suspension, also an expired one
     return NodeRow(
         id=node,
         name=name,
@@ -134,7 +134,7 @@ def _row(
 
 @lru_cache(maxsize=4096)
 def _reached(sealed: bytes) -> Route | None:
-    """By which way others reach a node, by the first address of its record."""
+    """Return the route by which other nodes reach a node, from the first address of its peer record."""
     try:
         return next(map(route_of, decode_own(sealed).addresses), None)
     except P2PError:

@@ -1,4 +1,4 @@
-"""The page as HTML, from the picture. All text is escaped by the template engine; geometry comes from charts.py."""
+"""Rendering of the page as HTML from a `RunState`. The template engine escapes all text; charts.py does the layout."""
 
 import functools
 import hashlib
@@ -30,8 +30,8 @@ _SMOOTH = 5  # steps
 
 @dataclass(frozen=True)
 class Volunteer:
-    """A row of the ranking. `share`: of all accepted work, 0..1. `lag`: versions behind, None: holds none. `standing`:
-    how far it is trusted, in words."""
+    """A row of the ranking. `share`: of all accepted work, 0..1. `lag`: versions behind the newest; None: no version.
+    `seen`: seconds since its last request. `standing`: its trust level, in words."""
 
     rank: int
     node: NodeRow
@@ -42,19 +42,19 @@ class Volunteer:
 
 
 def live(state: RunState) -> str:
-    """Everything that changes while a run goes on, for the page's script."""
+    """Render the changing parts of the page, for its script."""
     return _environment().get_template("live.html").render(facts(state))
 
 
 def page(state: RunState) -> str:
-    """The whole page."""
+    """Render the whole page."""
     return (
         _environment().get_template("page.html").render(facts(state), style=_hash("page.css"), script=_hash("page.js"))
     )
 
 
 def ranking(state: RunState, shown: Page) -> str:
-    """A page of the whole ranking."""
+    """Render a page of the complete ranking."""
     total = _work(state)
     return (
         _environment()
@@ -71,7 +71,7 @@ def ranking(state: RunState, shown: Page) -> str:
 
 
 def facts(state: RunState) -> dict[str, Any]:
-    """What the templates show."""
+    """Return the values that the templates use."""
     label, mood = _PHASES.get(state.phase, (state.phase.capitalize(), "waiting"))
     refused = sum(state.refused.values())
     decided = state.accepted + refused
@@ -96,13 +96,13 @@ def facts(state: RunState) -> dict[str, Any]:
         "staleness": staleness_bars(state),
         "versions": list(reversed(state.versions))[:VERSIONS_SHOWN],
         "supplied": _supplied(state),
-        "spread": broadcast_chart.picture(state.broadcast, {node.id: node.name for node in state.nodes}),
-        "missing": _missing(state),
+        "spread": broadcast_chart.layout(state.broadcast, {node.id: node.name for node in state.nodes}),
+        "missing": _unacknowledged(state),
     }
 
 
 def accuracy_chart(state: RunState) -> Chart:
-    """Held-out exact match over versions, 0 to 100 %."""
+    """Lay out held-out exact match over versions, 0 to 100 %."""
     shown = charts.picked(state.evaluations)
     sampled = [(float(one.version), one.sampled) for one in shown]
     greedy = [(float(one.version), one.greedy) for one in shown]
@@ -124,7 +124,7 @@ def accuracy_chart(state: RunState) -> Chart:
 
 
 def reward_chart(state: RunState) -> Chart:
-    """Reward by step: as it is, faint, and its trailing mean."""
+    """Lay out the reward by step: raw values, faint, and their trailing mean."""
     raw = charts.thin([(float(one.step), one.reward) for one in state.steps])
     low = min([0.0, *(y for _, y in raw)])
     high = max([y for _, y in raw], default=1.0)
@@ -141,18 +141,18 @@ def reward_chart(state: RunState) -> Chart:
 
 
 def staleness_bars(state: RunState) -> tuple[Bar, ...]:
-    """One bar for each age that the limit allows."""
+    """Lay out one bar per age that the staleness limit allows."""
     wanted = max(state.staleness_limit + 1, len(state.staleness))
     return charts.bars([*state.staleness, *[0] * (wanted - len(state.staleness))], "groups", "steps")
 
 
 def asset(name: str) -> bytes:
-    """A file of `static/`, one of those that the page names."""
+    """Read a file of `static/`."""
     return files("coordinator.web").joinpath("static", name).read_bytes()
 
 
 def _last_x(state: RunState) -> float:
-    """Both charts run over the same steps: those made, or those wanted once it is known how many."""
+    """Return the last x of both charts: the steps made, or the steps wanted if known."""
     steps_done = max([state.step, *(one.version for one in state.evaluations[-1:])])
     return float(max(steps_done, state.steps_wanted or 0, 1))
 
@@ -169,37 +169,37 @@ def _volunteer(state: RunState, rank: int, node: NodeRow, total: int) -> Volunte
 
 
 def _standing(node: NodeRow, now: int) -> str:
-    """How far a node is trusted, in words."""
+    """Return a node's trust level in words, with its suspension."""
     if node.suspended_until is None or node.suspended_until <= now:
         return node.rank
     return describe(Standing(cast(Rank, node.rank), node.suspended_until, node.suspended_for))
 
 
-def _missing(state: RunState) -> int:
-    """Connected nodes that are not in the picture of the newest broadcast."""
+def _unacknowledged(state: RunState) -> int:
+    """Count the connected nodes without an acknowledgement of the newest broadcast."""
     takes = {take.node for take in state.broadcast.takes}
     seen = sum(node.connected and node.id in takes for node in state.nodes)
     return max(0, online(state) - seen - state.broadcast.unshown)
 
 
 def online(state: RunState) -> int:
-    """Nodes that are connected."""
+    """Count the connected nodes."""
     return max(state.nodes_connected, sum(node.connected for node in state.nodes))
 
 
 def _work(state: RunState) -> int:
-    """Accepted work of all nodes."""
+    """Return the accepted work of all nodes."""
     return max(state.weight, sum(node.weight for node in state.nodes))
 
 
 def _supplied(state: RunState) -> float | None:
-    """Supply as a share of the need."""
+    """Return the supply of rollouts as a share of the need; None: not measured."""
     need = state.capacity.need
     return state.capacity.supply / need if need else None
 
 
 def compile_templates() -> None:
-    """Once, before the first visitor: it takes a tenth of a second."""
+    """Compile all templates before the first request, as that takes 0.1 s."""
     _environment().get_template("page.html")
     _environment().get_template("live.html")
     _environment().get_template("nodes.html")
@@ -223,5 +223,5 @@ def _environment() -> Environment:
 
 @functools.cache
 def _hash(name: str) -> str:
-    """Changes with the file, so that a browser may keep it for ever."""
+    """Return a hash of a static file for its URL, so that browsers may cache it without limit."""
     return hashlib.blake2b(asset(name), digest_size=6).hexdigest()

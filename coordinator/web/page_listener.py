@@ -1,8 +1,9 @@
-"""The sockets of the page: each connection is counted before anything is spent on it (rules: limits.py).
+"""The page's listening sockets, under the limits of coordinator/web/connection_limits.py.
 
 Rules
-1. A connection that is turned away is closed at once, counted, and said in the log rarely.
-2. A want of descriptors ends nothing: accepting is tried again.
+1. The limits are checked before a connection costs more than its descriptor. A refused connection is closed at once and
+   counted; the log names it at a limited rate.
+2. A shortage of descriptors stops nothing: accepting is tried again after `_AGAIN` seconds.
 """
 
 import asyncio
@@ -21,29 +22,29 @@ from p2p.limits.subnets import RefusalCounter
 from runtime.descriptors import SHORTAGES, is_shortage
 from runtime.errors import LocalFault
 
-_BACKLOG = 1024  # waiting there costs no descriptor, and being dropped costs a visitor a second
-_SWEEP = 1.0
-_AGAIN = 0.1
-_FAREWELL = 1.0  # seconds for open requests at the end
+_BACKLOG = 1024  # a queued connection costs no descriptor; a dropped one costs its client a 1 s retry
+_SWEEP = 1.0  # seconds between two closings of idle connections
+_AGAIN = 0.1  # seconds
+_SHUTDOWN = 1.0  # seconds for open requests at shutdown
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-class Guest(asyncio.Protocol):
-    """One connection: aiohttp's protocol, and before it a count of the bytes since the last request."""
+class PageConnection(asyncio.Protocol):
+    """One connection: aiohttp's protocol behind a limit on the bytes since the last request."""
 
-    def __init__(self, inner: RequestHandler, ip: str, most: int, lost: Callable[["Guest"], None]) -> None:
+    def __init__(self, inner: RequestHandler, ip: str, most: int, lost: Callable[["PageConnection"], None]) -> None:
         self._inner, self._most, self._lost = inner, most, lost
         self.ip = ip
         self.unread = 0
-        self._gone = False
+        self._aborted = False
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._inner.connection_made(transport)
-        if self._gone:
+        if self._aborted:
             transport.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -67,24 +68,24 @@ class Guest(asyncio.Protocol):
         self._lost(self)
 
     def cut(self) -> None:
-        """End the connection now; what was to be sent is dropped."""
-        self._gone = True
+        """Abort the connection, dropping unsent data."""
+        self._aborted = True
         if self._transport is not None:
             self._transport.abort()
 
 
 class Listener:
-    """Serve an application under limits. `clock`: monotonic seconds."""
+    """A server of an application under limits. `clock`: monotonic seconds."""
 
     def __init__(self, app: web.Application, limits: WebLimits, clock: Callable[[], float]) -> None:
         self._limits, self._clock = limits, clock
-        self.visitors = ClientConnections(limits)
-        self.turned_away = RefusalCounter(clock)
+        self.connections = ClientConnections(limits)
+        self.refusals = RefusalCounter(clock)
         app.middlewares.append(self._counted)
         self._runner = web.AppRunner(
             app,
             access_log=None,
-            shutdown_timeout=_FAREWELL,
+            shutdown_timeout=_SHUTDOWN,
             lingering_time=0.0,
             max_headers=MOST_HEADERS,
             max_line_size=limits.head // 4,
@@ -94,7 +95,7 @@ class Listener:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; return the port, which is any free one where `port` is 0. Raises `LocalFault`."""
+        """Listen and return the port; `port` 0 chooses a free one. Raises `LocalFault`."""
         await self._runner.setup()
         try:
             self._listen(host, port)
@@ -120,7 +121,7 @@ class Listener:
         await self._runner.cleanup()
 
     def _listen(self, host: str, port: int) -> None:
-        """Open every address that `host` stands for. An address that this machine lacks is left out beside others."""
+        """Listen on every address of `host`. An address that this machine lacks is skipped if another one opens."""
         lacking: OSError | None = None
         for family, _, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
             try:
@@ -140,58 +141,58 @@ class Listener:
         while True:
             try:
                 connection, address = await loop.sock_accept(opened)
-            except OSError as error:  # out of descriptors, or it was gone before it was taken
+            except OSError as error:  # out of descriptors, or the client closed before accept
                 if is_shortage(error):
                     SHORTAGES.met("accepting a connection with the page")
                 await asyncio.sleep(_AGAIN)
                 continue
-            if (why := self.visitors.refused(address[0])) is not None:
-                self.turned_away.count(*why)
+            if (why := self.connections.refusal(address[0])) is not None:
+                self.refusals.count(*why)
                 connection.close()
-                await asyncio.sleep(0)  # a crowd of them holds up nothing else
+                await asyncio.sleep(0)  # let other tasks run during a flood of refusals
                 continue
             await self._admit(connection, address[0])
 
     async def _admit(self, connection: socket.socket, ip: str) -> None:
         server = self._runner.server
         assert server is not None
-        guest = Guest(server(), ip, self._limits.head, self.visitors.leave)
-        gone = self.visitors.enter(guest, ip, self._clock())
-        if isinstance(gone, Guest):
-            gone.cut()
+        client = PageConnection(server(), ip, self._limits.head, self.connections.remove)
+        evicted = self.connections.add(client, ip, self._clock())
+        if isinstance(evicted, PageConnection):
+            evicted.cut()
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(lambda: guest, connection)
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: client, connection)
         except OSError:
-            self.visitors.leave(guest)
+            self.connections.remove(client)
             connection.close()
 
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(_SWEEP)
-            for guest in self.visitors.overdue(self._clock()):
-                if isinstance(guest, Guest):
-                    guest.cut()
+            for client in self.connections.overdue(self._clock()):
+                if isinstance(client, PageConnection):
+                    client.cut()
 
     @web.middleware
     async def _counted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Refuse what asks too often, and what has a body."""
-        guest = None if request.transport is None else request.transport.get_protocol()
-        if not isinstance(guest, Guest):
+        """Refuse requests above the rate limit, and requests with a body."""
+        client = None if request.transport is None else request.transport.get_protocol()
+        if not isinstance(client, PageConnection):
             return await handler(request)
-        guest.unread = 0
-        wait = self.visitors.ask(guest, guest.ip, self._clock())
+        client.unread = 0
+        wait = self.connections.admit(client, client.ip, self._clock())
         try:
             if wait:
                 raise _error(web.HTTPTooManyRequests, "too many requests", {"Retry-After": str(math.ceil(wait))})
             if request.body_exists and request.method in ("GET", "HEAD"):
-                raise _error(web.HTTPBadRequest, "a request has no body here")
+                raise _error(web.HTTPBadRequest, "a request may not have a body")
             answer = await handler(request)
         except web.HTTPException as error:
             if request.body_exists:
                 error.force_close()
             raise
         finally:
-            self.visitors.answered(guest, self._clock())
+            self.connections.answered(client, self._clock())
         if request.body_exists:
             answer.force_close()
         return answer

@@ -1,4 +1,4 @@
-"""The run as Prometheus metrics: made from the picture at each scrape, so that nothing is counted twice."""
+"""Prometheus metrics of the run, built from the `RunState` at each scrape: no figure is counted in two places."""
 
 from collections.abc import Iterable, Iterator
 
@@ -12,7 +12,7 @@ from coordinator.metrics.views import BroadcastView, LinksView, NodeRow, RunStat
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class _Picture(Collector):
+class _RunCollector(Collector):
     def __init__(self, state: RunState) -> None:
         self._state = state
 
@@ -27,14 +27,14 @@ class _Picture(Collector):
 
 
 def exposition(state: RunState) -> bytes:
-    """The text format, version 0.0.4."""
+    """Encode the metrics in the text format, version 0.0.4."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Picture(state))
+    registry.register(_RunCollector(state))
     return generate_latest(registry)
 
 
 def of_learning(state: RunState) -> Iterator[Metric]:
-    """The learner, its versions and how good they are."""
+    """Yield the metrics of the learner, its versions and their accuracy."""
     info = GaugeMetricFamily("echo2_run_info", "The run; always 1.", labels=["run", "name", "model", "phase"])
     info.add_metric([state.run, state.name, state.model, state.phase], 1)
     yield info
@@ -61,7 +61,7 @@ def of_learning(state: RunState) -> Iterator[Metric]:
 
 
 def of_work(state: RunState) -> Iterator[Metric]:
-    """Groups: under way, received, decided, used."""
+    """Yield the metrics of groups: leased, received, decided, used."""
     yield _counter("echo2_groups_received", "Groups received.", state.received)
     yield _counter("echo2_groups_accepted", "Groups accepted.", state.accepted)
     yield _counter("echo2_groups_too_old", "Groups accepted, but too old to learn from.", state.too_old)
@@ -84,7 +84,7 @@ def of_work(state: RunState) -> Iterator[Metric]:
 
 
 def of_links(links: LinksView) -> Iterator[Metric]:
-    """Connections, and what they were refused for."""
+    """Yield the metrics of connections and of refused connections."""
     yield _gauge("echo2_connections", "Connections with peers over libp2p.", links.open)
     refused = CounterMetricFamily(
         "echo2_connections_refused", "Connections refused since the start, by the limit.", labels=["limit"]
@@ -96,7 +96,7 @@ def of_links(links: LinksView) -> Iterator[Metric]:
 
 
 def of_trouble(trouble: TroubleView) -> Iterator[Metric]:
-    """Return the learner's troubles."""
+    """Yield the metrics of pauses, of groups set aside and of waiting."""
     paused = GaugeMetricFamily("echo2_paused", "1 while the run is paused, by what paused it.", labels=["kind"])
     if trouble.paused is not None:
         paused.add_metric([trouble.paused.kind], 1)
@@ -113,7 +113,7 @@ def of_trouble(trouble: TroubleView) -> Iterator[Metric]:
 
 
 def of_capacity(state: RunState) -> Iterator[Metric]:
-    """The capacity model's terms, as far as they are measured."""
+    """Yield the terms of the capacity model, without a sample where not measured."""
     capacity = state.capacity
     yield _gauge("echo2_capacity_step_seconds", "T: seconds a step takes.", capacity.step_seconds)
     yield _gauge(
@@ -126,7 +126,7 @@ def of_capacity(state: RunState) -> Iterator[Metric]:
 
 
 def of_broadcast(broadcast: BroadcastView) -> Iterator[Metric]:
-    """How fast the last versions reached the nodes that count."""
+    """Yield the delivery times of the last versions, over nodes with accepted work."""
     times = GaugeMetricFamily(
         "echo2_broadcast_seconds", "T_bcast: seconds until a version is at a node.", labels=["quantile"]
     )
@@ -140,7 +140,7 @@ def of_broadcast(broadcast: BroadcastView) -> Iterator[Metric]:
 
 
 def of_nodes(nodes: Iterable[NodeRow]) -> Iterator[Metric]:
-    """One sample a node, under its id and name."""
+    """Yield one sample per node, labelled by id and name."""
     labels = ["node", "name"]
     connected = GaugeMetricFamily("echo2_node_connected", "1 while the node is connected.", labels=labels)
     accepted = CounterMetricFamily("echo2_node_groups_accepted", "Groups accepted of the node.", labels=labels)
@@ -160,7 +160,7 @@ def of_nodes(nodes: Iterable[NodeRow]) -> Iterator[Metric]:
 
 
 def _gauge(name: str, text: str, value: float | None) -> Metric:
-    """Without a sample where nothing is measured yet."""
+    """Return a gauge, without a sample if `value` is None."""
     family = GaugeMetricFamily(name, text)
     if value is not None:
         family.add_metric([], value)
@@ -172,7 +172,7 @@ def _counter(name: str, text: str, value: float) -> Metric:
 
 
 def _staleness(counts: list[int]) -> Metric:
-    """Prometheus wants cumulated buckets."""
+    """Return the histogram of staleness, with cumulative buckets as Prometheus requires."""
     buckets, total = [], 0
     for age, count in enumerate(counts):
         total += count

@@ -1,7 +1,7 @@
-"""Why groups were refused, in words for somebody who reads no code.
+"""Texts of the refusal codes for the page, readable without knowledge of the code.
 
-The sentences of protocol.refusals tell a node about one group of its own; here they stand for many. A code without
-a line below is shown with its sentence, the facts left out.
+The sentences of protocol.refusals address one node about one group; the texts here describe many groups. A code
+without a text here is shown by its sentence there, with the facts left out.
 """
 
 import re
@@ -16,21 +16,21 @@ WORDS: Mapping[str, str] = {
     "incomplete": "Rollouts of the group were missing.",
     "tokens": "Token ids that the model does not have, or that are not the prompt's.",
     "turns": "Turns of the conversation do not fit together.",
-    "logprobs": "Log-probabilities that cannot be.",
+    "logprobs": "Log-probabilities that are impossible.",
     "segments": "Weights were not named for every token.",
     "end": "A rollout ended too early or went on too long.",
     "transcript": "The environment's replies are not the ones the task gives.",
     "seeded-choice": "Tokens differ from what the lease's seed and these weights give.",
-    "close-choices": "Too many tokens differ by a hair from the seeded choice.",
-    "drift": "A log-probability is too far from the coordinator's own.",
-    "drift-median": "Log-probabilities are too far from the coordinator's own throughout.",
+    "close-choices": "Too many tokens differ narrowly from the seeded choice.",
+    "drift": "A log-probability differs too much from the coordinator's own.",
+    "drift-median": "Log-probabilities differ too much from the coordinator's own throughout.",
     "not-scorable": "The coordinator could not check the group.",
 }
-_FAULTS = {"node": "the node", "operator": "the operator", "nobody": "nobody"}
+_FAULTS = {"node": "fault of the node", "operator": "fault of the operator", "nobody": "fault of no party"}
 
 
 class RefusalRow(NamedTuple):
-    """`fault`: who can do something about it. `groups`: how many were refused for it."""
+    """A row of the table of refusals. `fault`: the party that can mend the cause. `groups`: refused with this code."""
 
     code: str
     words: str
@@ -39,13 +39,13 @@ class RefusalRow(NamedTuple):
 
 
 def rows(refused: Mapping[str, int]) -> list[RefusalRow]:
-    """One row a reason, the most frequent first."""
+    """Return one row per code, the most frequent first."""
     ordered = sorted(refused.items(), key=lambda item: (-item[1], item[0]))
     return [RefusalRow(code, words(code), _fault(code), count) for code, count in ordered if count]
 
 
 def words(code: str) -> str:
-    """What a code means, whatever its facts."""
+    """Return the text of a code, without the facts of one group."""
     if code in WORDS:
         return WORDS[code]
     return re.sub(r"\{[^}]*\}", "…", REASONS[code].sentence) if code in REASONS else "Unknown to this version."

@@ -1,11 +1,10 @@
-"""Paints `coordinator.metrics.views.RunState`: everything that people may see, from the books, the history and the
-meters.
+"""Builds `coordinator.metrics.views.RunState`, the public state of the run, from run.sqlite and the live objects.
 
 Rules
-1. The event loop copies what only it may read, in a time that no history and few nodes can lengthen (`_sketch`). All
-   that run.sqlite tells is read and put together in another thread, over a connection of its own (`_finished`).
-2. That reads sums and what is on its way, never a table of the history from its beginning (coordinator/schema.py).
-3. A picture shows one state of the file; what the loop copied may be some milliseconds older.
+1. The event loop copies only the state of live objects, in a time independent of the history (`_copy_live`). Another
+   thread reads run.sqlite over a connection of its own and completes the state (`_complete`).
+2. That thread reads sums and open work, never a whole history table (coordinator/schema.py).
+3. A `RunState` shows one state of run.sqlite; the part copied from live objects may be some milliseconds older.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -31,7 +30,7 @@ from coordinator.web.node_rows import Cursor, Page, page
 from p2p.multiaddr import Route
 
 MOST_NODES = 100
-"""Nodes in a picture, those with the most accepted work."""
+"""Nodes in a `RunState`, those with the most accepted work."""
 _NOT_YET = CapacityView(
     step_seconds=None,
     turnaround_seconds=None,
@@ -43,8 +42,9 @@ _NOT_YET = CapacityView(
 )
 
 
-class Sketch(NamedTuple):
-    """The live objects' part of a picture. `state`: without what the other fields and run.sqlite tell."""
+class LiveState(NamedTuple):
+    """The part copied from live objects. `state`: incomplete, without the figures of run.sqlite and the other fields.
+    `ways`: node's key -> route of its last request."""
 
     state: RunState
     broadcasts: BroadcastStats
@@ -55,8 +55,8 @@ class Sketch(NamedTuple):
 
 @dataclass
 class RunViewBuilder:
-    """`connected`, `invite`, `relayed`, `links`: kept fresh by the daemon. `faults`: what went wrong in this process's
-    life. `clock`: seconds since the Unix epoch; `started`: milliseconds."""
+    """Builder of the run's public state. The daemon updates `connected`, `invite`, `relayed` and `links`. `faults`:
+    faults since this process started. `clock`: seconds since the Unix epoch. `started`: Unix milliseconds."""
 
     run: Run
     group_service: GroupService
@@ -71,23 +71,23 @@ class RunViewBuilder:
     relayed: int = 0
     links: LinksView = field(default_factory=LinksView)
     _rates: dict[bytes, float] = field(default_factory=dict)
-    """Of the pictures before: used by one thread at a time, as pictures are made one after the other."""
+    """Rates of the earlier states; used by one thread at a time, as states are built one after the other."""
 
-    async def picture(self) -> RunState:
-        """The picture of this moment, made beside the loop. One at a time."""
-        return await anyio.to_thread.run_sync(self._finished, self._sketch())
+    async def current_state(self) -> RunState:
+        """Return the current state, built beside the event loop. Only one call at a time."""
+        return await anyio.to_thread.run_sync(self._complete, self._copy_live())
 
     def build(self) -> RunState:
-        """The same, made here and now."""
-        return self._finished(self._sketch())
+        """Return the current state, built in the calling thread."""
+        return self._complete(self._copy_live())
 
     def nodes(self, after: Cursor | None, most: int) -> Page:
-        """At most `most` nodes behind a place in the order of their work. For another thread than the loop's."""
+        """Return at most `most` nodes after `after`, ordered by work. Not for the event loop's thread."""
         with Database.read(self.group_service.database.path) as database, database.reading():
             return page(database, after, most, self.connected, {})
 
-    def _sketch(self) -> Sketch:
-        """Rule 1."""
+    def _copy_live(self) -> LiveState:
+        """Copy the state of the live objects (rule 1)."""
         config, at, latest = self.run.config.run, self.group_service.progress, self.publisher.latest
         history, registry = self.training.history, self.group_service.registry
         state = RunState(
@@ -139,23 +139,23 @@ class RunViewBuilder:
             rollouts_per_step=float(config.batch_groups * config.group_size),
             supply=0.0,
         )
-        return Sketch(
+        return LiveState(
             state, self.group_service.broadcasts.copy(), measured, set(self.connected), registry.sightings.routes()
         )
 
-    def _finished(self, sketch: Sketch) -> RunState:
-        """Rules 1 to 3: what the file tells, in any thread."""
-        now = sketch.state.now
+    def _complete(self, live: LiveState) -> RunState:
+        """Complete a live state from run.sqlite, in any thread (rules 1 to 3)."""
+        now = live.state.now
         with Database.read(self.group_service.database.path) as database, database.reading():
             counted = run_metrics.counts(database, now)
-            broadcast = sketch.broadcasts.view(self.run.peer_id)
-            nodes = _shown(database, broadcast, sketch.connected, sketch.ways)
+            broadcast = live.broadcasts.view(self.run.peer_id)
+            nodes = _shown(database, broadcast, live.connected, live.ways)
             known = int(database.value("SELECT value FROM tallies WHERE name = 'nodes'"))
-            online, weight = node_rows.known(database, sketch.connected), run_metrics.work(database)
-            capacity = self._capacity(sketch, database)
+            online, weight = node_rows.known(database, live.connected), run_metrics.work(database)
+            capacity = self._capacity(live, database)
         return msgspec.structs.replace(
-            sketch.state,
-            phase="finishing" if sketch.state.phase == "finished" and counted.undecided else sketch.state.phase,
+            live.state,
+            phase="finishing" if live.state.phase == "finished" and counted.undecided else live.state.phase,
             undecided=counted.undecided,
             running=counted.running,
             received=counted.received,
@@ -173,14 +173,14 @@ class RunViewBuilder:
             weight=weight,
         )
 
-    def _capacity(self, sketch: Sketch, database: Database) -> CapacityView:
-        config, reach, now = self.run.config, sketch.broadcasts.reach() or 0.0, sketch.state.now
+    def _capacity(self, live: LiveState, database: Database) -> CapacityView:
+        config, reach, now = self.run.config, live.broadcasts.reach() or 0.0, live.state.now
         refill = self.group_service.buffer.refill
-        measured = run_metrics.completed(database, sketch.measured, reach, now, self._rates, refill=refill)
+        measured = run_metrics.completed(database, live.measured, reach, now, self._rates, refill=refill)
         return view(config.run.staleness, config.learner.publish_every, measured)
 
     def _phase(self) -> str:
-        """As far as the loop knows: groups that wait for a verdict still make "finishing" of "finished"."""
+        """Return the phase known to the event loop; undecided groups later turn "finished" into "finishing"."""
         at = self.group_service.progress
         if at is None:
             return "starting"
@@ -192,7 +192,7 @@ class RunViewBuilder:
 def _shown(
     database: Database, broadcast: BroadcastView, connected: Collection[str], ways: Mapping[bytes, Route]
 ) -> list[NodeRow]:
-    """The nodes of a picture, the most work first: the first ones of the order, and those that the broadcast names."""
+    """Return the nodes to show, most work first: the first `MOST_NODES`, and all nodes named by the broadcast."""
     best = page(database, None, MOST_NODES, connected, ways).rows
     shown = {row.id for row in best}
     named = dict.fromkeys(take.node for take in broadcast.takes if take.node not in shown)

@@ -1,14 +1,12 @@
-"""The web site of one run: routes, headers, and the bodies that all visitors share.
+"""The web site of one run: routes, headers, and response bodies cached for all visitors.
 
-1. The picture is taken at most once a second, and for at most `SHARE` of the time. Each body is rendered and packed
-   once a picture: a thousand visitors cost as much as one. All of it is done in a thread beside the event loop, one
-   thing at a time.
-2. Nothing is loaded from elsewhere and nothing runs inline: the content security policy says so, and page and styles
-   are made so that it holds.
-3. Everything here is read-only; there is no cookie, no form, no state. It is answered under the page's own names alone,
-   and other web sites may read it only where it is public (hosts.py).
-4. A picture has the first nodes of the ranking. The whole ranking is given in pages (nodes.py).
-5. Connections and requests have limits (limits.py).
+1. The state is built at most once per second, for at most `SHARE` of the time. Each body is rendered and compressed
+   once per state, so 1,000 visitors cost as much as one. Both happen in a thread beside the event loop, one at a time.
+2. The page loads nothing from other hosts and has no inline script or style; the content security policy enforces it.
+3. The site is read-only: no cookie, no form, no session. It answers only under the page's own names, and other web
+   sites may read it only at a public address (host_names.py).
+4. A state has the first nodes of the ranking; the complete ranking is served in pages (node_ranking.py).
+5. Connections and requests are limited (connection_limits.py).
 """
 
 import asyncio
@@ -50,45 +48,45 @@ BODIES: Final[dict[str, tuple[str, Render]]] = {
     "/api/v1/run": (_JSON, msgspec.json.encode),
     "/metrics": (prometheus.CONTENT_TYPE, prometheus.exposition),
 }
-"""Path -> content type, and the body of a picture."""
+"""Path -> (content type, renderer of the body from a state)."""
 
 
 class Shown(Source, Protocol):
-    """The source of what a site shows: coordinator/web/run_view_builder.py."""
+    """The source of a site's data: coordinator/web/run_view_builder.py."""
 
-    async def picture(self) -> RunState:
-        """The run as it is now. Awaited on the event loop."""
+    async def current_state(self) -> RunState:
+        """Return the current state of the run. Awaited on the event loop."""
 
 
 class ResponseCache:
-    """The picture and its bodies, kept as long as rule 1 says. `clock`: monotonic seconds."""
+    """A cache of the state and its bodies, refreshed by rule 1. `clock`: monotonic seconds."""
 
     def __init__(
-        self, picture: Callable[[], Awaitable[RunState]], clock: Callable[[], float], *, seconds: float = 1.0
+        self, build: Callable[[], Awaitable[RunState]], clock: Callable[[], float], *, seconds: float = 1.0
     ) -> None:
-        self._picture, self._clock, self._seconds = picture, clock, seconds
+        self._build, self._clock, self._seconds = build, clock, seconds
         self._state: RunState | None = None
         self._due = 0.0
         self._bodies: dict[tuple[str, bool], bytes] = {}
         self._working = asyncio.Lock()
 
     async def body(self, path: str, packed: bool) -> bytes:
-        """A body of the present picture, gzipped if `packed`."""
+        """Return a body of the current state, gzipped if `packed`."""
         async with self._working:
             state = await self._present()
             if (path, packed) not in self._bodies:
                 await anyio.to_thread.run_sync(self._render, state, path, packed)
             return self._bodies[path, packed]
 
-    async def picture(self) -> RunState:
-        """The present picture."""
+    async def current_state(self) -> RunState:
+        """Return the current state, at most as old as rule 1 allows."""
         async with self._working:
             return await self._present()
 
     async def _present(self) -> RunState:
         began = self._clock()
         if self._state is None or began >= self._due:
-            self._state = await self._picture()
+            self._state = await self._build()
             ended = self._clock()
             self._due = ended + max(self._seconds, (ended - began) / SHARE)
             self._bodies.clear()
@@ -104,10 +102,10 @@ class ResponseCache:
 def application(
     run: Shown, clock: Callable[[], float] = time.monotonic, *, host: str = "", names: Collection[str] = ()
 ) -> web.Application:
-    """The site of a run. `host`: what is listened on. `names`: the public names of the page."""
+    """Return the web application of a run. `host`: the listening host. `names`: the public names of the page."""
     page.compile_templates()
-    response_cache = ResponseCache(run.picture, clock)
-    ranking = Ranking(run, response_cache.picture, clock)
+    response_cache = ResponseCache(run.current_state, clock)
+    ranking = Ranking(run, response_cache.current_state, clock)
     public = {name.lower() for name in names}
     app = web.Application(middlewares=[_named(public | {host.lower()})])
     app.on_response_prepare.append(_headed(public))
@@ -123,7 +121,7 @@ def application(
 
 
 class Site:
-    """A site that is being served. `port`: the one that is really listened on."""
+    """A site being served. `port`: the actual listening port."""
 
     def __init__(self, listener: Listener, host: str, port: int) -> None:
         self._listener, self.host, self.port = listener, host, port
@@ -134,8 +132,8 @@ class Site:
         return f"http://[{host}]:{self.port}/" if ":" in host else f"http://{host}:{self.port}/"
 
     def refused(self) -> dict[str, int]:
-        """Connections turned away since the start, by the limit."""
-        return self._listener.turned_away.counts()
+        """Connections refused since the start, by limit."""
+        return self._listener.refusals.counts()
 
     async def stop(self) -> None:
         """Close the port and every connection."""
@@ -143,7 +141,7 @@ class Site:
 
 
 async def serve_web(app: web.Application, host: str, port: int, limits: WebLimits | None = None) -> Site:
-    """Listen; `port` 0 is any free one. Raises `LocalFault` where that cannot be."""
+    """Serve an application; `port` 0 chooses a free port. Raises `LocalFault` if listening fails."""
     listener = Listener(app, limits or WebLimits(), time.monotonic)
     return Site(listener, host, await listener.start(host, port))
 
@@ -177,7 +175,7 @@ async def _healthy(request: web.Request) -> web.StreamResponse:
 
 
 def _headed(public: Collection[str]) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
-    """Rules 2 and 3, on every answer, also on errors."""
+    """Return a hook that adds the headers of rules 2 and 3 to every answer, errors included."""
 
     async def head(request: web.Request, answer: web.StreamResponse) -> None:
         answer.headers.update(SECURITY)
@@ -188,7 +186,7 @@ def _headed(public: Collection[str]) -> Callable[[web.Request, web.StreamRespons
 
 
 def _named(names: Collection[str]) -> Middleware:
-    """Rule 3: refuse what is asked for under an unknown name."""
+    """Return a middleware that refuses requests with an unknown Host (rule 3)."""
 
     @web.middleware
     async def named(request: web.Request, handler: Handler) -> web.StreamResponse:

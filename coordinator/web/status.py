@@ -1,4 +1,4 @@
-"""`echo2-coord status`: what a running coordinator says of itself, from its own API."""
+"""`echo2-coord status`: a summary of a running coordinator, read from its API."""
 
 import json
 import urllib.error
@@ -18,13 +18,13 @@ _MOST: Final = 64 << 20  # bytes of an answer
 
 
 def address_of(web: WebSection) -> str:
-    """Where this machine reaches the page. An unspecified address is reached by the loopback."""
+    """Return the page's URL on this machine; for an unspecified address, that of the loopback."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(web.host, web.host)
     return f"http://[{host}]:{web.port}" if ":" in host else f"http://{host}:{web.port}"
 
 
 def address_in(folder: RunFolder, web: WebSection) -> str:
-    """Where the page of a run folder is: what its coordinator wrote there, else what the settings say."""
+    """Return the page's URL for a run folder: the one its coordinator wrote there, else that of the settings."""
     try:
         return folder.page.read_text().strip()
     except OSError:
@@ -32,8 +32,8 @@ def address_in(folder: RunFolder, web: WebSection) -> str:
 
 
 def fetch(url: str) -> bytes:
-    """The answer of `url`'s API as it came, JSON. Raises `Unreachable`."""
-    # The coordinator is on this machine or its network: a proxy of the environment is not for it.
+    """Fetch the API's JSON from `url`, undecoded. Raises `Unreachable`."""
+    # The coordinator is on this machine or its network: ignore the proxies of the environment.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(url.rstrip("/") + PATH, timeout=_TIMEOUT) as answer:
@@ -52,7 +52,7 @@ def fetch(url: str) -> bytes:
 
 
 def decode(body: bytes) -> RunState:
-    """Raises `Unreachable` for the answer of another program or version."""
+    """Decode the API's JSON. Raises `Unreachable` if another program or version sent it."""
     try:
         return msgspec.json.decode(body, type=RunState)
     except msgspec.MsgspecError as error:
@@ -60,7 +60,7 @@ def decode(body: bytes) -> RunState:
 
 
 def lines(state: RunState) -> list[str]:
-    """The run in a few lines."""
+    """Summarise the run in a few lines."""
     wanted = "" if state.steps_wanted is None else f" of {state.steps_wanted}"
     known = max(state.nodes_known, len(state.nodes))
     online = max(state.nodes_connected, sum(node.connected for node in state.nodes))
@@ -75,7 +75,7 @@ def lines(state: RunState) -> list[str]:
         ("nodes", f"{online} connected, {known} known"),
     ]  # fmt: skip
     if state.idle is not None:
-        rows.append(("learner", f"idle {100 * state.idle:.1f} % of its time"))
+        rows.append(("learner", f"idle {100 * state.idle:.1f} % of the time"))
     if state.steps:
         last = state.steps[-1]
         rows.append(("reward", f"{last.reward:.3f}, success {last.success:.3f} at step {last.step}"))
@@ -114,6 +114,6 @@ def lines(state: RunState) -> list[str]:
 
 def _goes_on(paused: PauseView, now: int) -> str:
     if paused.until is None:
-        return "it goes on by `echo2-coord resume`"
+        return "continue with `echo2-coord resume`"
     minutes = max(0, paused.until - now) / 60_000
-    return f"tried again in {minutes:.0f} min, or at once by `echo2-coord resume`"
+    return f"next try in {minutes:.0f} min, or at once by `echo2-coord resume`"

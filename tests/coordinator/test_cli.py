@@ -307,7 +307,7 @@ def test_status_tells_what_the_coordinator_says(answering: Callable[[int, bytes]
     url = answering(200, msgspec.json.encode(a_picture()))
     code, out, _ = said("status", "--url", url)
     assert code == 0
-    assert "idle 25.0 % of its time" in out
+    assert "idle 25.0 % of the time" in out
     assert "step 0 of 9" in out
     assert "0.50 s after the announcement (median), 1.25 s (p95), 2.00 s (slowest of 9)" in out
     assert out.endswith("the disk is full\n")

@@ -1,4 +1,4 @@
-// Keeps the page fresh: every two seconds the changed parts are replaced by what the server drew.
+// Refreshes the page every 2 s: replaces the changed parts by the server's new rendering.
 "use strict";
 
 const PERIOD = 2000; // milliseconds

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from coordinator.metrics.broadcast_stats import MOST_TAKES
 from coordinator.metrics.views import BroadcastView, DeliveryView, TransferView
 from coordinator.web import formatting, page
-from coordinator.web.broadcast_chart import ARCS, COLOURS, MOST_FLOWS, OTHERS, SOURCE, Spread, picture
+from coordinator.web.broadcast_chart import ARCS, COLOURS, MOST_FLOWS, OTHERS, SOURCE, Spread, layout
 from tests.support import pictures
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -26,7 +26,7 @@ def take(node: str, complete: float, *feeds: tuple[str, int], applied: float | N
 
 
 def drawn(*takes: DeliveryView, **names: str) -> Spread:
-    spread = picture(BroadcastView(source="C", version=7, takes=list(takes)), names)
+    spread = layout(BroadcastView(source="C", version=7, takes=list(takes)), names)
     assert spread is not None
     return spread
 
@@ -38,7 +38,7 @@ def svg(state: object) -> ET.Element:
 
 
 def test_nothing_acknowledged_draws_nothing() -> None:
-    assert picture(BroadcastView(source="C"), {}) is None
+    assert layout(BroadcastView(source="C"), {}) is None
 
 
 def test_a_bar_is_shared_out_by_bytes_from_the_first_ask_to_complete() -> None:
@@ -132,7 +132,7 @@ def test_whatever_nodes_say_every_mark_is_on_the_picture(said: list[tuple[float,
         )
         for number, (began, complete, feeds, applied) in enumerate(said)
     ]  # fmt: skip
-    spread = picture(BroadcastView(source="C", version=1, takes=takes), {})
+    spread = layout(BroadcastView(source="C", version=1, takes=takes), {})
     assert (spread is None) == (not takes)
     for row in spread.rows if spread else ():
         for left, width in (row.wait, row.load, *((part.left, part.width) for part in row.segments)):
@@ -164,7 +164,7 @@ def test_rows_do_not_touch_and_the_picture_is_an_image_with_a_title_and_a_text(c
 
 
 def test_arcs_stay_in_their_place() -> None:
-    spread = picture(pictures.broadcast([f"n{number}" for number in range(MOST_TAKES)]), {})
+    spread = layout(pictures.broadcast([f"n{number}" for number in range(MOST_TAKES)]), {})
     assert spread is not None
     for flow in spread.flows:
         handle = float(re.findall(r"C([\d.]+) ", flow.path)[0])

@@ -12,77 +12,77 @@ from coordinator.web import host_names
 from coordinator.web.connection_limits import BURST, ClientConnections, WebLimits, public
 from coordinator.web.site import Site, application, serve_web
 from tests.support import pictures
-from tests.support.albums import Album
+from tests.support.fixed_run import FixedRun
 
 HERE, THERE, ELSEWHERE = "8.8.8.8", "9.9.9.9", "1.1.1.1"
 INVITE = pictures.BUSY.invite
 
 
-def visitors(**limits: int) -> ClientConnections:
+def limited(**limits: int) -> ClientConnections:
     return ClientConnections(WebLimits(**limits))
 
 
 def test_a_newcomer_takes_the_place_of_the_connection_that_was_quiet_longest() -> None:
-    connections = visitors(connections=2)
-    assert [connections.enter(one, ip, now) for one, ip, now in (("a", HERE, 0.0), ("b", THERE, 1.0))] == [None, None]
-    connections.ask("a", HERE, 2.0)
+    connections = limited(connections=2)
+    assert [connections.add(one, ip, now) for one, ip, now in (("a", HERE, 0.0), ("b", THERE, 1.0))] == [None, None]
+    connections.admit("a", HERE, 2.0)
     connections.answered("a", 3.0)
-    assert connections.enter("c", ELSEWHERE, 4.0) == "b"
+    assert connections.add("c", ELSEWHERE, 4.0) == "b"
     assert len(connections) == 2
 
 
 def test_the_address_with_the_most_connections_loses_one_first() -> None:
-    connections = visitors(connections=4)
+    connections = limited(connections=4)
     for one, ip in (("old", THERE), ("a", HERE), ("b", HERE), ("c", HERE)):
-        connections.enter(one, ip, 0.0)
-    assert connections.enter("new", ELSEWHERE, 1.0) == "a"
+        connections.add(one, ip, 0.0)
+    assert connections.add("new", ELSEWHERE, 1.0) == "a"
 
 
 def test_a_connection_at_work_makes_way_for_nobody() -> None:
-    connections = visitors(connections=1)
-    connections.enter("a", HERE, 0.0)
-    connections.ask("a", HERE, 0.0)
-    refused = connections.refused(THERE)
+    connections = limited(connections=1)
+    connections.add("a", HERE, 0.0)
+    connections.admit("a", HERE, 0.0)
+    refused = connections.refusal(THERE)
     assert refused is not None
     assert refused[0] == "web"
     connections.answered("a", 1.0)
-    assert connections.refused(THERE) is None
+    assert connections.refusal(THERE) is None
 
 
 def test_one_public_address_has_its_share_and_a_proxy_on_loopback_has_no_bound_of_its_own() -> None:
-    connections = visitors(per_address=2)
+    connections = limited(per_address=2)
     for number in range(2):
-        connections.enter(number, HERE, 0.0)
-    refused = connections.refused(HERE)
+        connections.add(number, HERE, 0.0)
+    refused = connections.refusal(HERE)
     assert refused is not None
     assert refused[0] == "web-address"
-    assert connections.refused(THERE) is None
+    assert connections.refusal(THERE) is None
     for number in range(100):
-        assert connections.refused("127.0.0.1") is None
-        connections.enter(("proxy", number), "127.0.0.1", 0.0)
-        assert connections.ask(("proxy", number), "127.0.0.1", 0.0) == 0.0
-    connections.leave(0)
-    assert connections.refused(HERE) is None
+        assert connections.refusal("127.0.0.1") is None
+        connections.add(("proxy", number), "127.0.0.1", 0.0)
+        assert connections.admit(("proxy", number), "127.0.0.1", 0.0) == 0.0
+    connections.remove(0)
+    assert connections.refusal(HERE) is None
 
 
 def test_one_public_address_asks_no_faster_than_it_may() -> None:
-    connections = visitors()
-    waits = [connections.ask("a", HERE, 0.0) for _ in range(int(BURST) + 1)]
+    connections = limited()
+    waits = [connections.admit("a", HERE, 0.0) for _ in range(int(BURST) + 1)]
     assert waits[:-1] == [0.0] * int(BURST)
     assert waits[-1] > 0
-    assert connections.ask("b", THERE, 0.0) == 0.0
-    assert connections.ask("a", HERE, 1.0) == 0.0
+    assert connections.admit("b", THERE, 0.0) == 0.0
+    assert connections.admit("a", HERE, 1.0) == 0.0
 
 
 def test_a_connection_that_says_nothing_is_overdue_and_one_at_work_is_not() -> None:
-    connections = visitors()
+    connections = limited()
     for one in "abc":
-        connections.enter(one, HERE, 0.0)
-    connections.ask("a", HERE, 1.0)
-    connections.ask("b", HERE, 1.0)
+        connections.add(one, HERE, 0.0)
+    connections.admit("a", HERE, 1.0)
+    connections.admit("b", HERE, 1.0)
     connections.answered("b", 20.0)
-    assert connections.overdue(WebLimits.quiet) == ["c"]
-    assert connections.overdue(20.0 + WebLimits.quiet) == ["c", "b"]
+    assert connections.overdue(WebLimits.idle) == ["c"]
+    assert connections.overdue(20.0 + WebLimits.idle) == ["c", "b"]
 
 
 @pytest.mark.parametrize(
@@ -124,8 +124,8 @@ def test_names_of_the_page(host: str | None, known: bool, readable: bool) -> Non
 
 @pytest.fixture
 async def site() -> AsyncIterator[Site]:
-    limits = WebLimits(connections=20, head=4096, quiet=0.3)
-    opened = await serve_web(application(Album(pictures.BUSY), names=["run.example.org"]), "127.0.0.1", 0, limits)
+    limits = WebLimits(connections=20, head=4096, idle=0.3)
+    opened = await serve_web(application(FixedRun(pictures.BUSY), names=["run.example.org"]), "127.0.0.1", 0, limits)
     yield opened
     await opened.stop()
 
@@ -133,7 +133,7 @@ async def site() -> AsyncIterator[Site]:
 async def test_no_web_site_reads_the_invite_of_a_page_on_loopback() -> None:
     """Row n. On 439044d any page that the operator's browser opens reads `/api/v1/run`, the invite included: by CORS,
     and by a name that resolves to this machine."""
-    shown = Album(pictures.BUSY)
+    shown = FixedRun(pictures.BUSY)
     page = await serve_web(application(shown), "127.0.0.1", 0)
     read = []
     try:

@@ -11,7 +11,7 @@ from coordinator.metrics.views import NodeRow
 from coordinator.web.node_ranking import ROWS
 from coordinator.web.site import application, serve_web
 from tests.support import pictures
-from tests.support.albums import Album
+from tests.support.fixed_run import FixedRun
 
 MANY = msgspec.structs.replace(
     pictures.BUSY,
@@ -20,7 +20,7 @@ MANY = msgspec.structs.replace(
 
 
 async def test_the_ranking_goes_on_from_page_to_page_as_json() -> None:
-    site = await serve_web(application(Album(MANY)), "127.0.0.1", 0)
+    site = await serve_web(application(FixedRun(MANY)), "127.0.0.1", 0)
     seen: list[NodeRow] = []
     sizes = []
     try:
@@ -42,7 +42,7 @@ async def test_the_ranking_goes_on_from_page_to_page_as_json() -> None:
 
 
 async def test_people_leaf_through_the_ranking() -> None:
-    site = await serve_web(application(Album(MANY)), "127.0.0.1", 0)
+    site = await serve_web(application(FixedRun(MANY)), "127.0.0.1", 0)
     try:
         async with ClientSession(site.url) as session, session.get("/nodes") as first:
             text = await first.text()
@@ -58,7 +58,7 @@ async def test_people_leaf_through_the_ranking() -> None:
 
 
 async def test_the_csv_has_every_node() -> None:
-    site = await serve_web(application(Album(MANY)), "127.0.0.1", 0)
+    site = await serve_web(application(FixedRun(MANY)), "127.0.0.1", 0)
     try:
         async with ClientSession(site.url) as session, session.get("/api/v1/nodes.csv") as answer:
             assert answer.headers["Transfer-Encoding"] == "chunked"
@@ -80,7 +80,7 @@ async def test_the_csv_has_every_node() -> None:
     }.values(),
 )
 async def test_a_page_that_there_is_not_is_said(query: str) -> None:
-    site = await serve_web(application(Album(MANY)), "127.0.0.1", 0)
+    site = await serve_web(application(FixedRun(MANY)), "127.0.0.1", 0)
     try:
         async with ClientSession(site.url) as session, session.get(f"/api/v1/nodes?{query}") as answer:
             assert answer.status == 400
@@ -90,7 +90,7 @@ async def test_a_page_that_there_is_not_is_said(query: str) -> None:
 
 
 async def test_asked_for_too_much_the_page_gives_what_a_page_has() -> None:
-    site = await serve_web(application(Album(MANY)), "127.0.0.1", 0)
+    site = await serve_web(application(FixedRun(MANY)), "127.0.0.1", 0)
     try:
         async with ClientSession(site.url) as session, session.get("/api/v1/nodes?limit=999999") as answer:
             assert len(await answer.json()) == ROWS

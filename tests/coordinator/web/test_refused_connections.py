@@ -14,8 +14,8 @@ FULL = msgspec.structs.replace(
 
 def test_a_refusal_is_on_the_page_with_its_setting_in_status_and_in_the_metrics() -> None:
     html = page.page(FULL)
-    assert "1,234: all places were taken (network.connections)" in html
-    assert "5: all places over HTTPS were taken (https.connections)" in html
+    assert "1,234: the limit on all connections was reached (network.connections)" in html
+    assert "5: the limit on all HTTPS connections was reached (https.connections)" in html
     assert "7 times no descriptor was free" in html
     told = "1024 connections open; refused for a limit: 1234 connections, 5 https"
     assert any(told in text_line for text_line in status.lines(FULL))

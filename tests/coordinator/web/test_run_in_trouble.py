@@ -29,9 +29,9 @@ ASIDE = troubled(
 @pytest.mark.parametrize(
     ("until", "on_the_page", "in_status"),
     [
-        (None, "The operator resumes it.", "it goes on by `echo2-coord resume`"),
-        (pictures.BUSY.now + 600_000, "Tried again in 10 min.", "tried again in 10 min"),
-        (pictures.BUSY.now - 1, "Tried again in 0.0 s.", "tried again in 0 min"),
+        (None, "The operator must resume it.", "continue with `echo2-coord resume`"),
+        (pictures.BUSY.now + 600_000, "Next try in 10 min.", "next try in 10 min"),
+        (pictures.BUSY.now - 1, "Next try in 0.0 s.", "next try in 0 min"),
     ],
 )
 def test_a_pause_is_said_with_its_reason_and_its_end(until: int | None, on_the_page: str, in_status: str) -> None:

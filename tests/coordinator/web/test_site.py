@@ -21,7 +21,7 @@ from coordinator.web.site import STATIC, Site, application, serve_web
 from protocol.refusals import REASONS
 from runtime.errors import LocalFault
 from tests.support import pictures
-from tests.support.albums import Album
+from tests.support.fixed_run import FixedRun
 
 BUDGET = 150_000
 """Bytes, gzipped: the page with all that it loads."""
@@ -41,9 +41,9 @@ class Clock:
         return self.now
 
 
-def still(state: RunState) -> Album:
+def still(state: RunState) -> FixedRun:
     """A run in which nothing happens."""
-    return Album(state)
+    return FixedRun(state)
 
 
 @pytest.fixture
@@ -127,8 +127,8 @@ def test_a_run_without_steps_shows_empty_charts_and_no_numbers_from_nowhere() ->
     words = Drawn(page.page(pictures.EMPTY)).words
     for wanted in (
         "not evaluated yet",
-        "The first step is on its way",
-        "Nobody has joined yet",
+        "No step yet",
+        "No volunteer has joined yet",
         "No group used yet",
         "No node has acknowledged a version yet",
     ):
@@ -290,15 +290,15 @@ async def test_what_is_not_measured_yet_is_no_metric(visit: Visit) -> None:
 
 
 async def test_the_picture_is_taken_at_most_once_a_second(visit: Visit) -> None:
-    clock, album = Clock(), Album(pictures.BUSY)
-    session = await visit(application(album, clock))
+    clock, source = Clock(), FixedRun(pictures.BUSY)
+    session = await visit(application(source, clock))
     for path in ("/", "/live", "/api/v1/run", "/", "/metrics"):
         await fetched(session, path)
-    assert album.taken == 1
-    album.state = pictures.FINISHED
+    assert source.calls == 1
+    source.state = pictures.FINISHED
     clock.now += 1.0
     _, _, body = await fetched(session, "/api/v1/run")
-    assert album.taken == 2
+    assert source.calls == 2
     assert msgspec.json.decode(body, type=RunState).phase == "finished"
 
 
