@@ -1,9 +1,8 @@
-"""Coverage-guided fuzzing of what strangers send: `python tests/p2p/fuzz_messages.py [-runs=1000000] [atheris
-options]`.
+"""Coverage-guided fuzzing of untrusted input: `python tests/p2p/fuzz_messages.py [-runs=1000000] [atheris options]`.
 
-Needs atheris. An input's first byte picks who reads the rest: a wire type, a sealed document, a chunk stream's frame,
-an invite, a path of the HTTPS server, a multiaddress, or a chunk with its proof for a payload on disk. It must be
-refused with an error of p2p.errors, or encode to the same meaning again; a wrong chunk never gets in.
+Needs atheris. An input's first byte picks the reader of the rest: a wire type, a sealed document, a chunk stream's
+frame, an invite, a path of the HTTPS server, a multiaddress, or a chunk with its proof for a payload on disk. It must
+be refused with an error of p2p.errors, or encode to the same meaning again; a wrong chunk is never stored.
 """
 
 import contextlib
@@ -74,7 +73,8 @@ def from_holder(data: bytes) -> None:
 
 
 def chunk(data: bytes) -> None:
-    """Ours with some bytes turned: which chunk, where, how; and what is cut off its end."""
+    """Store a true chunk with some bytes changed. The input picks the chunk, the place and the change, and how much of
+    its end is missing."""
     if len(data) < 4:
         return
     index = data[0] % WHOLE.chunks
@@ -100,7 +100,7 @@ def text(read: Callable[[str], object]) -> Callable[[bytes], None]:
 
 
 def address(text: str) -> None:
-    """Read as a stranger's hint, and with the error that says why it is none."""
+    """Parse as an untrusted hint, and with the error that tells what is wrong."""
     one = address_of(text)
     assert one.text == text
     asked = one.route, one.peer, one.relay, one.endpoint, one.ip, one.port, one.is_listening, one.https_url
@@ -122,7 +122,7 @@ def test_one_input(data: bytes) -> None:
 
 
 def seeds(folder: Path) -> None:
-    """Honest bytes of each reader, from the golden vectors where there are any."""
+    """Write valid bytes of each reader, from the golden vectors if there are any."""
     vectors = ROOT / "tests" / "vectors"
     for path in vectors.glob("*.json"):
         for number, sample in enumerate(_hexadecimal(msgspec.json.decode(path.read_bytes()))):

@@ -1,4 +1,4 @@
-"""Sealed documents: golden bytes, and every way in which a signature must not count."""
+"""Sealed documents: golden bytes, and every kind of signature that must not count."""
 
 import json
 
@@ -50,7 +50,7 @@ def test_an_envelope_has_the_bytes_of_the_golden_vector() -> None:
     assert verify_envelope(sealed, VECTOR["kind"], run, [public_bytes(key) for key in keys], 2) == payload
 
 
-def test_what_is_signed_binds_protocol_kind_run_and_length() -> None:
+def test_the_signed_bytes_bind_protocol_kind_run_and_length() -> None:
     assert signed_bytes("head", RUN, b"abc") == b"echo2/1/head" + RUN + bytes(7) + b"\x03abc"
 
 
@@ -162,7 +162,7 @@ NO_ENVELOPES: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("what", NO_ENVELOPES)
-def test_what_is_no_envelope_is_malformed(what: str) -> None:
+def test_bytes_that_are_no_envelope_are_malformed(what: str) -> None:
     with pytest.raises(Malformed):
         decode_unverified(NO_ENVELOPES[what])
     with pytest.raises(Malformed):
@@ -176,7 +176,7 @@ def test_a_document_of_32_signatures_is_read() -> None:
 
 
 @given(st.integers(0, len(HEAD) - 1), st.integers(1, 255))
-def test_no_changed_byte_goes_unseen(place: int, difference: int) -> None:
+def test_every_changed_byte_is_detected(place: int, difference: int) -> None:
     data = HEAD[:place] + bytes([HEAD[place] ^ difference]) + HEAD[place + 1 :]
     with pytest.raises(PeerFault):
         verify_envelope(data, "head", RUN, KEYS)
@@ -193,7 +193,7 @@ def test_a_verified_document_keeps_its_bytes_and_the_value_that_was_decoded_once
     assert (verified.value, verified.sealed, decoded) == ("value", HEAD, [PAYLOAD])
 
 
-def test_nothing_is_decoded_that_does_not_verify() -> None:
+def test_a_document_that_does_not_verify_is_not_decoded() -> None:
     with pytest.raises(BadSignature):
         verify(HEAD, "head", OTHER_RUN, KEYS, 1, lambda payload: pytest.fail("decoded"))
     with pytest.raises(BadSignature, match="not the one named"):
@@ -201,7 +201,7 @@ def test_nothing_is_decoded_that_does_not_verify() -> None:
     assert verify_named(b"named", document_hash(b"named"), len) == verify_named(b"named", document_hash(b"named"), len)
 
 
-def test_a_check_alone_makes_a_verified_document() -> None:
+def test_only_verification_creates_a_verified_document() -> None:
     with pytest.raises(TypeError, match="only verify and verify_named"):
         Verified("value", HEAD)
     with pytest.raises(TypeError, match="only verify and verify_named"):

@@ -1,4 +1,4 @@
-"""Key files and peer ids: what is written, and a sentence with the fix for every file that cannot be used."""
+"""Key files and peer ids: their bytes, and a message with the fix for every file that cannot be used."""
 
 import os
 import stat
@@ -33,7 +33,7 @@ def placed(path: Path, data: bytes, permissions: int = 0o600) -> None:
     path.chmod(permissions)
 
 
-def test_a_peer_id_is_the_golden_one_and_leads_back_to_its_key() -> None:
+def test_a_peer_id_is_the_golden_one_and_contains_its_key() -> None:
     assert public_bytes(KEY).hex() == PUBLIC
     assert peer_id(public_bytes(KEY)) == PEER
     assert public_key(PEER) == public_bytes(KEY)
@@ -50,7 +50,7 @@ def test_a_peer_id_is_the_golden_one_and_leads_back_to_its_key() -> None:
         "text that is not ASCII": "12D3KooWé",
     }.values(),
 )
-def test_what_is_no_ed25519_peer_id_is_malformed(text: str) -> None:
+def test_text_that_is_no_ed25519_peer_id_is_malformed(text: str) -> None:
     with pytest.raises(Malformed):
         public_key(text)
 
@@ -60,7 +60,7 @@ def test_a_public_key_of_another_length_has_no_peer_id() -> None:
         peer_id(bytes(33))
 
 
-def test_a_key_file_is_pkcs8_and_nobody_elses(tmp_path: Path) -> None:
+def test_a_key_file_is_pkcs8_and_readable_by_its_owner_alone(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "node.key"
     write_key(path, KEY)
     assert path.read_bytes() == PKCS8
@@ -73,7 +73,7 @@ def test_a_key_file_of_openssl_is_read(tmp_path: Path) -> None:
     assert public_bytes(load_key(tmp_path / "key")).hex() == PUBLIC
 
 
-def test_the_mode_does_not_hang_on_the_umask(tmp_path: Path) -> None:
+def test_the_mode_does_not_depend_on_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         write_key(tmp_path / "key", KEY)
@@ -89,7 +89,7 @@ def test_a_key_file_is_never_overwritten(tmp_path: Path) -> None:
     assert public_bytes(load_key(tmp_path / "key")) == public_bytes(KEY)
 
 
-def test_a_key_file_is_made_once_and_then_read(tmp_path: Path) -> None:
+def test_a_key_file_is_created_once_and_then_read(tmp_path: Path) -> None:
     key = load_or_create_key(tmp_path / "key", "secret")
     assert public_bytes(load_or_create_key(tmp_path / "key", "secret")) == public_bytes(key)
 

@@ -22,7 +22,7 @@ def test_an_address_becomes_what_a_node_can_dial(address: str, expected: list[st
     assert dialable([address], "P", MACHINE) == expected
 
 
-def test_addresses_are_told_once_and_are_not_too_many() -> None:
+def test_each_address_is_listed_once_and_their_number_is_bounded() -> None:
     assert dialable(["/ip4/192.0.2.7/tcp/1", "/ip4/0.0.0.0/tcp/1"], "P", ["192.0.2.7"]) == [
         "/ip4/192.0.2.7/tcp/1/p2p/P"
     ]

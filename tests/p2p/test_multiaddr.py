@@ -1,4 +1,4 @@
-"""What an invite tells nodes to dial."""
+"""Multiaddresses: their fields, their binary form, and text that is none."""
 
 import ast
 import re
@@ -21,7 +21,7 @@ NOT_ADDRESSES = {module.__file__ for module in (routes, origin, node_ranking)}
 
 
 @pytest.mark.parametrize("address", ["/ip4/0.0.0.0/tcp/4310", "/ip6/::/tcp/0", "/ip6/2001:db8::7/tcp/65535"])
-def test_one_can_listen_there(address: str) -> None:
+def test_a_listening_address_is_recognised(address: str) -> None:
     assert address_of(address).is_listening
 
 
@@ -33,7 +33,7 @@ def test_one_can_listen_there(address: str) -> None:
         "/ip4/0.0.0.0/tcp/1/p2p/Q", "/ip4/256.0.0.1/tcp/1",
     ],
 )  # fmt: skip
-def test_one_cannot_listen_there(address: str) -> None:
+def test_any_other_address_is_no_listening_address(address: str) -> None:
     assert not address_of(address).is_listening
 
 
@@ -76,7 +76,7 @@ def test_an_address_is_read(
         "too long": "/dns4/" + "a" * LONGEST,
     }.values(),
 )
-def test_what_is_no_multiaddress_is_malformed_and_as_a_hint_leads_nowhere(text: str) -> None:
+def test_text_that_is_no_multiaddress_is_malformed_and_as_a_hint_leads_nowhere(text: str) -> None:
     with pytest.raises(Malformed):
         parse(text)
     hint = address_of(text)
@@ -90,7 +90,7 @@ def test_the_binary_form_gives_back_the_text(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["/ip4/192.0.2.256", "/ip4/192.0.2.7/tcp/65536", "/p2p/nobody", "/carrier-pigeon/1"])
-def test_what_the_library_refuses_has_no_binary_form(text: str) -> None:
+def test_text_that_the_library_refuses_has_no_binary_form(text: str) -> None:
     with pytest.raises(Malformed):
         pack(text)
 
@@ -110,7 +110,7 @@ def test_addresses_are_written_as_they_are_read() -> None:
 
 
 def test_no_other_module_parses_a_multiaddress() -> None:
-    """Neither at a slash that parts components nor at the name of one; `NOT_ADDRESSES` part other texts at a slash."""
+    """No other module splits at a slash or at a component's name; `NOT_ADDRESSES` split other texts at a slash."""
     parsing = []
     for path in sorted(path for package in ("p2p", "node", "coordinator") for path in (ROOT / package).rglob("*.py")):
         for call in ast.walk(ast.parse(path.read_text())):

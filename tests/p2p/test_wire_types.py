@@ -1,4 +1,4 @@
-"""The wire types: golden bytes of each, and what must be refused without using memory for it."""
+"""The wire types: golden bytes of each, and input that must be refused without allocating memory for it."""
 
 import json
 import struct
@@ -242,7 +242,7 @@ BOMBS: dict[str, tuple[type, bytes]] = {
 
 
 def measured(attempt: Any, data: bytes) -> int:
-    """Bytes that an attempt to decode `data` allocated at its peak; it must raise `Malformed`."""
+    """Return the peak of bytes that an attempt to decode `data` allocated; it must raise `Malformed`."""
     tracemalloc.start()
     try:
         with pytest.raises(Malformed):

@@ -9,8 +9,8 @@ from typing import Any
 
 @contextmanager
 def child(argv: Sequence[str], **options: Any) -> Iterator["subprocess.Popen[Any]"]:
-    """As `subprocess.Popen`, but killed where the block fails: waiting for one that hangs would hang the whole suite,
-    beyond the reach of a test's own time limit."""
+    """Start a process as `subprocess.Popen` does, but kill it if the block fails: a wait for a hanging process would
+    block the whole suite, beyond a test's own time limit."""
     with subprocess.Popen(argv, **options) as process:
         try:
             yield process
@@ -19,8 +19,8 @@ def child(argv: Sequence[str], **options: Any) -> Iterator["subprocess.Popen[Any
 
 
 def into_a_closed_pipe(argv: Sequence[str], *, errors_too: bool = False, **options: Any) -> tuple[int, str]:
-    """Exit code and standard error of a command whose standard output nobody reads, as behind `| true`. `errors_too`:
-    nobody reads standard error either."""
+    """Return the exit code and standard error of a command whose standard output is a closed pipe, as behind `| true`.
+    `errors_too`: standard error is one too."""
     reader, writer = os.pipe()
     os.close(reader)
     try:

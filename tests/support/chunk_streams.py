@@ -1,4 +1,4 @@
-"""A raw peer on the chunk protocol, beside honest ones: it sends whatever a test wants."""
+"""A raw peer on the chunk protocol, beside honest ones: it sends whatever bytes a test wants."""
 
 from pathlib import Path
 
@@ -13,7 +13,8 @@ MB = 1_000_000
 
 
 async def against(handler, tmp_path: Path, story) -> None:
-    """A raw peer `evil` whose chunk streams `handler` answers, an honest `good` one, and `b` who fetches."""
+    """Run `story` with a raw peer `evil` whose chunk streams `handler` answers, an honest `good` one, and `b`, which
+    fetches."""
     manifest = payload_file(tmp_path / "a", 5 * MB)
     network = MemoryNetwork(1, link=Link(bandwidth=MB))
     evil = network.transport("evil")
@@ -27,7 +28,7 @@ async def against(handler, tmp_path: Path, story) -> None:
 
 
 def saying(*messages):
-    """A holder that answers Ask with these frames, and then says nothing."""
+    """Return a holder that answers a PayloadRequest with these frames, and then is silent."""
 
     async def handler(stream) -> None:
         await stream.receive(1000)

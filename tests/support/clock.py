@@ -1,8 +1,8 @@
-"""A fake clock for asyncio: time stands still while anything can run, and jumps to the next timer when nothing can.
+"""A fake clock for asyncio: time stands still while any task can run, and jumps to the next timer when none can.
 
 `run_fake(main)` runs a coroutine function on such a loop, `run_fake_trio(main)` on trio's own fake clock. Work sent to
-threads (`anyio.to_thread`) is done inline, so that a run is repeated exactly. A loop with no timer and nothing to
-do is a deadlock, and raises.
+threads (`anyio.to_thread`) is done inline, so that a run repeats exactly. A loop with no timer and no runnable task is
+a deadlock, and raises.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ class Deadlock(AssertionError):
 
 
 class _JumpingSelector(selectors.DefaultSelector):  # type: ignore[misc,valid-type]
-    """Never waits: tells the loop to advance its clock by what it would have waited."""
+    """A selector that never waits: it advances the loop's clock by the time that it would have waited."""
 
     advance: Callable[[float], None]
 
@@ -36,7 +36,7 @@ class _JumpingSelector(selectors.DefaultSelector):  # type: ignore[misc,valid-ty
 
 
 class FakeClockLoop(asyncio.SelectorEventLoop):
-    """An asyncio loop whose `time()` jumps to the next timer whenever nothing else is left to do."""
+    """An asyncio loop whose `time()` jumps to the next timer once every task waits."""
 
     def __init__(self) -> None:
         selector = _JumpingSelector()
@@ -49,7 +49,7 @@ class FakeClockLoop(asyncio.SelectorEventLoop):
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Put the clock forward."""
+        """Advance the clock."""
         self._now += seconds
 
 
@@ -59,7 +59,7 @@ async def _inline(function: Callable[..., Any], *args: Any, **_: Any) -> Any:
 
 
 def run_fake(main: Callable[[], Awaitable[Any]]) -> Any:
-    """Run `main()` to its end on a fresh fake-clock loop; its result."""
+    """Run `main()` to its end on a fresh fake-clock loop; return its result."""
 
     async def start() -> Any:
         return await main()
@@ -69,6 +69,6 @@ def run_fake(main: Callable[[], Awaitable[Any]]) -> Any:
 
 
 def run_fake_trio(main: Callable[[], Awaitable[Any]]) -> Any:
-    """The same on trio, whose order of tasks is not repeated."""
+    """Run `main()` on trio's fake clock; the order of its tasks is not repeatable."""
     with mock.patch("anyio.to_thread.run_sync", _inline):
         return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))

@@ -1,13 +1,13 @@
 """A folder as SIGKILL or a power cut would have left it, before each system call that changes its files.
 
-A life is a generator: it works in a folder, and yields what the folder then holds for good. It is lived once; before
-each of its system calls, and each statement of SQLite, the folder is copied. Then every copy is put back, one after the
-other, and the test opens it and looks: it must find what was there before the step under way, or what was there behind.
+A life is a generator: it works in a folder, and yields the durable content of the folder. It runs once; before each of
+its system calls, and each statement of SQLite, the folder is copied. Then every copy is put back, one after the other,
+and the test opens it. It must find the state before the current step, or the state after it.
 
-1. What a kill leaves is all that was written. Bytes that Python still buffers are lost.
-2. What a power cut leaves lacks the bytes that were not yet fsynced; names come and go in the order of the calls, as on
-   every file system with a journal. What was yielded must be there with no name that changed after the last fsync.
-3. SQLite is taken at its word: its files are copied, and never cut short.
+1. A kill leaves every byte that was written. Bytes that Python still buffers are lost.
+2. A power cut loses the bytes that were not yet fsynced; names appear and vanish in the order of the calls, as on every
+   file system with a journal. Yielded content must be durable under names that did not change after the last fsync.
+3. SQLite is trusted: its files are copied, and never truncated.
 """
 
 import os
@@ -26,12 +26,12 @@ _CALLS = (
     "fsync", "ftruncate", "link", "mkdir", "pwrite", "remove", "rename", "replace", "rmdir", "symlink", "truncate",
     "unlink", "write",
 )  # fmt: skip
-"""Of `os`, which pathlib and shutil call as well."""
+"""Functions of `os`, which pathlib and shutil call as well."""
 _SQLITE = (".sqlite", "-wal", "-shm")
 
 
 class Cut(NamedTuple, Generic[State]):
-    """`before`, `after`: what the life had yielded, and what it went on to yield. `where`: the call, for a message."""
+    """One cut. `before`, `after`: what the life yielded before it and after it. `where`: the call, for a message."""
 
     before: State
     after: State
@@ -39,7 +39,7 @@ class Cut(NamedTuple, Generic[State]):
 
 
 class _File(NamedTuple):
-    """`data`: None for a folder. `inode`: so that hard links stay such."""
+    """A file or folder. `data`: None for a folder. `inode`: so that hard links remain."""
 
     data: bytes | None
     mode: int
@@ -47,15 +47,15 @@ class _File(NamedTuple):
 
 
 class _Copy(NamedTuple):
-    """`files`: path below the folder -> file, a folder before what is in it."""
+    """A copy of the folder. `files`: path below the folder -> file, a folder before its content."""
 
     files: dict[str, _File]
     where: str
 
 
 def cuts(life: Iterator[State], folder: Path) -> Iterator[Cut[State]]:
-    """Live `life`, then put back what each cut leaves in `folder`, which must not be opened by anybody by then. The
-    first thing that the life yields is how `folder` was found."""
+    """Run `life`, then put back the content of `folder` after each cut; no process may have it open by then. The first
+    yield of the life is the initial state of `folder`."""
     with _Watch(folder) as watch:
         before = next(life)
         lived: list[tuple[State, State, list[_Copy]]] = []
@@ -86,7 +86,7 @@ class _Watch:
         self._mutex = threading.RLock()
         self._busy = False
         self._lasting: dict[str, _File] = {}
-        """As the last fsync left it, without what was not synced."""
+        """The folder as of the last fsync, without unsynced bytes."""
         self.copies: list[_Copy] = []
 
     def __enter__(self) -> "_Watch":
@@ -101,7 +101,7 @@ class _Watch:
         self._patches.close()
 
     def take(self, where: str) -> None:
-        """Keep what a kill here leaves, and what a power cut leaves."""
+        """Keep what a kill and what a power cut at this point would leave."""
         with self._alone() as entered:
             if entered:
                 files = self._files()
@@ -109,7 +109,7 @@ class _Watch:
                 self.copies.append(_Copy(self._without_unsynced(files), f"power cut before {where}"))
 
     def lasting(self) -> _Copy:
-        """What there is at least after a power cut here."""
+        """Return the least that remains after a power cut at this point."""
         files = {path: file for path, file in self._lasting.items() if not path.endswith(_SQLITE)}
         files |= {path: file for path, file in self._files().items() if path.endswith(_SQLITE)}
         return _Copy(files, "power cut behind the step")
@@ -158,7 +158,7 @@ class _Watch:
 
     @contextmanager
     def _alone(self) -> Iterator[bool]:
-        """False where it is our own copying that calls."""
+        """Yield whether the call comes from the test; False for a call of the copying itself."""
         with self._mutex:
             busy, self._busy = self._busy, True
             try:

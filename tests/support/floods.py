@@ -33,7 +33,8 @@ def serving(network: MemoryNetwork, **methods: Callable[[str, bytes], Awaitable[
 async def flooded(
     network: MemoryNetwork, server: Peer, method: str, ask: bytes, honest: Callable[[list[Peer]], Awaitable[None]]
 ) -> None:
-    """Have 1,024 requests for `method` under way, asked anew 5 s after they end, while the honest ask."""
+    """Keep 1,024 requests for `method` open, repeated 5 s after each failure, while `honest` runs with the honest
+    peers."""
     crowd = [Peer(network.transport(f"eve{number}"), seed=number) for number in range(FLOOD)]
     nodes = [Peer(network.transport(f"node{number}"), seed=number) for number in range(10)]
 
@@ -56,7 +57,7 @@ async def flooded(
 
 
 async def answered(nodes: list[Peer], method: str, each: int = 20) -> float:
-    """The share of honest requests that were answered."""
+    """Return the share of honest requests that were answered."""
     good = 0
     for number in range(each):
         for node in nodes:

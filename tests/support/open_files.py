@@ -1,4 +1,4 @@
-"""The open files of this process: how many, at most so many, and none left."""
+"""The open files of this process: their number, a limit on it, and a shortage of descriptors."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ def descriptors() -> int:
 
 @contextlib.contextmanager
 def limited(files: int) -> Iterator[None]:
-    """At most so many open files, as `ulimit -S -n` would have it."""
+    """Limit the number of open files, as `ulimit -S -n` does."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
     try:
@@ -23,7 +23,7 @@ def limited(files: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def everything_taken() -> Iterator[None]:
-    """No descriptor is left to this process."""
+    """Take every descriptor that this process may open."""
     taken: list[int] = []
     with limited(max(map(int, os.listdir("/dev/fd"))) + 2):
         try:

@@ -39,13 +39,13 @@ async def running(*network_peers: Peer, connect: bool = True) -> AsyncIterator[N
 async def peers(
     network: MemoryNetwork, *names: str, connect: bool = True, uplink: float | None = None
 ) -> AsyncIterator[list[Peer]]:
-    """One running `Peer` a name. `uplink`: the limit of each, bytes per second."""
+    """Run one `Peer` per name. `uplink`: the limit of each, bytes per second."""
     network_peers = [Peer(network.transport(name), seed=number, uplink=uplink) for number, name in enumerate(names)]
     async with running(*network_peers, connect=connect):
         yield network_peers
 
 
 def payload_file(path: Path, length: int, seed: int = 0) -> Manifest:
-    """A file of random bytes and its manifest."""
+    """Write a file of random bytes; return its manifest."""
     path.write_bytes(Random(seed).randbytes(length))
     return manifest_of(path)

@@ -1,4 +1,4 @@
-"""Made-up pictures of runs, for tests of what shows them. Nothing here comes from a real run."""
+"""Invented pictures of runs, for tests of their display. No value here comes from a real run."""
 
 import math
 import random
@@ -132,7 +132,7 @@ NODES = [
 
 
 def broadcast(nodes: list[str], *, nbytes: int = 40_000_000, senders: int = 4, seed: int = 3) -> BroadcastView:
-    """A made-up broadcast: the coordinator feeds the first few most, everybody feeds those that come after."""
+    """Return an invented broadcast: the coordinator feeds the first few most, and later peers are fed by all others."""
     chance = random.Random(seed)
     takes: list[DeliveryView] = []
     for number, name in enumerate(nodes):

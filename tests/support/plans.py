@@ -39,7 +39,7 @@ def reached(plan: Plan, stripe: int) -> set[str]:
 
 
 def check(plan: Plan, lines: dict[str, LinkCapacity]) -> None:
-    """Every peer is reached in each stripe, once."""
+    """Check that every peer is reached in each stripe, once."""
     assert plan.parents.keys() == lines.keys()
     for stripe in range(plan.stripes):
         assert reached(plan, stripe) == lines.keys()

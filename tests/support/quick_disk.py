@@ -1,6 +1,6 @@
-"""A folder in memory, where the system has one, for tests that write much and need no disk.
+"""A folder in memory, if the system has one, for tests that write much and need no disk.
 
-A file there outlives kill -9 as one on a disk does; only a power cut would show the difference. And fsync is free.
+A file there survives kill -9 as one on a disk does; only a power cut would show the difference. And fsync is free.
 """
 
 import shutil
@@ -15,7 +15,7 @@ _ENOUGH = 2 << 30  # bytes
 
 @contextmanager
 def quick_folder() -> Iterator[Path]:
-    """A new folder, gone afterwards."""
+    """Create a folder; remove it afterwards."""
     roomy = _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ENOUGH
     with tempfile.TemporaryDirectory(prefix="echo2-test-", dir=_MEMORY if roomy else None) as folder:
         yield Path(folder)

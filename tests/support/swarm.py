@@ -1,7 +1,7 @@
 """A whole network in one process: the real coordinator and real nodes, on the in-memory transport under a fake clock.
 
-Only the model is small: a bigram table (tests.support.bigram) stands for the policy, its learner nudges the table.
-Keys, documents, diffs, leases, seeded sampling, re-scoring, verdicts, ledger and buffer are what ships.
+Only the model is small: a bigram table (tests.support.bigram) is the policy, and its learner nudges the table. Keys,
+documents, diffs, leases, seeded sampling, re-scoring, verdicts, ledger and buffer are those of the product.
 """
 
 import json
@@ -43,12 +43,12 @@ VOCABULARY = 64
 
 
 def wall() -> float:
-    """The fake loop's clock as seconds since the epoch."""
+    """Return the fake loop's clock as seconds since the epoch."""
     return anyio.current_time()
 
 
 def model_folder(folder: Path) -> Path:
-    """A model folder as a hub has it, with a table for weights."""
+    """Write a model folder as a hub has it, with a table for weights."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(
         json.dumps({"model_type": "bigram", "vocab_size": VOCABULARY, "eos_token_id": 1})
@@ -73,11 +73,12 @@ class Kept(NamedTuple):
 
 
 class BigramLearner:
-    """coordinator.training.model_processes.Learner without a process. Its checkpoints are in this object: it outlives
-    coordinators.
+    """coordinator.training.model_processes.Learner without a process. Its checkpoints are in this object, which
+    outlives coordinators.
 
-    `crashes`: how many of the next steps die half-way. `seconds`: what a step takes. `kept`: the newest checkpoints,
-    the newest last."""
+    `crashes`: how many of the next steps die half-way. `seconds`: the duration of a step. `kept`: the newest
+    checkpoints, the newest last.
+    """
 
     def __init__(self, folder: Path, *, seconds: float = 0.5) -> None:
         self._folder, self.seconds = folder, seconds
@@ -96,13 +97,13 @@ class BigramLearner:
         return self.kept[-1].drawn if self.kept else []
 
     def stand(self, step: int, drawn: list[bytes]) -> None:
-        """Be at `step` of the first era, whose snapshot lies in the folder and is published."""
+        """Set the learner to `step` of the first era, whose snapshot is in the folder and published."""
         snapshot = Snapshot(self._folder / f"v{step}.safetensors")
         export = Export(version=step, root=snapshot.root, snapshot=str(snapshot.path), edges=[], seconds=0.0)
         self.kept = [Kept(FIRST_ERA, step, drawn, export, None)]
 
     def lose(self) -> None:
-        """Its folder is gone."""
+        """Delete its folder."""
         self.kept.clear()
         shutil.rmtree(self._folder)
         self._folder.mkdir()
@@ -139,7 +140,7 @@ class BigramLearner:
         return Stepped(step=batch.step, metrics={"loss": 0.0, **metrics}, seconds=self.seconds, export=export)
 
     def _first(self, version: int, weights: Path, published: Path | None) -> Export:
-        """The first version of an era: `weights` whole, and as a diff from what is `published`."""
+        """Export the first version of an era: `weights` whole, and as a diff from `published`."""
         target, full = self._folder / f"v{version}.safetensors", self._folder / f"v{version}-full.edge"
         shutil.copyfile(weights, target)
         snapshot, edges = Snapshot(target), list[ExportedEdge]()
@@ -201,7 +202,8 @@ class BigramScorer:
         self._loaded = None
 
     def _moved(self, call: Callable[[], Loaded]) -> Loaded:
-        """As the pipe has it: errors but a full disk come as `ChildError`, and what is then held is to be found out."""
+        """Convert errors as the pipe does: all but a full disk become `ChildError`, and the loaded version is then
+        unknown."""
         self._loaded = None
         try:
             self._loaded = call()
@@ -233,7 +235,7 @@ class Swarm:
 
     @asynccontextmanager
     async def coordinating(self) -> AsyncIterator[Coordinator]:
-        """The coordinator, up for the length of the block; what it leaves on disk is found by the next."""
+        """Run the coordinator for the length of the block; the next one finds what it leaves on disk."""
         run = self.run
         network = Network.of(Peer(self.network.transport(run.peer_id), seed=0))
         async with AsyncExitStack() as stack:
@@ -268,7 +270,7 @@ async def working(*nodes: Node) -> AsyncIterator[None]:
 
 
 def make_swarm(folder: Path, seed: int = 0, **run: Any) -> Swarm:
-    """A run that is ready to start. `run`: settings of its [run] section."""
+    """Create a run that is ready to start. `run`: settings of its [run] section."""
     model = model_folder(folder / "bigram")
     settings = {"task": "reverse", "group_size": 2, "batch_groups": 2, "limit": 6, "heldout": 4, "evaluate_every": 5}
     flags = {
@@ -283,5 +285,5 @@ def make_swarm(folder: Path, seed: int = 0, **run: Any) -> Swarm:
 
 
 def accepted(node: Node) -> int:
-    """Groups for which this node holds an accepting receipt."""
+    """Return the number of groups for which this node has an accepting receipt."""
     return node.daemon.outbox.counts().get("accepted", 0)

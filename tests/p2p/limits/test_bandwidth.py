@@ -1,4 +1,4 @@
-"""The order of streams at a limited uplink: stories told to the pure core."""
+"""The owner's limits and the order of streams at a limited uplink: stories told to the pure core."""
 
 from collections import Counter
 
@@ -8,7 +8,8 @@ from p2p.limits.bandwidth import BURST, FairQueue, bandwidth
 
 
 def served(turns: FairQueue[str], sizes: dict[str, tuple[str, int]], rounds: int) -> Counter[str]:
-    """Bytes to each peer when these streams (name -> peer, bytes of a chunk) always have something to send."""
+    """Return the bytes sent to each peer while these streams (name -> peer, bytes of a chunk) always have a chunk to
+    send."""
     sent, now = Counter[str](), 0.0
     for _ in range(rounds):
         for stream, (peer, size) in sizes.items():
@@ -22,21 +23,21 @@ def served(turns: FairQueue[str], sizes: dict[str, tuple[str, int]], rounds: int
     return sent
 
 
-def test_peers_share_an_uplink_by_bytes_whatever_their_chunks_and_streams():
+def test_peers_share_an_uplink_by_bytes_for_any_chunk_sizes_and_numbers_of_streams():
     turns = FairQueue[str](bandwidth(1000.0))
     streams = {"large": ("a", 800), "small": ("b", 100), "one": ("c", 100), "two": ("c", 100), "three": ("c", 100)}
     sent = served(turns, streams, 3000)
     assert max(sent.values()) < 1.1 * min(sent.values())
 
 
-def test_who_comes_late_begins_level_and_does_not_starve_the_others():
+def test_a_peer_that_joins_late_does_not_starve_the_others():
     turns = FairQueue[str](bandwidth(1000.0))
     served(turns, {"one": ("a", 100)}, 500)
     sent = served(turns, {"one": ("a", 100), "two": ("b", 100)}, 100)
     assert abs(sent["a"] - sent["b"]) <= 200
 
 
-def test_all_whom_a_plan_does_not_feed_count_as_one_and_share_a_quarter():
+def test_peers_that_are_no_children_count_as_one_and_share_a_quarter():
     turns = FairQueue[str](bandwidth(1000.0))
     turns.prioritise(["a", "b", "c"])
     strangers = {name: (name, 100) for name in "defghijkl"}
@@ -46,7 +47,7 @@ def test_all_whom_a_plan_does_not_feed_count_as_one_and_share_a_quarter():
     assert max(sent[name] for name in strangers) <= 1.2 * min(sent[name] for name in strangers)
 
 
-def test_strangers_have_all_of_an_uplink_that_no_child_wants_and_without_a_plan_all_are_alike():
+def test_other_peers_get_an_uplink_that_no_child_uses_and_without_a_plan_all_are_equal():
     turns = FairQueue[str](bandwidth(1000.0))
     turns.prioritise(["a"])
     assert served(turns, {"one": ("d", 100), "two": ("e", 100)}, 90).total() == 9000
@@ -56,7 +57,7 @@ def test_strangers_have_all_of_an_uplink_that_no_child_wants_and_without_a_plan_
     assert max(sent.values()) - min(sent.values()) <= 200
 
 
-def test_a_share_that_counts_less_is_booked_at_the_limit_in_full():
+def test_bytes_of_a_small_share_consume_the_limit_in_full():
     turns = FairQueue[str](bandwidth(100.0))
     turns.prioritise([f"child{number}" for number in range(30)])
     turns.enqueue("one", "stranger", 1000)
@@ -65,7 +66,7 @@ def test_a_share_that_counts_less_is_booked_at_the_limit_in_full():
     assert turns.delay("one", 0.0) == pytest.approx(10.0 - BURST)
 
 
-def test_a_stream_that_is_not_in_front_waits_until_it_is_told():
+def test_a_stream_that_is_not_the_head_waits_until_it_is_woken():
     turns = FairQueue[str](bandwidth(1000.0))
     turns.enqueue("one", "a", 100)
     turns.enqueue("two", "b", 100)
@@ -75,3 +76,35 @@ def test_a_stream_that_is_not_in_front_waits_until_it_is_told():
     assert turns.dequeue("two")
     assert not turns.dequeue("two")
     assert turns.head() is None
+
+
+def test_sending_without_a_limit_never_waits():
+    pace = bandwidth(None)
+    pace.consume(1 << 40, 0.0)
+    assert pace.delay(0, 0.0) == 0
+
+
+def test_sending_under_a_limit_waits_as_long_as_the_rate_says():
+    pace = bandwidth(1000.0)
+    now, waited = 100.0, 0.0
+    for _ in range(50):
+        wait = pace.delay(0, now)
+        now, waited = now + wait, waited + wait
+        pace.consume(100, now)
+    assert waited == pytest.approx(49 * 0.1 - BURST, abs=1e-6)
+
+
+def test_a_pause_saves_no_more_than_the_burst():
+    pace = bandwidth(1000.0)
+    pace.consume(100, 0.0)
+    waits = []
+    for _ in range(4):
+        waits.append(pace.delay(0, 1000.0))
+        pace.consume(100, 1000.0)
+    assert waits == pytest.approx([0, 0, 0, 0.3 - BURST])
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, float("nan")])
+def test_a_limit_that_is_not_positive_is_refused(rate):
+    with pytest.raises(ValueError, match="positive"):
+        bandwidth(rate)

@@ -1,4 +1,4 @@
-"""Bans that end, and what one subnet may take."""
+"""Bans end by themselves, grow with repetition, and forgive a few mistakes."""
 
 from p2p.limits.bans import FORGET, FORGIVEN, KEPT, LONGEST, MEMORY, TERM, Bans
 
@@ -11,7 +11,7 @@ def test_a_ban_ends_by_itself():
     assert not bans.banned("bob", 0)
 
 
-def test_who_offends_again_is_banned_for_longer_up_to_a_day():
+def test_a_repeated_offence_is_banned_for_longer_up_to_a_day():
     bans, now, terms = Bans(), 0.0, []
     for _ in range(6):
         terms.append(bans.ban("eve", now))
@@ -41,7 +41,7 @@ def test_only_so_many_bans_are_remembered():
     assert bans.banned("1", 1)
 
 
-def test_a_mistake_is_forgiven_and_one_made_again_and_again_bans():
+def test_a_mistake_is_forgiven_and_a_repeated_one_bans():
     bans = Bans()
     assert [bans.charge("eve", 0) for _ in range(FORGIVEN)] == [None] * FORGIVEN
     assert not bans.banned("eve", 0)
@@ -51,6 +51,6 @@ def test_a_mistake_is_forgiven_and_one_made_again_and_again_bans():
     assert bans.charge("eve", 1 + TERM) == 4 * TERM, "a ban does not wash off what led to it"
 
 
-def test_a_mistake_an_hour_never_bans():
+def test_one_mistake_per_hour_never_bans():
     bans = Bans()
     assert all(bans.charge("clumsy", hour * FORGET) is None for hour in range(100))

@@ -1,4 +1,4 @@
-"""Places for connections: what silence, one address, one subnet and strangers together may take."""
+"""Places for connections: the shares of silent handshakes, of one address, of one subnet and of unknown peers."""
 
 import pytest
 
@@ -10,7 +10,7 @@ LIMITS = PeerLimits(connections=1024)
 
 
 def taken(places: ConnectionAdmission, count: int, ip: str, now: float, *, name: str = "", shake: bool = True) -> int:
-    """How many of so many connections are taken in, a twentieth of a second apart."""
+    """Return how many of `count` connections are admitted, a twentieth of a second apart."""
     taken_in = 0
     for number in range(count):
         one = f"{name or ip} {number}"
@@ -45,7 +45,7 @@ def test_one_address_leaves_half_of_its_subnet_s_handshakes_to_its_neighbours() 
     assert taken(places, 1, "8.8.8.9", 1) == 1
 
 
-def test_one_address_cannot_make_us_shake_hands_all_day_and_is_not_punished_for_trying() -> None:
+def test_one_address_gets_a_bounded_rate_of_handshakes_and_is_not_banned() -> None:
     places, count = ConnectionAdmission(LIMITS), 0
     for number in range(3000):
         count += taken(places, 1, "8.8.8.8", number / 300, name=str(number))
@@ -55,11 +55,11 @@ def test_one_address_cannot_make_us_shake_hands_all_day_and_is_not_punished_for_
     assert taken(places, 1, "8.8.8.8", 13, name="later") == 1
 
 
-def test_a_hall_of_machines_behind_one_switch_is_no_attack() -> None:
+def test_many_machines_in_a_private_network_are_all_admitted() -> None:
     assert taken(ConnectionAdmission(LIMITS), 1000, "10.0.0.7", 0) == 1000
 
 
-def test_silence_gives_way_to_who_comes_the_most_crowded_address_first() -> None:
+def test_a_silent_handshake_is_evicted_for_a_new_one_from_the_address_with_most_first() -> None:
     places = ConnectionAdmission(PeerLimits(connections=4 * HANDSHAKES_MIN))
     places.admit("honest", "192.168.0.1", 0, 0)
     for number in range(HANDSHAKES_MIN - 1):
@@ -69,7 +69,7 @@ def test_silence_gives_way_to_who_comes_the_most_crowded_address_first() -> None
     assert places.handshakes == HANDSHAKES_MIN
 
 
-def test_where_no_place_is_free_a_handshake_that_lasts_gives_way_and_a_fresh_one_does_not() -> None:
+def test_without_a_free_place_a_long_handshake_is_evicted_and_a_fresh_one_is_not() -> None:
     places = ConnectionAdmission(PeerLimits(connections=2))
     places.admit("silent", "192.168.0.66", 1, 0)
     with pytest.raises(ConnectionRefused, match="2 are open"):
@@ -80,7 +80,7 @@ def test_where_no_place_is_free_a_handshake_that_lasts_gives_way_and_a_fresh_one
         places.admit("one too many", "192.168.0.2", 2, 100)
 
 
-def test_strangers_cannot_keep_out_who_has_accepted_work() -> None:
+def test_unknown_peers_cannot_lock_out_parties_with_accepted_work() -> None:
     places = ConnectionAdmission(PeerLimits(connections=16))
     places.keep(["8.8.8.0/24", "8.8.4.0/24", "192.168.0.7"])
     strangers = 0
@@ -99,7 +99,7 @@ def test_strangers_cannot_keep_out_who_has_accepted_work() -> None:
         places.admit("full", "8.8.8.9", 16, 0)
 
 
-def test_over_https_strangers_cannot_keep_out_who_has_accepted_work() -> None:
+def test_over_https_unknown_peers_cannot_lock_out_parties_with_accepted_work() -> None:
     door = ClientLimiter(HttpsLimits(connections=8, per_visitor=8))
     door.keep(["8.8.8.0/24", "8.8.4.0/24"])
     assert [door.enter(f"9.9.9.{number}") is None for number in range(8)] == [True] * 6 + [False] * 2

@@ -1,4 +1,4 @@
-"""How much is dialled on others' say-so."""
+"""Limits on dials to addresses learnt from peers."""
 
 from itertools import pairwise
 
@@ -23,7 +23,7 @@ def at(host: str, peer: str = "p", port: int = 4310) -> str:
 
 
 def tried(outgoing: DialBackoff, address: str, now: float, connected: tuple[str, ...] = ()) -> bool:
-    """Whether it may be dialled now; it fails then."""
+    """Tell whether the address may be dialled now; the dial then fails."""
     try:
         outgoing.admit(address, now, connected)
     except DialLimited:
@@ -32,7 +32,7 @@ def tried(outgoing: DialBackoff, address: str, now: float, connected: tuple[str,
     return True
 
 
-def test_so_many_dials_at_once_and_so_many_a_minute_to_whomever() -> None:
+def test_dials_to_all_hosts_together_are_limited_to_a_burst_and_a_rate() -> None:
     outgoing = DialBackoff()
     everybody = [(second, f"10.{second % 250}.{number}.1") for second in range(601) for number in range(50)]
     dialled_at = [second for second, host in everybody if tried(outgoing, at(host), second)]
@@ -40,7 +40,7 @@ def test_so_many_dials_at_once_and_so_many_a_minute_to_whomever() -> None:
     assert len(dialled_at) == BURST + 600 * RATE
 
 
-def test_a_host_that_does_not_answer_is_left_alone_ever_longer_and_not_for_ever() -> None:
+def test_a_host_that_does_not_answer_is_dialled_ever_less_often_down_to_a_limit() -> None:
     outgoing = DialBackoff()
     dialled_at = [second for second in range(3600) if tried(outgoing, at("10.0.0.1", f"peer{second}"), second)]
     assert [later - earlier for earlier, later in pairwise(dialled_at)][:5] == [30, 60, 120, 240, 480]
@@ -50,21 +50,21 @@ def test_a_host_that_does_not_answer_is_left_alone_ever_longer_and_not_for_ever(
     assert tried(outgoing, at("10.0.0.1"), 9999 + PAUSE), "after a long peace it starts anew"
 
 
-def test_a_subnet_costs_few_failures_however_many_hosts_of_it_are_named() -> None:
+def test_a_subnet_causes_few_failures_with_any_number_of_hosts() -> None:
     outgoing = DialBackoff()
     dialled_at = [second for second in range(3600) if tried(outgoing, at(f"8.8.8.{second % 256}"), second)]
     assert len(dialled_at) <= FAILURES + 3600 / FAILURE_EACH
     assert tried(outgoing, at("8.8.9.1"), 3600), "and others pay nothing for it"
 
 
-def test_a_hall_of_honest_nodes_in_one_subnet_is_dialled_freely() -> None:
+def test_many_honest_nodes_in_one_subnet_are_dialled_freely() -> None:
     outgoing = DialBackoff()
     for number in range(int(BURST)):
         outgoing.admit(at(f"8.8.8.{number}"), 0)
         outgoing.reached(at(f"8.8.8.{number}"))
 
 
-def test_a_liar_cannot_have_an_honest_peer_left_alone_by_naming_its_host() -> None:
+def test_false_records_that_name_an_honest_peers_host_do_not_block_dials_to_it() -> None:
     outgoing = DialBackoff()
     outgoing.reached(at("8.8.8.8", "honest"))
     for number in range(9):
@@ -76,7 +76,7 @@ def test_a_liar_cannot_have_an_honest_peer_left_alone_by_naming_its_host() -> No
         outgoing.admit(at("8.8.8.8", "honest"), 2)
 
 
-def test_peers_behind_a_relay_that_is_connected_are_told_apart_and_behind_another_they_are_not() -> None:
+def test_peers_behind_a_connected_relay_are_limited_apart_and_behind_another_together() -> None:
     outgoing = DialBackoff()
     one, two = (f"{at('8.8.8.8', 'relay')}/p2p-circuit/p2p/{name}" for name in ("one", "two"))
     assert tried(outgoing, one, 0, ("relay",))
@@ -86,13 +86,13 @@ def test_peers_behind_a_relay_that_is_connected_are_told_apart_and_behind_anothe
     assert not tried(outgoing, two, 3)
 
 
-def test_a_name_is_a_host_too() -> None:
+def test_a_host_name_is_limited_as_a_host() -> None:
     outgoing = DialBackoff()
     assert tried(outgoing, "/dns4/victim.example/tcp/4310/p2p/relay/p2p-circuit/p2p/a", 0)
     assert not tried(outgoing, "/dns4/victim.example/tcp/4311/p2p/other/p2p-circuit/p2p/b", 1)
 
 
-def test_a_peer_whose_address_changed_is_found_by_its_new_record_and_not_by_its_old_one() -> None:
+def test_a_peer_whose_address_changed_is_reached_by_its_new_record_and_not_by_its_old_one() -> None:
     async def main() -> None:
         network, key = MemoryNetwork(1), generate_key()
         moving, other = (
@@ -114,7 +114,7 @@ def test_a_peer_whose_address_changed_is_found_by_its_new_record_and_not_by_its_
     run_fake(main)
 
 
-def test_who_names_the_address_of_another_is_not_reached_there_and_the_host_is_left_alone() -> None:
+def test_a_record_with_the_address_of_another_peer_fails_and_its_host_is_not_dialled() -> None:
     async def main() -> None:
         network, liar = MemoryNetwork(1), generate_key()
         victim, other = Peer(network.transport("victim"), seed=0), Peer(network.transport("b"), seed=1)

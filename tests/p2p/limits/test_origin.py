@@ -1,4 +1,4 @@
-"""Where requests come from: what keys alone cannot multiply."""
+"""Origins of requests: limits that many keys cannot multiply."""
 
 from p2p.https.client_limits import HttpsLimits
 from p2p.https.combined_network import PeerAndHttps
@@ -11,7 +11,7 @@ from tests.support.https import client_of, served
 from tests.support.libp2p_peers import LOOPBACK, running
 
 
-def test_the_party_of_a_direct_connection_is_its_subnet_and_at_home_the_connection() -> None:
+def test_the_party_of_a_direct_connection_is_its_subnet_or_at_a_private_address_the_connection() -> None:
     origins = Origins(subnet_of)
     origins.connected("eve", 1, "8.8.8.8", "")
     origins.connected("mallory", 2, "8.8.8.9", "")
@@ -22,7 +22,7 @@ def test_the_party_of_a_direct_connection_is_its_subnet_and_at_home_the_connecti
     assert origins.of("nobody") == Origin("nobody", "nobody")
 
 
-def test_a_relayed_peer_counts_for_the_address_that_was_seen_and_else_for_relay_and_key() -> None:
+def test_a_relayed_peer_counts_for_the_address_seen_directly_or_else_for_relay_and_key() -> None:
     origins = Origins(subnet_of)
     origins.connected("bob", 1, None, "relay")
     assert origins.of("bob") == Origin("bob", "relay/bob")
@@ -35,7 +35,7 @@ def test_a_relayed_peer_counts_for_the_address_that_was_seen_and_else_for_relay_
     assert origins.of("bob").party == "8.8.8.0/24"
 
 
-def test_the_last_request_of_a_peer_that_hung_up_counts_for_its_party_and_memory_stays_bounded(monkeypatch) -> None:
+def test_the_last_request_of_a_disconnected_peer_counts_for_its_party_and_memory_stays_bounded(monkeypatch) -> None:
     monkeypatch.setattr(origin, "KEPT", 3)
     origins = Origins(subnet_of)
     origins.connected("stays", 0, "8.8.4.4", "")
@@ -49,7 +49,7 @@ def test_the_last_request_of_a_peer_that_hung_up_counts_for_its_party_and_memory
     assert remembered == [3, 4, 5]
 
 
-def test_over_https_machines_behind_one_public_address_are_one_and_those_at_home_are_told_apart() -> None:
+def test_over_https_machines_behind_one_public_address_are_one_party_and_private_ones_are_told_apart() -> None:
     public = over_https("8.8.8.8", 5000, subnet_of)
     assert origin_over_https(public, subnet_of) == Origin("https/8.8.8.8", "8.8.8.0/24")
     home = over_https("127.0.0.1", 5000, subnet_of)
@@ -61,7 +61,7 @@ def loopback_is_foreign(ip: str) -> str:
     return ip.rpartition(".")[0] + ".0/24"
 
 
-async def test_over_libp2p_a_handler_learns_the_party_of_the_asker_and_loopback_may_be_taken_for_foreign() -> None:
+async def test_over_libp2p_a_handler_learns_the_party_of_the_requester_and_loopback_may_count_as_public() -> None:
     origins: list[Origin] = []
     coordinator = ThreadedPeer(generate_key(), [LOOPBACK], limits=PeerLimits(subnet_of=loopback_is_foreign))
     node = ThreadedPeer(generate_key(), [])
@@ -78,7 +78,7 @@ async def test_over_libp2p_a_handler_learns_the_party_of_the_asker_and_loopback_
     assert coordinator.origin(node.peer_id) == origins[0], "also when it has gone"
 
 
-async def test_over_https_a_handler_learns_the_party_of_the_asker() -> None:
+async def test_over_https_a_handler_learns_the_party_of_the_requester() -> None:
     origins: list[Origin] = []
     servers: list[PeerAndHttps] = []
 

@@ -1,4 +1,4 @@
-"""What a relay grants and refuses, under a clock that the test holds."""
+"""Grants and refusals of a relay, on a clock that the test sets."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def refusal(call, *args) -> RelayRefusal:
     return caught.value.why
 
 
-def test_asking_again_renews_the_one_reservation():
+def test_reserving_again_renews_the_one_reservation():
     table = RelayTable(RelayLimits(life=10))
     assert table.reserve("a", "10.0.0.1", 0.0) == 10.0
     assert table.reserve("a", "10.0.0.1", 9.0) == 19.0
@@ -30,7 +30,7 @@ def test_ten_thousand_identities_of_one_subnet_get_its_share_and_leave_room_for_
     table.reserve("honest", "9.9.9.9", 0.0)
 
 
-def test_a_full_relay_renews_for_those_it_has():
+def test_a_full_relay_renews_existing_reservations():
     table = RelayTable(RelayLimits(reservations=2))
     table.reserve("a", "10.0.0.1", 0.0)
     table.reserve("b", "10.0.1.1", 0.0)
@@ -48,7 +48,7 @@ def test_a_circuit_needs_a_reservation_of_its_target():
     assert refusal(table.open, "a", "b", 10.0) is RelayRefusal.NO_RESERVATION
 
 
-def test_circuits_are_bounded_for_a_source_for_a_target_and_in_all():
+def test_circuits_are_bounded_per_source_per_target_and_in_total():
     table = RelayTable(RelayLimits(circuits=3, per_peer=2))
     for peer in "bcd":
         table.reserve(peer, f"10.0.{ord(peer)}.1", 0.0)
@@ -79,7 +79,7 @@ def test_a_circuit_is_used_up_by(size, now):
     assert table.open("a", "b", 0.0).consume(size, now) is None
 
 
-def test_a_private_network_is_no_crowd():
+def test_a_private_network_has_no_share_limit():
     table = RelayTable(RelayLimits(per_subnet=1))
     for number in range(3):
         table.reserve(f"gpu {number}", "192.168.0.7", 0.0)

@@ -1,4 +1,4 @@
-"""Slots of requests: counted by peer, party and class, and given back."""
+"""Slots of requests: counted by peer, party and class, and released."""
 
 import anyio
 import pytest
@@ -14,7 +14,7 @@ from tests.support.floods import FLOOD, answered, echo, flooded, serving, stuck
 from tests.support.peers import running
 
 
-def test_free_keys_of_one_subnet_leave_slots_of_every_class_to_others() -> None:
+def test_many_keys_of_one_subnet_leave_slots_of_every_class_to_others() -> None:
     shares = dict.fromkeys(("lease", "verdicts", "documents"), 0.0)
 
     async def main(method: str) -> None:
@@ -34,7 +34,7 @@ def test_free_keys_of_one_subnet_leave_slots_of_every_class_to_others() -> None:
     assert set(shares.values()) == {1.0}
 
 
-def test_a_request_that_comes_byte_by_byte_holds_its_slot_for_so_long_only() -> None:
+def test_a_request_sent_byte_by_byte_occupies_its_slot_for_a_bounded_time() -> None:
     ends: list[float] = []
 
     async def main() -> None:
@@ -54,7 +54,7 @@ def test_a_request_that_comes_byte_by_byte_holds_its_slot_for_so_long_only() -> 
     assert ends == [pytest.approx(rpc.NAME_TIMEOUT), pytest.approx(rpc.TRANSFER_GRACE + (1 << 16) / rpc.TRANSFER_RATE)]
 
 
-def test_slots_are_given_back_and_counted_by_peer_party_and_class() -> None:
+def test_slots_are_released_and_counted_by_peer_party_and_class() -> None:
     slots = RequestSlots()
     eve = [Origin(f"eve{number}", "8.8.8.0/24") for number in range(PER_PARTY + 1)]
     taken = [slots.at_work("submit", one) for one in eve[:PER_PARTY]]
@@ -73,7 +73,7 @@ def test_slots_are_given_back_and_counted_by_peer_party_and_class() -> None:
     assert min(CLASSES.values()) > PER_PARTY
 
 
-def test_streams_whose_method_is_not_known_are_few_for_a_peer_and_for_a_party() -> None:
+def test_streams_without_a_known_method_are_bounded_per_peer_and_per_party() -> None:
     slots, open_streams = RequestSlots(), []
     eve = [Origin(f"eve{number}", "8.8.8.0/24") for number in range(5)]
     for one in eve[: STREAMS_PER_PARTY // PER_PEER]:

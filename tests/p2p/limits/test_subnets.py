@@ -23,7 +23,7 @@ def test_the_subnet_that_counts(name):
     assert subnet_of(ip) == subnet
 
 
-def test_who_asks_more_than_its_share_waits_and_is_served():
+def test_requests_beyond_the_rate_are_delayed_and_answered():
     turns = TokenBuckets(ASKS_RATE, ASKS_BURST)
     waits = [turns.consume("eve", 0) for _ in range(int(ASKS_BURST) + 50)]
     assert waits[: int(ASKS_BURST)] == pytest.approx([0] * int(ASKS_BURST))

@@ -1,4 +1,4 @@
-"""The one token bucket: bytes at an uplink, requests of a stranger, dials at a subnet."""
+"""The one token bucket: bytes at an uplink, requests of a peer, dials at a subnet."""
 
 import math
 from collections.abc import Callable
@@ -23,18 +23,18 @@ def test_a_debt_is_paid_before_anything_else_passes() -> None:
     assert bucket.delay(0, 2.0) == 0
 
 
-def test_asking_consumes_nothing() -> None:
+def test_asking_for_the_delay_consumes_no_token() -> None:
     bucket = TokenBucket(1.0, 1.0)
     assert [bucket.delay(1, 0.0) for _ in range(3)] == [0, 0, 0]
 
 
-def test_without_a_rate_nothing_waits() -> None:
+def test_without_a_rate_there_is_no_delay() -> None:
     bucket = TokenBucket(None, 0.0)
     assert [bucket.consume(1 << 40, 0.0), bucket.delay(1 << 40, 0.0)] == [0, 0]
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, math.nan])
-def test_a_rate_that_is_none_is_refused(rate: float) -> None:
+def test_a_rate_that_is_not_positive_is_refused(rate: float) -> None:
     with pytest.raises(ValueError, match="positive"):
         TokenBucket(rate, 1.0)
 
@@ -59,14 +59,14 @@ def test_no_more_passes_than_the_burst_and_the_rate_allow(rate: float, burst: fl
     assert passed <= burst + rate * now + rate * ROUNDING + 1e-6
 
 
-def test_a_refused_request_costs_nothing_and_tells_when_it_may_come_again() -> None:
+def test_a_refused_request_costs_no_token_and_tells_when_to_retry() -> None:
     buckets = TokenBuckets(0.5, 1.0)
     assert [buckets.admit("eve", 0.0) for _ in range(3)] == [0.0, 2.0, 2.0]
     assert [buckets.admit("bob", 0.0), buckets.admit("eve", 2.0)] == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("use", [TokenBuckets.admit, TokenBuckets.consume])
-def test_so_many_names_are_remembered_those_used_last(use: Callable[[TokenBuckets, str, float], float]) -> None:
+def test_the_most_recently_used_names_are_remembered(use: Callable[[TokenBuckets, str, float], float]) -> None:
     buckets = TokenBuckets(0.001, 1.0)
     for name in ("old", "eve"):
         use(buckets, name, 0.0)

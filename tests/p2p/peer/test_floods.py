@@ -1,4 +1,4 @@
-"""Requests under a flood: one that waits holds nobody up, and no crowd in one class of methods keeps out another."""
+"""Requests under a flood: a waiting one delays no other, and an overload in one class of methods spares the others."""
 
 import pytest
 
@@ -10,10 +10,10 @@ from tests.support.clock import run_fake
 from tests.support.floods import answered, echo, flooded, serving, stuck
 
 
-def test_a_thousand_asks_to_be_dialled_back_keep_no_honest_request_from_its_answer(
+def test_a_thousand_requests_to_be_dialled_back_keep_no_honest_request_from_its_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Row c. On 439044d none of these 200 is answered: the asks wait for their turn in all of the 512 slots."""
+    """Commit 439044d answers none of these 200: the requests wait for their rate limit in all of the 512 slots."""
     monkeypatch.setattr(MemoryTransport, "remote", lambda transport, peer: "/ip4/127.0.0.1/tcp/4310")
     share = 0.0
 
@@ -31,7 +31,7 @@ def test_a_thousand_asks_to_be_dialled_back_keep_no_honest_request_from_its_answ
 
 @pytest.mark.parametrize("flood", ["lease", "plan", "documents", "verdicts"])
 def test_submissions_get_in_while_another_class_is_full(flood: str) -> None:
-    """Row c. On 439044d all slots are one: none of these is answered."""
+    """Commit 439044d answers none of these: its methods share all slots."""
     share = 0.0
 
     async def honest(nodes: list[Peer]) -> None:

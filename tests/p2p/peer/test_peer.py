@@ -14,7 +14,7 @@ from tests.support.floods import serving
 from tests.support.peers import peers, running
 
 
-def test_one_peer_cannot_keep_more_than_its_share_of_requests_at_work():
+def test_one_peer_has_no_more_than_its_share_of_requests_in_progress():
     working, most = 0, 0
 
     async def busy(peer: str, request: bytes) -> bytes:
@@ -84,7 +84,7 @@ def test_gossip_too_large_is_refused_where_it_starts():
     run_fake(main)
 
 
-def test_a_failure_to_listen_reaches_whoever_waits_for_ready():
+def test_a_failure_to_listen_is_raised_by_ready_too():
     network = MemoryNetwork(1)
     transport = network.transport("a")
 

@@ -25,7 +25,7 @@ def served(network: MemoryNetwork, method: str = "echo", handler=echo, limit: in
 async def asked(
     network: MemoryNetwork, server: Peer, *, method: str = "echo", payload: bytes = b"hi", timeout=60.0, frozen=False
 ):
-    """What a client gets, and after how many seconds."""
+    """Return the client's answer or error, and after how many seconds it came."""
     client = Peer(network.transport("client"), seed=1)
     async with running(server, client):
         if frozen:
@@ -180,7 +180,7 @@ def test_a_killed_peer_fails_a_request_at_once():
     run_fake(main)
 
 
-def test_a_peer_that_asks_more_than_its_share_is_told_busy():
+def test_requests_beyond_a_peers_share_are_answered_busy():
     async def main():
         network = MemoryNetwork(1)
         server = served(network, handler=sleep_long)

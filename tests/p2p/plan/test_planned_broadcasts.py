@@ -1,4 +1,4 @@
-"""Broadcasts that follow a plan, and what happens when it does not hold: in memory, on a fake clock."""
+"""Broadcasts that follow a plan, and plans that fail in practice: in memory, on a fake clock."""
 
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
@@ -23,14 +23,14 @@ def names(number: int) -> list[str]:
 
 
 def planned(number: int, manifest: Manifest, uplink: float = MB) -> tuple[Plan, float]:
-    """(plan, T*) of so many equal nodes fed by "a"."""
+    """Return (plan, T*) for `number` equal nodes fed by "a"."""
     lines = {name: LinkCapacity(uplink, latency=0.02) for name in names(number)}
     plan = build("a", uplink, lines, PayloadSize(manifest.length, manifest.chunk_size), 1)
     return plan, lower_bound(uplink, lines.values(), manifest.length)
 
 
 def capped(number: int) -> AbstractAsyncContextManager[list[Peer]]:
-    """The coordinator "a" and so many nodes, all with the same limit on their uplink."""
+    """Run the coordinator "a" and `number` nodes, all with the same limit on their uplink."""
     return peers(MemoryNetwork(1, link=Link(delay=0.02)), "a", *names(number), uplink=MB)
 
 
@@ -42,7 +42,7 @@ async def spread(
     *,
     last: str | None = "a",
 ) -> dict[str, float]:
-    """Fetch at all nodes; the seconds that each took that ended."""
+    """Fetch at all nodes; return the seconds of each fetch that ended."""
     start, ends = anyio.current_time(), dict[str, float]()
 
     async def one(node: Peer) -> None:
@@ -110,7 +110,7 @@ PLANS = {
 
 
 @pytest.mark.parametrize("parents", PLANS.values(), ids=PLANS.keys())
-def test_a_plan_that_leads_nowhere_costs_time_and_nothing_else(parents, tmp_path):
+def test_a_plan_without_a_path_costs_only_time(parents, tmp_path):
     manifest = payload_file(tmp_path / "a", SIZE)
 
     async def main():
@@ -178,7 +178,7 @@ def test_a_new_plan_takes_effect_in_the_middle_of_a_fetch(tmp_path):
     run_fake(main)
 
 
-def test_a_downloader_asks_no_one_but_its_parents_while_they_feed(tmp_path):
+def test_a_downloader_asks_only_its_parents_while_they_feed(tmp_path):
     manifest = payload_file(tmp_path / "a", SIZE)
 
     async def main():
@@ -193,7 +193,7 @@ def test_a_downloader_asks_no_one_but_its_parents_while_they_feed(tmp_path):
 
 
 @pytest.mark.parametrize("parents", [(), ("a",)], ids=["unplanned", "planned"])
-def test_the_owners_limit_on_downloads_holds_over_all_payloads_together(parents, tmp_path):
+def test_the_owners_downlink_limit_applies_to_all_payloads_together(parents, tmp_path):
     manifests = [payload_file(tmp_path / f"a{index}", SIZE, seed=index) for index in range(2)]
 
     async def main():
@@ -213,7 +213,7 @@ def test_the_owners_limit_on_downloads_holds_over_all_payloads_together(parents,
     run_fake(main)
 
 
-def test_a_peer_with_many_payloads_to_ask_for_gets_no_more_of_an_uplink_than_another(tmp_path):
+def test_a_peer_that_fetches_many_payloads_gets_no_more_of_an_uplink_than_another(tmp_path):
     manifests = [payload_file(tmp_path / f"a{index}", SIZE // 2, seed=index) for index in range(4)]
 
     async def main():

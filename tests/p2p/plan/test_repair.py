@@ -39,7 +39,7 @@ def test_many_departures_at_once_give_a_fresh_plan():
 
 @settings(max_examples=40, deadline=None)
 @given(LINES, st.lists(st.tuples(st.integers(0, 59), st.booleans()), max_size=25), st.integers(0, 9))
-def test_a_plan_holds_through_any_coming_and_going(lines, moves, seed):
+def test_a_plan_stays_valid_through_any_arrivals_and_departures(lines, moves, seed):
     everybody = {f"p{index}": link for index, link in enumerate(lines)}
     here = dict(everybody)
     planner = Planner("source", seed)
@@ -66,11 +66,11 @@ def test_a_long_run_of_churn_stays_within_reach_of_a_fresh_plan():
 
 
 def from_source(plan: Plan) -> float:
-    """Bytes per second that the source sends by this plan."""
+    """Return the bytes per second that the source sends by this plan."""
     return sum(ups.count("source") for ups in plan.parents.values()) * plan.rate / plan.stripes
 
 
-def test_a_quarter_of_the_source_is_left_to_those_who_ask_beside_the_plan_where_others_make_up_for_it():
+def test_a_quarter_of_the_source_stays_unplanned_if_others_make_up_for_it():
     planner, lines = Planner("source", 1), network(100, uplink=3.0 * MB)
     planner.update(10 * MB, lines, LOAD)
     assert from_source(planner.plan) <= (1 - SPARE) * 10 * MB
@@ -79,7 +79,7 @@ def test_a_quarter_of_the_source_is_left_to_those_who_ask_beside_the_plan_where_
 
 
 @pytest.mark.parametrize("lines", [network(16), network(4, uplink=1.0 * MB)], ids=["equal", "few and weak"])
-def test_all_of_the_source_is_planned_where_a_broadcast_needs_it(lines):
+def test_all_of_the_source_is_planned_if_a_broadcast_needs_it(lines):
     planner = Planner("source", 1)
     planner.update(10 * MB, lines, LOAD)
     assert from_source(planner.plan) > (1 - SPARE) * 10 * MB
@@ -95,7 +95,7 @@ def test_a_parent_that_does_not_feed_a_peer_is_replaced_for_that_peer_alone():
     assert {edge for edge in before.edges() - after.edges()} <= {(s, parent, peer) for s in range(before.stripes)}
 
 
-def test_whom_nobody_else_can_feed_is_fed_by_the_source():
+def test_a_peer_that_no_other_can_feed_is_fed_by_the_source():
     lines = network(2) | {"far": LinkCapacity(0.0)}
     plan = build("source", 10 * MB, lines, LOAD, 1)
     after = repair(plan, 10 * MB, lines, LOAD, {"far": {"p0", "p1"}})

@@ -1,4 +1,4 @@
-"""Plans: what every one of them must be, and what it costs to follow peers that come and go."""
+"""Fresh plans: the properties of each, and how close they come to the bound."""
 
 from collections import Counter
 
@@ -12,7 +12,7 @@ from tests.support.plans import LINES, LOAD, MB, check, network
 
 @settings(max_examples=80, deadline=None)
 @given(LINES, st.sampled_from([1e5, 1e6, 1e7, 1e8]), st.integers(0, 99))
-def test_a_fresh_plan_reaches_everybody_by_disjoint_inner_nodes_within_their_uplinks(lines, uplink, seed):
+def test_a_fresh_plan_reaches_every_peer_by_disjoint_inner_nodes_within_their_uplinks(lines, uplink, seed):
     peers = {f"p{index}": link for index, link in enumerate(lines)}
     plan = build("source", uplink, peers, LOAD, seed)
     check(plan, peers)
@@ -43,7 +43,7 @@ def test_the_bound_is_that_of_the_slowest_of_three_limits():
 
 
 @pytest.mark.parametrize(("number", "most"), {1: 1.02, 4: 1.05, 16: 1.08, 100: 1.12, 1000: 1.15, 4000: 1.2}.items())
-def test_equal_lines_come_close_to_the_bound_and_stay_so_as_peers_are_added(number, most):
+def test_equal_links_come_close_to_the_bound_and_stay_so_as_peers_are_added(number, most):
     lines = network(number)
     assert build("source", 10 * MB, lines, LOAD, 1).seconds <= most * lower_bound(10 * MB, lines.values(), LOAD.length)
 
@@ -54,14 +54,14 @@ def test_few_peers_behind_each_other_make_a_chain():
     assert sorted(map(len, plan.children(0).values())) == [1, 1]
 
 
-def test_a_weak_uplink_is_a_leaf_everywhere_and_the_strong_stand_near_the_root():
+def test_a_weak_uplink_is_a_leaf_everywhere_and_the_strong_are_near_the_root():
     lines = {f"p{index}": LinkCapacity(20.0 * MB if index < 12 else 0.1 * MB, latency=0.01) for index in range(24)}
     plan = build("source", 10 * MB, lines, LOAD, 1)
     feeders = {up for ups in plan.parents.values() for up in ups}
     assert feeders <= {"source", *(f"p{index}" for index in range(12))}
 
 
-def test_who_receives_slower_than_the_payload_flows_feeds_nobody():
+def test_a_peer_that_receives_slower_than_the_payload_flows_feeds_no_other():
     lines = network(8) | {"slow": LinkCapacity(100.0 * MB, downlink=0.5 * MB)}
     plan = build("source", 10 * MB, lines, LOAD, 1)
     assert "slow" not in {up for ups in plan.parents.values() for up in ups}

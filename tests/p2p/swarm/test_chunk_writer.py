@@ -1,4 +1,4 @@
-"""Proven chunks on their way to the disk."""
+"""Verified chunks on their way to the disk."""
 
 import threading
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Disk:
-    """Stores when it may; notes what each turn of the writer stored."""
+    """A payload that stores each chunk after a permit, and records what it stored."""
 
     def __init__(self) -> None:
         self.may = threading.Semaphore(0)
@@ -27,7 +27,7 @@ class Disk:
         return data != b"known"
 
 
-async def test_chunks_are_written_in_order_and_told_once_they_are_written():
+async def test_chunks_are_written_in_order_and_announced_once_they_are_written():
     disk, told = Disk(), []
     kept = ChunkWriter(disk, told.append)
     async with anyio.create_task_group() as tasks:
@@ -41,7 +41,7 @@ async def test_chunks_are_written_in_order_and_told_once_they_are_written():
         tasks.cancel_scope.cancel()
 
 
-async def test_who_brings_more_than_there_is_room_for_waits_for_the_disk(monkeypatch):
+async def test_a_put_beyond_the_room_waits_for_the_disk(monkeypatch):
     monkeypatch.setattr(chunk_writer, "ROOM", 10)
     disk, brought, finished = Disk(), [], anyio.Event()
     kept = ChunkWriter(disk, lambda _: None)

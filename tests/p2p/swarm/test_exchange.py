@@ -35,7 +35,7 @@ async def poison(peer: Peer, manifest: Manifest, path: Path) -> None:
 
 
 async def join(*fetches) -> list[float]:
-    """Run these coroutine functions together; when each ended, in seconds from now."""
+    """Run these coroutine functions together; return when each ended, in seconds from the start."""
     start, ends = anyio.current_time(), [0.0] * len(fetches)
 
     async def one(number, fetch) -> None:
@@ -65,7 +65,7 @@ def test_a_fetched_payload_is_whole_and_served_on(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "c"]
 
 
-def test_an_empty_payload_needs_nobody(tmp_path):
+def test_an_empty_payload_needs_no_peer(tmp_path):
     manifest = payload_file(tmp_path / "a", 0)
 
     async def main():
@@ -114,7 +114,7 @@ def test_a_file_that_is_not_the_payload_cannot_be_shared(tmp_path):
     run_fake(main)
 
 
-def test_a_fetch_that_begins_before_anybody_has_the_payload_ends_soon_after_somebody_does(tmp_path):
+def test_a_fetch_that_begins_before_any_peer_has_the_payload_ends_soon_after_one_does(tmp_path):
     manifest = payload_file(tmp_path / "a", MB)
 
     async def main():
@@ -309,7 +309,7 @@ def test_a_downloader_killed_in_mid_transfer_resumes_from_its_part(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
 
-def test_the_owners_uplink_limit_holds_over_all_peers_together(tmp_path):
+def test_the_owners_uplink_limit_applies_to_all_peers_together(tmp_path):
     manifest = payload_file(tmp_path / "a", 4 * MB)
 
     async def main():
@@ -348,7 +348,7 @@ def test_the_same_seed_repeats_a_broadcast_exactly(tmp_path):
     assert once(tmp_path / "one") == once(tmp_path / "two")
 
 
-def test_one_peer_cannot_hold_endless_chunk_streams_open(tmp_path):
+def test_one_peer_cannot_open_endless_chunk_streams(tmp_path):
     async def story(evil, b, manifest) -> None:
         await b.fetch(manifest, tmp_path / "b")
         for _ in range(STREAMS_PER_PEER):

@@ -35,7 +35,7 @@ def test_a_chunk_is_a_256th_within_bounds(length, size):
     assert chunk_size(length) == size
 
 
-def test_manifests_are_the_golden_ones(tmp_path):
+def test_manifests_match_the_golden_vectors(tmp_path):
     for vector in VECTORS["manifests"]:
         (tmp_path / "p").write_bytes(bytes(i * 31 % 251 for i in range(vector["length"])))
         manifest = manifest_of(tmp_path / "p")

@@ -1,4 +1,4 @@
-"""The Merkle tree: RFC 6962's own vectors, every proof of every small tree, and what must be refused."""
+"""The Merkle tree: RFC 6962's own vectors, every proof of every small tree, and proofs that must be refused."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ LEAVES = [bytes.fromhex(leaf) for leaf in VECTORS["leaves"]]
 
 
 @pytest.mark.parametrize("name", HASHES)
-def test_roots_are_the_golden_ones(name):
+def test_roots_match_the_golden_vectors(name):
     for size, root in enumerate(VECTORS["roots"][name]):
         assert merkle.root(LEAVES[:size], HASHES[name]).hex() == root
 
@@ -89,7 +89,7 @@ def test_a_tree_filled_by_proofs_gives_the_same_proofs(leaves, data):
         assert known.leaf(index) == whole.leaf(index)
 
 
-def test_a_tree_keeps_nothing_of_a_false_proof():
+def test_a_tree_keeps_no_node_of_a_false_proof():
     tree = merkle.Tree(merkle.root(FOUR, sha256), 4, sha256)
     assert not tree.add(0, merkle.leaf_hash(b"x", sha256), PROOF)
     with pytest.raises(KeyError):

@@ -31,7 +31,7 @@ def decode(frame: bytes) -> object:
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-def test_wire_frames_are_the_golden_ones(name):
+def test_frames_match_the_golden_vectors(name):
     assert messages.encode(MESSAGES[name]).hex() == VECTORS["frames"][name]
     assert decode(bytes.fromhex(VECTORS["frames"][name])) == MESSAGES[name]
 

@@ -49,7 +49,7 @@ def test_payloads_are_shared_under_256_files_and_each_can_still_be_fetched(tmp_p
         run_fake(main)
 
 
-def test_a_node_that_fetched_hundreds_of_payloads_holds_few_files(tmp_path: Path) -> None:
+def test_a_node_that_fetched_hundreds_of_payloads_has_few_files_open(tmp_path: Path) -> None:
     """Row A1, the other side: on 439044d each payload fetched leaves two descriptors."""
     manifests = [payload_file(tmp_path / f"{number}", 100, seed=number) for number in range(AT_MOST + 50)]
 
@@ -104,7 +104,7 @@ def test_the_payload_read_longest_ago_is_closed_first_and_opened_again_when_it_i
     assert descriptors() == before
 
 
-def test_a_file_stays_open_while_it_is_read_whoever_wants_its_place(tmp_path: Path) -> None:
+def test_a_file_stays_open_while_it_is_read_even_if_others_are_opened(tmp_path: Path) -> None:
     files = OpenPayloads(most=1)
     manifest, path = small(tmp_path)
     with files.reading(manifest, path, block=True) as opened:
@@ -141,7 +141,7 @@ SPOILED = {
 
 
 @pytest.mark.parametrize("spoil", SPOILED.values(), ids=SPOILED.keys())
-def test_a_payload_whose_file_is_gone_or_changed_is_offered_no_more_and_that_is_said_once(
+def test_a_payload_whose_file_is_missing_or_changed_is_no_longer_offered_and_logged_once(
     tmp_path: Path, spoil: Callable[[Path], object], caplog: pytest.LogCaptureFixture
 ) -> None:
     manifest, path = small(tmp_path)
@@ -183,7 +183,7 @@ def test_a_payload_that_was_moved_and_shared_again_is_served_from_its_new_place(
     assert (tmp_path / "passed on").read_bytes() == (tmp_path / "stored").read_bytes()
 
 
-def test_where_no_descriptor_is_free_files_that_nobody_reads_are_closed(tmp_path: Path) -> None:
+def test_idle_files_are_closed_while_no_descriptor_is_free(tmp_path: Path) -> None:
     files = OpenPayloads()
     payloads = [PayloadFile.open(*small(tmp_path, number), files) for number in range(8)]
     late = PayloadFile.offered(*small(tmp_path, 8), files)
@@ -193,7 +193,7 @@ def test_where_no_descriptor_is_free_files_that_nobody_reads_are_closed(tmp_path
     assert all(payload.read(0) for payload in payloads)
 
 
-def test_a_want_of_descriptors_delays_a_payload_is_counted_and_ends_nothing(
+def test_a_shortage_of_descriptors_delays_a_payload_is_counted_and_ends_no_fetch(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     manifest, path = small(tmp_path)

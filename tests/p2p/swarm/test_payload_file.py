@@ -1,4 +1,4 @@
-"""Chunks, manifests and payloads on disk."""
+"""Payloads on disk: partial, complete, damaged and lost."""
 
 import errno
 import os
@@ -137,7 +137,7 @@ def overwrite_short(path: Path, length: int) -> None:
 
 
 @pytest.mark.parametrize(("damage", "have"), DAMAGE.values(), ids=DAMAGE.keys())
-def test_what_a_crash_damaged_is_fetched_again_and_the_rest_is_kept(whole, tmp_path, damage, have):
+def test_chunks_that_a_crash_damaged_are_fetched_again_and_the_rest_is_kept(whole, tmp_path, damage, have):
     started(whole, tmp_path / "p", 0, 2, 5).close()
     damage(tmp_path / "p")
     again = PartialPayload(whole.manifest, tmp_path / "p")
@@ -174,14 +174,14 @@ def test_a_folder_that_cannot_be_written_is_a_local_fault(whole, tmp_path):
         PartialPayload(whole.manifest, tmp_path / "missing" / "p")
 
 
-def test_what_the_system_has_in_memory_is_read_without_the_disk_or_not_at_all(whole):
+def test_a_read_that_must_not_block_takes_the_page_cache_or_raises(whole):
     try:
         assert whole.read(3, block=False) == whole.read(3)
     except BlockingIOError:  # a file system that cannot say what is in memory
         assert whole.read(3) is not None
 
 
-def test_where_the_system_has_less_than_a_chunk_in_memory_a_read_does_not_wait(whole, monkeypatch):
+def test_a_read_that_must_not_block_raises_if_the_page_cache_has_less_than_a_chunk(whole, monkeypatch):
     monkeypatch.setattr("p2p.swarm.payload_file.RWF_NOWAIT", 8)
     monkeypatch.setattr(os, "preadv", lambda *_: 100)
     with pytest.raises(BlockingIOError):
@@ -192,7 +192,7 @@ def test_where_the_system_has_less_than_a_chunk_in_memory_a_read_does_not_wait(w
     assert whole.read(3) is not None
 
 
-def test_a_disk_that_fails_makes_a_chunk_gone_in_memory_too(whole, monkeypatch):
+def test_a_failing_disk_makes_a_chunk_unavailable_in_the_page_cache_too(whole, monkeypatch):
     def fail(*_: object) -> int:
         raise OSError(errno.EIO, "broken")
 
@@ -255,7 +255,7 @@ def test_a_payload_is_hashed_once_on_its_way_in(whole, tmp_path, monkeypatch):
     assert sum(nbytes) == LENGTH
 
 
-def test_what_this_program_has_hashed_as_it_wrote_it_is_offered_without_a_look(tmp_path, monkeypatch):
+def test_a_payload_hashed_while_it_was_written_is_offered_without_reading_it(tmp_path, monkeypatch):
     payload_file(tmp_path / "p", LENGTH)
     known, files = hashed(tmp_path / "p"), OpenPayloads()
     assert hashed(tmp_path / "p", known.hash) == known
@@ -281,7 +281,7 @@ def test_digests_that_do_not_fit_the_manifest_or_the_file_are_a_local_fault(tmp_
         PayloadFile.open(spoil(hashed(tmp_path / "p")), tmp_path / "p", OpenPayloads())
 
 
-def test_a_file_that_was_closed_is_read_again_whatever_was_known_of_it(tmp_path):
+def test_a_file_that_was_closed_is_read_again_despite_known_digests(tmp_path):
     payload_file(tmp_path / "p", LENGTH)
     files = OpenPayloads()
     payload = PayloadFile.open(hashed(tmp_path / "p"), tmp_path / "p", files)

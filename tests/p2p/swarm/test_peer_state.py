@@ -23,7 +23,7 @@ from p2p.swarm.peer_state import (
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 255))), st.integers(1, 255))
-def test_the_rarest_are_those_that_fewest_hold(steps, candidates):
+def test_the_rarest_chunks_are_those_that_the_fewest_peers_have(steps, candidates):
     counted, holders = Counter[int](), Availability()
     for comes, chunks in steps:
         counts = [index for index in range(8) if chunks >> index & 1 and (comes or counted[index])]

@@ -1,4 +1,4 @@
-"""Who is asked for what: stories told to the pure core."""
+"""Which chunk is requested from which peer: stories told to the pure core."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ ALL = (1 << 100) - 1
 
 @pytest.fixture(autouse=True, scope="module")
 def small_windows() -> Iterator[None]:
-    """The stories are told of windows of four chunks."""
+    """Run the stories with windows of four chunks."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("p2p.swarm.picker.WINDOW_MIN", 4)
         yield
@@ -37,11 +37,11 @@ def by_peer(asks) -> dict[str, int]:
     return dict(Counter(ask.peer for ask in asks))
 
 
-def test_nothing_is_asked_of_nobody():
+def test_no_request_is_made_without_peers():
     assert swarm().next_requests(0) == []
 
 
-def test_a_peer_is_asked_for_a_window_of_distinct_chunks_that_it_has():
+def test_a_peer_gets_requests_for_a_window_of_distinct_chunks_that_it_has():
     s = swarm()
     s.on_have("a", 0b1100, 0)
     asks = s.next_requests(0)
@@ -69,7 +69,7 @@ def test_a_chunk_that_arrives_makes_room_for_the_next():
     assert not s.requested("a", first[0].index)
 
 
-def test_several_peers_are_asked_for_different_chunks_at_once():
+def test_several_peers_get_requests_for_different_chunks_at_once():
     s = swarm()
     for peer in "abc":
         s.on_have(peer, ALL, 0)
@@ -78,14 +78,14 @@ def test_several_peers_are_asked_for_different_chunks_at_once():
     assert by_peer(asks) == dict.fromkeys("abc", WINDOW_FIRST)
 
 
-def test_the_rarest_chunk_is_asked_for_first():
+def test_the_rarest_chunk_is_requested_first():
     s = swarm()
     s.on_have("a", ALL, 0)
     s.on_have("b", ALL & ~(1 << 7), 0)
     assert any(ask.index == 7 and ask.peer == "a" for ask in s.next_requests(0))
 
 
-def test_other_seeds_ask_in_other_orders_and_the_same_seed_in_the_same():
+def test_other_seeds_request_in_other_orders_and_the_same_seed_in_the_same():
     def asked(seed: int) -> list[int]:
         s = swarm(seed=seed)
         s.on_have("a", ALL, 0)
@@ -95,19 +95,19 @@ def test_other_seeds_ask_in_other_orders_and_the_same_seed_in_the_same():
     assert len({tuple(asked(seed)) for seed in range(10)}) > 5
 
 
-def test_chunks_already_here_are_not_asked_for():
+def test_chunks_already_stored_are_not_requested():
     s = swarm(4, have=0b0101)
     s.on_have("a", 0b1111, 0)
     assert sorted(indices(s.next_requests(0))) == [1, 3]
 
 
-def test_the_coordinator_is_asked_at_once_where_nobody_else_is_connected():
+def test_the_coordinator_is_asked_at_once_without_other_peers():
     s = swarm(fallback="coordinator")
     s.on_have("coordinator", ALL, 0)
     assert by_peer(s.next_requests(0)) == {"coordinator": FALLBACK_WINDOW_MIN}
 
 
-def test_the_coordinator_is_asked_only_for_what_no_other_has():
+def test_the_coordinator_is_asked_only_for_chunks_that_no_other_peer_has():
     s = swarm(4, fallback="coordinator")
     s.on_have("coordinator", 0b1111, 0)
     s.on_have("a", 0b0011, 0)
@@ -116,7 +116,7 @@ def test_the_coordinator_is_asked_only_for_what_no_other_has():
     assert {ask.index for ask in asks if ask.peer == "coordinator"} == {2, 3}
 
 
-def test_the_coordinator_waits_until_a_connected_peer_has_spoken():
+def test_the_coordinator_is_not_asked_before_a_connected_peer_has_sent_its_have():
     s = swarm(fallback="coordinator")
     s.stream_opened("coordinator", 0)
     s.stream_opened("a", 0)
@@ -146,7 +146,7 @@ def test_the_coordinators_window_grows_while_it_is_prompt_and_shrinks_when_it_qu
     assert len(s.next_requests(2)) == FALLBACK_WINDOW_MIN
 
 
-def test_what_a_peer_owed_is_asked_elsewhere_when_it_leaves():
+def test_the_open_requests_of_a_peer_go_elsewhere_when_it_leaves():
     s = swarm(2)
     s.on_have("a", 0b11, 0)
     s.next_requests(0)
@@ -156,7 +156,7 @@ def test_what_a_peer_owed_is_asked_elsewhere_when_it_leaves():
     assert by_peer(s.next_requests(0)) == {"b": 2}
 
 
-def test_what_a_stalled_peer_owes_is_asked_elsewhere_and_it_is_asked_no_more():
+def test_the_open_requests_of_a_stalled_peer_go_elsewhere_and_it_gets_no_more():
     s = swarm(4)
     s.on_have("a", 0b1111, 0)
     s.next_requests(0)
@@ -190,7 +190,7 @@ def test_a_stalled_peer_that_sends_again_is_asked_again():
     assert by_peer(s.next_requests(PATIENCE + 1.01)) == {"a": 1}
 
 
-def test_a_peer_that_owes_nothing_does_not_stall():
+def test_a_peer_without_open_requests_does_not_stall():
     s = swarm(1)
     s.on_have("a", 0, 0)
     assert s.deadline() is None
@@ -219,7 +219,7 @@ def test_a_peer_cannot_wash_off_a_bad_chunk_by_leaving():
     assert s.proof_failed("a", s.next_requests(1)[0].index)
 
 
-def test_a_chunk_that_came_bad_is_not_asked_of_the_same_peer_again():
+def test_a_chunk_that_failed_its_proof_is_not_requested_from_the_same_peer_again():
     s = swarm(1)
     s.on_have("a", 1, 0)
     s.next_requests(0)
@@ -227,7 +227,7 @@ def test_a_chunk_that_came_bad_is_not_asked_of_the_same_peer_again():
     assert s.next_requests(0) == []
 
 
-def test_a_chunk_that_is_gone_is_asked_elsewhere():
+def test_a_chunk_that_a_peer_lost_is_requested_elsewhere():
     s = swarm(1)
     s.on_have("a", 1, 0)
     assert by_peer(s.next_requests(0)) == {"a": 1}
@@ -236,7 +236,7 @@ def test_a_chunk_that_is_gone_is_asked_elsewhere():
     assert by_peer(s.next_requests(0)) == {"b": 1}
 
 
-def test_a_complete_download_asks_for_nothing():
+def test_a_complete_download_makes_no_request():
     s = swarm(1)
     s.on_have("a", 1, 0)
     s.next_requests(0)
@@ -247,7 +247,7 @@ def test_a_complete_download_asks_for_nothing():
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 40), st.integers(0, 10**6), st.lists(st.integers(0, 2**40 - 1), min_size=1, max_size=6))
-def test_every_chunk_that_somebody_has_arrives_once(chunks, seed, holdings):
+def test_every_available_chunk_arrives_once(chunks, seed, holdings):
     everything = (1 << chunks) - 1
     s = ChunkPicker(chunks, CHUNK, seed=seed, fallback="0")
     union = 0
@@ -274,7 +274,7 @@ def test_a_large_payload_with_many_peers_is_planned_in_reasonable_time():
     assert len(s.next_requests(0)) == 50 * WINDOW_FIRST
 
 
-def test_news_of_an_unknown_peer_harms_nothing():
+def test_events_of_an_unknown_peer_have_no_effect():
     s = swarm()
     s.on_leave("unknown")
     s.chunk_lost("unknown", 3)
@@ -283,7 +283,7 @@ def test_news_of_an_unknown_peer_harms_nothing():
     assert not s.proof_failed("unknown", 4)
 
 
-def test_a_peer_is_asked_for_as_much_as_it_sends_in_a_second():
+def test_a_peer_gets_as_many_requests_as_it_answers_in_a_second():
     def owed_after(interval: float) -> int:
         s, now = ChunkPicker(1000, 1 << 14, seed=1), 0.0
         s.on_have("a", (1 << 1000) - 1, now)
@@ -303,7 +303,7 @@ PLAN = ("p", "q")
 
 
 def planned(chunks: int = 20, **options) -> ChunkPicker:
-    """A swarm with two parents that have everything."""
+    """Return a picker with two parents that have every chunk."""
     s = swarm(chunks, **options)
     s.follow(PLAN, 0)
     for parent in PLAN:
@@ -311,7 +311,7 @@ def planned(chunks: int = 20, **options) -> ChunkPicker:
     return s
 
 
-def test_each_parent_is_asked_for_its_stripe_in_order():
+def test_each_parent_gets_requests_for_its_stripe_in_order():
     s = planned()
     asks = s.next_requests(0)
     assert [ask.index for ask in asks if ask.peer == "p"] == [0, 2, 4, 6, 8, 10, 12, 14]
@@ -319,7 +319,7 @@ def test_each_parent_is_asked_for_its_stripe_in_order():
     assert not s.needs_more_peers
 
 
-def test_a_parent_is_asked_for_what_it_does_not_have_yet():
+def test_a_parent_gets_requests_for_chunks_that_it_does_not_have_yet():
     s = swarm(20)
     s.follow(PLAN, 0)
     for parent in PLAN:
@@ -343,7 +343,7 @@ def test_a_parents_window_is_filled_again_when_it_is_half_empty():
     assert indices(s.next_requests(0.1)) == [16, 18, 20, 22]
 
 
-def test_the_stripe_of_a_parent_that_leaves_is_asked_of_others_at_once():
+def test_the_stripe_of_a_parent_that_leaves_is_requested_from_others_at_once():
     s = planned()
     s.next_requests(0)
     s.on_leave("p")
@@ -363,7 +363,7 @@ def test_a_parent_that_does_not_come_is_awaited_for_a_while():
     assert by_peer(s.next_requests(PARENT_GRACE)) == {"other": WINDOW_FIRST}
 
 
-def test_a_parent_that_has_nothing_itself_is_given_twice_as_long():
+def test_a_parent_that_lacks_the_chunks_itself_stalls_after_twice_as_long():
     s = swarm(20)
     s.follow(PLAN, 0)
     s.on_have("p", 0, 0)
@@ -374,7 +374,7 @@ def test_a_parent_that_has_nothing_itself_is_given_twice_as_long():
     assert by_peer(s.next_requests(2 * PATIENCE)) == {"other": WINDOW_FIRST}
 
 
-def test_what_came_from_elsewhere_is_taken_back_and_may_come_all_the_same():
+def test_a_request_is_cancelled_once_its_chunk_came_from_elsewhere_and_may_still_be_answered():
     s = planned()
     s.next_requests(0)
     s.on_have("other", (1 << 20) - 1, 0)
@@ -403,7 +403,7 @@ def test_a_stripe_that_lags_is_shared_with_others_and_its_parent_keeps_a_part():
     assert any(s.requested("p", index) for index in range(0, 100, 2))
 
 
-def test_no_more_chunks_are_taken_than_were_asked_for():
+def test_no_more_chunks_are_accepted_than_were_requested():
     s = planned()
     index = s.next_requests(0)[0].index
     s.on_have("other", (1 << 20) - 1, 0)
@@ -441,7 +441,7 @@ def test_a_fast_peer_that_stops_is_noticed_soon():
     assert by_peer(s.next_requests(now + STALL_MIN)) == {"other": WINDOW_FIRST}
 
 
-def test_the_last_chunks_are_asked_elsewhere_soon_also_of_who_never_sent_one():
+def test_the_last_chunks_are_requested_elsewhere_soon_also_from_a_peer_that_never_sent_one():
     s = swarm(1)
     s.on_have("frozen", 1, 0)
     assert by_peer(s.next_requests(0)) == {"frozen": 1}
@@ -451,7 +451,7 @@ def test_the_last_chunks_are_asked_elsewhere_soon_also_of_who_never_sent_one():
     assert by_peer(s.next_requests(PATIENCE_END)) == {"other": 1}
 
 
-def test_the_last_chunks_stay_in_haste_while_nobody_else_has_them():
+def test_the_endgame_goes_on_while_no_other_peer_has_the_last_chunks():
     s = swarm(2)
     s.on_have("frozen", 1, 0)
     s.on_have("slow", 2, 0)
@@ -469,7 +469,7 @@ def test_a_parent_that_waits_itself_is_not_waited_for_when_others_have_the_last_
     assert by_peer(s.next_requests(PATIENCE_END)) == {"other": 2}
 
 
-def test_while_there_is_more_to_ask_a_first_chunk_is_awaited_in_full():
+def test_before_the_endgame_a_first_chunk_is_awaited_in_full():
     s = swarm(100)
     s.on_have("frozen", ALL, 0)
     s.next_requests(0)
@@ -478,7 +478,7 @@ def test_while_there_is_more_to_ask_a_first_chunk_is_awaited_in_full():
     assert s.deadline() > STALL
 
 
-def test_the_coordinator_as_a_parent_is_asked_as_any_parent():
+def test_the_coordinator_as_a_parent_is_treated_as_any_parent():
     s = swarm(20, fallback="coordinator")
     s.follow(("coordinator",), 0)
     s.on_have("coordinator", (1 << 20) - 1, 0)
@@ -486,7 +486,7 @@ def test_the_coordinator_as_a_parent_is_asked_as_any_parent():
     assert by_peer(s.next_requests(0)) == {"coordinator": 8}
 
 
-def test_a_new_plan_leaves_open_what_was_asked_before():
+def test_a_new_plan_leaves_earlier_requests_open():
     s = planned(100)
     s.next_requests(0)
     s.follow(("r",), 1)
@@ -496,7 +496,7 @@ def test_a_new_plan_leaves_open_what_was_asked_before():
     assert min(indices(asks)) == 16
 
 
-def test_what_a_former_parent_does_not_have_itself_is_asked_of_the_new_one():
+def test_chunks_that_a_former_parent_lacks_are_requested_from_the_new_one():
     s = swarm(20)
     s.follow(PLAN, 0)
     s.on_have("p", 0b101, 0)
@@ -512,8 +512,8 @@ def test_what_a_former_parent_does_not_have_itself_is_asked_of_the_new_one():
 
 
 def orphaned() -> ChunkPicker:
-    """Of the even chunks the first five are here. Their parent has left; another peer has two more, the coordinator
-    all of them."""
+    """Return a picker with the first five even chunks stored, after their parent left. Another peer has two more, the
+    coordinator all of them."""
     s = swarm(40, fallback="coordinator")
     s.follow(PLAN, 0)
     for peer, chunks in (("p", 0x155), ("q", 0), ("other", 0x5555), ("coordinator", (1 << 40) - 1)):
@@ -525,7 +525,7 @@ def orphaned() -> ChunkPicker:
     return s
 
 
-def test_the_coordinator_is_not_asked_for_what_still_spreads_among_the_others():
+def test_the_coordinator_is_not_asked_for_a_stripe_that_still_spreads():
     s, now = orphaned(), 0.0
     for index in range(16, 28, 2):
         asks = s.next_requests(now)
@@ -539,7 +539,7 @@ def test_the_coordinator_is_not_asked_for_what_still_spreads_among_the_others():
     assert by_peer(s.next_requests(now + GRACE))["coordinator"] == FALLBACK_WINDOW_MIN
 
 
-def test_news_of_another_stripe_or_of_a_chunk_that_is_here_keep_nobody_from_the_coordinator():
+def test_progress_of_another_stripe_or_of_a_stored_chunk_delays_no_request_to_the_coordinator():
     s = orphaned()
     s.next_requests(0)
     s.on_have("another", 0b11, GRACE / 2)
@@ -547,7 +547,7 @@ def test_news_of_another_stripe_or_of_a_chunk_that_is_here_keep_nobody_from_the_
 
 
 def once(s: ChunkPicker, now: float, open_: set[PeerRequest]) -> list[PeerRequest]:
-    """What is asked now. `open_`: what was asked and has not come; nothing of it may be asked again."""
+    """Return the requests made now. `open_`: those without an answer, none of which may be repeated."""
     asks = s.next_requests(now)
     open_.difference_update(s.take_cancellations())
     assert not open_.intersection(asks)
@@ -556,7 +556,7 @@ def once(s: ChunkPicker, now: float, open_: set[PeerRequest]) -> list[PeerReques
     return asks
 
 
-def test_what_a_lagging_parent_is_asked_no_more_is_not_asked_again_of_another_that_owes_it_too():
+def test_a_chunk_cancelled_at_a_lagging_parent_is_not_requested_again_from_another_peer_that_was_asked_too():
     s, open_ = planned(100), set[PeerRequest]()
 
     def comes(peer: str, now: float) -> None:
@@ -583,7 +583,7 @@ def test_what_a_lagging_parent_is_asked_no_more_is_not_asked_again_of_another_th
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10**9))
-def test_nothing_is_asked_twice_of_a_peer_that_owes_it_whatever_happens(seed):
+def test_no_open_request_is_repeated_at_the_same_peer(seed):
     with pytest.MonkeyPatch.context() as patch:
         for name in ("LAG_MIN", "LAG_SHARE", "LAG_SECONDS"):
             patch.setattr(f"p2p.swarm.picker.{name}", 0.1)
@@ -591,7 +591,7 @@ def test_nothing_is_asked_twice_of_a_peer_that_owes_it_whatever_happens(seed):
 
 
 def live(random: Random, chunks: int) -> None:
-    """Many things happen to a swarm by chance; then all that is missing comes."""
+    """Let random events happen to a swarm; afterwards every missing chunk must arrive."""
     s, open_, now = ChunkPicker(chunks, CHUNK, seed=1, fallback="x"), set[PeerRequest](), 0.0
     everything, lazy = (1 << chunks) - 1, random.choice("abcd")
     for _ in range(200):
@@ -622,14 +622,14 @@ def live(random: Random, chunks: int) -> None:
     assert s.complete
 
 
-def test_no_more_is_asked_than_is_wanted():
+def test_no_more_requests_are_made_than_the_caller_wants():
     assert len(planned().next_requests(0, 3)) == 3
     assert len(planned().next_requests(0, 0)) == 0
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 5), st.integers(0, 10**6), st.lists(st.sampled_from("abcdex"), max_size=40))
-def test_every_chunk_arrives_whatever_the_plan_and_whoever_leaves(chunks, stripes, seed, moves):
+def test_every_chunk_arrives_with_any_plan_and_any_departures(chunks, stripes, seed, moves):
     everything = (1 << chunks) - 1
     s = ChunkPicker(chunks, CHUNK, seed=seed, fallback="x")
     s.follow("abcde"[:stripes], 0)

@@ -1,4 +1,4 @@
-"""What a holder owes one downloader, and whose turn it is at a limited uplink: stories told to the pure cores."""
+"""Requests of one downloader at a holder, and announcements to it: stories told to the pure core."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from p2p.errors import Malformed
 from p2p.swarm.request_queue import ANNOUNCE_DELAY, QUEUE_MAX, RequestQueue
 
 
-def test_chunks_that_are_here_are_sent_in_the_order_asked():
+def test_available_chunks_are_sent_in_the_order_of_their_requests():
     orders = RequestQueue()
     orders.start(0b1111, 4)
     orders.request((3, 1), 0b1111)
@@ -15,7 +15,7 @@ def test_chunks_that_are_here_are_sent_in_the_order_asked():
     assert orders.next_chunk() == 1
 
 
-def test_a_chunk_asked_for_too_early_is_sent_when_it_comes_and_not_told():
+def test_a_deferred_chunk_is_sent_on_arrival_and_not_announced():
     orders = RequestQueue()
     orders.request((2, 0), 0)
     orders.start(0b0001, 4)
@@ -27,7 +27,7 @@ def test_a_chunk_asked_for_too_early_is_sent_when_it_comes_and_not_told():
     assert orders.take_announcements(1.0) == ()
 
 
-def test_news_are_told_at_once_where_nothing_stands_and_later_where_something_does():
+def test_chunks_are_announced_at_once_or_later_while_requests_are_deferred():
     orders = RequestQueue()
     orders.start(0, 4)
     orders.on_chunk(1, 0.0)
@@ -40,7 +40,7 @@ def test_news_are_told_at_once_where_nothing_stands_and_later_where_something_do
     assert orders.take_announcements(2.0) == ()
 
 
-def test_what_is_cancelled_is_sent_neither_now_nor_when_it_comes():
+def test_a_cancelled_chunk_is_sent_neither_now_nor_on_arrival():
     orders = RequestQueue()
     orders.start(0b01, 2)
     orders.request((0, 1), 0b01)
@@ -50,14 +50,14 @@ def test_what_is_cancelled_is_sent_neither_now_nor_when_it_comes():
     assert orders.take_announcements(0.0) == (1,)
 
 
-def test_an_index_beyond_the_end_is_ready_at_once_so_that_it_can_be_denied():
+def test_an_index_beyond_the_end_is_answered_at_once():
     orders = RequestQueue()
     orders.request((9,), 0)
     orders.start(0, 4)
     assert orders.next_chunk() == 9
 
 
-def test_more_than_a_queue_of_orders_is_refused():
+def test_more_requests_than_the_queue_has_room_for_are_refused():
     orders = RequestQueue()
     orders.request(range(QUEUE_MAX), 0)
     with pytest.raises(Malformed, match=f"more than {QUEUE_MAX} chunks"):

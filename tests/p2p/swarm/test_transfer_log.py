@@ -1,4 +1,4 @@
-"""Who fed whom: what a fetch tells about the peers that sent it."""
+"""What a fetch reports about the peers that sent its chunks."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from tests.support.peers import payload_file, peers
 MB = 1_000_000
 
 
-def test_a_peer_that_sent_nothing_is_no_feeder_and_the_others_stand_in_the_order_in_which_they_began() -> None:
+def test_a_peer_that_sent_no_chunk_is_left_out_and_the_others_are_in_the_order_in_which_they_began() -> None:
     feeds = TransferLog(10.0)
     feeds.requested("silent", 10.0)
     feeds.requested("second", 11.0)
@@ -33,7 +33,7 @@ def test_a_peer_that_sent_nothing_is_no_feeder_and_the_others_stand_in_the_order
     )
 
 
-def test_a_fetch_tells_who_sent_how_much_and_when(tmp_path: Path) -> None:
+def test_a_fetch_reports_each_senders_bytes_and_times(tmp_path: Path) -> None:
     manifest = payload_file(tmp_path / "a", 8 * MB)
 
     async def main() -> None:
@@ -56,7 +56,7 @@ def test_a_fetch_tells_who_sent_how_much_and_when(tmp_path: Path) -> None:
     run_fake(main)
 
 
-def test_a_fetch_that_was_cancelled_and_goes_on_tells_of_both_parts(tmp_path: Path) -> None:
+def test_a_fetch_that_was_cancelled_and_resumed_reports_both_parts(tmp_path: Path) -> None:
     manifest = payload_file(tmp_path / "a", 10 * MB)
 
     async def main() -> None:
@@ -73,7 +73,7 @@ def test_a_fetch_that_was_cancelled_and_goes_on_tells_of_both_parts(tmp_path: Pa
     run_fake(main)
 
 
-def test_what_is_remembered_of_fetches_that_never_end_is_bounded(tmp_path: Path) -> None:
+def test_the_logs_of_fetches_that_never_end_are_bounded(tmp_path: Path) -> None:
     manifests = [payload_file(tmp_path / f"whole{seed}", 1000, seed) for seed in range(TRANSFER_LOGS_MAX + 3)]
 
     async def main() -> None:

@@ -12,7 +12,7 @@ from tests.support.chunk_streams import against, drain, saying
 from tests.support.clock import run_fake
 
 
-def test_turns_wait_for_the_limit_and_one_that_is_given_up_lets_the_next_go() -> None:
+def test_slots_wait_for_the_limit_and_a_cancelled_one_lets_the_next_go() -> None:
     async def main() -> None:
         turns, went = FairQueue(bandwidth(100.0)), list[tuple[str, float]]()
         began = anyio.current_time()
@@ -34,7 +34,7 @@ def test_turns_wait_for_the_limit_and_one_that_is_given_up_lets_the_next_go() ->
     run_fake(main)
 
 
-def test_without_a_limit_nobody_waits() -> None:
+def test_without_a_limit_no_slot_waits() -> None:
     async def main() -> None:
         began, turns = anyio.current_time(), FairQueue(bandwidth(None))
         for _ in range(10):
@@ -68,7 +68,7 @@ def test_a_downloader_that_breaks_the_protocol_is_reset(messages, tmp_path):
     run_fake(lambda: against(saying(), tmp_path, story))
 
 
-def test_a_downloader_that_asks_for_what_is_not_there_is_told_so(tmp_path):
+def test_a_request_beyond_the_end_is_answered_with_not_available(tmp_path):
     async def story(evil, b, manifest) -> None:
         await b.fetch(manifest, tmp_path / "b")
         stream = await evil.open("b", PROTOCOL)
