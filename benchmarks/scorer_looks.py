@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks.harness import bench
 from coordinator.rollouts.submitted_group import ClaimedRollout, UnreadRollout
-from coordinator.rollouts.verification import EXACT, judge, proof
+from coordinator.rollouts.verification import EXACT, find_fault, judge
 from engines.engine import Job, Sample, SampleScore
 from engines.messages import packed
 from protocol.leases import Segment
@@ -144,7 +144,7 @@ def _check(
     """Hold the passes to what they are for: the honest group is accepted, the made-up one is refused by one sample."""
     assert judge(_claimed(honest), scores).accepted
     looked = [first if number == FIRST else None for number in range(len(forged))]
-    fault = proof(_claimed(forged), looked, other_version_possible=False)
+    fault = find_fault(_claimed(forged), looked, other_version_possible=False)
     assert fault is not None
     assert fault.code == "not-generated"
 

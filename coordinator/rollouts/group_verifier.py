@@ -26,9 +26,9 @@ from coordinator.rollouts.verification import (
     EXACT,
     Calibration,
     Verdict,
+    find_fault,
     judge,
     mostly_wrong,
-    proof,
     right_tokens,
     sampled_tokens,
     wrong_tokens,
@@ -63,7 +63,7 @@ class GroupVerifier:
         scores: list[SampleScore | None] = [None] * len(rollouts)
         if first is not None:
             await self._fill(group, scores, [first])
-        if first is None or proof(rollouts, scores, self._calibration) is None:
+        if first is None or find_fault(rollouts, scores, self._calibration) is None:
             await self._fill(group, scores, [number for number, score in enumerate(scores) if score is None])
         verdict = judge(rollouts, scores, self._calibration)
         if verdict.accepted:

@@ -21,7 +21,7 @@ from coordinator.accounts.strikes import Strikes
 from coordinator.database import Database, marks
 from coordinator.rollouts.lease_table import LeaseRecord, LeaseTable
 from coordinator.rollouts.rollout_context import RolloutContext, Sealing
-from coordinator.rollouts.submitted_group import SubmittedGroup, lease_of, read
+from coordinator.rollouts.submitted_group import SubmittedGroup, decode_group, lease_of
 from coordinator.rollouts.token_storage import TokenStorage
 from coordinator.rollouts.verdicts import VerdictService
 from coordinator.rollouts.verification import GroupFault, check, rewards, submission_limit
@@ -89,7 +89,7 @@ class SubmissionService:
             return self._answer(lease) if stored == digest else self._conflict(lease, digest, data, now)
         if self._verdicts.forgotten(record):
             return refusal("unknown-lease")
-        submission = read(data)
+        submission = decode_group(data)
         if record.state == "expired" or now > record.expires:
             self._store_refused(lease, digest, now, data)
             self._verdicts.refuse_late(record, sentence("late", late=now - record.expires), now)

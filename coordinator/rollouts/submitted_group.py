@@ -67,7 +67,7 @@ class ClaimedRollout:
     @cached_property
     def tokens(self) -> Ids:
         """The token ids. Raises `Malformed` if the bytes are no list of token ids."""
-        return unpacked(bytes(self.packed))
+        return decode_ids(bytes(self.packed))
 
     def pack(self) -> None:
         """Drop the array of token ids; the next access decodes it again."""
@@ -92,15 +92,15 @@ def lease_of(data: bytes) -> bytes:
         raise Malformed(f"not a Submission: {error}") from error
 
 
-def read(data: bytes) -> SubmittedGroup:
+def decode_group(data: bytes) -> SubmittedGroup:
     """Decode a submission and all its token ids. Raises `Malformed`."""
-    group = stored(data)
+    group = decode_stored_group(data)
     for rollout in group.rollouts:
         rollout.tokens  # noqa: B018 (read and checked here, kept for the checks that follow)
     return group
 
 
-def stored(data: bytes) -> SubmittedGroup:
+def decode_stored_group(data: bytes) -> SubmittedGroup:
     """Decode a submission that `read` has taken before: token ids only when somebody looks at them."""
     submission = decode(data, UnreadSubmission)
     return SubmittedGroup(
@@ -112,7 +112,7 @@ def stored(data: bytes) -> SubmittedGroup:
     )
 
 
-def unpacked(packed: bytes) -> Ids:
+def decode_ids(packed: bytes) -> Ids:
     """Decode the token ids of a MessagePack array. Raises `Malformed`."""
     count, start = _head(packed)
     if len(packed) - start == count <= MOST:  # one byte each: what is below 128 is its own value

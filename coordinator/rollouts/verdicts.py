@@ -28,7 +28,7 @@ from coordinator.learner.age import fresh
 from coordinator.rollouts.lease_table import LeaseRecord, LeaseTable, Progress, Seal
 from coordinator.rollouts.submitted_group import ClaimedRollout
 from coordinator.rollouts.token_storage import TokenStorage
-from coordinator.rollouts.verification import Verdict, sampled_tokens, scored
+from coordinator.rollouts.verification import Verdict, is_learnable, sampled_tokens
 from p2p.identity import peer_id
 from p2p.wire_types import encode
 from protocol.authority import RunSpec
@@ -111,7 +111,7 @@ class VerdictService:
         lease = record.lease
         at, packed_scores = self._submission(lease.id, "at, scores")
         scores = msgspec.msgpack.decode(packed_scores, type=list[Score])
-        code, reason = ("ok", "") if scored(scores) else ("task-score", sentence("task-score"))
+        code, reason = ("ok", "") if is_learnable(scores) else ("task-score", sentence("task-score"))
         young = lease.era == progress.era and fresh(progress.step, lease.version, self._leases.terms.staleness)
         trainable = young and code == "ok"
         lengths = [len(lease.prompt) + sum(rollout.turns) for rollout in rollouts]

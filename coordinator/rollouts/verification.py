@@ -196,7 +196,7 @@ def rewards(
     return unscored or scores
 
 
-def scored(scores: Sequence[Score]) -> bool:
+def is_learnable(scores: Sequence[Score]) -> bool:
     """Tell whether a group with these scores can be learned from. Files of older versions may contain rewards that are
     not finite."""
     return bool(scores) and all(abs(score.reward) <= MOST_REWARD for score in scores)
@@ -219,7 +219,7 @@ def judge(
     Values that are not numbers, or not of these rollouts, refuse it by the operator's fault. `scores`: None for a
     sample that was not scored. `other_version_possible`: whether its tokens may be right under another version. Raises
     ValueError if no scored sample is wrong and not all of them were scored."""
-    fault = proof(rollouts, scores, calibration, other_version_possible=other_version_possible)
+    fault = find_fault(rollouts, scores, calibration, other_version_possible=other_version_possible)
     if fault is not None:
         return Verdict(*fault, None)
     known = [score for score in scores if score is not None]
@@ -235,7 +235,7 @@ def judge(
     return Verdict("ok", "", [float_bytes(score.logprobs) for score in known])
 
 
-def proof(
+def find_fault(
     rollouts: Sequence[Rollout | ClaimedRollout],
     scores: Sequence[SampleScore | None],
     calibration: Calibration = EXACT,

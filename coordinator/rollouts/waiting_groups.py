@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from coordinator.database import Database
 from coordinator.rollouts.deficit_round_robin import DeficitRoundRobin, OldestGroup
 from coordinator.rollouts.scoring_order import PendingVersion
-from coordinator.rollouts.submitted_group import SubmittedGroup, stored
+from coordinator.rollouts.submitted_group import SubmittedGroup, decode_stored_group
 from p2p.wire_types import decode
 from protocol.leases import Lease
 
@@ -95,7 +95,7 @@ class WaitingGroups:
     def all(self, most: int) -> list[Undecided]:
         """Return at most `most` waiting groups, oldest version first, then in the order of receipt."""
         rows = self._database.all("SELECT lease FROM undecided ORDER BY era, version, at, lease LIMIT ?", (most,))
-        return [read(self._database, row[0]) for row in rows]
+        return [read_waiting_group(self._database, row[0]) for row in rows]
 
 
 class Visit:
@@ -115,7 +115,7 @@ class Visit:
         if head is None:
             return None
         self._taken[head.party] = head.at, head.lease
-        return self._decoded.pop(head.lease) or read(self._database, head.lease)
+        return self._decoded.pop(head.lease) or read_waiting_group(self._database, head.lease)
 
     def _oldest(self, party: str) -> OldestGroup | None:
         """Return the party's group that follows the last one taken."""
@@ -139,11 +139,11 @@ class Visit:
                 return head
 
 
-def read(database: Database, lease: bytes) -> Undecided:
+def read_waiting_group(database: Database, lease: bytes) -> Undecided:
     """Read a received group from run.sqlite."""
     row = database.one(
         "SELECT l.document, s.payload, s.at FROM leases l JOIN submissions s ON s.lease = l.id WHERE l.id = ?", (lease,)
     )
     assert row is not None
     document, payload, at = row
-    return Undecided(decode(document, Lease), stored(payload), at)
+    return Undecided(decode(document, Lease), decode_stored_group(payload), at)

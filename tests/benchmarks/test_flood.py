@@ -7,7 +7,7 @@ from benchmarks.flood.attackers import Forgers, Hoarders
 from benchmarks.flood.catalogue import CASES
 from benchmarks.flood.engine import honest, made_up, scored
 from benchmarks.flood.world import Setting, went
-from coordinator.rollouts.submitted_group import read
+from coordinator.rollouts.submitted_group import decode_group
 from coordinator.rollouts.verification import judge
 from p2p.wire_types import encode
 from protocol.leases import Lease
@@ -38,7 +38,7 @@ def test_the_stand_in_scorer_tells_an_honest_group_from_a_made_up_one_and_from_a
     asked, other = lease(bytes(32)), lease(b"\x01" * 32)
     for group, good in ((honest(asked), True), (made_up(asked), False), (honest(other), False)):
         scores = [scored(asked.root, asked.seeds, list(one.tokens)) for one in group.rollouts]
-        assert judge(read(encode(group)).rollouts, scores).accepted == good
+        assert judge(decode_group(encode(group)).rollouts, scores).accepted == good
 
 
 def test_a_calm_run_is_repeated_exactly() -> None:

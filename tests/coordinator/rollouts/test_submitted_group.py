@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from coordinator.rollouts.submitted_group import read, stored
+from coordinator.rollouts.submitted_group import decode_group, decode_stored_group
 from engines.engine import SampleScore
 from p2p.errors import Malformed
 from p2p.wire_types import decode, encode
@@ -119,12 +119,12 @@ BAD = {
 @pytest.mark.parametrize("what", GOOD)
 def test_token_ids_are_read_as_the_wire_type_has_them(what: str) -> None:
     data = packed(GOOD[what])
-    (rollout,) = read(data).rollouts
+    (rollout,) = decode_group(data).rollouts
     (wanted,) = decode(data, Submission).rollouts
     assert rollout.tokens.tolist() == wanted.tokens == GOOD[what]
     assert msgspec.msgpack.decode(rollout.packed) == GOOD[what]
     assert (rollout.turns, rollout.logprobs, rollout.segments) == (wanted.turns, wanted.logprobs, wanted.segments)
-    assert stored(data).rollouts[0].tokens.tolist() == GOOD[what]
+    assert decode_stored_group(data).rollouts[0].tokens.tolist() == GOOD[what]
 
 
 @pytest.mark.parametrize("what", BAD)
@@ -132,17 +132,17 @@ def test_what_is_no_list_of_token_ids_is_malformed(what: str) -> None:
     with pytest.raises(Malformed):
         decode(packed(BAD[what]), Submission)
     with pytest.raises(Malformed, match="not a"):
-        read(packed(BAD[what]))
+        decode_group(packed(BAD[what]))
 
 
 def test_too_many_token_ids_are_malformed() -> None:
     for tokens in ([1] * ((1 << 20) + 1), [300] * ((1 << 20) + 1)):
         with pytest.raises(Malformed):
-            read(packed(tokens))
+            decode_group(packed(tokens))
 
 
 def test_bytes_that_stop_or_go_on_are_malformed() -> None:
     data = packed([1, 2, 3])
     for bent in (data[:-1], data + b"\x00", b"", b"\xc1"):
         with pytest.raises(Malformed):
-            read(bent)
+            decode_group(bent)
