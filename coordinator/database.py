@@ -74,6 +74,11 @@ class Database:
         self._group: GroupCommit | None = None
         self.checked = True
 
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The connection to SQLite, for counting and tracing its work."""
+        return self._connection
+
     @classmethod
     def open(cls, path: Path, now: int | None = None) -> Self:
         """Open for writing; a missing file is created. `now`: ms since the Unix epoch, default: the system clock.

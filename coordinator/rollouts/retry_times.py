@@ -34,6 +34,10 @@ class RetryTimes:
         self._queue: list[tuple[int, bytes]] = []
         self._given: int | None = None
 
+    def __len__(self) -> int:
+        """Count the waits in memory, with those that were replaced by later ones."""
+        return max(len(self._due), len(self._queue))
+
     def given(self, node: bytes, now: int) -> None:
         """Note that a node was given a lease."""
         self._drop(node)

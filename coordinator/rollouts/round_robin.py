@@ -23,6 +23,10 @@ class RoundRobin:
         self._below: OrderedDict[Hashable, RoundRobin] = OrderedDict()
         self.until = 0
 
+    def __len__(self) -> int:
+        """Count the names in memory at the lowest level."""
+        return sum(len(below) or 1 for below in self._below.values())
+
     def wait(self, path: Sequence[Hashable], until: int, now: int) -> None:
         """Queue a name that waits and comes back by `until`. `path`: its names, from the top level on."""
         self.until = max(self.until, until)

@@ -9,7 +9,7 @@ from aiohttp import ClientSession
 
 from coordinator.web.run_view_builder import MOST_NODES
 from coordinator.web.site import application, serve_web
-from tests.coordinator.rollouts.test_growth import HELLO, name
+from tests.support.group_world import HELLO, name
 from tests.support.swarm import make_swarm
 
 NODES = 300
@@ -33,12 +33,12 @@ async def test_a_visitor_makes_the_event_loop_read_no_more_where_there_are_many_
             try:
                 async with ClientSession(f"http://127.0.0.1:{site.port}") as session:
                     counted = 0
-                    database._connection.set_progress_handler(count, 10)
+                    database.connection.set_progress_handler(count, 10)
                     for path in ("/", "/live", "/api/v1/run", "/metrics"):
                         async with session.get(path) as answer:
                             assert answer.status == 200
                             body = await answer.text()
-                    database._connection.set_progress_handler(None, 0)
+                    database.connection.set_progress_handler(None, 0)
                     seen.append(body.count("echo2_node_connected{"))
             finally:
                 await site.stop()

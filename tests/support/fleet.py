@@ -1,42 +1,44 @@
-"""Nodes, a scorer and a learner around real books, on a fake clock: what a run makes of honest and hostile nodes.
-
-Nodes come over connections of their own where the books ask for an origin (those of 439044d do not)."""
+"""Nodes, a scorer and a learner around a real group service, on a fake clock: honest and hostile nodes in one run."""
 
 import heapq
-import inspect
 import itertools
 import random
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
-from coordinator.rollouts.group_service import GroupService
+from p2p.limits.origin import Origin
 from p2p.wire_types import encode
 from protocol.leases import Lease
 from protocol.requests import Refusal
 from tests.support.group_world import World, group, opened
 
-TAKES_ORIGIN = "origin" in inspect.signature(GroupService.lease).parameters
 TICK = 250
-"""Milliseconds between two looks of scorer and learner."""
+"""Milliseconds between two ticks of scorer and learner."""
 
 
 def key(kind: str, number: int = 0) -> bytes:
+    """Return a made-up public key."""
     return f"{kind} {number}".encode().ljust(32, b".")
 
 
-def come_from(connection: str, party: str | None = None) -> tuple[Any, ...]:
-    """The arguments of an ask that say where it came from."""
-    if not TAKES_ORIGIN:
-        return ()
-    from p2p.limits.origin import Origin  # not there in 439044d
+def origin_of(connection: str, party: str | None = None) -> Origin:
+    """Return the origin of a connection; its party is the connection itself, unless told."""
+    return Origin(connection, connection if party is None else party)
 
-    return (Origin(connection, connection if party is None else party),)
+
+def request_lease(world: World, connection: str, node: bytes = b"", party: str | None = None) -> Lease | Refusal:
+    """Request a lease of the learner's version over a connection, under a key of its own, unless told."""
+    assert world.group_service.progress is not None
+    request = world.ask(world.group_service.progress.step)
+    answer = world.group_service.lease(node or key(connection), request, world.now, origin_of(connection, party))
+    return answer if isinstance(answer, Refusal) else opened("lease", answer, Lease)
 
 
 class Fleet:
-    """`step_ms`: how long the learner needs for a step. `steps`: so far. `ends`: codes of decided groups and of refused
-    asks; "late" groups among the first."""
+    """A run of simulated nodes.
+
+    `step_ms`: duration of a learner's step. `steps`: made so far. `ends`: codes of decided groups, "late" included.
+    `asks`: codes of refused lease requests; "": a lease was given."""
 
     def __init__(self, world: World, step_ms: int = 1_000) -> None:
         self.world = world
@@ -54,18 +56,19 @@ class Fleet:
 
     @property
     def leases(self) -> list[Lease]:
-        """All that were given, in order."""
+        """All leases that were given, in order."""
         return list(self._leases.values())
 
     def quiet(self, node: bytes) -> None:
-        """Let a choosy node ask no more."""
+        """Stop the requests of a choosy node."""
         self._quiet.add(node)
 
     def after(self, milliseconds: int, action: Callable[[], None]) -> None:
+        """Schedule an action."""
         heapq.heappush(self._events, (self.world.now + milliseconds, next(self._order), action))
 
     def run(self, milliseconds: int) -> int:
-        """Let time pass; the learner's steps meanwhile."""
+        """Advance the clock; return the number of learner's steps meanwhile."""
         end, before = self.world.now + milliseconds, self.steps
         while self._events and self._events[0][0] <= end:
             self.world.now, _, action = heapq.heappop(self._events)
@@ -88,9 +91,10 @@ class Fleet:
             self._computing, self._busy_until = True, world.now + self._step_ms
         self.after(TICK, self._tick)
 
-    def ask(self, node: bytes, origin: tuple[Any, ...]) -> Lease | Refusal:
+    def ask(self, node: bytes, origin: Origin) -> Lease | Refusal:
+        """Request a lease, and count the answer."""
         world = self.world
-        answer = world.group_service.lease(node, world.ask(self.steps), world.now, *origin)
+        answer = world.group_service.lease(node, world.ask(self.steps), world.now, origin)
         if isinstance(answer, Refusal):
             self.asks[answer.code] += 1
             return answer
@@ -100,14 +104,15 @@ class Fleet:
         return lease
 
     def hand_in(self, lease: Lease) -> None:
+        """Submit an honest group for a lease."""
         answer = self.world.group_service.submissions.submit(lease.node, encode(group(lease)), self.world.now)
         assert not isinstance(answer, Refusal), answer
         if answer.received is None:
             self.ends["late"] += 1
 
     def honest(self, node: bytes, seconds: float, spread: float = 0.25, connection: str | None = None) -> None:
-        """A node that works as long as the run goes on. `seconds`: of a group, give or take the share `spread`."""
-        origin = come_from(connection or node.decode())
+        """Add a node that works as long as the run goes on. `seconds`: per group, plus or minus the share `spread`."""
+        origin = origin_of(connection or node.decode())
 
         def ask() -> None:
             answer = self.ask(node, origin)
@@ -123,10 +128,10 @@ class Fleet:
 
         self.after(self._random.randrange(1_000), ask)
 
-    def crowd(self, keys: int, every: int, connection: str = "crowd") -> None:
-        """Keys on one connection that ask in turn, one each `every` milliseconds, and return nothing."""
+    def keys_on_one_connection(self, keys: int, every: int, connection: str = "crowd") -> None:
+        """Add keys on one connection that request leases in rotation, one per `every` ms, and submit nothing."""
         names = itertools.cycle(key("crowd", number) for number in range(keys))
-        origin = come_from(connection)
+        origin = origin_of(connection)
 
         def ask() -> None:
             self.ask(next(names), origin)
@@ -135,8 +140,8 @@ class Fleet:
         self.after(0, ask)
 
     def last_second(self, node: bytes) -> None:
-        """A node that hands in honest groups half a second before its lease ends, one after the other."""
-        origin = come_from(node.decode())
+        """Add a node that submits honest groups half a second before its lease ends, one after the other."""
+        origin = origin_of(node.decode())
 
         def ask() -> None:
             answer = self.ask(node, origin)
@@ -152,8 +157,8 @@ class Fleet:
         self.after(0, ask)
 
     def choosy(self, node: bytes, every: int, drops: Callable[[Lease], bool], connection: str | None = None) -> None:
-        """A node that asks each `every` milliseconds, returns what it likes at once, and drops the rest."""
-        origin = come_from(connection or node.decode())
+        """Add a node that requests a lease per `every` milliseconds, and submits a group at once unless `drops`."""
+        origin = origin_of(connection or node.decode())
 
         def ask() -> None:
             if node in self._quiet:
@@ -165,17 +170,18 @@ class Fleet:
 
         self.after(0, ask)
 
-    def strangers(self, every: int, parties: int, drops: Callable[[Lease], bool]) -> None:
-        """Keys that were never used before, a new one each `every` milliseconds over a connection of its own. Each asks
-        until it gets a lease, a few times at most, returns what it likes after 4 s, and gives the rest back at once."""
+    def fresh_keys(self, every: int, parties: int, drops: Callable[[Lease], bool]) -> None:
+        """Add a fresh key per `every` milliseconds, each over a connection of its own.
+
+        Each requests a lease at most nine times. It submits a group after 4 s, or an empty one at once if `drops`."""
         numbers = itertools.count()
 
         def come() -> None:
             number = next(numbers)
-            ask(key("stranger", number), come_from(f"stranger {number}", f"party {number % parties}"), 8)
+            ask(key("stranger", number), origin_of(f"stranger {number}", f"party {number % parties}"), 8)
             self.after(every, come)
 
-        def ask(node: bytes, origin: tuple[Any, ...], tries: int) -> None:
+        def ask(node: bytes, origin: Origin, tries: int) -> None:
             answer = self.ask(node, origin)
             if isinstance(answer, Refusal):
                 if tries:

@@ -34,7 +34,7 @@ from p2p.identity import public_bytes
 from p2p.wire_types import decode, encode
 from protocol.authority import RoleKeys, Root, RunSpec, TaskReference
 from protocol.leases import Lease, LeaseRequest, Receipt, Rollout, Segment, Submission, SubmitResponse
-from protocol.requests import Refusal
+from protocol.requests import Hello, Refusal
 from tasks.arithmetic import REVERSE
 from tasks.guess import GUESS
 from tasks.task import Task
@@ -62,6 +62,14 @@ SPEC = RunSpec(
     sampling="gumbel-1",
     price_mode="points",
 )
+
+
+HELLO = Hello(protocols=(1, 1), software="echo2 1", name="a", engine="e", device="d", tasks=[], record=b"")
+
+
+def name(kind: str, number: int, size: int = 16) -> bytes:
+    """Return a made-up key, id or nonce of `size` bytes."""
+    return hashlib.blake2b(f"{kind} {number}".encode(), digest_size=size).digest()
 
 
 def root_of(era: int, version: int) -> bytes:

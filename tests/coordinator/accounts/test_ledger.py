@@ -33,9 +33,14 @@ class Note(msgspec.Struct, frozen=True):
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    with Database.open(tmp_path / "run.sqlite") as database:
-        yield Ledger(database)
+def database(tmp_path: Path) -> Iterator[Database]:
+    with Database.open(tmp_path / "run.sqlite") as opened:
+        yield opened
+
+
+@pytest.fixture
+def ledger(database: Database) -> Ledger:
+    return Ledger(database)
 
 
 def written(ledger: Ledger) -> Ledger:
@@ -95,10 +100,10 @@ def test_another_entry_under_a_known_key_is_a_fault(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("statement", ["UPDATE entries SET at = 0", "DELETE FROM entries"])
-def test_the_database_itself_keeps_entries_as_they_are(ledger: Ledger, statement: str) -> None:
+def test_the_database_itself_keeps_entries_as_they_are(ledger: Ledger, database: Database, statement: str) -> None:
     written(ledger)
     with pytest.raises(sqlite3.IntegrityError, match="only grows"):
-        ledger._database.do(statement)
+        database.do(statement)
 
 
 TAMPERING = {
@@ -115,17 +120,17 @@ TAMPERING = {
 
 
 @pytest.mark.parametrize(("statement", "seq"), TAMPERING.values(), ids=TAMPERING.keys())
-def test_tampering_is_found(ledger: Ledger, statement: str, seq: int) -> None:
+def test_tampering_is_found(ledger: Ledger, database: Database, statement: str, seq: int) -> None:
     written(ledger)
-    ledger._database.do("DROP TRIGGER entries_are_never_changed")
-    ledger._database.do("DROP TRIGGER entries_are_never_removed")
-    ledger._database.do(statement)
+    database.do("DROP TRIGGER entries_are_never_changed")
+    database.do("DROP TRIGGER entries_are_never_removed")
+    database.do(statement)
     with pytest.raises(Tampered) as caught:
         ledger.verify()
     assert caught.value.seq == seq
 
 
-def test_a_reader_verifies_beside_the_writer(ledger: Ledger) -> None:
+def test_a_reader_verifies_beside_the_writer(ledger: Ledger, database: Database) -> None:
     written(ledger)
-    with Database.read(ledger._database.path) as database:
-        assert Ledger(database).verify() == ledger.tip()
+    with Database.read(database.path) as reader:
+        assert Ledger(reader).verify() == ledger.tip()

@@ -8,11 +8,8 @@ from coordinator.accounts import node_registry as roster_module
 from coordinator.accounts.node_registry import AWAY, SAVE
 from p2p.discovery.peer_records import LIFE, RecordIssuer, VerifiedRecord, decode_own
 from p2p.identity import peer_id, public_bytes, public_key
-from protocol.requests import Hello
-from tests.support.group_world import ALICE, BOB, RUN, T0, World, group
+from tests.support.group_world import ALICE, BOB, HELLO, RUN, T0, World, group
 from tests.support.ledger_sums import check_sums
-
-HELLO = Hello(protocols=(1, 1), software="echo2 1", name="a", engine="e", device="d", tasks=[], record=b"")
 
 
 def test_a_node_keeps_its_row_when_it_says_hello_again(world: World) -> None:

@@ -16,6 +16,7 @@ from coordinator.database import Database
 from coordinator.rollouts.verdicts import LeaseOutcome
 from p2p.identity import peer_id
 from tests.support.group_world import ALICE, BOB
+from tests.support.sqlite_cost import instructions
 
 NOW = 1_000_000
 
@@ -184,17 +185,7 @@ def test_the_table_says_what_the_entries_say(
 
 def test_the_cost_of_a_look_does_not_grow_with_the_ledger(register: Register) -> None:
     def steps() -> int:
-        counted = 0
-
-        def count() -> int:
-            nonlocal counted
-            counted += 1
-            return 0
-
-        register.database._connection.set_progress_handler(count, 1)
-        register.accounts.of(ALICE, NOW)
-        register.database._connection.set_progress_handler(None, 0)
-        return counted
+        return instructions(register.database, lambda: register.accounts.of(ALICE, NOW), every=1)
 
     register.end(ALICE, "ok")
     few = steps()

@@ -34,6 +34,7 @@ from tests.support.group_world import (
     opened,
     rollout,
 )
+from tests.support.sqlite_cost import written_rows
 
 CHANNEL = public_bytes(KEYS["channel"])
 
@@ -104,13 +105,12 @@ def test_a_suspended_key_writes_nothing_and_is_looked_at_no_further(world: World
     node = Node(world, 1)
     node.hands_in(MADE_UP["a group without rollouts"], 50)
     world.group_service.database.do("DELETE FROM strikes")
-    connection = world.group_service.database._connection
-    before = connection.total_changes
+    before = written_rows(world.group_service.database)
     for method in ("hello", "lease", "submit", "verdicts", "acknowledge"):
         answer = node.ask(method, b"\xc1 nothing that decodes")
         assert answer.refusal is not None
         assert answer.refusal.code == "suspended"
-    assert connection.total_changes == before
+    assert written_rows(world.group_service.database) == before
 
 
 def test_a_key_without_a_lease_leaves_nothing_behind(world: World) -> None:
@@ -118,13 +118,13 @@ def test_a_key_without_a_lease_leaves_nothing_behind(world: World) -> None:
     strike for thirty days: 3,000 submissions were 1,000 entries and 1,000 accounts."""
     theirs = world.lease(BOB)
     node = Node(world, 3)
-    before = world.group_service.database._connection.total_changes
+    before = written_rows(world.group_service.database)
     for number in range(10):
         for body in (b"%d" % number, encode(group(theirs))):
             answer = node.ask("submit", body)
             assert answer.refusal is not None
             assert answer.refusal.code in ("malformed", "not-owner")
-    assert world.group_service.database._connection.total_changes == before
+    assert written_rows(world.group_service.database) == before
     assert world.group_service.database.value("SELECT count(*) FROM entries") == 0
     assert isinstance(node.leased(), Lease)
 

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from coordinator.metrics import capacity
 from coordinator.metrics.capacity import Measured
-from tests.coordinator.accounts.test_node_registry import HELLO
-from tests.support.group_world import ALICE, World, group
+from tests.support.group_world import ALICE, HELLO, World, group
 
 
 @pytest.mark.parametrize(

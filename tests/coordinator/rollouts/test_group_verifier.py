@@ -8,12 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.rollouts.cross_version import CrossVersionCheck, VerifiedSample
 from coordinator.rollouts.group_verifier import GroupVerifier
 from coordinator.rollouts.verification import Verdict
 from coordinator.rollouts.waiting_groups import Undecided
-from engines.engine import Job, Sample, SampleScore
-from engines.messages import PackedSample, packed
+from engines.engine import Job, SampleScore
+from engines.messages import PackedSample
 from protocol.leases import Receipt
 from runtime.child import ChildDied, ChildError
 from tests.support.group_world import ALICE, BOB, SPEC, World, group, opened, rollout
@@ -243,36 +242,3 @@ def test_a_scorer_that_goes_between_two_passes_is_not_asked_for_the_second(
         run(verifier.verify(waiting(world), first=2))
     assert death.value.told, "which counts against no group"
     assert [len(asked) for asked in engine.asked] == [1]
-
-
-def known(version: int, tokens: int = 40, era: int = 1) -> VerifiedSample:
-    job = Job(prompt=[1], seeds=[bytes(16)], limit=99, eos=1, task="t", task_version=1, split="train", index=version)
-    (sample,) = packed([Sample(tokens=[2] * tokens, turns=[tokens], logprobs=[-1.0] * tokens)])
-    return VerifiedSample(era, version, tokens, job, sample)
-
-
-def test_the_shortest_sample_of_each_version_within_reach_is_remembered() -> None:
-    check = CrossVersionCheck(staleness=2)
-    assert not check.wants_sample(5, tokens=31)
-    for one in (known(5), known(5, tokens=33), known(6), known(3), known(7, era=2)):
-        assert check.wants_sample(one.version, one.tokens)
-        check.remember(one)
-    assert not check.wants_sample(5, tokens=34)
-    assert check.sample_to_probe(1, 4) in (known(6),)
-    assert check.sample_to_probe(1, 8) == known(6)
-    assert check.sample_to_probe(1, 9) is None
-    assert check.sample_to_probe(2, 6) == known(7, era=2)
-    check.remember(known(10))
-    assert check.sample_to_probe(1, 4) == known(6), "of versions 6 to 10"
-
-
-def test_what_changes_in_a_few_steps_bounds_what_changes_in_more() -> None:
-    check = CrossVersionCheck(staleness=4)
-    assert not check.possible(3, [3]), "there is no other version"
-    assert not check.possible(3, [3, 8]), "nor one within reach"
-    assert check.possible(3, [2, 3]), "nothing is known"
-    check.record(3, known(2), wrong=5)
-    assert not check.possible(3, range(8)), "an eighth a step, four steps: a half"
-    check.record(3, known(2), wrong=6)
-    assert check.possible(3, range(8))
-    assert not check.possible(3, [1, 2, 3, 5]), "two steps"

@@ -3,7 +3,6 @@
 Counted are the instructions of SQLite's virtual machine, in tens: they tell how much is read, whatever the machine.
 """
 
-import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,16 +14,11 @@ from coordinator.web import node_rows
 from p2p.limits.origin import Origin
 from p2p.wire_types import encode
 from protocol.leases import VerdictsRequest
-from protocol.requests import Hello
-from tests.support.group_world import ALICE, T0, World, group
+from tests.support import sqlite_cost
+from tests.support.group_world import ALICE, HELLO, T0, World, group, name
 
-HELLO = Hello(protocols=(1, 1), software="echo2 1", name="a", engine="e", device="d", tasks=[], record=b"")
 FEW, MANY = 100, 10_000
 PER_VERSION, NODES = 5, 20
-
-
-def name(kind: str, number: int, size: int = 16) -> bytes:
-    return hashlib.blake2b(f"{kind} {number}".encode(), digest_size=size).digest()
 
 
 def write_history(world: World, groups: int) -> None:
@@ -75,20 +69,9 @@ def write_history(world: World, groups: int) -> None:
 
 
 def instructions(world: World, action: Callable[[World], object]) -> int:
-    """What an action makes SQLite do, once it has done it a first time."""
+    """Count the instructions that an action takes the second time, in tens."""
     action(world)
-    counted = 0
-
-    def count() -> int:
-        nonlocal counted
-        counted += 1
-        return 0
-
-    connection = world.group_service.database._connection
-    connection.set_progress_handler(count, 10)
-    action(world)
-    connection.set_progress_handler(None, 0)
-    return counted
+    return sqlite_cost.instructions(world.group_service.database, lambda: action(world))
 
 
 def step_of(world: World) -> int:

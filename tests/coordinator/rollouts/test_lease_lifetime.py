@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.rollouts.expiry_budgets import FREE, LONGEST, PAUSE, pause_after
 from coordinator.rollouts.lease_lifetime import (
     REMEMBERED,
     FleetTurnarounds,
@@ -15,8 +14,6 @@ from coordinator.rollouts.lease_lifetime import (
     lease_duration,
     too_slow,
 )
-from coordinator.rollouts.node_rates import KEPT, NodeRates
-from coordinator.rollouts.round_robin import RoundRobin
 
 BOUNDS = LifetimeBounds(first=300_000, least=20_000, most=900_000)
 
@@ -69,52 +66,3 @@ def test_the_fleets_p90_is_one_over_one_value_of_each_proven_node(notes: list[tu
     ordered = sorted(plain.values())
     assert fleet.p90(0) == (ordered[math.ceil(0.9 * len(ordered)) - 1] if len(ordered) >= 3 else None)
     assert fleet.p90(REMEMBERED + 1) is None
-
-
-@given(st.lists(st.tuples(st.integers(0, 9), st.floats(0.001, 1)), min_size=1, max_size=60))
-def test_parts_by_rate_add_up_to_one(notes: list[tuple[int, float]]) -> None:
-    rates = NodeRates()
-    for number, rate in notes:
-        rates.note(bytes([number]), rate, 0)
-    assert sum(rates.part(bytes([number])) for number in {number for number, _ in notes}) == pytest.approx(1)
-    rates.note(b"one", 0.5, KEPT + 1)
-    assert rates.part(b"one") == 1
-
-
-def test_turns_go_round_by_the_first_name_then_by_the_second() -> None:
-    rounds, served = RoundRobin(), list[str]()
-    waiting = [("many", f"m{number}") for number in range(9)] + [("few", "f0"), ("few", "f1")]
-    for path in waiting:
-        rounds.wait(path, until=10, now=0)
-    for _ in range(6):
-        (first, *_) = [path for path in waiting if rounds.is_next(path, 1, 0)]
-        assert [path for path in waiting if rounds.is_next(path, 1, 0)] == [first]
-        rounds.served(first)
-        waiting.remove(first)
-        served.append(first[1])
-    assert served == ["m0", "f0", "m1", "f1", "m2", "m3"]
-
-
-def test_nobody_waits_for_one_that_does_not_come_back() -> None:
-    rounds = RoundRobin()
-    rounds.wait(("gone", "a"), until=10, now=0)
-    assert not rounds.is_next(("here", "b"), 1, 10)
-    assert rounds.is_next(("here", "b"), 2, 10)
-    assert rounds.is_next(("here", "b"), 1, 11)
-    assert not rounds.anyone(11)
-
-
-def test_those_that_never_come_back_are_forgotten_while_others_begin_to_wait() -> None:
-    """Also where nobody gets a turn: a learner that stands still, while keys are made for ever."""
-    rounds = RoundRobin()
-    for number in range(5_000):
-        rounds.wait(("party", "connection", number), until=number + 100, now=number)
-    (party,) = rounds._below.values()
-    (connection,) = party._below.values()
-    assert len(connection._below) <= 102
-
-
-def test_what_expires_beyond_the_budget_costs_ever_more() -> None:
-    assert [pause_after(FREE + more, 0) for more in range(4)] == [0, PAUSE, 2 * PAUSE, 4 * PAUSE]
-    assert pause_after(FREE + 5, 100) == 0
-    assert pause_after(1_000, 0) == LONGEST

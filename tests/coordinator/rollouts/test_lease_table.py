@@ -5,16 +5,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from coordinator.metrics import run_metrics
 from coordinator.rollouts.lease_table import InFlight, LeaseTerms, Progress, admitted, free_slots
-from coordinator.rollouts.prompts import TaskPrompts, shuffled
 from protocol.leases import Lease
-from tasks.arithmetic import REVERSE, SINGLE_SUM
 from tasks.guess import Guess
-from tasks.task import TaskFault
 from tests.support.group_world import ALICE, BOB, SPEC, World, group, opened
 
 TERMS = LeaseTerms(staleness=2, batch_groups=4, group_size=2, limit=8, engines=["transformers/float32"])
@@ -46,52 +41,6 @@ def test_the_same_ask_gets_the_same_lease_again_even_after_a_restart(world: Worl
     world.reopen(away=5)
     assert world.group_service.lease(ALICE, ask, world.now) == first
     assert world.group_service.lease(BOB, ask, world.now) != first
-
-
-def test_prompts_do_not_repeat_before_they_are_exhausted(tmp_path: Path) -> None:
-    prompts = TaskPrompts([SINGLE_SUM, REVERSE], TEXT_SMALL, seed=3)
-    first = [(p.task, p.index) for p in map(prompts.at, range(prompts.size))]
-    again = [(p.task, p.index) for p in map(prompts.at, range(prompts.size, 2 * prompts.size))]
-    assert len(set(first)) == prompts.size
-    assert set(again) == set(first)
-    assert again != first
-    assert [prompts.at(5), prompts.at(6)] == [
-        TaskPrompts([SINGLE_SUM, REVERSE], TEXT_SMALL, seed=3).at(n) for n in (5, 6)
-    ]
-
-
-def test_a_prompt_after_which_the_limit_leaves_the_models_context_is_none() -> None:
-    shortest = min(len(TaskPrompts([SINGLE_SUM], TEXT_SMALL, seed=3).at(n).tokens) for n in range(158))
-    prompts = TaskPrompts([SINGLE_SUM], TEXT_SMALL, seed=3, room=shortest)
-    given, told = 0, set()
-    for position in range(prompts.size):
-        try:
-            given += len(prompts.at(position).tokens) == shortest
-        except TaskFault as fault:
-            told.add(str(fault).partition(";")[2])
-    assert told == {f" the model's context less run.limit leaves {shortest}"}
-    assert 0 < given < prompts.size
-
-
-class _Small:
-    """A text that any task can be posed in: one token a character."""
-
-    eos = 0
-    size = 1 << 16
-
-    def encode(self, text: str) -> list[int]:
-        return [ord(c) for c in text]
-
-    def decode(self, tokens: object) -> str:
-        raise NotImplementedError
-
-
-TEXT_SMALL = _Small()
-
-
-@given(st.integers(1, 300), st.binary(max_size=8))
-def test_the_shuffle_is_a_permutation(size: int, key: bytes) -> None:
-    assert sorted(shuffled(i, size, key) for i in range(size)) == list(range(size))
 
 
 def test_more_groups_than_prompts_wrap_with_fresh_seeds(tmp_path: Path) -> None:

@@ -7,8 +7,7 @@ import pytest
 from coordinator.metrics import run_metrics
 from protocol.leases import Lease
 from protocol.requests import Refusal
-from tests.coordinator.rollouts.test_room_shares import asked
-from tests.support.fleet import Fleet, key
+from tests.support.fleet import Fleet, key, request_lease
 from tests.support.group_world import ALICE, BOB, World, group, honest_scores
 
 MINUTE = 60_000
@@ -46,7 +45,7 @@ def test_keys_that_were_never_used_before_hand_no_prompt_from_one_to_the_next(tm
         run.honest(key("honest", number), 6.0)
     run.run(3 * MINUTE)
     before = len(run.leases)
-    run.strangers(250, 8, even)
+    run.fresh_keys(250, 8, even)
     run.run(6 * MINUTE)
     settled = [lease for lease in run.leases[before:] if even(lease) and lease.sent < run.world.now - 2 * MINUTE]
     dropped = {lease.index for lease in settled if lease.node.startswith(b"stranger")}
@@ -61,12 +60,12 @@ def test_keys_that_were_never_used_before_hand_no_prompt_from_one_to_the_next(tm
 
 def test_a_dropped_prompt_goes_first_to_another_key_over_another_connection(tmp_path: Path) -> None:
     world = World(tmp_path)
-    dropped = asked(world, "alice", ALICE)
+    dropped = request_lease(world, "alice", ALICE)
     assert isinstance(dropped, Lease)
     world.now = dropped.expires + 1
     world.group_service.tick(world.now)
-    same_key, same_connection = asked(world, "alice again", ALICE), asked(world, "alice", BOB)
-    other = asked(world, "other")
+    same_key, same_connection = request_lease(world, "alice again", ALICE), request_lease(world, "alice", BOB)
+    other = request_lease(world, "other")
     assert isinstance(same_key, Lease)
     assert isinstance(same_connection, Lease)
     assert isinstance(other, Lease)
@@ -197,7 +196,7 @@ def test_what_expires_beyond_the_budget_makes_leases_come_slower_and_says_so(tmp
     world = World(tmp_path, batch_groups=10, first_ms=20_000, per_node=1)
     waits = []
     for _ in range(7):
-        answer = asked(world, "", ALICE)
+        answer = request_lease(world, "", ALICE)
         waits.append(0)
         if isinstance(answer, Refusal):
             assert answer.code == "expiries"

@@ -8,29 +8,14 @@ import pytest
 
 from protocol.leases import Lease
 from protocol.requests import Refusal
-from tests.support.fleet import Fleet, come_from, key
-from tests.support.group_world import ALICE, World, group, opened
+from tests.support.fleet import Fleet, key, origin_of, request_lease
+from tests.support.group_world import ALICE, World, group
 
 HONEST = 6
 MINUTE = 60_000
 
 
-Answer = Lease | Refusal
-
-
-def asked(world: World, connection: str, node: bytes = b"", party: str | None = None) -> Answer:
-    """The answer to an ask over a connection; by a key of its own, unless told."""
-    origin = come_from(connection, party)
-    answer = world.group_service.lease(node or key(connection), world.ask(step_of(world)), world.now, *origin)
-    return answer if isinstance(answer, Refusal) else opened("lease", answer, Lease)
-
-
-def step_of(world: World) -> int:
-    assert world.group_service.progress is not None
-    return world.group_service.progress.step
-
-
-def code_of(answer: Answer) -> str:
+def code_of(answer: Lease | Refusal) -> str:
     return answer.code if isinstance(answer, Refusal) else ""
 
 
@@ -60,7 +45,7 @@ def share_of_calm(folder: Path, before: int, flood: Callable[[Fleet], None], min
 @pytest.mark.parametrize(("before", "least"), [(2, 0.9), (0, 0.7)], ids=["nodes known before", "fresh run"])
 def test_a_thousand_keys_on_one_connection_do_not_stop_the_learner(tmp_path: Path, before: int, least: float) -> None:
     """Row d. On 439044d the crowd takes every lease, and the learner makes 0.08 and 0.04 of the steps of calm."""
-    share = share_of_calm(tmp_path, before, lambda run: run.crowd(1_000, every=200))
+    share = share_of_calm(tmp_path, before, lambda run: run.keys_on_one_connection(1_000, every=200))
     assert share >= least, f"{share:.2f} of the steps of a calm run, at least {least}"
 
 
@@ -73,7 +58,7 @@ def test_keys_that_became_known_over_one_connection_do_not_take_the_room(tmp_pat
             run.world.group_service.accounts.remark(
                 key("crowd", number), "node.vouched", "as if it had worked", run.world.now
             )
-        run.crowd(30, 125)
+        run.keys_on_one_connection(30, 125)
 
     assert share_of_calm(tmp_path, 4, hoard) >= 0.7
 
@@ -115,7 +100,7 @@ def test_a_slow_node_that_is_not_measured_does_not_hold_a_lease_for_longer_than_
     for number in range(4):
         run.honest(key("node", number), 5.0)
     run.run(5 * MINUTE)
-    lease = run.ask(key("newcomer"), come_from("newcomer"))
+    lease = run.ask(key("newcomer"), origin_of("newcomer"))
     assert isinstance(lease, Lease)
     run.world.close()
     assert 20_000 < lease.expires - lease.sent <= 4 * 6_500 + 5_000
@@ -155,10 +140,10 @@ def test_new_nodes_get_a_tenth_beside_known_ones_and_never_the_last_tenth(tmp_pa
     world = World(tmp_path, batch_groups=10)
     for _ in range(4):
         world.accepted(ALICE)
-    given = [number for number in range(40) if isinstance(asked(world, f"new {number}"), Lease)]
+    given = [number for number in range(40) if isinstance(request_lease(world, f"new {number}"), Lease)]
     assert len(given) == 23, "of 26 groups all but a tenth of the whole of 30"
-    assert [code_of(asked(world, "alice", ALICE)) for _ in range(4)] == ["", "", "", "no-room"]
-    assert code_of(asked(world, "one more")) == "no-room"
+    assert [code_of(request_lease(world, "alice", ALICE)) for _ in range(4)] == ["", "", "", "no-room"]
+    assert code_of(request_lease(world, "one more")) == "no-room"
     world.close()
 
 
@@ -167,19 +152,19 @@ def test_known_nodes_leave_new_ones_their_tenth_while_those_wait(tmp_path: Path)
     for _ in range(4):
         world.accepted(ALICE)
     leases = [world.lease(ALICE), world.lease(ALICE)]
-    assert code_of(asked(world, "new")) == "no-room"
+    assert code_of(request_lease(world, "new")) == "no-room"
     for lease in leases:
         world.submit(group(lease))
     world.decide_all()
     assert world.group_service.draw() is not None
-    assert [code_of(asked(world, "alice", ALICE)) for _ in range(2)] == ["", "no-room"]
-    assert code_of(asked(world, "new")) == "", "one group was left to it"
+    assert [code_of(request_lease(world, "alice", ALICE)) for _ in range(2)] == ["", "no-room"]
+    assert code_of(request_lease(world, "new")) == "", "one group was left to it"
     world.close()
 
 
 def test_one_connection_of_new_keys_holds_a_ninth_of_an_empty_room(tmp_path: Path) -> None:
     world = World(tmp_path, batch_groups=30)
-    answers = [asked(world, "crowd", key("crowd", number)) for number in range(100)]
+    answers = [request_lease(world, "crowd", key("crowd", number)) for number in range(100)]
     world.close()
     assert sum(isinstance(one, Lease) for one in answers) == 10
     assert {code_of(one) for one in answers} == {"", "new-connection"}
@@ -190,11 +175,11 @@ def test_it_goes_round_by_subnet_where_more_new_nodes_wait_than_there_is_room_fo
     world = World(tmp_path, batch_groups=2)
     crowd = [(f"many {number}", "198.51.100.0/24") for number in range(40)]
     crowd += [(f"few {number}", "203.0.113.0/24") for number in range(6)]
-    leases = [asked(world, f"first {number}") for number in range(6)]
+    leases = [request_lease(world, f"first {number}") for number in range(6)]
     served: list[str] = []
     for _ in range(10):
         for connection, party in crowd:
-            if isinstance(answer := asked(world, connection, party=party), Lease):
+            if isinstance(answer := request_lease(world, connection, party=party), Lease):
                 served.append(party)
                 leases.append(answer)
         oldest = leases.pop(0)
@@ -241,9 +226,9 @@ def test_a_crowd_of_keys_of_one_subnet_does_not_make_the_wait_of_others_longer(t
     """On 439044d every node asks once a second; with one queue for all the last of 1,000 would wait for 200 s."""
     world = World(tmp_path, batch_groups=1)
     for number in range(3):
-        asked(world, f"first {number}")
-    waits = [asked(world, f"crowd {number}", party="198.51.100.0/24") for number in range(1_000)]
-    alone = asked(world, "alone")
+        request_lease(world, f"first {number}")
+    waits = [request_lease(world, f"crowd {number}", party="198.51.100.0/24") for number in range(1_000)]
+    alone = request_lease(world, "alone")
     world.close()
     assert isinstance(waits[-1], Refusal)
     assert isinstance(alone, Refusal)

@@ -251,3 +251,33 @@ def remembered(registry: object) -> list[dict[bytes, object]]:
     """The maps by key that an object holds, and those of the objects that it holds."""
     inside = itertools.chain(vars(registry).values(), vars(getattr(registry, "sightings", object)).values())
     return [one for one in inside if isinstance(one, dict)]
+
+
+LONG_AFTER = 3_600_000
+"""Milliseconds beyond the end of any lease here."""
+
+
+def test_long_groups_are_forgotten_a_few_megabytes_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row A4: no hold above 50 ms. On 439044d one call forgets the tokens of all groups, however long they are."""
+    leases = [world.accepted().id for _ in range(5)]
+    (size,) = {len(data) for (data,) in world.group_service.database.all("SELECT payload FROM submissions")}
+    monkeypatch.setattr("coordinator.rollouts.token_storage.SLICE_BYTES", 2 * size)
+    forgotten = [world.group_service.tokens.forget(leases, 0, 1, 2, world.now + LONG_AFTER) for _ in range(4)]
+    assert forgotten == [2, 2, 1, 0]
+
+
+def test_tokens_are_dropped_only_when_a_durable_checkpoint_covers_their_draw(world: World) -> None:
+    first, _ = world.accepted(), world.accepted()
+    world.group_service.draw()
+    world.now += 1000
+
+    def dropped(covered: list[bytes], step: int = 0) -> int:
+        return world.group_service.tokens.forget(covered, step, 1, 2, world.now + LONG_AFTER)
+
+    assert dropped([]) == 0, "drawn, but by no durable checkpoint"
+    assert world.group_service.tokens.forget([first.id], 0, 1, 2, world.now) == 0, "the challenge window is open"
+    assert dropped([first.id]) == 1
+    world.reopen(drawn=[first.id])
+    assert world.group_service.buffered() == 1
+    assert dropped([first.id], step=3) == 1, "the checkpoint is past its staleness limit"
+    assert world.group_service.submissions.verdicts(ALICE, VerdictsRequest(leases=[first.id])).receipts[0] is not None

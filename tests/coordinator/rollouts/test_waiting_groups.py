@@ -13,8 +13,8 @@ from coordinator.rollouts.waiting_groups import DecodedGroups, Undecided, Visit
 from p2p.limits.origin import Origin
 from p2p.wire_types import decode, encode
 from protocol.leases import Lease
-from tests.coordinator.rollouts.test_growth import instructions
 from tests.support.group_world import T0, World, group, honest_scores, opened
+from tests.support.sqlite_cost import instructions
 
 
 def key(number: int) -> bytes:
@@ -101,10 +101,10 @@ def test_a_look_at_what_waits_reads_as_much_beside_a_thousand_groups(world: Worl
     """On 439044d the versions and the next groups are found by a join over all that waits, and a sort."""
     for number in range(4):
         received(world, f"party {number}", node=key(number))
-    before = instructions(world, look)
+    before = instructions(world.group_service.database, lambda: look(world))
     for number in range(1_000):
         received(world, f"party {number % 50}", node=key(number))
-    after = instructions(world, look)
+    after = instructions(world.group_service.database, lambda: look(world))
     assert after <= 1.5 * before + 20, f"{10 * before} instructions beside 4 groups, {10 * after} beside 1,004"
 
 
