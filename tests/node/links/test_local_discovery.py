@@ -6,7 +6,7 @@ from node.config import NodeConfig
 from node.errors import BadConfig
 from node.links import local_discovery
 from node.links.local_discovery import choose, normal
-from node.main import _invite
+from node.main import invite_of
 from p2p.discovery.invite import Invite
 from p2p.discovery.mdns import Announcement
 
@@ -47,9 +47,9 @@ def test_addresses_of_the_same_run_from_several_announcements_are_put_together()
 def test_a_service_joins_by_its_accepted_fingerprint_and_remembers(tmp_path, monkeypatch):
     config = NodeConfig(home=tmp_path, accept_fingerprint=HONEST.invite.fingerprint)
     monkeypatch.setattr(local_discovery, "discover", _one_announcement)
-    assert _invite(config) == HONEST.invite
+    assert invite_of(config) == HONEST.invite
     monkeypatch.setattr(local_discovery, "discover", _nothing)
-    assert _invite(config) == HONEST.invite, "it is not looked for again"
+    assert invite_of(config) == HONEST.invite, "it is not looked for again"
     assert normal(HONEST.invite.fingerprint).isalnum()
 
 
@@ -64,7 +64,7 @@ async def _nothing(seconds):
 def test_without_a_terminal_and_a_fingerprint_nothing_is_joined(tmp_path, monkeypatch):
     monkeypatch.setattr(local_discovery, "discover", _one_announcement)
     with pytest.raises(BadConfig, match="--accept-fingerprint"):
-        _invite(NodeConfig(home=tmp_path))
+        invite_of(NodeConfig(home=tmp_path))
     monkeypatch.setattr(local_discovery, "discover", _nothing)
     with pytest.raises(BadConfig, match="none is announced"):
-        _invite(NodeConfig(home=tmp_path))
+        invite_of(NodeConfig(home=tmp_path))
