@@ -39,7 +39,7 @@ def serve_until_stopped(run: "Run") -> None:
     descriptors.raise_limit()
     descriptors.watch()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # asyncio handles SIGINT only where it is not ignored
-    asyncio.run(_serve(run))
+    asyncio.run(serve_until_cancelled(run))
 
 
 def tcp_ports(addresses: Sequence[str]) -> list[tuple[str, int]]:
@@ -62,7 +62,8 @@ def check_port(host: str, port: int, fix: str) -> None:
         raise LocalFault(f"port {port} of {host} {why}: {fix}") from error
 
 
-async def _serve(run: "Run") -> None:
+async def serve_until_cancelled(run: "Run") -> None:
+    """Run the daemon; SIGTERM ends it without an error, any other cancellation is raised."""
     from coordinator.daemon import serve
 
     task = asyncio.current_task()

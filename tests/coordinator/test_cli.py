@@ -1,17 +1,11 @@
 """The commands as an operator meets them: exit code, one line on stderr, and nothing damaged."""
 
-import asyncio
-import contextlib
 import http.server
 import json
 import os
 import re
-import signal
 import socket
-import subprocess
-import sys
 import threading
-import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,20 +13,15 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from coordinator import cli, main
+from coordinator import cli
 from coordinator.config import WebSection
 from coordinator.demo.demo_settings import DemoOptions
-from coordinator.errors import own_code
 from coordinator.metrics.views import BroadcastView, CapacityView, RunState
 from coordinator.run import setup
 from coordinator.run.run_folder import RunFolder, locked
 from coordinator.web import status
 from p2p.discovery.invite import Invite
-from p2p.errors import BadSignature, Unreachable
-from runtime.cli_errors import run_command
-from runtime.errors import DiskFull, LocalFault
 from runtime.exit_codes import Exit
-from tests.support.children import child
 from tests.support.run_folders import NOW
 
 
@@ -349,102 +338,12 @@ def test_an_unspecified_address_is_asked_by_the_loopback() -> None:
     assert asked == {"0.0.0.0": "http://127.0.0.1:1", "::": "http://[::1]:1", "192.0.2.1": "http://192.0.2.1:1"}
 
 
-# --- errors
-
-
-@pytest.mark.parametrize(
-    ("error", "code", "message"),
-    [
-        (LocalFault("do this"), 78, "do this"),
-        (DiskFull("no room"), 75, "no room"),
-        (OSError(28, "No space left on device"), 75, "[Errno 28] No space left on device"),
-        (Unreachable("nobody"), 69, "nobody"),
-        (BadSignature("not ours"), 81, "not ours"),
-        (KeyboardInterrupt(), 130, "interrupted"),
-        (ZeroDivisionError("odd\nthing"), 70, "internal fault: ZeroDivisionError: odd thing (set ECHO2_DEBUG=1"),
-        (ExceptionGroup("g", [ValueError("x"), ExceptionGroup("h", [LocalFault("do this")])]), 78, "do this"),
-    ],
-)
-def test_every_error_becomes_a_code_and_a_line(
-    error: BaseException, code: int, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def command() -> None:
-        raise error
-
-    assert run_command(command, "echo2-coord", own_code) == code
-    assert capsys.readouterr().err.startswith(f"echo2-coord: {message}")
-
-
 def test_status_finds_a_coordinator_that_took_any_free_port(home: Path, answering: Callable[[int, bytes], str]) -> None:
     url = answering(200, msgspec.json.encode(a_picture()))
     (home / "page").write_text(f"{url}\n")  # as the coordinator leaves it
     code, out, _ = said("status", "--home", home, "--json")
     assert code == 0
     assert json.loads(out)["name"] == "mine"
-
-
-# --- stopping
-
-DAEMON = """
-import asyncio, sys, types
-async def serve(run):
-    try:
-        print("up", flush=True)
-        await asyncio.sleep(60)
-    finally:
-        await asyncio.sleep(0)
-        print("drained", flush=True)
-sys.modules["coordinator.daemon"] = types.SimpleNamespace(serve=serve)
-from coordinator import cli
-cli.unix_milliseconds = lambda: {now}
-anywhere = ["--set", "network.listen=/ip4/127.0.0.1/tcp/0", "--set", "https.listen=/ip4/127.0.0.1/tcp/0"]
-sys.argv = ["echo2-coord", "run", "--home", {home!r}, "--port", "0", *anywhere]
-cli.main()
-"""
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
-def test_a_signal_lets_the_daemon_finish_what_it_must(
-    number: signal.Signals, code: int, home: Path, repository: Path
-) -> None:
-    program = DAEMON.format(now=NOW, home=str(home))
-    with child(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=repository
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "up\n"
-        process.send_signal(number)
-        out, err = process.communicate(timeout=60)
-    assert (out, process.returncode) == ("drained\n", code)
-    assert "Traceback" not in err
-
-
-def test_ctrl_c_stops_a_coordinator_that_a_script_started_in_the_background(home: Path, repository: Path) -> None:
-    program = DAEMON.format(now=NOW, home=str(home))
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited, as a shell sets it for a background job
-    with child([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=repository) as process:
-        signal.signal(signal.SIGINT, before)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "up\n"
-        process.send_signal(signal.SIGINT)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(20)
-        assert process.returncode == 130
-        assert process.stdout.read() == "drained\n"
-
-
-async def test_a_cancellation_that_no_signal_asked_for_is_passed_on(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def serve_for_ever(run: object) -> None:
-        await asyncio.Event().wait()
-
-    monkeypatch.setitem(sys.modules, "coordinator.daemon", types.SimpleNamespace(serve=serve_for_ever))
-    task = asyncio.create_task(main._serve(setup.load_run(home, env={}, now=NOW)))
-    await asyncio.sleep(0)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
 
 
 # --- the demo

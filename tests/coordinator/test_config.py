@@ -1,33 +1,17 @@
 """Settings: where they come from, that they can be written down and read again, and what is said of a wrong one."""
 
-import tomllib
 from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
 import pytest
 
-from coordinator import config, config_docs
-from coordinator.config import CoordinatorConfig, LearnerSection, RunSection
+from coordinator import config
+from coordinator.config import LearnerSection, RunSection
 from coordinator.learner import advantages, loss
 from coordinator.learner.messages import Hyper
 from protocol.authority import RunSpec
 from runtime.settings import SettingsFault
-
-
-def test_the_written_settings_read_back_as_the_defaults() -> None:
-    written = config_docs.toml(CoordinatorConfig())
-    assert config.parse(tomllib.loads(written), source="it") == CoordinatorConfig()
-
-
-def test_settings_that_differ_from_the_defaults_survive_being_written() -> None:
-    given = {
-        "run": {"steps": 7, "name": 'a "quoted" name\n', "engines": ["a", "b"]},
-        "learner": {"betas": [0.5, 0.75], "learning_rate": 1e-07},
-    }
-    settings = config.parse(given, source="it")
-    assert settings.run.steps == 7
-    assert config.parse(tomllib.loads(config_docs.toml(settings)), source="it") == settings
 
 
 def test_every_key_has_an_explanation() -> None:
@@ -38,11 +22,6 @@ def test_every_key_has_an_explanation() -> None:
         if not field.description
     ]
     assert bare == []
-
-
-def test_the_table_in_the_operations_document_is_the_one_made_from_the_settings(repository: Path) -> None:
-    document = (repository / "docs/operations.md").read_text()
-    assert config_docs.with_table(document) == document, "run: python -m coordinator.config_docs docs/operations.md"
 
 
 def test_the_learners_section_holds_the_learners_settings_with_its_defaults() -> None:

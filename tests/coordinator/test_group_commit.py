@@ -3,37 +3,13 @@
 import asyncio
 import sqlite3
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from coordinator.database import Database, DatabaseFault
 from coordinator.group_commit import GroupCommit
 from runtime.errors import DiskFull
-
-
-class Refusing:
-    """A connection whose next commit finds no room."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-        self.full = False
-
-    def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
-        if self.full and sql == "COMMIT":
-            error = sqlite3.OperationalError("database or disk is full")
-            error.sqlite_errorname = "SQLITE_FULL"
-            raise error
-        return self._connection.execute(sql, *parameters)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._connection, name)
-
-
-def refusing(database: Database) -> Refusing:
-    connection = Refusing(database._connection)
-    database._connection = connection  # type: ignore[assignment]
-    return connection
+from tests.support.full_disk import refusing
 
 
 def facts(path: Path) -> list[str]:

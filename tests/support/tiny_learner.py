@@ -6,6 +6,8 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import torch
+from transformers import PreTrainedModel
 
 from coordinator.database import Database
 from coordinator.learner.batch_groups import TrainBatch, TrainGroup, TrainSample
@@ -49,6 +51,19 @@ def batch(step: int, *, groups: int = 3, age: int = 1) -> TrainBatch:
     chance = random.Random(step)
     groups_drawn = [group(chance, f"{step}-{place}", max(0, step - age)) for place in range(groups)]
     return TrainBatch(step=step, groups=groups_drawn)
+
+
+def on_policy(policy: PreTrainedModel, train_batch: TrainBatch) -> TrainBatch:
+    """Return the batch with `policy` as its behaviour: its log-probabilities are those of `policy`."""
+    groups = []
+    for part in train_batch.groups:
+        samples = []
+        for one in part.samples:
+            logits = policy(torch.tensor([[*part.prompt, *one.tokens]])).logits[0, len(part.prompt) - 1 : -1]
+            logs = torch.log_softmax(logits, -1).gather(1, torch.tensor(one.tokens).long()[:, None])[:, 0]
+            samples.append(msgspec.structs.replace(one, behaviour=logs.detach().numpy()))
+        groups.append(msgspec.structs.replace(part, samples=samples))
+    return msgspec.structs.replace(train_batch, groups=groups)
 
 
 GROUPS: dict[bytes, TrainGroup] = {}

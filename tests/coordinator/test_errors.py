@@ -1,0 +1,31 @@
+"""Every error of a command becomes an exit code and one line."""
+
+import pytest
+
+from coordinator.errors import own_code
+from p2p.errors import BadSignature, Unreachable
+from runtime.cli_errors import run_command
+from runtime.errors import DiskFull, LocalFault
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (LocalFault("do this"), 78, "do this"),
+        (DiskFull("no room"), 75, "no room"),
+        (OSError(28, "No space left on device"), 75, "[Errno 28] No space left on device"),
+        (Unreachable("nobody"), 69, "nobody"),
+        (BadSignature("not ours"), 81, "not ours"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (ZeroDivisionError("odd\nthing"), 70, "internal fault: ZeroDivisionError: odd thing (set ECHO2_DEBUG=1"),
+        (ExceptionGroup("g", [ValueError("x"), ExceptionGroup("h", [LocalFault("do this")])]), 78, "do this"),
+    ],
+)
+def test_every_error_becomes_a_code_and_a_line(
+    error: BaseException, code: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def command() -> None:
+        raise error
+
+    assert run_command(command, "echo2-coord", own_code) == code
+    assert capsys.readouterr().err.startswith(f"echo2-coord: {message}")

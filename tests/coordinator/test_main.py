@@ -1,0 +1,77 @@
+"""Signals end a coordinator after its `finally` blocks, with the right exit code."""
+
+import asyncio
+import contextlib
+import signal
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from coordinator import main
+from coordinator.run import setup
+from tests.support.children import child
+from tests.support.run_folders import NOW
+
+DAEMON = """
+import asyncio, sys, types
+async def serve(run):
+    try:
+        print("up", flush=True)
+        await asyncio.sleep(60)
+    finally:
+        await asyncio.sleep(0)
+        print("drained", flush=True)
+sys.modules["coordinator.daemon"] = types.SimpleNamespace(serve=serve)
+from coordinator import cli
+cli.unix_milliseconds = lambda: {now}
+anywhere = ["--set", "network.listen=/ip4/127.0.0.1/tcp/0", "--set", "https.listen=/ip4/127.0.0.1/tcp/0"]
+sys.argv = ["echo2-coord", "run", "--home", {home!r}, "--port", "0", *anywhere]
+cli.main()
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_lets_the_daemon_finish_what_it_must(
+    number: signal.Signals, code: int, home: Path, repository: Path
+) -> None:
+    program = DAEMON.format(now=NOW, home=str(home))
+    with child(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=repository
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    assert (out, process.returncode) == ("drained\n", code)
+    assert "Traceback" not in err
+
+
+def test_ctrl_c_stops_a_coordinator_that_a_script_started_in_the_background(home: Path, repository: Path) -> None:
+    program = DAEMON.format(now=NOW, home=str(home))
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited, as a shell sets it for a background job
+    with child([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=repository) as process:
+        signal.signal(signal.SIGINT, before)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(20)
+        assert process.returncode == 130
+        assert process.stdout.read() == "drained\n"
+
+
+async def test_a_cancellation_that_no_signal_asked_for_is_passed_on(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def serve_for_ever(run: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setitem(sys.modules, "coordinator.daemon", types.SimpleNamespace(serve=serve_for_ever))
+    task = asyncio.create_task(main.serve_until_cancelled(setup.load_run(home, env={}, now=NOW)))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
