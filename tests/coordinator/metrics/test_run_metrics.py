@@ -4,6 +4,7 @@ import pytest
 
 from tests.support.group_world import ALICE, HELLO, World, group
 
+
 def test_a_run_measures_itself(world: World) -> None:
     world.group_service.registry.register(ALICE, HELLO, None, world.now)
     assert world.capacity(None).supply == 0.0
