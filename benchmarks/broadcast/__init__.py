@@ -1,1 +1,1 @@
-"""How soon does everybody hold a new version? On real lines, and in simulated time."""
+"""Measure the time until all peers hold a new version: over real links, and in simulated time."""

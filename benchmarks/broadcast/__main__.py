@@ -1,18 +1,18 @@
-"""How soon does everybody hold a new version? `python -m benchmarks.broadcast [--quick]`
+"""Measure the time until n peers hold a new payload: `python -m benchmarks.broadcast [--quick]`.
 
-One source and n peers, each a process in a network namespace of its own, on lines that `tc tbf` caps alike in both
+One source and n peers, each a process in a network namespace of its own, on links that `tc tbf` caps alike in both
 directions. Every peer runs the product's network plane (`ThreadedPeer`: libp2p, chunks verified before they are
 stored and passed on), with parents by `p2p.plan.trees`. The clock runs from the moment when all are told of the payload
 until the last of them holds the whole of it, verified and on disk. In one run:
 
-    T*          W / r: no scheme beats it where all lines are alike. r is what one plain TCP stream gets on such a line
-    star        everybody from the source alone: n W / r by the formula, and measured once
-    libtorrent  the same file, lines and number of peers, at its best settings; from its first payload byte on
-    churn       30 % of the peers are killed when half of T* is over; `NOTICED` seconds later the plan is made anew
-    poison      30 % of the peers answer with chunks in which a bit is turned
+    T*          W / r: the bound for links that are all alike. r is the rate of one plain TCP stream on such a link
+    star        all peers fetch from the source alone: n W / r by the formula, and measured once
+    libtorrent  the same file, links and number of peers, at its best settings; from its first payload byte on
+    churn       30 % of the peers are killed after half of T*; `NOTICED` seconds later the plan is rebuilt
+    poison      30 % of the peers send chunks with a flipped bit
 
-Where namespaces are not permitted, peers share the loopback, their uplinks are token buckets of their own, the rate
-is the bucket's, and libtorrent (which ignores its limits on private addresses) is left out. It says so.
+Where namespaces are not permitted, the benchmark says so. Peers then share the loopback, their uplinks are token
+buckets, the rate is the bucket's, and libtorrent, which ignores its limits on private addresses, is left out.
 """
 
 import argparse
@@ -37,11 +37,11 @@ from runtime.units import MBIT
 PEER: Final = "benchmarks.broadcast.peer"
 TORRENT: Final = "benchmarks.broadcast.torrent_peer"
 LATENCY: Final = 0.001
-"""Seconds one way on such a line, where it is idle; given to the planner."""
+"""Latency of such an idle link one way, in seconds; given to the planner."""
 HARMED: Final = 0.3
-"""Share of the peers that are killed, or lie."""
+"""Share of the peers that are killed, or send false chunks."""
 NOTICED: Final = 1.0
-"""Seconds from a death until the plan is made anew: more than a coordinator takes that sees the connection end."""
+"""Seconds from a kill until the plan is rebuilt: more than a coordinator needs to see a connection end."""
 
 
 class Plan(NamedTuple):
@@ -56,7 +56,8 @@ QUICK: Final = Plan(mbit=40, payload=20 << 20, sizes=(4, 8), star=(4,))
 
 
 class Outcome(NamedTuple):
-    """`times`: seconds to each peer that completed. `bad_sent`: chunks with a turned bit that honest peers sent on."""
+    """Result of one broadcast. `times`: seconds to each peer that completed. `bad_sent`: chunks with a flipped bit that
+    honest peers sent on."""
 
     times: list[float]
     from_source: int
@@ -69,7 +70,8 @@ class Outcome(NamedTuple):
 
 
 class Loopback:
-    """In place of a `Lab`, where that is not permitted: everybody on 127.0.0.1, uplinks capped by themselves."""
+    """Replacement for `Lab` where namespaces are not permitted: all peers on 127.0.0.1, with uplinks capped by token
+    buckets."""
 
     def __init__(self) -> None:
         self._processes: list[Process] = []
@@ -88,7 +90,7 @@ class Loopback:
 
 
 class Ground(NamedTuple):
-    """Where the peers are, and what a line is said to carry: `rate` in bytes a second."""
+    """The hosts of a broadcast, and the `rate` of each link in bytes per second."""
 
     lab: Lab | Loopback
     rate: float
@@ -97,7 +99,7 @@ class Ground(NamedTuple):
 
 @contextlib.contextmanager
 def ground(hosts: int, mbit: float) -> Iterator[Ground]:
-    """A fresh network: no scheme profits from what another left behind."""
+    """Make a fresh network, so that no scheme profits from the connections of another."""
     try:
         with Lab(hosts).running(mbit) as lab:
             yield Ground(lab, mbit * MBIT, True)
@@ -146,7 +148,7 @@ class Ours:
             self._follow(self.processes[1:])
 
     def _follow(self, processes: Sequence[Process]) -> None:
-        """Tell them the plan, as a coordinator does that has measured their lines."""
+        """Send the plan to all peers, as a coordinator does that has measured their links."""
         _, length, chunk, _ = self._manifest
         lines = {self._named[process]: LinkCapacity(self._rate, self._rate, LATENCY) for process in processes}
         plan = self._planner.update(self._rate, lines, PayloadSize(length, chunk))
@@ -184,7 +186,7 @@ class Ours:
 
 
 def _heard(process: Process, what: str) -> dict[str, Any]:
-    """The next line that says this; what it says of the plan comes when it comes."""
+    """Return the next message with this key; notices about the plan may come between."""
     while what not in (said := process.hear()):
         pass
     return said
@@ -197,7 +199,8 @@ def ours(plan: Plan, n: int, folder: Path, payload: Path, **how: Any) -> Outcome
 
 
 def torrent(plan: Plan, n: int, folder: Path, payload: Path) -> float | None:
-    """Seconds from the first payload byte until the last peer has all; None where it can't be had."""
+    """Return the seconds from the first payload byte until the last peer has all; None where libtorrent is not
+    installed."""
     if importlib.util.find_spec("libtorrent") is None:
         print("libtorrent is not installed (pip install libtorrent): left out")
         return None
@@ -217,7 +220,7 @@ def torrent(plan: Plan, n: int, folder: Path, payload: Path) -> float | None:
 
 
 class Table:
-    """Rows as they are measured. `best`: T* in seconds."""
+    """The measured rows. `best`: T* in seconds."""
 
     def __init__(self, plan: Plan, folder: Path, best: float) -> None:
         self.plan, self.best = plan, best
@@ -268,7 +271,7 @@ def measured(plan: Plan, folder: Path) -> list[Claim]:
     if swarm is not None:
         claims.append(Claim(f"broadcast, n = {most}, time", free[most] / swarm, "libtorrent", 1.0, at_most=True))
     for n, star in stars.items():
-        # By the formula a star takes n T*, and we take 1.25 T* at most.
+        # By the formula a star takes n T*; ours may take 1.25 T*.
         claims.append(Claim(f"broadcast, n = {n}, times sooner", star / free[n], "star", n / 1.25))
     return claims
 

@@ -1,8 +1,8 @@
-"""The picture of a broadcast: until the last of n peers has all, against n, both axes logarithmic, as an SVG.
+"""Draw a broadcast: the time until the last of n peers has all, against n, both axes logarithmic, as an SVG.
 
-After Figure 4 of ECHO-2 (arXiv 2602.02192). All lines are alike, U up and down, so that W / U is both the bound T* and
-what a star takes whose uplink has no limit; a star with the same uplink as everybody takes n W / U. The vertical axis
-is in units of W / U: broadcasts of another payload, or over other lines, lie in the same picture.
+After Figure 4 of ECHO-2 (arXiv 2602.02192). All links are alike, U up and down. So W / U is both the bound T* and the
+time of a star whose uplink has no limit; a star whose uplink is U takes n W / U. The vertical axis is in units of
+W / U, so that broadcasts of another payload, or over other links, fit into the same picture.
 """
 
 from collections.abc import Mapping
@@ -13,9 +13,10 @@ from runtime.errors import LocalFault
 
 
 def draw(simulated: Mapping[int, float], measured: Mapping[int, float], load: str) -> str:
-    """The SVG, of n -> times W / U; values stand beside the points. `load`: what was simulated, in a few words.
+    """Return the SVG of n -> times W / U, with values beside the points. `load`: the simulated payload, in a few words.
 
-    Raises `LocalFault` unless two n were simulated."""
+    Raises `LocalFault` unless two n were simulated.
+    """
     sizes = sorted({*simulated, *measured})
     if len(simulated) < 2:
         raise LocalFault("a picture needs two numbers of peers or more")
@@ -47,7 +48,7 @@ def _lines(simulated: Mapping[int, float], across: Axis, up: Axis) -> list[str]:
 
 
 def _points(simulated: Mapping[int, float], measured: Mapping[int, float], across: Axis, up: Axis) -> list[str]:
-    """Values of simulated points stand below the bound, those of measured ones above all points."""
+    """Draw points; values of simulated ones stand below the bound, those of measured ones above all points."""
     points = []
     for n, times in simulated.items():
         x = across.at(n)

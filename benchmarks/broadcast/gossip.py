@@ -1,14 +1,14 @@
-"""How long does a Head take to everybody? `python -m benchmarks.broadcast.gossip [--quick]`
+"""Measure the time until a Head reaches all hosts: `python -m benchmarks.broadcast.gossip [--quick]`.
 
 N hosts with the product's transport (`LibP2PTransport`: gossipsub over libp2p, real connections on the loopback) in one
-process, each connected to the publisher and to some others, as nodes of a run are. The publisher sends
-messages of a Head's size one a second; a host's latency is from the call of `publish` until its handler has
-it. Against direct unicast: the publisher asks every host at once, and the answer says when the question came.
+process, each connected to the publisher and to some others, as nodes of a run are. The publisher sends one message of
+a Head's size per second. A host's latency runs from the call of `publish` until its handler has the message. The
+anchor is direct unicast: the publisher asks every host at once, and the answer holds the time of the question.
 
-All hosts share one thread, so both figures are mostly its work: the more hosts, the more CPU time. No bar is asked for.
+All hosts share one thread, so both figures are mostly its work: the more hosts, the more CPU time. There is no bar.
 
-`--star N`: N hosts know the publisher alone and listen nowhere, as nodes do that can dial the coordinator and nobody
-else. It says a Head every 2 s, 20 times. Bar: each host has each Head within 5 s.
+`--star N`: N hosts know only the publisher and listen nowhere, like nodes that can only dial the coordinator. The
+publisher sends a Head every 2 s, 20 times. Bar: each host has each Head within 5 s.
 """
 
 import argparse
@@ -31,7 +31,7 @@ TOPIC: Final = "head"
 SIZE: Final = 300
 """Bytes of a message."""
 NEIGHBOURS: Final = 4
-"""Hosts beside the publisher that a host dials."""
+"""Hosts besides the publisher that a host dials."""
 SETTLE: Final = 5.0
 """Seconds for the meshes to form: some heartbeats."""
 
@@ -97,7 +97,7 @@ WAYS: Final = {"gossip": gossiped, "unicast": unicast}
 
 
 async def measure(count: int, rounds: int) -> dict[str, tuple[list[list[float]], int]]:
-    """By way: for each round the latencies in s, ascending; and how many messages were lost."""
+    """Return per transport the latencies in s of each round, ascending, and the number of lost messages."""
     results: dict[str, tuple[list[list[float]], int]] = {}
     async with connected(count) as hosts:
         for name, network_of in WAYS.items():
@@ -114,8 +114,8 @@ async def measure(count: int, rounds: int) -> dict[str, tuple[list[list[float]],
 
 
 async def starred(count: int) -> tuple[list[float], float]:
-    """Latencies in s of all Heads that arrived at `count` hosts of a star, ascending; and CPU seconds per Head, of all
-    hosts together."""
+    """Return the latencies in s of all Heads that arrived at `count` hosts of a star, ascending, and the CPU seconds
+    per Head of all hosts together."""
     publisher, hosts = Host(0), [Host(seed, ()) for seed in range(1, count + 1)]
     async with trio.open_nursery() as nursery:
         for host in (publisher, *hosts):

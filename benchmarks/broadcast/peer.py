@@ -1,13 +1,14 @@
-"""One peer of benchmarks.broadcast, driven by JSON lines: the product's `ThreadedPeer`, and an eye on what it sends.
+"""One peer of benchmarks.broadcast, driven by JSON lines: the product's `ThreadedPeer`, with its sent chunks counted.
 
     ADDRESS FOLDER SEED [--liar] [--uplink BYTES]   -> {peer, addresses}
     {dial: [[address ...] ...]}                     -> {connected}
     {follow: [PEER ...]}                            -> {followed}   (the parent of each stripe)
     {share: PATH}                                   -> {manifest}
-    {fetch: MANIFEST, last: PEER, truth: PATH}      -> {end, by_peer}, later; other orders are obeyed meanwhile
+    {fetch: MANIFEST, last: PEER, truth: PATH}      -> {end, by_peer}, later; other orders are carried out meanwhile
     {report: true}                                  -> {sent, bad_sent, bad_received}
 
-`truth` is the payload itself: an honest peer compares each chunk that it sends with it. A liar turns a bit of each.
+`truth` is the payload itself: an honest peer compares each chunk that it sends with it. With `--liar`, a peer flips a
+bit of each chunk.
 """
 
 import argparse
@@ -27,7 +28,7 @@ from p2p.swarm.payload_file import PartialPayload, PayloadFile
 
 
 class Eye:
-    """Counts what leaves and what is refused. Installed before anything is served."""
+    """Counts chunks sent and chunks refused. Installed before any chunk is served."""
 
     def __init__(self, liar: bool) -> None:
         self.truth: bytes | None = None

@@ -1,21 +1,21 @@
-"""Broadcasts to thousands, in simulated time. `python -m benchmarks.broadcast.simulate [--quick]`
+"""Simulate broadcasts to thousands of peers: `python -m benchmarks.broadcast.simulate [--quick]`.
 
-The shipped planner and swarm, with every word and chunk between the peers as an event
-(benchmarks/broadcast/simulator.py). All figures are simulated. Lines differ (Mbit/s up/down: a quarter 5/50, a third
+The shipped planner and chunk picker, with every message and chunk between the peers as an event
+(benchmarks/broadcast/simulator.py). All figures are simulated. Links differ (Mbit/s up/down: a quarter 5/50, a third
 20/100, a quarter 50/200, the rest 100/500), the source has 100; the planner believes 80 to 100 % of each uplink.
 Scenarios:
 
-    calm        everybody stays
-    30 % fail   at any time within T*, one in three of them by freezing; meanwhile 10 % come
+    calm        all peers stay
+    30 % fail   at any time within T*, one in three of them by freezing; meanwhile 10 % join
     unplanned   as calm, with the planner switched off
-    equal       everybody, the source too, on the same line of 40 Mbit/s, as in `benchmarks.broadcast`
+    equal       all peers and the source on the same link of 40 Mbit/s, as in `benchmarks.broadcast`
     30 % killed as equal; all of them at T*/2, and their connections with them
-    star        everybody from the source alone: n W / U, by its formula
+    star        all peers fetch from the source alone: n W / U, by its formula
 
 hop = K c / B + l, with B the rate of the plan's stripes together and l the mean latency to the source.
 
-`--picture FILE` draws time against n instead, over lines that are all alike, beside stars and the bound; `--measured`
-adds points of the real thing, as `benchmarks.broadcast` prints them in its column `of T*`.
+`--picture FILE` draws time against n instead, over links that are all alike, beside stars and the bound; `--measured`
+adds measured points, as `benchmarks.broadcast` prints them in its column `of T*`.
 """
 
 import argparse
@@ -40,7 +40,7 @@ from runtime.units import MBIT
 
 SOURCE_UPLINK: Final = 100 * MBIT
 LINES: Final = ((0.25, 5, 50), (0.60, 20, 100), (0.85, 50, 200), (1.0, 100, 500))
-"""Up to which share of the peers, Mbit/s up, down."""
+"""Links: up to this share of the peers, Mbit/s up, down."""
 FAILING, FROZEN, COMING = 0.3, 1 / 3, 0.1
 QUICK: Final = (300,)
 FULL: Final = (1_000, 10_000)
@@ -48,16 +48,16 @@ UNPLANNED: Final = 100
 PICTURED: Final = (4, 8, 16, 32, 64, 128, 200)
 EQUAL: Final = 16
 EQUAL_MBIT: Final = 40
-"""The line of everybody where all are alike, in the picture too: that of `benchmarks.broadcast`."""
+"""Mbit/s of each link where all are alike, in the picture too: that of `benchmarks.broadcast`."""
 SEED: Final = 1
 MOST: Final = 100.0
-"""T* after which a simulation is given up."""
+"""Multiple of T* after which a simulation is given up."""
 
 
 class Outcome(NamedTuple):
-    """`times`: seconds from a peer's beginning until it had all, of everybody who stayed. `best`: T*. `hop`, `stripes`:
-    of the first plan. `unserved`: who never had all. `surplus`: share of chunks that came twice. `copies`: of the
-    payload, sent by the source."""
+    """Result of one simulation. `times`: seconds from a peer's start until it had all, per peer that stayed. `best`:
+    T*. `hop`, `stripes`: of the first plan. `unserved`: peers that never had all. `surplus`: share of chunks that came
+    twice. `copies`: of the payload, sent by the source."""
 
     n: int
     times: list[float]
@@ -75,12 +75,12 @@ class Outcome(NamedTuple):
 
     @property
     def allowed(self) -> float:
-        """2 T* + 2 ceil(log_K n) hops."""
+        """Return 2 T* + 2 ceil(log_K n) hops."""
         return 2 * self.best + 2 * math.ceil(math.log(self.n, max(self.stripes, 2))) * self.hop
 
 
 def places(n: int, seed: int) -> list[Place]:
-    """So many peers on a disk."""
+    """Place `n` peers on a disk, with different links."""
     random, drawn_places = Random(seed), []
     for _ in range(n):
         chance = random.random()
@@ -92,7 +92,7 @@ def places(n: int, seed: int) -> list[Place]:
 
 
 def alike(n: int, uplink: float, seed: int) -> list[Place]:
-    """The same, all with the source's line."""
+    """Place `n` peers on a disk, all with the source's link."""
     return [place._replace(up=uplink, down=uplink, believed=uplink) for place in places(n, seed)]
 
 
@@ -105,7 +105,7 @@ def simulated(
     trouble: Callable[[World, int, float, int], None] | None = None,
     planned: bool = True,
 ) -> Outcome:
-    """One broadcast from beginning to end. `trouble`: what happens on the way, given the world, n, T* and the seed."""
+    """Simulate one broadcast. `trouble`: schedules failures and joins, given the world, n, T* and the seed."""
     began = time.process_time()
     world = World(uplink, peers, load, seed, planned=planned)
     best = lower_bound(uplink, [LinkCapacity(place.up, place.down) for place in peers], load.length)
@@ -127,7 +127,7 @@ def simulated(
 
 
 def disturb(world: World, n: int, best: float, seed: int) -> None:
-    """Who fails, how and when; who comes."""
+    """Schedule failures at random times, a share `FROZEN` of them by freezing, and peers that join."""
     random, clock = Random(seed + 1), world.clock
     for number in random.sample(range(n), round(FAILING * n)):
         clock.after(random.random() * best, world.peers[f"p{number}"].end, random.random() < FROZEN)
@@ -138,7 +138,7 @@ def disturb(world: World, n: int, best: float, seed: int) -> None:
 
 
 def kill(world: World, n: int, best: float, seed: int) -> None:
-    """Many at once, in the middle."""
+    """Schedule the kill of many peers at once, in the middle of the broadcast."""
     for number in Random(seed + 1).sample(range(n), round(FAILING * n)):
         world.clock.after(best / 2, world.peers[f"p{number}"].end, False)
 
@@ -147,7 +147,7 @@ EQUALS: Final = {"equal": None, "30 % killed": kill}
 
 
 class Table:
-    """Rows as they are simulated."""
+    """The simulated rows."""
 
     def __init__(self, load: PayloadSize) -> None:
         self._load = load
@@ -199,7 +199,8 @@ def claims_of(sizes: Sequence[int], load: PayloadSize) -> list[Claim]:
 
 
 def picture(sizes: Sequence[int], measured: Mapping[int, float], load: PayloadSize) -> str:
-    """The SVG of broadcasts over equal lines, and a table of them. Raises `LocalFault` where sizes are too few."""
+    """Return the SVG of broadcasts over equal links, and a table of them. Raises `LocalFault` where sizes are too
+    few."""
     uplink = EQUAL_MBIT * MBIT
     outcomes = [simulated(load, alike(n, uplink, SEED), uplink, SEED) for n in sizes]
     times = {one.n: one.last / one.best for one in outcomes}
@@ -213,7 +214,7 @@ def picture(sizes: Sequence[int], measured: Mapping[int, float], load: PayloadSi
 
 
 def point(given: str) -> tuple[int, float]:
-    """N=TIMES of the command line."""
+    """Parse N=TIMES of the command line."""
     n, _, times = given.partition("=")
     position = int(n), float(times)
     if position[0] < 1 or not 0 < position[1] < math.inf:

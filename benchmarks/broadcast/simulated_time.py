@@ -1,4 +1,4 @@
-"""Where simulated peers are, and what happens to them next."""
+"""Positions of simulated peers, and the queue of simulated events."""
 
 import math
 from collections.abc import Callable
@@ -6,11 +6,11 @@ from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 NEAREST, ACROSS = 0.005, 0.06
-"""Seconds one way: to oneself, and to a peer that lies a disk's radius away, beside that."""
+"""Seconds one way: of the nearest peer, and in addition of one at a distance of the disk's radius."""
 
 
 class Place(NamedTuple):
-    """Where a peer is, and its line as it is: bytes per second. `believed`: its uplink for the planner."""
+    """A peer's position and its real link, in bytes per second. `believed`: its uplink as the planner knows it."""
 
     up: float
     down: float
@@ -19,12 +19,12 @@ class Place(NamedTuple):
     y: float
 
     def distance(self, other: "Place") -> float:
-        """Seconds one way."""
+        """Return the seconds one way."""
         return NEAREST + ACROSS * math.hypot(self.x - other.x, self.y - other.y)
 
 
 class Clock:
-    """What happens next. `steps`: events so far."""
+    """The event queue. `steps`: events so far."""
 
     def __init__(self) -> None:
         self.now, self.steps = 0.0, 0
@@ -36,7 +36,7 @@ class Clock:
         heappush(self._events, (self.now + seconds, self._number, do, what))
 
     def run(self, until: Callable[[], bool], most: float) -> None:
-        """Until it is so, or simulated time is over."""
+        """Run until the condition holds, or simulated time is over."""
         while self._events and not until() and self.now < most:
             self.now, _, do, what = heappop(self._events)
             self.steps += 1

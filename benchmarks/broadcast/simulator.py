@@ -1,17 +1,18 @@
-"""A broadcast in simulated time: the shipped planner, swarm and order books, without bytes and without sockets.
+"""A broadcast in simulated time: the shipped planner, chunk picker and request queues, without bytes or sockets.
 
-What is the product's own: who feeds whom (p2p/plan/repair.py), what a peer asks of whom (p2p/swarm/picker.py), what a
-holder owes a stream (p2p/swarm/request_queue.py), whose turn it is at an uplink (p2p/limits/bandwidth.py), and how long
-is waited for what. What is modelled:
+The product's own code decides the parents (p2p/plan/repair.py), the next requests (p2p/swarm/picker.py), the chunks
+that a holder owes a stream (p2p/swarm/request_queue.py) and the order at an uplink (p2p/limits/bandwidth.py). Timeouts
+are the product's too. The model:
 
-1. An uplink sends one chunk at a time; a downlink receives one at a time; words between peers cost latency alone. Peers
-   lie on a disk, the source at its middle; latency grows with distance. The planner knows each peer's way to the
-   source, and its uplink with an error; nothing else.
-2. Opening a stream costs a round trip, to somebody not met before two. A killed peer's streams reset a latency later; a
-   frozen one's after `WATCHDOG` seconds. Either way the coordinator's line to it ends so too.
-3. The coordinator sees within `SEEN` seconds that a line to it ended, and tells who then stands elsewhere in the plan.
-   Whoever loses a parent dials it in vain, and asks for a plan `LOOK` seconds later; all ask every `ASK_EVERY`.
-4. Each peer knows `NEIGHBOURS` others by chance, its parents and children, and the source. Nobody lies.
+1. An uplink sends one chunk at a time, a downlink receives one at a time; messages between peers cost latency alone.
+   Peers lie on a disk with the source at its middle; latency grows with distance. The planner knows each peer's
+   latency to the source, and its uplink with an error.
+2. Opening a stream costs one round trip, two to a peer without a connection. Streams of a killed peer reset one latency
+   later, those of a frozen one after `WATCHDOG` seconds; its connection to the coordinator ends in the same way.
+3. The coordinator notices the end of a connection within `SEEN` seconds, and informs the peers whose parents changed.
+   A peer that loses a parent dials it in vain and requests a plan `LOOK` seconds later; all request one every
+   `ASK_EVERY` seconds.
+4. Each peer knows `NEIGHBOURS` random others, its parents and children, and the source. All peers are honest.
 """
 
 import math
@@ -37,7 +38,7 @@ SOURCE: Final = "source"
 
 
 class Stream:
-    """One downloader at one holder."""
+    """A stream from one holder to one downloader."""
 
     __slots__ = ("getter", "holder", "latency", "open", "orders", "telling")
 
@@ -48,8 +49,7 @@ class Stream:
 
 
 class Peer:
-    """A peer as holder and as downloader. `since`: when it came; `joined`, `done`: when its
-    fetch began and ended."""
+    """A peer as holder and as downloader. `since`: its arrival; `joined`, `done`: start and end of its fetch."""
 
     def __init__(self, world: "World", name: str, place: Place, *, source: bool = False) -> None:
         self.world, self.clock, self.name, self.place = world, world.clock, name, place
@@ -71,7 +71,7 @@ class Peer:
     # As a downloader.
 
     def start(self) -> None:
-        """A Head has come."""
+        """Start the fetch: the Head has arrived."""
         if not self.awake:
             return
         self.joined = self.clock.now
@@ -85,7 +85,7 @@ class Peer:
         self.clock.after(self.world.random.random() * download.POLL_INTERVAL, self._tick)
 
     def follow(self, parents: Sequence[str]) -> None:
-        """An answer of the coordinator."""
+        """Take over the parents that the coordinator's plan gives."""
         if not self.awake or tuple(parents) == self.parents:
             return
         self.parents = tuple(parents)
@@ -148,7 +148,7 @@ class Peer:
             self._pump()
 
     def _arriving(self, stream: Stream, index: int) -> None:
-        """The last byte has left the holder's uplink, and comes through this downlink."""
+        """Receive a chunk whose last byte has left the holder's uplink."""
         first = self.clock.now + stream.latency
         self._received_until = max(first, self._received_until + self.world.size(index) / self.place.down)
         self.clock.after(self._received_until - self.clock.now, self._arrived, stream, index)
@@ -185,7 +185,7 @@ class Peer:
         return stream.open and self.awake and self.done is None
 
     def _lost(self, stream: Stream) -> None:
-        """The stream was reset."""
+        """Drop a stream that was reset."""
         name = stream.holder.name
         self.known.pop(name, None)
         if self._hears(stream) and self._streams.get(name) is stream:
@@ -200,7 +200,7 @@ class Peer:
     # As a holder.
 
     def favour(self, children: Collection[str]) -> None:
-        """Whom the plan lets it feed."""
+        """Prioritise the children that the plan gives."""
         self._turns.prioritise(children)
 
     def _asked(self, stream: Stream) -> None:
@@ -238,7 +238,7 @@ class Peer:
         self._offer(stream)
 
     def _tell(self, stream: Stream) -> None:
-        """What may be told now; the rest later."""
+        """Announce the chunks whose announcement is due; schedule the rest."""
         stream.telling = False
         if not self.awake or not stream.open:
             return
@@ -256,7 +256,7 @@ class Peer:
                 self._send()
 
     def _send(self) -> None:
-        """The uplink is free."""
+        """Send the next chunk: the uplink is free."""
         while (stream := self._turns.head()) is not None:
             self._turns.consume(stream, self.clock.now)
             index = stream.orders.next_chunk()
@@ -278,7 +278,7 @@ class Peer:
             self._send()
 
     def end(self, frozen: bool) -> None:
-        """It is killed, or stops moving."""
+        """Kill the peer, or freeze it."""
         if self.awake:
             self.awake, self.alive = False, frozen
             if self.done is None:
@@ -292,9 +292,9 @@ class Peer:
 
 
 class World:
-    """One source, its peers, and the coordinator's planner. `waiting`: peers that are there and have not got all.
-    `coming`: who is still to come. `delivered`: chunks that arrived, `surplus` of them where they were already.
-    `from_source`: chunks that the source sent."""
+    """One source, its peers, and the coordinator's planner. `waiting`: peers that are present and incomplete. `coming`:
+    peers still to join. `delivered`: chunks that arrived, `surplus` of them duplicates. `from_source`: chunks that the
+    source sent."""
 
     def __init__(
         self, uplink: float, places: Sequence[Place], load: PayloadSize, seed: int, *, planned: bool = True
@@ -330,19 +330,19 @@ class World:
         return self._planner.plan
 
     def size(self, index: int) -> int:
-        """Bytes of a chunk."""
+        """Return the bytes of a chunk."""
         return min(self.load.chunk, self.load.length - index * self.load.chunk)
 
     def met(self, peer: Peer) -> Iterable[str]:
-        """Whom it is connected with from before the broadcast."""
+        """Return the peers with a connection from before the broadcast."""
         return self._met.get(peer.name, ())
 
     def reachable(self, name: str) -> bool:
-        """Whether a stream can be opened, for all one knows: a frozen peer's connection stands."""
+        """Tell whether a dial seems to succeed: a frozen peer's connection still stands."""
         return name == SOURCE or name in self._here
 
     def come(self, name: str, place: Place) -> None:
-        """Somebody joins while the broadcast runs."""
+        """Let a peer join while the broadcast runs."""
         peer = self._add(name, place)
         peer.since = self.clock.now
         self.coming, self.waiting = self.coming - 1, self.waiting + 1
@@ -351,7 +351,7 @@ class World:
         self._settle()
 
     def ask(self, peer: Peer, failed: str | None = None) -> None:
-        """For a plan, where `failed` is no parent."""
+        """Request a plan for `peer` in which `failed` is no parent."""
         if not peer.awake or (failed is not None and failed not in peer.parents):
             return
         if failed is not None:
@@ -359,7 +359,7 @@ class World:
         self._settle()
 
     def gone(self, peer: Peer) -> None:
-        """The coordinator's line to a peer ended."""
+        """Remove a peer whose connection to the coordinator ended."""
         self._here.pop(peer.name, None)
         self._settle()
 
@@ -377,7 +377,7 @@ class World:
             self.clock.after(ASK_EVERY, self._again, peer)
 
     def _settle(self) -> None:
-        """Make the plan: at most once in `SETTLE` seconds. Whoever stands elsewhere in it is told so."""
+        """Rebuild the plan, at most once in `SETTLE` seconds, and inform the peers whose parents changed."""
         if not self._due:
             self._due = True
             self.clock.after(max(SEEN, self._made_at + SETTLE - self.clock.now), self._tell)

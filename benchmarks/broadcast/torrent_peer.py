@@ -1,8 +1,8 @@
-"""One peer of a libtorrent swarm on the same lines, the anchor of benchmarks.broadcast; driven by JSON lines.
+"""One peer of a libtorrent swarm on the same links, the anchor of benchmarks.broadcast; driven by JSON lines.
 
     ADDRESS FOLDER          -> {port}
     {seed: PATH}            -> {torrent: HEX}
-    {fetch: HEX, peers: [[address, port] ...]} -> {first, end}   (first: when the first payload byte was here)
+    {fetch: HEX, peers: [[address, port] ...]} -> {first, end}   (first: arrival of the first payload byte)
 
 No tracker, DHT, LSD, UPnP or NAT-PMP: peers are named. The settings are the best that were found for such a swarm
 (docs/log.md): TCP only, short request queues, pieces of 64 KiB, no limit on unchoked peers.
@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-lt: Final[Any] = importlib.import_module("libtorrent")  # wanted by nobody else, and not always installed
+lt: Final[Any] = importlib.import_module("libtorrent")  # optional, and used here alone
 PIECE: Final = 64 << 10
 SETTINGS: Final[dict[str, Any]] = {
     "enable_dht": False, "enable_lsd": False, "enable_upnp": False, "enable_natpmp": False,

@@ -1,1 +1,1 @@
-"""How small and how fast is the diff between two policy versions?"""
+"""Measure the size and the speed of the diff between two policy versions."""

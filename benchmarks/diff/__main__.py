@@ -1,17 +1,18 @@
-"""How small and how fast is the diff between two policy versions? `python -m benchmarks.diff [--quick] [--stream FILE]`
+"""Measure the diff between two policy versions: `python -m benchmarks.diff [--quick] [--stream FILE]`.
 
 Claims, per stream of real versions: bytes against the full weights and the two codecs in use elsewhere, both at their
 best; against the entropy of a change given the old exponent; 16 missed versions at once against one by one. And on the
 stream tiled to 256 MB, one core: encode, and decode and write into the weights, against memcpy of the same buffer;
 and two threads against one, where two cores are free, beside two processes that share nothing.
 
-Where the versions come from: `--stream FILE ...`, recorded (format: `benchmarks.diff.streams`); `--snapshots FOLDER`,
-the snapshots of a run of one's own, in the order of their names (era, version); with neither, a short run of the
-project's own learner on SmolLM2-135M (`benchmarks.diff.learner` says what is real about it), which `--task`, `--rate`,
-`--steps`, `--fresh` and `--lessons` change and `--save FILE` keeps. `--quick` makes a stream up, and says so: AdamW on
-random gradients, exported as bf16; sizes are then claimed all the same, but prove nothing about a real learner.
+Sources of versions: `--stream FILE ...`, recorded (format: `benchmarks.diff.streams`); `--snapshots FOLDER`, the
+snapshots of your own run, in the order of their names (era, version). With neither, a short run of the project's own
+learner on SmolLM2-135M makes them (`benchmarks.diff.learner` lists its differences from a real run); `--task`,
+`--rate`, `--steps`, `--fresh` and `--lessons` change it, and `--save FILE` keeps its stream. `--quick` synthesises a
+stream, and says so: AdamW on random gradients, exported as bf16. Its sizes are claimed as well, but prove nothing about
+a real learner.
 
-`--picture FILE` draws bytes against learning rate, of streams whose names tell it. `--sizes` leaves speed out.
+`--picture FILE` draws bytes against learning rate, for streams whose names contain it. `--sizes` leaves speed out.
 """
 
 import argparse
@@ -36,16 +37,16 @@ STRETCH: Final = "stretch: 230 or 145 times, 3.25 or 3.0, 3.5, 1.02; 0.12 portab
 
 
 def streams_of(arguments: argparse.Namespace, folder: Path) -> list[Stream]:
-    """Raises `LocalFault` where a package is missing."""
+    """Yield the streams that the options select. Raises `LocalFault` where a package is missing."""
     if arguments.stream:
         return [stream for path in arguments.stream for stream in recorded(path)]
     if arguments.snapshots:
         return [of_snapshots(arguments.snapshots)]
     if arguments.quick:
         return [synthetic(1 << 21, MISSED)]
-    os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"  # is read when transformers is imported
+    os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"  # read when transformers is imported
     from benchmarks.diff import (
-        learner as diff_learner,  # with torch, whose threads and memory are not to be measured elsewhere
+        learner as diff_learner,  # with torch, whose threads and memory must stay out of other measurements
     )
 
     streams = []

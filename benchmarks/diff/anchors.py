@@ -1,4 +1,4 @@
-"""What `benchmarks.diff` measures against: the two codecs in use elsewhere, at their best, and the entropy."""
+"""The anchors of `benchmarks.diff`: the two codecs in use elsewhere, at their best, and the entropy."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def unpack(data: bytes, dtype: Any) -> NDArray[Any]:
 
 
 def xor_encode(old: Words, new: Words) -> list[bytes]:
-    """slime, SGLang, SkyRL: one zstd frame a tensor."""
+    """Encode as slime, SGLang and SkyRL do: one zstd frame per tensor."""
     return pack(old ^ new)
 
 
@@ -28,7 +28,7 @@ def xor_apply(parts: list[bytes], current: Words) -> None:
 
 
 def gaps_encode(old: Words, new: Words) -> list[bytes]:
-    """PULSE v2, GRAIL: int32 gaps, bf16 values, zstd-1; apart, which is smaller than together."""
+    """Encode as PULSE v2 and GRAIL do: int32 gaps and bf16 values, zstd-1 each; together they would be larger."""
     index = np.flatnonzero(old != new)
     return pack(np.diff(index, prepend=0).astype(np.int32), new[index])
 
@@ -38,11 +38,11 @@ def gaps_apply(parts: list[bytes], current: Words) -> None:
 
 
 def entropy(old: Words, new: Words) -> float:
-    """Bytes that independent changes take, given the old exponents: of what becomes of each element, in ULP."""
+    """Return the bytes of independent changes, given the old exponents: the entropy of each element's change in ULP."""
     exponents, bits = old >> 7 & 0xFF, 0.0
     moved = np.flatnonzero(old != new)
     steps = (_place(new[moved]) - _place(old[moved])).astype(np.int64)
-    pieces = (exponents[at : at + _PIECE] for at in range(0, len(old), _PIECE))  # bincount makes 8 bytes of each
+    pieces = (exponents[at : at + _PIECE] for at in range(0, len(old), _PIECE))  # bincount converts each to 8 bytes
     totals = np.sum([np.bincount(piece, minlength=256) for piece in pieces], axis=0)
     for exponent, members in enumerate(totals.tolist()):
         counts = np.unique(steps[exponents[moved] == exponent], return_counts=True)[1]

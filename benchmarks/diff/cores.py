@@ -1,8 +1,8 @@
-"""What do two cores give the diff codec? Two threads against one, by the clock; for `benchmarks.diff`.
+"""Measure the gain of the diff codec from a second core: two threads against one, by the clock. For `benchmarks.diff`.
 
-How much two cores can give depends on the machine: they share its memory, and perhaps more with other guests of its
-owner. So two processes that share nothing, each with weights of its own, do the same in turn with the two threads:
-what they gain is what the machine gives to any program.
+The possible gain depends on the machine: its cores share memory, and a virtual machine shares it with other guests. So
+two processes that share nothing, each with its own weights, alternate with the two threads: their gain is the machine's
+limit for any program.
 """
 
 import multiprocessing
@@ -20,25 +20,26 @@ from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
 
 Work = Callable[[int], Any]
-"""Of so many threads."""
+"""Does its work with so many threads."""
 BAR: Final = 1.8
 CLAIMED: Final = ("encode", "decode+apply")
 TURNS: Final = 30
 QUIET: Final = 5
-"""Turns, at least, in which both cores were free."""
+"""Least number of rounds in which both cores were free."""
 WAITED: Final = 0.02
-"""Share of its time that a thread waits for a core in a turn that counts."""
+"""Most time that a thread waits for a core in a round that counts, as a share."""
 
 
 class Took(NamedTuple):
-    """`waited`: the share of `seconds`, by the clock, in which a thread had no core, because other work had it."""
+    """Duration of one piece of work. `waited`: the share of `seconds`, by the clock, in which a thread had no core
+    because of other work."""
 
     seconds: float
     waited: float
 
 
 class CoreTurn(NamedTuple):
-    """The same work by one thread, by two, and by two processes at once, each of which does all of it."""
+    """The same work by one thread, by two threads, and by two processes at once, each of which does all of it."""
 
     one: Took
     two: Took
@@ -50,8 +51,10 @@ class CoreTurn(NamedTuple):
 
 
 def cores(stream: Stream) -> list[Claim]:
-    """Two threads against one; of the turns in which two cores were free. No claim where there were too few, for a
-    turn without a core to run on says nothing about the codec."""
+    """Compare two threads with one, over the rounds in which two cores were free.
+
+    With too few such rounds no claim is made: a round without a free core tells nothing about the codec.
+    """
     tiled = Tiled(stream)
     claims: list[Claim] = []
     rows: list[tuple[object, ...]] = []
@@ -72,7 +75,7 @@ def cores(stream: Stream) -> list[Claim]:
 
 
 def _gains(turns: list[CoreTurn]) -> tuple[float, float]:
-    """What two threads and what two processes do in the time in which one thread does one."""
+    """Return the work of two threads, and of two processes, in the time in which one thread does one unit."""
     one, two, both = (statistics.median(took.seconds for took in each) for each in zip(*turns, strict=True))
     return one / two, 2 * one / both
 
@@ -94,7 +97,7 @@ def _core_turn(tiled: Tiled, what: str, work: Work, other: Connection) -> CoreTu
 
 
 def _took(tiled: Tiled, work: Work, threads: int) -> Took:
-    """`waited` is a share of the time of all threads."""
+    """Time one call. `waited` is a share of the time of all threads."""
     tiled.waits.clear()
     start = perf_counter()
     work(threads)
@@ -117,7 +120,7 @@ def _other(stream: Stream) -> Iterator[Connection]:
 
 
 def _serve(stream: Stream, pipe: Connection) -> None:
-    """The other process: does what it is told to, and says how long it took, until nobody listens."""
+    """Serve as the second process: do the ordered work and report its duration, until the pipe closes."""
     tiled = Tiled(stream)
     works = _works(tiled)
     pipe.send(None)

@@ -1,7 +1,7 @@
-"""The picture of `benchmarks.diff`: bytes of a version against the learning rate, both axes logarithmic, as an SVG.
+"""Draw `benchmarks.diff`: bytes of a version against the learning rate, both axes logarithmic, as an SVG.
 
 A point is the mean over a stream's versions, scaled to a model of `MODEL` bytes, so that streams of a part and of the
-whole of a model share one axis. Beside each line stand its name and its bytes at the highest rate.
+whole of a model share one axis. Beside each curve stand its name and its bytes at the highest rate.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,7 +42,7 @@ class Point(NamedTuple):
 
 
 def draw(measured: Sequence[tuple[Stream, Sizes]]) -> str:
-    """The SVG. Raises `LocalFault` unless the names of the streams tell at least two learning rates."""
+    """Return the SVG. Raises `LocalFault` unless the names of the streams contain at least two learning rates."""
     known = [(stream.rate, stream_sizes) for stream, stream_sizes in measured if stream.rate is not None]
     curves = {
         one: sorted(Point(rate, MODEL * one.bytes_of(stream_sizes) / stream_sizes.full) for rate, stream_sizes in known)

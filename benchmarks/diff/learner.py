@@ -1,15 +1,18 @@
 """A stream of versions by the project's own learner on SmolLM2-135M, for `benchmarks.diff`.
 
-What is the product's own: the model (coordinator.learner.smollm2), rollouts by the engine under the version just
+The product's own parts: the model (coordinator.learner.smollm2); rollouts by the engine under the version just
 exported, which it reaches by the exported payload; the task's episode and reward; `coordinator.learner.session` with
 its GRPO objective, AdamW over float32 masters, export in bfloat16, edges and checkpoints.
 
-What is not: there is no network and no staleness, and the batch is small (`GROUPS` groups of `GROUP_SIZE`). The
-engine's log-probabilities stand for the scorer's, which differ by rounding. And unless `fresh`, the masters do not
-start on bfloat16's grid, as in a run's first step, but anywhere within the cell that rounds to the same bfloat16, as
-after many steps: on the grid few weights would cross to the next value at first. The quantiser's exact zeros, one in a
-hundred of the embedding, which no trained model has, lie anywhere within their cell of the quantiser: they would change
-by many units in every step. Versions are left out until the optimiser's moments are steady.
+Differences from a real run:
+
+1. There is no network and no staleness, and the batch is small (`GROUPS` groups of `GROUP_SIZE`).
+2. The engine's log-probabilities stand for the scorer's, which differ by rounding.
+3. Unless `fresh`, each master starts anywhere within the cell that rounds to the same bfloat16, as after many steps. In
+   the first step of a real run masters lie on bfloat16's grid, where few weights would cross to the next value.
+4. The quantiser's exact zeros, one in a hundred of the embedding, lie anywhere within their cell of the quantiser. No
+   trained model has them, and they would change by many units in every step.
+5. Versions are left out until the optimiser's moments are steady.
 """
 
 import random
@@ -43,7 +46,7 @@ from weights.snapshot import Snapshot
 GROUPS: Final = 4
 GROUP_SIZE: Final = 8
 LIMIT: Final = 6
-"""Sampled tokens of a rollout, at most."""
+"""Most sampled tokens of a rollout."""
 BLOCK: Final = 32
 """Weights that share a quantiser's step in the package's file (GGUF's Q4_1 and Q8_0)."""
 WARM: Final = 12
@@ -51,9 +54,9 @@ WARM: Final = 12
 
 
 class Course(NamedTuple):
-    """What a stream is learned from. `steps`: versions recorded after the first. `fresh`: the masters start on the
-    bfloat16 grid, and nothing is left out. `lessons`: supervised steps on the task's demonstrations before it, for a
-    task that earns the base model nothing at all, so that there is no gradient."""
+    """Settings of a stream. `steps`: versions recorded after the first. `fresh`: the masters start on the bfloat16
+    grid, and nothing is left out. `lessons`: supervised steps on the task's demonstrations before it, for a task at
+    which the base model earns no reward, so that there is no gradient."""
 
     task: str
     rate: float
@@ -92,7 +95,7 @@ def learned(course: Course, folder: Path, say: Callable[[str], None]) -> Stream:
 
 
 class Loop:
-    """Learner and engine in one process, in turn."""
+    """Learner and engine in one process, alternating."""
 
     def __init__(self, course: Course, folder: Path) -> None:
         base = folder / "model"
@@ -114,11 +117,12 @@ class Loop:
 
     @property
     def at(self) -> Snapshot:
-        """The snapshot that both hold, until the next turn."""
+        """Return the snapshot that both hold, until the next step."""
         return Snapshot(self._folder / "engine" / "snapshot.safetensors")
 
     def step(self) -> str:
-        """A batch under the version held, a step, and the engine on the new version; what to say of it."""
+        """Collect a batch under the current version, make a step, and move the engine to the new version; return a
+        summary."""
         started = time.perf_counter()
         self._number += 1
         self._groups = {group.id: group for group in map(self._group, range(GROUPS))}
@@ -157,7 +161,7 @@ class Loop:
 
 
 def teach(folder: Path, course: Course) -> float:
-    """Rewrite the model after `course.lessons` supervised steps, in bfloat16; the last loss."""
+    """Rewrite the model after `course.lessons` supervised steps, in bfloat16; return the last loss."""
     network = model.load(folder, "cpu")
     task = model_folder.task_named(course.task)
     order = WarmUp(
@@ -174,13 +178,13 @@ def reward(task: Task, index: int, text: Tokenizer, transcript: Transcript) -> f
 
 
 def bits_of(snapshot: Snapshot) -> Words:
-    """All bits, tensor by tensor in the snapshot's order."""
+    """Return all bits, tensor by tensor in the snapshot's order."""
     return np.concatenate([snapshot.bits(entry.name) for entry in snapshot.tensors])
 
 
 def spread(weights: Path) -> None:
-    """Rewrite a bfloat16 safetensors file in float32: each weight anywhere within the cell that rounds to it, and the
-    quantiser's zeros anywhere within theirs."""
+    """Rewrite a bfloat16 safetensors file in float32: place each weight anywhere within the cell that rounds to it, and
+    the quantiser's zeros anywhere within theirs."""
     chance = np.random.default_rng(0)
     tensors = load_file(weights)
     spread = {name: _within_bf16(_without_zeros(tensor.float(), chance), chance) for name, tensor in tensors.items()}
@@ -188,7 +192,8 @@ def spread(weights: Path) -> None:
 
 
 def _without_zeros(tensor: torch.Tensor, chance: np.random.Generator) -> torch.Tensor:
-    """A quantised matrix holds multiples of a step in each block of `BLOCK`: the least difference within it."""
+    """Replace zeros of a quantised matrix. Its values are multiples of one step per block of `BLOCK`: the least
+    difference within it."""
     if tensor.ndim < 2 or tensor.numel() % BLOCK:
         return tensor
     blocks = tensor.reshape(-1, BLOCK)
@@ -200,7 +205,8 @@ def _without_zeros(tensor: torch.Tensor, chance: np.random.Generator) -> torch.T
 
 
 def _within_bf16(tensor: torch.Tensor, chance: np.random.Generator) -> torch.Tensor:
-    """The upper half of a float32's bits are the bfloat16's, so the cell is +-0x7FFF of the lower; 0 stays 0."""
+    """Place values within their bf16 cell: the upper half of a float32's bits are the bfloat16's, so the cell is
+    +-0x7FFF of the lower half; 0 stays 0."""
     bits: NDArray[np.uint32] = publishable(tensor).float().numpy().view(np.uint32)
     within = chance.integers(-0x7FFF, 0x7FFF, bits.shape, np.int32, endpoint=True)
     return torch.from_numpy((bits.view(np.int32) + within * (bits & 0x7FFFFFFF != 0)).view(np.float32))

@@ -1,4 +1,4 @@
-"""How much memory does applying a diff take? For `benchmarks.diff`."""
+"""Measure the memory that applying a diff takes. For `benchmarks.diff`."""
 
 import multiprocessing
 import threading
@@ -19,8 +19,10 @@ from weights.snapshot import Snapshot
 
 
 def memory(stream: Stream, folder: Path) -> list[Claim]:
-    """Anonymous memory that applying a payload takes at its peak, in frames. Files are mapped and do not count. Each
-    time in a new process: this one has memory to spare, which would hide what is taken."""
+    """Measure the peak of anonymous memory while a payload is applied, in frames. Mapped files do not count.
+
+    Each measurement runs in a new process: spare memory of this one would hide the allocation.
+    """
     tiled = Tiled(stream)
     old, new = written(tiled.old, folder / "old.safetensors"), written(tiled.new, folder / "new.safetensors")
     del tiled
@@ -35,10 +37,10 @@ def memory(stream: Stream, folder: Path) -> list[Claim]:
 
 
 def peak_of_apply(base: Path, base_root: bytes, payload: Path, root: bytes, which: str) -> int:
-    """Bytes; to be called once in a process."""
+    """Return the peak in bytes; call it once per process."""
     current = Snapshot(base, root=base_root)
     with frames.using(builds()[which]):
-        # What is loaded once is not what applying takes.
+        # First-use allocations are no part of applying.
         old = np.arange(4, dtype=np.uint16)
         kind, body = frames.encode("BF16", old, old ^ (old == 1))
         patch = frames.decode("BF16", kind, memoryview(body), old, len(old))
@@ -47,7 +49,7 @@ def peak_of_apply(base: Path, base_root: bytes, payload: Path, root: bytes, whic
 
 
 def peak_of(work: Callable[[], Any]) -> int:
-    """Most anonymous bytes above what was there before, sampled every millisecond."""
+    """Return the peak of anonymous bytes above those before, sampled every millisecond."""
     samples, done = [anonymous()], threading.Event()
 
     def sample() -> None:

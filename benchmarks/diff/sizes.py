@@ -1,4 +1,4 @@
-"""Bytes of the diffs of a stream, of the codecs they are measured against, and the bars: for `benchmarks.diff`."""
+"""Bytes of a stream's diffs and of the anchors' codecs, with the bars: for `benchmarks.diff`."""
 
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -11,15 +11,15 @@ from weights.documents import TensorEntry
 from weights.snapshot import Snapshot, writing_snapshot
 
 MISSED: Final = 16
-"""Versions that a peer missed and takes at once."""
+"""Versions that a peer missed and takes in one diff."""
 
 
 COLUMNS: Final = ("stream", "rho", "steps", "ours", "full", "full zstd-1", "XOR + zstd-1", "int32 gaps", "entropy")
 
 
 class Jump(NamedTuple):
-    """`MISSED` versions at once over each of them: our bytes, and the entropies. No codec by exponents gets below the
-    second by much, so it tells what the stream allows."""
+    """One diff over `MISSED` versions, against the sum of the single ones: our bytes, and the entropies. The second is
+    about the least that a codec by exponents can reach, so it is the limit of the stream."""
 
     ours: float
     bound: float
@@ -38,8 +38,8 @@ class Sizes(NamedTuple):
 
 
 def sizes(stream: Stream, folder: Path) -> Sizes:
-    """Each version from the one before; the weights are one flat tensor to all codecs. `folder` gets three snapshots at
-    most."""
+    """Encode each version from the one before; the weights are one flat tensor to all codecs. `folder` gets three
+    snapshots at most."""
     total = dict.fromkeys(("full", "full_zstd", "xor", "gaps", "bound"), 0.0)
     versions, payload = stream.versions(), folder / "payload"
     old = base = next(versions)
@@ -54,7 +54,7 @@ def sizes(stream: Stream, folder: Path) -> Sizes:
         total["xor"] += sum(map(len, xor_encode(old, new)))
         total["gaps"] += sum(map(len, gaps_encode(old, new)))
         total["bound"] += entropy(old, new)
-        if number == MISSED:  # the jump against the part of the chain that it replaces
+        if number == MISSED:  # compared with the part of the chain that it replaces
             jump = Jump(encode(first, snapshot, payload).length / sum(ours), entropy(base, new) / total["bound"])
         if current is not first:
             current.path.unlink()
@@ -63,7 +63,7 @@ def sizes(stream: Stream, folder: Path) -> Sizes:
 
 
 def row(stream: Stream, measured: Sizes) -> tuple[object, ...]:
-    """Under `COLUMNS`."""
+    """Return the table's row under `COLUMNS`."""
     return stream.name, f"{stream.rho:.2%}", len(stream.steps), *(round(size) for size in measured[:-1])
 
 
@@ -77,12 +77,6 @@ def written(bits: Words, path: Path) -> Snapshot:
 def size_claims(stream: Stream, measured: Sizes) -> list[Claim]:
     rho = stream.rho
     name = f"{stream.name} (rho {rho:.2%})"
-    least_xor = 3.0 if rho >= 0.0035 else 2.8
-    least_xor = 3.0 if rho >= 0.0035 else 2.8
-    least_xor = 3.0 if rho >= 0.0035 else 2.8
-    least_xor = 3.0 if rho >= 0.0035 else 2.8
-    least_xor = 3.0 if rho >= 0.0035 else 2.8
-    least_xor = 3.0 if rho >= 0.0035 else 2.8
     least_xor = 3.0 if rho >= 0.0035 else 2.8
     claims = [
         Claim(f"{name}, bytes of full over ours", measured.full / measured.ours, "full", 200 if rho <= 0.01 else 130),

@@ -1,4 +1,5 @@
-"""How fast is the diff codec? On a stream tiled to 256 MB, against memcpy of the same buffer. For `benchmarks.diff`."""
+"""Measure the speed of the diff codec on a stream tiled to 256 MB, against memcpy of the same buffer. For
+`benchmarks.diff`."""
 
 import math
 from collections.abc import Callable
@@ -20,11 +21,12 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 TILED: Final = 256 << 20
 SPARSE: Final = 0.01
-"""Share of the weights that change, up to which the portable bar is the higher one."""
+"""Highest share of changed weights at which the portable bar is the higher one."""
 
 
 def waited() -> float:
-    """Seconds that the calling thread could have run so far and had no core; NaN where the system does not tell."""
+    """Return the seconds that the calling thread was runnable without a core so far; NaN where the system does not
+    report it."""
     try:
         return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
     except OSError:
@@ -32,7 +34,7 @@ def waited() -> float:
 
 
 class Tiled:
-    """A step of a stream, repeated to `TILED` bytes; and what each codec makes of it."""
+    """A step of a stream, repeated to `TILED` bytes; with the work of each codec on it."""
 
     def __init__(self, stream: Stream) -> None:
         versions = stream.versions()
@@ -41,15 +43,15 @@ class Tiled:
         self.old, self.new = np.tile(old, times), np.tile(new, times)
         self.current, self.copy = self.old.copy(), np.empty_like(self.old)
         self.waits: list[float] = []
-        """For each frame so far, what its thread waited for a core."""
+        """Per frame so far, the seconds that its thread waited for a core."""
         self.frames = [slice(at, at + frames.FRAME) for at in range(0, len(self.old), frames.FRAME)]
 
     def encode(self, threads: int = 1) -> list[tuple[int, bytes]]:
         return self._each(lambda part: frames.encode("BF16", self.old[part], self.new[part]), self.frames, threads)
 
     def decode(self, bodies: list[tuple[int, bytes]], threads: int = 1) -> None:
-        """Into `current`, frame by frame. It may hold the new weights' bits of an earlier turn: the old are read
-        apart."""
+        """Decode into `current`, frame by frame. The old bits are read apart, since `current` may hold the new weights
+        of an earlier round."""
 
         def one(tile: tuple[slice, tuple[int, bytes]]) -> None:
             part, (kind, body) = tile
@@ -107,7 +109,7 @@ class Tiled:
 
 
 def bars(stream: Stream) -> dict[tuple[str, str], float]:
-    """Return what each build must reach, of memcpy. numpy runs where the C part was not built."""
+    """Return the least ratio to memcpy of each build. numpy runs where the C part was not built."""
     portable = 0.08 if stream.rho <= SPARSE else 0.06
     return {
         ("numpy", "encode"): portable, ("numpy", "decode+apply"): portable,

@@ -1,7 +1,8 @@
-"""Streams of policy versions for `benchmarks.diff`: recorded, from a run's snapshots, or made up.
+"""Streams of policy versions for `benchmarks.diff`: recorded, from a run's snapshots, or synthetic.
 
-An .npz of streams holds of each RUN_base (uint16 bits of the first version), and for each step K from 1 on RUN_iK and
-RUN_vK: flat indices of what changed, and the new bits. A name that holds "lr" and a number names the learning rate.
+An .npz of streams holds for each RUN: RUN_base (uint16 bits of the first version), and for each step K from 1 on RUN_iK
+and RUN_vK: flat indices of the changed weights, and their new bits. A name that contains "lr" and a number names the
+learning rate.
 """
 
 import itertools
@@ -18,7 +19,7 @@ from weights.snapshot import Snapshot
 
 
 class Stream(NamedTuple):
-    """`steps`: (flat indices, new bits) of each version after the first."""
+    """A first version and its changes. `steps`: (flat indices, new bits) of each version after the first."""
 
     name: str
     base: Words
@@ -33,12 +34,12 @@ class Stream(NamedTuple):
 
     @property
     def rho(self) -> float:
-        """Share of the weights that a step changes."""
+        """Return the share of the weights that a step changes."""
         return sum(len(index) for index, _ in self.steps) / len(self.steps) / len(self.base)
 
     @property
     def rate(self) -> float | None:
-        """The learning rate, where the name tells it."""
+        """Return the learning rate, where the name contains it."""
         named = re.search(r"lr(\d+(?:\.\d+)?(?:e-\d+)?)", self.name)
         return float(named[1]) if named else None
 
@@ -63,7 +64,7 @@ def save(path: Path, streams: list[Stream]) -> None:
 
 
 def of_snapshots(folder: Path) -> Stream:
-    """The bf16 tensors of the snapshots in a store's folder."""
+    """Read the bf16 tensors of the snapshots in a store's folder."""
     paths = sorted(folder.glob("*.safetensors"), key=lambda path: [int(part) for part in path.name.split("-")[:2]])
     bits = [
         np.concatenate([snapshot.bits(entry.name) for entry in snapshot.tensors if entry.dtype == "BF16"])
@@ -77,7 +78,7 @@ def of_snapshots(folder: Path) -> Stream:
 
 
 def synthetic(elements: int, count: int, rate: float = 2e-6) -> Stream:
-    """AdamW on random gradients, each weight's of its own size; weights do not lie on the bf16 grid."""
+    """Synthesise a stream: AdamW on random gradients, each weight's of its own size; weights lie off the bf16 grid."""
     rng = np.random.default_rng(0)
     weights = rng.normal(0, 0.05, elements)
     scale = np.exp(rng.normal(0, 1, elements))

@@ -1,1 +1,1 @@
-"""What benchmarks share: headers and closing lines, a network laboratory, pictures, one measured node."""
+"""Shared by the benchmarks: headers and closing lines, a network laboratory, pictures, one measured node."""

@@ -1,9 +1,9 @@
-"""What every benchmark here does alike: a header, a table, and closing lines that a script can read.
+"""Print the header, the table and the closing lines of a benchmark, in a form that a script can read.
 
 1. The header names machine, versions and threads; a figure without them says nothing.
-2. Speed is CPU time (user and system), because a shared machine stretches the clock; candidates take turns, so that a
-   slow minute hits all of them, and the median of their paired ratios counts. What runs in this process is measured by
-   the CPU time of the calling thread, another process by `cpu_of` its whole tree.
+2. Speed is CPU time (user and system), because a shared machine stretches the clock. Candidates alternate, so that a
+   slow minute affects all of them, and the median of their paired ratios counts. Work in this process is measured by
+   the CPU time of the calling thread; another process is measured with its whole tree by `cpu_of`.
 3. A claim is a ratio against an anchor that was measured in the same run, and closes with one line:
    `NAME: ratio R against ANCHOR, bar B: ok|short`. The program exits with 1 if any is short.
 """
@@ -23,7 +23,7 @@ import structlog
 
 
 class Measured(NamedTuple):
-    """What was done (tokens, bytes, rollouts ...) in how many CPU seconds and seconds by the clock."""
+    """An amount of work (tokens, bytes, rollouts ...), and the CPU seconds and seconds by the clock that it took."""
 
     work: float
     cpu: float
@@ -31,13 +31,13 @@ class Measured(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """Work per CPU second."""
+        """Return the work per CPU second."""
         return self.work / self.cpu
 
 
 @dataclass(frozen=True)
 class Claim:
-    """`ratio` is good at `bar` or above; with `at_most`, at `bar` or below."""
+    """A ratio with its bar: good at `bar` or above; with `at_most`, at `bar` or below."""
 
     name: str
     ratio: float
@@ -55,14 +55,14 @@ class Claim:
 
 
 def one_thread() -> None:
-    """For this process and its children, and no progress bars either; call before torch is imported."""
+    """Limit this process and its children to one thread, and hide progress bars. Call it before torch is imported."""
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ["OMP_WAIT_POLICY"] = "passive"
     os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
 
 
 def header(title: str, packages: Sequence[str] = ()) -> None:
-    """Print what is measured, and on what; from now on log lines are warnings at the least."""
+    """Print the subject and the machine. From then on only warnings and errors are logged."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
     print(f"# {title}")
@@ -84,18 +84,18 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
 
 def close(claims: Sequence[Claim]) -> int:
-    """Print the closing lines; the exit status."""
+    """Print the closing lines; return the exit status."""
     for claim in claims:
         print(claim.closing_line())
     return 0 if all(claim.ok for claim in claims) else 1
 
 
 Candidate = Callable[[], Measured]
-"""Does its work once, and says how much that was and what it cost."""
+"""Does its work once, and returns the amount of work with its cost."""
 
 
 def timed(work: Callable[[], float]) -> Candidate:
-    """`work` returns how much it did, all of it in the thread that calls it."""
+    """Return a candidate that measures `work`, which returns its amount and runs in the calling thread alone."""
 
     def candidate() -> Measured:
         cpu, wall = time.thread_time(), time.perf_counter()
@@ -106,7 +106,7 @@ def timed(work: Callable[[], float]) -> Candidate:
 
 
 def take_turns(candidates: Mapping[str, Candidate], repeats: int) -> dict[str, list[Measured]]:
-    """Each candidate once to warm up, then `repeats` times in turn."""
+    """Run each candidate once to warm up, then `repeats` rounds of all candidates."""
     for candidate in candidates.values():
         candidate()
     results: dict[str, list[Measured]] = {name: [] for name in candidates}
@@ -117,18 +117,18 @@ def take_turns(candidates: Mapping[str, Candidate], repeats: int) -> dict[str, l
 
 
 def ratio(subject: Sequence[Measured], anchor: Sequence[Measured]) -> float:
-    """Median of the paired ratios of work per CPU second."""
+    """Return the median of the paired ratios of work per CPU second."""
     return statistics.median(one.rate / other.rate for one, other in zip(subject, anchor, strict=True))
 
 
 def cpu_of(pid: int) -> float:
-    """CPU seconds so far of a running process, its running descendants, and those of its children that ended."""
+    """Return the CPU seconds so far of a process, of its running descendants, and of their children that ended."""
     root = psutil.Process(pid)
     total = 0.0
     for process in (root, *root.children(recursive=True)):
         try:
             times = process.cpu_times()
-        except psutil.NoSuchProcess:  # it ended meanwhile: its time stands in its parent's
+        except psutil.NoSuchProcess:  # ended meanwhile: its parent's figures contain its time
             continue
         total += times.user + times.system + times.children_user + times.children_system
     return total

@@ -1,11 +1,12 @@
-"""A small network of one's own: hosts in network namespaces, each on a capped line to one switch.
+"""A small network of our own: hosts in network namespaces, each on a capped link to one switch.
 
     switch (a bridge in a namespace) ── tbf ── veth ── tbf ── host 1 (10.77.0.1)
                                      ── tbf ── veth ── tbf ── host 2 ...
 
-1. A host's line is capped in both directions by `tc tbf`; what passes is the rate less Ethernet, IP and TCP headers.
-2. Nothing of it can be reached from outside, and it is removed at the end, whatever happened.
-3. Where the machine does not permit namespaces, `NotPermitted` says what it answered.
+1. A host's link is capped in both directions by `tc tbf`; the payload rate is the cap less the Ethernet, IP and TCP
+   headers.
+2. The network is unreachable from outside, and it is removed at the end, also after an error.
+3. Where the machine does not permit namespaces, `NotPermitted` carries the error of the command that failed.
 """
 
 import contextlib
@@ -19,18 +20,18 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 BURST: Final = 128 << 10
-"""Bytes that a line may send at once."""
+"""Bytes that a link may send at once."""
 LATENCY: Final = "50ms"
-"""For how long a line queues before it drops."""
+"""Longest time that a packet may queue at a link; later ones are dropped."""
 PROBE: Final = "benchmarks.harness.lab"
 
 
 class NotPermitted(Exception):
-    """This machine does not let us make namespaces."""
+    """This machine does not permit network namespaces."""
 
 
 class Process:
-    """A Python module run somewhere, that reads and writes JSON lines."""
+    """A process that runs a Python module and speaks JSON lines over its pipes."""
 
     def __init__(self, prefix: Sequence[str], module: str, *arguments: str) -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
@@ -56,7 +57,7 @@ class Process:
         self._process.stdin.flush()
 
     def hear(self) -> dict[str, Any]:
-        """The next line. Raises `RuntimeError` when the process has ended."""
+        """Return the next message. Raises `RuntimeError` when the process has ended."""
         assert self._process.stdout is not None
         text_line = self._process.stdout.readline()
         if not text_line:
@@ -70,12 +71,12 @@ class Process:
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):  # what was never read
+                with contextlib.suppress(BrokenPipeError):  # unread messages
                     pipe.close()
 
 
 class Lab:
-    """`hosts` hosts. Host 0 has `address(0)`, and so on."""
+    """A network of `hosts` hosts; host `n` has the address `address(n)`."""
 
     def __init__(self, hosts: int) -> None:
         self._name = f"e2-{os.getpid()}"
@@ -86,14 +87,14 @@ class Lab:
         return f"10.77.0.{host + 1}"
 
     def process(self, host: int, module: str, *arguments: str) -> Process:
-        """A process on a host. It is killed when the lab ends."""
+        """Start a process on a host. It is killed when the lab ends."""
         process = Process(["ip", "netns", "exec", self._namespace(host)], module, *arguments)
         self._processes.append(process)
         return process
 
     @contextlib.contextmanager
     def running(self, mbit: float) -> Iterator["Lab"]:
-        """Every line carries `mbit` Mbit/s each way. Raises `NotPermitted`."""
+        """Build the network; every link carries `mbit` Mbit/s each way. Raises `NotPermitted`."""
         try:
             self._build(mbit)
             yield self
@@ -126,7 +127,7 @@ class Lab:
 
 
 def ip(*arguments: str) -> None:
-    """The command `ip`. Raises `NotPermitted`."""
+    """Run the command `ip`. Raises `NotPermitted`."""
     _permitted(["ip", *arguments])
 
 
@@ -144,11 +145,11 @@ def _permitted(command: list[str]) -> None:
         raise NotPermitted(f"{' '.join(command)}: {error.stderr.strip()}") from None
 
 
-# -- what one plain TCP stream gets over such a line --------------------------
+# -- the rate of one plain TCP stream over such a link --------------------------
 
 
 def payload_rate(lab: Lab, length: int) -> float:
-    """Bytes a second of one plain TCP stream of `length` bytes from host 0 to host 1."""
+    """Return the bytes per second of one plain TCP stream of `length` bytes from host 0 to host 1."""
     receiver = lab.process(1, PROBE, "receive", lab.address(1))
     port = receiver.hear()["port"]
     sender = lab.process(0, PROBE, "send", lab.address(1), str(port), str(length))

@@ -1,6 +1,6 @@
-"""What the pictures of the benchmarks share: an SVG with two logarithmic axes, whose lines are named at their right.
+"""Draw the benchmarks' pictures: an SVG with two axes, whose curves are named at their right ends.
 
-Colours follow the viewer's scheme, light or dark. Classes of lines and points: c1 to c4 for what others do, c5 for
+Colours follow the viewer's scheme, light or dark. Classes of lines and points: c1 to c4 for other systems, c5 for
 ours, c6 for a bound.
 """
 
@@ -29,7 +29,7 @@ Named = TypeVar("Named")
 
 
 class Axis(NamedTuple):
-    """Logarithmic, from `low` at pixel `start` to `high` at pixel `end`."""
+    """A logarithmic axis, from `low` at pixel `start` to `high` at pixel `end`."""
 
     low: float
     high: float
@@ -41,7 +41,7 @@ class Axis(NamedTuple):
         return round(self.start + share * (self.end - self.start), 1)
 
     def ticks(self) -> list[float]:
-        """1, 2 and 5 of every decade."""
+        """Return 1, 2 and 5 of every decade."""
         decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)))
         every = (factor * 10.0**decade for decade in decades for factor in (1, 2, 5))
         return [value for value in every if self.low <= value <= self.high]
@@ -51,11 +51,12 @@ class Scale(Protocol):
     """An axis of any kind."""
 
     def at(self, value: float) -> float:
-        """The pixel of a value."""
+        """Return the pixel of a value."""
 
 
 def svg(name: str, heading: str, below: str, parts: Iterable[str]) -> str:
-    """The whole of it. `name`: for who cannot see it. `heading`, `below`: a line of title, and a smaller one."""
+    """Return the whole SVG. `name`: its text for screen readers. `heading`, `below`: a title, and a smaller line below
+    it."""
     head = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">',
         f"<title>{name}</title>",
@@ -67,7 +68,7 @@ def svg(name: str, heading: str, below: str, parts: Iterable[str]) -> str:
 
 
 def grid(across: Scale, up: Scale, columns: Mapping[float, str], rows: Mapping[float, str], caption: str) -> list[str]:
-    """Lines at these values, with these words beside them. `caption`: below the horizontal axis."""
+    """Draw grid lines at these values, labelled with these words. `caption`: below the horizontal axis."""
     marks = []
     for value, said in rows.items():
         y = up.at(value)
@@ -88,7 +89,7 @@ def circle(x: float, y: float, style: str) -> str:
 
 
 def apart(wanted: Mapping[Named, float]) -> dict[Named, float]:
-    """Heights of labels, moved down so far that none covers another; in the order of `wanted` where two are equal."""
+    """Return the heights of labels, moved down until none covers another. Equal heights keep the order of `wanted`."""
     placed: dict[Named, float] = {}
     floor = -math.inf
     for one in sorted(wanted, key=lambda one: wanted[one]):

@@ -1,14 +1,14 @@
 """One real node of a real run, measured from its first lease to its last verdict.
 
-    this process, in a thread: the coordinator's network, books, publisher and scoring ── scorer process
-    echo2-node join: main ── engine process                                              <- what is measured
+    this process, in a thread: the coordinator's network, group service, publisher and scoring ── scorer process
+    echo2-node join: main ── engine process                                              <- measured
 
 1. The node is the program that volunteers run, over libp2p on the loopback: its main process and its engine's.
-2. The coordinator is made of the product's own parts, without a learner: version 0 stays. Groups come in turns; between
-   two turns it refuses leases, as a paused run does. Tokens count that its scorer has accepted.
-3. Groups of a turn are scored once the last of them has come in. Scorer and node would fight for memory bandwidth
-   otherwise, and the node be charged for it. It waits for its verdicts meanwhile, and that counts.
-4. A turn is over when the node has said that all its Receipts are stored.
+2. The coordinator is made of the product's own parts, without a learner: version 0 stays. Groups come in rounds;
+   between two rounds it refuses leases, as a paused run does. Tokens count once its scorer has accepted them.
+3. The groups of a round are scored after the last of them has arrived: otherwise scorer and node would compete for
+   memory bandwidth, at the node's expense. Meanwhile the node waits for its verdicts, and that time counts.
+4. A round ends when the node has confirmed that all its Receipts are stored.
 """
 
 import asyncio
@@ -63,24 +63,24 @@ from weights.snapshot import Snapshot
 from weights.store import Store
 
 WITHIN: Final = 500.0
-"""Seconds that the node's start, or a turn, may take."""
+"""Seconds that the node's start, or a round, may take."""
 BATCH: Final = 64
-"""Groups that nobody draws: together with the staleness limit more than all turns make."""
-_RETRY: Final = 500  # ms until a node that got no lease asks again
+"""Groups per batch: with the staleness limit, room for more groups than all rounds make. No batch is drawn."""
+_RETRY: Final = 500  # ms until a node without a lease asks again
 _END_WITHIN: Final = 20.0
 _LOOPBACK: Final = "/ip4/127.0.0.1/tcp/0"
 
 
 class NodeFault(Exception):
-    """The node ended, was too slow, or a group of it was refused."""
+    """The node ended, was too slow, or one of its groups was refused."""
 
 
 @contextmanager
 def joined(
     model: Path, snapshot: Path, folder: Path, *, task: str, limit: int, group: int, groups: int
 ) -> Iterator[Candidate]:
-    """A node that has joined, works for a turn of `groups` groups whenever the candidate is called, and holds
-    `snapshot` as version 0 of `model`. `limit`: most new tokens. `group`: rollouts. Raises `NodeFault`."""
+    """Start a node that holds `snapshot` as version 0 of `model`; each call of the candidate is a round of `groups`
+    groups. `limit`: most new tokens. `group`: rollouts. Raises `NodeFault`."""
     flags: dict[str, dict[str, Any]] = {
         "run": {"task": task, "limit": limit, "group_size": group, "batch_groups": BATCH, "heldout": 1},
         "network": {"listen": [_LOOPBACK]},
@@ -96,7 +96,7 @@ def joined(
 
 
 class Measuring(RequestHandler):
-    """Requests of one node, which gets as many leases as `open` has allowed, and what they cost it."""
+    """A request handler that gives one node as many leases as `open` allows, and measures their cost."""
 
     def __init__(
         self,
@@ -108,24 +108,24 @@ class Measuring(RequestHandler):
         absence: Absence,
         clock: Callable[[], int],
     ) -> None:
-        """`arrived`: of each submission; `delivered` is set with the last one of a turn."""
+        """`arrived`: called for each submission; `delivered`: set with the last submission of a round."""
         super().__init__(run, group_service, publisher, history, arrived, absence, clock)
         self._database = group_service.database
         self._allowed = 0
         self.cpu: Callable[[], float] = lambda: 0.0
-        """CPU seconds of the node so far."""
+        """Returns the CPU seconds of the node so far."""
         self._began, self._ended = (0.0, 0.0), (0.0, 0.0)
         self._tokens = 0
         self.delivered, self.settled = asyncio.Event(), asyncio.Event()
 
     def open(self, groups: int) -> None:
-        """Allow so many more leases."""
+        """Allow `groups` more leases."""
         self._allowed += groups
         self._tokens = 0
         self.settled.clear()
 
     def closed(self) -> Measured:
-        """What the turn since `open` yielded, accepted tokens, and cost. Raises `NodeFault`."""
+        """Return the accepted tokens since `open`, and their cost. Raises `NodeFault`."""
         refused = self._database.all("SELECT code FROM verdicts WHERE verdict != 'accepted'")
         if refused:
             raise NodeFault(f"a group of the node was refused: {refused[0][0]}")
@@ -168,7 +168,7 @@ RunGroups = Callable[[int], Coroutine[None, None, Measured]]
 
 @asynccontextmanager
 async def _open(run: Run, snapshot: Path, folder: Path) -> AsyncIterator[RunGroups]:
-    """The coordinator and the node; yields what runs a turn."""
+    """Start the coordinator and the node; yield the function that runs a round."""
     dtype = run.config.run.compute_dtype
     scorer = SupervisedEngine(lambda: EngineProcess(name="scorer"), restarts(), device="cpu", dtype=dtype)
     network = ThreadedPeer(run.keys.network, run.config.network.listen)
@@ -210,7 +210,7 @@ async def _run_groups(control: Measuring, node: "subprocess.Popen[bytes]", group
 
 @contextmanager
 def _node(invite: str, folder: Path) -> "Iterator[subprocess.Popen[bytes]]":
-    """`echo2-node join` with a volunteer's settings, its log in folder/node.log; ended with the block."""
+    """Run `echo2-node join` with a volunteer's settings until the block ends; its log is folder/node.log."""
     argv = [sys.executable, "-m", "node.cli", "join", invite, "--gpu", "cpu", "--home", str(folder / "node")]
     with (folder / "node.log").open("wb") as log:
         process = subprocess.Popen(
@@ -227,7 +227,7 @@ def _node(invite: str, folder: Path) -> "Iterator[subprocess.Popen[bytes]]":
         try:
             process.wait(_END_WITHIN)
         except subprocess.TimeoutExpired:
-            process.kill()  # its engine ends by itself when the pipe closes
+            process.kill()  # its engine ends when the pipe closes
 
 
 def _group_service(run: Run, database: Database) -> GroupService:
@@ -262,7 +262,7 @@ def _scoring(
     history: History,
     arrived: asyncio.Event,
 ) -> Scoring:
-    """One short evaluation of version 0, which warms it up, then verdicts."""
+    """Evaluate version 0 briefly, which warms the scorer up; then decide groups."""
     text = model_folder.tokenizer(run.folder.model, run.runspec.eos)
     weights = ScorerWeights(
         scorer, publisher, model=run.folder.model, folder=run.folder.scorer, oldest=lambda: (FIRST_ERA, 0)
@@ -278,7 +278,7 @@ def _scoring(
 async def _publish(
     run: Run, snapshot: Path, group_service: GroupService, publisher: Publisher, network: ThreadedPeer
 ) -> None:
-    """Version 0 in full, as the learner exports it."""
+    """Publish version 0 in full, as the learner exports it."""
     opened, payload = Snapshot(snapshot), snapshot.with_suffix(".edge")
     encode_full(opened, payload)
     edge = ExportedEdge(base=None, base_root=None, payload=str(payload))

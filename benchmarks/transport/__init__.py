@@ -1,1 +1,1 @@
-"""How fast do chunks go from one process to another?"""
+"""Measure the speed of chunks from one process to another."""

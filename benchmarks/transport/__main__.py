@@ -1,9 +1,10 @@
-"""Chunks of 1 MiB from one process to another over the loopback: ours against raw TCP, aiohttp over TLS and stock
-py-libp2p, in throughput and CPU.
+"""Measure chunks of 1 MiB from one process to another: `python -m benchmarks.transport [--quick]`.
 
-1. `stream` is compared with what moves bytes and does nothing with them; `fetch`, the way of a payload between two
-   nodes, with the same work around aiohttp and around stock py-libp2p (`transport_anchors.Store`).
-2. All candidates run at once and take turns; a ratio is the median over turns of the ratio within a turn.
+Ours over the loopback against raw TCP, aiohttp over TLS and stock py-libp2p, in throughput and CPU.
+
+1. `stream` is compared with transports that move bytes and do no more. `fetch`, the path of a payload between two
+   nodes, is compared with aiohttp and stock py-libp2p doing the same work (`benchmarks.transport.anchors.Store`).
+2. All candidates stay up and alternate; a ratio is the median over rounds of the ratio within a round.
 """
 
 import argparse
@@ -39,9 +40,11 @@ Turns = Mapping[str, Sequence[TransferTurn]]
 
 
 def take_turns(names: Sequence[str], chunks: int, repeats: int) -> dict[str, list[TransferTurn]]:
-    """Each candidate once to warm up, then `repeats` times in turn. What is sent lies on the disk and, since it was
-    just written, in the system's memory, as a payload does that was just made. What is taken is stored in memory where
-    the system has a place for that: no disk is measured."""
+    """Run each candidate once to warm up, then `repeats` rounds of all candidates.
+
+    The sent file lies on disk and, since it was just written, in the page cache, like a payload that was just made. The
+    received file is stored in memory where the system has a file system for that, so that no disk is measured.
+    """
     memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
     with ExitStack() as stack:
         folder, taken = (Path(stack.enter_context(tempfile.TemporaryDirectory(dir=dir))) for dir in (None, memory))
@@ -58,13 +61,13 @@ def take_turns(names: Sequence[str], chunks: int, repeats: int) -> dict[str, lis
 
 
 def ratio(turns: Turns, subject: str, anchor: str, what: Callable[[TransferTurn], float]) -> float:
-    """Median of the paired ratios."""
+    """Return the median of the paired ratios."""
     pairs = zip(turns[subject], turns[anchor], strict=True)
     return statistics.median(what(one) / what(other) for one, other in pairs)
 
 
 def claims(turns: Turns) -> list[Claim]:
-    """The bars."""
+    """Return the claims with their bars."""
     claims_made = []
     for subject, https in ((STREAM, HTTPS), (FETCH, HTTPS_STORED)):
         claims_made.append(Claim(f"{subject} throughput", ratio(turns, subject, https, TransferTurn.speed), https, 0.9))
@@ -76,7 +79,7 @@ def claims(turns: Turns) -> list[Claim]:
 
 
 def rows(turns: Turns) -> list[list[object]]:
-    """Of the table: medians over the turns, and the best throughput."""
+    """Return the table's rows: medians over the rounds, and the best throughput."""
     return [
         [
             name,

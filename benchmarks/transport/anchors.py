@@ -1,5 +1,6 @@
-"""What `benchmarks.transport` measures against: raw TCP, aiohttp over TLS, stock py-libp2p; bare, or with the work on
-chunks that a payload's way makes necessary (`Store`).
+"""The anchors of `benchmarks.transport`: raw TCP, aiohttp over TLS, stock py-libp2p.
+
+Each of the latter two also comes with the work on chunks that the path of a payload needs (`Store`).
 """
 
 import asyncio
@@ -30,16 +31,16 @@ from multiaddr import Multiaddr
 from benchmarks.transport.ends import CHUNK, CHUNK_BYTES, HELD, LOOPBACK, TAKEN, Ends, Say, Taker, chunk
 
 AT_ONCE = 4
-"""Requests of aiohttp on their way, each on a connection of its own."""
+"""Concurrent requests of aiohttp, each on its own connection."""
 PROTOCOL = TProtocol("/echo2/benchmark/1")
 COUNT = 4
 """Bytes of a request: a number of chunks, or of a chunk."""
 
 
 class Store:
-    """The deeds of p2p/swarm/payload_file.py without its code, so that an anchor does them too: a chunk is hashed
-    before it leaves and when it has come, written to a file, and the whole is hashed and made durable. The proofs are
-    left out, to the anchor's advantage; so is the choice of what to ask for."""
+    """The work of p2p/swarm/payload_file.py without its code, for anchors: a chunk is hashed before it leaves and on
+    arrival, and written to a file; the whole is hashed and made durable. Proofs and the choice of chunks are left out,
+    to the anchor's advantage."""
 
     def __init__(self, folder: Path, chunks: int) -> None:
         self._digests = [blake3(chunk(index)).digest() for index in range(chunks)]
@@ -47,18 +48,18 @@ class Store:
         self._taken = os.open(folder / TAKEN / f"{os.getpid()}", os.O_RDWR | os.O_CREAT)
 
     def read(self, index: int) -> bytes:
-        """A chunk to send."""
+        """Read and hash a chunk to send."""
         data = os.pread(self._file, CHUNK, index * CHUNK)
         assert blake3(data).digest() == self._digests[index]
         return data
 
     def put(self, index: int, data: bytes) -> None:
-        """A chunk that has come."""
+        """Hash and store a chunk that has arrived."""
         assert blake3(data).digest() == self._digests[index]
         os.pwrite(self._taken, data, index * CHUNK)
 
     def finish(self) -> None:
-        """All have come."""
+        """Hash the whole file and make it durable: all chunks have arrived."""
         whole = blake3()
         for index in range(len(self._digests)):
             whole.update(os.pread(self._taken, CHUNK, index * CHUNK))
@@ -66,7 +67,7 @@ class Store:
         os.fsync(self._taken)
 
     async def clear(self) -> None:
-        """None has come."""
+        """Forget all chunks."""
         os.truncate(self._taken, 0)
 
 
@@ -101,7 +102,7 @@ async def take_tcp(port: int, folder: Path, chunks: int) -> AsyncIterator[Taker]
 
 
 def certificate(folder: Path) -> ssl.SSLContext:
-    """A server's, for the loopback; the client finds it in the folder."""
+    """Make a server's certificate for the loopback; the client finds it in the folder."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, LOOPBACK)])
     now = datetime.datetime.now(datetime.UTC)
@@ -154,7 +155,7 @@ async def session(port: int, folder: Path) -> AsyncIterator[aiohttp.ClientSessio
 
 @asynccontextmanager
 async def take_https(port: int, folder: Path, chunks: int) -> AsyncIterator[Taker]:
-    """All chunks in one answer: the quickest way that aiohttp has."""
+    """Take all chunks in one answer: the fastest way that aiohttp has."""
     async with session(port, folder) as client:
 
         async def take(count: int) -> None:
@@ -167,7 +168,7 @@ async def take_https(port: int, folder: Path, chunks: int) -> AsyncIterator[Take
 
 @asynccontextmanager
 async def take_https_stored(port: int, folder: Path, chunks: int) -> AsyncIterator[Taker]:
-    """A request a chunk, `Store`'s deeds at both ends."""
+    """Take chunks by one request each, with `Store`'s work at both ends."""
     store = Store(folder, chunks)
     async with session(port, folder) as client:
 
@@ -212,7 +213,7 @@ async def hold_stock(say: Say, folder: Path, chunks: int) -> None:
 
 @asynccontextmanager
 async def stock(address: str, protocol: str) -> AsyncIterator[Any]:
-    """A stream to the holder."""
+    """Open a stream to the holder."""
     host = new_host()
     async with host.run(listen_addrs=[]):
         info = info_from_p2p_addr(Multiaddr(address))
@@ -221,7 +222,7 @@ async def stock(address: str, protocol: str) -> AsyncIterator[Any]:
 
 
 async def chunk_of(stream: Any) -> bytes:
-    """One chunk, by as many reads as stock libp2p makes of it."""
+    """Read one chunk, by as many reads as stock libp2p makes of it."""
     data = bytearray()
     while len(data) < CHUNK:
         data += await stream.read(CHUNK - len(data))
@@ -242,7 +243,7 @@ async def take_stock(address: str, folder: Path, chunks: int) -> AsyncIterator[T
 
 @asynccontextmanager
 async def take_stock_stored(address: str, folder: Path, chunks: int) -> AsyncIterator[Taker]:
-    """`Store`'s deeds at both ends."""
+    """Take chunks with `Store`'s work at both ends."""
     store = Store(folder, chunks)
     async with stock(address, f"{PROTOCOL}/stored") as stream:
 

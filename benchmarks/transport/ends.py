@@ -1,7 +1,7 @@
-"""A candidate of `benchmarks.transport`: two processes, one that holds chunks and one that takes them.
+"""A candidate of `benchmarks.transport`: two processes, a holder of chunks and a taker.
 
-Both stay for all turns. The taker is told how many chunks to take and says how long that took; what it cost either
-process is its CPU time from before to after.
+Both stay for all rounds. The taker is told how many chunks to take and reports the duration; the cost is the CPU time
+of both processes from before to after.
 """
 
 import multiprocessing
@@ -26,50 +26,50 @@ LOOPBACK = "127.0.0.1"
 HELD = "held"
 """The name of the file that is sent."""
 TAKEN = "taken"
-"""The name of the folder for what comes."""
+"""The name of the folder for received chunks."""
 
 Say = Callable[[object], None]
 
 
 async def nothing() -> None:
-    """There is nothing to clear."""
+    """Do nothing: this candidate keeps no state between rounds."""
 
 
 @dataclass(frozen=True)
 class Taker:
-    """What a taking end does once it is connected."""
+    """The actions of a connected taker."""
 
     take: Callable[[int], Awaitable[None]]
-    """Take so many chunks."""
+    """Takes so many chunks."""
     clear: Callable[[], Awaitable[None]] = nothing
-    """Forget them, off the clock."""
+    """Forgets them, off the clock."""
 
 
 def chunk(index: int) -> bytes:
-    """Chunk `index` of the file that is sent: no two are alike."""
+    """Return chunk `index` of the sent file: no two are alike."""
     return index.to_bytes(8, "big") + CHUNK_BYTES[8:]
 
 
 def write_chunks(folder: Path, chunks: int) -> None:
-    """The file that is sent."""
+    """Write the file that is sent."""
     with (folder / HELD).open("wb") as file:
         file.writelines(map(chunk, range(chunks)))
 
 
 @dataclass(frozen=True)
 class Ends:
-    """The functions of a candidate. They run in processes of their own, so they are module-level."""
+    """The functions of a candidate. They run in separate processes, so they are module-level."""
 
     hold: Callable[[Say, Path, int], Awaitable[None]]
-    """(say where it listens, folder for files, chunks of a turn): serve until cancelled."""
+    """(callback for its address, folder for files, chunks per round): serves until cancelled."""
     take: Callable[[Any, Path, int], AbstractAsyncContextManager[Taker]]
-    """(where the holder listens, folder, chunks of a turn): connected while entered."""
+    """(the holder's address, folder, chunks per round): connected while entered."""
     loop: Literal["asyncio", "trio"]
 
 
 @dataclass(frozen=True)
 class TransferTurn:
-    """What `nbytes` of chunks took: seconds by the clock, and CPU seconds of the two processes."""
+    """The cost of `nbytes` of chunks: seconds by the clock, and CPU seconds of the two processes."""
 
     nbytes: int
     wall: float
@@ -77,17 +77,17 @@ class TransferTurn:
     taker_cpu: float
 
     def speed(self) -> float:
-        """MB/s."""
+        """Return MB/s."""
         return self.nbytes / 1e6 / self.wall
 
     def cost(self) -> float:
-        """CPU seconds of both for 1 GB."""
+        """Return the CPU seconds of both processes per GB."""
         return (self.holder_cpu + self.taker_cpu) / self.nbytes * 1e9
 
 
 @contextmanager
 def running(ends: Ends, folder: Path, chunks: int) -> Iterator[Callable[[], TransferTurn]]:
-    """Both processes; what it yields makes them take one turn."""
+    """Start both processes; yield the function that runs one round."""
     fresh = multiprocessing.get_context("spawn")
     holder, its_holder = fresh.Pipe()
     taker, its_taker = fresh.Pipe()
@@ -135,7 +135,7 @@ def _take(pipe: Connection, ends: Ends, where: object, folder: Path, chunks: int
         async with ends.take(where, folder, chunks) as taker:
             pipe.send("ready")
             while True:
-                # In a thread: the connection must be able to answer while this end waits for its turn.
+                # In a thread: the connection must be able to answer while this end waits for its round.
                 count = await anyio.to_thread.run_sync(pipe.recv)
                 wall, cpu = time.perf_counter(), time.process_time()
                 await taker.take(count)

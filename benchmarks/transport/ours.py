@@ -1,4 +1,4 @@
-"""Ours in `benchmarks.transport`: frames on a stream, and a payload fetched as a node fetches it."""
+"""Our candidates of `benchmarks.transport`: frames on a stream, and a payload fetched as a node fetches it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -19,7 +19,7 @@ from p2p.transport import Stream
 
 LISTEN = [f"/ip4/{LOOPBACK}/tcp/0"]
 PATIENCE = 3600.0
-"""Seconds: the stream is quiet while others take their turns."""
+"""Seconds that a stream may be quiet while other candidates run."""
 
 
 async def hold_stream(say: Say, folder: Path, chunks: int) -> None:
@@ -53,7 +53,8 @@ async def take_stream(addresses: list[str], folder: Path, chunks: int) -> AsyncI
 
 
 def manifest_of(path: Path, size: int) -> Manifest:
-    """As `p2p.swarm.manifest.manifest_of`, with the largest chunks also for a file that would get smaller ones."""
+    """Return the manifest of `p2p.swarm.manifest.manifest_of`, with the largest chunks also for a file that would get
+    smaller ones."""
     with path.open("rb") as file:
         leaves, whole, length = scan(file, size)
     return Manifest(hash=whole, length=length, chunk_size=size, chunk_root=merkle.Tree.of(leaves, digest).root)
