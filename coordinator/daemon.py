@@ -283,7 +283,7 @@ def _elapsed() -> float:
 
 async def serve(run: Run) -> None:
     """Run one coordinator on libp2p with its model processes and its page, until cancelled."""
-    from p2p.libp2p.threaded_network import ThreadedPeer
+    from p2p.libp2p.threaded_network import PayloadRates, ThreadedPeer
 
     sys.setswitchinterval(SWITCH)
     faults: list[str] = []
@@ -303,12 +303,10 @@ async def serve(run: Run) -> None:
     models = Models(learner, scorer, faults)
     reach = run.config.network
     relay = RelayLimits(rate=reach.relay_rate * MBIT) if reach.relay else None
-    up, down = (bytes_per_second(rate) for rate in (reach.uplink, reach.downlink))
+    rates = PayloadRates(*(bytes_per_second(rate) for rate in (reach.uplink, reach.downlink)))
     limits, https_limits, web_limits = connection_limits(run.config, descriptors.raise_limit())
-    peer = ThreadedPeer(
-        run.keys.network, listenable(reach.listen), relay=relay, uplink=up, downlink=down, limits=limits
-    )
-    network = with_https(peer, run, peer if up is not None else None, https_limits)
+    peer = ThreadedPeer(run.keys.network, listenable(reach.listen), rates=rates, relay=relay, limits=limits)
+    network = with_https(peer, run, peer if rates.uplink is not None else None, https_limits)
     with locked(run.folder), Store(run.folder.store) as store, Database.open(run.folder.database) as database:
         coordinator = Coordinator(run, network, models, store=store, database=database)
         web = run.config.web

@@ -65,19 +65,20 @@ def network_of(config: NodeConfig, invite: Invite, key: Ed25519PrivateKey) -> Ne
     """Return a network over the routes that the owner admits and the invite offers. Raises `BadConfig`."""
     from p2p.https.client import HttpsClient
     from p2p.https.failover import FailoverNetwork
-    from p2p.libp2p.threaded_network import ThreadedPeer
+    from p2p.libp2p.threaded_network import PayloadRates, ThreadedPeer
     from p2p.limits.relay_quota import RelayLimits
     from p2p.limits.subnets import PeerLimits
 
     direct = https = None
     if config.via != ("https",):
-        up, down = (bytes_per_second(rate) for rate in (config.uplink, config.downlink))
+        uplink, downlink = (bytes_per_second(rate) for rate in (config.uplink, config.downlink))
         relay = RelayLimits(rate=config.relay_rate * MBIT) if config.relay else None
         listen = listenable(config.listen)
         seed = secrets.randbits(64)
         (connections,) = descriptors.fitted(descriptors.raise_limit(), config.connections)
         limits = PeerLimits(connections, config.subnet_connections)
-        direct = ThreadedPeer(key, listen=listen, seed=seed, uplink=up, downlink=down, relay=relay, limits=limits)
+        rates = PayloadRates(uplink, downlink)
+        direct = ThreadedPeer(key, listen=listen, seed=seed, rates=rates, relay=relay, limits=limits)
     if "https" in config.via and invite.https_key is not None:
         https = HttpsClient(peer_id(public_bytes(key)), invite.https_key)
     if direct is None and https is None:

@@ -21,7 +21,7 @@ from typing import Any
 
 from p2p.errors import BadChunk
 from p2p.identity import generate_key
-from p2p.libp2p.threaded_network import ThreadedPeer
+from p2p.libp2p.threaded_network import PayloadRates, ThreadedPeer
 from p2p.network import Manifest
 from p2p.swarm.manifest import chunk_span, manifest_of
 from p2p.swarm.payload_file import PartialPayload, PayloadFile
@@ -106,7 +106,9 @@ async def main() -> None:
     given = parser.parse_args()
     eye = Eye(given.liar)
     given.folder.mkdir(parents=True, exist_ok=True)
-    peer = ThreadedPeer(generate_key(), [f"/ip4/{given.address}/tcp/0"], seed=given.seed, uplink=given.uplink)
+    peer = ThreadedPeer(
+        generate_key(), [f"/ip4/{given.address}/tcp/0"], seed=given.seed, rates=PayloadRates(given.uplink)
+    )
     running = asyncio.create_task(peer.run())
     await peer.ready()
     say(peer=peer.peer_id, addresses=await peer.addresses())

@@ -151,7 +151,7 @@ class RelayClient:
                     _, life = await self._find_and_reserve(addresses)
                     failures = 0
                 except Unreachable as error:
-                    log.info("%s", error)
+                    log.info("relay reservation not renewed: %s", error)
                     life = 0.0
                     failures += 1
                     await trio.sleep(RETRY.delay(failures))

@@ -99,7 +99,7 @@ class Connections(INotifee):
         most = self._limits.connections
         if len(self.open) < most:
             return False
-        self.refusals.count("connections", f"{most} are open, the most that this peer takes (setting connections)")
+        self.refusals.count("connections", f"{most} connections are open, the limit of this peer (setting connections)")
         return True
 
     async def disconnected(self, network: INetwork, conn: INetConn) -> None:

@@ -5,8 +5,8 @@ The wire is the specification's (/libp2p/dcutr). The peer that was dialled throu
 1. Both exchange the addresses at which they may be reached (CONNECT): those that relays observed, and their own, at
    most `ADDRESSES`.
 2. The leader dials the other's addresses. That suffices where the other can be dialled and only the leader cannot.
-3. Otherwise both dial at the same moment, from the port that they listen on, so that each NAT has let its own side's
-   packets out when the other's arrive: the leader sends SYNC and waits half a round trip. The two attempts may become
+3. Otherwise both dial at the same moment, from the port that they listen on: each NAT has then seen an outgoing packet
+   when the other side's arrives. The leader sends SYNC and waits half a round trip. The two attempts may become
    one connection (TCP simultaneous open). For that case the leader takes the server's role in the handshake.
 4. An upgrade succeeded once both ends have a direct connection. The relayed one is closed after `GRACE` seconds, so
    that streams on it may end. Without a direct one after `ROUNDS` rounds, the relayed one stays.

@@ -318,7 +318,7 @@ class MuxConn(IMuxedConn):
             self.reason = "the other side closed it"
         except Malformed as fault:
             self.reason = self.fault = str(fault)
-            log.warning("connection with %s closed: %s", self.peer_id, fault)
+            log.warning("connection closed: %s: %s", self.peer_id, fault)
             self._mux.go_away(FAULT)
             self._notify()
             with trio.move_on_after(FAREWELL):

@@ -98,7 +98,7 @@ class NoiseSession(BaseSession):
             try:
                 self._arrived += self._decryptor.decrypt(data)
             except Malformed as fault:
-                log.warning("connection with %s closed: %s", self.remote_peer, fault)
+                log.warning("connection closed: %s: %s", self.remote_peer, fault)
                 await self.close()
                 raise ConnectionClosedError(str(fault)) from None
         arrived = list(self._arrived)

@@ -8,6 +8,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -32,6 +33,17 @@ PATIENCE = 20.0
 """Seconds without a byte before a waiting stream is reset."""
 
 
+@dataclass(frozen=True)
+class PayloadRates:
+    """Limits on payload bytes, per second; None: no limit."""
+
+    uplink: float | None = None
+    downlink: float | None = None
+
+
+UNLIMITED = PayloadRates()
+
+
 class Bridged(Generic[P, T]):
     """A method of the peer on trio, called from asyncio: `fetch = Bridged(lambda peer: peer.fetch)`."""
 
@@ -53,20 +65,17 @@ class ThreadedPeer:
         listen: Sequence[str],
         *,
         seed: int = 0,
-        uplink: float | None = None,
-        downlink: float | None = None,
+        rates: PayloadRates = UNLIMITED,
         patience: float = PATIENCE,
         relay: RelayLimits | None = None,
         limits: PeerLimits | None = None,
     ) -> None:
-        """`listen`: multiaddresses, none for a peer that only dials. `uplink`, `downlink`: bytes of payload per
-        second, None for no limit. `patience`: seconds without a byte before a stream is reset. `relay`: the quotas of
-        its relay service, None for no such service. `limits`: of connections."""
+        """`listen`: multiaddresses, none for a peer that only dials. `patience`: seconds without a byte before a stream
+        is reset. `relay`: the quotas of its relay service, None for no such service. `limits`: of connections."""
         self._key = key
         self._listen = list(listen)
         self._seed = seed
-        self._uplink = uplink
-        self._downlink = downlink
+        self._rates = rates
         self._patience = patience
         self._relay = relay
         self._limits = limits
@@ -153,7 +162,9 @@ class ThreadedPeer:
         transport = _libp2p_transport(self._key, self._listen, self._patience, self._relay, self._limits)
         transport.keep_places(self._known_parties)
         handlers = self.handlers.across(thread.from_trio)
-        peer = Peer(transport, seed=self._seed, uplink=self._uplink, downlink=self._downlink, handlers=handlers)
+        peer = Peer(
+            transport, seed=self._seed, uplink=self._rates.uplink, downlink=self._rates.downlink, handlers=handlers
+        )
         for topic, handler in self._topics:
             peer.subscribe(topic, thread.from_trio(handler))
         return peer

@@ -45,7 +45,7 @@ class BoundedYamux(Yamux):
         unread = sum(map(len, self.stream_buffers.values()))
         if unread + length > UNREAD_MAX:
             self.fault = f"{unread} bytes received and not read, the most is {UNREAD_MAX}"
-            log.warning("connection with %s closed: %s", self.peer_id, self.fault)
+            log.warning("connection closed: %s: %s", self.peer_id, self.fault)
             raise trio.TooSlowError  # the one error that upstream lets end the connection
         return await super()._read_data_body(length)
 

@@ -1,4 +1,4 @@
-"""What a foreign peer can do wrong at every byte: ours says why, and answers the next one."""
+"""Faults of a foreign peer at every byte: our side logs the reason and keeps answering."""
 
 import contextlib
 import logging
@@ -28,13 +28,13 @@ ASK = framed(packed("a", bytes(32))) + framed(packed("w", [0]))
 
 @pytest.fixture
 def said(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    """What our side logs, fine lines too."""
+    """The log of our side, debug records included."""
     caplog.set_level(logging.DEBUG, "p2p")
     return caplog
 
 
 async def told(stream: INetStream) -> bytes:
-    """Everything until the end, which may be a reset."""
+    """Return all received bytes until the end, which may be a reset."""
     everything = b""
     try:
         while data := await stream.read(1 << 16):
@@ -45,7 +45,7 @@ async def told(stream: INetStream) -> bytes:
 
 
 async def lives(one: Ours, other: StockPeer) -> None:
-    """Whoever did wrong is answered when it does right, on the same connection."""
+    """Assert that a correct request is answered on the same connection after a fault."""
     assert (await other.ask(one.peer.peer_id, "head", b"\x80"))[0] == 0
 
 
@@ -252,7 +252,7 @@ async def test_a_stream_too_many_is_reset_and_other_peers_are_still_served(first
 
 
 def open_ones(connection: INetConn) -> int:
-    """Streams that the other side has open."""
+    """Return the number of streams that the other side has open."""
     return sum(not stream.muxed_stream.is_initiator for stream in connection.get_streams())  # type: ignore[attr-defined]
 
 

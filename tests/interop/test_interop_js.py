@@ -1,5 +1,5 @@
-"""Ours beside js-libp2p: tests/interop/js/peer.mjs, which was written from docs/protocol. `make interop` installs
-its packages and runs this; `INTEROP_JS` names another folder with them."""
+"""Our peer with js-libp2p: tests/interop/js/peer.mjs, which was written from docs/protocol. `make interop` installs its
+packages and runs this; `INTEROP_JS` names another folder with them."""
 
 import json
 import os
@@ -34,7 +34,7 @@ PACKAGES = Path(os.environ.get("INTEROP_JS") or ROOT / ".interop") / "node_modul
 
 
 def missing() -> str | None:
-    """Why this cannot run here."""
+    """Return why these tests cannot run here; None: they can."""
     node_path = shutil.which("node")
     if node_path is None:
         return "node is not installed (20 or newer is needed)"
@@ -51,7 +51,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(WHY_NOT is not None, reason=s
 
 
 class JsPeer:
-    """The process, its answers and what it tells."""
+    """A js-libp2p process: commands, answers and events."""
 
     def __init__(self, process: trio.Process) -> None:
         self._process = process
@@ -60,7 +60,7 @@ class JsPeer:
         self.told: list[dict[str, object]] = []
 
     async def listen(self) -> None:
-        """Take what the process says, to its end."""
+        """Read the process's answers and events until it ends."""
         rest = b""
         assert self._process.stdout is not None
         async for data in self._process.stdout:
@@ -72,7 +72,7 @@ class JsPeer:
                     self.told.append(event)
 
     async def obey(self, what: str, **arguments: object) -> object:
-        """Have it do something. Raises `RuntimeError` with its sentence."""
+        """Send a command and return its result. Raises `RuntimeError` with the process's error."""
         self._number += 1
         number = self._number
         assert self._process.stdin is not None
@@ -84,7 +84,7 @@ class JsPeer:
         return answer["ok"]
 
     async def event(self, name: str, **wanted: object) -> dict[str, object]:
-        """The first thing told of this name and with these values."""
+        """Wait for the first event with this name and these values."""
 
         def events_named() -> list[dict[str, object]]:
             return [told for told in self.told if told["event"] == name and wanted.items() <= told.items()]
@@ -95,7 +95,7 @@ class JsPeer:
 
 @asynccontextmanager
 async def met(dialler: str, folder: Path) -> AsyncIterator[tuple[Ours, JsPeer, str]]:
-    """Both, connected, and the peer id of the other. `dialler`: "ours" or "stock"."""
+    """Run both peers, connected; yield also the peer id of the other. `dialler`: "ours" or "stock"."""
     shutil.copy(HERE / "peer.mjs", folder)
     (folder / "node_modules").symlink_to(PACKAGES)
     one = ours()
@@ -150,7 +150,7 @@ async def test_each_side_learns_the_protocols_of_the_other(dialler: str, tmp_pat
 
 
 def known(one: Ours, peer: str) -> set[str]:
-    """What our side has learned, by its own identify: js-libp2p answers one at a time."""
+    """Return the protocols that our side has learnt by its own identify: js-libp2p answers one request at a time."""
     try:
         return set(one.transport.host.get_peerstore().get_protocols(ID.from_string(peer)))
     except PeerStoreError:

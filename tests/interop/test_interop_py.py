@@ -1,4 +1,4 @@
-"""Ours beside a stock py-libp2p host: Noise and yamux as upstream has them, whoever dialled."""
+"""Our peer with a stock py-libp2p host: upstream's Noise and yamux, dialled from either side."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Which receipts hold when the ledger's keys have changed, and who is told of newer Roots."""
+"""Validity of receipts after rotations and revocations of the ledger's keys."""
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

@@ -1,4 +1,4 @@
-"""The table of wire methods: every row can be served and asked, and nothing is served or asked beside it."""
+"""The table of wire methods: each row can be served and called, and the daemons use no other method."""
 
 import re
 from pathlib import Path
@@ -21,7 +21,7 @@ from tests.support.peers import running
 
 
 class Connection:
-    """A network that keeps what is served."""
+    """A network that records the registered handlers."""
 
     def __init__(self) -> None:
         self.served: dict[str, tuple[Any, int]] = {}
@@ -111,7 +111,7 @@ async def test_an_empty_answer_is_no_bytes() -> None:
 
 
 def test_the_daemons_use_only_methods_of_the_table(repository: Path) -> None:
-    """A method's name stands as a literal in the table alone; only the two ends of sealed requests pass names on."""
+    """A method's name is a literal in the table alone; only the two ends of sealed requests pass names on."""
     names = "|".join(method.name for method in METHODS)
     literal = re.compile(rf'\.(?:serve|request|ask|call|tell)\([^)\n]*"(?:{names})"')
     bare = re.compile(r"(?:network|rpc)\.request\(|(?:network|handlers)\.serve\(")

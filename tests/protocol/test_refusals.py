@@ -1,4 +1,4 @@
-"""Every reason is in one table, is used, and can be said."""
+"""The table of refusals: each code is used, and each sentence can be formatted."""
 
 import re
 import string

@@ -20,7 +20,7 @@ pack, unpack = msgpack.packb, msgpack.unpackb
 
 
 class Refused(Exception):
-    """Bytes that are not believed; or a Refusal: code, sentence, retry_after in ms."""
+    """Bytes that fail verification; or a Refusal: code, sentence, retry_after in ms."""
 
 
 def check(holds: object, why: str) -> None:
@@ -46,7 +46,7 @@ def seal(kind: str, run: bytes, payload: bytes, key: Ed25519PrivateKey) -> bytes
 
 
 def opened(sealed: bytes, kind: str, run: bytes, role: Map) -> Map:
-    """The payload, once enough of the role's keys have signed it for this kind and run."""
+    """Return the payload if enough of the role's keys have signed it for this kind and run."""
     named, of, payload, signatures = unpack(sealed)
     check((named, of) == (kind, run), f"a {named} where a {kind} of this run was expected")
     good = set()
@@ -59,14 +59,14 @@ def opened(sealed: bytes, kind: str, run: bytes, role: Map) -> Map:
 
 
 class Trust:
-    """What is believed of a run: from the invite to the newest Root, Head and Version."""
+    """The verified state of a run: from the invite to the newest Root, Head and Version."""
 
     def __init__(self, run: bytes, root_hash: bytes) -> None:
         self.run, self.root_hash, self.channel = run, root_hash, bytes(32)
         self.roots, self.head, self.version = list[Map](), Map(), Map()
 
     def take_roots(self, sealed: list[bytes], now: int) -> None:
-        """The whole chain, the first Root first."""
+        """Verify and store the whole chain, the first Root first."""
         check(hashlib.sha256(sealed[0]).digest() == self.root_hash, "the Root is not the invite's")
         self.roots = []
         for number, one in enumerate(sealed, start=1):
@@ -80,14 +80,14 @@ class Trust:
         self.channel = self.roots[-1]["roles"]["channel"]["keys"][0]
 
     def open(self, sealed: bytes, kind: str) -> Map:
-        """By the newest Root; a Received or a Receipt by any."""
+        """Verify by the newest Root; a Received or a Receipt by any."""
         for root in self.roots[:-1] if kind in ("received", "receipt") else []:
             with suppress(Refused):
                 return opened(sealed, kind, self.run, root["roles"]["ledger"])
         return opened(sealed, kind, self.run, self.roots[-1]["roles"][ROLES.get(kind, "ledger")])
 
     def take_head(self, sealed: bytes, now: int) -> Map:
-        """A Head that does not go back; adopted at once where its Version is held."""
+        """Verify a Head that is not older than the last; adopt it at once where its Version is present."""
         head = self.open(sealed, "head")
         check(now < head["expires"], "the Head has expired")
         before = (*order(self.head), self.head["sequence"]) if self.head else ()
@@ -98,14 +98,14 @@ class Trust:
         return head
 
     def take_version(self, head: Map, sealed: bytes) -> None:
-        """The Version that a newer Head names by its hash: both or neither."""
+        """Adopt the Version that a newer Head names by its hash: both or neither."""
         version = self.open(sealed, "version")
         check(digest(sealed) == head["version_hash"], "not the Version that the Head names")
         check(order(version) == order(head), "a Version of another number")
         self.head, self.version = head, version
 
     def take_edges(self, index: bytes, documents: dict[bytes, bytes]) -> list[Map]:
-        """The edges of the Head's index, verified. `documents`: sealed documents by hash."""
+        """Return the edges of the Head's index, verified. `documents`: sealed documents by hash."""
         named, here = unpack(index), (order(self.head), self.version["root"])
         check(digest(index) == self.head["index_hash"] and order(named) == here[0], "another index than the Head's")
         edges = [self.open(documents[name], "edge") for name in named["edges"]]
@@ -115,10 +115,10 @@ class Trust:
 
 
 class Taker(BytesIO):
-    """Takes numbers and blocks off bytes."""
+    """Reads numbers and blocks from bytes."""
 
     def number(self) -> int:
-        """LEB128, as an unsigned varint is."""
+        """Read an unsigned varint (LEB128)."""
         value = place = 0
         while (byte := self.read(1)[0]) > 127 and place < 28:
             value, place = value | (byte & 127) << place, place + 7
@@ -137,7 +137,7 @@ def peer_id(key: bytes, prefix: bytes = bytes.fromhex("002408011220")) -> str:
 
 
 def read_invite(text: str) -> Map:
-    """An invite of either format, as a map."""
+    """Decode an invite of either format to a map."""
     number = 0
     for letter in "".join(text.split()).removeprefix("echo2-"):
         number = number * 58 + ALPHABET.index(letter)
@@ -157,7 +157,7 @@ def read_invite(text: str) -> Map:
 
 
 def multiaddress(data: bytes) -> str:
-    """Of its binary form."""
+    """Return the text of a multiaddress in binary form."""
     take, out = Taker(data), ""
     while take.tell() < len(data):
         name = PARTS[take.number()]

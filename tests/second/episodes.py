@@ -1,4 +1,4 @@
-"""Every task of docs/protocol/tasks.md: prompts, the environment's turns, scores."""
+"""The tasks of docs/protocol/tasks.md: prompts, the environment's turns, scores."""
 
 from functools import cache, partial
 from hashlib import blake2b
@@ -37,7 +37,7 @@ class Episode:
             self.prompt, self._answer = f"{number:04d}>", f"{number:04d}"[::-1]
 
     def reply(self, said: str) -> str | None:
-        """What the environment gives, or None: the episode is over."""
+        """Return the environment's turn; None: the episode has ended."""
         said = said.strip(" ")
         if self.task == "guess" and not (said.isascii() and said.isdigit() and len(said) <= 2):
             return None
@@ -47,7 +47,7 @@ class Episode:
         return "higher>" if self._secret > int(said) else "lower>"
 
     def score(self) -> tuple[float, bool]:
-        """Reward and success."""
+        """Return reward and success."""
         if not self._texts:
             return 0.0, False
         said = self._texts[-1]

@@ -19,7 +19,7 @@ def sha256(data: bytes) -> bytes:
 
 
 def tree(leaves: list[bytes]) -> bytes:
-    """RFC 6962, section 2.1, over hashes of leaves."""
+    """Return the tree hash of RFC 6962, section 2.1, over hashes of leaves."""
     if len(leaves) < 2:
         return leaves[0] if leaves else sha256(b"")
     half = 1 << (len(leaves) - 1).bit_length() - 1
@@ -68,7 +68,7 @@ class Replay:
             self.vouched.add(told["node"])
 
     def together(self, seq: int, told: Map) -> None:
-        """An entry over ends that have none of their own."""
+        """Check an entry that covers several lease ends."""
         mine = [(lease, document) for lease, document, entry in self.rest if entry == seq]
         for node, _, refused, wrong in told["counts"]:
             self.groups.setdefault(node, []).extend(["?"] * (refused - wrong) + ["drift"] * wrong)

@@ -1,4 +1,4 @@
-"""Plain HTTPS to the coordinator, its key pinned, and chunks with their proofs: docs/protocol/https.md, chunks.md."""
+"""Plain HTTPS to the coordinator with a pinned key, and chunks with proofs: docs/protocol/https.md, chunks.md."""
 
 import hashlib
 import socket
@@ -13,7 +13,7 @@ from documents import Map, check, digest, unpack
 
 
 class Pinned(HTTPSConnection):
-    """No byte of HTTP goes to a key that is not the invite's."""
+    """Check the invite's pin before a byte of HTTP is sent."""
 
     pin = b""
 
@@ -28,7 +28,7 @@ class Pinned(HTTPSConnection):
 
 
 class Connection:
-    """One connection to one coordinator. `received`: bytes of answers by what was asked."""
+    """One connection to one coordinator. `received`: bytes of answers by kind of request."""
 
     def __init__(self, address: str, pin: bytes) -> None:
         _, _, host, _, port, *_ = address.split("/")
@@ -38,7 +38,7 @@ class Connection:
         check((status, body.decode()) == (200, address.rpartition("/p2p/")[2]), "another coordinator answers there")
 
     def ask(self, kind: str, path: str, body: bytes | None = None, known: str = "") -> tuple[int, bytes, HTTPMessage]:
-        """(status, body, headers), after as many tries as a 429 or a break wants. `known`: an ETag."""
+        """Return (status, body, headers), retrying after a 429 or a broken connection. `known`: an ETag."""
         for tried in range(20):
             try:
                 self._connection.request(kind, path, body, {"If-None-Match": known} if known else {})
@@ -61,7 +61,7 @@ class Connection:
         return data
 
     def payload(self, manifest: Map) -> bytes:
-        """All chunks of a manifest, each proven before it is kept."""
+        """Fetch all chunks of a manifest, each verified before it is stored."""
         size, length, out = manifest["chunk_size"], manifest["length"], bytearray()
         check(16 << 10 <= size <= 1 << 20 and 0 <= length <= size << 20, "a manifest out of bounds")
         count = -(-length // size)
@@ -81,7 +81,7 @@ class Connection:
 
 
 def root_of(chunk: bytes, index: int, count: int, proof: list[bytes]) -> bytes:
-    """Where a leaf and its siblings lead, in the tree of RFC 6962: an odd one at the end rises unpaired."""
+    """Return the root of a leaf and its siblings, in the tree of RFC 6962: an odd last node rises unpaired."""
     node, left = digest(b"\0" + chunk), list(proof)
     while count > 1:
         if index ^ 1 < count:

@@ -29,7 +29,7 @@ class Snapshot(NamedTuple):
             at += size(tensor)
 
     def root(self) -> bytes:
-        """The content root."""
+        """Return the content root."""
         hashed = [b"echo2/content-root/1\0", struct.pack("<I", len(self.tensors))]
         for tensor, data in self.spans():
             shape = tensor["shape"]
@@ -48,12 +48,12 @@ def width(dtype: str) -> int:
 
 
 def size(tensor: Map) -> int:
-    """Bytes of a tensor."""
+    """Return the number of bytes of a tensor."""
     return int(np.prod(tensor["shape"], dtype=np.int64)) * width(tensor["dtype"])
 
 
 def applied(payload: bytes, edge: Map, old: Snapshot | None) -> Snapshot:
-    """The snapshot to which a payload leads, its content root shown."""
+    """Return the snapshot that a payload produces, its content root verified."""
     take = Taker(payload)
     magic, codec = take.read(8), take.read(take.read(1)[0]).decode()
     check(magic == b"echo2ED1" and codec == edge["codec"] == "classes/1", "no payload, or of another codec")
@@ -76,7 +76,7 @@ def applied(payload: bytes, edge: Map, old: Snapshot | None) -> Snapshot:
 
 
 def frames(tensors: list[Map]) -> Iterator[tuple[str, int, int]]:
-    """(dtype, first byte, last byte + 1): runs of one dtype, cut at FRAME elements."""
+    """Yield (dtype, first byte, last byte + 1): runs of one dtype, split at FRAME elements."""
     at = 0
     for dtype, run in groupby(tensors, key=lambda tensor: str(tensor["dtype"])):
         end, step = at + sum(map(size, run)), FRAME * width(dtype)
@@ -85,7 +85,7 @@ def frames(tensors: list[Map]) -> Iterator[tuple[str, int, int]]:
 
 
 def decoded(kind: int, body: bytes, old: Array | None, dtype: str) -> Array:
-    """The bits of a new frame."""
+    """Return the bits of a new frame."""
     check(kind < 4 and (kind == 3) == (old is None) and (kind != 1 or dtype in EXPONENTS), "a frame of another kind")
     if kind in (2, 3):
         planes = np.frombuffer(unzip(body, 1 << 30), np.uint8).reshape(width(dtype), -1)
@@ -96,7 +96,7 @@ def decoded(kind: int, body: bytes, old: Array | None, dtype: str) -> Array:
 
 
 def changed(old: Array, body: bytes, shift: int, mask: int) -> Array:
-    """A frame of kind CLASSES."""
+    """Decode a frame of kind CLASSES."""
     take, new = Taker(body), old.copy()
     lo, used = take.read(1)[0], int.from_bytes(take.read(2), "little")
     heads = [(of, *read_head(take)) for of in range(16) if used >> of & 1]
@@ -121,7 +121,7 @@ def changed(old: Array, body: bytes, shift: int, mask: int) -> Array:
 
 
 def read_head(take: Taker) -> tuple[int, int, int | None, int, int | None, int]:
-    """(K, k of the gaps, U or None, form of the sizes, X or None, k of the gaps between large steps)."""
+    """Read (K, k of the gaps, U or None, form of the sizes, X or None, k of the gaps between large steps)."""
     changes, gaps = take.number(), take.read(1)[0]
     staying, sizes = take.number() if gaps & 0x80 else None, take.read(1)[0]
     large = take.number() if sizes & 0x80 else None
@@ -129,7 +129,7 @@ def read_head(take: Taker) -> tuple[int, int, int | None, int, int | None, int]:
 
 
 class Bits:
-    """Numbers out of two runs of bits: unary codes, and fields."""
+    """Decode numbers from two runs of bits: unary codes, and fields."""
 
     def __init__(self, codes: bytes, fields: bytes) -> None:
         self._ends = np.flatnonzero(np.unpackbits(np.frombuffer(codes, np.uint8), bitorder="little"))

@@ -27,7 +27,7 @@ class Policy:
         self._rates = 1 / theta ** (np.arange(0, config["head_dim"], 2, dtype=F32) / F32(config["head_dim"]))
 
     def logits(self, ids: list[int]) -> Array:
-        """What the last position says of the next token, float32 [V]."""
+        """Return the logits of the last position, float32 [V]."""
         weights, config = self._weights, self._config
         heads, groups, width = config["num_attention_heads"], config["num_key_value_heads"], config["head_dim"]
         length, x = len(ids), weights["model.embed_tokens.weight"][ids]
@@ -49,7 +49,7 @@ class Policy:
         return self._norm(x[-1], "model.norm") @ weights["lm_head.weight"].T
 
     def rollout(self, lease: Map, seed: bytes, reply: Callable[[list[int]], list[int] | None]) -> Map:
-        """A Rollout of a lease. `reply`: a fresh environment's, of a turn's tokens."""
+        """Sample a Rollout of a lease. `reply`: of a new environment, to a turn's tokens."""
         tokens, turns, logprobs = list[int](), [0], list[float]()
         while len(logprobs) < lease["limit"]:
             logits = self.logits(lease["prompt"] + tokens)
@@ -82,7 +82,7 @@ def log_softmax(x: Array) -> Array:
 
 
 def noise(seed: bytes, position: int, vocabulary: int) -> Array:
-    """Gumbel noise of each token id, float32."""
+    """Return the Gumbel noise of each token id, float32."""
     state = int.from_bytes(hashlib.blake2b(seed + position.to_bytes(4, "little"), digest_size=8).digest(), "little")
     with np.errstate(over="ignore"):
         x = np.uint64(state) + (np.arange((vocabulary + 1) // 2, dtype=np.uint64) + np.uint64(1)) * GOLDEN

@@ -1,10 +1,10 @@
-"""A volunteer and a ledger's replay, written from docs/protocol alone, against this implementation.
+"""A volunteer and a replay of the ledger, written from docs/protocol alone, against this implementation.
 
 Rules
-1. They import nothing of ours: their own modules, the standard library and a few libraries. A wall in their process
-   refuses every package of this repository, by whatever way it would come.
+1. They import only their own modules, the standard library and a few libraries. An import hook in their process refuses
+   every package of this repository.
 2. Together they have at most 860 lines.
-3. Where they did not get on by the pages, the pages were mended, not they.
+3. Where the pages were not sufficient to write them, the pages were corrected.
 """
 
 import ast
@@ -54,13 +54,13 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def walled(*words: str | Path, **options: Any) -> "subprocess.CompletedProcess[str]":
-    """Run a program behind the wall of rule 1, in a folder that has nothing of ours."""
+    """Run a program under the import hook of rule 1, in a folder without any file of this repository."""
     argv = [sys.executable, "-I", "-c", WALL, *map(str, words)]
     return subprocess.run(argv, capture_output=True, text=True, cwd="/", check=False, timeout=PATIENCE, **options)
 
 
 def imported(path: Path) -> set[str]:
-    """Names of the packages that a module imports, anywhere in it."""
+    """Return the names of the packages that a module imports, anywhere in it."""
     modules = set[str]()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -145,7 +145,7 @@ def test_tasks_and_sampling_noise_are_those_of_the_vectors(tmp_path: Path) -> No
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of the tiny architecture that admits another engine."""
+    """Create a run of the tiny architecture that admits another engine."""
     flags: dict[str, dict[str, Any]] = {
         "run": {
             "name": "second", "task": "reverse", "group_size": 4, "batch_groups": 2, "limit": 6, "heldout": 4,
@@ -172,7 +172,7 @@ def coordinator(template: Path, tmp_path: Path) -> Iterator[Coordinator]:
 
 
 def backed_up(live: Path, copy: Path) -> None:
-    """As docs/protocol/disk.md says, beside the process that writes."""
+    """Copy run.sqlite beside the process that writes it, as docs/protocol/disk.md describes."""
     with closing(sqlite3.connect(f"file:{live}?mode=ro", uri=True)) as source, closing(sqlite3.connect(copy)) as target:
         source.backup(target)
 
@@ -181,7 +181,7 @@ def backed_up(live: Path, copy: Path) -> None:
 def test_it_follows_versions_over_https_is_paid_and_replays_the_ledger(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:
-    """A real coordinator process, with its learner and scorer; documents a version: at most 60,000 bytes."""
+    """A real coordinator process, with its learner and scorer; documents of at most 60,000 bytes per version."""
     invite = coordinator.invite()
     until("a version is out", lambda: coordinator.state().version is not None)
     done = walled(SECOND / "volunteer.py", tmp_path, invite, "24")
@@ -204,8 +204,8 @@ def test_it_follows_versions_over_https_is_paid_and_replays_the_ledger(
 
 
 def ledger_of(path: Path) -> None:
-    """A run.sqlite with a ledger of four entries: 500 issued, 109 paid to a node, one lease expired; and a minute of
-    refused leases."""
+    """Write a run.sqlite with a ledger of four entries: 500 issued, 109 paid to a node, one lease expired, and a minute
+    of refused leases."""
     with closing(Database.open(path)) as database:
         ledger = Ledger(database)
         accounts = Accounts(database, ledger)
@@ -257,7 +257,7 @@ FORGERIES = {
 
 @pytest.mark.parametrize("what", FORGERIES)
 def test_the_ledger_replay_detects(what: str, tmp_path: Path) -> None:
-    """What it finds in a run's ledger is no matter of course: each forgery is named."""
+    """Each forgery of a ledger is detected and named."""
     ledger_of(tmp_path / "run.sqlite")
     with closing(sqlite3.connect(tmp_path / "run.sqlite")) as database:
         hashes = dict(database.execute("SELECT seq, hash FROM entries"))

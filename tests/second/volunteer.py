@@ -1,4 +1,5 @@
-"""A volunteer over HTTPS, until GROUPS were accepted; HOME/told.json says how. volunteer.py HOME INVITE GROUPS"""
+"""A volunteer over HTTPS that works until GROUPS are accepted and writes HOME/told.json. volunteer.py HOME INVITE
+GROUPS"""
 
 import json
 import os
@@ -21,7 +22,7 @@ ENGINE = "second/float32/cpu"
 
 
 class Volunteer:
-    """One key, one run, one version held at a time."""
+    """A node with one key, one run, and one loaded version."""
 
     def __init__(self, invite: Map) -> None:
         self.key, self.run = Ed25519PrivateKey.generate(), invite["run"]
@@ -37,7 +38,7 @@ class Volunteer:
         return time.time_ns() // 1_000_000 + self.offset
 
     def ask(self, method: str, body: bytes) -> Any:
-        """The answer's body. A Refusal is raised."""
+        """Call a method; return the answer's body. Raises a Refusal."""
         request = {"recipient": self.trust.channel, "id": os.urandom(16), "method": method}
         request |= {"expires": self.now() + 90_000, "body": body}
         answer = unpack(self.connection.rpc(method, seal("request", self.run, pack(request), self.key)))
@@ -46,7 +47,7 @@ class Volunteer:
         return answer["body"]
 
     def greet(self) -> None:
-        """Hello: Roots, RunSpec, the model's files and the newest Head."""
+        """Send hello; store Roots, RunSpec, the model's files and the newest Head."""
         record = seal("peer", self.run, pack({"addresses": [], "issued": self.now()}), self.key)
         tasks = [{"name": name, "version": version} for name, version in COUNTS]
         hello = {"protocols": [1, 1], "software": "second 1", "name": "second", "engine": ENGINE, "device": "numpy"}
@@ -60,7 +61,7 @@ class Volunteer:
         self.text = Tokenizer.from_str(assets["tokenizer.json"].decode())
 
     def listen(self) -> None:
-        """Hear Heads by the topic, over a connection of its own."""
+        """Follow the topic of Heads, over a connection of its own."""
         tag, connection = "", Connection(*self.address)
         while True:
             status, data, headers = connection.ask("GET", f"/echo2/1/topic/echo2/{self.run.hex()}/head", known=tag)
@@ -71,7 +72,7 @@ class Volunteer:
                 time.sleep(0.5)
 
     def documents(self, hashes: list[bytes]) -> dict[bytes, bytes]:
-        """By hash, each asked for once."""
+        """Return documents by hash; each is requested once."""
         missing = [name for name in hashes if name not in self.kept]
         for first in range(0, len(missing), 64):
             part = missing[first : first + 64]
@@ -82,7 +83,7 @@ class Volunteer:
         return self.kept
 
     def follow(self) -> None:
-        """Hold the newest version heard of."""
+        """Load the newest known version."""
         check(self.news.wait(30), "no Head was heard")
         head = self.trust.take_head(self.newest, self.now())
         if order(head) == order(self.trust.version or head) and self.current:
@@ -99,7 +100,7 @@ class Volunteer:
         self.ask("acknowledge", pack({"era": head["era"], "version": head["version"], **times}))
 
     def work(self) -> None:
-        """One group, from its lease to its receipt."""
+        """Work on one group, from its lease to its receipt."""
         current, nonce = {name: self.trust.version[name] for name in ("era", "version", "root")}, os.urandom(16)
         lease = self.trust.open(self.ask("lease", pack({"nonce": nonce, **current, "engine": ENGINE})), "lease")
         self.check_lease(lease, {**current, "nonce": nonce, "node": self.node})
@@ -143,7 +144,7 @@ class Volunteer:
 
 
 def cheapest(edges: list[Map], root: bytes | None, wanted: bytes) -> list[Map]:
-    """The chain with the fewest payload bytes, from what is held or from nothing: relax until nothing changes."""
+    """Return the chain of edges with the fewest payload bytes, from the present version or from none (Bellman-Ford)."""
     best: dict[bytes | None, tuple[int, list[Map]]] = {None: (0, []), root: (0, [])}
     for edge in edges * len(edges):
         cost, chain = best.get(edge.get("base_root"), (1 << 62, []))

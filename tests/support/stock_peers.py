@@ -1,6 +1,6 @@
-"""A peer that is none of ours: a host as stock py-libp2p makes it, and our protocols written anew from docs/protocol.
+"""A foreign peer for tests: a stock py-libp2p host, with our protocols implemented anew from docs/protocol.
 
-Nothing here imports the network plane. Hashes are BLAKE3, messages MessagePack, both by their own libraries.
+This module does not import p2p. Hashes are BLAKE3, messages MessagePack, both by their own libraries.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -63,7 +63,7 @@ class StockPeer:
         return await self.host.new_stream(ID.from_string(peer), [protocol])  # type: ignore[list-item]
 
     async def ping(self, peer: str) -> int:
-        """How many of two pings came back."""
+        """Send two pings; return how many were answered."""
         return len(await PingService(self.host).ping(ID.from_string(peer), 2))
 
     async def identify(self, peer: str) -> Identify:
@@ -74,7 +74,7 @@ class StockPeer:
         return message
 
     async def ask(self, peer: str, method: str, request: bytes) -> bytes:
-        """The status byte and the rest."""
+        """Send a request; return the status byte and the rest of the answer."""
         stream = await self.open(peer, RPC)
         await stream.write(framed(method.encode()) + framed(request))
         await stream.close_write()  # type: ignore[attr-defined]
@@ -100,7 +100,7 @@ class StockPeer:
         self.host.set_stream_handler(RPC, answer)  # type: ignore[arg-type]
 
     async def fetch(self, peer: str, cut: Cut, indices: Sequence[int]) -> dict[int, bytes]:
-        """These chunks, verified."""
+        """Fetch these chunks; return them verified."""
         stream = await self.open(peer, CHUNKS)
         await stream.write(framed(packed("a", cut.payload)) + framed(packed("w", indices)))
         chunks_got: dict[int, bytes] = {}
@@ -118,7 +118,7 @@ class StockPeer:
         return chunks_got
 
     def hold(self, content: bytes, cut: Cut, lie: Callable[..., tuple[object, ...]] | None = None) -> None:
-        """Serve a payload. `lie`: (index, proof, data) -> what is sent instead."""
+        """Serve a payload. `lie`: (index, proof, data) -> the message sent instead."""
         pieces = [content[at : at + cut.chunk_size] for at in range(0, cut.length, cut.chunk_size)]
 
         async def serve(stream: INetStream) -> None:
@@ -139,7 +139,7 @@ class StockPeer:
 
 @asynccontextmanager
 async def running(host: IHost | None = None) -> AsyncIterator[StockPeer]:
-    """A stock host with gossip on loopback, as upstream's defaults have it but for an Ed25519 identity."""
+    """Run a stock host with gossip on loopback, with upstream's defaults except for an Ed25519 identity."""
     host = host or new_host(key_pair=create_new_key_pair())
     router = GossipSub(GOSSIP, 6, 4, 12, heartbeat_interval=1)  # type: ignore[arg-type]
     pubsub = Pubsub(host, router, strict_signing=True)
@@ -156,7 +156,7 @@ async def running(host: IHost | None = None) -> AsyncIterator[StockPeer]:
 
 
 async def hang_up(host: IHost) -> None:
-    """Close every socket: a host that stops just lets go of them."""
+    """Close every socket: a stopping host of upstream leaves them open."""
     with trio.CancelScope(shield=True):
         for connection in host.get_network().get_connections():
             await connection.muxed_conn.secured_conn.close()
@@ -170,7 +170,7 @@ def framed(frame: bytes) -> bytes:
 
 
 async def receive(stream: INetStream) -> bytes | None:
-    """One frame; None at the end."""
+    """Read one frame; None at the end."""
     head = await _exactly(stream, 4)
     return None if head is None else await _exactly(stream, int.from_bytes(head, "big"))
 
@@ -191,7 +191,7 @@ def packed(letter: str, *fields: object) -> bytes:
 
 
 def leads_to_root(cut: Cut, index: int, proof: Sequence[bytes], data: bytes) -> bool:
-    """Whether a chunk stands in the tree whose root the manifest names."""
+    """Tell whether a chunk is in the tree whose root the manifest names."""
     if len(data) != min(cut.chunk_size, cut.length - index * cut.chunk_size):
         return False
     digest, place, count, rest = leaf(data), index, cut.chunks, list(proof)
@@ -222,7 +222,7 @@ def proof_of(pieces: Sequence[bytes], index: int) -> list[bytes]:
 
 
 def risen(row: list[bytes]) -> list[bytes]:
-    """The next row of the tree; an odd node at the end rises unpaired."""
+    """Return the next row of the tree; an odd node at the end rises unpaired."""
     odd = row[-1:] if len(row) & 1 else []
     return [node(row[at], row[at + 1]) for at in range(0, len(row) - 1, 2)] + odd
 
@@ -236,7 +236,7 @@ def node(left: bytes, right: bytes) -> bytes:
 
 
 async def until(what: Callable[[], bool]) -> None:
-    """Wait for what has no event."""
+    """Wait until `condition()` is True, polling."""
     with trio.fail_after(60):
         while not what():  # noqa: ASYNC110
             await trio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Dialling back: what is tried, and what nobody can make a peer try."""
+"""Dial-back: the ports that are tried, and those that a request cannot make a peer try."""
 
 import asyncio
 import socket
@@ -16,7 +16,7 @@ from tests.support.peers import IP6
 
 
 class Seen:
-    """A transport of which one peer is connected from `address`."""
+    """A transport with one peer connected from `address`."""
 
     def __init__(self, address: str | None) -> None:
         self.address = address

@@ -1,4 +1,4 @@
-"""The invite: one string, pinned by golden vectors, and a sentence for everything that can be wrong with it."""
+"""The invite string: golden vectors, and an error with its fix for every kind of damage."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ from p2p.errors import LocalNetworkFault
 from tests.support.paths import VECTORS
 
 VECTOR = json.loads((VECTORS / "invite.json").read_text())
-"""Format 1, as it was written before there was format 2."""
+"""Write an invite in format 1, as programs before format 2 did."""
 SHORT = json.loads((VECTORS / "invite_2.json").read_text())["format_2"]
 INVITE = Invite(
     run=bytes.fromhex(VECTOR["run"]),
@@ -26,7 +26,7 @@ INVITE = Invite(
 
 
 def spelled(content: bytes) -> str:
-    """An invite string with a right checksum over any content."""
+    """Return an invite string with a valid checksum over any content."""
     return PREFIX + base58.b58encode(content + hashlib.sha256(b"echo2/invite" + content).digest()[:4]).decode()
 
 
@@ -40,7 +40,7 @@ NO_ADDRESS = {"run": b"r" * 32, "root_hash": b"h" * 32, "addresses": []}
 
 
 def short(*addresses: bytes, key: bytes | None = b"k" * 32) -> str:
-    """An invite of format 2 over any addresses."""
+    """Return an invite string of format 2 over any addresses."""
     return spelled(b"\x02" + msgspec.msgpack.encode([b"r" * 32, b"h" * 32, None, key, list(addresses)]))
 
 

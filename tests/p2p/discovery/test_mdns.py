@@ -1,4 +1,4 @@
-"""Announcements on the local network: what they say, what strangers say, and one over the loopback interface."""
+"""Announcements on the local network: their content, malformed ones, and one over the loopback interface."""
 
 import asyncio
 import os
@@ -103,7 +103,7 @@ async def test_a_run_is_announced_and_found_on_the_loopback_interface():
 
 
 def _multicast() -> bool:
-    """Whether a multicast packet comes back over the loopback interface."""
+    """Tell whether a multicast packet comes back over the loopback interface."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
         try:
             group = socket.inet_aton("224.0.0.251") + socket.inet_aton("127.0.0.1")

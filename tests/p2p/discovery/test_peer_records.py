@@ -1,4 +1,4 @@
-"""What a peer signs of its own addresses, and every lie about it."""
+"""Signed peer records, and every kind of false one."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The key that HTTPS shows: pinned as a key, renewed as a certificate, refused when it is another one."""
+"""The HTTPS key and its certificates: pinning, renewal, and refusal of another key."""
 
 import datetime
 import json

@@ -142,7 +142,7 @@ async def test_a_disconnected_client_sends_no_requests():
 
 
 class Liar(PayloadFile):
-    """Sends other bytes with the true proofs, the first `lies` times."""
+    """A payload file that returns false bytes with true proofs, the first `lies` times."""
 
     lies = 1
 

@@ -1,4 +1,4 @@
-"""libp2p first, HTTPS where that fails, and back: the other network is in memory, HTTPS is real."""
+"""Failover from libp2p to HTTPS and back: libp2p is simulated in memory, HTTPS is real."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -23,7 +23,7 @@ DIRECT = "/memory/0/p2p/coordinator"
 
 @dataclass
 class World:
-    """A coordinator with both ways, and a node. `now`: the clock of the node's penalties, seconds."""
+    """A coordinator with both networks, and a node. `now`: seconds added to the clock of the node's penalties."""
 
     memory: MemoryNetwork
     server: PeerAndHttps

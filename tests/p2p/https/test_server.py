@@ -75,7 +75,7 @@ async def test_a_long_poll_without_a_new_message_ends_with_status_304(monkeypatc
 
 
 def test_a_long_poll_is_answered_within_the_20_s_of_a_nodes_patience():
-    """docs/protocol/https.md gives a node 20 s without a byte: a question for news is answered within them."""
+    """docs/protocol/https.md gives a node 20 s without a byte: a long poll is answered within them."""
     heard = []
 
     async def ask() -> None:

@@ -1,4 +1,4 @@
-"""Relays over real libp2p on loopback: two peers that know only the relay, and what a relay refuses."""
+"""Circuits over real libp2p on loopback, between two peers that know only the relay: requests, gossip, reservations."""
 
 import asyncio
 

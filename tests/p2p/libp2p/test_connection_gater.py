@@ -1,4 +1,4 @@
-"""Who breaks the muxer's rules again and again is left alone for a while; who is slow or unlucky never is."""
+"""The limit on connections, and bans: for repeated protocol violations, never for slow or unlucky peers."""
 
 import asyncio
 import contextlib
@@ -166,7 +166,7 @@ async def test_a_peer_beyond_the_limit_is_refused_counted_and_logged_and_admitte
 
 
 async def test_a_host_that_is_full_can_still_dial() -> None:
-    """A node whose places others have taken must find its coordinator again."""
+    """A node whose places inbound connections occupy must still reach its coordinator."""
     full = ThreadedPeer(generate_key(), [LOOPBACK], limits=PeerLimits(connections=1))
     guest, coordinator = ThreadedPeer(generate_key(), []), new_peer()
     async with running(full), running(guest), running(coordinator):

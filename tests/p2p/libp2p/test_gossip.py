@@ -1,4 +1,4 @@
-"""Gossip over a star, where every peer knows the publisher alone; and one peer more than a host takes."""
+"""Gossip over a star, where each peer is connected to the publisher alone."""
 
 import contextlib
 import time
@@ -20,7 +20,7 @@ PEERS, MESH = 200, 6
 
 
 class Star:
-    """A transport that does not run, told that `PEERS` peers are connected and subscribed, `MESH` of them its mesh."""
+    """A transport that does not run, in the state of `PEERS` connected subscribers, `MESH` of them in its mesh."""
 
     def __init__(self) -> None:
         self.transport = LibP2PTransport(generate_key(), [])
@@ -43,7 +43,7 @@ def in_trio(check) -> None:
 
 
 def test_a_publisher_sends_to_every_subscriber_and_not_to_its_mesh_alone() -> None:
-    """Row A3. On 439044d 6 of these 200 are sent it."""
+    """On 439044d 6 of these 200 peers are sent the message."""
 
     def check(star: Star) -> None:
         sent = set(star.router._get_peers_to_send([TOPIC], star.own, star.own, b"id"))
@@ -55,7 +55,7 @@ def test_a_publisher_sends_to_every_subscriber_and_not_to_its_mesh_alone() -> No
 
 
 def test_a_forwarded_message_is_offered_to_every_other_peer_at_the_next_heartbeat() -> None:
-    """Row A3. On 439044d a quarter of the others, 48, are offered it."""
+    """On 439044d a quarter of the others, 48, are offered the message."""
 
     def check(star: Star) -> None:
         star.router.mcache.put(star.message(star.peers[9]))
@@ -70,7 +70,7 @@ def test_a_forwarded_message_is_offered_to_every_other_peer_at_the_next_heartbea
 
 
 def test_bad_health_does_not_make_the_heartbeat_a_minute_long() -> None:
-    """Row A3. A star looks unhealthy to upstream; on 439044d the heartbeat is 60 s then, and offers come too late."""
+    """Upstream takes a star for unhealthy: on 439044d the heartbeat becomes 60 s, and offers come too late."""
 
     def check(star: Star) -> None:
         star.router.network_health_score = 0.5
@@ -81,7 +81,7 @@ def test_bad_health_does_not_make_the_heartbeat_a_minute_long() -> None:
 
 
 class Host:
-    """A peer on libp2p that notes what it hears."""
+    """A peer on libp2p that records the messages that it receives."""
 
     def __init__(self, seed: int, listen: list[str]) -> None:
         self.heard: set[bytes] = set()
@@ -132,6 +132,5 @@ def test_over_libp2p_every_peer_of_a_star_hears_every_head() -> None:
 
 @pytest.mark.slow
 def test_over_libp2p_every_one_of_two_hundred_peers_hears_every_head() -> None:
-    """Row A3 at its size: three in four are lost on 439044d. Figures: `python -m benchmarks.broadcast.gossip --star
-    200`."""
+    """On 439044d three messages in four are lost. Figures: `python -m benchmarks.broadcast.gossip --star 200`."""
     trio.run(every_head_is_heard, 200, 10, 60.0)

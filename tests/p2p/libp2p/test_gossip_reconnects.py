@@ -1,5 +1,5 @@
-"""Gossip with a peer that comes back while its old connection still seems to stand: after a power cut, or a kill -9
-whose reset was lost on the way. It has the same key, and another address."""
+"""Gossip with a peer that reconnects while its old connection still seems open: after a power cut, or a kill -9 whose
+reset was lost. The peer has the same key and another address."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ from tests.support.libp2p_peers import LOOPBACK, new_peer, on_trio, running, unt
 
 
 class Listener:
-    """Notes what it hears."""
+    """Records received messages."""
 
     def __init__(self, *peers: ThreadedPeer) -> None:
         self.heard: set[bytes] = set()
@@ -31,7 +31,7 @@ class Listener:
         return True
 
     async def hears(self, of: ThreadedPeer, data: bytes) -> None:
-        """Published again and again: what comes before the mesh has formed is lost to the others."""
+        """Publish repeatedly until received: messages sent before the mesh has formed are lost."""
         async with asyncio.timeout(60):
             while data not in self.heard:
                 self._news.clear()

@@ -1,4 +1,4 @@
-"""A stranger says again what was said before: it is heard, and goes no further."""
+"""Replayed gossip: old content under new message ids is handled once and not forwarded."""
 
 import asyncio
 from collections import Counter
@@ -15,7 +15,7 @@ TOPIC, AGAIN = "heads", 5
 
 
 class Ear:
-    """A peer, and what it has heard."""
+    """A peer and the messages that it has received."""
 
     def __init__(self) -> None:
         self.peer, self.heard = new_peer(), Counter[bytes]()
@@ -35,7 +35,7 @@ class Ear:
 
 
 async def test_a_head_replayed_as_gossip_under_new_ids_is_handled_and_forwarded_once() -> None:
-    """Row l. On 439044d the third in this line hears it each of five times."""
+    """On 439044d the third peer of this chain receives each of five replays."""
     stranger, middle, last = Ear(), Ear(), Ear()
     async with running(stranger.listen(), middle.listen(), last.listen(), chained=True):
         number = 0
@@ -54,7 +54,7 @@ async def test_a_head_replayed_as_gossip_under_new_ids_is_handled_and_forwarded_
 
 
 def test_a_node_forwards_only_heads_newer_than_those_it_has(tmp_path: Path) -> None:
-    """Row l. On 439044d it says of each that it may be passed on."""
+    """On 439044d each of them is forwarded."""
 
     async def main() -> None:
         network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")

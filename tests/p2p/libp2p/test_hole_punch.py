@@ -1,5 +1,5 @@
-"""From a relayed connection to a direct one, between peers of one machine. What this does not show is a hole through a
-real NAT: here each peer could have dialled the other at once."""
+"""Upgrades of relayed connections to direct ones, between peers of one machine. These tests do not show a hole through
+a real NAT: here each peer could have dialled the other at once."""
 
 from unittest import mock
 

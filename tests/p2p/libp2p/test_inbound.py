@@ -1,4 +1,4 @@
-"""Real connections: a host hears newcomers however many came and went, and however many say nothing."""
+"""Inbound connections over real sockets: new peers connect after any number of closed ones, and beside silent ones."""
 
 import asyncio
 import contextlib
@@ -12,16 +12,16 @@ import trio
 
 from p2p.errors import Unreachable
 from p2p.identity import generate_key
-from p2p.libp2p.threaded_network import ThreadedPeer
+from p2p.libp2p.threaded_network import PayloadRates, ThreadedPeer
 from p2p.limits.relay_quota import RelayLimits
 from tests.support.libp2p_peers import new_peer, on_trio, running
 
 PLACES, SILENT = 16, 300
-"""Places that upstream has in the first test; connections that say nothing, more than a host has places."""
+"""Places of upstream in the first test; silent connections in the second, more than a host has places."""
 
 
 async def visit(to: ThreadedPeer) -> bool:
-    """Whether a newcomer reaches a host; it leaves again."""
+    """Connect a new peer to a host and disconnect it; return whether it connected."""
     node = ThreadedPeer(generate_key(), [])
     async with running(node):
         with contextlib.suppress(Unreachable):
@@ -33,7 +33,7 @@ async def visit(to: ThreadedPeer) -> bool:
 
 @contextlib.asynccontextmanager
 async def silent(port: int, count: int, source: str) -> AsyncIterator[None]:
-    """So many connections from one address that never say a word."""
+    """Open `count` connections from one address that never send a byte."""
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(count):
             one = stack.enter_context(socket.socket())
@@ -44,7 +44,7 @@ async def silent(port: int, count: int, source: str) -> AsyncIterator[None]:
 
 
 HOSTS: dict[str, dict[str, Any]] = {
-    "a coordinator's host": {"relay": RelayLimits(), "uplink": 1e9},
+    "a coordinator's host": {"relay": RelayLimits(), "rates": PayloadRates(uplink=1e9)},
     "a node's host": {"patience": 20.0},
 }
 
@@ -53,7 +53,7 @@ HOSTS: dict[str, dict[str, Any]] = {
 async def test_new_peers_connect_after_three_times_as_many_connections_as_places(
     options: dict[str, Any],
 ) -> None:
-    """Row a. On 439044d 15 of these 48 reach a host, and none ever after."""
+    """On 439044d 15 of these 48 connect to the host, and none ever after."""
     coordinator, reached = new_peer(**options), 0
 
     async def bound(transport) -> None:
@@ -74,7 +74,7 @@ async def test_new_peers_connect_after_three_times_as_many_connections_as_places
 
 
 async def test_silent_connections_do_not_exclude_new_peers() -> None:
-    """Row b. On 439044d each holds a place for ten seconds and more: no newcomer of these gets in."""
+    """On 439044d each silent connection occupies a place for more than ten seconds: none of the new peers connects."""
     coordinator = new_peer()
     async with running(coordinator):
         (address,) = await coordinator.addresses()
@@ -84,8 +84,8 @@ async def test_silent_connections_do_not_exclude_new_peers() -> None:
 
 
 async def test_a_host_accepts_connections_after_as_many_as_may_be_open_were_closed() -> None:
-    """Row A3, and a twelfth fault of py-libp2p 0.8: on 439044d the 257th connection ever is turned away, here the 5th
-    (its bound is put at 4)."""
+    """The twelfth fault of py-libp2p 0.8: on 439044d the 257th connection ever is refused; here it would be the 5th,
+    since the bound is set to 4."""
     coordinator = new_peer()
 
     async def bound(transport) -> None:

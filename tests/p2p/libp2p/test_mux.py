@@ -1,4 +1,4 @@
-"""The muxer without I/O: what travels, what waits, and which bytes are the other side's fault."""
+"""The muxer without I/O: flow control, scheduling, resets, and frames that violate the protocol."""
 
 import json
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def fed(receive: Callable[[bytes], object], data: bytes, step: int) -> None:
 
 
 class Pair:
-    """Two ends; `move` carries bytes both ways until nothing moves, cut as `cut` says."""
+    """Two connected muxers; `move` passes bytes in both directions until none are left, split as `cut` says."""
 
     def __init__(self, cut: Callable[[], int] = lambda: ALL) -> None:
         self.a, self.b = Mux(True), Mux(False)
@@ -347,7 +347,7 @@ def test_two_correct_sides_never_violate_the_protocol(data):
 
 
 def vector() -> dict[str, str]:
-    """One frame of each kind, and a short talk."""
+    """Return one frame of each kind, and the frames of a short request and answer."""
     pair = Pair()
     flow = pair.a.open()
     pair.a.write(flow, b"question")

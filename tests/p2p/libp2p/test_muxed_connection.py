@@ -1,4 +1,4 @@
-"""The muxer's tasks over an in-memory connection: back-pressure, cancellation, ends, and faults that close only it."""
+"""The muxer's tasks over an in-memory connection: back-pressure, cancellation, ends, and protocol violations."""
 
 import logging
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""Noise's messages after the handshake."""
+"""Noise messages after the handshake: framing, authentication, and upstream's wire."""
 
 import contextlib
 import itertools

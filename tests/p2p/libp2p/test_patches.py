@@ -1,5 +1,5 @@
-"""Each patch of py-libp2p: what upstream's own code does without it, and what it does with it. The first half of such a
-test fails once upstream has repaired the thing: then the patch goes."""
+"""Each patch of py-libp2p: the behaviour of upstream's own code without it and with it. The first half of a test fails
+once upstream has repaired the defect: then the patch is removed."""
 
 import ast
 import importlib.util
@@ -56,7 +56,7 @@ def patched_host() -> Any:
 
 
 def unpatched_stream_class() -> Any:
-    """Upstream's module, loaded once more: the one in use may be patched."""
+    """Load upstream's module a second time: the one in use may be patched."""
     spec = importlib.util.spec_from_file_location("unpatched_libp2p_io_trio", libp2p.io.trio.__file__)
     assert spec is not None
     assert spec.loader is not None
@@ -103,7 +103,7 @@ async def broken(stream: object) -> None:
 
 
 class ResetStream:
-    """Notes that it was reset, as a guard does with a stream whose handler failed."""
+    """A stream that records its reset: a guard resets the stream of a failed handler."""
 
     def __init__(self) -> None:
         self.was_reset = False
@@ -132,7 +132,7 @@ async def test_2_an_exception_of_a_stream_handler_does_not_leave_it() -> None:
 
 
 class Notified(INotifee):
-    """Counts what it is told."""
+    """A notifee that counts its notifications."""
 
     def __init__(self) -> None:
         self.news: list[str] = []
@@ -236,7 +236,7 @@ async def test_8_messages_are_numbered_from_the_nanosecond() -> None:
 
 
 OUR_OWN = {"on_duplicate", "on_relayed_peer", "fault", "shield"}
-"""Attributes that are set on objects of this project, and on a scope of trio's."""
+"""Attributes that are set on objects of this project, and on a scope of trio."""
 
 
 def test_no_other_module_of_the_transport_replaces_anything_in_an_object_of_another() -> None:

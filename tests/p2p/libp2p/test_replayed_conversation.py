@@ -1,4 +1,4 @@
-"""A tap on the line records a conversation whole, and plays one side of it again, to either end."""
+"""A tap between two peers records a whole conversation and replays one side of it to either end."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,11 +10,11 @@ from p2p.errors import Unreachable
 from tests.support.libp2p_peers import new_peer, running
 
 HANDSHAKE = 200
-"""Bytes, at least, of one side: names of protocols, ephemeral key, encrypted identity."""
+"""Least bytes of one side's handshake: protocol names, ephemeral key, encrypted identity."""
 
 
 class Tap:
-    """Passes bytes on between who dials `port` and `behind`, and keeps them."""
+    """A proxy from `port` to `behind` that records the bytes of both directions."""
 
     def __init__(self, behind: int) -> None:
         self._behind = behind
@@ -33,7 +33,7 @@ class Tap:
 
 @asynccontextmanager
 async def listening(serve) -> AsyncIterator[int]:
-    """The port at which `serve` is called with each connection."""
+    """Listen, calling `serve` with each connection; yield the port."""
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     try:
         yield server.sockets[0].getsockname()[1]
@@ -58,7 +58,7 @@ def port_of(address: str) -> int:
 
 
 def counting(asked: list[bytes]):
-    """A peer that keeps what it is asked."""
+    """Return a peer that records its requests in `asked`."""
 
     async def count(peer: str, request: bytes) -> bytes:
         asked.append(request)
@@ -70,7 +70,7 @@ def counting(asked: list[bytes]):
 
 
 async def recorded(a, b) -> Tap:
-    """What passed while b dialled a and asked it once."""
+    """Record the bytes of one dial and one request from b to a."""
     (address,) = await a.addresses()
     tap = Tap(port_of(address))
     async with tap.open(), running(b):

@@ -43,7 +43,7 @@ async def test_a_frame_over_the_limit_is_refused_before_it_is_read():
             await b.request(a.peer_id, "echo", bytes(20 * MB), timeout=60)
 
         async def announce(transport) -> int:
-            """Announce 1 GB, send none of it: the refusal comes all the same."""
+            """Announce 1 GB and send none of it: the refusal arrives nevertheless."""
             stream = await transport.open(a.peer_id, rpc.PROTOCOL)
             await stream.send(b"echo")
             await stream._stream.write((1 << 30).to_bytes(4, "big"))
@@ -54,7 +54,7 @@ async def test_a_frame_over_the_limit_is_refused_before_it_is_read():
 
 
 class Drop:
-    """A stream of upstream's kind that gives a byte at a time, and its end as an exception."""
+    """A stream with upstream's interface that returns one byte per read, and raises at its end."""
 
     def __init__(self, data: bytes) -> None:
         self.left = data
@@ -74,7 +74,7 @@ class Drop:
 
 
 def frames(data: bytes) -> list[bytes | type | None]:
-    """What a stream gives of these bytes, until it ends."""
+    """Return the frames that a stream reads from these bytes, up to None or `Malformed`."""
 
     async def main() -> list[bytes | type | None]:
         frames_seen: list[bytes | type | None] = []

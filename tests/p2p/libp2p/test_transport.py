@@ -1,4 +1,4 @@
-"""The network plane over real libp2p on loopback: what py-libp2p breaks on, and we must not."""
+"""The transport over real libp2p on loopback: inputs and conditions under which py-libp2p fails and we must not."""
 
 import asyncio
 import socket
@@ -229,12 +229,12 @@ async def test_a_dial_replaces_a_dead_connection_and_no_other(monkeypatch):
         addresses = await a.addresses()
 
         async def connection(transport):
-            """The one that stands; one that was replaced may still be there for a moment."""
+            """Return the only connection with `a`."""
             [only] = transport.host.get_network().get_connections(ID.from_string(a.peer_id))
             return only
 
         async def swallow(transport) -> None:
-            """What is written to the connection of now is lost from here on, as on a line that is no more."""
+            """Discard all later writes to the current connection, as on a dead link."""
             [only] = transport.connections.open
 
             async def lost(*pieces: bytes) -> None:

@@ -1,4 +1,5 @@
-"""Trio beside asyncio: results, errors and cancellation cross, and the thread neither dies unseen nor stays behind."""
+"""Trio beside asyncio: results, errors and cancellation cross; the thread neither fails unnoticed nor outlives its
+owner."""
 
 import asyncio
 import threading

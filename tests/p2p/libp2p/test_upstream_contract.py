@@ -1,5 +1,5 @@
-"""What this project takes from py-libp2p beyond its public interface. An upgrade that moves any of it fails here first,
-and by name."""
+"""The parts of py-libp2p beyond its public interface that this project uses. An upgrade that changes any of them fails
+here first, by name."""
 
 import importlib.metadata
 import inspect
@@ -104,7 +104,8 @@ def test_the_network_has_the_parts_that_the_transport_touches(name):
 
 
 def test_accepted_connections_go_through_our_handler_which_takes_no_token_for_life():
-    """Upstream's own takes one of `_inbound_limiter` for each connection and gives none back before the host stops."""
+    """Upstream's own handler takes a token of `_inbound_limiter` per connection and returns none before the host
+    stops."""
     assert "await self._handle_inbound_connection(read_write_closer, _maddr)" in inspect.getsource(Swarm.listen)
     upstream = inspect.getsource(Swarm._handle_inbound_connection)
     assert "self._inbound_limiter.acquire_nowait()" in upstream
@@ -131,7 +132,7 @@ def test_the_network_s_own_handler_of_streams_can_be_replaced():
 
 
 def test_no_notifee_uses_the_events_of_streams():
-    """`patch_host` leaves them out."""
+    """`patch_host` omits these events."""
 
     for method in STREAM_EVENTS:
         assert f'self._notify("{method}"' in inspect.getsource(Swarm)

@@ -1,5 +1,5 @@
-"""The thirteen faults of py-libp2p that docs/architecture.md names, each with the tests that hold against it. Tests of
-one that are to be found nowhere else are here."""
+"""The thirteen faults of py-libp2p that docs/architecture.md lists, each with the tests of its counter-measure. Those
+without a place elsewhere are here."""
 
 import ast
 import asyncio
@@ -31,7 +31,7 @@ SINK = "/test/sink"
 
 
 def listed() -> dict[int, list[str]]:
-    """Fault -> `file::test`, as the document lists them."""
+    """Return fault -> `file::test`, as listed in the document."""
     text = (ROOT / "docs" / "architecture.md").read_text()
     section = text.partition("## Thirteen faults of py-libp2p")[2].partition("\n## ")[0]
     items = re.split(r"^(\d+)\. ", section, flags=re.MULTILINE)[1:]
@@ -52,7 +52,7 @@ def test_each_of_the_thirteen_faults_has_a_test_and_each_test_is_there() -> None
 
 @pytest.fixture(params=["our muxer", "stock yamux"])
 def muxer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What two peers of the test speak."""
+    """The muxer between two peers of the test."""
     if request.param == "stock yamux":
         monkeypatch.setattr(libp2p, "muxers", lambda: {YAMUX: Yamux})
     return request.param
@@ -161,7 +161,7 @@ async def test_the_gossip_heartbeat_is_one_second():
 
 
 def test_keys_on_p_256_are_read_with_the_fastecdsa_that_has_wheels():
-    """All that upstream does with such a key of a foreign peer; 4.0.0 cannot."""
+    """Do all that upstream does with such a key of a foreign peer; fastecdsa 4.0.0 cannot."""
     assert importlib.metadata.version("fastecdsa") == "3.0.1"
     packed = ECCPrivateKey.new("P-256").get_public_key().to_bytes()
     assert ECCPublicKey.from_bytes(packed, "P-256").to_bytes() == packed

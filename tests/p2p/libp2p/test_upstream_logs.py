@@ -1,4 +1,4 @@
-"""What py-libp2p says of itself is for whoever debugs it."""
+"""Log records of py-libp2p become debug records of this package."""
 
 import logging
 import sys
