@@ -58,7 +58,7 @@ class LibP2PStream:
     ) -> None:
         """`patience`: seconds without progress before a reset. `drop`: closes the connection with a peer."""
         muxed = getattr(stream, "muxed_stream", None)
-        self._pipe: ByteStream = muxed if isinstance(muxed, MuxStream) else YamuxStream(stream, nursery)
+        self._byte_stream: ByteStream = muxed if isinstance(muxed, MuxStream) else YamuxStream(stream, nursery)
         self._stream = stream
         self._peer = peer
         self._nursery = nursery
@@ -79,9 +79,9 @@ class LibP2PStream:
         if self._finished:
             raise LocalNetworkFault("a frame was sent after the stream's finish")
         try:
-            self._pipe.put(sum(map(len, pieces)).to_bytes(LENGTH, "big"))
+            self._byte_stream.put(sum(map(len, pieces)).to_bytes(LENGTH, "big"))
             for piece in pieces:
-                self._pipe.put(piece)
+                self._byte_stream.put(piece)
         except Exception as error:
             self._break(f"{error!r}")
         await self._flush()
@@ -103,7 +103,7 @@ class LibP2PStream:
         """See `Stream`."""
         if not self._finished and self._broken is None:
             self._finished = True
-            await self._pipe.close()
+            await self._byte_stream.close()
             await self._flush()
 
     async def reset(self) -> None:
@@ -135,14 +135,14 @@ class LibP2PStream:
     async def _pieces(self, limit: int, least: int = 1) -> Sequence[Bytes]:
         """Return pieces as `MuxStream.pieces`, waiting as long as there is progress. Raises `Unreachable`."""
         while self._broken is None:
-            unread = self._pipe.unread
+            unread = self._byte_stream.unread
             try:
                 if unread >= least:  # data is there: a deadline would cost more than the call
-                    return await self._pipe.pieces(limit, least)
+                    return await self._byte_stream.pieces(limit, least)
                 with trio.fail_after(self._patience):
-                    return await self._pipe.pieces(limit, least)
+                    return await self._byte_stream.pieces(limit, least)
             except trio.TooSlowError:
-                if self._pipe.unread == unread:
+                if self._byte_stream.unread == unread:
                     self._break(f"no byte for {self._patience:g} s")
             except Exception as error:
                 self._break(f"{error!r}")
@@ -151,14 +151,14 @@ class LibP2PStream:
     async def _flush(self) -> None:
         """Wait for room, as long as there is progress. Raises `Unreachable`."""
         while self._broken is None:
-            sent = self._pipe.sent
+            sent = self._byte_stream.sent
             try:
-                if self._pipe.room:
-                    return await self._pipe.flush()
+                if self._byte_stream.room:
+                    return await self._byte_stream.flush()
                 with trio.fail_after(self._patience):
-                    return await self._pipe.flush()
+                    return await self._byte_stream.flush()
             except trio.TooSlowError:
-                if self._pipe.sent == sent:
+                if self._byte_stream.sent == sent:
                     self._break(f"nothing could be sent for {self._patience:g} s")
             except Exception as error:
                 self._break(f"{error!r}")
@@ -179,7 +179,7 @@ class LibP2PStream:
     async def _reset(self) -> None:
         with trio.move_on_after(RESET_TIMEOUT) as scope:
             try:
-                await self._pipe.reset()
+                await self._byte_stream.reset()
                 await self._stream.reset()
             except Exception as error:
                 log.debug("reset: %r", error)

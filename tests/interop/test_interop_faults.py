@@ -27,13 +27,13 @@ ASK = framed(packed("a", bytes(32))) + framed(packed("w", [0]))
 
 
 @pytest.fixture
-def said(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+def p2p_log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     """The log of our side, debug records included."""
     caplog.set_level(logging.DEBUG, "p2p")
     return caplog
 
 
-async def told(stream: INetStream) -> bytes:
+async def read_to_end(stream: INetStream) -> bytes:
     """Return all received bytes until the end, which may be a reset."""
     everything = b""
     try:
@@ -50,47 +50,47 @@ async def lives(one: Ours, other: StockPeer) -> None:
 
 
 @on_trio
-async def test_a_request_that_ends_at_any_byte_is_answered_or_reset_with_the_reason(said) -> None:
+async def test_a_request_that_ends_at_any_byte_is_answered_or_reset_with_the_reason(p2p_log) -> None:
     async with met("stock") as (one, other):
         for end in range(len(REQUEST)):
             stream = await other.open(one.peer.peer_id, stock_peers.RPC)
             await stream.write(REQUEST[:end])
             await stream.close_write()  # type: ignore[attr-defined]
-            assert await told(stream) == (b"" if end else framed(b"\x02no such method")), end
+            assert await read_to_end(stream) == (b"" if end else framed(b"\x02no such method")), end
             await stream.reset()
         await lives(one, other)
-    cut_off = said.text.count("ended in the middle of a frame")
-    assert (cut_off, said.text.count("sent no request")) == (len(REQUEST) - 2, 1)
-    assert not [record for record in said.records if record.levelno > logging.INFO and record.name == "p2p"]
+    cut_off = p2p_log.text.count("ended in the middle of a frame")
+    assert (cut_off, p2p_log.text.count("sent no request")) == (len(REQUEST) - 2, 1)
+    assert not [record for record in p2p_log.records if record.levelno > logging.INFO and record.name == "p2p"]
 
 
 @pytest.mark.parametrize(
     ("protocol", "bytes_"), [(stock_peers.RPC, REQUEST), (stock_peers.CHUNKS, ASK)], ids=["rpc", "chunks"]
 )
 @on_trio
-async def test_a_stream_that_is_reset_at_any_byte_ends_that_stream_only(protocol: str, bytes_: bytes, said) -> None:
+async def test_a_stream_that_is_reset_at_any_byte_ends_that_stream_only(protocol: str, bytes_: bytes, p2p_log) -> None:
     async with met("stock") as (one, other):
         for end in range(len(bytes_)):
             stream = await other.open(one.peer.peer_id, protocol)
             await stream.write(bytes_[:end])
             await stream.reset()
         await lives(one, other)
-    # A reset that overtakes what was read of the frame before it shows as the end of that.
-    assert "reset" in said.text.lower() or "ended in the middle of a frame" in said.text
-    assert not [record for record in said.records if record.levelno > logging.INFO and record.name == "p2p"]
+    # A reset that overtakes the frame before it shows as the end of that frame.
+    assert "reset" in p2p_log.text.lower() or "ended in the middle of a frame" in p2p_log.text
+    assert not [record for record in p2p_log.records if record.levelno > logging.INFO and record.name == "p2p"]
 
 
 @on_trio
-async def test_a_chunk_stream_that_ends_at_any_byte_ends_that_stream_only(said) -> None:
+async def test_a_chunk_stream_that_ends_at_any_byte_ends_that_stream_only(p2p_log) -> None:
     async with met("stock") as (one, other):
         for end in range(len(ASK)):
             stream = await other.open(one.peer.peer_id, stock_peers.CHUNKS)
             await stream.write(ASK[:end])
             await stream.close_write()  # type: ignore[attr-defined]
-            assert await told(stream) in (b"", framed(packed("n", []))), end
+            assert await read_to_end(stream) in (b"", framed(packed("n", []))), end
             await stream.reset()
         await lives(one, other)
-    assert said.text.count("ended in the middle of a frame") == len(ASK) - 2
+    assert p2p_log.text.count("ended in the middle of a frame") == len(ASK) - 2
 
 
 WRONG = {
@@ -116,15 +116,15 @@ WRONG = {
 
 
 @on_trio
-async def test_a_wrong_frame_is_refused_with_the_reason(said) -> None:
+async def test_a_wrong_frame_is_refused_with_the_reason(p2p_log) -> None:
     async with met("stock") as (one, other):
         for fault, (protocol, bytes_, why) in WRONG.items():
-            said.clear()
+            p2p_log.clear()
             stream = await other.open(one.peer.peer_id, protocol)
             await stream.write(bytes_)
-            assert await told(stream) in (b"", framed(packed("n", [])), framed(b"\x02no such method")), fault
+            assert await read_to_end(stream) in (b"", framed(packed("n", [])), framed(b"\x02no such method")), fault
             await lives(one, other)
-            assert why in said.text, fault
+            assert why in p2p_log.text, fault
 
 
 ANSWER = framed(b"") + framed(b"\x00abc")
@@ -160,7 +160,7 @@ LIES = {
 
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES.keys())
 @on_trio
-async def test_a_foreign_holder_that_lies_is_dropped_and_nothing_of_it_is_stored(lie, tmp_path: Path, said) -> None:
+async def test_a_foreign_holder_that_lies_is_dropped_and_nothing_of_it_is_stored(lie, tmp_path: Path, p2p_log) -> None:
     async with met("stock") as (one, other), trio.open_nursery() as nursery:
         manifest = payload_file(tmp_path / "theirs", 300_000)
         other.hold((tmp_path / "theirs").read_bytes(), cut(manifest), lie)
@@ -169,7 +169,7 @@ async def test_a_foreign_holder_that_lies_is_dropped_and_nothing_of_it_is_stored
         assert not (tmp_path / "fetched").exists()
         assert not any((tmp_path / "fetched.part").read_bytes())
         nursery.cancel_scope.cancel()
-    assert other.peer_id in said.text
+    assert other.peer_id in p2p_log.text
 
 
 # --- below streams ---------------------------------------------------------------------------------------------------
@@ -205,7 +205,9 @@ async def test_malformed_yamux_costs_its_connection_at_most() -> None:
 
 
 @on_trio
-async def test_a_peer_that_overruns_its_windows_is_disconnected_and_banned_if_it_repeats_it(monkeypatch, said) -> None:
+async def test_a_peer_that_overruns_its_windows_is_disconnected_and_banned_if_it_repeats_it(
+    monkeypatch, p2p_log
+) -> None:
     monkeypatch.setattr(libp2p_foreign, "UNREAD_MAX", 2 << 20)
 
     at_work: list[bytes] = []
@@ -227,7 +229,7 @@ async def test_a_peer_that_overruns_its_windows_is_disconnected_and_banned_if_it
             await stock_peers.until(lambda: not other.host.get_connected_peers())
         await stock_peers.until(lambda: one.transport.connections.banned_for(other.peer_id) > 0)
         await lives(one, honest)
-    assert said.text.count("bytes received and not read") == FORGIVEN + 2  # each, and the ban
+    assert p2p_log.text.count("bytes received and not read") == FORGIVEN + 2  # each, and the ban
 
 
 async def flood(yamux: Yamux, stream: INetStream) -> None:

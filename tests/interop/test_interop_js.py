@@ -57,7 +57,7 @@ class JsPeer:
         self._process = process
         self._answers: dict[int, dict[str, object]] = {}
         self._number = 0
-        self.told: list[dict[str, object]] = []
+        self.events: list[dict[str, object]] = []
 
     async def listen(self) -> None:
         """Read the process's answers and events until it ends."""
@@ -69,7 +69,7 @@ class JsPeer:
                 if "id" in event:
                     self._answers[event["id"]] = event
                 else:
-                    self.told.append(event)
+                    self.events.append(event)
 
     async def obey(self, what: str, **arguments: object) -> object:
         """Send a command and return its result. Raises `RuntimeError` with the process's error."""
@@ -87,7 +87,7 @@ class JsPeer:
         """Wait for the first event with this name and these values."""
 
         def events_named() -> list[dict[str, object]]:
-            return [told for told in self.told if told["event"] == name and wanted.items() <= told.items()]
+            return [event for event in self.events if event["event"] == name and wanted.items() <= event.items()]
 
         await stock_peers.until(lambda: bool(events_named()))
         return events_named()[0]
@@ -142,8 +142,8 @@ async def test_a_js_peer_speaks_yamux_with_us_and_both_ping(dialler: str, tmp_pa
 @on_trio
 async def test_each_side_learns_the_protocols_of_the_other(dialler: str, tmp_path: Path) -> None:
     async with met(dialler, tmp_path) as (one, other, name):
-        told = await other.event("identified", peer=one.peer.peer_id)
-        assert {stock_peers.RPC, stock_peers.CHUNKS, *stock_peers.GOSSIP} <= set(told["protocols"])  # type: ignore[call-overload]
+        identified = await other.event("identified", peer=one.peer.peer_id)
+        assert {stock_peers.RPC, stock_peers.CHUNKS, *stock_peers.GOSSIP} <= set(identified["protocols"])  # type: ignore[call-overload]
         await stock_peers.until(
             lambda: {stock_peers.RPC, stock_peers.CHUNKS, stock_peers.GOSSIP[0]} <= known(one, name)
         )
@@ -161,8 +161,8 @@ def known(one: Ours, peer: str) -> set[str]:
 @on_trio
 async def test_requests_are_answered_in_both_directions(dialler: str, tmp_path: Path) -> None:
     async with met(dialler, tmp_path) as (one, other, name):
-        told = await other.obey("ask", peer=one.peer.peer_id, method="head", request="80")
-        answer = decode(bytes.fromhex(told["answer"]), HeadResponse)  # type: ignore[index]
+        result = await other.obey("ask", peer=one.peer.peer_id, method="head", request="80")
+        answer = decode(bytes.fromhex(result["answer"]), HeadResponse)  # type: ignore[index]
         assert answer.head == sealed_head(7)
         assert await one.peer.request(name, "reverse", b"abc", timeout=60) == b"cba"
         assert await one.peer.request(name, "reverse", bytes(1 << 20), timeout=60) == bytes(1 << 20)
@@ -173,8 +173,8 @@ async def test_requests_are_answered_in_both_directions(dialler: str, tmp_path: 
 async def test_refusals_are_understood_in_both_directions(tmp_path: Path) -> None:
     async with met("stock", tmp_path) as (one, other, name):
         for method, request, status in (("head", "00" * 1025, 1), ("nonsense", "", 2)):
-            told = await other.obey("ask", peer=one.peer.peer_id, method=method, request=request)
-            assert told["status"] == status  # type: ignore[index]
+            result = await other.obey("ask", peer=one.peer.peer_id, method=method, request=request)
+            assert result["status"] == status  # type: ignore[index]
         with pytest.raises(Declined, match="no such method"):
             await one.peer.request(name, "nonsense", b"", timeout=60)
         with pytest.raises(Malformed, match="the limit is 16"):
@@ -195,8 +195,8 @@ async def test_a_request_sealed_by_a_js_node_is_accepted(tmp_path: Path) -> None
     async with met("stock", tmp_path) as (one, other, _):
         one.peer.serve("hello", answer, limit=64 << 10)
         recipient = public_bytes(CHANNEL).hex()
-        told = await other.obey("hello", peer=one.peer.peer_id, run=RUN.hex(), recipient=recipient)
-        assert told["now"] > 0  # type: ignore[index]
+        result = await other.obey("hello", peer=one.peer.peer_id, run=RUN.hex(), recipient=recipient)
+        assert result["now"] > 0  # type: ignore[index]
 
 
 @BOTH_WAYS

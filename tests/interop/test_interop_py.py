@@ -32,10 +32,10 @@ async def test_a_stock_host_speaks_yamux_with_us_and_both_ping(dialler: str) -> 
 @on_trio
 async def test_a_stock_host_learns_our_identity_and_protocols(dialler: str) -> None:
     async with met(dialler) as (one, other):
-        told = await other.identify(one.peer.peer_id)
-        assert {stock_peers.RPC, stock_peers.CHUNKS, *stock_peers.GOSSIP} <= set(told.protocols)
-        assert peer_id(told.public_key[-32:]) == one.peer.peer_id
-        assert told.listen_addrs
+        identified = await other.identify(one.peer.peer_id)
+        assert {stock_peers.RPC, stock_peers.CHUNKS, *stock_peers.GOSSIP} <= set(identified.protocols)
+        assert peer_id(identified.public_key[-32:]) == one.peer.peer_id
+        assert identified.listen_addrs
 
 
 @BOTH_WAYS

@@ -59,14 +59,14 @@ async def test_a_malformed_answer_is_the_peers_fault() -> None:
 
     with pytest.raises(Malformed, match="PlanResponse"):
         await PLAN.ask(Liar(), "liar", PlanRequest(), timeout=1)
-    await REMAKE.ask(Liar(), "liar", DocumentsRequest(hashes=[]), timeout=1)  # nothing is read out of an empty answer
+    await REMAKE.ask(Liar(), "liar", DocumentsRequest(hashes=[]), timeout=1)  # an empty answer is not decoded
 
 
 async def test_a_request_for_a_head_that_does_not_decode_asks_for_no_roots() -> None:
-    asked = list[HeadRequest]()
+    requests = list[HeadRequest]()
 
     async def answer(peer: str, ask: HeadRequest) -> HeadResponse:
-        asked.append(ask)
+        requests.append(ask)
         return HeadResponse(head=None)
 
     connection = Connection()
@@ -76,7 +76,7 @@ async def test_a_request_for_a_head_that_does_not_decode_asks_for_no_roots() -> 
     assert limit == 1024
     for data in (b"", b"anything", b"\x80"):
         await handler("peer", data)
-    assert asked == [HeadRequest()] * 3
+    assert requests == [HeadRequest()] * 3
 
 
 async def test_a_new_method_needs_a_row_a_handler_and_a_caller() -> None:
@@ -103,10 +103,10 @@ async def test_a_new_method_needs_a_row_a_handler_and_a_caller() -> None:
 async def test_an_empty_answer_is_no_bytes() -> None:
     connection = Connection()
 
-    async def told(peer: str, place: PlanResponse) -> None:
+    async def ignore(peer: str, place: PlanResponse) -> None:
         await anyio.lowlevel.checkpoint()
 
-    FOLLOW.serve(connection, told)
+    FOLLOW.serve(connection, ignore)
     assert await connection.served["follow"][0]("peer", EMPTY.encode(None) + b"\x80") == b""
 
 

@@ -27,14 +27,14 @@ def test_the_codes_in_use_are_those_of_the_table(repository: Path) -> None:
 def test_every_reason_formats_to_a_whole_sentence(code: str) -> None:
     template = REASONS[code].sentence
     fields = [name for _, name, spec, _ in string.Formatter().parse(template) if name and not spec]
-    said = sentence(code, **{name: "x" * 10 for name in fields})
-    assert said == "" if code == "ok" else said[0].isupper()
-    assert said[-1:] in ("", ".")
+    text = sentence(code, **{name: "x" * 10 for name in fields})
+    assert text == "" if code == "ok" else text[0].isupper()
+    assert text[-1:] in ("", ".")
     assert re.fullmatch(r"[a-z]+(-[a-z]+)*", code)
 
 
 @pytest.mark.parametrize(
-    ("code", "facts", "said"),
+    ("code", "facts", "text"),
     {
         "drift": (
             "drift", {"sample": 1, "position": 2, "off": 0.00104, "most": 0.001}, "off by 0.00104, the most is 0.00100."
@@ -60,8 +60,8 @@ def test_every_reason_formats_to_a_whole_sentence(code: str) -> None:
         ),
     }.values(),
 )  # fmt: skip
-def test_compared_numbers_are_written_with_digits_that_differ(code: str, facts: dict[str, object], said: str) -> None:
-    assert sentence(code, **facts).endswith(said)
+def test_compared_numbers_are_written_with_digits_that_differ(code: str, facts: dict[str, object], text: str) -> None:
+    assert sentence(code, **facts).endswith(text)
 
 
 def test_only_refusals_that_may_succeed_later_say_when_to_retry() -> None:

@@ -96,7 +96,7 @@ CHECKS = """
 import json, sys
 from pathlib import Path
 import numpy as np
-import documents, episodes, line, payload, policy
+import documents, episodes, https_client, payload, policy
 def played(episode, turns, limit):
     given, sampled = "", 0
     for number, (said, ends) in enumerate(turns):
@@ -112,25 +112,25 @@ def played(episode, turns, limit):
     return episode.score() if given is None else None
 
 vectors = {path.stem: json.loads(path.read_text()) for path in Path(sys.argv[1]).glob("*.json")}
-told = {"episodes": 0, "wrong": []}
+results = {"episodes": 0, "wrong": []}
 for row in vectors["task_episodes"]:
     episode = episodes.Episode(row["task"], row["version"], row["split"], row["index"])
     score = played(episode, [tuple(turn) for turn in row["turns"]], row["limit"])
     wanted = None if row["reward"] is None else (row["reward"], row["success"])
-    told["episodes"] += 1
+    results["episodes"] += 1
     if (episode.prompt, score) != (row["prompt"], wanted):
-        told["wrong"].append([row, episode.prompt, score])
+        results["wrong"].append([row, episode.prompt, score])
 for row in [vectors["invite"], *vectors["invite_2"]["format_2"]]:
     found = documents.read_invite(row["text"])
     wanted = {key: row[key] and bytes.fromhex(row[key]) for key in ("run", "root_hash", "https_key")}
     if {"https_key": None, **found} != {**wanted, "addresses": row["addresses"]}:
-        told["wrong"].append([row, str(found)])
+        results["wrong"].append([row, str(found)])
 for row in vectors["sampling"]:
     logits = ((np.arange(321) * 7919) % 640 - 320).astype(np.float32) / np.float32(64)
     token = int(np.argmax(logits + policy.noise(bytes.fromhex(row["seed"]), row["position"], 321)))
     if token != row["token"]:
-        told["wrong"].append([row, token])
-print(json.dumps(told))
+        results["wrong"].append([row, token])
+print(json.dumps(results))
 """
 
 
@@ -138,9 +138,9 @@ def test_tasks_and_sampling_noise_are_those_of_the_vectors(tmp_path: Path) -> No
     (tmp_path / "checks.py").write_text(CHECKS)
     done = walled(tmp_path / "checks.py", VECTORS)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["wrong"] == []
-    assert told["episodes"] == len(json.loads((VECTORS / "task_episodes.json").read_text()))
+    results = json.loads(done.stdout)
+    assert results["wrong"] == []
+    assert results["episodes"] == len(json.loads((VECTORS / "task_episodes.json").read_text()))
 
 
 @pytest.fixture(scope="module")
@@ -186,12 +186,12 @@ def test_it_follows_versions_over_https_is_paid_and_replays_the_ledger(
     until("a version is out", lambda: coordinator.state().version is not None)
     done = walled(SECOND / "volunteer.py", tmp_path, invite, "24")
     assert done.returncode == 0, done.stderr
-    told = json.loads((tmp_path / "told.json").read_text())
-    assert told["refused"] == []
-    assert len(told["receipts"]) == 24
-    assert len(told["versions"]) >= 6
-    assert told["versions"] == sorted(set(told["versions"]))
-    per_version = told["received"]["documents"] / len(told["versions"])
+    results = json.loads((tmp_path / "told.json").read_text())
+    assert results["refused"] == []
+    assert len(results["receipts"]) == 24
+    assert len(results["versions"]) >= 6
+    assert results["versions"] == sorted(set(results["versions"]))
+    per_version = results["received"]["documents"] / len(results["versions"])
     assert per_version <= 60_000, f"{per_version:.0f} bytes of documents a version"
 
     backed_up(coordinator.folder.database, tmp_path / "copy.sqlite")
@@ -200,7 +200,7 @@ def test_it_follows_versions_over_https_is_paid_and_replays_the_ledger(
     replayed = json.loads(done.stdout)
     assert replayed["earned"] > 0
     assert replayed["rank"] == "known"
-    print(f"{per_version:.0f} bytes of documents a version, {len(told['versions'])} versions; {told['received']}")
+    print(f"{per_version:.0f} bytes of documents a version, {len(results['versions'])} versions; {results['received']}")
 
 
 def ledger_of(path: Path) -> None:

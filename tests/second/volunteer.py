@@ -13,7 +13,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from documents import Map, Refused, Trust, check, digest, order, pack, peer_id, read_invite, seal, unpack
 from episodes import COUNTS, Episode
-from line import Connection
+from https_client import Connection
 from payload import applied
 from policy import Policy
 from tokenizers import Tokenizer

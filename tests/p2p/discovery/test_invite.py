@@ -70,7 +70,7 @@ BAD = {
     "the host of an address without a number": (short(LOOPBACK, b"\x00"), "ask the operator"),
     "an address without a key": (short(LOOPBACK, key=None), "ask the operator"),
     "a key of 31 bytes": (short(LOOPBACK, key=b"k" * 31), "ask the operator"),
-    "text that is none": (short(b"\x01\xff"), "ask the operator"),
+    "bytes that are no UTF-8": (short(b"\x01\xff"), "ask the operator"),
     "text that is too long": (short(b"\x01" + b"x" * 401), "ask the operator"),
 }
 

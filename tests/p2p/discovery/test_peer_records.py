@@ -65,7 +65,7 @@ LIES: dict[str, tuple[type[P2PError], Callable[[], bytes]]] = {
     "of another run": (BadSignature, lambda: record([WHERE], run=bytes(32))),
     "a request, signed by the same key": (BadSignature, lambda: record([WHERE], kind="request")),
     "signed by two": (BadSignature, lambda: seal("peer", RUN, PAYLOAD, key(1), key(2))),
-    "signed by nobody": (BadSignature, lambda: seal("peer", RUN, PAYLOAD)),
+    "without a signature": (BadSignature, lambda: seal("peer", RUN, PAYLOAD)),
     "its life is over": (Stale, lambda: record([WHERE], NOW - LIFE)),
     "from the day after tomorrow": (Stale, lambda: record([WHERE], NOW + SKEW + 1)),
     "too many addresses": (Malformed, lambda: record([WHERE] * (MOST + 1))),

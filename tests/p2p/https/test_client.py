@@ -38,10 +38,10 @@ async def test_a_request_is_answered_over_ipv4_and_ipv6(listen):
 
 
 async def test_another_key_is_refused_with_a_sentence_before_a_byte_is_sent(monkeypatch):
-    heard = []
+    received = []
 
     async def listen(peer, data):
-        heard.append(data)
+        received.append(data)
         return b""
 
     async with served(echo=listen, identity=shown("stranger")) as server:
@@ -51,7 +51,7 @@ async def test_another_key_is_refused_with_a_sentence_before_a_byte_is_sent(monk
                 await client.dial([await address_of(server)])
             assert await client.peers() == []
         assert server.https.listener.requests == 0
-    assert heard == []
+    assert received == []
 
 
 async def test_a_key_that_changes_while_connected_is_refused_at_the_next_connection():
@@ -113,24 +113,24 @@ async def test_a_client_above_its_rate_is_served_later_and_stays_connected():
 
 
 async def test_a_published_message_arrives_at_once_and_once_and_a_late_subscriber_gets_the_last():
-    heard = asyncio.Queue()
+    received = asyncio.Queue()
 
-    async def hear(peer, data):
-        heard.put_nowait((peer, data))
+    async def on_message(peer, data):
+        received.put_nowait((peer, data))
         return True
 
     async with served() as server:
         client = HttpsClient("node", shown().pin)
-        client.subscribe("echo2/abc/head", hear)
+        client.subscribe("echo2/abc/head", on_message)
         await server.publish("echo2/abc/head", b"one")
         async with running(client), asyncio.timeout(60):
             await client.dial([await address_of(server)])
-            assert await heard.get() == ("coordinator", b"one")
+            assert await received.get() == ("coordinator", b"one")
             await server.publish("echo2/other/head", b"not for us")
             await server.publish("echo2/abc/head", b"one")
             await server.publish("echo2/abc/head", b"two")
-            assert await heard.get() == ("coordinator", b"two")
-        assert heard.empty()
+            assert await received.get() == ("coordinator", b"two")
+        assert received.empty()
 
 
 async def test_a_disconnected_client_sends_no_requests():
@@ -188,14 +188,14 @@ async def test_a_false_chunk_is_not_stored_and_is_fetched_again(tmp_path, caplog
 )
 async def test_malformed_frames_are_survived_and_not_stored(frames, tmp_path, monkeypatch):
     manifest = payload_file(tmp_path / "a", 16 << 10)
-    spoiled = [frames]
+    malformed = [frames]
     framed = routes.framed
-    monkeypatch.setattr(routes, "framed", lambda message: spoiled.pop() if spoiled else framed(message))
+    monkeypatch.setattr(routes, "framed", lambda message: malformed.pop() if malformed else framed(message))
     async with served() as server, client_of(server) as client:
         await server.share(manifest, tmp_path / "a")
         await client.fetch(manifest, tmp_path / "b")
         assert (tmp_path / "b").read_bytes() == (tmp_path / "a").read_bytes()
-        assert not spoiled
+        assert not malformed
 
 
 async def test_a_fetch_continues_with_the_missing_chunks_after_the_server_was_away(tmp_path):

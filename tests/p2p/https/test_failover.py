@@ -29,7 +29,7 @@ class World:
     server: PeerAndHttps
     direct: Peer
     https: HttpsClient
-    ways: FailoverNetwork
+    node: FailoverNetwork
     address: str
     now: float = 0.0
 
@@ -44,16 +44,16 @@ async def world(*, link: Link | None = None, via=("direct", "relay", "https")) -
     server = server_beside(Peer(memory.transport("coordinator"), seed=0))
     server.peer.handlers.serve("which", which, limit=100)
     direct, https = Peer(memory.transport("node"), seed=1), HttpsClient("node", shown().pin)
-    ways = FailoverNetwork(direct, https, routes=via, stall=0.3, clock=lambda: loop.time() + new_world.now)
+    node = FailoverNetwork(direct, https, routes=via, stall=0.3, clock=lambda: loop.time() + new_world.now)
     loop = asyncio.get_running_loop()
-    new_world = World(memory, server, direct, https, ways, "")
-    async with running(server, ways):
+    new_world = World(memory, server, direct, https, node, "")
+    async with running(server, node):
         new_world.address = await address_of(server)
         yield new_world
 
 
-async def asked(ways: FailoverNetwork) -> bytes:
-    return await ways.request("coordinator", "which", b"", timeout=60)
+async def echoed(node: FailoverNetwork) -> bytes:
+    return await node.request("coordinator", "which", b"", timeout=60)
 
 
 @pytest.mark.parametrize(
@@ -74,58 +74,58 @@ def test_an_address_implies_its_route(address, route, url):
 
 async def test_the_best_connected_route_is_used():
     async with world() as w:
-        assert await w.ways.dial([w.address, DIRECT]) == "coordinator"
-        assert (await w.ways.peers(), await w.ways.route("coordinator")) == (["coordinator"], "direct")
-        assert (await asked(w.ways), await w.https.peers()) == (b"direct", [])
+        assert await w.node.dial([w.address, DIRECT]) == "coordinator"
+        assert (await w.node.peers(), await w.node.route("coordinator")) == (["coordinator"], "direct")
+        assert (await echoed(w.node), await w.https.peers()) == (b"direct", [])
 
 
 async def test_https_is_used_when_no_other_route_works_and_the_failures_are_reported():
     async with world() as w:
         w.memory.partition(["coordinator"], ["node"])
         with pytest.raises(Unreachable, match="no peer answers at"):
-            await w.ways.dial([DIRECT])
-        assert await w.ways.dial([DIRECT, w.address]) == "coordinator"
-        assert (await asked(w.ways), await w.ways.route("coordinator")) == (b"https", "https")
+            await w.node.dial([DIRECT])
+        assert await w.node.dial([DIRECT, w.address]) == "coordinator"
+        assert (await echoed(w.node), await w.node.route("coordinator")) == (b"https", "https")
 
 
 async def test_a_dead_connection_does_not_hide_a_working_route():
     async with world() as w:
-        await w.ways.dial([DIRECT])
+        await w.node.dial([DIRECT])
         w.memory.freeze("coordinator")
         with pytest.raises(Unreachable):
-            await asked(w.ways)
+            await echoed(w.node)
         assert "coordinator" in await w.direct.peers()
-        assert await w.ways.peers() == []
-        await w.ways.dial([w.address])
-        assert await asked(w.ways) == b"https"
+        assert await w.node.peers() == []
+        await w.node.dial([w.address])
+        assert await echoed(w.node) == b"https"
         w.now += PENALTY + 1  # forgotten by then, or dialled again before
         w.memory.thaw("coordinator")
-        assert await asked(w.ways) == b"direct"
+        assert await echoed(w.node) == b"direct"
 
 
 async def test_a_declined_request_does_not_disable_its_route():
     async with world() as w:
         for address in (w.address, DIRECT):
-            await w.ways.dial([address])
+            await w.node.dial([address])
             with pytest.raises(Declined):
-                await w.ways.request("coordinator", "unknown", b"", timeout=60)
-            assert await w.ways.peers() == ["coordinator"]
+                await w.node.request("coordinator", "unknown", b"", timeout=60)
+            assert await w.node.peers() == ["coordinator"]
 
 
 async def test_https_is_disconnected_when_the_better_route_is_back():
     async with world() as w:
-        await w.ways.dial([w.address])
-        assert await asked(w.ways) == b"https"
-        await w.ways.dial([DIRECT])
-        assert (await asked(w.ways), await w.https.peers()) == (b"direct", [])
+        await w.node.dial([w.address])
+        assert await echoed(w.node) == b"https"
+        await w.node.dial([DIRECT])
+        assert (await echoed(w.node), await w.https.peers()) == (b"direct", [])
 
 
 async def test_a_route_that_the_owner_does_not_permit_is_not_tried():
     async with world(via=("https",)) as w:
         with pytest.raises(Unreachable, match="their kind is not among"):
-            await w.ways.dial([DIRECT])
-        assert await w.ways.dial([DIRECT, w.address]) == "coordinator"
-        assert await asked(w.ways) == b"https"
+            await w.node.dial([DIRECT])
+        assert await w.node.dial([DIRECT, w.address]) == "coordinator"
+        assert await echoed(w.node) == b"https"
 
 
 async def test_another_https_key_is_reported_as_a_wrong_identity():
@@ -140,14 +140,14 @@ async def test_a_fetch_that_stalls_on_one_network_continues_on_the_other(tmp_pat
     manifest = payload_file(tmp_path / "a", 4 * MB)
     async with world(link=Link(bandwidth=4 * MB)) as w:
         await w.server.share(manifest, tmp_path / "a")
-        await w.ways.dial([DIRECT])
-        fetch = asyncio.create_task(w.ways.fetch(manifest, tmp_path / "b", fallback="coordinator"))
+        await w.node.dial([DIRECT])
+        fetch = asyncio.create_task(w.node.fetch(manifest, tmp_path / "b", fallback="coordinator"))
         await arrived(w.direct, MB)
         w.memory.freeze("coordinator")
         await w.https.dial([w.address])
         fetched = await fetch
         assert (tmp_path / "b").read_bytes() == (tmp_path / "a").read_bytes()
-        traffic = await w.ways.traffic()
+        traffic = await w.node.traffic()
         assert traffic.received == manifest.length
         assert 0 < (await w.https.traffic()).received <= manifest.length - MB
         assert [feed.peer for feed in fetched.feeds] == ["coordinator"]
@@ -158,8 +158,8 @@ async def test_a_fetch_continues_over_libp2p_when_https_ends(tmp_path):
     manifest = payload_file(tmp_path / "a", 32 * MB)
     async with world() as w:
         await w.server.share(manifest, tmp_path / "a")
-        await w.ways.dial([w.address])
-        fetch = asyncio.create_task(w.ways.fetch(manifest, tmp_path / "b", fallback="coordinator"))
+        await w.node.dial([w.address])
+        fetch = asyncio.create_task(w.node.fetch(manifest, tmp_path / "b", fallback="coordinator"))
         await arrived(w.https, 1)
         await w.https.disconnect()
         w.https._origin = "https://127.0.0.1:1"
@@ -172,7 +172,7 @@ async def test_a_fetch_continues_over_libp2p_when_https_ends(tmp_path):
 async def test_a_cancelled_fetch_closes_its_partial_file(tmp_path):
     manifest = payload_file(tmp_path / "a", MB)
     async with world() as w:
-        fetch = asyncio.create_task(w.ways.fetch(manifest, tmp_path / "b"))
+        fetch = asyncio.create_task(w.node.fetch(manifest, tmp_path / "b"))
         await asyncio.sleep(0.05)
         fetch.cancel()
         await asyncio.wait([fetch])

@@ -76,9 +76,9 @@ async def test_a_long_poll_without_a_new_message_ends_with_status_304(monkeypatc
 
 def test_a_long_poll_is_answered_within_the_20_s_of_a_nodes_patience():
     """docs/protocol/https.md gives a node 20 s without a byte: a long poll is answered within them."""
-    heard = []
+    statuses = []
 
-    async def ask() -> None:
+    async def poll() -> None:
         async with served() as server:
             await server.publish("t", b"one")
             known = {"If-None-Match": routes.etag(b"one")}
@@ -87,12 +87,12 @@ def test_a_long_poll_is_answered_within_the_20_s_of_a_nodes_patience():
             async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=False), timeout=patience) as session:
                 try:
                     async with session.get(f"https://127.0.0.1:{port}/echo2/1/topic/t", headers=known) as answer:
-                        heard.append(answer.status)
+                        statuses.append(answer.status)
                 except TimeoutError:
-                    heard.append("nothing for 20 s")
+                    statuses.append("nothing for 20 s")
 
-    run_fake(ask)
-    assert heard == [304]
+    run_fake(poll)
+    assert statuses == [304]
 
 
 async def test_an_unshared_payload_is_no_longer_served(tmp_path):
@@ -113,11 +113,11 @@ async def test_a_shared_file_that_changed_on_disk_is_not_given_out(tmp_path, cap
         await server.share(manifest, tmp_path / "a")
         (tmp_path / "a").write_bytes(bytes(MB))
         path = routes.chunks_path(manifest.hash, 0, 1).encode()
-        asked = b"GET " + path + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-        answer = await response_to(server, asked)
+        request = b"GET " + path + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        answer = await response_to(server, request)
         assert len(answer) < 1024, "each chunk is gone"
         FILES.close((manifest.hash, tmp_path / "a"))  # as when others were read since
-        answer = await response_to(server, asked)
+        answer = await response_to(server, request)
         assert answer.startswith(b"HTTP/1.1 404 ")
     assert "is not the payload" in caplog.text
 

@@ -33,15 +33,15 @@ async def end_of_reservation(transport) -> float:
 
 
 async def test_gossip_passes_a_relay():
-    heard: list[bytes] = []
+    received: list[bytes] = []
 
-    async def hear(peer: str, data: bytes) -> bool:
-        heard.append(data)
+    async def on_message(peer: str, data: bytes) -> bool:
+        received.append(data)
         return True
 
     source, relay, target = new_peer(), new_peer(relay=RelayLimits()), new_peer()
     for peer in (source, target):
-        peer.subscribe("news", hear)
+        peer.subscribe("news", on_message)
     async with running(source), running(relay), running(target):
         await target.reserve(await relay.addresses())
         await source.dial(relayed(target, await relay.addresses()))
@@ -49,7 +49,7 @@ async def test_gossip_passes_a_relay():
         async def arrived() -> bool:
             await source.publish("news", b"head")
             await asyncio.sleep(0.3)
-            return len(heard) >= 1
+            return len(received) >= 1
 
         await until(arrived)
 
@@ -71,10 +71,10 @@ async def test_a_released_reservation_is_not_renewed_and_not_announced():
         await target.release(relay.peer_id)
         assert not [address for address in await target.addresses() if "p2p-circuit" in address]
 
-        async def gone() -> bool:
+        async def released() -> bool:
             return await on_trio(relay, holders) == []
 
-        await until(gone)
+        await until(released)
 
 
 async def test_a_lost_relay_is_dialled_again_and_the_reservation_renewed():

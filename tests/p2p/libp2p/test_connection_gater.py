@@ -35,11 +35,11 @@ async def connections(transport) -> int:
     return len(transport.connections.open)
 
 
-async def break_a_rule(liar: ThreadedPeer, victim: ThreadedPeer) -> None:
-    await liar.dial(await victim.addresses())
-    await liar.request(victim.peer_id, "echo", b"x", timeout=60)
-    await on_trio(liar, lambda transport: muxed(transport, victim.peer_id).secured_conn.write(MALFORMED))
-    await until_apart(victim, liar)
+async def break_a_rule(violator: ThreadedPeer, victim: ThreadedPeer) -> None:
+    await violator.dial(await victim.addresses())
+    await violator.request(victim.peer_id, "echo", b"x", timeout=60)
+    await on_trio(violator, lambda transport: muxed(transport, victim.peer_id).secured_conn.write(MALFORMED))
+    await until_apart(victim, violator)
 
 
 async def charged(transport) -> list[str]:
@@ -47,27 +47,27 @@ async def charged(transport) -> list[str]:
 
 
 async def test_a_peer_that_repeatedly_violates_the_protocol_is_banned_until_the_ban_ends():
-    victim, liar, honest = new_peer(), new_peer(), new_peer()
+    victim, violator, honest = new_peer(), new_peer(), new_peer()
     victim.serve("echo", echo, limit=100)
-    async with running(victim), running(liar), running(honest):
+    async with running(victim), running(violator), running(honest):
         for _ in range(FORGIVEN + 1):
-            await break_a_rule(liar, victim)
+            await break_a_rule(violator, victim)
         for _ in range(3):
             with contextlib.suppress(Unreachable):  # its end of the connection may stand for a moment
-                await liar.dial(await victim.addresses())
-            await until_apart(victim, liar)
+                await violator.dial(await victim.addresses())
+            await until_apart(victim, violator)
         with pytest.raises(Unreachable, match=r"is banned for .* for repeated protocol violations"):
-            await victim.dial(await liar.addresses())
+            await victim.dial(await violator.addresses())
         await honest.dial(await victim.addresses())
-        assert await honest.request(victim.peer_id, "echo", b"x", timeout=60), "nobody else is touched"
+        assert await honest.request(victim.peer_id, "echo", b"x", timeout=60), "no other peer is affected"
 
         async def wait(transport) -> None:
             transport.connections._now = lambda: trio.current_time() + TERM
 
         await on_trio(victim, wait)
-        assert await victim.dial(await liar.addresses()) == liar.peer_id
-        await until_connected(liar, victim)  # who is dialled knows of it a moment later
-        assert await liar.request(victim.peer_id, "echo", b"x", timeout=60)
+        assert await victim.dial(await violator.addresses()) == violator.peer_id
+        await until_connected(violator, victim)  # the dialled side learns of it a moment later
+        assert await violator.request(victim.peer_id, "echo", b"x", timeout=60)
 
 
 async def resets_its_streams(transport, peer: str) -> None:
@@ -82,11 +82,11 @@ async def leaves_in_the_middle_of_a_frame(transport, peer: str) -> None:
     await muxed(transport, peer).secured_conn.write(whole + bytes(10))
 
 
-async def is_cut_off(transport, peer: str) -> None:
+async def loses_its_socket(transport, peer: str) -> None:
     await muxed(transport, peer).secured_conn.close()
 
 
-async def has_its_bytes_spoiled_by_somebody_on_the_way(transport, peer: str) -> None:
+async def has_its_bytes_changed_on_the_path(transport, peer: str) -> None:
     await muxed(transport, peer).secured_conn.raw_conn.write(b"\x00\x20" + bytes(32))
 
 
@@ -109,8 +109,8 @@ async def does_not_read_at_all(transport, peer: str) -> None:
 HONEST = {
     "resets its streams": resets_its_streams,
     "leaves in the middle of a frame": leaves_in_the_middle_of_a_frame,
-    "is cut off": is_cut_off,
-    "has its bytes spoiled by somebody on the way": has_its_bytes_spoiled_by_somebody_on_the_way,
+    "loses its socket": loses_its_socket,
+    "has its bytes changed on the path": has_its_bytes_changed_on_the_path,
     "reads a byte at a time": reads_a_byte_at_a_time,
     "does not read at all": does_not_read_at_all,
 }
@@ -134,11 +134,11 @@ async def test_a_peer_is_not_charged_with_a_violation_because_it(name):
 
 
 async def test_a_violation_is_charged_at_once():
-    victim, liar = new_peer(), new_peer()
+    victim, violator = new_peer(), new_peer()
     victim.serve("echo", echo, limit=100)
-    async with running(victim), running(liar):
-        await break_a_rule(liar, victim)
-        assert await on_trio(victim, charged) == [liar.peer_id]
+    async with running(victim), running(violator):
+        await break_a_rule(violator, victim)
+        assert await on_trio(victim, charged) == [violator.peer_id]
 
 
 async def test_a_peer_beyond_the_limit_is_refused_counted_and_logged_and_admitted_when_another_leaves(
@@ -160,7 +160,7 @@ async def test_a_peer_beyond_the_limit_is_refused_counted_and_logged_and_admitte
                 with contextlib.suppress(Unreachable):
                     await third.dial(await coordinator.addresses())
                     break
-            # The dialler is done first.
+            # The dialling side is connected first.
             while set(await coordinator.peers()) != {second.peer_id, third.peer_id}:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 

@@ -49,7 +49,7 @@ def test_a_publisher_sends_to_every_subscriber_and_not_to_its_mesh_alone() -> No
         sent = set(star.router._get_peers_to_send([TOPIC], star.own, star.own, b"id"))
         assert len(sent) == PEERS
         passed_on = set(star.router._get_peers_to_send([TOPIC], star.peers[0], star.peers[9], b"id"))
-        assert passed_on == set(star.peers[1:MESH]), "of others' messages the mesh alone is sent the whole"
+        assert passed_on == set(star.peers[1:MESH]), "messages of others go to the mesh alone"
 
     in_trio(check)
 
@@ -84,12 +84,12 @@ class Host:
     """A peer on libp2p that records the messages that it receives."""
 
     def __init__(self, seed: int, listen: list[str]) -> None:
-        self.heard: set[bytes] = set()
+        self.received: set[bytes] = set()
         self.peer = Peer(LibP2PTransport(generate_key(), listen), seed=seed)
-        self.peer.subscribe(TOPIC, self._hear)
+        self.peer.subscribe(TOPIC, self._on_message)
 
-    async def _hear(self, sender: str, data: bytes) -> bool:
-        self.heard.add(data)
+    async def _on_message(self, sender: str, data: bytes) -> bool:
+        self.received.add(data)
         return True
 
 
@@ -107,7 +107,7 @@ async def star(leaves: int) -> AsyncIterator[tuple[Host, list[Host]]]:
         nursery.cancel_scope.cancel()
 
 
-async def every_head_is_heard(leaves: int, heads: int, longest: float) -> None:
+async def every_head_arrives(leaves: int, heads: int, longest: float) -> None:
     async with star(leaves) as (hub, others):
         deadline = time.monotonic() + 60
         subscribed = hub.peer._transport.pubsub.peer_topics
@@ -120,17 +120,17 @@ async def every_head_is_heard(leaves: int, heads: int, longest: float) -> None:
             await hub.peer.publish(TOPIC, data)
             await trio.sleep(0.3)
         with trio.move_on_after(longest):
-            while any(host.heard < published for host in others):  # noqa: ASYNC110
+            while any(host.received < published for host in others):  # noqa: ASYNC110
                 await trio.sleep(0.05)
-        missed = sum(len(published - host.heard) for host in others)
+        missed = sum(len(published - host.received) for host in others)
         assert missed == 0, f"{missed} of {heads * leaves} were lost"
 
 
 def test_over_libp2p_every_peer_of_a_star_hears_every_head() -> None:
-    trio.run(every_head_is_heard, 30, 5, 20.0)
+    trio.run(every_head_arrives, 30, 5, 20.0)
 
 
 @pytest.mark.slow
 def test_over_libp2p_every_one_of_two_hundred_peers_hears_every_head() -> None:
     """On 439044d three messages in four are lost. Figures: `python -m benchmarks.broadcast.gossip --star 200`."""
-    trio.run(every_head_is_heard, 200, 10, 60.0)
+    trio.run(every_head_arrives, 200, 10, 60.0)

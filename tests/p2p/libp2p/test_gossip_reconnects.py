@@ -20,20 +20,20 @@ class Listener:
     """Records received messages."""
 
     def __init__(self, *peers: ThreadedPeer) -> None:
-        self.heard: set[bytes] = set()
+        self.received: set[bytes] = set()
         self._news = asyncio.Event()
         for peer in peers:
             peer.subscribe("heads", self._hear)
 
     async def _hear(self, peer: str, data: bytes) -> bool:
-        self.heard.add(data)
+        self.received.add(data)
         self._news.set()
         return True
 
     async def hears(self, of: ThreadedPeer, data: bytes) -> None:
         """Publish repeatedly until received: messages sent before the mesh has formed are lost."""
         async with asyncio.timeout(60):
-            while data not in self.heard:
+            while data not in self.received:
                 self._news.clear()
                 await of.publish("heads", data)
                 with contextlib.suppress(TimeoutError):

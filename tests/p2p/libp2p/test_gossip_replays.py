@@ -18,19 +18,19 @@ class Ear:
     """A peer and the messages that it has received."""
 
     def __init__(self) -> None:
-        self.peer, self.heard = new_peer(), Counter[bytes]()
+        self.peer, self.received = new_peer(), Counter[bytes]()
 
     def listen(self) -> ThreadedPeer:
         self.peer.subscribe(TOPIC, self._hear)
         return self.peer
 
     async def _hear(self, peer: str, data: bytes) -> bool:
-        self.heard[data] += 1
+        self.received[data] += 1
         return True
 
     async def hears(self, data: bytes) -> None:
         async with asyncio.timeout(30):
-            while not self.heard[data]:  # noqa: ASYNC110
+            while not self.received[data]:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
 
@@ -39,7 +39,7 @@ async def test_a_head_replayed_as_gossip_under_new_ids_is_handled_and_forwarded_
     stranger, middle, last = Ear(), Ear(), Ear()
     async with running(stranger.listen(), middle.listen(), last.listen(), chained=True):
         number = 0
-        while not last.heard:  # until all know of each other
+        while not last.received:  # until all know of each other
             number += 1
             await stranger.peer.publish(TOPIC, b"hello %d" % number)
             await asyncio.sleep(0.5)
@@ -49,8 +49,8 @@ async def test_a_head_replayed_as_gossip_under_new_ids_is_handled_and_forwarded_
         for ear in (middle, last):
             await ear.hears(b"the last")
             await ear.hears(b"a head")
-    assert middle.heard[b"a head"] == AGAIN
-    assert last.heard[b"a head"] == 1
+    assert middle.received[b"a head"] == AGAIN
+    assert last.received[b"a head"] == 1
 
 
 def test_a_node_forwards_only_heads_newer_than_those_it_has(tmp_path: Path) -> None:

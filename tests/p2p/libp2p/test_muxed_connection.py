@@ -174,7 +174,7 @@ def test_a_ping_is_answered_at_once_and_its_absence_is_noticed_in_time():
             far.secured_conn.raw_conn.mute = True
             assert not await near.alive(5.0)
             assert trio.current_time() - start == pytest.approx(5, abs=1)
-            assert near.is_established, "what to make of it is the asker's business"
+            assert near.is_established, "a missed ping alone closes nothing"
 
     on_fake_time(main)
 

@@ -117,7 +117,7 @@ class ResetStream:
 async def test_2_an_exception_of_a_stream_handler_does_not_leave_it() -> None:
     source = inspect.getsource(SwarmConn._handle_muxed_stream)
     assert "await self.swarm.common_stream_handler(net_stream)" in source
-    assert "except" not in source.partition("common_stream_handler")[2], "upstream catches what a handler raises"
+    assert "except" not in source.partition("common_stream_handler")[2], "upstream catches the exceptions of handlers"
     plain, safe = new_host(), patched_host()
     for host in (plain, safe):
         host.set_stream_handler(ECHO, broken)
@@ -158,14 +158,14 @@ class Notified(INotifee):
 
 @within_trio
 async def test_3_notifees_receive_events_of_connections_and_not_of_streams() -> None:
-    told = {}
+    notified = {}
     for name, host in (("upstream", new_host()), ("patched", patched_host())):
         network, notifee = host.get_network(), Notified()
         network.register_notifee(notifee)
         for method in (*sorted(STREAM_EVENTS), "connected"):
             await network._notify(method, None)
-        told[name] = notifee.news
-    assert told == {"upstream": [*sorted(STREAM_EVENTS), "connected"], "patched": ["connected"]}
+        notified[name] = notifee.news
+    assert notified == {"upstream": [*sorted(STREAM_EVENTS), "connected"], "patched": ["connected"]}
 
 
 @pytest.mark.parametrize(("negotiation", "kind"), [(MuxerMultistream, Yamux), (MuxerSelector, BoundedYamux)])

@@ -85,7 +85,7 @@ ABUSE = {
     "a length beyond the limit": b"\xff\xff\xff\x7f",
     "no protobuf": b"\x05hello",
     "an unknown message": b"\x02\x08\x02",
-    "a connect to nobody": b"\x02\x08\x01",
+    "a connect without a peer": b"\x02\x08\x01",
     "a connect to a peer id of garbage": b"\x09\x08\x01\x12\x05\x0a\x03abc",
 }
 
@@ -102,7 +102,7 @@ async def test_a_relay_survives_malformed_and_excessive_requests():
                     await stream.write(data)
                     await (stream.close() if close else stream.reset())
 
-            async def ask() -> None:  # many reservations of one stranger, at once
+            async def ask() -> None:  # many reservations of one peer, at once
                 for _ in range(5):
                     with contextlib.suppress(StreamError, StreamFailure):
                         stream = await transport.host.new_stream(peer, [HOP])

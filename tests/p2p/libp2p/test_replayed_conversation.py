@@ -28,7 +28,7 @@ class Tap:
 
     async def _between(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         inner, outer = await asyncio.open_connection("127.0.0.1", self._behind)
-        await asyncio.gather(passed(reader, outer, self.dialler), passed(inner, writer, self.listener))
+        await asyncio.gather(forward(reader, outer, self.dialler), forward(inner, writer, self.listener))
 
 
 @asynccontextmanager
@@ -41,10 +41,10 @@ async def listening(serve) -> AsyncIterator[int]:
         server.close()
 
 
-async def passed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, kept: bytearray) -> None:
+async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, record: bytearray) -> None:
     try:
         while data := await reader.read(1 << 16):
-            kept += data
+            record += data
             writer.write(data)
             await writer.drain()
     except ConnectionError:
@@ -57,11 +57,11 @@ def port_of(address: str) -> int:
     return int(address.split("/")[4])
 
 
-def counting(asked: list[bytes]):
-    """Return a peer that records its requests in `asked`."""
+def counting(requests: list[bytes]):
+    """Return a peer that records its requests in `requests`."""
 
     async def count(peer: str, request: bytes) -> bytes:
-        asked.append(request)
+        requests.append(request)
         return b"done"
 
     peer = new_peer()
@@ -84,18 +84,18 @@ async def recorded(a, b) -> Tap:
 
 
 async def test_a_conversation_replayed_to_the_listening_side_fails_the_handshake_and_calls_no_handler():
-    asked: list[bytes] = []
-    a, b, c = counting(asked), new_peer(), new_peer()
+    requests: list[bytes] = []
+    a, b, c = counting(requests), new_peer(), new_peer()
     async with running(a):
         tap = await recorded(a, b)
         reader, writer = await asyncio.open_connection("127.0.0.1", port_of((await a.addresses())[0]))
         writer.write(tap.dialler)
         answer = bytearray()
         async with asyncio.timeout(60):
-            await passed(reader, writer, answer)
+            await forward(reader, writer, answer)
         assert answer != tap.listener
         assert await a.peers() == []
-        assert asked == [b"once"]
+        assert requests == [b"once"]
         async with running(c):
             await c.dial(await a.addresses())
             assert await c.request(a.peer_id, "count", b"twice", timeout=30) == b"done"
@@ -109,7 +109,7 @@ async def test_a_conversation_replayed_to_the_dialling_side_fails_the_handshake(
 
     async def replay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(tap.listener)
-        await passed(reader, writer, bytearray())
+        await forward(reader, writer, bytearray())
 
     async with listening(replay) as port, running(c):
         with pytest.raises(Unreachable):

@@ -97,16 +97,16 @@ GARBAGE = {
 
 @pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE.keys())
 async def test_malformed_gossip_does_not_end_the_host(garbage):
-    heard = asyncio.Event()
+    received = asyncio.Event()
 
-    async def hear(peer: str, data: bytes) -> bool:
-        heard.set()
+    async def on_message(peer: str, data: bytes) -> bool:
+        received.set()
         return True
 
     a, b, c = new_peer(), new_peer(), new_peer()
     a.serve("echo", echo, limit=100)
     for peer in (a, c):
-        peer.subscribe("heads", hear)
+        peer.subscribe("heads", on_message)
     async with running(a, b, c, chained=False):
 
         async def send_garbage(transport) -> None:
@@ -117,26 +117,26 @@ async def test_malformed_gossip_does_not_end_the_host(garbage):
 
         await on_trio(b, send_garbage)
         assert await b.request(a.peer_id, "echo", b"x", timeout=60)
-        await publish_until(heard, c)
+        await publish_until(received, c)
 
 
 async def test_gossip_of_a_head_reaches_three_peers_along_a_chain():
-    heard: dict[int, list[bytes]] = {1: [], 2: [], 3: []}
-    all_heard = asyncio.Event()
+    received: dict[int, list[bytes]] = {1: [], 2: [], 3: []}
+    all_received = asyncio.Event()
     peers = [new_peer() for _ in range(4)]
     for number, peer in enumerate(peers):
 
-        async def hear(sender: str, data: bytes, number: int = number) -> bool:
+        async def on_message(sender: str, data: bytes, number: int = number) -> bool:
             assert sender == peers[number - 1].peer_id
-            heard[number].append(data)
-            if all(heard.values()):
-                all_heard.set()
+            received[number].append(data)
+            if all(received.values()):
+                all_received.set()
             return True
 
-        peer.subscribe("heads", hear)
+        peer.subscribe("heads", on_message)
     async with running(*peers, chained=True):
-        await publish_until(all_heard, peers[0])
-    for messages in heard.values():
+        await publish_until(all_received, peers[0])
+    for messages in received.values():
         assert len(messages) == len(set(messages))
 
 
@@ -170,7 +170,7 @@ async def test_an_address_that_cannot_be_parsed_is_a_fault():
 
 
 UNREACHABLE = {
-    "nobody listens there": "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWGNoiDB8db4PBYXPHJGsDojntb8TV2ugDVfVydG3UsSPD",
+    "a closed port": "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWGNoiDB8db4PBYXPHJGsDojntb8TV2ugDVfVydG3UsSPD",
     "no peer id": "/ip4/127.0.0.1/tcp/1",
     "not a multiaddress": "hello",
 }
@@ -248,6 +248,6 @@ async def test_a_dial_replaces_a_dead_connection_and_no_other(monkeypatch):
         await on_trio(a, swallow)
         await on_trio(b, swallow)
         async with asyncio.timeout(60):
-            while await on_trio(b, connection) is first:  # what was under way may still have arrived
+            while await on_trio(b, connection) is first:  # bytes in flight may still have arrived
                 assert await b.dial(addresses) == a.peer_id
         assert await b.request(a.peer_id, "echo", b"x", timeout=60)

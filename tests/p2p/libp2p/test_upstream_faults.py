@@ -127,25 +127,25 @@ async def test_the_limits_are_set_explicitly():
 
 
 async def test_a_burst_of_messages_is_gossiped_whole_and_a_too_large_message_is_refused():
-    heard: list[bytes] = []
-    begun, all_heard = asyncio.Event(), asyncio.Event()
+    received: list[bytes] = []
+    begun, all_received = asyncio.Event(), asyncio.Event()
     burst = {b"%d" % number for number in range(15)}  # upstream drops what is above 10 a second
 
-    async def hear(peer: str, data: bytes) -> bool:
-        heard.append(data)
+    async def on_message(peer: str, data: bytes) -> bool:
+        received.append(data)
         begun.set()
-        if burst <= set(heard):
-            all_heard.set()
+        if burst <= set(received):
+            all_received.set()
         return True
 
     a, b = new_peer(), new_peer()
-    b.subscribe("heads", hear)
+    b.subscribe("heads", on_message)
     async with running(a, b):
         await publish_until(begun, a)
         for data in sorted(burst):
             await a.publish("heads", data)
         async with asyncio.timeout(60):
-            await all_heard.wait()
+            await all_received.wait()
         with pytest.raises(LocalNetworkFault, match=f"exceeds {GOSSIP_LIMIT}"):
             await a.publish("heads", bytes(GOSSIP_LIMIT + 1))
 

@@ -2,12 +2,15 @@
 
 import asyncio
 
+import pytest
 import trio
+import trio.testing
 from libp2p.stream_muxer.yamux import yamux
 from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from libp2p.stream_muxer.yamux.yamux import Yamux
 
 from p2p.libp2p import transport as libp2p
+from p2p.libp2p.yamux import PIECE, READ_AHEAD, YamuxStream
 from tests.support.libp2p_peers import MB, new_peer, on_trio, running
 
 SINK = "/test/sink"
@@ -48,3 +51,44 @@ async def test_bytes_of_a_foreign_peer_are_read_ahead_of_the_consumer(monkeypatc
 
             await on_trio(a, let)
             await ended.wait()
+
+
+class Endless:
+    """A stream with upstream's interface that has bytes for every read."""
+
+    async def read(self, n: int) -> bytes:
+        await trio.lowlevel.checkpoint()
+        return bytes(n)
+
+    async def close_write(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def reset(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+def test_a_stream_is_read_ahead_up_to_its_bound() -> None:
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            stream = YamuxStream(Endless(), nursery)
+            await trio.testing.wait_all_tasks_blocked()
+            assert READ_AHEAD <= stream.unread < READ_AHEAD + PIECE
+            (piece,) = await stream.pieces(2 * PIECE)
+            assert len(piece) == 2 * PIECE
+            await trio.testing.wait_all_tasks_blocked()
+            assert READ_AHEAD <= stream.unread < READ_AHEAD + PIECE
+            await stream.reset()
+
+    trio.run(main)
+
+
+def test_a_reset_fails_later_writes_and_ends_the_tasks_of_its_stream() -> None:
+    async def main() -> None:
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                stream = YamuxStream(Endless(), nursery)
+                await stream.reset()
+                with pytest.raises(ConnectionResetError):
+                    stream.put(b"x")
+
+    trio.run(main)
