@@ -72,11 +72,11 @@ def test_a_silent_handshake_is_evicted_for_a_new_one_from_the_address_with_most_
 def test_without_a_free_place_a_long_handshake_is_evicted_and_a_fresh_one_is_not() -> None:
     places = ConnectionAdmission(PeerLimits(connections=2))
     places.admit("silent", "192.168.0.66", 1, 0)
-    with pytest.raises(ConnectionRefused, match="2 are open"):
+    with pytest.raises(ConnectionRefused, match="2 connections are open"):
         places.admit("newcomer", "192.168.0.1", 1, HANDSHAKE_GRACE / 2)
     assert places.admit("newcomer", "192.168.0.1", 1, HANDSHAKE_GRACE) == "silent"
     places.handshake_done("newcomer")
-    with pytest.raises(ConnectionRefused, match="2 are open"):
+    with pytest.raises(ConnectionRefused, match="2 connections are open"):
         places.admit("one too many", "192.168.0.2", 2, 100)
 
 
