@@ -22,74 +22,74 @@ def at(host: str, peer: str = "p", port: int = 4310) -> str:
     return f"/ip4/{host}/tcp/{port}/p2p/{peer}"
 
 
-def tried(outgoing: DialBackoff, address: str, now: float, connected: tuple[str, ...] = ()) -> bool:
+def tried(backoff: DialBackoff, address: str, now: float, connected: tuple[str, ...] = ()) -> bool:
     """Tell whether the address may be dialled now; the dial then fails."""
     try:
-        outgoing.admit(address, now, connected)
+        backoff.admit(address, now, connected)
     except DialLimited:
         return False
-    outgoing.failed(address, now, connected)
+    backoff.failed(address, now, connected)
     return True
 
 
 def test_dials_to_all_hosts_together_are_limited_to_a_burst_and_a_rate() -> None:
-    outgoing = DialBackoff()
+    backoff = DialBackoff()
     everybody = [(second, f"10.{second % 250}.{number}.1") for second in range(601) for number in range(50)]
-    dialled_at = [second for second, host in everybody if tried(outgoing, at(host), second)]
+    dialled_at = [second for second, host in everybody if tried(backoff, at(host), second)]
     assert dialled_at.count(0) == BURST
     assert len(dialled_at) == BURST + 600 * RATE
 
 
 def test_a_host_that_does_not_answer_is_dialled_ever_less_often_down_to_a_limit() -> None:
-    outgoing = DialBackoff()
-    dialled_at = [second for second in range(3600) if tried(outgoing, at("10.0.0.1", f"peer{second}"), second)]
+    backoff = DialBackoff()
+    dialled_at = [second for second in range(3600) if tried(backoff, at("10.0.0.1", f"peer{second}"), second)]
     assert [later - earlier for earlier, later in pairwise(dialled_at)][:5] == [30, 60, 120, 240, 480]
     assert {later - earlier for earlier, later in pairwise(dialled_at[5:])} == {LONGEST}
-    assert tried(outgoing, at("10.0.0.1"), 9999)
-    assert not tried(outgoing, at("10.0.0.1"), 9999 + PAUSE - 1)
-    assert tried(outgoing, at("10.0.0.1"), 9999 + PAUSE), "after a long peace it starts anew"
+    assert tried(backoff, at("10.0.0.1"), 9999)
+    assert not tried(backoff, at("10.0.0.1"), 9999 + PAUSE - 1)
+    assert tried(backoff, at("10.0.0.1"), 9999 + PAUSE), "after a long peace it starts anew"
 
 
 def test_a_subnet_causes_few_failures_with_any_number_of_hosts() -> None:
-    outgoing = DialBackoff()
-    dialled_at = [second for second in range(3600) if tried(outgoing, at(f"8.8.8.{second % 256}"), second)]
+    backoff = DialBackoff()
+    dialled_at = [second for second in range(3600) if tried(backoff, at(f"8.8.8.{second % 256}"), second)]
     assert len(dialled_at) <= FAILURES + 3600 / FAILURE_EACH
-    assert tried(outgoing, at("8.8.9.1"), 3600), "and others pay nothing for it"
+    assert tried(backoff, at("8.8.9.1"), 3600), "and others pay nothing for it"
 
 
 def test_many_honest_nodes_in_one_subnet_are_dialled_freely() -> None:
-    outgoing = DialBackoff()
+    backoff = DialBackoff()
     for number in range(int(BURST)):
-        outgoing.admit(at(f"8.8.8.{number}"), 0)
-        outgoing.reached(at(f"8.8.8.{number}"))
+        backoff.admit(at(f"8.8.8.{number}"), 0)
+        backoff.reached(at(f"8.8.8.{number}"))
 
 
 def test_false_records_that_name_an_honest_peers_host_do_not_block_dials_to_it() -> None:
-    outgoing = DialBackoff()
-    outgoing.reached(at("8.8.8.8", "honest"))
+    backoff = DialBackoff()
+    backoff.reached(at("8.8.8.8", "honest"))
     for number in range(9):
-        tried(outgoing, at("8.8.8.8", f"liar{number}"), 0)
-        tried(outgoing, at(f"8.8.8.{number}", f"liar{number}"), 0)
-    outgoing.admit(at("8.8.8.8", "honest"), 1)
-    outgoing.failed(at("8.8.8.8", "honest"), 1)
+        tried(backoff, at("8.8.8.8", f"liar{number}"), 0)
+        tried(backoff, at(f"8.8.8.{number}", f"liar{number}"), 0)
+    backoff.admit(at("8.8.8.8", "honest"), 1)
+    backoff.failed(at("8.8.8.8", "honest"), 1)
     with pytest.raises(DialLimited):
-        outgoing.admit(at("8.8.8.8", "honest"), 2)
+        backoff.admit(at("8.8.8.8", "honest"), 2)
 
 
 def test_peers_behind_a_connected_relay_are_limited_apart_and_behind_another_together() -> None:
-    outgoing = DialBackoff()
+    backoff = DialBackoff()
     one, two = (f"{at('8.8.8.8', 'relay')}/p2p-circuit/p2p/{name}" for name in ("one", "two"))
-    assert tried(outgoing, one, 0, ("relay",))
-    assert not tried(outgoing, one, 1, ("relay",))
-    assert tried(outgoing, two, 1, ("relay",))
-    assert tried(outgoing, one, 2)
-    assert not tried(outgoing, two, 3)
+    assert tried(backoff, one, 0, ("relay",))
+    assert not tried(backoff, one, 1, ("relay",))
+    assert tried(backoff, two, 1, ("relay",))
+    assert tried(backoff, one, 2)
+    assert not tried(backoff, two, 3)
 
 
 def test_a_host_name_is_limited_as_a_host() -> None:
-    outgoing = DialBackoff()
-    assert tried(outgoing, "/dns4/victim.example/tcp/4310/p2p/relay/p2p-circuit/p2p/a", 0)
-    assert not tried(outgoing, "/dns4/victim.example/tcp/4311/p2p/other/p2p-circuit/p2p/b", 1)
+    backoff = DialBackoff()
+    assert tried(backoff, "/dns4/victim.example/tcp/4310/p2p/relay/p2p-circuit/p2p/a", 0)
+    assert not tried(backoff, "/dns4/victim.example/tcp/4311/p2p/other/p2p-circuit/p2p/b", 1)
 
 
 def test_a_peer_whose_address_changed_is_reached_by_its_new_record_and_not_by_its_old_one() -> None:

@@ -24,9 +24,9 @@ def test_the_subnet_that_counts(name):
 
 
 def test_requests_beyond_the_rate_are_delayed_and_answered():
-    turns = TokenBuckets(ASKS_RATE, ASKS_BURST)
-    waits = [turns.consume("eve", 0) for _ in range(int(ASKS_BURST) + 50)]
+    buckets = TokenBuckets(ASKS_RATE, ASKS_BURST)
+    waits = [buckets.consume("eve", 0) for _ in range(int(ASKS_BURST) + 50)]
     assert waits[: int(ASKS_BURST)] == pytest.approx([0] * int(ASKS_BURST))
     assert waits[-1] == pytest.approx(50 / ASKS_RATE)
-    assert turns.consume("bob", 0) == 0
-    assert turns.consume("eve", 100) == 0
+    assert buckets.consume("bob", 0) == 0
+    assert buckets.consume("eve", 100) == 0

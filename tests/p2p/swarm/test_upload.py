@@ -14,31 +14,31 @@ from tests.support.clock import run_fake
 
 def test_slots_wait_for_the_limit_and_a_cancelled_one_lets_the_next_go() -> None:
     async def main() -> None:
-        turns, went = FairQueue(bandwidth(100.0)), list[tuple[str, float]]()
+        queue, finished = FairQueue(bandwidth(100.0)), list[tuple[str, float]]()
         began = anyio.current_time()
 
-        async def come(who: str, scope: anyio.CancelScope) -> None:
+        async def acquire(name: str, scope: anyio.CancelScope) -> None:
             with scope:
-                await UplinkSlot(turns).acquire(who, 100)
-                went.append((who, round(anyio.current_time() - began, 2)))
+                await UplinkSlot(queue).acquire(name, 100)
+                finished.append((name, round(anyio.current_time() - began, 2)))
 
-        scopes = {who: anyio.CancelScope() for who in "abcd"}
+        scopes = {name: anyio.CancelScope() for name in "abcd"}
         async with anyio.create_task_group() as tasks:
-            for who, scope in scopes.items():
-                tasks.start_soon(come, who, scope)
+            for name, scope in scopes.items():
+                tasks.start_soon(acquire, name, scope)
                 await anyio.sleep(0.01)
             await anyio.sleep(0.3)
             scopes["b"].cancel()
-        assert went == [("a", 0.0), ("c", 0.75), ("d", 1.75)]
+        assert finished == [("a", 0.0), ("c", 0.75), ("d", 1.75)]
 
     run_fake(main)
 
 
 def test_without_a_limit_no_slot_waits() -> None:
     async def main() -> None:
-        began, turns = anyio.current_time(), FairQueue(bandwidth(None))
+        began, queue = anyio.current_time(), FairQueue(bandwidth(None))
         for _ in range(10):
-            await UplinkSlot(turns).acquire("a", 1 << 30)
+            await UplinkSlot(queue).acquire("a", 1 << 30)
         assert anyio.current_time() == began
 
     run_fake(main)
