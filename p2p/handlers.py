@@ -31,7 +31,7 @@ class Handlers:
     def __init__(self) -> None:
         self.methods: dict[str, HandlerEntry] = {}
         self._unanswered = Counter[str]()
-        self._elsewhere: list[Handlers] = []
+        self._other_tables: list[Handlers] = []
 
     def serve(self, method: str, handler: MethodHandler, *, limit: int) -> None:
         """Answer `method`. An exception that leaves the handler fails that request alone, and is logged."""
@@ -50,7 +50,7 @@ class Handlers:
     def unanswered(self, methods: Sequence[str]) -> int:
         """Return the number of requests for these methods that have arrived and are not answered yet. Thread-safe."""
         own = sum(self._unanswered[method] for method in methods)
-        return own + sum(other.unanswered(methods) for other in self._elsewhere)
+        return own + sum(other.unanswered(methods) for other in self._other_tables)
 
     def across(self, bridged: Callable[[MethodHandler], MethodHandler]) -> "Handlers":
         """Return the same methods for an entrance on another thread. `bridged` converts a handler of this thread into
@@ -58,5 +58,5 @@ class Handlers:
         other = Handlers()
         for name, (handler, limit) in self.methods.items():
             other.serve(name, bridged(handler), limit=limit)
-        self._elsewhere.append(other)
+        self._other_tables.append(other)
         return other

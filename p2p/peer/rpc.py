@@ -65,7 +65,7 @@ class Server:
             await _refuse(stream, _BUSY, str(busy))
 
     async def _answer(self, stream: Stream, origin: Origin) -> None:
-        with _within(NAME_TIMEOUT, "a method's name"):
+        with _time_limit(NAME_TIMEOUT, "a method's name"):
             method = (await stream.receive(METHOD_LIMIT) or b"").decode(errors="replace")
         table = next((table for table in self._tables if method in table.methods), None)
         if table is None:
@@ -74,7 +74,7 @@ class Server:
         limit = table.methods[method].limit
         with self._slots.at_work(method, origin):
             try:
-                with _within(TRANSFER_GRACE + limit / TRANSFER_RATE, "a request"):
+                with _time_limit(TRANSFER_GRACE + limit / TRANSFER_RATE, "a request"):
                     request = await stream.receive(limit)
             except TooLong:
                 await _refuse(stream, _TOO_LONG, f"a request may have at most {limit} bytes")
@@ -82,7 +82,7 @@ class Server:
             if request is None:
                 raise Malformed(f"{stream.peer} sent no request")
             answer = _OK + await _with_heartbeats(stream, table.answer(method, stream.peer, request))
-            with _within(TRANSFER_GRACE + len(answer) / TRANSFER_RATE, "an answer"):
+            with _time_limit(TRANSFER_GRACE + len(answer) / TRANSFER_RATE, "an answer"):
                 await stream.send(answer)
                 await stream.finish()
 
@@ -105,10 +105,10 @@ async def ask(stream: Stream, method: str, payload: bytes) -> bytes:
     finally:
         with anyio.CancelScope(shield=True):
             await stream.reset()
-    return _read(answer, stream.peer, method)
+    return _decode_answer(answer, stream.peer, method)
 
 
-def _read(answer: bytes, peer: str, method: str) -> bytes:
+def _decode_answer(answer: bytes, peer: str, method: str) -> bytes:
     status, body = answer[:1], answer[1:]
     if status == _OK:
         return body
@@ -129,7 +129,7 @@ async def _send(stream: Stream, method: str, payload: bytes) -> None:
 
 
 @contextmanager
-def _within(seconds: float, what: str) -> Iterator[None]:
+def _time_limit(seconds: float, what: str) -> Iterator[None]:
     """Raise `Unreachable` after `seconds`."""
     try:
         with anyio.fail_after(seconds):

@@ -77,14 +77,14 @@ def repair(
             feeds = up == plan.source or (up in links and links[up].dialable)
             if not feeds or up in excluded.get(peer, ()):
                 ups[stripe] = ""
-    rooms = _Rooms(plan, uplink, links, parents)
+    slots = _FreeSlots(plan, uplink, links, parents)
     for stripe in range(plan.stripes):
-        _adopt(stripe, rooms, parents, excluded)
+        _assign_parents(stripe, slots, parents, excluded)
     repaired = replace(plan, parents={peer: tuple(ups) for peer, ups in parents.items()})
     return replace(repaired, seconds=predicted(repaired, uplink, links, load))
 
 
-class _Rooms:
+class _FreeSlots:
     """How many more children each peer can feed, in all stripes together."""
 
     def __init__(
@@ -94,34 +94,36 @@ class _Rooms:
         self.source = plan.source
         self._links = links
         self._uplink = uplink
-        self.homes: dict[str, int] = {}
+        self.inner_stripe: dict[str, int] = {}
         self.feeds = Counter(up for ups in parents.values() for up in ups)
         for ups in parents.values():
             for stripe, up in enumerate(ups):
-                self.homes.setdefault(up, stripe)
-        self._most = {
+                self.inner_stripe.setdefault(up, stripe)
+        self._fanout = {
             peer: fanout(link.uplink, plan.stripes, plan.rate, most) if link.dialable else 0
             for peer, link in links.items()
         }
-        self._most[plan.source] = fanout(uplink, plan.stripes, plan.rate, most)
+        self._fanout[plan.source] = fanout(uplink, plan.stripes, plan.rate, most)
 
-    def left(self, feeder: str) -> int:
-        return self._most[feeder] - self.feeds[feeder]
+    def free(self, feeder: str) -> int:
+        return self._fanout[feeder] - self.feeds[feeder]
 
     def rank(self, feeder: str, stripe: int) -> tuple[int, float] | None:
         """Return (class of rule 1, load), lower is better; None for a peer that can feed none."""
         if feeder != self.source and not self._links[feeder].dialable:
             return None
-        home = self.homes.get(feeder, stripe) if feeder != self.source else stripe
-        if self.left(feeder) > 0:
-            if home != stripe:
+        inner = self.inner_stripe.get(feeder, stripe) if feeder != self.source else stripe
+        if self.free(feeder) > 0:
+            if inner != stripe:
                 return 2, 0.0
             return (0 if self.feeds[feeder] else 1), 0.0
         up = self._uplink if feeder == self.source else self._links[feeder].uplink
         return (3, (self.feeds[feeder] + 1) / up) if up else None
 
 
-def _adopt(stripe: int, rooms: _Rooms, parents: dict[str, list[str]], excluded: Mapping[str, Collection[str]]) -> None:
+def _assign_parents(
+    stripe: int, slots: _FreeSlots, parents: dict[str, list[str]], excluded: Mapping[str, Collection[str]]
+) -> None:
     """Give each orphan of a stripe a parent. Only peers connected to the source qualify, so no cycle can arise."""
     children: dict[str, list[str]] = {}
     for peer, ups in parents.items():
@@ -134,30 +136,30 @@ def _adopt(stripe: int, rooms: _Rooms, parents: dict[str, list[str]], excluded: 
     def offer(feeders: Iterator[tuple[str, int]]) -> None:
         nonlocal count
         for feeder, depth in feeders:
-            rank = rooms.rank(feeder, stripe)
+            rank = slots.rank(feeder, stripe)
             count += 1
             if rank is not None:
                 heap.append((*rank, depth, count, feeder))
 
-    offer(_attached(rooms.source, 0, children))
+    offer(_branch(slots.source, 0, children))
     heapify(heap)
     for peer in orphans:
-        feeder_at = _best(heap, rooms, stripe, excluded.get(peer, ()))
+        feeder_at = _best_feeder(heap, slots, stripe, excluded.get(peer, ()))
         if feeder_at is None:
-            feeder_at = (rooms.source, 0)
+            feeder_at = (slots.source, 0)
         feeder, depth = feeder_at
         parents[peer][stripe] = feeder
-        rooms.feeds[feeder] += 1
-        rooms.homes.setdefault(feeder, stripe)
-        for one, at in [(feeder, depth), *_attached(peer, depth + 1, children)]:
-            rank = rooms.rank(one, stripe)
+        slots.feeds[feeder] += 1
+        slots.inner_stripe.setdefault(feeder, stripe)
+        for one, at in [(feeder, depth), *_branch(peer, depth + 1, children)]:
+            rank = slots.rank(one, stripe)
             count += 1
             if rank is not None:
                 heappush(heap, (*rank, at, count, one))
 
 
-def _best(
-    heap: list[tuple[int, float, int, int, str]], rooms: _Rooms, stripe: int, but: Collection[str]
+def _best_feeder(
+    heap: list[tuple[int, float, int, int, str]], slots: _FreeSlots, stripe: int, excluded: Collection[str]
 ) -> tuple[str, int] | None:
     """Take the best feeder and its depth from the heap, updating outdated entries on the way."""
     put_back = []
@@ -165,12 +167,12 @@ def _best(
     while heap and feeder_at is None:
         entry = heappop(heap)
         kind, load, depth, count, feeder = entry
-        rank = rooms.rank(feeder, stripe)
+        rank = slots.rank(feeder, stripe)
         if rank is None:
             continue
         if rank != (kind, load):
             heappush(heap, (*rank, depth, count, feeder))
-        elif feeder in but:
+        elif feeder in excluded:
             put_back.append(entry)
         else:
             feeder_at = (feeder, depth)
@@ -179,7 +181,7 @@ def _best(
     return feeder_at
 
 
-def _attached(root: str, depth: int, children: Mapping[str, list[str]]) -> Iterator[tuple[str, int]]:
+def _branch(root: str, depth: int, children: Mapping[str, list[str]]) -> Iterator[tuple[str, int]]:
     """Yield (peer, depth) of a branch, from its root down."""
     waiting = deque([(root, depth)])
     while waiting:

@@ -88,7 +88,7 @@ def build(source: str, uplink: float, links: Mapping[str, LinkCapacity], load: P
     if not links:
         return Plan(source, 1, {}, uplink, 0.0)
     tried = (count for count in STRIPES if count <= len(links))
-    plans = (_of(source, uplink, links, load, seed, count) for count in tried)
+    plans = (_build_with_stripes(source, uplink, links, load, seed, count) for count in tried)
     return min(plans, key=lambda plan: (round(plan.seconds, 6), plan.stripes))
 
 
@@ -107,7 +107,7 @@ def predicted(plan: Plan, uplink: float, links: Mapping[str, LinkCapacity], load
         children = plan.children(stripe)
         for feeder, fed in children.items():
             counts[feeder] = counts.get(feeder, 0) + len(fed)
-        longest = max(longest, _deepest(plan.source, uplink, links, load.chunk, children))
+        longest = max(longest, _longest_path(plan.source, uplink, links, load.chunk, children))
     for feeder, count in counts.items():
         up = uplink if feeder == plan.source else links[feeder].uplink
         if count:
@@ -116,7 +116,7 @@ def predicted(plan: Plan, uplink: float, links: Mapping[str, LinkCapacity], load
     return max(busiest, load.length / slowest) + longest
 
 
-def _deepest(
+def _longest_path(
     source: str, uplink: float, links: Mapping[str, LinkCapacity], chunk: int, children: Mapping[str, list[str]]
 ) -> float:
     """Return the seconds that a chunk takes to the farthest peer of a tree."""
@@ -136,7 +136,7 @@ def _deepest(
     return farthest
 
 
-def _of(
+def _build_with_stripes(
     source: str, uplink: float, links: Mapping[str, LinkCapacity], load: PayloadSize, seed: int, stripes: int
 ) -> Plan:
     """Build the plan with this number of stripes."""
@@ -172,18 +172,18 @@ class _StripeAssignment(NamedTuple):
     """(stripe in which the peer may be an inner node, children that it may have there), in the order of the peers."""
     source: list[int]
     """Children of the source in each stripe."""
-    enough: bool
+    suffices: bool
 
 
 def _rate(uplink: float, links: list[LinkCapacity], stripes: int) -> float:
     """Return B of rule 2. At U / n the source alone feeds every peer, so that rate always works."""
     low = uplink / len(links)
     high = max(low, min(uplink, (uplink + sum(map(_carried, links))) / len(links)))
-    if _assign_stripes(uplink, links, stripes, high).enough:
+    if _assign_stripes(uplink, links, stripes, high).suffices:
         return high
     while high / low > 1 + _PRECISION:
         middle = math.sqrt(low * high)
-        if _assign_stripes(uplink, links, stripes, middle).enough:
+        if _assign_stripes(uplink, links, stripes, middle).suffices:
             low = middle
         else:
             high = middle

@@ -15,7 +15,7 @@ from p2p.swarm.payload_file import PartialPayload
 ROOM = 4 << 20
 """Bytes."""
 
-Proven = tuple[int, bytes | memoryview, list[bytes]]
+ProvenChunk = tuple[int, bytes | memoryview, list[bytes]]
 """Index, data and proof of a chunk."""
 
 
@@ -26,7 +26,7 @@ class ChunkWriter:
         """`stored` is called with each chunk that was written and is new."""
         self._payload = payload
         self._stored = stored
-        self._waiting: list[Proven] = []
+        self._waiting: list[ProvenChunk] = []
         self._nbytes = 0
         """Bytes that are waiting or being written."""
         self._filled = anyio.Event()
@@ -58,6 +58,6 @@ class ChunkWriter:
         while self._nbytes > nbytes:
             await self._emptied.wait()
 
-    def _write(self, batch: list[Proven]) -> list[int]:
+    def _write(self, batch: list[ProvenChunk]) -> list[int]:
         """Write a batch, in a worker thread; return the chunks that are new."""
         return [index for index, data, proof in batch if self._payload.store(index, data, proof)]

@@ -87,7 +87,7 @@ class PayloadFile:
         if not self.have >> index & 1:
             return None
         offset, length = chunk_span(self.manifest, index)
-        read = os.pread if block else _cached
+        read = os.pread if block else _read_cached
         try:
             with self._reading(block) as opened:
                 data = read(opened.descriptor, length, offset)
@@ -133,14 +133,14 @@ class PartialPayload(PayloadFile):
         """Open or resume `<path>.part`. Raises `LocalNetworkFault`, `Exhausted`, `Malformed` (the manifest)."""
         check(manifest)
         super().__init__(manifest, path, files)
-        self._part = Path(f"{path}.part")
-        self._notes = Path(f"{path}.part.proofs")
+        self._part_path = Path(f"{path}.part")
+        self._proofs_path = Path(f"{path}.part.proofs")
         self._descriptor = self._proofs = -1
         self._lock = threading.Lock()
-        with faults(self._part):
+        with faults(self._part_path):
             try:
-                self._descriptor = os.open(self._part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-                self._proofs = os.open(self._notes, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                self._descriptor = os.open(self._part_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                self._proofs = os.open(self._proofs_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
                 os.ftruncate(self._descriptor, manifest.length)
             except OSError:
                 self._close_descriptors()
@@ -165,9 +165,9 @@ class PartialPayload(PayloadFile):
         """Store a chunk that was proven; return False for one already stored. Raises `LocalNetworkFault` (the disk)."""
         if self.have >> index & 1:
             return False
-        with self._lock, faults(self._part):
+        with self._lock, faults(self._part_path):
             if self._descriptor < 0:
-                raise LocalNetworkFault(f"{self._part} is closed")
+                raise LocalNetworkFault(f"{self._part_path} is closed")
             _write(self._descriptor, data, chunk_span(self.manifest, index)[0])
             _write(self._proofs, bytes([len(proof) + 1]) + b"".join(proof), index * self._record)
             self.have |= 1 << index
@@ -179,8 +179,8 @@ class PartialPayload(PayloadFile):
             raise ValueError(f"chunks of {self.path} are missing")
         with faults(self.path), syncing(self.path.parent):
             os.fsync(self._descriptor)
-            os.rename(self._part, self.path)
-        self._notes.unlink(missing_ok=True)
+            os.rename(self._part_path, self.path)
+        self._proofs_path.unlink(missing_ok=True)
         with self._lock:
             self._files.adopt((self.manifest.hash, self.path), OpenPayload(self._descriptor, self._tree))
             self._descriptor = -1
@@ -217,7 +217,7 @@ class PartialPayload(PayloadFile):
         return self._tree.add(index, leaf_digest(data), proof)
 
     def _resume(self) -> None:
-        with faults(self._part):
+        with faults(self._part_path):
             for index in range(self.chunks):
                 record = os.pread(self._proofs, self._record, index * self._record)
                 count = record[0] - 1 if record else -1
@@ -236,7 +236,7 @@ def _write(descriptor: int, data: bytes | memoryview, offset: int) -> None:
         data, offset = data[written:], offset + written
 
 
-def _cached(descriptor: int, length: int, offset: int) -> bytes:
+def _read_cached(descriptor: int, length: int, offset: int) -> bytes:
     """Read from the page cache alone. Raises `BlockingIOError` if it has less, or does not tell (macOS, some file
     systems)."""
     data = bytearray(length)

@@ -21,7 +21,7 @@ class RequestQueue:
     """The state of one chunk stream at the holder."""
 
     def __init__(self) -> None:
-        self._ready: dict[int, None] = {}
+        self._available: dict[int, None] = {}
         self._deferred: dict[int, None] = {}
         self._unannounced: list[int] = []
         self._unannounced_since = 0.0
@@ -37,23 +37,23 @@ class RequestQueue:
         """Enqueue requests. Raises `Malformed` by rule 3. An index beyond the end counts as available, so that
         `NotAvailable` answers it."""
         wanted = tuple(indices)
-        if len(self._ready) + len(self._deferred) + len(wanted) > QUEUE_MAX:
+        if len(self._available) + len(self._deferred) + len(wanted) > QUEUE_MAX:
             raise Malformed(f"more than {QUEUE_MAX} chunks are requested at once")
         for index in wanted:
             here = self._chunks is not None and (index >= self._chunks or have >> index & 1)
-            (self._ready if here else self._deferred)[index] = None
+            (self._available if here else self._deferred)[index] = None
 
     def cancel(self, indices: Iterable[int]) -> None:
         """Remove requests."""
         for index in indices:
-            self._ready.pop(index, None)
+            self._available.pop(index, None)
             self._deferred.pop(index, None)
 
     def on_chunk(self, index: int, now: float) -> None:
         """Note that the holder has one more chunk."""
         if index in self._deferred:
             del self._deferred[index]
-            self._ready[index] = None
+            self._available[index] = None
         else:
             if not self._unannounced:
                 self._unannounced_since = now
@@ -61,11 +61,11 @@ class RequestQueue:
 
     def next_chunk(self) -> int | None:
         """Return the chunk to send next; None for an empty queue."""
-        return next(iter(self._ready), None)
+        return next(iter(self._available), None)
 
     def mark_sent(self, index: int) -> None:
         """Note that a chunk is being sent."""
-        self._ready.pop(index, None)
+        self._available.pop(index, None)
 
     def take_announcements(self, now: float) -> tuple[int, ...]:
         """Return the chunks to announce now; they count as announced."""
