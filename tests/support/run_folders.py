@@ -26,3 +26,8 @@ def make_run(folder: Path, model: Path, secret: str | None = None) -> Run:
     """Make a run folder as `echo2-coord init` does."""
     config = setup.settings_for(str(model), {"run": {"name": "a run", "task": "reverse"}}, env={})
     return setup.init(folder, str(model), config, now=NOW, secret=secret)
+
+
+def load(folder: Path) -> Run:
+    """Load a run at the time `NOW`, without settings from the environment."""
+    return setup.load_run(folder, env={}, now=NOW)

@@ -1,23 +1,15 @@
 """What a demo says of itself, and when it was no good."""
 
 import dataclasses
-from pathlib import Path
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
-from coordinator.config import parse
-from coordinator.demo.demo import environment
 from coordinator.demo.demo_settings import SMOLLM2, TINY, DemoOptions, settings_of
-from coordinator.demo.screen import PlainScreen, drawn, progress_line
 from coordinator.demo.summary import curve, gain, shortcomings, sparkline, summary
 from coordinator.metrics.views import Evaluation, RunState
-from coordinator.run.model_folder import task_named
-from coordinator.run.setup import check_sizes, settings_for
-from runtime.errors import LocalFault
 from tests.support import pictures
 
 
@@ -142,57 +134,3 @@ def test_a_sparkline_has_the_lowest_block_at_the_bottom_and_the_highest_at_the_t
 @given(st.lists(st.floats(0, 1), max_size=300))
 def test_a_sparkline_is_never_wider_than_allowed(values: list[float]) -> None:
     assert len(sparkline(values, 0, 1, 40)) == min(len(values), 40)
-
-
-def test_a_line_at_most_every_five_seconds_and_fewer_while_nothing_happens() -> None:
-    now, seen = 0.0, list[float]()
-    screen = PlainScreen(lambda text_line: seen.append(now), lambda: now)
-    for second in range(100):
-        now = float(second)
-        screen.show(changed(step=min(second, 12)), now, "http://x")
-    assert seen == [0, 5, 10, 15, 45, 75]
-
-
-def test_what_happens_is_said_at_once() -> None:
-    lines = list[str]()
-    screen = PlainScreen(lines.append, lambda: 0.0)
-    screen.show(pictures.BUSY, 1.0, "http://x")
-    screen.say("something happened")
-    assert lines == [progress_line(pictures.BUSY, 1.0), "something happened"]
-
-
-@pytest.mark.parametrize("state", [pictures.EMPTY, pictures.BUSY, pictures.FINISHED], ids=["empty", "busy", "finished"])
-def test_the_live_picture_fits_an_old_terminal(state: RunState) -> None:
-    console = Console(width=80, height=24, record=True, force_terminal=True, file=None, quiet=False)
-    with console.capture() as capture:
-        console.print(drawn(state, 12.0, "http://127.0.0.1:12345/"))
-    lines = capture.get().splitlines()
-    assert len(lines) <= 24
-    assert any("http://127.0.0.1:12345/" in text_line for text_line in lines)
-
-
-@pytest.mark.parametrize("settings", [TINY, SMOLLM2], ids=["tiny", "smollm2"])
-def test_the_settings_are_ones_that_a_coordinator_takes(settings: object) -> None:
-    assert isinstance(settings, type(TINY))
-    flags = {"run": {"steps": settings.steps, **settings.run}, "learner": settings.learner}
-    config = settings_for(settings.model, flags, env={})
-    check_sizes(config, task_named(config.run.task))
-    assert config.run.steps == settings.steps
-    assert parse(flags, source="demo").run.task == settings.run["task"]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [DemoOptions(nodes=0), DemoOptions(nodes=17), DemoOptions(seconds=0), DemoOptions(nodes=1, ways=True)],
-)
-def test_an_impossible_choice_is_one_line(options: DemoOptions) -> None:
-    with pytest.raises(LocalFault, match="choose"):
-        settings_of(options)
-
-
-def test_nothing_of_the_users_settings_reaches_the_demo(tmp_path: Path) -> None:
-    variables = environment({"ECHO2_INVITE": "x", "ECHO2_COORD_WEB_PORT": "1", "PATH": "/bin"}, tmp_path)
-    assert variables["PATH"] == "/bin"
-    assert [name for name in variables if name.startswith("ECHO2_")] == ["ECHO2_CONFIG"]
-    assert variables["OMP_NUM_THREADS"] == "1"
-    assert variables["OMP_WAIT_POLICY"] == "passive"

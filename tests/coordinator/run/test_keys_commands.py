@@ -10,14 +10,14 @@ import pytest
 from typer.testing import CliRunner
 
 from coordinator import cli
-from coordinator.run import keys, keys_commands, root_request, setup, signing
+from coordinator.run import keys, keys_commands, root_request, setup
 from coordinator.run.keys import ONLINE, ROLES
 from coordinator.run.root_request import RootRequest, SignedRoot
 from coordinator.run.signing import ROOT_LIFE, Untrusted
 from p2p.envelope import decode_unverified, seal
 from p2p.identity import generate_key, load_key, public_bytes
 from p2p.wire_types import decode, encode
-from protocol.authority import MOST_ROOTS, RoleKeys, Root, RunSpec
+from protocol.authority import RoleKeys, Root, RunSpec
 from runtime.errors import LocalFault
 from runtime.exit_codes import Exit
 from tests.support.cuts import cuts
@@ -267,12 +267,6 @@ def test_a_time_of_revocation_is_in_the_past(home: Path) -> None:
         assert (code, told in message) == (Exit.CONFIG, True)
     assert keys_commands.time_of("2026-11-22T08:00", NOW) == 1_795_334_400_000
     assert load(home).root.serial == 1
-
-
-def test_a_run_has_64_roots_at_most(home: Path) -> None:
-    newest = load(home).root
-    with pytest.raises(LocalFault, match="no more are possible"):
-        signing.next_root(msgspec.structs.replace(newest, serial=MOST_ROOTS), LATER, {}, {})
 
 
 @pytest.mark.parametrize("role", ["channel", "root"])

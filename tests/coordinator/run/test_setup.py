@@ -1,35 +1,21 @@
 """A run is made whole or not at all, and read back only whole: every damage is one line that names the fix."""
 
-import os
-import signal
-import stat
-import struct
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
-from typer.testing import CliRunner
 
-from coordinator import cli
 from coordinator.run import keys, model_folder, setup, signing
-from coordinator.run.run_folder import FolderInUse, RunFolder, locked
 from coordinator.run.signing import ROOT_LIFE, Untrusted
 from p2p.discovery.invite import Invite
 from p2p.envelope import seal
 from p2p.identity import generate_key, load_key, peer_id, public_bytes, write_key
-from p2p.wire_types import decode, encode
-from protocol.authority import Root, RunSpec
+from p2p.wire_types import encode
+from protocol.authority import Root
 from runtime.errors import LocalFault
 from runtime.settings import SettingsFault
-from tests.support.run_folders import NOW, make_run
-from weights.snapshot import Snapshot
-
-
-def load(home: Path) -> setup.Run:
-    return setup.load_run(home, env={}, now=NOW)
+from tests.support.run_folders import NOW, load, make_run
 
 
 def test_a_run_that_was_made_is_read_back_with_what_was_signed(home: Path) -> None:
@@ -49,23 +35,9 @@ def test_the_invite_pins_the_first_root_and_ends_each_address_in_the_channel_key
     assert all(address.endswith(run.peer_id) for address in invite.addresses)
 
 
-def test_every_key_file_is_the_owners_alone(home: Path) -> None:
-    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (home / "keys").iterdir()}
-    assert modes.pop("https.crt") == 0o644
-    assert modes == {f"{name}.pem": 0o600 for name in (*keys.ROLES, "https")}
-
-
 def test_a_run_starts_without_its_root_key(home: Path) -> None:
     (home / "keys/root.pem").unlink()
     assert load(home).root.serial == 1
-
-
-def test_private_keys_are_in_no_repr(home: Path) -> None:
-    assert "Ed25519" not in repr(load(home).keys)
-
-
-def test_the_weights_are_imported_bit_for_bit_into_one_file(home: Path) -> None:
-    assert Snapshot(home / "model/model.safetensors").bits("weight").tobytes() == struct.pack("<2f", 1.0, -2.0)
 
 
 def test_a_run_is_made_in_an_empty_folder_that_is_there(tmp_path: Path, model: Path) -> None:
@@ -88,36 +60,6 @@ def test_a_run_is_never_made_over_another(home: Path, model: Path) -> None:
     assert load(home).root.serial == 1
 
 
-BAD_MODELS: dict[str, tuple[Callable[[Path], object], str]] = {
-    "no config.json": (lambda m: (m / "config.json").unlink(), "has no config.json: save the model"),
-    "config.json is not JSON": (lambda m: (m / "config.json").write_text("{"), "config.json is not JSON"),
-    "config.json is a list": (lambda m: (m / "config.json").write_text("[]"), "is not a JSON object"),
-    "config.json without eos": (
-        lambda m: (m / "config.json").write_text('{"vocab_size": 64}'),
-        "no usable eos_token_id",
-    ),
-    "eos that is no token": (
-        lambda m: (m / "config.json").write_text('{"vocab_size": 64, "eos_token_id": 99}'),
-        "end-of-sequence 99 is not among",
-    ),
-    "a vocabulary below the tokenizer's": (
-        lambda m: (m / "config.json").write_text('{"vocab_size": 9, "eos_token_id": 1}'),
-        "the tokenizer has 64 ids, the model 9:",
-    ),
-    "a context that leaves the limit no room": (
-        lambda m: (m / "config.json").write_text(
-            '{"vocab_size": 64, "eos_token_id": 1, "max_position_embeddings": 20}'
-        ),
-        "run.limit is 16, and a prompt of task reverse has 5 tokens: together more than the 20 of the model's context",
-    ),
-    "no tokenizer.json": (lambda m: (m / "tokenizer.json").unlink(), "has no tokenizer.json"),
-    "tokenizer.json is not one": (lambda m: (m / "tokenizer.json").write_text("{}"), "download it again"),
-    "no safetensors": (lambda m: (m / "model.safetensors").unlink(), "has no model.safetensors"),
-    "a torn safetensors": (lambda m: (m / "model.safetensors").write_bytes(b"\0" * 7), "not a safetensors file"),
-    "a folder that is not there": (lambda m: m.rename(m.with_name("moved")), "no model folder at"),
-}
-
-
 def test_a_run_whose_signed_limit_fills_the_models_context_does_not_start(tmp_path: Path, model: Path) -> None:
     config = model / "config.json"
     config.write_text('{"vocab_size": 64, "eos_token_id": 1, "max_position_embeddings": 21}')
@@ -126,17 +68,6 @@ def test_a_run_whose_signed_limit_fills_the_models_context_does_not_start(tmp_pa
     assert model_folder.room_of(run.folder.model, run.runspec.limit) == 5
     with pytest.raises(LocalFault, match=r"run\.limit is 21, the model's context 21 tokens: no room is left"):
         setup.check_context(run.folder, msgspec.structs.replace(run.runspec, limit=21))
-
-
-@pytest.mark.parametrize("what", BAD_MODELS)
-def test_no_run_is_made_from_a_model_folder_with(what: str, model: Path, tmp_path: Path) -> None:
-    damage, sentence = BAD_MODELS[what]
-    damage(model)
-    place = tmp_path / "place"
-    place.mkdir()
-    with pytest.raises(LocalFault, match=sentence):
-        make_run(place / "run", model)
-    assert list(place.iterdir()) == []
 
 
 def test_no_run_is_made_where_nothing_can_be_written(tmp_path: Path, model: Path) -> None:
@@ -276,94 +207,6 @@ def test_a_second_root_signed_by_the_first_is_taken(home: Path) -> None:
 def test_a_run_whose_root_has_expired_does_not_load(home: Path) -> None:
     with pytest.raises(Untrusted, match="Root 1 has expired"):
         setup.load_run(home, env={}, now=NOW + ROOT_LIFE)
-
-
-def test_after_a_new_root_key_the_runspec_must_be_sealed_again(home: Path) -> None:
-    run, old, new = load(home), load_key(home / "keys/root.pem"), generate_key()
-    roles = run.root.roles | keys.role_keys({"root": new})
-    root = msgspec.structs.replace(run.root, serial=2, roles=roles)
-    (home / "root/2.root").write_bytes(seal("root", run.id, encode(root), old, new))
-    with pytest.raises(Untrusted, match="RunSpec is not signed"):
-        load(home)
-    (home / "run.spec").write_bytes(seal("runspec", run.id, encode(run.runspec), new))
-    assert load(home).runspec == run.runspec
-
-
-def test_a_signed_runspec_of_another_run_is_refused(home: Path) -> None:
-    run = load(home)
-    other = msgspec.structs.replace(run.runspec, run=bytes(32))
-    sealed = seal("runspec", run.id, encode(other), load_key(home / "keys/root.pem"))
-    assert decode(encode(other), RunSpec) == other
-    with pytest.raises(Untrusted):
-        signing.check_runspec(sealed, run.root)
-
-
-@pytest.mark.parametrize(
-    ("secret", "sentence"),
-    [("wrong", "the passphrase is wrong"), (None, "needs a passphrase: set ECHO2_KEY_PASSPHRASE")],
-)
-def test_encrypted_keys_need_their_passphrase(secret: str | None, sentence: str, tmp_path: Path, model: Path) -> None:
-    make_run(tmp_path / "run", model, secret="right")
-    with pytest.raises(LocalFault, match=sentence):
-        setup.load_run(tmp_path / "run", env={}, now=NOW, secret=secret)
-    assert setup.load_run(tmp_path / "run", env={}, now=NOW, secret="right").root.serial == 1
-
-
-def test_a_run_folder_is_held_by_one_coordinator_at_a_time(home: Path) -> None:
-    with locked(RunFolder(home)):
-        with (
-            pytest.raises(FolderInUse, match=f"another coordinator \\(process {os.getpid()}\\) runs in"),
-            locked(RunFolder(home)),
-        ):
-            pass
-        assert (home / "lock").read_text() == f"{os.getpid()}\n"
-    with locked(RunFolder(home)):
-        pass
-
-
-KILLED = """
-import os, signal, sys
-from coordinator import cli
-from coordinator.run import setup
-setattr(setup, {where!r}, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-sys.argv = ["echo2-coord", *{words!r}]
-cli.main()
-"""
-
-
-def killed(where: str, words: Sequence[str], repository: Path) -> None:
-    """`init` with these words, killed where it calls a function of coordinator.run.setup."""
-    program = KILLED.format(where=where, words=["init", *words])
-    ended = subprocess.run(
-        [sys.executable, "-c", program], cwd=repository, capture_output=True, timeout=60, check=False
-    )
-    assert ended.returncode == -signal.SIGKILL
-
-
-@pytest.mark.parametrize(
-    ("where", "holds"), [("_make_documents", "with no keys yet"), ("_settle", "with private keys of a run")]
-)
-def test_the_next_init_names_what_a_killed_one_left_and_removes_nothing(
-    where: str, holds: str, tmp_path: Path, model: Path, repository: Path
-) -> None:
-    words = [str(tmp_path / "run"), "--model", str(model), "--task", "reverse", "--yes"]
-    killed(where, words, repository)
-    (left,) = tmp_path.glob(".run-*")
-    paths = sorted(path.relative_to(left) for path in left.rglob("*"))
-    for folder, told in (("run", True), ("other", False)):
-        result = CliRunner().invoke(cli.app, ["init", str(tmp_path / folder), *words[1:]])
-        assert result.exit_code == 0
-        assert (holds in result.stderr, f"rm -r '{left}'" in result.stderr) == (told, told)
-        assert setup.load_run(tmp_path / folder, env={}, now=cli.unix_milliseconds()).id.hex()
-    assert sorted(path.relative_to(left) for path in left.rglob("*")) == paths
-
-
-def test_an_init_that_runs_now_is_no_killed_one(tmp_path: Path, model: Path) -> None:
-    def meanwhile(part: str) -> None:
-        assert CliRunner().invoke(cli.app, ["init", str(tmp_path / "run"), "--task", "none"]).stderr.count("\n") == 1
-
-    config = setup.settings_for(str(model), {"run": {"name": "a run", "task": "reverse"}}, env={})
-    setup.init(tmp_path / "run", str(model), config, now=NOW, report=meanwhile)
 
 
 def test_a_folder_in_which_an_init_was_killed_is_said_to_hold_keys_and_no_run(home: Path, model: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from coordinator.metrics.broadcast_stats import MOST_TAKES
 from coordinator.metrics.views import BroadcastView, DeliveryView, TransferView
-from coordinator.web import formatting, page
+from coordinator.web import page
 from coordinator.web.broadcast_chart import ARCS, COLOURS, MOST_FLOWS, OTHERS, SOURCE, Spread, layout
 from tests.support import pictures
 
@@ -169,8 +169,3 @@ def test_arcs_stay_in_their_place() -> None:
     for flow in spread.flows:
         handle = float(re.findall(r"C([\d.]+) ", flow.path)[0])
         assert 0 < 0.75 * handle <= ARCS
-
-
-def test_lengths_of_time_in_words() -> None:
-    said = {0: "0 ms", 0.0849: "85 ms", 0.9996: "1 s", 1.2356: "1.24 s", 61.0: "1 min 1 s"}
-    assert {value: formatting.moment(value) for value in said} == said

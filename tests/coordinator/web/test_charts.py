@@ -1,14 +1,11 @@
 """Where marks stand on charts, and how numbers are put in words."""
 
-from collections.abc import Callable
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.web import formatting
-from coordinator.web.charts import Series, bars, line_chart, nice_ticks, percent, thin, trailing_mean, whole_ticks
+from coordinator.web.charts import Series, bars, line_chart, nice_ticks, thin, trailing_mean, whole_ticks
 
 reasonable = st.floats(-1e6, 1e6, allow_nan=False)
 
@@ -94,35 +91,3 @@ def test_bars_are_as_high_as_their_share_of_the_tallest() -> None:
     assert [bar.height for bar in bars([2, 4, 0], "groups", "steps")] == [50, 100, 0]
     assert [bar.value for bar in bars([1, 3], "groups", "steps")] == ["25 %", "75 %"]
     assert [bar.value for bar in bars([0, 0], "groups", "steps")] == ["", ""]
-
-
-@pytest.mark.parametrize(
-    ("write", "value", "text"),
-    [
-        (percent, 0.0345, "3.5 %"),
-        (percent, 0.65, "65 %"),
-        (percent, 0.0, "0 %"),
-        (percent, 1.0, "100 %"),
-        (formatting.count, 1234567, "1,234,567"),
-        (formatting.count, 12_345_678, "12.3 M"),
-        (formatting.short, 567_936, "568 k"),
-        (formatting.size, 999, "999 B"),
-        (formatting.size, 999_600, "1 MB"),
-        (formatting.size, 27_000, "27 kB"),
-        (formatting.duration, 4.24, "4.2 s"),
-        (formatting.duration, 190, "3 min 10 s"),
-        (formatting.duration, 86400, "1 d"),
-        (formatting.duration, 86400 + 61, "1 d"),
-        (formatting.duration, -3, "0.0 s"),
-        (formatting.ago, 4.9, "now"),
-        (formatting.ago, 61, "1 min ago"),
-        (formatting.times, 42.3, "42 ×"),
-        (formatting.times, 3.62, "3.6 ×"),
-        (formatting.points, 0.484, "+48 points"),
-        (formatting.points, -0.05, "−5 points"),
-        (formatting.clipped, "12D3KooWQ01fWk", "12D3…Q01fWk"),
-        (formatting.clipped, "short", "short"),
-    ],
-)
-def test_numbers_read_as_people_write_them(write: Callable[[object], str], value: object, text: str) -> None:
-    assert write(value) == text

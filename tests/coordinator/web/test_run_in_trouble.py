@@ -67,18 +67,6 @@ def test_the_picture_of_a_run_without_trouble_says_nothing_of_it() -> None:
     assert not any(text_line.startswith(("paused", "aside", "waiting")) for text_line in status.lines(pictures.BUSY))
 
 
-def test_a_picture_of_an_older_coordinator_is_still_read() -> None:
-    old = msgspec.json.decode(msgspec.json.encode(pictures.BUSY))
-    del old["trouble"], old["unscored"]
-    assert status.decode(msgspec.json.encode(old)).trouble == TroubleView()
-
-
-def test_status_says_nothing_of_what_a_starting_coordinator_does_not_know_yet() -> None:
-    starting = msgspec.structs.replace(pictures.BUSY, phase="starting", parameters=0, step=0, era=0)
-    run, phase, *_ = status.lines(starting)
-    assert ("parameters" in run, phase) == (False, "phase    starting")
-
-
 def test_skipped_prompts_are_counted_with_their_reasons_on_the_page_and_in_the_metrics() -> None:
     state = msgspec.structs.replace(pictures.BUSY, skipped={"expired,late": 7})
     assert "7 prompts were skipped, after leases that ended as: expired, late." in page.page(state)

@@ -16,6 +16,7 @@ import pytest
 from rich.console import Console
 
 from coordinator.demo import demo, processes
+from coordinator.demo.demo import environment
 from coordinator.demo.demo_settings import DemoOptions
 from p2p.multiaddr import Route
 from runtime.errors import LocalFault
@@ -199,3 +200,11 @@ def test_an_interrupted_demo_leaves_no_process_and_no_folder(
         assert process.wait(60) == Exit.INTERRUPTED
     assert "stopping" in rest
     assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_of_the_users_settings_reaches_the_demo(tmp_path: Path) -> None:
+    variables = environment({"ECHO2_INVITE": "x", "ECHO2_COORD_WEB_PORT": "1", "PATH": "/bin"}, tmp_path)
+    assert variables["PATH"] == "/bin"
+    assert [name for name in variables if name.startswith("ECHO2_")] == ["ECHO2_CONFIG"]
+    assert variables["OMP_NUM_THREADS"] == "1"
+    assert variables["OMP_WAIT_POLICY"] == "passive"

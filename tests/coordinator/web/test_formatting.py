@@ -1,0 +1,45 @@
+"""Formatting of numbers for people."""
+
+from collections.abc import Callable
+
+import pytest
+
+from coordinator.web import formatting
+from coordinator.web.charts import percent
+
+
+@pytest.mark.parametrize(
+    ("write", "value", "text"),
+    [
+        (percent, 0.0345, "3.5 %"),
+        (percent, 0.65, "65 %"),
+        (percent, 0.0, "0 %"),
+        (percent, 1.0, "100 %"),
+        (formatting.count, 1234567, "1,234,567"),
+        (formatting.count, 12_345_678, "12.3 M"),
+        (formatting.short, 567_936, "568 k"),
+        (formatting.size, 999, "999 B"),
+        (formatting.size, 999_600, "1 MB"),
+        (formatting.size, 27_000, "27 kB"),
+        (formatting.duration, 4.24, "4.2 s"),
+        (formatting.duration, 190, "3 min 10 s"),
+        (formatting.duration, 86400, "1 d"),
+        (formatting.duration, 86400 + 61, "1 d"),
+        (formatting.duration, -3, "0.0 s"),
+        (formatting.ago, 4.9, "now"),
+        (formatting.ago, 61, "1 min ago"),
+        (formatting.times, 42.3, "42 ×"),
+        (formatting.times, 3.62, "3.6 ×"),
+        (formatting.points, 0.484, "+48 points"),
+        (formatting.points, -0.05, "−5 points"),
+        (formatting.clipped, "12D3KooWQ01fWk", "12D3…Q01fWk"),
+        (formatting.clipped, "short", "short"),
+    ],
+)
+def test_numbers_read_as_people_write_them(write: Callable[[object], str], value: object, text: str) -> None:
+    assert write(value) == text
+
+
+def test_lengths_of_time_in_words() -> None:
+    said = {0: "0 ms", 0.0849: "85 ms", 0.9996: "1 s", 1.2356: "1.24 s", 61.0: "1 min 1 s"}
+    assert {value: formatting.moment(value) for value in said} == said

@@ -1,0 +1,141 @@
+"""The page as HTML: its words and figures in every phase, escaping, and contrast."""
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import coordinator.web
+from coordinator.metrics.views import RunState
+from coordinator.web import broadcast_chart, page
+from coordinator.web.site import STATIC
+from tests.support import pictures
+from tests.support.site_visits import Drawn
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+STATES = {"empty": pictures.EMPTY, "busy": pictures.BUSY, "finished": pictures.FINISHED}
+
+
+FOLDER = Path(coordinator.web.__file__).parent
+
+
+@pytest.mark.parametrize("state", STATES.values(), ids=STATES)
+def test_the_page_can_be_drawn_in_every_phase(state: RunState) -> None:
+    words = " ".join(Drawn(page.page(state)).words.split())
+    assert state.name in words
+    assert f"step {state.step} of 40" in words
+
+
+def test_the_page_says_what_a_visitor_looks_for() -> None:
+    words = " ".join(Drawn(page.page(pictures.BUSY)).words.split())
+    for wanted in (
+        "brave-otter",
+        "3,911",
+        "65 %",
+        "+48 points",
+        "3.4 %",
+        "42 ×",
+        "How version 26 spread",
+        "passed on by volunteers",
+        "Received after the lease had expired.",
+    ):
+        assert wanted in words
+
+
+@pytest.mark.parametrize(
+    ("later", "words"), [(-1, "known, suspended until 2023-11-14 22:13 UTC (drift)"), (0, "known")]
+)
+def test_the_page_says_how_far_a_node_is_trusted_and_whether_it_is_suspended(later: int, words: str) -> None:
+    until = 1_700_000_000_000
+    node = msgspec.structs.replace(pictures.BUSY.nodes[0], rank="known", suspended_until=until, suspended_for="drift")
+    html = page.page(msgspec.structs.replace(pictures.BUSY, now=until + later, nodes=[node]))
+    assert f"<small>{words}</small>" in html
+
+
+def test_a_run_without_steps_shows_empty_charts_and_no_numbers_from_nowhere() -> None:
+    words = Drawn(page.page(pictures.EMPTY)).words
+    for wanted in (
+        "not evaluated yet",
+        "No step yet",
+        "No volunteer has joined yet",
+        "No group used yet",
+        "No node has acknowledged a version yet",
+    ):
+        assert wanted in words
+    assert not re.search(r"\b(None|nan|inf)\b", words)
+
+
+@pytest.mark.parametrize(
+    "place", ["node name", "sender", "device", "engine", "run name", "model", "advice", "fault", "reason"]
+)
+def test_text_from_strangers_is_never_markup(place: str) -> None:
+    state, row = pictures.BUSY, pictures.node(1)
+    change = {
+        "node name": {"nodes": [msgspec.structs.replace(row, name=HOSTILE)]},
+        "sender": {"nodes": [msgspec.structs.replace(pictures.NODES[0], name=HOSTILE), *pictures.NODES[1:]]},
+        "device": {"nodes": [msgspec.structs.replace(row, device=HOSTILE)]},
+        "engine": {"nodes": [msgspec.structs.replace(row, engine=HOSTILE)]},
+        "run name": {"name": HOSTILE},
+        "model": {"model": HOSTILE},
+        "advice": {"capacity": msgspec.structs.replace(state.capacity, advice=HOSTILE)},
+        "fault": {"faults": [HOSTILE]},
+        "reason": {"refused": {HOSTILE: 1}},
+    }[place]
+    drawn = Drawn(page.page(msgspec.structs.replace(state, **change)))
+    assert HOSTILE in drawn.words
+    assert [attrs for tag, attrs in drawn.tags if tag == "script"] == [
+        attrs for tag, attrs in Drawn(page.page(state)).tags if tag == "script"
+    ]
+
+
+def test_an_attribute_cannot_be_left() -> None:
+    state = msgspec.structs.replace(pictures.BUSY, nodes=[pictures.node(1, id='x" onclick="alert(1)', name="")])
+    assert not [attrs for _, attrs in Drawn(page.page(state)).tags if "onclick" in attrs]
+
+
+def test_the_page_keeps_its_own_policy() -> None:
+    drawn = Drawn(page.page(pictures.BUSY))
+    for tag, attrs in drawn.tags:
+        assert "style" not in attrs, tag
+        assert not [name for name in attrs if name.startswith("on")], tag
+        assert tag != "style"
+    names = sorted(address.partition("?")[0].removeprefix("static/") for address in drawn.loaded())
+    assert names == sorted(STATIC)
+    for name in STATIC:
+        text = (FOLDER / "static" / name).read_text().replace('xmlns="http://www.w3.org/2000/svg"', "")
+        assert not re.search(r"\w//|//\w|@import|url\(", text), f"{name} reaches elsewhere"
+
+
+async def test_the_script_replaces_exactly_the_parts_that_the_page_has() -> None:
+    def parts(html: str) -> list[str | None]:
+        return [attrs.get("id") for _, attrs in Drawn(html).tags if "data-part" in attrs]
+
+    assert parts(page.live(pictures.BUSY)) == parts(page.page(pictures.BUSY))
+    assert len(set(parts(page.live(pictures.BUSY)))) == 9
+
+
+def luminance(colour: str) -> float:
+    """WCAG 2's relative luminance of #rrggbb."""
+    channels = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_every_text_colour_has_contrast_aa(theme: int) -> None:
+    css = (FOLDER / "static" / "page.css").read_text()
+    rules = css.partition("* {")[0].split("@media (prefers-color-scheme: dark)")[theme]
+    palette = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", rules))
+    for ground in ("card", "page"):
+        for ink in ("text", "muted", "first", "second", "good", "bad", "warn", "other", *broadcast_chart.COLOURS):
+            assert contrast(palette[ink], palette[ground]) >= 4.5, f"{ink} on {ground}"
+    for ink, ground in (("good", "good-tint"), ("warn", "warn-tint"), ("first", "done-tint")):
+        assert contrast(palette[ink], palette[ground]) >= 4.5, f"{ink} on {ground}"

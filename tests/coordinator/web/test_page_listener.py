@@ -1,0 +1,50 @@
+"""The page's sockets under limits: oversized, incomplete and idle connections."""
+
+import asyncio
+import socket
+import time
+
+from aiohttp import ClientSession, TCPConnector
+
+from coordinator.web.site import Site
+
+
+async def sent(port: int, data: bytes) -> bytes:
+    """All that the page answers until it ends the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(data)
+    try:
+        async with asyncio.timeout(5):
+            return await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+async def test_a_head_without_end_is_cut(site: Site) -> None:
+    assert await sent(site.port, b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n" + b"X-Long: x\r\n" * 1000) == b""
+
+
+async def test_a_request_with_a_body_is_refused_and_the_connection_ends(site: Site) -> None:
+    answer = await sent(site.port, b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000000\r\n\r\nxxx")
+    assert answer.startswith(b"HTTP/1.1 400")
+
+
+async def test_a_head_that_does_not_come_to_its_end_is_cut(site: Site) -> None:
+    began = time.monotonic()
+    assert await sent(site.port, b"GET / HTTP/1.1\r\n") == b""
+    assert time.monotonic() - began < 5
+
+
+async def test_a_hundred_idle_connections_keep_no_visitor_out(site: Site) -> None:
+    idle = [socket.create_connection(("127.0.0.1", site.port)) for _ in range(100)]
+    try:
+        connector = TCPConnector(force_close=True)
+        async with ClientSession(site.url, connector=connector) as session:
+            for _ in range(5):
+                async with session.get("/api/v1/run") as answer:
+                    assert answer.status == 200
+    finally:
+        for one in idle:
+            one.close()

@@ -1,0 +1,39 @@
+"""The metrics of a run, parsed by the Prometheus client."""
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from coordinator.web.site import application
+from tests.support import pictures
+from tests.support.fixed_run import FixedRun
+from tests.support.site_visits import Visit, fetched
+
+
+async def test_the_metrics_parse_and_say_what_the_picture_says(visit: Visit) -> None:
+    session = await visit(application(FixedRun(pictures.BUSY)))
+    _, headers, body = await fetched(session, "/metrics")
+    assert headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    families = {family.name: family for family in text_string_to_metric_families(body.decode())}
+    assert all(name.startswith("echo2_") for name in families)
+
+    def value(name: str, /, **labels: str) -> float:
+        samples = [s for family in families.values() for s in family.samples if s.name == name and s.labels == labels]
+        assert len(samples) == 1, name
+        return samples[0].value
+
+    assert value("echo2_step") == 26
+    assert value("echo2_learner_idle_ratio") == 0.034
+    assert value("echo2_groups_refused_total", reason="late") == 3
+    assert value("echo2_heldout_accuracy", sampling="sampled") == pictures.BUSY.evaluations[-1].sampled
+    assert value("echo2_broadcast_seconds", quantile="0.95") == pictures.BUSY.broadcast.p95
+    assert value("echo2_broadcast_acknowledgements") == 3
+    assert value("echo2_staleness_steps_bucket", le="2.0") == 31 + 188 + 142
+    assert value("echo2_staleness_steps_count") == sum(pictures.BUSY.staleness)
+    assert value("echo2_node_groups_accepted_total", node=pictures.NODES[0].id, name="brave-otter") == 243
+
+
+async def test_what_is_not_measured_yet_is_no_metric(visit: Visit) -> None:
+    session = await visit(application(FixedRun(pictures.EMPTY)))
+    _, _, body = await fetched(session, "/metrics")
+    samples = {sample.name for family in text_string_to_metric_families(body.decode()) for sample in family.samples}
+    assert "echo2_step" in samples
+    assert not samples & {"echo2_learner_idle_ratio", "echo2_reward", "echo2_capacity_need", "echo2_broadcast_seconds"}

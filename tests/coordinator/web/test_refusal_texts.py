@@ -1,0 +1,13 @@
+"""The texts of refusal codes."""
+
+from coordinator.web import refusal_texts
+from protocol.refusals import REASONS
+
+
+def test_every_reason_of_a_receipt_has_words_without_gaps() -> None:
+    for code in refusal_texts.WORDS:
+        assert code in REASONS
+    for code in REASONS:
+        if code != "ok":
+            assert refusal_texts.words(code)
+            assert "{" not in refusal_texts.words(code)

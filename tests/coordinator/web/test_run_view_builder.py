@@ -1,0 +1,29 @@
+"""The public state of a run, built from run.sqlite and the live objects of a coordinator."""
+
+from pathlib import Path
+
+import anyio.lowlevel
+import msgspec
+
+from protocol.requests import Hello
+from tests.support.swarm import make_swarm
+
+HELLO = Hello(protocols=(1, 1), software="echo2 1", name="a", engine="e", device="d", tasks=[], record=b"")
+KEY = bytes(range(32))
+
+
+async def test_the_state_shows_the_run_and_its_registered_nodes(tmp_path: Path) -> None:
+    swarm = make_swarm(tmp_path)
+    async with swarm.coordinating() as coordinator:
+        builder = coordinator.view_builder
+        coordinator.group_service.registry.register(KEY, HELLO, None, 1_000_000_000_000)
+        await anyio.lowlevel.checkpoint()
+        state = await builder.current_state()
+        assert state.run == builder.run.id.hex()
+        assert (state.nodes_known, [(node.name, node.rank, node.accepted) for node in state.nodes]) == (
+            1,
+            [("a", "new", 0)],
+        )
+        assert (state.received, state.accepted, state.undecided) == (0, 0, 0)
+        assert msgspec.structs.replace(builder.build(), now=state.now) == state
+        assert builder.nodes(None, 10).rows == state.nodes
