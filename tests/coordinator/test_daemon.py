@@ -1,0 +1,52 @@
+"""The daemon's composition takes its limits and terms from the run's settings."""
+
+from pathlib import Path
+
+import pytest
+
+from coordinator.config import CoordinatorConfig, HttpsSection
+from coordinator.daemon import connection_limits, signing_of, terms_of
+from coordinator.run import setup
+from coordinator.run.setup import Run
+from p2p.identity import public_bytes
+from tests.support.run_folders import NOW
+
+
+@pytest.fixture
+def run(home: Path) -> Run:
+    return setup.load_run(home, env={}, now=NOW)
+
+
+def test_enough_files_give_the_limits_of_the_settings() -> None:
+    peers, https, web = connection_limits(CoordinatorConfig(), 1 << 20)
+    assert (peers.connections, https.connections, web.connections) == (1024, 1024, 256)
+    assert web.per_address == 32
+
+
+def test_few_files_scale_all_limits_down() -> None:
+    files = 1024
+    peers, https, web = connection_limits(CoordinatorConfig(), files)
+    assert 0 < web.connections < 256
+    assert 0 < peers.connections < 1024
+    assert peers.connections + https.connections + web.connections < files
+
+
+def test_without_https_its_share_goes_to_the_others() -> None:
+    settings = CoordinatorConfig(https=HttpsSection(listen=()))
+    peers, https, _ = connection_limits(settings, 1024)
+    assert https.connections == 0
+    assert peers.connections > connection_limits(CoordinatorConfig(), 1024)[0].connections
+
+
+def test_leases_have_the_terms_of_the_signed_run_and_the_settings(run: Run) -> None:
+    terms = terms_of(run)
+    assert (terms.staleness, terms.group_size, terms.limit) == (
+        run.runspec.staleness, run.runspec.group_size, run.runspec.limit,
+    )  # fmt: skip
+    assert (terms.least_ms, terms.most_ms) == (30_000, 900_000)
+
+
+def test_the_publisher_signs_with_the_keys_of_the_newest_root(run: Run) -> None:
+    signing = signing_of(run)
+    assert signing.policies == {public_bytes(run.keys.policy)}, "a first Root has no former keys"
+    assert signing.roots == {run.root.serial: run.roots[-1]}

@@ -1,0 +1,57 @@
+"""An evaluation asks the same held-out prompts of every version, in slices, sampled and greedy."""
+
+from typing import Any
+
+import pytest
+
+from coordinator.training import evaluation
+from coordinator.training.evaluation import EvaluationSet, evaluate
+from engines.engine import Job, Sample
+from tasks.arithmetic import REVERSE
+from tests.support.group_world import TEXT
+
+SET = EvaluationSet(REVERSE, TEXT, limit=16, prompts=6)
+
+
+class Solver:
+    """A scorer that solves every prompt when greedy, and none when sampling."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int, bool]] = []
+
+    async def generate_many(self, jobs: list[Job], *, greedy: bool) -> list[list[Sample]]:
+        self.calls.append((len(jobs), greedy))
+        return [[_answer(job, solved=greedy)] for job in jobs]
+
+
+def _answer(job: Job, *, solved: bool) -> Sample:
+    text = list(REVERSE.demonstration("heldout", job.index, TEXT, 0, 0.0, 0.0))
+    tokens = text if solved else [TEXT.eos]
+    return Sample(tokens=tokens, turns=[len(tokens)], logprobs=[-0.5] * len(tokens))
+
+
+def test_the_jobs_depend_on_the_task_alone() -> None:
+    jobs, again = SET.jobs(), EvaluationSet(REVERSE, TEXT, limit=16, prompts=6).jobs()
+    assert jobs == again
+    assert len(jobs) == 6
+    assert len({job.seeds[0] for job in jobs}) == 6
+    assert {job.split for job in jobs} == {"heldout"}
+    assert EvaluationSet(REVERSE, TEXT, limit=16, prompts=3).jobs() == jobs[:3]
+
+
+async def test_both_passes_are_scored_and_other_work_comes_between_the_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "SLICE", 4)
+    order: list[str] = []
+
+    async def hold() -> None:
+        order.append("hold")
+
+    async def between() -> None:
+        order.append("between")
+
+    solver: Any = Solver()
+    result = await evaluate(SET, solver, hold=hold, version=7, clock=lambda: 2.5, between=between)
+    assert (result.version, result.at, result.prompts) == (7, 2500, 6)
+    assert (result.sampled, result.greedy) == (0.0, 1.0)
+    assert solver.calls == [(4, False), (2, False), (4, True), (2, True)]
+    assert order == ["between", "hold"] * 4
