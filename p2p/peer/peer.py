@@ -22,7 +22,7 @@ from p2p.transport import GossipHandler, Transport
 
 
 class Peer:
-    """`p2p.network.AnyPeer` over a `Transport`. `await_uplink`: see `ChunkExchange.await_uplink`."""
+    """A `p2p.network.AnyPeer` over a `Transport`. `await_uplink`: see `ChunkExchange.await_uplink`."""
 
     def __init__(
         self,

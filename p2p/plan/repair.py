@@ -106,6 +106,7 @@ class _FreeSlots:
         self._fanout[plan.source] = fanout(uplink, plan.stripes, plan.rate, most)
 
     def free(self, feeder: str) -> int:
+        """Return how many more children a feeder can have."""
         return self._fanout[feeder] - self.feeds[feeder]
 
     def rank(self, feeder: str, stripe: int) -> tuple[int, float] | None:

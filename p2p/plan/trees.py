@@ -48,7 +48,8 @@ class PayloadSize(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """`parents`: each peer's parent in each stripe. `rate`: B. `seconds`: the predicted time."""
+    """The trees of one broadcast. `parents`: each peer's parent in each stripe. `rate`: B. `seconds`: the predicted
+    time."""
 
     source: str
     stripes: int

@@ -117,7 +117,7 @@ class Download:
             log.debug("chunks from %s: %s", peer, error)
         except (Malformed, BadChunk) as fault:
             term = self._bans.ban(peer, anyio.current_time())
-            log.warning("%s is dropped, for %.0f s: %s", peer, term, fault)
+            log.warning("peer %s dropped for %.0f s: %s", peer, term, fault)
             await self._transport.drop(peer)
         finally:
             self._writers.pop(peer, None)

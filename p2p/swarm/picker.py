@@ -9,19 +9,22 @@
    The seed breaks ties, so that peers that start together request different chunks and can then trade.
 3. A peer that is no parent has at most as many requests open as it answers in `PIPELINE_SECONDS`, and at most
    `_window`: a chunk queued at a slow uplink could have come from elsewhere. The fallback (the coordinator) is asked
-   last, for loose chunks that no other live peer has. Three conditions apply: each other connected peer has sent its
-   `Have`, or had `GRACE` seconds to do so; no other peer announced a chunk of that stripe within the last `GRACE`
-   seconds; its window has room. A stripe that still spreads will come from peers, and the fallback would send it twice.
-   Its window is small and grows only while answers are prompt: with many downloaders in its queue, each must ask for
-   little, or many request the same chunk before the first of them can forward it.
-4. A peer is stalled when it has sent no chunk for too long, although requests are open. The limit is `STALL_FACTOR`
-   times its mean interval between chunks, at least `STALL_MIN` seconds. Before its first chunk it is `STALL` seconds
-   plus the time of one chunk at `SLOW`; twice as long for a parent that lacks all the chunks requested from it. In the
-   endgame, once every missing chunk is requested, it is `ENDGAME_FACTOR` times the interval, at least `ENDGAME_MIN`
-   seconds, at most `ENDGAME_STALL` plus the time of one chunk at `ENDGAME_SLOW`. The slowest peer may have the last
-   chunks, and requesting them twice costs little. Chunks requested from a stalled peer may be requested elsewhere, from
-   the fallback too. Its own requests stay open, and a chunk from it makes it live again: slowness is never punished.
-   A request is cancelled once its chunk came from another peer.
+   last, for loose chunks that no other live peer has:
+   - Each other connected peer has sent its `Have`, or had `GRACE` seconds to do so.
+   - No other peer announced a chunk of that stripe within the last `GRACE` seconds. A stripe that still spreads will
+     come from peers, and the fallback would send it twice.
+   - Its window has room. The window is small and grows only while answers are prompt: with many downloaders in its
+     queue, each must ask for little, or many request the same chunk before the first of them can forward it.
+4. A peer is stalled when it has sent no chunk for too long, although requests are open:
+   - The limit is `STALL_FACTOR` times its mean interval between chunks, at least `STALL_MIN` seconds. Before its first
+     chunk, it is `STALL` seconds plus the time of one chunk at `SLOW`. Both are doubled for a parent that lacks every
+     chunk requested from it.
+   - In the endgame, once every missing chunk is requested, it is `ENDGAME_FACTOR` times the interval, at least
+     `ENDGAME_MIN` seconds, at most `ENDGAME_STALL` plus the time of one chunk at `ENDGAME_SLOW`. The slowest peer may
+     have the last chunks, and requesting them twice costs little.
+   - Chunks requested from a stalled peer may be requested elsewhere, from the fallback too. Its own requests stay open,
+     and a chunk from it makes it live again: slowness is never punished. A request is cancelled once its chunk came
+     from another peer.
 5. A peer is dropped for good after `FAILED_PROOFS_MAX` chunks fail their proof. One is not enough: a disk may fail.
 6. A peer that reconnects starts as a new peer, except that rule 5 remembers it.
 """
