@@ -92,30 +92,31 @@ REASONS: dict[str, Reason] = {
     ),
     "too-many-leases": Reason("This node holds {held} open leases, the most is {most}.", "node", True),
     "new-share": Reason(
-        "Nodes with too few accepted groups to be known share {share} of {whole} groups while known ones ask, and"
-        " others among them ask too: ask again.",
+        "Nodes without enough accepted groups share {share} of {whole} groups while others ask for leases, and"
+        " that share is in use: ask again.",
         "nobody",
         True,
     ),
     "new-connection": Reason(
-        "Over this connection {held} groups are out or wait for their verdict; it gets no more until one of them is"
-        " decided, or the node is known by its accepted groups.",
+        "Over this connection, {held} groups are open or wait for their verdict: the next lease comes once one"
+        " is decided, or once the node has enough accepted groups.",
         "nobody",
         True,
     ),
     "slow-share": Reason(
-        "A group takes this node much longer than the others: such nodes share {share} of {whole} groups, and all of"
-        " these are out.",
+        "A group takes this node much longer than others: slow nodes share {share} of {whole} groups, and all of"
+        " these are leased.",
         "nobody",
         True,
     ),
     "rate-share": Reason(
-        "Room is short: this node holds {held} groups, and its share of the room by what it delivers is {share}.",
+        "Few leases are free: this node holds {held} groups, and its share by its rate of delivery is {share}.",
         "nobody",
         True,
     ),
     "undecided": Reason(
-        "Of this node {held} groups wait for their verdict, the most is {most}: the next lease comes after one.",
+        "This node has {held} groups that wait for their verdict, the most is {most}: the next lease comes after"
+        " a verdict.",
         "nobody",
         True,
     ),
