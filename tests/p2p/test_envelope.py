@@ -88,7 +88,7 @@ FORGERIES: dict[str, bytes] = {
     "a longer payload": changed(payload=PAYLOAD + b"\x00"),
     "no payload": changed(payload=b""),
     "no signature": changed(signatures=[]),
-    "a key of nobody": seal("head", RUN, PAYLOAD, Ed25519PrivateKey.from_private_bytes(bytes([9]) * 32)),
+    "an unknown key": seal("head", RUN, PAYLOAD, Ed25519PrivateKey.from_private_bytes(bytes([9]) * 32)),
     "a signature under another key's name": changed(signatures=[Signature(KEYS[1], signature_of(HEAD).signature)]),
     "a changed signature": changed(signatures=[Signature(KEYS[0], flipped(signature_of(HEAD).signature, 5))]),
     "an empty signature": changed(signatures=[Signature(KEYS[0], b"")]),

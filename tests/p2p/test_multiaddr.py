@@ -70,7 +70,7 @@ def test_an_address_is_read(
     {
         "nothing": "",
         "no slash at the beginning": "192.0.2.7:4310",
-        "a component that nobody knows": "/ip4/192.0.2.7/tcp/1/carrier-pigeon/p2p/X",
+        "an unknown component": "/ip4/192.0.2.7/tcp/1/carrier-pigeon/p2p/X",
         "a value is missing": "/ip4/192.0.2.7/tcp",
         "a slash too many": "/ip4/192.0.2.7/tcp/1/",
         "too long": "/dns4/" + "a" * LONGEST,

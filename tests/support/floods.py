@@ -35,7 +35,7 @@ async def flooded(
 ) -> None:
     """Keep 1,024 requests for `method` open, repeated 5 s after each failure, while `honest` runs with the honest
     peers."""
-    crowd = [Peer(network.transport(f"eve{number}"), seed=number) for number in range(FLOOD)]
+    flooders = [Peer(network.transport(f"eve{number}"), seed=number) for number in range(FLOOD)]
     nodes = [Peer(network.transport(f"node{number}"), seed=number) for number in range(10)]
 
     async def without_end(peer: Peer) -> None:
@@ -45,10 +45,10 @@ async def flooded(
             except P2PError:
                 await anyio.sleep(5)
 
-    async with running(server, *crowd, *nodes, connect=False), anyio.create_task_group() as tasks:
-        for peer in (*crowd, *nodes):
+    async with running(server, *flooders, *nodes, connect=False), anyio.create_task_group() as tasks:
+        for peer in (*flooders, *nodes):
             await peer.dial(await server.addresses())
-        for peer in crowd:
+        for peer in flooders:
             for _ in range(32):
                 tasks.start_soon(without_end, peer)
         await anyio.sleep(1)

@@ -34,8 +34,8 @@ def tried(backoff: DialBackoff, address: str, now: float, connected: tuple[str, 
 
 def test_dials_to_all_hosts_together_are_limited_to_a_burst_and_a_rate() -> None:
     backoff = DialBackoff()
-    everybody = [(second, f"10.{second % 250}.{number}.1") for second in range(601) for number in range(50)]
-    dialled_at = [second for second, host in everybody if tried(backoff, at(host), second)]
+    attempts = [(second, f"10.{second % 250}.{number}.1") for second in range(601) for number in range(50)]
+    dialled_at = [second for second, host in attempts if tried(backoff, at(host), second)]
     assert dialled_at.count(0) == BURST
     assert len(dialled_at) == BURST + 600 * RATE
 
@@ -68,8 +68,8 @@ def test_false_records_that_name_an_honest_peers_host_do_not_block_dials_to_it()
     backoff = DialBackoff()
     backoff.reached(at("8.8.8.8", "honest"))
     for number in range(9):
-        tried(backoff, at("8.8.8.8", f"liar{number}"), 0)
-        tried(backoff, at(f"8.8.8.{number}", f"liar{number}"), 0)
+        tried(backoff, at("8.8.8.8", f"forger{number}"), 0)
+        tried(backoff, at(f"8.8.8.{number}", f"forger{number}"), 0)
     backoff.admit(at("8.8.8.8", "honest"), 1)
     backoff.failed(at("8.8.8.8", "honest"), 1)
     with pytest.raises(DialLimited):
@@ -116,12 +116,12 @@ def test_a_peer_whose_address_changed_is_reached_by_its_new_record_and_not_by_it
 
 def test_a_record_with_the_address_of_another_peer_fails_and_its_host_is_not_dialled() -> None:
     async def main() -> None:
-        network, liar = MemoryNetwork(1), generate_key()
+        network, forger = MemoryNetwork(1), generate_key()
         victim, other = Peer(network.transport("victim"), seed=0), Peer(network.transport("b"), seed=1)
         dialer = PeerDialer(other, RUN, lambda: 0)
         async with running(victim, other, connect=False):
-            named = network.addresses.address("victim").replace("/p2p/victim", f"/p2p/{peer_id(public_bytes(liar))}")
-            (known,) = dialer.take([RecordIssuer(liar, RUN).issue([named], 0)])
+            named = network.addresses.address("victim").replace("/p2p/victim", f"/p2p/{peer_id(public_bytes(forger))}")
+            (known,) = dialer.take([RecordIssuer(forger, RUN).issue([named], 0)])
             assert not await dialer.dial_any(known.addresses)
             with pytest.raises(DialLimited):
                 await dialer.dial(known.addresses[0])

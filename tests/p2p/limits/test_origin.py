@@ -29,7 +29,9 @@ def test_a_relayed_peer_counts_for_the_address_seen_directly_or_else_for_relay_a
     origins.connected("bob", 2, "8.8.8.8", "")
     assert origins.of("bob").party == "8.8.8.0/24"
     origins.disconnected("bob", 2)
-    assert origins.of("bob").party == "8.8.8.0/24", "the relayed connection that is left belongs to whom we saw"
+    assert origins.of("bob").party == "8.8.8.0/24", (
+        "the remaining relayed connection counts for the address seen directly"
+    )
     origins.disconnected("bob", 1)
     origins.connected("bob", 3, None, "relay")
     assert origins.of("bob").party == "8.8.8.0/24"

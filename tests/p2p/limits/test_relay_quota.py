@@ -23,9 +23,9 @@ def test_reserving_again_renews_the_one_reservation():
 def test_ten_thousand_identities_of_one_subnet_get_its_share_and_leave_room_for_others():
     table = RelayTable(RelayLimits(reservations=64, per_subnet=16))
     for number in range(16):
-        table.reserve(f"stranger {number}", f"8.8.8.{number}", 0.0)
+        table.reserve(f"peer {number}", f"8.8.8.{number}", 0.0)
     for number in range(16, 10_000):
-        assert refusal(table.reserve, f"stranger {number}", f"8.8.8.{number % 256}", 0.0) is RelayRefusal.CROWDED
+        assert refusal(table.reserve, f"peer {number}", f"8.8.8.{number % 256}", 0.0) is RelayRefusal.CROWDED
     assert len(table.holders(0.0)) == 16
     table.reserve("honest", "9.9.9.9", 0.0)
 

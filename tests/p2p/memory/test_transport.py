@@ -15,11 +15,11 @@ def test_a_lossy_network_loses_dials_alike_for_the_same_seed():
     def fates(seed: int) -> list[bool]:
         async def main() -> list[bool]:
             network = MemoryNetwork(seed, link=Link(loss=0.5))
-            async with peers(network, *"abcdefgh", connect=False) as everybody:
+            async with peers(network, *"abcdefgh", connect=False) as all_peers:
                 fates_seen = []
-                for other in everybody[1:]:
+                for other in all_peers[1:]:
                     try:
-                        await everybody[0].dial(await other.addresses())
+                        await all_peers[0].dial(await other.addresses())
                         fates_seen.append(True)
                     except Unreachable:
                         fates_seen.append(False)

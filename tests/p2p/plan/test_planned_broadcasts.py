@@ -152,7 +152,7 @@ def test_the_end_of_an_inner_node_costs_its_children_little(end, tmp_path):
                 tasks.start_soon(doom)
                 ends = await spread(others, manifest, tmp_path, plan.parents)
                 scope.cancel()
-            # A death shows at once; that somebody is frozen only after `QUIET` seconds without a chunk.
+            # A death shows at once, a freeze only after `STALL_MIN` seconds without a chunk.
             assert max(ends.values()) < 1.5 * best + (0 if end == "kill" else 4.5)
 
     run_fake(main)

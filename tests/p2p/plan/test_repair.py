@@ -40,13 +40,13 @@ def test_many_departures_at_once_give_a_fresh_plan():
 @settings(max_examples=40, deadline=None)
 @given(LINES, st.lists(st.tuples(st.integers(0, 59), st.booleans()), max_size=25), st.integers(0, 9))
 def test_a_plan_stays_valid_through_any_arrivals_and_departures(lines, moves, seed):
-    everybody = {f"p{index}": link for index, link in enumerate(lines)}
-    here = dict(everybody)
+    all_peers = {f"p{index}": link for index, link in enumerate(lines)}
+    here = dict(all_peers)
     planner = Planner("source", seed)
     for number, comes in moves:
         peer = f"p{number}"
-        if comes and peer in everybody:
-            here[peer] = everybody[peer]
+        if comes and peer in all_peers:
+            here[peer] = all_peers[peer]
         elif len(here) > 1:
             here.pop(peer, None)
         plan = planner.update(MB, here, LOAD)

@@ -16,7 +16,7 @@ from tests.support.peers import payload_file, running
 NODES, DYING, OTHERS = 200, 60, 4
 SIZE = 1 << 19
 UPLINK = 250_000.0
-"""Bytes per second of everybody."""
+"""Bytes per second of each uplink."""
 SETTLE = 1.0
 """Seconds until the coordinator has planned anew."""
 

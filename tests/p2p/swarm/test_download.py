@@ -13,7 +13,7 @@ FAULTY_HOLDERS = {
     "has a bitmap too long": [wire.Have(bytes(1000))],
     "has a bit beyond the end": [wire.Have(b"\xff" * 33)],
     "has chunks beyond the end": [wire.HaveMore((5000,))],
-    "sends what was not asked for": [wire.Chunk(0, (), b"x")],
+    "sends an unrequested chunk": [wire.Chunk(0, (), b"x")],
     "sends a frame too long": [bytes(wire.HOLDER_LIMIT + 1)],
 }
 
@@ -29,10 +29,10 @@ def test_a_holder_that_breaks_the_protocol_is_dropped_and_the_fetch_goes_on(mess
 
 
 LAME_HOLDERS = {
-    "has everything and sends nothing": [wire.Have(b"\xff" * 32)],
-    "takes back what it said": [wire.Have(b"\xff" * 32), *(wire.NotAvailable(i) for i in range(256))],
-    "has nothing": [wire.Have(bytes(32))],
-    "says nothing": [],
+    "has every chunk and sends none": [wire.Have(b"\xff" * 32)],
+    "retracts every chunk": [wire.Have(b"\xff" * 32), *(wire.NotAvailable(i) for i in range(256))],
+    "has no chunk": [wire.Have(bytes(32))],
+    "is silent": [],
 }
 
 

@@ -45,10 +45,10 @@ def test_without_a_limit_no_slot_waits() -> None:
 
 
 FAULTY_DOWNLOADERS = {
-    "says nothing sensible": [b"garbage"],
-    "does not begin with Ask": [wire.ChunkRequest((1,))],
-    "asks for a chunk a thousand times": [wire.PayloadRequest, wire.ChunkRequest((1,) * 1000)],
-    "asks for another payload on the same stream": [wire.PayloadRequest, wire.PayloadRequest(bytes(32))],
+    "sends garbage": [b"garbage"],
+    "does not begin with a PayloadRequest": [wire.ChunkRequest((1,))],
+    "requests a chunk a thousand times": [wire.PayloadRequest, wire.ChunkRequest((1,) * 1000)],
+    "requests another payload on the same stream": [wire.PayloadRequest, wire.PayloadRequest(bytes(32))],
     "sends chunks": [wire.PayloadRequest, wire.NotAvailable(1)],
     "sends a frame too long": [wire.PayloadRequest, bytes(wire.DOWNLOADER_LIMIT + 1)],
 }
