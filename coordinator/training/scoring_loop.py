@@ -41,7 +41,7 @@ from runtime.child import ChildDied, ChildError
 
 PATIENCE = 2.0
 MOST_AT_ONCE = 32
-MOST_EXAMS = 2
+MOST_EVALUATIONS = 2
 """Attempts at one version's evaluation (rule 6)."""
 MOST_DEATHS = 3
 MOST_TOKENS = 1 << 19
@@ -81,9 +81,9 @@ class Scoring:
     _fresh: bool = True
     """Whether the present scorer process has not failed at any group."""
     _version: int | None = None
-    _failed_exams: Counter[int] = field(default_factory=Counter)
+    _failed_evaluations: Counter[int] = field(default_factory=Counter)
     """Failures of the scorer at a version's evaluation."""
-    _deadly_exams: Counter[int] = field(default_factory=Counter)
+    _deadly_evaluations: Counter[int] = field(default_factory=Counter)
     """Deaths of the scorer of a version's evaluation."""
 
     async def run(self) -> None:
@@ -102,9 +102,9 @@ class Scoring:
         if self.group_service.progress is None:
             return False
         waiting = self.group_service.waiting()
-        version = self._exam_due()
+        version = self._evaluation_due()
         if version is not None and (not waiting or self._has_waited()):
-            await self._examine(version)
+            await self._evaluate(version)
             return True
         self._wanted_since = None if version is None else self._wanted_since or self.clock()
         await self._judge_waiting()
@@ -182,12 +182,12 @@ class Scoring:
         self._version = version
         return await self.weights.hold(root)
 
-    def _exam_due(self) -> int | None:
+    def _evaluation_due(self) -> int | None:
         """Return the version to evaluate now, or None: the first, every n-th, and the last are evaluated."""
         latest, at = self.publisher.latest, self.group_service.progress
         if latest is None or at is None or latest.version in self.history.evaluations:
             return None
-        if self._failed_exams[latest.version] >= MOST_EXAMS:
+        if self._failed_evaluations[latest.version] >= MOST_EVALUATIONS:
             return None
         before = max(self.history.evaluations, default=None)
         if before is None or at.finished or latest.version - before >= self.evaluate_every:
@@ -197,12 +197,12 @@ class Scoring:
     def settled(self) -> bool:
         """Tell whether the last step is done and its version evaluated."""
         at = self.group_service.progress
-        return at is not None and at.finished and self._exam_due() is None
+        return at is not None and at.finished and self._evaluation_due() is None
 
     def _has_waited(self) -> bool:
         return self._wanted_since is not None and self.clock() - self._wanted_since >= PATIENCE
 
-    async def _examine(self, version: int) -> None:
+    async def _evaluate(self, version: int) -> None:
         latest = self.publisher.latest
         assert latest is not None
 
@@ -224,13 +224,13 @@ class Scoring:
                 self.evaluation_set, self.scorer, hold=hold, version=version, clock=self.clock, between=between
             )
         except ChildDied as death:
-            self._deadly_exams[version] += not (judging or death.told)
-            if self._deadly_exams[version] >= MOST_DEATHS:
-                self._failed_exams[version] = MOST_EXAMS
+            self._deadly_evaluations[version] += not (judging or death.told)
+            if self._deadly_evaluations[version] >= MOST_DEATHS:
+                self._failed_evaluations[version] = MOST_EVALUATIONS
                 log.error("scorer died at an evaluation again: left out", version=version, reason=str(death))
             raise
         except ChildError as error:
-            self._failed_exams[version] += 1
+            self._failed_evaluations[version] += 1
             log.error("scorer failed at an evaluation", version=version, reason=str(error))
             await self.scorer.renew()
             return

@@ -1,0 +1,124 @@
+"""The scoring loop verifies waiting groups, retries one alone after a failure, and refuses it after a second."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from coordinator.rollouts.verification import Verdict, judge
+from coordinator.rollouts.waiting_groups import Undecided
+from coordinator.training.scoring_loop import MOST_AT_ONCE, Scoring, at_once
+from runtime.child import ChildDied, ChildError
+from tests.support.group_world import World, group, honest_scores
+
+
+class StandIns:
+    """A scorer, its weights and its verifier. `errors`: raised one after the other for the group of a lease."""
+
+    def __init__(self) -> None:
+        self.loaded = True
+        self.renewed = 0
+        self.errors: dict[bytes, list[Exception]] = {}
+        self.available = True
+
+    async def renew(self) -> None:
+        self.renewed += 1
+
+    async def hold(self, root: bytes) -> bool:
+        return self.available
+
+    async def verify(self, group: Undecided, first: int | None) -> Verdict:
+        if errors := self.errors.get(group.lease.id):
+            raise errors.pop(0)
+        return judge(group.submission.rollouts, honest_scores(group.submission))
+
+
+@pytest.fixture
+def scorer() -> StandIns:
+    return StandIns()
+
+
+@pytest.fixture
+def scoring(world: World, scorer: StandIns) -> Scoring:
+    parts: Any = {
+        "scorer": scorer,
+        "weights": scorer,
+        "verifier": scorer,
+        "publisher": SimpleNamespace(latest=None),
+        "history": SimpleNamespace(evaluations={}),
+        "evaluation_set": None,
+    }
+    return Scoring(
+        group_service=world.group_service, evaluate_every=1, clock=lambda: world.now / 1000, arrived=asyncio.Event(),
+        decided=asyncio.Event(), **parts,
+    )  # fmt: skip
+
+
+def waiting(world: World, number: int) -> list[bytes]:
+    leases = [world.lease() for _ in range(number)]
+    for lease in leases:
+        world.submit(group(lease))
+    return [lease.id for lease in leases]
+
+
+def verdicts(world: World) -> dict[bytes, tuple[str, str]]:
+    rows = world.group_service.database.all("SELECT lease, verdict, code FROM verdicts")
+    return {lease: (verdict, code) for lease, verdict, code in rows}
+
+
+def test_at_least_two_groups_are_in_flight_and_never_more_than_the_bound(world: World) -> None:
+    terms = world.group_service.terms
+    assert at_once(terms) == MOST_AT_ONCE
+    assert at_once(msgspec.structs.replace(terms, group_size=1024, limit=1 << 20)) == 2
+
+
+async def test_a_round_decides_every_waiting_group(world: World, scoring: Scoring) -> None:
+    leases = waiting(world, 3)
+    assert await scoring.round()
+    assert {lease: verdict for lease, (verdict, _) in verdicts(world).items()} == dict.fromkeys(leases, "accepted")
+    assert scoring.decided.is_set()
+    assert not await scoring.round()
+
+
+async def test_a_group_at_which_the_scorer_fails_once_is_tried_again_by_a_new_one(
+    world: World, scoring: Scoring, scorer: StandIns
+) -> None:
+    first, second = waiting(world, 2)
+    scorer.errors[first] = [ChildError("ValueError", "absurd")]
+    await scoring.round()
+    assert {verdicts(world)[lease][0] for lease in (first, second)} == {"accepted"}
+    assert scorer.renewed == 1
+
+
+async def test_a_group_at_which_it_fails_twice_is_refused_and_no_other(
+    world: World, scoring: Scoring, scorer: StandIns
+) -> None:
+    first, second = waiting(world, 2)
+    scorer.errors[first] = [ChildError("ValueError", "absurd")] * 2
+    await scoring.round()
+    assert verdicts(world)[first][0] == "refused"
+    assert verdicts(world)[second][0] == "accepted"
+
+
+async def test_a_scorer_that_dies_costs_no_verdict_until_the_third_death_of_one_group_alone(
+    world: World, scoring: Scoring, scorer: StandIns
+) -> None:
+    first, second = waiting(world, 2)
+    scorer.errors[first] = [ChildDied("scorer", -9, "killed")] * 4
+    for _ in range(4):
+        with pytest.raises(ChildDied):
+            await scoring.round()
+    assert verdicts(world)[first][0] == "refused"
+    await scoring.round()
+    assert verdicts(world)[second][0] == "accepted"
+
+
+async def test_groups_of_a_version_that_is_no_longer_available_are_given_up(
+    world: World, scoring: Scoring, scorer: StandIns
+) -> None:
+    (lease,) = waiting(world, 1)
+    scorer.available = False
+    await scoring.round()
+    assert verdicts(world)[lease][0] == "refused"

@@ -1,0 +1,154 @@
+"""The training loop draws each batch once, repeats a lost one, and publishes every export before the next step."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.learner.messages import Batch, Export, Hyper, Open, Opened, Stepped
+from coordinator.metrics.history import History
+from coordinator.publishing.publisher import Published
+from coordinator.training.model_processes import DiedComputing
+from coordinator.training.run_watch import Watch
+from coordinator.training.training_loop import Training, TrainingConfig, Utilisation
+from runtime.child import ChildError
+from tests.support.group_world import World, root_of
+
+STEPS = 2
+
+
+class StandIns:
+    """A learner and a publisher. `errors`: raised one after the other by the next steps."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.errors: list[Exception] = []
+        self.asked: list[Batch] = []
+        self.opened = 0
+        self.at = 0
+        self.versions: list[Published] = []
+        self.finished = False
+
+    @property
+    def latest(self) -> Published | None:
+        return self.versions[-1] if self.versions else None
+
+    def export(self, version: int) -> Export:
+        path = self.folder / f"v{version}"
+        path.write_bytes(b"weights")
+        return Export(version=version, root=root_of(1, version), snapshot=str(path), edges=[], seconds=0.0)
+
+    async def open(self, order: Open) -> Opened:
+        self.opened += 1
+        pending = None if self.versions else self.export(0)
+        return Opened(step=self.at, drawn=[], parameters=7, export=pending, era=1)
+
+    async def step(self, batch: Batch) -> Stepped:
+        self.asked.append(batch)
+        if self.errors:
+            raise self.errors.pop(0)
+        self.at = batch.step
+        metrics = {"reward": 0.5, "success": 0.25}
+        return Stepped(step=batch.step, metrics=metrics, seconds=1.0, export=self.export(batch.step))
+
+    async def renew(self) -> None:
+        """Keep the stand-in."""
+
+    async def publish(self, era: int, step: int, export: Export) -> None:
+        self.versions.append(Published(era, export.version, export.root, bytes(32), bytes(32)))
+
+    async def announce(self) -> None:
+        """Tell no peer."""
+
+    def snapshots(self) -> dict[bytes, Path]:
+        return {one.root: self.folder / f"v{one.version}" for one in self.versions}
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> StandIns:
+    return StandIns(tmp_path)
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Iterator[History]:
+    opened = History(tmp_path / "history.jsonl")
+    yield opened
+    opened.close()
+
+
+def training_of(world: World, parts: Any, history: History) -> Training:
+    folder: Path = parts.folder
+    work, service = asyncio.Event(), world.group_service
+    course = TrainingConfig(folder, folder, folder / "run.sqlite", "cpu", 1, Hyper(), STEPS)
+    return Training(
+        course=course, learner=parts, group_service=service, publisher=parts, history=history,
+        clock=lambda: world.now / 1000, work=work, moved=asyncio.Event(),
+        watch=Watch(service, lambda: world.now / 1000, work.set),
+    )  # fmt: skip
+
+
+async def finished(training: Training) -> None:
+    async with asyncio.timeout(60):
+        await training.run()
+
+
+async def test_the_loop_makes_its_steps_publishes_them_and_ends(
+    world: World, parts: StandIns, history: History
+) -> None:
+    for _ in range(2 * STEPS):
+        world.accepted()
+    training = training_of(world, parts, history)
+    await finished(training)
+    assert [batch.step for batch in parts.asked] == [1, 2]
+    assert [batch.last for batch in parts.asked] == [False, True]
+    assert len({lease for batch in parts.asked for lease in batch.groups}) == 2 * STEPS, "no group is drawn twice"
+    assert [one.version for one in parts.versions] == [0, 1, 2]
+    assert parts.finished
+    assert list(training.history.steps) == [1, 2]
+    assert training.parameters == 7
+
+
+@pytest.mark.parametrize("error", [DiedComputing("learner", -9, "killed"), ChildError("ValueError", "absurd")])
+async def test_a_lost_batch_is_drawn_again_with_the_same_groups(
+    error: Exception, world: World, parts: StandIns, history: History
+) -> None:
+    for _ in range(2 * STEPS):
+        world.accepted()
+    parts.errors = [error]
+    training = training_of(world, parts, history)
+    await finished(training)
+    assert [batch.step for batch in parts.asked] == [1, 1, 2]
+    assert parts.asked[0].groups == parts.asked[1].groups
+    assert parts.opened == 2
+
+
+async def test_a_batch_that_fails_twice_is_set_aside(world: World, parts: StandIns, history: History) -> None:
+    for _ in range(2 * STEPS + 2):
+        world.accepted()
+    parts.errors = [ChildError("ValueError", "absurd")] * 2
+    training = training_of(world, parts, history)
+    await finished(training)
+    assert parts.asked[0].groups == parts.asked[1].groups
+    assert not set(parts.asked[0].groups) & {lease for batch in parts.asked[2:] for lease in batch.groups}
+    assert training.watch.view().reasons == {"ValueError: absurd": 2}
+
+
+async def test_a_learner_that_never_opened_ends_the_run_with_its_error(
+    world: World, parts: StandIns, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def open_badly(order: Open) -> Opened:
+        raise ChildError("BadModelFolder", "no config.json")
+
+    monkeypatch.setattr(parts, "open", open_badly)
+    with pytest.raises(ChildError, match=r"no config\.json"):
+        await finished(training_of(world, parts, history))
+
+
+def test_idle_time_is_the_share_of_waiting() -> None:
+    utilisation = Utilisation()
+    assert utilisation.idle is None
+    utilisation.worked(3.0)
+    utilisation.waiting += 1.0
+    assert utilisation.idle == 0.25
