@@ -67,7 +67,12 @@ class ProcessGroup:
             )
         self._members[name] = _Member(process, log)
 
+    def pid(self, name: str) -> int:
+        """Return the process id of a process, also of one that has ended."""
+        return self._members[name].process.pid
+
     def alive(self, name: str) -> bool:
+        """Tell whether a process is running."""
         return self._members[name].process.poll() is None
 
     def names(self) -> list[str]:

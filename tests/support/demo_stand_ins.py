@@ -1,7 +1,7 @@
 """Stand-ins for the demo's processes: `stand_ins.py coordinator STORY HOME`, and `stand_ins.py demo STORY` with
-them (the node stands in node_stand_in.py, which starts quickly).
+them (the node is in node_stand_in.py, which starts quickly).
 
-The coordinator's picture moves on by four steps with each request, so that a story needs no clock.
+The coordinator's state advances by four steps per request, so a story needs no clock.
 """
 
 import os
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 STEPS = 40
 
 
-def picture(story: str, step: int) -> RunState:
-    """The run of a story at a step."""
+def state_of(story: str, step: int) -> RunState:
+    """Return the state of a story's run at a step."""
     steps_done = 12 if story in ("endless", "crash") else min(step, STEPS)
     finished = steps_done == STEPS
     values = [0] if steps_done < 8 else list(range(0, steps_done + 1, 8))
@@ -52,11 +52,11 @@ def coordinator(story: str, home: Path) -> None:
         def do_GET(self) -> None:
             nonlocal asked
             asked += 1
-            # A node that is told to end before it is deaf would end.
+            # A node told to end before it ignores SIGINT would end.
             waits = story == "deaf" and not (home.parent / "brave-otter").exists()
-            state = picture(story, min(4 * asked, STEPS - 4) if waits else 4 * asked)
+            state = state_of(story, min(4 * asked, STEPS - 4) if waits else 4 * asked)
             if state.phase == "finished":
-                (home.parent / "finished").touch()  # by which nodes that leave by themselves know
+                (home.parent / "finished").touch()  # read by nodes that exit by themselves
             body = msgspec.json.encode(state)
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))

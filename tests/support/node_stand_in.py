@@ -1,4 +1,4 @@
-"""A stand-in for a node: `node_stand_in.py HOME STORY`. Once HOME is there, it ends on SIGINT as a drained node."""
+"""A stand-in for a node: `node_stand_in.py HOME STORY`. Once HOME exists, it ends on SIGINT like a drained node."""
 
 import signal
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def node(home: str, story: str) -> None:
-    """A node with a child that leads a session of its own, as an engine does, and outlives its parent."""
+    """Run a node whose child leads a session of its own, as an engine does, and outlives its parent."""
     if story == "crash" and home.endswith("lucky-newt"):
         sys.exit("echo2-node: the device caught fire")
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", home], start_new_session=True)

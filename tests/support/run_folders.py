@@ -12,7 +12,7 @@ NOW = 1_800_000_000_000
 
 
 def write_model(folder: Path) -> Path:
-    """Write the least that is a model folder: one tensor of two float32."""
+    """Write a minimal model folder: one tensor of two float32."""
     folder.mkdir(parents=True)
     config = {"model_type": "qwen3", "vocab_size": CHAR_SIZE, "eos_token_id": EOS}
     (folder / "config.json").write_text(json.dumps(config))

@@ -14,7 +14,7 @@ async def fetched(session: ClientSession, path: str, **headers: str) -> tuple[in
 
 
 class Drawn(HTMLParser):
-    """What a browser would act on: tags with attributes, and text."""
+    """A parsed page: its tags with attributes, and its text."""
 
     def __init__(self, html: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -29,7 +29,7 @@ class Drawn(HTMLParser):
         self.words += data
 
     def loaded(self) -> list[str]:
-        """Addresses of what the browser loads by itself."""
+        """Return the addresses that a browser loads by itself."""
         sources = [attrs.get("src") for _, attrs in self.tags]
         sources += [attrs.get("href") for tag, attrs in self.tags if tag == "link"]
         return [address for address in sources if address]

@@ -1,4 +1,4 @@
-"""The demo as a person meets it, with stand-ins for its processes: what it says, its exit code, and what it leaves."""
+"""The demo with stand-ins for its processes: its output, its exit code, and the files and processes left."""
 
 import dataclasses
 import io
@@ -30,7 +30,7 @@ STAND_INS = ROOT / "tests/support/demo_stand_ins.py"
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the demo makes its folder."""
+    """Make `tmp_path` the parent of the demo's folder, and shorten its waits."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(demo, "POLL", 0.05)
     monkeypatch.setattr(demo, "_BY_THEMSELVES", 0.2)
@@ -44,7 +44,7 @@ def _no_process_is_left(tmp_path: Path) -> Iterator[None]:
 
 
 def processes_of(place: Path) -> list[psutil.Process]:
-    """Those whose command line names the place: every stand-in's does."""
+    """Return the processes whose command line names `place`, as that of every stand-in does."""
     pids = []
     for process in psutil.process_iter():
         try:
@@ -76,13 +76,13 @@ def test_a_good_run_ends_with_zero_and_leaves_nothing(place: Path) -> None:
 def test_no_port_is_guessed_so_none_can_be_taken_meanwhile(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
-        monkeypatch.setattr(demo, "free_port", lambda: taken, raising=False)  # by which a port was guessed once
+        monkeypatch.setattr(demo, "free_port", lambda: taken, raising=False)  # once the source of guessed ports
         monkeypatch.setattr(demo, "_START", 5.0)
         code, said = played("good")
     assert code == Exit.OK, said
 
 
-def test_with_ways_the_last_two_nodes_come_by_narrow_ones_and_a_plain_one_is_killed(place: Path) -> None:
+def test_with_ways_the_last_two_nodes_have_restricted_routes_and_a_direct_one_is_killed(place: Path) -> None:
     ways: dict[str, str] = {}
     told = programs("good")
 
@@ -107,7 +107,7 @@ def test_nodes_that_end_with_the_run_need_no_stopping(place: Path, monkeypatch: 
     assert "stopping" not in said
 
 
-def test_without_faults_nobody_is_killed_and_nobody_comes_late(place: Path) -> None:
+def test_without_faults_no_node_is_killed_or_joins_late(place: Path) -> None:
     code, said = played("good", DemoOptions(faults=False, nodes=1))
     assert code == Exit.OK, said
     assert "killed" not in said
@@ -138,13 +138,13 @@ def test_a_bad_run_ends_with_a_code_says_why_and_keeps_the_folder(
     assert (kept / "logs" / "coordinator.log").exists()
 
 
-def test_a_run_that_cannot_be_made_is_the_users_to_put_right_and_leaves_nothing(place: Path) -> None:
+def test_a_run_that_cannot_be_made_is_a_local_fault_and_leaves_no_folder(place: Path) -> None:
     with pytest.raises(LocalFault, match="could not be made"):
         played("no making")
     assert list(place.iterdir()) == []
 
 
-def test_a_crash_shows_the_last_of_the_log(place: Path) -> None:
+def test_a_crash_shows_the_last_lines_of_the_log(place: Path) -> None:
     _, said = played("crash")
     assert "the last lines of lucky-newt's log:\n  echo2-node: the device caught fire" in said
 
@@ -155,7 +155,7 @@ def test_a_run_that_takes_too_long_is_ended(place: Path) -> None:
     assert "FAILED    not finished within 0.5 s: step 12 of 40, phase learning" in said
 
 
-def test_a_folder_that_should_be_kept_is_kept(place: Path) -> None:
+def test_with_keep_the_folder_stays(place: Path) -> None:
     code, said = played("good", DemoOptions(keep=True))
     assert code == Exit.OK
     (kept,) = place.iterdir()
@@ -185,7 +185,7 @@ def test_a_folder_that_should_be_kept_is_kept(place: Path) -> None:
 def test_an_interrupted_demo_leaves_no_process_and_no_folder(
     story: str, when: str, number: signal.Signals, ctrl_c: signal.Handlers, tmp_path: Path
 ) -> None:
-    """`ctrl_c`: what whoever starts the demo has set; these tests themselves may run in the background."""
+    """Send a signal in the middle of a demo. `ctrl_c`: the disposition of SIGINT that the demo inherits."""
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}
     command = [sys.executable, str(STAND_INS), "demo", story]
     before = signal.signal(signal.SIGINT, ctrl_c)  # inherited
@@ -202,7 +202,7 @@ def test_an_interrupted_demo_leaves_no_process_and_no_folder(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_of_the_users_settings_reaches_the_demo(tmp_path: Path) -> None:
+def test_no_setting_of_the_user_reaches_the_demo(tmp_path: Path) -> None:
     variables = environment({"ECHO2_INVITE": "x", "ECHO2_COORD_WEB_PORT": "1", "PATH": "/bin"}, tmp_path)
     assert variables["PATH"] == "/bin"
     assert [name for name in variables if name.startswith("ECHO2_")] == ["ECHO2_CONFIG"]

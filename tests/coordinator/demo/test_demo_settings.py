@@ -10,7 +10,7 @@ from runtime.errors import LocalFault
 
 
 @pytest.mark.parametrize("settings", [TINY, SMOLLM2], ids=["tiny", "smollm2"])
-def test_the_settings_are_ones_that_a_coordinator_takes(settings: object) -> None:
+def test_a_coordinator_accepts_the_settings(settings: object) -> None:
     assert isinstance(settings, type(TINY))
     flags = {"run": {"steps": settings.steps, **settings.run}, "learner": settings.learner}
     config = settings_for(settings.model, flags, env={})
@@ -23,6 +23,6 @@ def test_the_settings_are_ones_that_a_coordinator_takes(settings: object) -> Non
     "options",
     [DemoOptions(nodes=0), DemoOptions(nodes=17), DemoOptions(seconds=0), DemoOptions(nodes=1, ways=True)],
 )
-def test_an_impossible_choice_is_one_line(options: DemoOptions) -> None:
+def test_an_option_out_of_range_is_one_line(options: DemoOptions) -> None:
     with pytest.raises(LocalFault, match="choose"):
         settings_of(options)

@@ -1,5 +1,5 @@
-"""The demo's real processes, spoilt: rewards that are not numbers, a batch that no learner can compute, a damaged
-checkpoint. It must come to its end all the same, without a group lost."""
+"""The demo's real processes with injected faults: rewards that are not numbers, a batch that no learner can compute, a
+damaged checkpoint. The demo must reach its end without losing a group."""
 
 import io
 import json

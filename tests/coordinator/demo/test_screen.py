@@ -13,7 +13,7 @@ def changed(**changes: object) -> RunState:
     return msgspec.structs.replace(pictures.FINISHED, **changes)
 
 
-def test_a_line_at_most_every_five_seconds_and_fewer_while_nothing_happens() -> None:
+def test_a_line_at_most_every_five_seconds_and_fewer_without_progress() -> None:
     now, seen = 0.0, list[float]()
     screen = PlainScreen(lambda text_line: seen.append(now), lambda: now)
     for second in range(100):
@@ -22,7 +22,7 @@ def test_a_line_at_most_every_five_seconds_and_fewer_while_nothing_happens() -> 
     assert seen == [0, 5, 10, 15, 45, 75]
 
 
-def test_what_happens_is_said_at_once() -> None:
+def test_events_are_printed_at_once() -> None:
     lines = list[str]()
     screen = PlainScreen(lines.append, lambda: 0.0)
     screen.show(pictures.BUSY, 1.0, "http://x")
@@ -31,7 +31,7 @@ def test_what_happens_is_said_at_once() -> None:
 
 
 @pytest.mark.parametrize("state", [pictures.EMPTY, pictures.BUSY, pictures.FINISHED], ids=["empty", "busy", "finished"])
-def test_the_live_picture_fits_an_old_terminal(state: RunState) -> None:
+def test_the_live_view_fits_80_by_24_characters(state: RunState) -> None:
     console = Console(width=80, height=24, record=True, force_terminal=True, file=None, quiet=False)
     with console.capture() as capture:
         console.print(drawn(state, 12.0, "http://127.0.0.1:12345/"))

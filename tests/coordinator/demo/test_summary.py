@@ -1,4 +1,4 @@
-"""What a demo says of itself, and when it was no good."""
+"""The summary of a demo, and its shortcomings."""
 
 import dataclasses
 
@@ -18,7 +18,7 @@ def changed(**changes: object) -> RunState:
 
 
 def rising(sampled: float, greedy: float) -> list[Evaluation]:
-    """Two evaluations with these rises."""
+    """Return two evaluations with these rises of accuracy."""
     first, last = pictures.evaluations([0, 40])
     return [
         msgspec.structs.replace(first, sampled=0.5, greedy=0.5),
@@ -34,8 +34,8 @@ def test_a_good_run_has_no_shortcoming() -> None:
     ("flaw", "case"),
     {
         "it learnt too little": ({"evaluations": rising(0.25, 0.5)}, "sampled accuracy rose by 0.250, wanted 0.300"),
-        "it unlearnt": ({"evaluations": rising(-0.5, 0.5)}, "sampled accuracy rose by -0.500"),
-        "it grew surer and no better": ({"evaluations": rising(0.5, 0.0)}, "greedy accuracy rose by 0.000, wanted 0.3"),
+        "it got worse": ({"evaluations": rising(-0.5, 0.5)}, "sampled accuracy rose by -0.500"),
+        "it became only more certain": ({"evaluations": rising(0.5, 0.0)}, "greedy accuracy rose by 0.000, wanted 0.3"),
         "it was evaluated once": ({"evaluations": pictures.evaluations([0])}, "no two evaluations"),
         "a group has no final state": ({"received": 549}, "549 groups were received, but 547"),
         "a group is undecided": ({"undecided": 1}, "have a final state"),
@@ -50,7 +50,7 @@ def test_a_shortcoming_is_one_sentence(flaw: str, case: tuple[dict[str, object],
     assert case[1] in missing[0]
 
 
-def test_the_ways_are_told_where_one_was_not_the_plain_one_and_must_be_those_asked_for() -> None:
+def test_restricted_routes_are_listed_and_required_with_ways() -> None:
     first, second, *others = [msgspec.structs.replace(node, route="direct") for node in pictures.FINISHED.nodes]
     assert "relay" not in "\n".join(summary(changed(nodes=[first, second, *others]), 1.0))
     behind = msgspec.structs.replace(first, reached="relay")
@@ -68,15 +68,15 @@ def test_the_ways_are_told_where_one_was_not_the_plain_one_and_must_be_those_ask
     ]
 
 
-def test_exactly_the_rise_that_was_asked_for_is_enough() -> None:
+def test_exactly_the_required_rise_is_enough() -> None:
     asked = dataclasses.replace(TINY, least_rise=0.375, least_greedy_rise=0.25)
     enough = changed(evaluations=rising(0.375, 0.25))
     assert (gain(enough), gain(enough, "greedy")) == (0.375, 0.25)
     assert shortcomings(enough, asked) == []
 
 
-def test_a_policy_that_only_grew_surer_did_not_get_better() -> None:
-    """The first demos: sampled 0.174 to 0.670, greedy 0.994 to 0.998."""
+def test_a_policy_that_only_became_more_certain_is_a_shortcoming() -> None:
+    """Use the figures of the first demos: sampled 0.174 to 0.670, greedy 0.994 to 0.998."""
     first, last = rising(0.0, 0.0)
     surer = [
         msgspec.structs.replace(first, sampled=0.174, greedy=0.994),
@@ -85,11 +85,11 @@ def test_a_policy_that_only_grew_surer_did_not_get_better() -> None:
     assert shortcomings(changed(evaluations=surer), TINY) == ["held-out greedy accuracy rose by 0.004, wanted 0.300"]
 
 
-def test_a_run_of_as_many_steps_as_time_gives_may_stop_early() -> None:
+def test_a_run_limited_by_time_may_have_fewer_steps() -> None:
     assert shortcomings(changed(step=12), SMOLLM2) == []
 
 
-def test_the_summary_tells_what_was_asked() -> None:
+def test_the_summary_has_the_figures_of_the_run() -> None:
     text = "\n".join(summary(pictures.FINISHED, 81.4))
     wanted_words = (
         "sampled 0.170 → 0.728",
@@ -109,7 +109,7 @@ def test_the_summary_tells_what_was_asked() -> None:
         assert wanted in text
 
 
-def test_a_summary_of_a_run_that_never_began_has_no_numbers_from_nowhere() -> None:
+def test_the_summary_of_a_run_that_never_began_has_no_invalid_number() -> None:
     text = "\n".join(summary(pictures.EMPTY, 0.0))
     assert "not evaluated" in text
     assert "nothing used" in text

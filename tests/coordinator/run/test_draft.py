@@ -24,7 +24,7 @@ cli.main()
 
 
 def killed(where: str, words: Sequence[str], repository: Path) -> None:
-    """`init` with these words, killed where it calls a function of coordinator.run.setup."""
+    """Run `init` with these words, killed where it calls the function `where` of coordinator.run.setup."""
     program = KILLED.format(where=where, words=["init", *words])
     ended = subprocess.run(
         [sys.executable, "-c", program], cwd=repository, capture_output=True, timeout=60, check=False
@@ -35,7 +35,7 @@ def killed(where: str, words: Sequence[str], repository: Path) -> None:
 @pytest.mark.parametrize(
     ("where", "holds"), [("_make_documents", "with no keys yet"), ("_settle", "with private keys of a run")]
 )
-def test_the_next_init_names_what_a_killed_one_left_and_removes_nothing(
+def test_the_next_init_names_the_draft_of_a_killed_one_and_keeps_it(
     where: str, holds: str, tmp_path: Path, model: Path, repository: Path
 ) -> None:
     words = [str(tmp_path / "run"), "--model", str(model), "--task", "reverse", "--yes"]
@@ -50,7 +50,7 @@ def test_the_next_init_names_what_a_killed_one_left_and_removes_nothing(
     assert sorted(path.relative_to(left) for path in left.rglob("*")) == paths
 
 
-def test_an_init_that_runs_now_is_no_killed_one(tmp_path: Path, model: Path) -> None:
+def test_a_running_init_is_not_reported_as_killed(tmp_path: Path, model: Path) -> None:
     def meanwhile(part: str) -> None:
         assert CliRunner().invoke(cli.app, ["init", str(tmp_path / "run"), "--task", "none"]).stderr.count("\n") == 1
 

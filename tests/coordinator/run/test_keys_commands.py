@@ -1,4 +1,5 @@
-"""`echo2-coord keys`: a new Root with the root key at hand, or through a file; cut off anywhere, the run starts."""
+"""`echo2-coord keys`: a new Root with the root key present, or through a file. After a crash at any point, the run
+starts."""
 
 import shutil
 import stat
@@ -74,7 +75,7 @@ def test_a_rotated_key_is_another_one_and_all_else_stays(role: str, home: Path) 
     assert public_bytes(load(home).keys.network) == keys.identity(after.chain[0])
 
 
-def test_a_revoked_key_stands_in_every_later_root_with_its_time(home: Path) -> None:
+def test_a_revoked_key_is_named_in_every_later_root_with_its_time(home: Path) -> None:
     old = load(home).root.roles["ledger"].keys[0]
     told = change(home, "ledger", since=NOW + 5)
     assert f"revoked  {keys.spaced(old)} from" in told
@@ -95,7 +96,7 @@ def test_the_root_key_signs_its_successor_and_the_runspec_goes_with_it(home: Pat
 
 
 @pytest.mark.parametrize("role", [None, *ROLES])
-def test_offline_a_request_goes_out_and_a_signed_file_comes_back(role: str | None, home: Path, tmp_path: Path) -> None:
+def test_an_offline_root_key_signs_through_a_request_file(role: str | None, home: Path, tmp_path: Path) -> None:
     safe = tmp_path / "safe"
     safe.mkdir()
     (home / "keys/root.pem").rename(safe / "root.pem")
@@ -234,7 +235,7 @@ def test_a_signed_root_with_another_runspec_is_not_installed(home: Path, tmp_pat
 
 
 @pytest.mark.parametrize("content", [b"", b"\xc1", b"x" * (root_request.MOST_BYTES + 1)])
-def test_a_file_that_is_none_of_ours_is_refused_by_its_name(content: bytes, home: Path, tmp_path: Path) -> None:
+def test_an_unrelated_file_is_refused_by_its_name(content: bytes, home: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(content)
     for words in (("sign", tmp_path / "file", "--keys", home / "keys", "--yes"), ("install", tmp_path / "file")):
         code, told = said("keys", *words, *(("--home", home) if words[0] == "install" else ()))
@@ -250,7 +251,7 @@ def test_no_key_is_made_under_another_passphrase_than_the_coordinators(home: Pat
     assert sorted(path.name for path in (home / "keys").iterdir()) == before
 
 
-def test_a_lost_online_key_is_replaced_and_a_lost_identity_is_said(home: Path) -> None:
+def test_a_lost_online_key_is_replaced_and_a_lost_identity_is_reported(home: Path) -> None:
     (home / "keys/policy.pem").unlink()
     with pytest.raises(LocalFault, match="echo2-coord keys rotate policy"):
         load(home)

@@ -1,6 +1,5 @@
-"""Models that the learner process makes: what it cannot do is one line, what it makes is a run."""
+"""Model folders: import and its refusals, and the models made by the learner process."""
 
-import asyncio
 import importlib.util
 import struct
 import sys
@@ -10,7 +9,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.learner.messages import Import
 from coordinator.run import model_folder, setup
 from runtime.child import Child, python_path
 from runtime.errors import LocalFault
@@ -35,13 +33,13 @@ Pipe().serve({{"import_model": (Import, refuse)}})
         ("SystemExit(3)", "the model could not be made: learner ended with"),
     ],
 )
-def test_what_the_learner_cannot_make_is_told_in_its_words(
+def test_a_failure_of_the_learner_is_reported_in_its_words(
     fault: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     argv = [sys.executable, "-c", CHILD.format(fault=fault)]
     monkeypatch.setattr(model_folder, "learner_process", lambda: Child(argv, name="learner", env=python_path()))
     with pytest.raises(LocalFault, match=sentence):
-        asyncio.run(model_folder._ask_learner("import_model", Import(folder=str(tmp_path))))
+        model_folder.make_smollm2(tmp_path)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""`echo2-coord pause` and `resume`: a running coordinator is reached by the owner of its folder alone."""
+"""`echo2-coord pause` and `resume`: only the owner of the run folder reaches a running coordinator."""
 
 import asyncio
 import errno
@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
 
 @contextmanager
 def running(home: Path) -> Iterator[Callable[[], Watch]]:
-    """A coordinator's books, watch and socket in a thread of their own, as the daemon composes them."""
+    """Run a coordinator's group service, watch and socket in a thread, composed as in the daemon."""
     there, ready = [], threading.Event()
 
     async def serve() -> None:
@@ -95,7 +95,7 @@ def test_the_socket_is_the_owners_alone_from_before_it_listens(folder: Path) -> 
         os.umask(before)
 
 
-def test_a_file_system_without_sockets_costs_the_commands_and_not_the_coordinator(
+def test_a_file_system_without_sockets_disables_only_the_commands(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Stubborn(socket.socket):
@@ -115,7 +115,7 @@ def test_a_file_system_without_sockets_costs_the_commands_and_not_the_coordinato
     asyncio.run(main())
 
 
-def test_a_place_that_is_taken_by_something_else_costs_the_commands_and_not_the_coordinator(folder: Path) -> None:
+def test_a_path_taken_by_another_file_disables_only_the_commands(folder: Path) -> None:
     (folder / "control.sock").mkdir()
 
     async def main() -> None:
@@ -132,26 +132,26 @@ def test_the_page_has_no_command(folder: Path) -> None:
     assert not [path for path in BODIES if "pause" in path or "resume" in path or "control" in path]
 
 
-def test_without_a_coordinator_that_is_said_in_one_line(folder: Path) -> None:
+def test_without_a_coordinator_the_commands_exit_unreachable(folder: Path) -> None:
     for name in ("pause", "resume"):
         done = said(name, "--home", folder)
         assert done.exit_code == Exit.UNREACHABLE
-    with socket.socket(socket.AF_UNIX) as dead:  # of a coordinator that was killed
+    with socket.socket(socket.AF_UNIX) as dead:  # left by a killed coordinator
         dead.bind(str(socket_path(folder)))
     assert said("pause", "--home", folder).exit_code == Exit.UNREACHABLE
     with running(folder):
         assert said("pause", "--home", folder).exit_code == 0
 
 
-def test_a_reason_that_is_a_novel_is_refused_and_pauses_nothing(folder: Path) -> None:
+def test_an_overlong_reason_is_refused_and_does_not_pause(folder: Path) -> None:
     with running(folder) as watch:
         done = said("pause", "--home", folder, "--why", "x" * (MOST_WHY + 1))
         assert done.exit_code == Exit.CONFIG
         assert watch().pause is None
 
 
-def test_a_reason_in_another_encoding_pauses_and_ends_nothing(folder: Path) -> None:
-    """A shell in Latin-1 passes bytes that Python keeps as lone surrogates, which neither JSON nor SQLite takes."""
+def test_a_reason_in_another_encoding_pauses_without_a_crash(folder: Path) -> None:
+    """Pass a lone surrogate: Python makes it from a Latin-1 shell's byte, and neither JSON nor SQLite accepts it."""
     with running(folder) as watch:
         assert said("pause", "--home", folder, "--why", "zu hei\udcdf").exit_code == 0
         pause = watch().pause
@@ -159,10 +159,10 @@ def test_a_reason_in_another_encoding_pauses_and_ends_nothing(folder: Path) -> N
         assert pause.why == "zu hei?"
 
 
-def test_groups_without_a_reward_that_come_in_during_the_pause_make_it_no_longer(tmp_path: Path) -> None:
+def test_groups_without_a_reward_received_during_a_pause_do_not_extend_it(tmp_path: Path) -> None:
     world = World(tmp_path)
     watch = Watch(world.group_service, lambda: world.now / 1000, lambda: None)
-    for _ in range(5):  # sixty groups were out when the task began to fail, and come back one after the other
+    for _ in range(5):  # 60 groups were leased when the task began to fail, and arrive one after the other
         world.group_service.verdicts.recent.extend(["task-score"] * 12)
         watch.look()
         world.now += 10_000

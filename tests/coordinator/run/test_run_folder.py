@@ -8,7 +8,7 @@ import pytest
 from coordinator.run.run_folder import FolderInUse, RunFolder, locked
 
 
-def test_a_run_folder_is_held_by_one_coordinator_at_a_time(home: Path) -> None:
+def test_a_run_folder_is_locked_by_one_coordinator_at_a_time(home: Path) -> None:
     with locked(RunFolder(home)):
         with (
             pytest.raises(FolderInUse, match=f"another coordinator \\(process {os.getpid()}\\) runs in"),

@@ -1,4 +1,4 @@
-"""A run is made whole or not at all, and read back only whole: every damage is one line that names the fix."""
+"""A run is made completely or not at all, and loads only if complete: each damage is one line that names the fix."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -40,7 +40,7 @@ def test_a_run_starts_without_its_root_key(home: Path) -> None:
     assert load(home).root.serial == 1
 
 
-def test_a_run_is_made_in_an_empty_folder_that_is_there(tmp_path: Path, model: Path) -> None:
+def test_a_run_is_made_in_an_existing_empty_folder(tmp_path: Path, model: Path) -> None:
     (tmp_path / "new").mkdir()
     number = (tmp_path / "new").stat().st_ino
     make_run(tmp_path / "new", model)
@@ -110,9 +110,9 @@ def root_of(home: Path) -> Root:
     return load(home).root
 
 
-def put_second_root(home: Path, serial: int, run: bytes | None = None, stranger: bool = False) -> None:
+def put_second_root(home: Path, serial: int, run: bytes | None = None, foreign: bool = False) -> None:
     root = msgspec.structs.replace(root_of(home), serial=serial)
-    key = generate_key() if stranger else load_key(home / "keys/root.pem")
+    key = generate_key() if foreign else load_key(home / "keys/root.pem")
     (home / "root/2.root").write_bytes(seal("root", run or root.run, encode(root), key))
 
 
@@ -157,8 +157,8 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], type[LocalFault], str]] = {
     "a damaged key": (lambda h: (h / "keys/policy.pem").write_text("x"), LocalFault, "it is no PEM key"),
     "no Root": (lambda h: (h / "root/1.root").unlink(), LocalFault, "no Root in"),
     "a torn Root": (lambda h: (h / "root/1.root").write_bytes(b"\x94"), Untrusted, "Root 1 is damaged"),
-    "a second Root by a stranger": (
-        lambda h: put_second_root(h, 2, stranger=True),
+    "a second Root signed by another key": (
+        lambda h: put_second_root(h, 2, foreign=True),
         Untrusted,
         "Root 2 is damaged or not signed",
     ),
@@ -173,7 +173,11 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], type[LocalFault], str]] = {
         "Root 2 is damaged or not signed",
     ),
     "no RunSpec": (lambda h: (h / "run.spec").unlink(), LocalFault, "run.spec.* put it back"),
-    "a RunSpec by a stranger": (put_foreign_runspec, Untrusted, "the RunSpec is not signed by this run's root key"),
+    "a RunSpec signed by another key": (
+        put_foreign_runspec,
+        Untrusted,
+        "the RunSpec is not signed by this run's root key",
+    ),
     "no model": (lambda h: (h / "model/model.safetensors").unlink(), LocalFault, "cannot read .*model.safetensors"),
     "a torn model": (lambda h: (h / "model/model.safetensors").write_bytes(b"\xff" * 99), LocalFault, "header claims"),
     "another tokenizer": (
@@ -198,7 +202,7 @@ def test_a_run_folder_does_not_load_with(what: str, home: Path) -> None:
     assert contents(home) == before
 
 
-def test_a_second_root_signed_by_the_first_is_taken(home: Path) -> None:
+def test_a_second_root_signed_by_the_first_is_loaded(home: Path) -> None:
     put_second_root(home, 2)
     run = load(home)
     assert (run.root.serial, len(run.roots)) == (2, 2)
@@ -209,7 +213,7 @@ def test_a_run_whose_root_has_expired_does_not_load(home: Path) -> None:
         setup.load_run(home, env={}, now=NOW + ROOT_LIFE)
 
 
-def test_a_folder_in_which_an_init_was_killed_is_said_to_hold_keys_and_no_run(home: Path, model: Path) -> None:
+def test_a_folder_with_keys_and_no_settings_is_refused(home: Path, model: Path) -> None:
     (home / "coordinator.toml").unlink()
     config = setup.settings_for(str(model), {"run": {"name": "a run", "task": "reverse"}}, env={})
     with pytest.raises(LocalFault, match=r"contains keys and no coordinator\.toml: an init was killed"):

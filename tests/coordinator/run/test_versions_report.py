@@ -1,4 +1,4 @@
-"""`echo2-coord policy`: the versions of a store are listed and hashed again, with a coordinator running or without."""
+"""`echo2-coord policy`: listing and hashing the versions of a store, with and without a running coordinator."""
 
 import json
 from pathlib import Path
@@ -37,7 +37,7 @@ def snapshot(path: Path, bits: NDArray[np.uint16]) -> Snapshot:
 
 
 def put(store: Store, run: Run, version: int, *payloads: Payload) -> None:
-    """What a publisher leaves of a version: its files, and documents that the policy key has signed."""
+    """Store a version as a publisher does: its files, and documents signed by the policy key."""
     for payload in payloads:
         edge = Edge(
             era=1, base=version - 1 if payload.base_root else None, base_root=payload.base_root, version=version,
@@ -54,8 +54,8 @@ def put(store: Store, run: Run, version: int, *payloads: Payload) -> None:
 
 
 def published(home: Path) -> Store:
-    """Version 0 in full, version 1 by a diff that changes one element in fifty and in full. Left open, as a running
-    coordinator has it."""
+    """Store version 0 in full, and version 1 in full and by a diff of one element in 50. The store stays open, as in a
+    running coordinator."""
     run, store = setup.load_run(home, env={}, now=NOW), Store(home / "store")
     bits = np.arange(1000, dtype=np.uint16)
     old = snapshot(store.scratch("0"), bits)
@@ -90,7 +90,7 @@ def test_the_versions_are_listed_beside_a_running_coordinator_and_without(home: 
         assert out.splitlines()[-1].split()[3:6] == [f"{diff:,}", f"{diff / 2000:.2%}", "2.000%"]
 
 
-def test_what_was_dropped_from_the_disk_is_listed_as_dropped(home: Path) -> None:
+def test_dropped_payloads_and_snapshots_are_listed_as_dropped(home: Path) -> None:
     with published(home) as store:
         store.collect({(1, 1)}, 0)
         rows = json.loads(said("policy", "ls", "--json", "--home", home)[1])
@@ -99,7 +99,7 @@ def test_what_was_dropped_from_the_disk_is_listed_as_dropped(home: Path) -> None
 
 
 @pytest.mark.parametrize("kind", ["payloads", "snapshots"])
-def test_verify_ends_with_81_and_names_the_file_that_rotted(home: Path, kind: str) -> None:
+def test_verify_ends_with_81_and_names_the_damaged_file(home: Path, kind: str) -> None:
     with published(home) as store:
         assert said("policy", "verify", "--home", home)[:2] == (0, "5 files hashed again: 5 intact, 0 damaged\n")
         path = getattr(store, kind)()[0].path

@@ -33,7 +33,7 @@ def said(*words: str | Path) -> tuple[int, str, str]:
 
 
 def exports(folder: Path) -> list[Export]:
-    """What a learner leaves: each version changes one weight in a hundred, and diffs start where they do in a run."""
+    """Export versions as a learner does: each changes one weight in 100, with diffs from the same bases as in a run."""
     rng = np.random.default_rng(9)
     bits = (rng.normal(0, 0.02, ELEMENTS).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
     exported: list[Export] = []

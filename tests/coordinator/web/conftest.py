@@ -14,7 +14,7 @@ from tests.support.site_visits import Visit
 
 @pytest.fixture
 async def visit() -> AsyncIterator[Visit]:
-    """`visit(app)` serves an app on the loopback and gives a session of its address."""
+    """Return a function that serves an application on the loopback and returns a client session for it."""
     opened: list[tuple[Site, ClientSession]] = []
 
     async def open_(app: web.Application) -> ClientSession:
@@ -31,6 +31,7 @@ async def visit() -> AsyncIterator[Visit]:
 
 @pytest.fixture
 async def site() -> AsyncIterator[Site]:
+    """Serve a busy run under small limits and the public name run.example.org."""
     limits = WebLimits(connections=20, head=4096, idle=0.3)
     opened = await serve_web(application(FixedRun(pictures.BUSY), names=["run.example.org"]), "127.0.0.1", 0, limits)
     yield opened

@@ -1,4 +1,4 @@
-"""The picture of a broadcast: what is drawn where, at three nodes and at many."""
+"""Layout of the broadcast chart, with three nodes and with many."""
 
 import itertools
 import re
@@ -32,16 +32,16 @@ def drawn(*takes: DeliveryView, **names: str) -> Spread:
 
 
 def svg(state: object) -> ET.Element:
-    """The picture on the page, as an XML reader sees it."""
+    """Return the chart on the page, parsed as XML."""
     (text,) = re.findall(r'<svg class="spread".*?</svg>', page.page(state), re.DOTALL)  # type: ignore[arg-type]
     return ET.fromstring(text.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1))
 
 
-def test_nothing_acknowledged_draws_nothing() -> None:
+def test_there_is_no_chart_before_the_first_acknowledgement() -> None:
     assert layout(BroadcastView(source="C"), {}) is None
 
 
-def test_a_bar_is_shared_out_by_bytes_from_the_first_ask_to_complete() -> None:
+def test_a_bar_is_divided_by_bytes_from_the_first_request_to_complete() -> None:
     spread = drawn(take("a", 1.0, ("C", 300), ("b", 100)), take("b", 2.0, ("C", 400)))
     first, second = spread.rows
     assert [(part.style, part.hint) for part in first.segments] == [
@@ -76,7 +76,7 @@ def test_a_sender_that_is_not_drawn_has_no_arrow_and_is_named_by_its_id() -> Non
     assert "12D3…dyelse" in spread.rows[0].segments[0].hint
 
 
-def test_what_a_peer_sent_little_of_is_drawn_with_the_others() -> None:
+def test_small_senders_are_drawn_together() -> None:
     spread = drawn(take("a", 1.0, ("C", 900), *[(f"p{i}", 10) for i in range(10)]))
     assert [part.hint for part in spread.rows[0].segments] == [
         "900 B from coordinator, 90 %",
@@ -85,7 +85,7 @@ def test_what_a_peer_sent_little_of_is_drawn_with_the_others() -> None:
     assert spread.rows[0].segments[-1].style == OTHERS
 
 
-def test_those_that_sent_most_have_a_colour_of_their_own() -> None:
+def test_the_largest_senders_have_a_colour_each() -> None:
     takes = [take(f"n{i}", 1.0 + i, *[(f"n{j}", 100 * (j + 1)) for j in range(i)]) for i in range(9)]
     spread = drawn(*takes)
     assert [style for style, _ in spread.key] == [SOURCE, *COLOURS, OTHERS]
@@ -100,15 +100,15 @@ def test_a_node_that_had_every_byte_already_has_a_bar_without_senders() -> None:
     assert row.wait == (0, row.end)
 
 
-def test_one_that_works_with_it_very_late_does_not_squeeze_the_others() -> None:
+def test_a_node_that_applies_late_does_not_squeeze_the_other_rows() -> None:
     spread = drawn(take("a", 1.0, ("C", 4)), take("b", 1.2, ("C", 4), applied=600.0))
     assert spread.rows[0].end > 75
     assert sum(spread.rows[1].load) <= 100
 
 
-def test_a_node_that_claims_a_petabyte_bends_its_own_row_only() -> None:
+def test_a_node_that_claims_a_petabyte_distorts_only_its_own_row() -> None:
     honest = [take("a", 1.0, ("C", 400)), take("b", 2.0, ("a", 300), ("C", 100))]
-    without, with_it = drawn(*honest), drawn(*honest, take("liar", 3.0, ("b", 10**15)))
+    without, with_it = drawn(*honest), drawn(*honest, take("false", 3.0, ("b", 10**15)))
     assert [[part.hint for part in row.segments] for row in with_it.rows[:2]] == [
         [part.hint for part in row.segments] for row in without.rows
     ]
@@ -123,7 +123,7 @@ times = st.floats(0, 1e5, allow_nan=False)
 
 
 @given(st.lists(st.tuples(times, times, st.lists(st.tuples(st.integers(0, 9), st.integers(0, 1 << 53))), times)))
-def test_whatever_nodes_say_every_mark_is_on_the_picture(said: list[tuple[float, float, list, float]]) -> None:
+def test_every_mark_is_within_the_chart_for_any_figures_of_nodes(said: list[tuple[float, float, list, float]]) -> None:
     takes = [
         DeliveryView(
             node=f"n{number}", heard=began, complete=complete, applied=applied, counted=True,
@@ -143,7 +143,7 @@ def test_whatever_nodes_say_every_mark_is_on_the_picture(said: list[tuple[float,
 
 
 @pytest.mark.parametrize("count", [1, 3, 12, 13, MOST_TAKES])
-def test_rows_do_not_touch_and_the_picture_is_an_image_with_a_title_and_a_text(count: int) -> None:
+def test_rows_do_not_touch_and_the_chart_is_an_image_with_a_title_and_a_text(count: int) -> None:
     nodes = [
         pictures.node(number, name=f"node {number} with a name of 40 letters".ljust(40, "m")) for number in range(count)
     ]

@@ -1,4 +1,4 @@
-"""Where marks stand on charts, and how numbers are put in words."""
+"""Layout of line charts and histograms."""
 
 from itertools import pairwise
 
@@ -11,7 +11,7 @@ reasonable = st.floats(-1e6, 1e6, allow_nan=False)
 
 
 @given(reasonable, reasonable)
-def test_ticks_enclose_what_is_shown_in_even_round_steps(a: float, b: float) -> None:
+def test_ticks_enclose_the_range_in_even_round_steps(a: float, b: float) -> None:
     low, high = sorted((a, b))
     ticks = nice_ticks(low, high)
     slack = 1e-6 * max(1.0, abs(low), abs(high))
@@ -28,7 +28,7 @@ def test_whole_ticks_are_few_and_within(last: int) -> None:
     assert len(ticks) <= 8
 
 
-def test_points_stand_where_their_values_say() -> None:
+def test_points_are_placed_by_their_values() -> None:
     chart = line_chart(
         "c",
         "C",

@@ -1,4 +1,4 @@
-"""Limits on those who connect with the page, ask it, or read it from another web site."""
+"""Limits on connections and requests of the page."""
 
 import pytest
 
@@ -11,7 +11,7 @@ def limited(**limits: int) -> ClientConnections:
     return ClientConnections(WebLimits(**limits))
 
 
-def test_a_newcomer_takes_the_place_of_the_connection_that_was_quiet_longest() -> None:
+def test_a_new_connection_evicts_the_one_idle_longest() -> None:
     connections = limited(connections=2)
     assert [connections.add(one, ip, now) for one, ip, now in (("a", HERE, 0.0), ("b", THERE, 1.0))] == [None, None]
     connections.admit("a", HERE, 2.0)
@@ -27,7 +27,7 @@ def test_the_address_with_the_most_connections_loses_one_first() -> None:
     assert connections.add("new", ELSEWHERE, 1.0) == "a"
 
 
-def test_a_connection_at_work_makes_way_for_nobody() -> None:
+def test_a_busy_connection_is_never_evicted() -> None:
     connections = limited(connections=1)
     connections.add("a", HERE, 0.0)
     connections.admit("a", HERE, 0.0)
@@ -38,7 +38,7 @@ def test_a_connection_at_work_makes_way_for_nobody() -> None:
     assert connections.refusal(THERE) is None
 
 
-def test_one_public_address_has_its_share_and_a_proxy_on_loopback_has_no_bound_of_its_own() -> None:
+def test_a_public_address_has_a_connection_limit_and_a_proxy_on_loopback_has_none() -> None:
     connections = limited(per_address=2)
     for number in range(2):
         connections.add(number, HERE, 0.0)
@@ -54,7 +54,7 @@ def test_one_public_address_has_its_share_and_a_proxy_on_loopback_has_no_bound_o
     assert connections.refusal(HERE) is None
 
 
-def test_one_public_address_asks_no_faster_than_it_may() -> None:
+def test_requests_of_a_public_address_are_rate_limited() -> None:
     connections = limited()
     waits = [connections.admit("a", HERE, 0.0) for _ in range(int(BURST) + 1)]
     assert waits[:-1] == [0.0] * int(BURST)
@@ -63,7 +63,7 @@ def test_one_public_address_asks_no_faster_than_it_may() -> None:
     assert connections.admit("a", HERE, 1.0) == 0.0
 
 
-def test_a_connection_that_says_nothing_is_overdue_and_one_at_work_is_not() -> None:
+def test_an_idle_connection_is_overdue_and_a_busy_one_is_not() -> None:
     connections = limited()
     for one in "abc":
         connections.add(one, HERE, 0.0)
@@ -85,5 +85,5 @@ def test_a_connection_that_says_nothing_is_overdue_and_one_at_work_is_not() -> N
         "no address": ("nowhere", None),
     }.values(),
 )
-def test_addresses_with_a_bound_of_their_own(ip: str, name: str | None) -> None:
+def test_limits_apply_per_public_address(ip: str, name: str | None) -> None:
     assert public(ip) == name

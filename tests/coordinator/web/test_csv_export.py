@@ -12,7 +12,7 @@ from tests.support.fixed_run import FixedRun
 from tests.support.site_visits import Visit, fetched
 
 
-async def test_the_leaderboard_is_there_as_a_table(visit: Visit) -> None:
+async def test_the_leaderboard_is_served_as_csv(visit: Visit) -> None:
     session = await visit(application(FixedRun(pictures.BUSY)))
     _, headers, body = await fetched(session, "/api/v1/nodes.csv")
     assert headers["Content-Type"] == "text/csv; charset=utf-8"

@@ -36,10 +36,10 @@ from coordinator.web.charts import percent
         (formatting.clipped, "short", "short"),
     ],
 )
-def test_numbers_read_as_people_write_them(write: Callable[[object], str], value: object, text: str) -> None:
+def test_numbers_are_formatted_for_people(write: Callable[[object], str], value: object, text: str) -> None:
     assert write(value) == text
 
 
-def test_lengths_of_time_in_words() -> None:
+def test_moments_have_fractions_of_a_second() -> None:
     said = {0: "0 ms", 0.0849: "85 ms", 0.9996: "1 s", 1.2356: "1.24 s", 61.0: "1 min 1 s"}
     assert {value: formatting.moment(value) for value in said} == said

@@ -28,14 +28,14 @@ INVITE = pictures.BUSY.invite
         "no header": (None, True, False),
     }.values(),
 )
-def test_names_of_the_page(host: str | None, known: bool, readable: bool) -> None:
+def test_known_and_readable_hosts(host: str | None, known: bool, readable: bool) -> None:
     assert host_names.known(host, {"run.example.org", "box.lan"}) == known
     assert host_names.readable(host, {"run.example.org"}) == readable
 
 
 async def test_no_web_site_reads_the_invite_of_a_page_on_loopback() -> None:
-    """Row n. On 439044d any page that the operator's browser opens reads `/api/v1/run`, the invite included: by CORS,
-    and by a name that resolves to this machine."""
+    """Check that other web sites cannot read the page. On 439044d any site open in the operator's browser reads
+    `/api/v1/run` with the invite: by CORS, and by a name that resolves to this machine."""
     shown = FixedRun(pictures.BUSY)
     page = await serve_web(application(shown), "127.0.0.1", 0)
     read = []

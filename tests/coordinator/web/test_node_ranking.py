@@ -1,7 +1,8 @@
-"""The whole ranking, in pages and as one stream."""
+"""The complete ranking, in pages and as one CSV stream."""
 
 import csv
 import io
+from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
@@ -19,80 +20,68 @@ MANY = msgspec.structs.replace(
 )
 
 
-async def test_the_ranking_goes_on_from_page_to_page_as_json() -> None:
+@pytest.fixture
+async def session() -> AsyncIterator[ClientSession]:
+    """Serve a run of many nodes and return a client session for it."""
     site = await serve_web(application(FixedRun(MANY)), "127.0.0.1", 0)
+    async with ClientSession(site.url) as opened:
+        yield opened
+    await site.stop()
+
+
+async def test_json_pages_link_to_the_next_and_cover_all_nodes(session: ClientSession) -> None:
     seen: list[NodeRow] = []
     sizes = []
-    try:
-        async with ClientSession(site.url) as session:
-            path: str | None = "api/v1/nodes"
-            while path is not None:
-                async with session.get(f"/{path}") as answer:
-                    assert answer.status == 200
-                    sizes.append(len(await answer.read()))
-                    seen += msgspec.json.decode(await answer.read(), type=list[NodeRow])
-                    link = answer.headers.get("Link")
-                assert link is None or link.endswith('; rel="next"')
-                path = None if link is None else f"api/v1/{link[1:].partition('>')[0]}"
-    finally:
-        await site.stop()
+    path: str | None = "api/v1/nodes"
+    while path is not None:
+        async with session.get(f"/{path}") as answer:
+            assert answer.status == 200
+            sizes.append(len(await answer.read()))
+            seen += msgspec.json.decode(await answer.read(), type=list[NodeRow])
+            link = answer.headers.get("Link")
+        assert link is None or link.endswith('; rel="next"')
+        path = None if link is None else f"api/v1/{link[1:].partition('>')[0]}"
     assert seen == MANY.nodes
     assert len(sizes) == 3
     assert max(sizes) < 1_000_000
 
 
-async def test_people_leaf_through_the_ranking() -> None:
-    site = await serve_web(application(FixedRun(MANY)), "127.0.0.1", 0)
-    try:
-        async with ClientSession(site.url) as session, session.get("/nodes") as first:
-            text = await first.text()
-            assert "name 99<" in text
-            assert "name 100<" not in text
-            link = text.partition('href="nodes?after=')[2].partition('"')[0]
-            async with session.get(f"/nodes?after={link}") as second:
-                text = await second.text()
-                assert "name 100<" in text
-                assert "101 to 200 of" in text
-    finally:
-        await site.stop()
+async def test_the_html_ranking_links_its_pages(session: ClientSession) -> None:
+    async with session.get("/nodes") as first:
+        text = await first.text()
+        assert "name 99<" in text
+        assert "name 100<" not in text
+        link = text.partition('href="nodes?after=')[2].partition('"')[0]
+        async with session.get(f"/nodes?after={link}") as second:
+            text = await second.text()
+            assert "name 100<" in text
+            assert "101 to 200 of" in text
 
 
-async def test_the_csv_has_every_node() -> None:
-    site = await serve_web(application(FixedRun(MANY)), "127.0.0.1", 0)
-    try:
-        async with ClientSession(site.url) as session, session.get("/api/v1/nodes.csv") as answer:
-            assert answer.headers["Transfer-Encoding"] == "chunked"
-            assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
-            rows = list(csv.DictReader(io.StringIO(await answer.text(), newline="")))
-    finally:
-        await site.stop()
+async def test_the_csv_has_every_node(session: ClientSession) -> None:
+    async with session.get("/api/v1/nodes.csv") as answer:
+        assert answer.headers["Transfer-Encoding"] == "chunked"
+        assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+        rows = list(csv.DictReader(io.StringIO(await answer.text(), newline="")))
     assert [row["id"] for row in rows] == [node.id for node in MANY.nodes]
 
 
 @pytest.mark.parametrize(
     "query",
     {
-        "no place": "after=first",
-        "a place that is no key": "after=1-2-xyz",
-        "a rank without end": f"after={'9' * 4000}-1-00",
-        "no number": "limit=many",
-        "none at all": "limit=0",
+        "a malformed cursor": "after=first",
+        "a cursor without a key": "after=1-2-xyz",
+        "an overlong rank": f"after={'9' * 4000}-1-00",
+        "a limit that is no number": "limit=many",
+        "a limit of zero": "limit=0",
     }.values(),
 )
-async def test_a_page_that_there_is_not_is_said(query: str) -> None:
-    site = await serve_web(application(FixedRun(MANY)), "127.0.0.1", 0)
-    try:
-        async with ClientSession(site.url) as session, session.get(f"/api/v1/nodes?{query}") as answer:
-            assert answer.status == 400
-            assert len(await answer.text()) < 300
-    finally:
-        await site.stop()
+async def test_an_invalid_page_query_is_answered_400(query: str, session: ClientSession) -> None:
+    async with session.get(f"/api/v1/nodes?{query}") as answer:
+        assert answer.status == 400
+        assert len(await answer.text()) < 300
 
 
-async def test_asked_for_too_much_the_page_gives_what_a_page_has() -> None:
-    site = await serve_web(application(FixedRun(MANY)), "127.0.0.1", 0)
-    try:
-        async with ClientSession(site.url) as session, session.get("/api/v1/nodes?limit=999999") as answer:
-            assert len(await answer.json()) == ROWS
-    finally:
-        await site.stop()
+async def test_a_limit_above_the_maximum_returns_one_page(session: ClientSession) -> None:
+    async with session.get("/api/v1/nodes?limit=999999") as answer:
+        assert len(await answer.json()) == ROWS

@@ -1,4 +1,4 @@
-"""The ranking, read in pages."""
+"""Rows of nodes, read from run.sqlite in pages."""
 
 import pytest
 
@@ -31,14 +31,14 @@ def test_pages_follow_the_work_and_leave_no_node_out(world: World) -> None:
     assert ranks == [1, 4, 7]
 
 
-def test_a_place_in_the_order_reads_back_as_it_was() -> None:
+def test_a_cursor_survives_a_round_trip() -> None:
     cursor = Cursor(100, 5, b"\x01" * 32)
     assert Cursor.read(str(cursor)) == cursor
     with pytest.raises(Malformed, match="malformed cursor"):
         Cursor.read("-1--")
 
 
-def test_a_row_says_how_far_a_node_is_trusted(world: World) -> None:
+def test_a_row_has_the_nodes_rank_and_suspension(world: World) -> None:
     world.group_service.registry.register(ALICE, HELLO, None, T0)
     world.group_service.accounts.remark(ALICE, "node.vouched", "", T0)
     world.group_service.accounts.suspend(ALICE, "drift", bytes(32), T0, T0 + 5)

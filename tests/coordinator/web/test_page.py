@@ -29,7 +29,7 @@ def test_the_page_can_be_drawn_in_every_phase(state: RunState) -> None:
     assert f"step {state.step} of 40" in words
 
 
-def test_the_page_says_what_a_visitor_looks_for() -> None:
+def test_the_page_has_the_main_figures() -> None:
     words = " ".join(Drawn(page.page(pictures.BUSY)).words.split())
     for wanted in (
         "brave-otter",
@@ -48,14 +48,14 @@ def test_the_page_says_what_a_visitor_looks_for() -> None:
 @pytest.mark.parametrize(
     ("later", "words"), [(-1, "known, suspended until 2023-11-14 22:13 UTC (drift)"), (0, "known")]
 )
-def test_the_page_says_how_far_a_node_is_trusted_and_whether_it_is_suspended(later: int, words: str) -> None:
+def test_the_page_shows_a_nodes_rank_and_suspension(later: int, words: str) -> None:
     until = 1_700_000_000_000
     node = msgspec.structs.replace(pictures.BUSY.nodes[0], rank="known", suspended_until=until, suspended_for="drift")
     html = page.page(msgspec.structs.replace(pictures.BUSY, now=until + later, nodes=[node]))
     assert f"<small>{words}</small>" in html
 
 
-def test_a_run_without_steps_shows_empty_charts_and_no_numbers_from_nowhere() -> None:
+def test_a_run_without_steps_shows_empty_charts_and_no_invalid_number() -> None:
     words = Drawn(page.page(pictures.EMPTY)).words
     for wanted in (
         "not evaluated yet",
@@ -71,7 +71,7 @@ def test_a_run_without_steps_shows_empty_charts_and_no_numbers_from_nowhere() ->
 @pytest.mark.parametrize(
     "place", ["node name", "sender", "device", "engine", "run name", "model", "advice", "fault", "reason"]
 )
-def test_text_from_strangers_is_never_markup(place: str) -> None:
+def test_text_from_volunteers_is_never_markup(place: str) -> None:
     state, row = pictures.BUSY, pictures.node(1)
     change = {
         "node name": {"nodes": [msgspec.structs.replace(row, name=HOSTILE)]},
@@ -91,12 +91,12 @@ def test_text_from_strangers_is_never_markup(place: str) -> None:
     ]
 
 
-def test_an_attribute_cannot_be_left() -> None:
+def test_text_cannot_break_out_of_an_attribute() -> None:
     state = msgspec.structs.replace(pictures.BUSY, nodes=[pictures.node(1, id='x" onclick="alert(1)', name="")])
     assert not [attrs for _, attrs in Drawn(page.page(state)).tags if "onclick" in attrs]
 
 
-def test_the_page_keeps_its_own_policy() -> None:
+def test_the_page_obeys_its_content_security_policy() -> None:
     drawn = Drawn(page.page(pictures.BUSY))
     for tag, attrs in drawn.tags:
         assert "style" not in attrs, tag
@@ -118,7 +118,7 @@ async def test_the_script_replaces_exactly_the_parts_that_the_page_has() -> None
 
 
 def luminance(colour: str) -> float:
-    """WCAG 2's relative luminance of #rrggbb."""
+    """Return the relative luminance of #rrggbb by WCAG 2."""
     channels = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))

@@ -1,4 +1,4 @@
-"""The page under a crowd of idle connections: it serves on, and the daemon keeps descriptors for its own files."""
+"""The page with 1,100 idle connections: it answers, and the daemon keeps descriptors for its own files."""
 
 import os
 import resource
@@ -38,7 +38,7 @@ asyncio.run(main())
 
 @contextmanager
 def many_files() -> Iterator[None]:
-    """This process may open as many sockets as the test needs."""
+    """Raise this process's limit of descriptors for the duration of a test."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4 * IDLE), hard))
     yield
@@ -46,7 +46,7 @@ def many_files() -> Iterator[None]:
 
 
 def healthy(port: int) -> bytes:
-    """The answer to a newcomer; nothing, if it is not answered in time."""
+    """Return the answer on a new connection; empty if none arrives in time."""
     with socket.create_connection(("127.0.0.1", port), timeout=5) as newcomer:
         try:
             newcomer.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
@@ -56,7 +56,8 @@ def healthy(port: int) -> bytes:
 
 
 def test_with_1100_idle_connections_at_1024_descriptors_the_page_answers_and_a_head_is_written(tmp_path: Path) -> None:
-    """Row j. On 439044d the idle connections take every descriptor: no newcomer is answered, no Head written."""
+    """Check the answers and a written file. On 439044d idle connections take every descriptor: no new connection is
+    answered, no Head written."""
     argv = [sys.executable, "-c", SERVE, str(FILES)]
     with (
         many_files(),

@@ -10,7 +10,7 @@ from coordinator.web.site import Site
 
 
 async def sent(port: int, data: bytes) -> bytes:
-    """All that the page answers until it ends the connection."""
+    """Send bytes and return the answer up to the end of the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(data)
     try:
@@ -22,7 +22,7 @@ async def sent(port: int, data: bytes) -> bytes:
         writer.close()
 
 
-async def test_a_head_without_end_is_cut(site: Site) -> None:
+async def test_an_oversized_head_is_cut(site: Site) -> None:
     assert await sent(site.port, b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n" + b"X-Long: x\r\n" * 1000) == b""
 
 
@@ -31,13 +31,13 @@ async def test_a_request_with_a_body_is_refused_and_the_connection_ends(site: Si
     assert answer.startswith(b"HTTP/1.1 400")
 
 
-async def test_a_head_that_does_not_come_to_its_end_is_cut(site: Site) -> None:
+async def test_an_incomplete_head_is_cut(site: Site) -> None:
     began = time.monotonic()
     assert await sent(site.port, b"GET / HTTP/1.1\r\n") == b""
     assert time.monotonic() - began < 5
 
 
-async def test_a_hundred_idle_connections_keep_no_visitor_out(site: Site) -> None:
+async def test_100_idle_connections_do_not_block_other_clients(site: Site) -> None:
     idle = [socket.create_connection(("127.0.0.1", site.port)) for _ in range(100)]
     try:
         connector = TCPConnector(force_close=True)

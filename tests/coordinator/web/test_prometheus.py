@@ -8,7 +8,7 @@ from tests.support.fixed_run import FixedRun
 from tests.support.site_visits import Visit, fetched
 
 
-async def test_the_metrics_parse_and_say_what_the_picture_says(visit: Visit) -> None:
+async def test_the_metrics_parse_and_match_the_state(visit: Visit) -> None:
     session = await visit(application(FixedRun(pictures.BUSY)))
     _, headers, body = await fetched(session, "/metrics")
     assert headers["Content-Type"].startswith("text/plain; version=0.0.4")
@@ -31,7 +31,7 @@ async def test_the_metrics_parse_and_say_what_the_picture_says(visit: Visit) -> 
     assert value("echo2_node_groups_accepted_total", node=pictures.NODES[0].id, name="brave-otter") == 243
 
 
-async def test_what_is_not_measured_yet_is_no_metric(visit: Visit) -> None:
+async def test_unmeasured_metrics_have_no_sample(visit: Visit) -> None:
     session = await visit(application(FixedRun(pictures.EMPTY)))
     _, _, body = await fetched(session, "/metrics")
     samples = {sample.name for family in text_string_to_metric_families(body.decode()) for sample in family.samples}

@@ -4,7 +4,7 @@ from coordinator.web import refusal_texts
 from protocol.refusals import REASONS
 
 
-def test_every_reason_of_a_receipt_has_words_without_gaps() -> None:
+def test_every_refusal_code_has_a_text_without_placeholders() -> None:
     for code in refusal_texts.WORDS:
         assert code in REASONS
     for code in REASONS:

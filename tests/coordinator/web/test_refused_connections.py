@@ -1,4 +1,4 @@
-"""Connections that were refused, as people and monitors see them."""
+"""Refused connections on the page, in `status` and in the metrics."""
 
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
@@ -12,7 +12,7 @@ FULL = msgspec.structs.replace(
 )
 
 
-def test_a_refusal_is_on_the_page_with_its_setting_in_status_and_in_the_metrics() -> None:
+def test_refused_connections_are_on_the_page_in_status_and_in_the_metrics() -> None:
     html = page.page(FULL)
     assert "1,234: the limit on all connections was reached (network.connections)" in html
     assert "5: the limit on all HTTPS connections was reached (https.connections)" in html
@@ -28,5 +28,5 @@ def test_a_refusal_is_on_the_page_with_its_setting_in_status_and_in_the_metrics(
     assert families["echo2_descriptor_shortages"].samples[0].value == 7
 
 
-def test_where_nothing_was_refused_the_page_says_nothing_of_it() -> None:
+def test_without_refusals_the_page_has_no_section_on_them() -> None:
     assert "Connections refused" not in page.page(pictures.BUSY)

@@ -1,4 +1,4 @@
-"""A run in trouble, as people and monitors see it: pauses, batches set aside, an idle learner."""
+"""A run in trouble on the page, in `status` and in the metrics: pauses, batches set aside, a waiting learner."""
 
 import msgspec
 import pytest
@@ -34,7 +34,7 @@ ASIDE = troubled(
         (pictures.BUSY.now - 1, "Next try in 0.0 s.", "next try in 0 min"),
     ],
 )
-def test_a_pause_is_said_with_its_reason_and_its_end(until: int | None, on_the_page: str, in_status: str) -> None:
+def test_a_pause_is_shown_with_its_reason_and_end(until: int | None, on_the_page: str, in_status: str) -> None:
     html = page.page(paused(until))
     assert "the learner failed at 3 batches in a row" in html
     assert on_the_page in html
@@ -53,14 +53,14 @@ def test_a_reason_is_on_the_page_in_status_and_in_the_metrics() -> None:
     assert samples == {REASON: 16, "the death": 32}
 
 
-def test_a_learner_that_waits_says_what_for() -> None:
+def test_a_waiting_learner_shows_its_reason() -> None:
     state = troubled(waiting="0 of 8 groups of the next batch are ready; no node has asked for a lease")
     assert "no node has asked for a lease" in page.page(state)
     assert any(text_line.startswith("waiting") for text_line in status.lines(state))
     assert b"echo2_waiting 1.0" in prometheus.exposition(state)
 
 
-def test_the_picture_of_a_run_without_trouble_says_nothing_of_it() -> None:
+def test_a_run_without_trouble_shows_no_notice() -> None:
     html = page.page(pictures.BUSY)
     assert "Set aside" not in html
     assert 'class="notice"' not in html

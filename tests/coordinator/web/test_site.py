@@ -1,4 +1,4 @@
-"""The page, the API and the metrics as a visitor gets them."""
+"""The site over HTTP: headers, compression, caching, size, and a taken port."""
 
 import gzip
 
@@ -14,7 +14,7 @@ from tests.support.fixed_run import FixedRun
 from tests.support.site_visits import Visit, fetched
 
 BUDGET = 150_000
-"""Bytes, gzipped: the page with all that it loads."""
+"""Most bytes of the page and its assets, gzipped."""
 
 
 class Clock:
@@ -59,7 +59,7 @@ async def test_the_page_and_all_it_loads_stay_small(visit: Visit) -> None:
     assert total < BUDGET
 
 
-async def test_a_packed_answer_is_the_plain_one(visit: Visit) -> None:
+async def test_a_compressed_answer_equals_the_plain_one(visit: Visit) -> None:
     session = await visit(application(FixedRun(pictures.BUSY)))
     for path in ("/", "/api/v1/run", "/metrics", "/static/page.css"):
         _, _, plain = await fetched(session, path)
@@ -69,7 +69,7 @@ async def test_a_packed_answer_is_the_plain_one(visit: Visit) -> None:
         assert len(packed) < len(plain)
 
 
-async def test_the_api_gives_the_picture_back(visit: Visit) -> None:
+async def test_the_api_returns_the_state(visit: Visit) -> None:
     session = await visit(application(FixedRun(pictures.BUSY)))
     _, headers, run = await fetched(session, "/api/v1/run")
     assert headers["Content-Type"] == "application/json"
@@ -78,12 +78,12 @@ async def test_the_api_gives_the_picture_back(visit: Visit) -> None:
     assert msgspec.json.decode(nodes, type=list[NodeRow]) == pictures.NODES
 
 
-def test_the_picture_holds_no_bytes_which_json_would_show_as_base64() -> None:
+def test_the_state_has_no_bytes_which_json_would_show_as_base64() -> None:
     schema = msgspec.json.schema(RunState)
     assert "base64" not in str(schema)
 
 
-async def test_the_picture_is_taken_at_most_once_a_second(visit: Visit) -> None:
+async def test_the_state_is_built_at_most_once_per_second(visit: Visit) -> None:
     clock, source = Clock(), FixedRun(pictures.BUSY)
     session = await visit(application(source, clock))
     for path in ("/", "/live", "/api/v1/run", "/", "/metrics"):
@@ -96,7 +96,7 @@ async def test_the_picture_is_taken_at_most_once_a_second(visit: Visit) -> None:
     assert msgspec.json.decode(body, type=RunState).phase == "finished"
 
 
-async def test_nothing_can_be_posted(visit: Visit) -> None:
+async def test_post_is_not_allowed(visit: Visit) -> None:
     session = await visit(application(FixedRun(pictures.BUSY)))
     async with session.post("/", data=b"x") as answer:
         assert answer.status == 405
