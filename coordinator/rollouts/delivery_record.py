@@ -18,7 +18,7 @@ class DeliveryRecord(NamedTuple):
     """How a node has delivered its last groups.
 
     `turnarounds`: milliseconds from lease sent to group received, newest first. `late`: whether all of these groups
-    came after their leases' ends. `rate`: groups per millisecond while the node holds leases. `last`: when the lease of
+    came after their leases' ends. `rate`: groups per millisecond while the node has leases. `last`: when the lease of
     its newest group was sent; 0: it has none."""
 
     turnarounds: list[int]

@@ -91,7 +91,7 @@ class LeaseAdmission:
             Requester(node, share, origin, open_leases, undecided, record.rate), rank, lifetime, holder, record
         )
 
-    def halted(self, demand: LeaseDemand, now: int) -> tuple[Denial, int] | None:
+    def denied(self, demand: LeaseDemand, now: int) -> tuple[Denial, int] | None:
         """Return why a node gets no lease whatever room there is, and for how many milliseconds."""
         debt = self._budgets.debt(demand.holder, now)
         if debt is not None:

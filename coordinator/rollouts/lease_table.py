@@ -217,19 +217,19 @@ class LeaseTable:
         return None
 
     def _lacks_room(self, demand: LeaseDemand, version: int, at: Progress, buffered: int, now: int) -> Refusal | None:
-        if (halted := self._admission.halted(demand, now)) is not None:
-            no, wait = halted
-            return refusal(no.code, retry_after=wait, **no.facts)
+        if (denied := self._admission.denied(demand, now)) is not None:
+            denial, wait = denied
+            return refusal(denial.code, retry_after=wait, **denial.facts)
         terms, load = self.terms, self.load(at, now)
         left = free_slots(at, terms, version, buffered, load)
         if left <= 0 < free_slots(at, terms, at.version, buffered, load):
             return refusal("newer-version", retry_after=terms.retry_ms, version=version, wanted=at.version)
         whole = (terms.staleness + 1) * terms.batch_groups
-        denied = self._admission.lacks_room(demand, whole, left, self._oldest(at), now)
-        if denied is None:
+        no_room = self._admission.lacks_room(demand, whole, left, self._oldest(at), now)
+        if no_room is None:
             return None
-        facts = {"version": version, "step": at.step} | denied.facts
-        return refusal(denied.code, retry_after=terms.retry_ms, **facts)
+        facts = {"version": version, "step": at.step} | no_room.facts
+        return refusal(no_room.code, retry_after=terms.retry_ms, **facts)
 
     def _write(self, demand: LeaseDemand, request: LeaseRequest, now: int) -> bytes:
         node, origin = demand.requester.node, demand.requester.origin

@@ -1,8 +1,8 @@
 """Decode a submitted group for the main process: tokens and log-probabilities stay arrays or the wire's own bytes.
 
 Rules
-1. `read` accepts and refuses the same bytes as `decode(data, Submission)`. Its rollouts keep the token ids as they were
-   received, as MessagePack, which goes to the scorer unchanged. The ids become an array at the first access.
+1. `decode_group` accepts and refuses the same bytes as `decode(data, Submission)`. Its rollouts keep the token ids as
+   they were received, as MessagePack, which goes to the scorer unchanged. The ids become an array at the first access.
 2. No log-probability becomes a Python object and, for small vocabularies, no token id does.
 3. `lease_of` decodes the lease alone. So the owner of a group, and whether it is wanted, are known before the rest is
    decoded: a submission can be crafted so that this costs a hundred times as much.
@@ -101,7 +101,7 @@ def decode_group(data: bytes) -> SubmittedGroup:
 
 
 def decode_stored_group(data: bytes) -> SubmittedGroup:
-    """Decode a submission that `read` has taken before: token ids only when somebody looks at them."""
+    """Decode a submission that `decode_group` accepted before; its token ids are decoded at the first access."""
     submission = decode(data, UnreadSubmission)
     return SubmittedGroup(
         submission.lease,

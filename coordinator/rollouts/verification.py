@@ -293,7 +293,7 @@ class Evidence(NamedTuple):
     """What the scorer's pass shows of one sample, one value per sampled token, in nats.
 
     `claimed`, `ours`: log-probabilities by the node and by the scorer. `margins`: by how much the seeded choice beats
-    the token that was handed in.
+    the submitted token.
     """
 
     claimed: NDArray[np.float32]

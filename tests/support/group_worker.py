@@ -1,4 +1,4 @@
-"""A coordinator's loop in a process of its own, for test_coordinator_books_kill.py: it prints what it has acknowledged.
+"""A coordinator's loop in a process of its own, for test_group_service_kill.py: it prints what it has acknowledged.
 
     python -m tests.support.group_worker FOLDER CHECKPOINT
 

@@ -1,6 +1,6 @@
-"""A run on a fake clock: the real books over a real file, honest groups made up without a model.
+"""A run on a fake clock: a real group service over a real file, with honest groups made up without a model.
 
-Scores are what an honest scorer would say of an honest node, unless a test bends them.
+Scores are those of an honest scorer for an honest node, unless a test changes them.
 """
 
 import asyncio
@@ -81,7 +81,7 @@ def sealed_by_role(kind: str, payload: bytes) -> bytes:
 
 
 def opened(kind: str, document: bytes, type_: type[Any]) -> Any:
-    """A sealed document, its signature verified."""
+    """Verify the signature of a sealed document; return its payload, decoded."""
     return decode(verify_envelope(document, kind, RUN, {public_bytes(KEYS[ROLES[kind]])}), type_)
 
 
@@ -149,7 +149,7 @@ class World:
         return Progress(era=era, step=step, version=version, root=root_of(era, version), **more)
 
     def capacity(self, step_seconds: float | None) -> CapacityView:
-        """What the page says of the capacity model's terms."""
+        """Return the terms of the capacity model, as the page shows them."""
         terms, reach = self.group_service.terms, self.group_service.broadcasts.reach() or 0.0
         known = Measured(
             step_seconds=step_seconds,
@@ -163,14 +163,14 @@ class World:
         return view(terms.staleness, 1, completed)
 
     def rows(self, connected: Collection[str] = ()) -> list[NodeRow]:
-        """The ranking, as the page shows it."""
+        """Return the ranking of nodes, as the page shows it."""
         return node_rows.page(self.group_service.database, None, 1_000, connected, {}).rows
 
     def publish(self, version: int, era: int = 1) -> None:
         self.group_service.leases.publish(era, version, root_of(era, version), self.now)
 
     def learner_at(self, step: int, *, era: int = 1) -> None:
-        """The learner has made a step and its version is out."""
+        """Set the learner's progress to a step whose version is published."""
         self.publish(step, era)
         self.group_service.progress = self.at(step, era=era)
 
@@ -204,7 +204,7 @@ class World:
         return receipt
 
     def decide_all(self) -> list[Receipt]:
-        """The scorer looks at everything that waits, and finds it honest."""
+        """Accept every waiting group; return the receipts."""
         return [self.decide(group, honest_scores(group.submission)) for group in self.group_service.undecided(1000)]
 
     def decide(self, group: Undecided, scores: list[SampleScore]) -> Receipt:
@@ -213,7 +213,7 @@ class World:
         return receipt
 
     def accepted(self, node: bytes = ALICE, version: int = 0) -> Lease:
-        """A whole honest group, from lease to ACCEPTED."""
+        """Take an honest group from lease to acceptance; return its lease."""
         lease = self.lease(node, version)
         self.submit(group(lease), node)
         (receipt,) = self.decide_all()
@@ -237,7 +237,7 @@ Kind = TypeVar("Kind", bound=RequestHandler)
 
 
 def control_of(world: World, kind: type[Kind]) -> Kind:
-    """What answers requests to the books of a world, in a run that has published nothing yet."""
+    """Return a request handler for a world, in a run that has published nothing yet."""
     roles = {role: RoleKeys(keys=[public_bytes(key)], threshold=1) for role, key in KEYS.items()}
     run: Any = SimpleNamespace(
         runspec=SPEC, runspec_sealed=b"runspec", roots=(b"root",), keys=SimpleNamespace(**KEYS),

@@ -1,4 +1,4 @@
-"""The tables that add up other tables, against what those say."""
+"""Check the tables of sums against the tables that they add up."""
 
 from coordinator.database import Database
 
@@ -46,7 +46,7 @@ KEPT = (
 
 
 def check_sums(database: Database) -> None:
-    """Every table of sums holds what an addition from the beginning gives."""
+    """Check that every table of sums contains what an addition from the start gives."""
     for kept, recomputed in KEPT:
         assert database.all(kept) == database.all(recomputed), kept
     expired = dict(database.all("SELECT node, groups FROM sums WHERE verdict = 'expired'"))

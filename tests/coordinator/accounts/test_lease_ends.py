@@ -1,4 +1,4 @@
-"""Ends of new keys' leases: one entry a minute, and receipts that can be held against it."""
+"""Ends of new keys' leases: one entry per minute, and receipts that are verified against it."""
 
 import hashlib
 from pathlib import Path
@@ -30,8 +30,8 @@ def rows(world: World) -> list[tuple[Any, ...]]:
     return world.group_service.database.all("SELECT lease, document, entry FROM ends ORDER BY lease")
 
 
-def test_a_minute_of_leases_that_strangers_let_expire_is_one_entry(tmp_path: Path) -> None:
-    """On 439044d each of them has an entry of its own, which stays for ever."""
+def test_the_expired_leases_of_new_keys_in_a_minute_are_one_entry(tmp_path: Path) -> None:
+    """On 439044d each end has an entry of its own, which stays for ever."""
     world = World(tmp_path, batch_groups=1_000)
     for number in range(200):
         world.lease(key(number))
@@ -46,7 +46,7 @@ def test_a_minute_of_leases_that_strangers_let_expire_is_one_entry(tmp_path: Pat
     assert world.group_service.ledger.tip().entries - before == 1
 
 
-def test_the_entry_tells_how_many_ended_and_of_whom(world: World) -> None:
+def test_the_entry_states_the_number_of_ends_per_key(world: World) -> None:
     for node, many in ((ALICE, 2), (BOB, 1)):
         for _ in range(many):
             world.refused(group(world.lease(node), rollouts=[]), node)
@@ -70,7 +70,7 @@ def test_the_entry_tells_how_many_ended_and_of_whom(world: World) -> None:
 
 
 def test_a_receipt_given_before_the_entry_holds_against_it(world: World) -> None:
-    """The receipt names no entry, but the leaf that stands for it in the entry to come."""
+    """The receipt names no entry, but the leaf of the Merkle tree in the future entry."""
     receipts = [world.refused(group(world.lease(node), rollouts=[]), node) for node in 2 * (ALICE, BOB)]
     assert {receipt.entry for receipt in receipts} == {0}
     world.now += TOGETHER
@@ -122,7 +122,7 @@ def test_a_restart_forgets_no_end_and_tells_none_twice(world: World) -> None:
     )
 
 
-def test_a_crowd_of_ends_is_told_in_parts(world: World) -> None:
+def test_many_ends_take_several_entries(world: World) -> None:
     with world.group_service.database.transaction():
         for number in range(MOST + 1):
             end = LeaseOutcome(

@@ -1,4 +1,4 @@
-"""The ledger: what it refuses to write, and what it finds when somebody else wrote."""
+"""The ledger refuses wrong entries, and detects tampering."""
 
 import hashlib
 import json
@@ -54,7 +54,7 @@ def test_an_empty_ledger_ends_at_its_origin(ledger: Ledger) -> None:
     assert ledger.verify() == ledger.tip() == Tip(0, ORIGIN)
 
 
-def test_balances_are_what_was_posted(ledger: Ledger) -> None:
+def test_balances_are_the_sums_of_postings(ledger: Ledger) -> None:
     written(ledger)
     issued = 1_000_000_000_100
     assert ledger.balances() == {ESCROW: issued - 46, FUND: -issued, ALICE: 46}
@@ -63,7 +63,7 @@ def test_balances_are_what_was_posted(ledger: Ledger) -> None:
 
 
 def test_the_chain_of_known_entries_is_known(ledger: Ledger, repository: Path) -> None:
-    """What receipts of running nodes point into never changes its bytes."""
+    """Entries that receipts refer to never change their bytes."""
     vector = json.loads((repository / "tests/vectors/ledger.json").read_text())
     previous = ORIGIN
     for entry, known in zip(written(ledger).entries(), vector, strict=True):

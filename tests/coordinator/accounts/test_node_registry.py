@@ -1,4 +1,4 @@
-"""The nodes that are known, and their rows on the page."""
+"""The registry of nodes, and the rows of the page."""
 
 import msgspec
 import pytest
@@ -22,7 +22,7 @@ def test_a_node_keeps_its_row_when_it_says_hello_again(world: World) -> None:
     assert world.rows([peer_id(ALICE)]) == [row]
 
 
-def test_rows_count_what_each_node_did_and_the_most_work_comes_first(world: World) -> None:
+def test_rows_count_the_work_of_each_node_and_the_most_work_comes_first(world: World) -> None:
     registry = world.group_service.registry
     for node in (ALICE, BOB):
         registry.register(node, HELLO, None, T0)
@@ -35,7 +35,7 @@ def test_rows_count_what_each_node_did_and_the_most_work_comes_first(world: Worl
     assert (second.accepted, second.refused, second.refusals) == (0, 2, {"incomplete": 2})
 
 
-def test_signs_of_life_are_written_now_and_then_and_a_new_version_at_once(world: World) -> None:
+def test_contacts_are_written_now_and_then_and_a_new_version_at_once(world: World) -> None:
     registry = world.group_service.registry
     registry.register(ALICE, HELLO, None, T0)
     registry.seen(ALICE, T0 + 500)
@@ -55,8 +55,8 @@ def test_signs_of_life_are_written_now_and_then_and_a_new_version_at_once(world:
     assert world.rows()[0].last_seen == T0 - 5000
 
 
-def test_the_signs_of_life_of_a_crowd_are_written_some_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Row A4: no hold above 100 ms with 10,000 nodes. 439044d writes each sign of life when it comes."""
+def test_the_contacts_of_many_nodes_are_written_some_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pause of the event loop above 100 ms with 10,000 nodes. 439044d writes each contact at once."""
     monkeypatch.setattr("coordinator.accounts.node_registry.SAVED_AT_ONCE", 3)
     registry, nodes = world.group_service.registry, [bytes([number]) * 32 for number in range(10)]
     for node in nodes:
@@ -69,7 +69,7 @@ def test_the_signs_of_life_of_a_crowd_are_written_some_at_a_time(world: World, m
     assert saved == [3, 6, 9, 10, 10]
 
 
-def test_a_node_is_here_since_its_hello_unless_it_was_away_for_long(world: World) -> None:
+def test_a_node_is_in_contact_since_its_hello_unless_it_was_away_for_long(world: World) -> None:
     registry = world.group_service.registry
     assert registry.here_since(ALICE) is None
     registry.register(ALICE, HELLO, None, T0)
@@ -94,7 +94,7 @@ def record(seed: int, host: str, now: int) -> VerifiedRecord:
     return decode_own(RecordIssuer(key, RUN).issue([f"/ip4/{host}/tcp/4310/p2p/{peer_id(public_bytes(key))}"], now))
 
 
-def test_the_coordinator_redials_those_it_saw_last_and_nobody_banned_or_suspended(world: World) -> None:
+def test_the_coordinator_redials_the_nodes_seen_last_and_none_that_is_banned_or_suspended(world: World) -> None:
     registry, alice, bob = world.group_service.registry, record(1, "1.2.3.4", T0), record(2, "2.3.4.5", T0)
     registry.register(ALICE, HELLO, alice, T0)
     registry.register(BOB, HELLO, bob, T0 + 1)
@@ -107,7 +107,7 @@ def test_the_coordinator_redials_those_it_saw_last_and_nobody_banned_or_suspende
     assert registry.records(T0 + 5) == [bob, alice]
 
 
-def test_the_newest_record_of_a_node_counts_until_it_is_over_also_after_a_restart(world: World) -> None:
+def test_the_newest_record_of_a_node_counts_until_it_expires_also_after_a_restart(world: World) -> None:
     old, new = record(1, "1.2.3.4", T0), record(1, "2.3.4.5", T0 + 1)
     for given in (old, new, old, None):
         world.group_service.registry.register(ALICE, HELLO, given, T0 + 1)
@@ -119,7 +119,7 @@ def test_the_newest_record_of_a_node_counts_until_it_is_over_also_after_a_restar
 
 
 def crowd(world: World, seeds: range, host: str, now: int) -> list[VerifiedRecord]:
-    """Nodes of one machine, or of many, that say hello one after the other. `host`: their address, with a place for a
+    """Register nodes of one machine, or of many, one after the other. `host`: their address, with a place for a
     number."""
     records = []
     for number in seeds:
@@ -129,8 +129,8 @@ def crowd(world: World, seeds: range, host: str, now: int) -> list[VerifiedRecor
     return records
 
 
-def test_fresh_keys_crowd_no_node_with_accepted_work_out_of_what_a_newcomer_is_told(world: World) -> None:
-    """Row i. On 439044d 66 keys that say hello fill the list of 64, and no honest node is in it."""
+def test_a_newcomer_is_told_of_nodes_with_accepted_work_beside_many_fresh_keys(world: World) -> None:
+    """On 439044d 66 keys that say hello fill the list of 64, and no honest node is in it."""
     honest = crowd(world, range(1, 6), "8.8.{}.1", T0)
     for known in honest:
         world.accepted(public_key(known.peer))
@@ -140,11 +140,11 @@ def test_fresh_keys_crowd_no_node_with_accepted_work_out_of_what_a_newcomer_is_t
     assert 2 * len(honest) >= len(told) > len(honest)
 
 
-def test_fresh_keys_are_forgotten_before_their_week_is_over_where_they_are_too_many(
+def test_too_many_fresh_keys_are_forgotten_before_their_week_ends(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On f814cbd all of them stay for seven days, also thirty million of one connection. Those with a group stay, and
-    so does one without that shows signs of life."""
+    """On f814cbd all of them stay for seven days, even thirty million of one connection. Nodes with a group stay, and
+    so does a node without one that keeps in contact."""
     monkeypatch.setattr(roster_module, "MOST_WITHOUT_GROUPS", 50)
     registry, database = world.group_service.registry, world.group_service.database
     registry.register(ALICE, HELLO, None, T0)
@@ -161,7 +161,7 @@ def test_fresh_keys_are_forgotten_before_their_week_is_over_where_they_are_too_m
 
 
 def test_a_newcomer_is_told_of_two_nodes_in_a_subnet(world: World) -> None:
-    """Row i. On 439044d one machine's nodes fill the list."""
+    """On 439044d one machine's nodes fill the list."""
     crowd(world, range(1, 40), "8.8.8.{}", T0)
     others = crowd(world, range(50, 53), "8.8.{}.1", T0 - 1_000)
     told = world.group_service.registry.records(T0 + 2_000)
@@ -169,7 +169,7 @@ def test_a_newcomer_is_told_of_two_nodes_in_a_subnet(world: World) -> None:
     assert set(others) < set(told)
 
 
-def test_what_counts_as_a_subnet_is_an_argument(world: World) -> None:
+def test_the_rule_for_subnets_is_an_argument(world: World) -> None:
     nodes = crowd(world, range(1, 7), "127.0.{}.1", T0)
     registry = world.group_service.registry
     assert len(registry.records(T0 + 2_000)) == len(nodes), "this machine's own addresses are one owner's"
@@ -187,7 +187,7 @@ def test_nodes_behind_one_relay_are_not_nodes_of_one_subnet(world: World) -> Non
     assert len(world.group_service.registry.records(T0 + 10)) == 5
 
 
-def test_a_banned_node_with_accepted_work_is_told_to_nobody(world: World) -> None:
+def test_no_node_is_told_of_a_banned_node(world: World) -> None:
     (known,) = crowd(world, range(1, 2), "8.8.8.{}", T0)
     node = public_key(known.peer)
     world.accepted(node)

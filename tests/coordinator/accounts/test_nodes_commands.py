@@ -1,4 +1,4 @@
-"""`echo2-coord nodes`: what the operator sees of keys and says of them, with and without a running coordinator."""
+"""The commands `echo2-coord nodes`: reports and remarks, with and without a running coordinator."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ def said(*words: object) -> Result:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A run in which alice made a group and was suspended, and bob only said hello."""
+    """Return the folder of a run in which alice made a group and was suspended, and bob only said hello."""
     run_folder = tmp_path / "run"
     run_folder.mkdir()
     world = World(run_folder)
@@ -56,7 +56,7 @@ def folder(tmp_path: Path) -> Path:
 
 @contextmanager
 def running(home: Path) -> Iterator[None]:
-    """A coordinator's books and socket in a thread of their own, as the daemon composes them."""
+    """Run a group service and its operator socket in a thread, as the daemon composes them."""
     there: list[Any] = []
     ready = threading.Event()
 
@@ -89,7 +89,7 @@ def running(home: Path) -> Iterator[None]:
 
 @pytest.fixture
 def at_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commands run ten seconds after the story."""
+    """Set the clock of the commands to ten seconds after the events."""
     monkeypatch.setattr(cli, "unix_milliseconds", lambda: 1_700_000_010_000)
 
 
@@ -189,7 +189,7 @@ WRONG: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_a_wrong_word_is_said_in_one_line_and_writes_nothing(what: str, folder: Path) -> None:
+def test_a_wrong_argument_is_reported_in_one_line_and_writes_nothing(what: str, folder: Path) -> None:
     with Database.read(folder / "run.sqlite") as database:
         before = Ledger(database).tip()
     words, sentence = WRONG[what]

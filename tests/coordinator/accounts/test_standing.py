@@ -1,4 +1,4 @@
-"""How far a key is trusted: the rules one by one, and the table against the ledger."""
+"""The standing of keys: each rule, and the table against the ledger."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ NOW = 1_000_000
 
 
 class Register:
-    """A ledger that only tells of keys, its table of accounts, and the plain list of what happened to one key."""
+    """A ledger about keys, its table of accounts, and the plain list of the events of one key."""
 
     def __init__(self, path: Path) -> None:
         self.database = Database.open(path)
@@ -59,7 +59,7 @@ def register(tmp_path: Path) -> Register:
 
 
 def expected_rank(codes: list[str], vouched: bool) -> str:
-    """Rule 1, from the whole list."""
+    """Return the rank by rule 1, computed from the whole list."""
     accepted = sum(code in ("ok", "task-score") for code in codes)
     if accepted >= 30 and not {"seeded-choice", "drift", "not-generated"} & set(codes[-300:]):
         return "proven"
@@ -140,7 +140,7 @@ HAPPENINGS = st.one_of(
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(story=st.lists(st.tuples(st.sampled_from([ALICE, BOB]), HAPPENINGS), max_size=25))
-def test_the_table_says_what_the_entries_say(
+def test_the_table_agrees_with_the_entries(
     story: list[tuple[bytes, tuple[str, object]]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     register = Register(tmp_path_factory.mktemp("standing") / "run.sqlite")
@@ -183,7 +183,7 @@ def test_the_table_says_what_the_entries_say(
     register.database.close()
 
 
-def test_the_cost_of_a_look_does_not_grow_with_the_ledger(register: Register) -> None:
+def test_the_cost_of_a_standing_does_not_grow_with_the_ledger(register: Register) -> None:
     def steps() -> int:
         return instructions(register.database, lambda: register.accounts.of(ALICE, NOW), every=1)
 

@@ -1,4 +1,4 @@
-"""Strikes: made-up groups end soon, bad luck is none, and what one key did costs another nothing."""
+"""Strikes: fabricated groups suspend a key soon, bad luck never does, and no other key is affected."""
 
 import secrets
 from collections.abc import Callable
@@ -40,7 +40,7 @@ CHANNEL = public_bytes(KEYS["channel"])
 
 
 class Node:
-    """A key that speaks with the coordinator as the network brings it."""
+    """A key that sends requests to the coordinator, as the network delivers them."""
 
     def __init__(self, world: World, seed: int, control: RequestHandler | None = None) -> None:
         self.world = world
@@ -69,7 +69,7 @@ class Node:
         return lease
 
     def hands_in(self, make: Callable[[Lease], bytes], most: int) -> tuple[int, Refusal | None]:
-        """Take leases and answer them, `most` times; how often that was looked at, and what ended it."""
+        """Take leases and submit groups, `most` times; return how many were received, and the refusal that ended it."""
         for number in range(most):
             lease = self.leased()
             if isinstance(lease, Refusal):
@@ -92,7 +92,7 @@ MADE_UP: dict[str, Callable[[Lease], bytes]] = {
 
 @pytest.mark.parametrize("make", MADE_UP.values(), ids=MADE_UP.keys())
 def test_one_key_that_makes_groups_up_is_suspended_after_three(world: World, make: Callable[[Lease], bytes]) -> None:
-    """On 439044d it is served on and on: 50 of 50."""
+    """On 439044d all 50 of 50 are served."""
     looked_at, refusal = Node(world, 1).hands_in(make, 50)
     assert looked_at <= 3
     assert refusal is not None
@@ -101,7 +101,7 @@ def test_one_key_that_makes_groups_up_is_suspended_after_three(world: World, mak
     assert "is suspended until 2023-11-14 23:13 UTC" in refusal.sentence
 
 
-def test_a_suspended_key_writes_nothing_and_is_looked_at_no_further(world: World) -> None:
+def test_the_requests_of_a_suspended_key_write_nothing_and_are_not_decoded(world: World) -> None:
     node = Node(world, 1)
     node.hands_in(MADE_UP["a group without rollouts"], 50)
     world.group_service.database.do("DELETE FROM strikes")
@@ -114,8 +114,8 @@ def test_a_suspended_key_writes_nothing_and_is_looked_at_no_further(world: World
 
 
 def test_a_key_without_a_lease_leaves_nothing_behind(world: World) -> None:
-    """On a924efc three submissions of a few bytes under a fresh key are an entry of the ledger for ever, and one is a
-    strike for thirty days: 3,000 submissions were 1,000 entries and 1,000 accounts."""
+    """On a924efc three submissions of a few bytes under a fresh key add an entry to the ledger, and one is a strike for
+    thirty days: 3,000 submissions were 1,000 entries and 1,000 accounts."""
     theirs = world.lease(BOB)
     node = Node(world, 3)
     before = written_rows(world.group_service.database)
@@ -141,7 +141,7 @@ def test_a_suspension_ends_by_itself_and_the_next_one_lasts_longer(world: World)
     assert waits == [TERM, 2 * TERM, 4 * TERM]
 
 
-def test_what_one_key_does_costs_no_other_key(world: World) -> None:
+def test_the_strikes_of_one_key_affect_no_other_key(world: World) -> None:
     bad, good = Node(world, 1), Node(world, 2)
     bad.hands_in(MADE_UP["a group without rollouts"], 50)
     assert isinstance(good.leased(), Lease)
@@ -159,7 +159,7 @@ def test_the_ledger_says_why_and_until_when(world: World) -> None:
 
 
 def judged(world: World, code: str, node: bytes = ALICE) -> None:
-    """A whole group of a key, refused for this reason by the scorer's pass; "ok": accepted."""
+    """Let a key submit a group that is decided by `code`; "ok": accepted."""
     lease = world.lease(node)
     world.submit(group(lease), node)
     (waiting,) = world.group_service.undecided()
@@ -174,8 +174,8 @@ def judged(world: World, code: str, node: bytes = ALICE) -> None:
     )
 
 
-def test_a_wrong_token_now_and_then_suspends_nobody(world: World) -> None:
-    """A bad memory chip: two wrong tokens among a hundred groups."""
+def test_a_rare_wrong_token_suspends_no_key(world: World) -> None:
+    """Faulty memory: two wrong tokens among a hundred groups."""
     for number in range(2 * WINDOW):
         judged(world, "seeded-choice" if number % 50 == 0 else "ok")
         assert world.group_service.accounts.of(ALICE, world.now).suspended_until is None
@@ -196,7 +196,7 @@ def test_a_group_of_which_nothing_was_generated_suspends_at_once(world: World) -
     assert world.group_service.accounts.of(ALICE, world.now) == ("new", world.now + TERM, "not-generated", "")
 
 
-def test_what_comes_to_light_during_a_suspension_makes_it_no_longer(world: World) -> None:
+def test_faults_detected_during_a_suspension_do_not_extend_it(world: World) -> None:
     leases = [world.lease() for _ in range(3)]
     for lease in leases:
         world.submit(group(lease))
@@ -226,7 +226,7 @@ def test_bad_luck_and_the_operators_faults_are_no_strikes(world: World) -> None:
     assert world.group_service.strikes.of(ALICE) == 0
 
 
-def test_a_lease_that_is_another_keys_strikes_the_one_who_asks_and_not_its_owner(world: World) -> None:
+def test_a_submission_for_another_keys_lease_is_a_strike_for_its_sender_not_for_the_owner(world: World) -> None:
     owner, thief = Node(world, 1), Node(world, 2)
     lease = owner.leased()
     assert isinstance(lease, Lease)

@@ -26,7 +26,7 @@ def test_the_shortest_sample_of_each_version_within_reach_is_remembered() -> Non
     assert check.sample_to_probe(1, 4) == known(6), "of versions 6 to 10"
 
 
-def test_what_changes_in_a_few_steps_bounds_what_changes_in_more() -> None:
+def test_changes_in_a_few_steps_bound_the_changes_in_more_steps() -> None:
     check = CrossVersionCheck(staleness=4)
     assert not check.possible(3, [3]), "there is no other version"
     assert not check.possible(3, [3, 8]), "nor one within reach"

@@ -1,5 +1,4 @@
-"""The order in which the scorer looks at groups: each party gets its share of tokens, whatever the others have
-waiting."""
+"""The order in which groups are scored: each party gets its share of tokens, however many groups of others wait."""
 
 import itertools
 from collections import Counter, deque
@@ -12,7 +11,7 @@ from coordinator.rollouts.deficit_round_robin import DeficitRoundRobin, OldestGr
 
 
 class Queues:
-    """Groups that wait, in memory: by party, their costs in the order of receipt."""
+    """Waiting groups in memory: the costs of each party's groups in the order of receipt."""
 
     def __init__(self, costs: dict[str, list[int]]) -> None:
         self.waiting = {party: deque(given) for party, given in costs.items()}
@@ -28,7 +27,7 @@ class Queues:
         return self.oldest(names[0]) if names else None
 
     def serve(self) -> str | None:
-        """Serve one group; its party."""
+        """Serve one group; return its party."""
         head = self.order.next(self.oldest, self.after)
         if head is None:
             return None
@@ -73,10 +72,10 @@ def test_every_group_is_served_once_and_each_party_s_in_the_order_of_receipt(cos
 
 
 @given(PARTIES, COSTS.filter(len), st.integers(0, 60))
-def test_no_party_waits_for_more_than_one_turn_of_each_of_the_others(
+def test_no_party_waits_for_more_than_one_service_of_each_other_party(
     costs: dict[str, list[int]], late: list[int], before: int
 ) -> None:
-    """A turn is at most twice the dearest group (rule 3), and so is the rest of the turn at which the party comes."""
+    """A party is served at most twice the most expensive group per round (rule 3), also in the round it arrives in."""
     queues = Queues(costs)
     for _ in range(before):
         queues.serve()

@@ -1,4 +1,4 @@
-"""The whole way of a group, from lease to batch, and what a restart leaves of it."""
+"""The whole life of a group, from lease to batch, and the state after a restart."""
 
 from coordinator.accounts.ledger import accrued
 from coordinator.learner.batch_groups import read

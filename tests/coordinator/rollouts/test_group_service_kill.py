@@ -1,4 +1,4 @@
-"""kill -9 at any moment: what was acknowledged is there, and nothing is there twice."""
+"""kill -9 at any moment loses nothing that was acknowledged, and stores nothing twice."""
 
 import json
 import random
@@ -21,7 +21,7 @@ KILLS = 30
 
 
 def run_until_killed(folder: Path, seconds: float) -> list[list[str]]:
-    """The whole lines that the worker printed before it was killed."""
+    """Return the complete lines that the worker printed before it was killed."""
     command = [sys.executable, "-m", "tests.support.group_worker", str(folder), str(folder / "checkpoint.json")]
     with child(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as worker:
         assert worker.stdout is not None
@@ -36,7 +36,7 @@ def run_until_killed(folder: Path, seconds: float) -> list[list[str]]:
 
 
 def check(folder: Path, acknowledged: list[list[str]]) -> None:
-    """Every acknowledgement of all lives so far is in the database, once."""
+    """Check that every acknowledgement of all processes so far is in the database once."""
     with Database.open(folder / "run.sqlite") as database:
         Ledger(database).verify()
         check_sums(database)

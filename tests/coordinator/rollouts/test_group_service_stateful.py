@@ -24,7 +24,7 @@ BAD = ("none", "incomplete", "version-lie", "seeded-choice")
 
 
 class GroupServiceMachine(RuleBasedStateMachine):
-    """`checkpoint`: the draws and the step that the learner has made durable; `drawn`: what it has drawn since."""
+    """A coordinator under random events. `checkpoint`: the learner's durable step and draws. `drawn`: all its draws."""
 
     leases = Bundle("leases")
 

@@ -1,4 +1,4 @@
-"""How a group is looked at: one sample first where its key is new or has strikes, and nothing twice."""
+"""The scorer scores one sample first if the key is new or has strikes, and no sample twice."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
@@ -23,7 +23,7 @@ WRONG = 5.0
 
 
 class Engine:
-    """`processes.Scorer`, of which only `score` is called. Honest but where `margins` says otherwise."""
+    """A `Scorer` of which only `score` is called. Every token is right, unless `margins` says otherwise."""
 
     def __init__(self) -> None:
         self.asked: list[list[bytes]] = []
@@ -85,7 +85,7 @@ def waiting(world: World, node: bytes = ALICE, version: int = 0, text: str = LON
 
 
 def look(world: World, verifier: GroupVerifier, one: Undecided) -> Receipt:
-    """As the scorer does it."""
+    """Verify and decide a group as the scoring loop does."""
     verdict = run(verifier.verify(one, world.group_service.draw_first_sample(one, world.now)))
     receipt: Receipt = opened("receipt", world.group_service.decide(one, verdict, world.now), Receipt)
     return receipt
@@ -115,7 +115,7 @@ def test_the_sample_is_drawn_when_the_scorer_comes_to_the_group(world: World) ->
     assert drawn == set(range(SAMPLES))
 
 
-def test_an_honest_group_of_a_new_key_is_looked_at_in_two_passes_and_no_sample_twice(
+def test_an_honest_group_of_a_new_key_is_scored_in_two_passes_and_no_sample_twice(
     world: World, verifier: GroupVerifier, engine: Engine
 ) -> None:
     one = waiting(world)
@@ -144,7 +144,7 @@ def test_the_verdict_of_two_passes_is_that_of_one(world: World, verifier: GroupV
     assert two == [whole, whole]
 
 
-def test_a_known_key_is_looked_at_whole_and_one_with_a_strike_is_not(
+def test_the_group_of_a_known_key_is_scored_whole_unless_the_key_has_a_strike(
     world: World, verifier: GroupVerifier, engine: Engine
 ) -> None:
     for _ in range(3):
@@ -156,7 +156,7 @@ def test_a_known_key_is_looked_at_whole_and_one_with_a_strike_is_not(
     assert [len(asked) for asked in engine.asked] == [SAMPLES, SAMPLES, 1]
 
 
-def test_what_came_before_its_key_was_suspended_is_judged_on_its_own_worth_one_sample_first(
+def test_a_group_from_before_a_suspension_is_judged_by_its_content_one_sample_first(
     world: World, verifier: GroupVerifier, engine: Engine
 ) -> None:
     for _ in range(3):
@@ -181,7 +181,7 @@ def test_a_short_sample_proves_a_wrong_token_and_not_that_nothing_was_generated(
 
 
 def test_right_tokens_of_another_version_are_no_forgery(world: World, verifier: GroupVerifier, engine: Engine) -> None:
-    """Versions so far apart that what is right under one is mostly wrong under the next."""
+    """The versions are so far apart that the right tokens of one are mostly wrong under the next."""
     assert look(world, verifier, waiting(world)).verdict == "accepted"
     world.learner_at(1)
     engine.margins = made_up
@@ -216,7 +216,7 @@ def test_a_sample_that_cannot_be_scored_tells_nothing_of_another_version(
     assert look(world, verifier, waiting(world, BOB, version=1)).code == "seeded-choice"
 
 
-def test_where_no_sample_tells_how_versions_differ_a_made_up_group_is_a_strike(
+def test_without_a_sample_that_shows_how_versions_differ_a_fabricated_group_is_a_strike(
     world: World, verifier: GroupVerifier, engine: Engine
 ) -> None:
     world.learner_at(1)
@@ -236,7 +236,7 @@ def test_a_scorer_that_gives_too_few_scores_has_failed(world: World, verifier: G
 def test_a_scorer_that_goes_between_two_passes_is_not_asked_for_the_second(
     world: World, verifier: GroupVerifier, engine: Engine
 ) -> None:
-    """The next one holds no weights yet, and would be taken for one that fails at the group."""
+    """The next process has no weights loaded yet, and would seem to fail at the group."""
     engine.dies = True
     with pytest.raises(ChildDied) as death:
         run(verifier.verify(waiting(world), first=2))

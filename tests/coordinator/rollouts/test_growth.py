@@ -1,6 +1,6 @@
-"""A long history costs no more: an ask, a tick, a verdict and a picture read as much of run.sqlite as on the first day.
+"""A long history costs no more: each action reads as much of run.sqlite as on the first day.
 
-Counted are the instructions of SQLite's virtual machine, in tens: they tell how much is read, whatever the machine.
+The tests count the instructions of SQLite's virtual machine (tests/support/sqlite_cost.py).
 """
 
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ PER_VERSION, NODES = 5, 20
 
 
 def write_history(world: World, groups: int) -> None:
-    """Groups that came, were judged, drawn and confirmed long ago; each tenth receipt was not confirmed."""
+    """Write groups that were decided, drawn and confirmed long ago; each tenth receipt was not confirmed."""
     database = world.group_service.database
     document = encode(world.lease(name("node", 0, 32)))
     with database.transaction():
@@ -144,7 +144,7 @@ def test_a_long_history_costs_no_more(worlds: tuple[World, World], action: Calla
     assert many <= 1.5 * few + 20, f"{10 * few} instructions after {FEW} groups, {10 * many} after {MANY}"
 
 
-def test_an_ask_costs_no_more_beside_many_open_leases(tmp_path: Path) -> None:
+def test_a_lease_request_costs_no_more_beside_many_open_leases(tmp_path: Path) -> None:
     world = World(tmp_path, batch_groups=10_000, per_node=10_000)
     alone = instructions(world, ask)
     for number in range(2_000):
@@ -156,7 +156,7 @@ def test_an_ask_costs_no_more_beside_many_open_leases(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("action", [hello, ask, tick, picture], ids=lambda action: action.__name__)
 def test_many_keys_cost_no_more(tmp_path: Path, action: Callable[[World], object]) -> None:
-    """Row h. On 439044d each hello sorts all nodes that ever came, and a picture reads them all."""
+    """On 439044d each hello sorts all nodes that ever said hello, and a view of the run reads them all."""
     counted = []
     for folder, keys in (("few", 300), ("many", 3_000)):
         (tmp_path / folder).mkdir()
@@ -170,7 +170,7 @@ def test_many_keys_cost_no_more(tmp_path: Path, action: Callable[[World], object
     assert many <= 1.5 * few + 20, f"{10 * few} instructions with 300 keys, {10 * many} with 3,000"
 
 
-def test_an_ask_costs_no_more_beside_a_crowd_that_waits_and_many_positions_that_came_back(tmp_path: Path) -> None:
+def test_a_lease_request_costs_no_more_beside_many_waiting_nodes_and_many_returned_positions(tmp_path: Path) -> None:
     world = World(tmp_path, batch_groups=100)
     world.accepted(ALICE)
 

@@ -1,4 +1,4 @@
-"""How long a lease lasts, and whose turn it is: the pure rules, against plain ones."""
+"""The lifetime of leases: the pure rules against plain ones."""
 
 import math
 
@@ -46,7 +46,7 @@ def test_no_node_gets_a_lease_that_its_own_p90_does_not_fit_into(turnarounds: li
     assert lease_duration(turnarounds, fleet, BOUNDS).lasts >= min(1.5 * p90, BOUNDS.most)
 
 
-def test_only_what_is_always_too_late_is_too_slow() -> None:
+def test_only_a_node_that_is_always_too_late_is_too_slow() -> None:
     assert too_slow([1_000_000] * 3, last=0, now=1, bounds=BOUNDS)
     assert not too_slow([1_000_000] * 2, last=0, now=1, bounds=BOUNDS)
     assert not too_slow([1_000_000, 1_000_000, 800_000], last=0, now=1, bounds=BOUNDS)

@@ -1,4 +1,4 @@
-"""Who gets a lease and who does not; pacing; time; and what a restart does to open leases."""
+"""Leases: the refusals, the room, expiry, and open leases after a restart."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,8 +23,8 @@ def test_a_lease_binds_the_version_that_the_node_holds(world: World) -> None:
     assert world.lease(version=1).version == 1
 
 
-def test_leases_of_a_crowd_that_left_at_once_end_a_few_at_a_time(tmp_path: Path) -> None:
-    """Row A4: no hold above 50 ms. On 439044d one tick ends all 200."""
+def test_leases_of_many_nodes_that_left_at_once_end_a_few_at_a_time(tmp_path: Path) -> None:
+    """No pause of the event loop above 50 ms. On 439044d one tick ends all 200."""
     world = World(tmp_path, batch_groups=100, per_node=1000)
     for _ in range(200):
         world.lease(version=0)
@@ -35,7 +35,7 @@ def test_leases_of_a_crowd_that_left_at_once_end_a_few_at_a_time(tmp_path: Path)
     assert max(ended) <= 64
 
 
-def test_the_same_ask_gets_the_same_lease_again_even_after_a_restart(world: World) -> None:
+def test_the_same_request_gets_the_same_lease_again_even_after_a_restart(world: World) -> None:
     ask = world.ask()
     first = world.group_service.lease(ALICE, ask, world.now)
     world.reopen(away=5)
@@ -53,7 +53,7 @@ def test_more_groups_than_prompts_wrap_with_fresh_seeds(tmp_path: Path) -> None:
 
 
 class Three(Guess):
-    """Three prompts, no more."""
+    """A task of three prompts."""
 
     def size(self, split: str) -> int:
         return 3
@@ -126,7 +126,7 @@ def test_leases_stop_when_no_more_groups_can_be_used_and_go_on_when_the_learner_
 
 
 def test_shed_groups_make_room_again_for_ever(world: World) -> None:
-    """A running total would stand still after a few rounds: what was shed would count as delivered."""
+    """A running total would give no lease after a few rounds: it would count shed groups as delivered."""
     for step in range(0, 90, 3):
         world.learner_at(step)
         for node in (ALICE, BOB) * 3:
@@ -156,7 +156,7 @@ def test_an_expired_lease_makes_room(world: World) -> None:
         (5, 3, 4, InFlight(3, 2), -5),
     ],
 )
-def test_room_is_what_the_formula_says(step: int, version: int, buffered: int, load: InFlight, left: int) -> None:
+def test_free_slots_follow_the_formula(step: int, version: int, buffered: int, load: InFlight, left: int) -> None:
     progress = Progress(era=1, step=step, version=step, root=bytes(32))
     assert free_slots(progress, TERMS, version, buffered, load) == left
 
@@ -188,7 +188,7 @@ def test_the_coordinators_absence_costs_no_node(world: World) -> None:
 
 
 def test_a_lease_from_ahead_begins_anew_where_the_clock_is_set_back(world: World) -> None:
-    """Else a node that is gone would keep its place for as long as the clock was ahead."""
+    """Otherwise a node that left would keep its place for as long as the clock was ahead."""
     day = 86_400_000
     world.group_service.tick(world.now)
     world.now += day

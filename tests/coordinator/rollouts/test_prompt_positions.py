@@ -1,4 +1,4 @@
-"""Which prompts are learned from, whoever drops what: row k of the issue on strangers."""
+"""The set of learned prompts does not depend on the prompts that nodes drop."""
 
 from pathlib import Path
 
@@ -14,13 +14,13 @@ MINUTE = 60_000
 
 
 def even(lease: Lease) -> bool:
-    """The class of prompts that a node would rather not have learned from."""
+    """Tell whether a prompt is of the class that hostile nodes drop."""
     return lease.index % 2 == 0
 
 
 @pytest.mark.parametrize("hostile", [1, 4])
-def test_a_class_of_prompts_that_most_asks_drop_is_learned_all_the_same(tmp_path: Path, hostile: int) -> None:
-    """Row k. On 439044d what the dropping nodes take is lost: 0.21 of it is learned with one of them, 0.22 with 4."""
+def test_a_class_of_prompts_that_most_nodes_drop_is_learned_all_the_same(tmp_path: Path, hostile: int) -> None:
+    """On 439044d dropped prompts are lost: 0.21 of the class is learned with one hostile node, 0.22 with four."""
     run = Fleet(World(tmp_path, batch_groups=4, least_ms=5_000, first_ms=5_000, per_node=30), step_ms=500)
     for number in range(hostile):
         run.choosy(key("choosy", number), 100 * hostile, even)
@@ -37,9 +37,9 @@ def test_a_class_of_prompts_that_most_asks_drop_is_learned_all_the_same(tmp_path
     assert len(learned) >= 0.99 * len(first), f"{len(learned)} of {len(first)} prompts of the class were learned"
 
 
-def test_keys_that_were_never_used_before_hand_no_prompt_from_one_to_the_next(tmp_path: Path) -> None:
-    """Each ask of theirs comes from a new key on a new connection. Before known keys went first, 9 of the 15 prompts
-    that they dropped were skipped."""
+def test_a_dropped_prompt_does_not_pass_from_fresh_key_to_fresh_key(tmp_path: Path) -> None:
+    """Each hostile request comes from a new key on a new connection. Before known keys went first, 9 of the 15 dropped
+    prompts were skipped."""
     run = Fleet(World(tmp_path, batch_groups=4, per_node=3), step_ms=500)
     for number in range(6):
         run.honest(key("honest", number), 6.0)
@@ -104,7 +104,7 @@ def test_a_run_that_stood_for_days_gives_no_new_position_twice(tmp_path: Path) -
 
 
 def test_a_dropped_prompt_is_not_handed_to_the_next_node_that_drops_prompts(tmp_path: Path) -> None:
-    """24 of 30 nodes drop a tenth of the prompts: 0.80 of those were learned while they handed them to each other."""
+    """24 of 30 nodes drop a tenth of the prompts. 0.80 of it was learned while they passed prompts to each other."""
     world = World(tmp_path, batch_groups=10)
     dropped = {world.lease(ALICE).index, world.lease(BOB).index}
     world.now += world.group_service.terms.first_ms + 1
@@ -115,9 +115,9 @@ def test_a_dropped_prompt_is_not_handed_to_the_next_node_that_drops_prompts(tmp_
     world.close()
 
 
-def test_a_prompt_that_came_back_twice_waits_until_those_who_return_prompts_have_shown_it(tmp_path: Path) -> None:
-    """24 of 30 nodes give a tenth of the prompts back at once, four of them one of these within a second. On 439044d a
-    prompt that was given back is lost: the next node is given another."""
+def test_a_prompt_that_was_returned_twice_pauses_while_hostile_nodes_show_themselves(tmp_path: Path) -> None:
+    """24 of 30 nodes return a tenth of the prompts at once, so that four of them get the same prompt within a second.
+    On 439044d a returned prompt is lost: the next node gets another."""
     world = World(tmp_path, batch_groups=10)
     given = []
     for number in range(2):
@@ -191,8 +191,8 @@ def test_a_group_that_comes_late_frees_its_position_once(tmp_path: Path) -> None
     world.close()
 
 
-def test_what_expires_beyond_the_budget_makes_leases_come_slower_and_says_so(tmp_path: Path) -> None:
-    """On 439044d a node that returns nothing gets leases for ever."""
+def test_expiries_beyond_the_budget_delay_leases_and_the_refusal_says_so(tmp_path: Path) -> None:
+    """On 439044d a node that submits nothing gets leases for ever."""
     world = World(tmp_path, batch_groups=10, first_ms=20_000, per_node=1)
     waits = []
     for _ in range(7):

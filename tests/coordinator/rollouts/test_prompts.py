@@ -41,7 +41,7 @@ def test_the_shuffle_is_a_permutation(size: int, key: bytes) -> None:
 
 
 class _Small:
-    """A text that any task can be posed in: one token a character."""
+    """A tokenizer for any task: one token per character."""
 
     eos = 0
     size = 1 << 16

@@ -77,7 +77,7 @@ def test_no_group_is_drawn_twice_and_half_a_batch_not_at_all(world: World) -> No
     assert drawn(world) == [ids[2], *more]
 
 
-def test_after_a_crash_the_checkpoint_alone_says_what_was_drawn(world: World) -> None:
+def test_after_a_crash_the_drawn_groups_are_those_of_the_checkpoint(world: World) -> None:
     ids = received(world, 0, 4)
     world.decide_all()
     assert drawn(world) == ids[:2]

@@ -1,4 +1,4 @@
-"""Sealed requests: who speaks, to whom, once."""
+"""Sealed requests: signer, recipient, expiry, repeats."""
 
 import secrets
 from typing import Any
@@ -37,7 +37,7 @@ HELLO = Hello(
 
 
 class Desk:
-    """A node's side of the control plane."""
+    """A node that sends sealed requests."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -64,12 +64,12 @@ def desk(world: World) -> Desk:
 
 @pytest.fixture
 def greeted(desk: Desk) -> Desk:
-    """Alice has said hello."""
+    """Return a handler to which Alice has said hello."""
     desk.ask("hello", encode(HELLO))
     return desk
 
 
-def test_a_former_recipient_is_told_the_roots_for_a_day_and_greets_at_any_time(greeted: Desk) -> None:
+def test_a_request_to_a_former_key_gets_the_roots_for_a_day_and_a_hello_is_always_answered(greeted: Desk) -> None:
     control, former, now = greeted.control, b"f" * 32, greeted.world.now
     ask = encode(greeted.world.ask())
     assert refusal(greeted.ask("lease", ask, recipient=former)).roots == []
@@ -93,7 +93,7 @@ def refusal(answer: Response) -> Refusal:
     return answer.refusal
 
 
-def test_a_node_says_hello_takes_a_lease_submits_and_asks_for_the_verdict(desk: Desk) -> None:
+def test_a_node_says_hello_takes_a_lease_submits_and_gets_the_verdict(desk: Desk) -> None:
     welcome = body(desk.ask("hello", encode(HELLO)), Welcome)
     assert (welcome.roots, welcome.runspec, welcome.head, welcome.now) == ([b"root"], b"runspec", None, desk.world.now)
     answer = desk.ask("lease", encode(desk.world.ask()))
@@ -133,7 +133,7 @@ def test_another_request_under_a_known_id_is_refused(greeted: Desk) -> None:
 
 
 def bent(desk: Desk, how: str) -> tuple[str, bytes]:
-    """(method, bytes) of a request that is wrong in one way."""
+    """Return (method, bytes) of a request with one fault."""
     asked = encode(desk.world.ask())
     good = Request(recipient=COORDINATOR, id=bytes(16), method="lease", expires=desk.world.now, body=asked)
     other = Ed25519PrivateKey.from_private_bytes(bytes([9]) * 32)
@@ -254,7 +254,7 @@ def test_a_hello_is_refused_with_a_record(desk: Desk, what: str) -> None:
     assert desk.world.group_service.registry.records(T0) == []
 
 
-def test_a_node_whose_clock_is_wrong_is_greeted_and_nobody_is_told_of_it_until_it_knows_the_time(desk: Desk) -> None:
+def test_a_node_with_a_wrong_clock_is_answered_and_no_node_is_told_of_it_until_it_knows_the_time(desk: Desk) -> None:
     own, where = RecordIssuer(ALICE_KEY, RUN), [f"/ip4/127.0.0.1/tcp/4001/p2p/{peer_id(ALICE)}"]
     for wrong in (T0 + LIFE, T0 - LIFE, T0):
         assert not desk.world.group_service.registry.records(T0)
@@ -265,7 +265,7 @@ def test_a_node_whose_clock_is_wrong_is_greeted_and_nobody_is_told_of_it_until_i
 
 
 def test_a_question_for_verdicts_is_answered_beside_any_request_and_a_refusal_too(desk: Desk) -> None:
-    """What an older node sends has no such field, and gets none."""
+    """The request of an older node lacks the field, and so does its answer."""
     desk.ask("hello", encode(HELLO))
     lease = opened("lease", desk.ask("lease", encode(desk.world.ask())).body, Lease)
     taken = desk.ask("submit", encode(group(lease)))

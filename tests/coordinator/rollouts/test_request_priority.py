@@ -1,4 +1,4 @@
-"""Under too much load: what was begun is ended first, and asks beyond a bound are refused unread."""
+"""Under overload, requests that complete work go first, and lease requests beyond a bound are refused unread."""
 
 import asyncio
 from collections import Counter
@@ -24,7 +24,7 @@ from protocol.requests import Response
 from tests.support.group_world import World, control_of
 
 
-def test_submissions_go_before_asks_that_came_earlier_and_no_iteration_answers_too_many() -> None:
+def test_submissions_go_before_earlier_lease_requests_and_no_iteration_answers_too_many() -> None:
     async def main() -> None:
         queue, served = AdmissionQueue(lambda: 0, lambda: 0), list[str]()
 
@@ -45,7 +45,7 @@ def test_submissions_go_before_asks_that_came_earlier_and_no_iteration_answers_t
     asyncio.run(main())
 
 
-def test_an_asker_that_goes_away_holds_up_nobody() -> None:
+def test_a_cancelled_request_delays_no_other() -> None:
     async def main() -> None:
         queue = AdmissionQueue(lambda: 0, lambda: 0)
         tasks = [asyncio.create_task(queue.enter("lease", "node")) for _ in range(2 * PER_ITERATION)]
@@ -58,7 +58,7 @@ def test_an_asker_that_goes_away_holds_up_nobody() -> None:
 
 
 class Connection(Handlers):
-    """`waiting`: requests by method."""
+    """Requests that wait in a queue. `waiting`: requests by method."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ def at_home(peer: str) -> Origin:
     return Origin(peer, peer)
 
 
-def test_an_ask_beyond_the_bound_is_refused_unread_and_may_come_again(world: World) -> None:
+def test_a_lease_request_beyond_the_bound_is_refused_unread_and_may_be_retried(world: World) -> None:
     connection = Connection()
     control_of(world, RequestHandler).serve(connection, at_home)
 
@@ -86,9 +86,9 @@ def test_an_ask_beyond_the_bound_is_refused_unread_and_may_come_again(world: Wor
     asyncio.run(main())
 
 
-def test_nodes_that_wait_for_their_place_in_the_plan_are_no_crowd(world: World) -> None:
-    """An ask for the plan waits on purpose, for a second and more, and costs its asker nothing: whoever has a few
-    hundred of them wait would else keep everybody from a lease."""
+def test_nodes_that_wait_for_their_place_in_the_plan_are_no_overload(world: World) -> None:
+    """A request for the plan waits on purpose, for a second and more, at no cost to its node. If it counted, a few
+    hundred of them would keep all nodes from a lease."""
     connection = Connection()
     control_of(world, RequestHandler).serve(connection, at_home)
     connection.waiting["plan"] = 10 * BURST
@@ -114,8 +114,8 @@ def test_a_submission_is_read_however_many_requests_are_unanswered(world: World)
     asyncio.run(main())
 
 
-def test_a_crowd_that_is_refused_comes_back_one_after_the_other() -> None:
-    """So refusing 1,000 nodes costs `RETRIES` requests a second, not 200, and nobody waits for longer than `LATEST`."""
+def test_refused_nodes_retry_one_after_the_other() -> None:
+    """Refusing 1,000 nodes costs `RETRIES` requests per second, not 200, and no node waits longer than `LATEST`."""
     now = 0
 
     async def main() -> None:
@@ -130,8 +130,8 @@ def test_a_crowd_that_is_refused_comes_back_one_after_the_other() -> None:
     asyncio.run(main())
 
 
-def test_however_much_one_party_asks_the_line_of_the_others_grows_by_one_place() -> None:
-    """Row c. Before parties were told apart, 1,200 refused asks of one connection made everybody wait for `LATEST`."""
+def test_any_number_of_requests_of_one_party_delays_the_others_by_one_place() -> None:
+    """Before parties were told apart, 1,200 refused requests of one connection made all nodes wait for `LATEST`."""
     now = 0
 
     async def main() -> None:
@@ -151,8 +151,8 @@ def test_however_much_one_party_asks_the_line_of_the_others_grows_by_one_place()
     asyncio.run(main())
 
 
-def test_a_burst_is_answered_and_only_what_stands_is_refused() -> None:
-    """A new Head wakes many nodes at once: those few requests too many are no overload."""
+def test_a_burst_is_answered_and_only_a_standing_overload_is_refused() -> None:
+    """A new Head wakes many nodes at once: a short burst is no overload."""
     now, unanswered = 0, 0
 
     async def main() -> None:
@@ -174,7 +174,7 @@ def test_a_burst_is_answered_and_only_what_stands_is_refused() -> None:
 
 
 def test_a_burst_that_was_the_last_to_be_seen_makes_no_overload_of_the_next() -> None:
-    """Nothing came between the two that could have shown that the first was over."""
+    """No request between the two bursts could have shown that the first had ended."""
     now = 60_000
 
     async def main() -> None:
@@ -188,7 +188,7 @@ def test_a_burst_that_was_the_last_to_be_seen_makes_no_overload_of_the_next() ->
     asyncio.run(main())
 
 
-def test_a_clock_that_is_set_back_neither_hides_a_crowd_nor_lengthens_the_line() -> None:
+def test_a_clock_that_is_set_back_neither_hides_an_overload_nor_lengthens_the_waits() -> None:
     now = 7_200_000
 
     async def main() -> None:

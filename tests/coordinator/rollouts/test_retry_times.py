@@ -1,4 +1,4 @@
-"""How often nodes ask that get no lease, and what their asks cost."""
+"""Nodes without a lease retry at a bounded rate and cost."""
 
 import heapq
 from pathlib import Path
@@ -18,7 +18,7 @@ def node(number: int) -> bytes:
 
 
 def crowded(folder: Path) -> World:
-    """A run without room: whatever the learner can still draw is out already."""
+    """Return a run without room: all groups that the learner can still draw are leased."""
     world = World(folder, batch_groups=1)
     for number in range(3):
         world.lease(node(10_000 + number))
@@ -26,7 +26,7 @@ def crowded(folder: Path) -> World:
 
 
 def asks_in(world: World, nodes: int, milliseconds: int) -> int:
-    """Let `nodes` nodes ask as they are told to, all of them first at once; how often they ask."""
+    """Let `nodes` nodes request leases, first all at once, then as told; return the number of requests."""
     queue, asks, end = [(world.now, node(number)) for number in range(nodes)], 0, world.now + milliseconds
     while queue[0][0] < end:
         at, who = heapq.heappop(queue)
@@ -39,8 +39,8 @@ def asks_in(world: World, nodes: int, milliseconds: int) -> int:
     return asks
 
 
-def test_a_crowd_that_waits_asks_at_a_bounded_rate(tmp_path: Path) -> None:
-    """Row A6. On 439044d every node asks once a second."""
+def test_many_waiting_nodes_retry_at_a_bounded_rate(tmp_path: Path) -> None:
+    """On 439044d every node makes one request per second."""
     world = crowded(tmp_path)
     asks = asks_in(world, CROWD, MINUTE)
     assert asks <= CROWD + 10 * 60, f"{asks} asks of {CROWD} nodes in a minute"
@@ -48,7 +48,7 @@ def test_a_crowd_that_waits_asks_at_a_bounded_rate(tmp_path: Path) -> None:
 
 
 def test_a_refusal_writes_nothing(tmp_path: Path) -> None:
-    """Row A6. On 439044d the time of each refused ask is written, in a commit of its own."""
+    """On 439044d the time of each refused request is written, in a commit of its own."""
     world = crowded(tmp_path)
     database = world.group_service.database
     for number in range(5):
@@ -83,7 +83,7 @@ def test_a_few_nodes_are_told_to_come_back_at_once_where_work_comes_and_goes() -
         assert {retries.after(node(number), now + 1500) for number in range(1, RATE)} == {LEAST}
 
 
-def test_where_nobody_is_given_anything_a_node_asks_ever_more_rarely() -> None:
+def test_while_no_lease_is_given_a_node_retries_ever_more_rarely() -> None:
     retries, now, waits = RetryTimes(), T0, list[int]()
     while now < T0 + 600_000:
         waits.append(retries.after(node(1), now))
@@ -114,9 +114,9 @@ def test_the_kind_of_a_refusal_may_ask_for_more(least: int) -> None:
 
 
 @pytest.mark.parametrize("parties", [1, 10**9])
-def test_fresh_keys_that_ask_once_do_not_make_the_line_longer_for_ever(parties: int) -> None:
-    """On a924efc an hour of 50 fresh keys a second leaves 162,162 of 180,000 in memory, told to wait for nine hours;
-    and so does an honest node, where each of them is a party."""
+def test_fresh_keys_with_one_request_each_do_not_lengthen_the_waits_for_ever(parties: int) -> None:
+    """On a924efc an hour of 50 fresh keys per second leaves 162,162 of 180,000 in memory, told to wait for nine hours.
+    An honest node waits as long, if each key is a party."""
     retries, pause = RetryTimes(), 20
     for number in range(60_000):
         retries.after(node(number), number * pause, LEAST, f"party {number % parties}")

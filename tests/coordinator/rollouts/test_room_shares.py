@@ -1,4 +1,4 @@
-"""The room that strangers can take, and how long an honest lease lasts beside them, played on a fake clock."""
+"""The room that hostile nodes can take from honest ones, simulated on a fake clock."""
 
 import itertools
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def fleet(folder: Path, name: str, **terms: int) -> Fleet:
 
 
 def share_of_calm(folder: Path, before: int, flood: Callable[[Fleet], None], minutes: int = 4) -> float:
-    """The learner's steps under a flood against those without it. `before`: minutes that the run has gone on then."""
+    """Return the ratio of the learner's steps under a flood to those without it. `before`: minutes before it starts."""
     steps = []
     for name in ("calm", "flood"):
         run = fleet(folder, name)
@@ -44,13 +44,13 @@ def share_of_calm(folder: Path, before: int, flood: Callable[[Fleet], None], min
 
 @pytest.mark.parametrize(("before", "least"), [(2, 0.9), (0, 0.7)], ids=["nodes known before", "fresh run"])
 def test_a_thousand_keys_on_one_connection_do_not_stop_the_learner(tmp_path: Path, before: int, least: float) -> None:
-    """Row d. On 439044d the crowd takes every lease, and the learner makes 0.08 and 0.04 of the steps of calm."""
+    """On 439044d the flood takes every lease, and the learner makes 0.08 and 0.04 of the steps without it."""
     share = share_of_calm(tmp_path, before, lambda run: run.keys_on_one_connection(1_000, every=200))
     assert share >= least, f"{share:.2f} of the steps of a calm run, at least {least}"
 
 
 def test_keys_that_became_known_over_one_connection_do_not_take_the_room(tmp_path: Path) -> None:
-    """Three groups make a key known. Before the room went round by party among known keys too, thirty such keys on one
+    """Three groups make a key known. Before known keys were served round robin by party too, thirty such keys on one
     connection left the learner 0.06 of its steps."""
 
     def hoard(run: Fleet) -> None:
@@ -64,7 +64,7 @@ def test_keys_that_became_known_over_one_connection_do_not_take_the_room(tmp_pat
 
 
 def test_nodes_that_hand_in_at_the_last_second_do_not_stop_the_learner(tmp_path: Path) -> None:
-    """Row f. On 439044d their own slowness stretches their leases to the longest: 0.08 of calm."""
+    """On 439044d their own slowness extends their leases to the longest: 0.08 of the steps without them."""
 
     def flood(run: Fleet) -> None:
         for number in range(40):
@@ -75,7 +75,7 @@ def test_nodes_that_hand_in_at_the_last_second_do_not_stop_the_learner(tmp_path:
 
 
 def test_no_honest_lease_expires_in_a_fleet_of_a_twentyfold_spread(tmp_path: Path) -> None:
-    """Row f, the other side: neither while the fleet is young, nor a newcomer as slow as the slowest."""
+    """No honest lease expires, neither in a new run nor for a new node as slow as the slowest."""
     run = Fleet(World(tmp_path, batch_groups=40, per_node=3, least_ms=1_000, most_ms=900_000), step_ms=1_000)
     seconds = [4.0 * 20 ** (number / 5) for number in range(6)]
     for number, one in enumerate(seconds):
@@ -95,7 +95,7 @@ def test_no_honest_lease_expires_in_a_fleet_of_a_twentyfold_spread(tmp_path: Pat
 
 
 def test_a_slow_node_that_is_not_measured_does_not_hold_a_lease_for_longer_than_the_fleet_needs(tmp_path: Path) -> None:
-    """Row f. On 439044d it has 300 s, whatever the others need."""
+    """On 439044d its lease lasts 300 s, however fast the others are."""
     run = Fleet(World(tmp_path, batch_groups=20, least_ms=1_000, per_node=3), step_ms=1_000)
     for number in range(4):
         run.honest(key("node", number), 5.0)
@@ -107,7 +107,7 @@ def test_a_slow_node_that_is_not_measured_does_not_hold_a_lease_for_longer_than_
 
 
 def test_a_node_that_cannot_finish_in_the_longest_lease_is_told_so(tmp_path: Path) -> None:
-    """Row f. On 439044d it gets leases for ever, each of which expires."""
+    """On 439044d it gets leases for ever, each of which expires."""
     world = World(tmp_path, batch_groups=20, most_ms=60_000)
     for _ in range(3):
         lease = world.lease()
@@ -171,7 +171,7 @@ def test_one_connection_of_new_keys_holds_a_ninth_of_an_empty_room(tmp_path: Pat
 
 
 def test_it_goes_round_by_subnet_where_more_new_nodes_wait_than_there_is_room_for(tmp_path: Path) -> None:
-    """One stranger with 40 connections in a subnet gets as many leases as one with 6 in another."""
+    """40 connections in one subnet get as many leases as 6 in another."""
     world = World(tmp_path, batch_groups=2)
     crowd = [(f"many {number}", "198.51.100.0/24") for number in range(40)]
     crowd += [(f"few {number}", "203.0.113.0/24") for number in range(6)]
@@ -208,8 +208,8 @@ def test_slow_nodes_share_a_tenth_of_the_room(tmp_path: Path) -> None:
     assert run.asks["slow-share"] > 0
 
 
-def test_a_lease_that_was_asked_for_before_costs_a_search_and_counts_against_nobody(tmp_path: Path) -> None:
-    """No row of 439044d: it did so already."""
+def test_a_repeated_lease_request_costs_a_search_and_counts_against_no_limit(tmp_path: Path) -> None:
+    """Commit 439044d does so too."""
     drawn = itertools.count()
     world = World(tmp_path, per_node=1, entropy=lambda size: next(drawn).to_bytes(size, "big"))
     ask = world.ask()
@@ -222,8 +222,8 @@ def test_a_lease_that_was_asked_for_before_costs_a_search_and_counts_against_nob
     world.close()
 
 
-def test_a_crowd_of_keys_of_one_subnet_does_not_make_the_wait_of_others_longer(tmp_path: Path) -> None:
-    """On 439044d every node asks once a second; with one queue for all the last of 1,000 would wait for 200 s."""
+def test_many_keys_of_one_subnet_do_not_lengthen_the_waits_of_others(tmp_path: Path) -> None:
+    """On 439044d every node makes one request per second. With one queue the last of 1,000 would wait for 200 s."""
     world = World(tmp_path, batch_groups=1)
     for number in range(3):
         request_lease(world, f"first {number}")

@@ -3,7 +3,7 @@
 from coordinator.rollouts.round_robin import RoundRobin
 
 
-def test_turns_go_round_by_the_first_name_then_by_the_second() -> None:
+def test_names_are_served_round_robin_by_the_first_level_then_by_the_second() -> None:
     rounds, served = RoundRobin(), list[str]()
     waiting = [("many", f"m{number}") for number in range(9)] + [("few", "f0"), ("few", "f1")]
     for path in waiting:
@@ -17,7 +17,7 @@ def test_turns_go_round_by_the_first_name_then_by_the_second() -> None:
     assert served == ["m0", "f0", "m1", "f1", "m2", "m3"]
 
 
-def test_nobody_waits_for_one_that_does_not_come_back() -> None:
+def test_no_name_waits_for_one_that_does_not_come_back() -> None:
     rounds = RoundRobin()
     rounds.wait(("gone", "a"), until=10, now=0)
     assert not rounds.is_next(("here", "b"), 1, 10)
@@ -27,7 +27,7 @@ def test_nobody_waits_for_one_that_does_not_come_back() -> None:
 
 
 def test_those_that_never_come_back_are_forgotten_while_others_begin_to_wait() -> None:
-    """Also where nobody gets a turn: a learner that stands still, while keys are made for ever."""
+    """This holds also if no name is served: the learner stands still, while new keys keep coming."""
     rounds = RoundRobin()
     for number in range(5_000):
         rounds.wait(("party", "connection", number), until=number + 100, now=number)

@@ -1,4 +1,4 @@
-"""Under which version the scorer looks at groups next."""
+"""The version whose groups the scorer scores next."""
 
 import random
 
@@ -9,13 +9,13 @@ def test_where_nothing_waits_nothing_is_next() -> None:
     assert next_version([], 3, 0) is None
 
 
-def test_the_version_held_is_first_then_the_nearest_then_the_older() -> None:
+def test_the_loaded_version_is_first_then_the_nearest_then_the_older() -> None:
     waiting = [PendingVersion(1, version, since=0) for version in (2, 4, 5, 7)]
     for present, chosen in ((5, 5), (3, 2), (6, 5), (9, 7), (None, 2)):
         assert next_version(waiting, present, 1) == PendingVersion(1, chosen, 0)
 
 
-def test_what_has_waited_too_long_is_next_wherever_it_is() -> None:
+def test_a_version_that_has_waited_too_long_is_next_at_any_distance() -> None:
     near, far = PendingVersion(1, 7, since=1_000), PendingVersion(1, 2, since=0)
     assert next_version([far, near], 7, LONGEST_WAIT - 1) == near
     assert next_version([far, near], 7, LONGEST_WAIT) == far
@@ -23,8 +23,8 @@ def test_what_has_waited_too_long_is_next_wherever_it_is() -> None:
 
 
 def serve(every: int) -> tuple[int, int, int]:
-    """A group comes every so many ms, for one of three versions; 90 ms to look at one, two seconds to change the
-    version. (changes of version, groups looked at, longest wait)."""
+    """Simulate a scorer: a group per `every` ms for one of three versions, 90 ms per group, two seconds per change of
+    version. Return (changes of version, groups scored, longest wait)."""
     rng, now, present, changes, worst, looked = random.Random(1), 0, 0, 0, 0, 0
     queue: list[tuple[int, int]] = []
     coming = [(number * every, rng.choice((5, 6, 7))) for number in range(4_000)]
@@ -46,7 +46,7 @@ def serve(every: int) -> tuple[int, int, int]:
     return changes, looked, worst
 
 
-def test_with_room_to_spare_nobody_waits_for_long() -> None:
+def test_below_capacity_no_group_waits_long() -> None:
     changes, looked, worst = serve(every=200)
     assert worst < 2 * LONGEST_WAIT
     assert changes < looked / 4

@@ -1,4 +1,4 @@
-"""What a node is answered for a submission, and what the books keep of it."""
+"""The answer to a submission, and its content in run.sqlite."""
 
 import os
 
@@ -46,7 +46,7 @@ def test_other_bytes_for_the_same_lease_are_refused_and_both_are_kept(world: Wor
     assert receipt.verdict == "accepted"
 
 
-def test_a_stranger_neither_learns_nor_damages_anything(world: World) -> None:
+def test_another_key_can_neither_read_nor_change_a_lease(world: World) -> None:
     lease = world.lease(ALICE)
     bad = encode(group(lease, rollouts=[]))
     assert refused(world, bad, BOB).code == "not-owner"
@@ -73,7 +73,7 @@ NOT_TAKEN = {
 
 
 def test_a_group_that_is_not_wanted_is_not_read(world: World) -> None:
-    """The dearest ids of 16 rollouts take 32 ms to read, each time. Those here are none: a look would show it."""
+    """The most expensive ids of 16 rollouts take 32 ms to decode. The ids here are malformed: decoding would fail."""
     lease, given = world.lease(), world.lease()
     world.submit(group(given))
 

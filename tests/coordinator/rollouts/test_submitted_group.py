@@ -1,4 +1,4 @@
-"""Groups as arrays: what is taken and refused is what the wire type says, and long ones cost little."""
+"""Groups as arrays: the same bytes are accepted and refused as by the wire type, and long groups cost little."""
 
 import random
 import tracemalloc
@@ -24,7 +24,7 @@ LONG = msgspec.structs.replace(SPEC, group_size=ROLLOUTS, limit=TOKENS)
 
 
 class CountingText:
-    """A Text that counts. `encoded`: texts turned into tokens."""
+    """A tokenizer that counts. `encoded`: the texts that were encoded."""
 
     def __init__(self) -> None:
         self.encoded = 0
@@ -54,7 +54,7 @@ def long_group(lease: Any) -> bytes:
 
 
 def test_a_long_group_takes_little_memory_on_its_way_to_the_verdict(tmp_path: Path) -> None:
-    """Row A8. On 439044d its tokens and log-probabilities are lists of Python objects, several times over."""
+    """On 439044d its tokens and log-probabilities are lists of Python objects, in several copies."""
     world = World(tmp_path, spec=LONG, batch_groups=8)
     data = long_group(world.lease())
     scores = [SampleScore(logprobs=[-0.5] * TOKENS, margins=[0.0] * TOKENS) for _ in range(ROLLOUTS)]
@@ -70,7 +70,7 @@ def test_a_long_group_takes_little_memory_on_its_way_to_the_verdict(tmp_path: Pa
 
 
 def test_a_prompt_is_encoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Row A8. On 439044d the scoring of each rollout encodes the question again, and never reads it."""
+    """On 439044d the scoring of each rollout encodes the question again, and does not use it."""
     text = CountingText()
     monkeypatch.setattr(group_world, "TEXT", text)
     world = World(tmp_path, spec=LONG, batch_groups=8)
@@ -83,7 +83,7 @@ def test_a_prompt_is_encoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def packed(tokens: Any) -> bytes:
-    """A submission whose token ids are `tokens`, whatever that is."""
+    """Return an encoded submission whose token ids are `tokens`, valid or not."""
     rollout = {
         "tokens": tokens,
         "turns": [1],
@@ -128,7 +128,7 @@ def test_token_ids_are_read_as_the_wire_type_has_them(what: str) -> None:
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_what_is_no_list_of_token_ids_is_malformed(what: str) -> None:
+def test_bytes_that_are_no_list_of_token_ids_are_malformed(what: str) -> None:
     with pytest.raises(Malformed):
         decode(packed(BAD[what]), Submission)
     with pytest.raises(Malformed, match="not a"):

@@ -1,4 +1,4 @@
-"""A task that gives no finite reward, or fails: good work is paid, and nothing of it is learned from."""
+"""A task that fails or gives no finite reward: valid work is paid, and is not learned from."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ INF, NAN = math.inf, math.nan
 
 
 class BentEpisode:
-    """An episode of `reverse` whose score, or reply, is what a test wants it to be."""
+    """An episode of `reverse` with a given score or reply."""
 
     def __init__(self, episode: Episode, score: Callable[[], object], reply: Callable[[], object]) -> None:
         self._episode, self._score, self._reply = episode, score, reply
@@ -39,7 +39,7 @@ class BentEpisode:
 
 
 class BentTask:
-    """`reverse`, bent. `scores`: of the episodes as they come."""
+    """`reverse` with given scores. `scores`: of the episodes, in order."""
 
     name, version = REVERSE.name, REVERSE.version
 
@@ -99,9 +99,7 @@ def test_a_reward_that_is_not_finite_is_paid_and_never_enters_the_buffer(
     assert (counts.accepted, counts.unscored, counts.too_old) == (1, 1, 0)
 
 
-def test_work_that_is_no_good_is_refused_whatever_the_task_says_of_it(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_work_is_refused_for_any_score_of_the_task(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     bend(monkeypatch, BentTask([lambda: NAN]))
     _, waiting = one_waits(world)
     scores = honest_scores(waiting.submission)
@@ -182,7 +180,7 @@ def test_a_scorers_value_that_is_not_a_number_refuses_the_group_and_ends_nothing
 
 
 class Gaps:
-    """`reverse`, of whose prompts some cannot be had. `missing`: places in the order of the asks, from 0."""
+    """`reverse` without some prompts. `missing`: their places in the order of the requests, from 0."""
 
     name, version = REVERSE.name, REVERSE.version
 

@@ -1,4 +1,4 @@
-"""Bytes that a stranger makes the coordinator keep on disk, and for how long. Clock and groups are made up."""
+"""Bytes that a node makes the coordinator store, and for how long. Clock and groups are made up."""
 
 import itertools
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ DAY = 24 * HOUR
 MOST_REFUSED = 64 << 20
 MOST_OF_A_GROUP = 10_000
 LONG = 1 << 17
-"""Tokens that a rollout may have here."""
+"""Most tokens of a rollout here."""
 OF_A_LEASE = (
     "SELECT length(document) + length(sealed) FROM leases WHERE id = ?",
     "SELECT length(coalesce(payload, x'')) + length(coalesce(scores, x'')) + length(coalesce(received, x''))"
@@ -31,7 +31,7 @@ OF_A_LEASE = (
 
 @pytest.fixture
 def long_world(tmp_path: Path) -> Iterator[World]:
-    """A run whose groups may be long."""
+    """Open a run with a high token limit."""
     new_world = World(tmp_path, spec=msgspec.structs.replace(SPEC, limit=LONG))
     yield new_world
     new_world.close()
@@ -39,38 +39,34 @@ def long_world(tmp_path: Path) -> Iterator[World]:
 
 @pytest.fixture
 def small_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A party may make us keep 300 KiB."""
+    """Limit the refused tokens per party to 300 KiB."""
     monkeypatch.setattr("coordinator.rollouts.token_storage.MOST_REFUSED", 300 << 10)
 
 
 def long_and_wrong(lease: Lease, kilobytes: int, filling: bytes = b"x") -> Submission:
-    """A group that costs nothing to make, and is refused at receipt."""
+    """Return a group that costs nothing to make, and is refused at receipt."""
     honest = group(lease)
     long = msgspec.structs.replace(honest.rollouts[0], logprobs=filling * (kilobytes << 10))
     return msgspec.structs.replace(honest, rollouts=[long, *honest.rollouts[1:]])
 
 
 def kept(world: World, lease: bytes) -> int:
-    """Bytes that run.sqlite holds of a lease and its group, without the ledger."""
+    """Count the bytes of a lease and its group in run.sqlite, without the ledger."""
     return sum(world.group_service.database.value(query, (lease,)) or 0 for query in OF_A_LEASE)
 
 
 def a_day_later(world: World, drawn: list[bytes]) -> None:
-    """The window of all that was handed in is over, and the coordinator has had time to forget. At 439044d tokens go
-    by `drop_payloads`."""
+    """Let the challenge window of all submissions pass, and the coordinator forget."""
     world.now += DAY + HOUR
     group_service, at = world.group_service, world.group_service.progress
     assert at is not None
     world.group_service.tick(world.now)
-    if hasattr(group_service, "forget"):
-        while group_service.forget(drawn, at.step, at.era, world.now):
-            pass
-    else:
-        group_service.buffer.drop_payloads(drawn, at.step, at.era, world.now - DAY)
+    while group_service.forget(drawn, at.step, at.era, world.now):
+        pass
 
 
 def test_after_a_day_a_group_costs_10_kB_whether_its_node_confirms_or_not(long_world: World) -> None:
-    """Row g. On 439044d what a node does not confirm stays for ever, as does evidence: 1.3 MB and more a lease."""
+    """On 439044d unconfirmed groups and evidence stay for ever: 1.3 MB and more per lease."""
     world = long_world
     accepted = world.accepted(ALICE).id
     bad = world.lease(BOB)
@@ -84,7 +80,7 @@ def test_after_a_day_a_group_costs_10_kB_whether_its_node_confirms_or_not(long_w
 
 
 def test_of_refused_tokens_64_MB_per_party_stay_and_hashes_beyond(long_world: World) -> None:
-    """Row g. On 439044d one key fills the disk: 72 groups of 1 MB are 72 MB, and so on."""
+    """On 439044d one key fills the disk: 72 groups of 1 MB are 72 MB, and so on."""
     world, leases = long_world, []
     for _ in range(72):
         lease = world.lease(BOB)
@@ -115,7 +111,7 @@ def test_other_bytes_under_a_known_lease_count_in_the_same_share(long_world: Wor
     assert world.group_service.database.value("SELECT count(hash) FROM evidence") == 4
 
 
-def test_what_the_scorer_refuses_counts_in_the_share_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_that_the_scorer_refuses_count_in_the_share_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coordinator.rollouts.token_storage.MOST_REFUSED", 0)
     lease = world.lease(BOB)
     world.submit(group(lease), BOB)
@@ -140,7 +136,7 @@ def test_a_share_is_free_again_once_its_tokens_are_forgotten(long_world: World) 
 
 
 def test_a_lease_without_a_submission_leaves_nothing_but_its_entry(world: World) -> None:
-    """Row g. On 439044d ends of leases are never dropped."""
+    """On 439044d ends of leases are never deleted."""
     lease = world.lease(BOB)
     a_day_later(world, [])
     assert world.group_service.database.value("SELECT count(*) FROM leases WHERE id = ?", (lease.id,)) == 0
@@ -161,7 +157,7 @@ def test_other_bytes_that_come_for_a_forgotten_lease_are_not_kept(long_world: Wo
     assert kept(world, lease.id) <= MOST_OF_A_GROUP
 
 
-def test_an_ask_of_the_day_before_is_a_new_ask(world: World) -> None:
+def test_a_request_of_the_day_before_is_a_new_request(world: World) -> None:
     ask = world.ask()
     before = world.group_service.lease(ALICE, ask, world.now)
     lease = world.lease(BOB)
@@ -184,7 +180,7 @@ def test_tokens_that_may_still_be_drawn_wait_for_the_learner(world: World) -> No
 
 
 def test_a_key_without_groups_does_not_keep_a_row_for_ever(world: World) -> None:
-    """Row g. On 439044d each free key that ever said hello stays in the table of nodes."""
+    """On 439044d each free key that ever said hello stays in the table of nodes."""
     registry = world.group_service.registry
     free = [bytes([number]) * 32 for number in range(100, 150)]
     for node in (ALICE, BOB, *free):
@@ -213,8 +209,8 @@ def test_strikes_of_free_keys_are_forgotten_after_a_month(world: World) -> None:
     assert world.group_service.database.value(count) == 0
 
 
-def test_strikes_of_a_crowd_of_free_keys_are_bounded_and_push_out_none_of_a_key_that_has_worked(world: World) -> None:
-    """A key without accepted work had a row for 30 days; of all of them 1,024 rows stay."""
+def test_strikes_of_free_keys_are_bounded_and_replace_none_of_a_key_with_accepted_work(world: World) -> None:
+    """Keys without accepted work had a row for 30 days each; now 1,024 rows stay for all of them."""
     world.accepted(ALICE)
     bad_group(world, ALICE)
     keys = [number.to_bytes(32, "big") for number in range(1_100)]
@@ -230,8 +226,8 @@ def test_strikes_of_a_crowd_of_free_keys_are_bounded_and_push_out_none_of_a_key_
     )
 
 
-def test_memory_of_nodes_is_bounded_and_a_crowd_pushes_out_no_node_with_accepted_work(world: World) -> None:
-    """Row h. On 439044d every key that speaks stays in memory, also one that never said hello."""
+def test_memory_of_nodes_is_bounded_and_fresh_keys_replace_no_node_with_accepted_work(world: World) -> None:
+    """On 439044d every key that sent a request stays in memory, also without a hello."""
     registry = world.group_service.registry
     registry.register(ALICE, HELLO, None, T0)
     world.accepted(ALICE)
@@ -248,17 +244,17 @@ def test_memory_of_nodes_is_bounded_and_a_crowd_pushes_out_no_node_with_accepted
 
 
 def remembered(registry: object) -> list[dict[bytes, object]]:
-    """The maps by key that an object holds, and those of the objects that it holds."""
+    """Return the mappings in an object, and those in the objects that it refers to."""
     inside = itertools.chain(vars(registry).values(), vars(getattr(registry, "sightings", object)).values())
     return [one for one in inside if isinstance(one, dict)]
 
 
 LONG_AFTER = 3_600_000
-"""Milliseconds beyond the end of any lease here."""
+"""Milliseconds, longer than any lease here lasts."""
 
 
 def test_long_groups_are_forgotten_a_few_megabytes_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Row A4: no hold above 50 ms. On 439044d one call forgets the tokens of all groups, however long they are."""
+    """No pause of the event loop above 50 ms. On 439044d one call deletes the tokens of all groups, of any length."""
     leases = [world.accepted().id for _ in range(5)]
     (size,) = {len(data) for (data,) in world.group_service.database.all("SELECT payload FROM submissions")}
     monkeypatch.setattr("coordinator.rollouts.token_storage.SLICE_BYTES", 2 * size)

@@ -41,7 +41,7 @@ def test_a_lease_that_never_came_back_has_one_entry(world: World) -> None:
     assert world.group_service.submissions.verdicts(ALICE, VerdictsRequest(leases=[lease.id])).unknown == [lease.id]
 
 
-def test_a_receipt_says_all_that_the_node_needs_offline(world: World) -> None:
+def test_a_receipt_states_all_facts_that_the_node_needs_offline(world: World) -> None:
     lease = world.lease()
     world.submit(group(lease))
     world.decide_all()
@@ -73,7 +73,7 @@ def test_a_refused_group_is_paid_nothing_and_never_drawn(world: World) -> None:
     assert world.decide(waiting, honest_scores(waiting.submission)) == receipt
 
 
-def test_a_group_that_nobody_can_score_is_the_operators_fault(world: World) -> None:
+def test_a_group_that_cannot_be_scored_is_the_operators_fault(world: World) -> None:
     world.submit(group(world.lease()))
     (waiting,) = world.group_service.undecided()
     receipt = opened("receipt", world.group_service.refuse_unscorable(waiting, world.now), Receipt)

@@ -1,4 +1,4 @@
-"""T0 as a table of lies; T1 and T2 as what an honest and a dishonest node look like to the scorer."""
+"""T0 by a table of false groups; T1 and T2 by the scorer's values for honest and dishonest nodes."""
 
 import struct
 import time
@@ -112,7 +112,7 @@ def test_a_lie_about_a_lease_ends_it_with_a_receipt(world: World, submission: Su
     lease = world.lease()
 
     def mine(value: Any) -> Any:
-        """The table's lie, told about this lease."""
+        """Return the false group of a row of the table, for this lease."""
         if isinstance(value, Segment) and value.version == 3:
             return Segment(version=0, root=lease.root if value.root == LEASE.root else value.root, first=value.first)
         return value
@@ -212,7 +212,9 @@ def chosen_by_a_hair(scores: list[SampleScore]) -> None:
         (chosen_by_a_hair, "close-choices", "Of 8 sampled tokens 8"),
     ],
 )
-def test_what_no_honest_node_does_is_refused(change: Callable[[list[SampleScore]], None], code: str, said: str) -> None:
+def test_a_form_that_no_honest_node_submits_is_refused(
+    change: Callable[[list[SampleScore]], None], code: str, said: str
+) -> None:
     verdict = judge(GOOD.rollouts, bent(change, list(GOOD.rollouts)))
     assert not verdict.accepted
     assert verdict.code == code

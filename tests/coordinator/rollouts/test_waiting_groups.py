@@ -1,4 +1,4 @@
-"""Groups that wait for the scorer: by version and party, at a cost that does not grow with what waits."""
+"""Waiting groups by version and party: the cost of a query does not grow with their number."""
 
 import contextlib
 import hashlib
@@ -22,7 +22,7 @@ def key(number: int) -> bytes:
 
 
 def received(world: World, party: str, version: int = 0, node: bytes = key(0)) -> bytes:
-    """A group that came from somewhere and waits; its lease."""
+    """Submit a group over a connection of `party`; return its lease."""
     answer = world.group_service.lease(node, world.ask(version), world.now, Origin(party, party))
     assert isinstance(answer, bytes)
     lease: Lease = opened("lease", answer, Lease)
@@ -42,8 +42,8 @@ def taken(visit: Visit) -> Iterator[Undecided]:
         yield one
 
 
-def test_one_party_s_crowd_delays_another_party_s_group_by_one_group(world: World) -> None:
-    """The row of made-up groups without end: on 439044d the 40 that came first are looked at first."""
+def test_many_groups_of_one_party_delay_the_group_of_another_by_one(world: World) -> None:
+    """On 439044d the 40 groups that came first are scored first."""
     crowd = [received(world, "10.0.0.0/24") for _ in range(40)]
     other = received(world, "10.0.1.0/24", node=key(1))
     (under,) = world.group_service.waiting()
@@ -69,7 +69,7 @@ def test_a_group_is_taken_once_a_visit_and_again_by_the_next_until_it_is_decided
     assert world.group_service.visit(under).take() is None
 
 
-def test_versions_are_told_with_the_group_that_has_waited_longest(world: World) -> None:
+def test_a_pending_version_states_since_when_its_oldest_group_waits(world: World) -> None:
     world.learner_at(1)
     for version, party in ((1, "b"), (0, "z"), (1, "a")):
         received(world, party, version)
@@ -84,7 +84,7 @@ def first_prompt(world: World) -> list[int]:
     return world.group_service.undecided(1)[0].lease.prompt
 
 
-def test_a_restart_finds_what_waits(world: World) -> None:
+def test_waiting_groups_are_there_after_a_restart(world: World) -> None:
     leases = {received(world, party) for party in ("a", "b")}
     world.reopen()
     (under,) = world.group_service.waiting()
@@ -92,13 +92,13 @@ def test_a_restart_finds_what_waits(world: World) -> None:
 
 
 def look(world: World) -> object:
-    """The scorer's questions for one group: the versions, and the next two of a visit."""
+    """Make the scorer's queries: the versions, and the next two groups of a visit."""
     visit = world.group_service.visit(world.group_service.waiting()[0])
     return visit.take(), visit.take()
 
 
-def test_a_look_at_what_waits_reads_as_much_beside_a_thousand_groups(world: World) -> None:
-    """On 439044d the versions and the next groups are found by a join over all that waits, and a sort."""
+def test_a_query_of_waiting_groups_costs_no_more_beside_a_thousand_groups(world: World) -> None:
+    """On 439044d a join over all waiting groups, and a sort, answer these queries."""
     for number in range(4):
         received(world, f"party {number}", node=key(number))
     before = instructions(world.group_service.database, lambda: look(world))
@@ -110,7 +110,7 @@ def test_a_look_at_what_waits_reads_as_much_beside_a_thousand_groups(world: Worl
 
 @pytest.fixture
 def decodes(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The submissions that the main process decodes, in order."""
+    """Collect the submissions that the main process decodes, in order."""
     seen = list[bytes]()
 
     def counting(data: bytes, type_: type[object]) -> object:

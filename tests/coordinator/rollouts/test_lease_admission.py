@@ -1,0 +1,48 @@
+"""The facts that decide a lease request: the node's share, its lifetime, and the holder of its expiry budget."""
+
+from coordinator.rollouts.expiry_budgets import FREE, PAUSE
+from coordinator.rollouts.lease_admission import LeaseAdmission, LeaseOwner
+from coordinator.rollouts.lease_lifetime import LifetimeBounds
+from p2p.limits.origin import Origin
+from tests.support.group_world import ALICE, World
+
+BOUNDS = LifetimeBounds(first=300_000, least=20_000, most=900_000)
+HOME = Origin("198.51.100.0/24", "198.51.100.7")
+
+
+def admission_of(world: World) -> LeaseAdmission:
+    return LeaseAdmission(world.group_service.database, BOUNDS, False, world.group_service.accounts)
+
+
+def test_a_new_key_is_held_to_account_by_its_connection_and_a_known_one_by_itself(world: World) -> None:
+    admission = admission_of(world)
+    new = admission.demand(ALICE, admission.rank(ALICE, world.now), HOME, world.now)
+    assert (new.rank, new.requester.share, new.holder) == ("new", "new", HOME.connection.encode())
+    assert new.lifetime.lasts == BOUNDS.first
+    world.group_service.accounts.remark(ALICE, "node.vouched", "tested", world.now)
+    known = admission.demand(ALICE, admission.rank(ALICE, world.now), HOME, world.now)
+    assert (known.rank, known.requester.share, known.holder) == ("known", "known", ALICE)
+
+
+def test_expiries_beyond_the_budget_deny_a_lease_until_the_pause_ends(world: World) -> None:
+    admission = admission_of(world)
+    demand = admission.demand(ALICE, "known", HOME, world.now)
+    owner = LeaseOwner("known", ALICE, HOME.connection, "")
+    for _ in range(FREE + 1):
+        assert admission.denied(demand, world.now) is None
+        admission.expired(owner, world.now)
+    denied = admission.denied(demand, world.now)
+    assert denied is not None
+    assert (denied[0].code, denied[1]) == ("expiries", PAUSE)
+    assert admission.denied(demand, world.now + PAUSE) is None
+
+
+def test_the_owner_of_a_lease_is_known_until_it_ends(world: World) -> None:
+    admission = admission_of(world)
+    lease = world.lease(ALICE)
+    owner = admission.lent(lease.id)
+    assert owner is not None
+    assert (owner.node, owner.reasons) == (ALICE, "")
+    world.now = lease.expires + 1
+    assert world.group_service.tick(world.now) == 1
+    assert admission.lent(lease.id) is None
