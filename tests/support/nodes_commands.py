@@ -1,0 +1,11 @@
+"""Run the commands `echo2-coord nodes`."""
+
+from click.testing import Result
+from typer.testing import CliRunner
+
+from coordinator import cli
+
+
+def said(*words: object) -> Result:
+    """Run `echo2-coord nodes WORDS`; return its result."""
+    return CliRunner().invoke(cli.app, ["nodes", *(str(word) for word in words)])
