@@ -110,7 +110,8 @@ class NodeRegistry:
         """Write when nodes were last seen: once per node and `SAVE` milliseconds, at most `SAVED_AT_ONCE` per call.
         Call every second or so."""
         if not self._saving and not 0 <= now - self._saved < SAVE:  # also if the clock was set back
-            self._saved, self._saving = now, self.sightings.to_save()
+            self._saved = now
+            self._saving = self.sightings.to_save()
         if not self._saving:
             return
         part, self._saving = self._saving[:SAVED_AT_ONCE], self._saving[SAVED_AT_ONCE:]

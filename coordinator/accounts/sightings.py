@@ -38,7 +38,8 @@ class Sightings:
     """The remembered nodes, by public key."""
 
     def __init__(self, most_worked: int = MOST_WORKED, most_others: int = MOST_OTHERS) -> None:
-        self._most_worked, self._most_others = most_worked, most_others
+        self._most_worked = most_worked
+        self._most_others = most_others
         self._worked: OrderedDict[bytes, Sighting] = OrderedDict()
         self._others: OrderedDict[bytes, Sighting] = OrderedDict()
         self._unsaved: dict[bytes, None] = {}

@@ -59,8 +59,11 @@ class DeficitRoundRobin:
             self._saved, self._before = {}, self._saved
             head = after(None)
         if head is None:
-            self._left, self._quantum, self._before = 0, 0, {}
+            self._left = 0
+            self._quantum = 0
+            self._before = {}
             return None
         self._quantum = max(self._quantum, head.cost)
-        self._party, self._left = head.party, self._before.pop(head.party, 0) + self._quantum
+        self._party = head.party
+        self._left = self._before.pop(head.party, 0) + self._quantum
         return head

@@ -53,7 +53,10 @@ class GroupVerifier:
         published: Callable[[int], Iterable[int]],
         calibration: Calibration = EXACT,
     ) -> None:
-        self._scorer, self._eos, self._published, self._calibration = scorer, eos, published, calibration
+        self._scorer = scorer
+        self._eos = eos
+        self._published = published
+        self._calibration = calibration
         self._cross_version = CrossVersionCheck(staleness)
         self._measuring = asyncio.Lock()
 

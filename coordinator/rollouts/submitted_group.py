@@ -62,7 +62,9 @@ class ClaimedRollout:
 
     def __init__(self, rollout: UnreadRollout) -> None:
         self.packed: msgspec.Raw = rollout.tokens
-        self.turns, self.logprobs, self.segments = rollout.turns, rollout.logprobs, rollout.segments
+        self.turns = rollout.turns
+        self.logprobs = rollout.logprobs
+        self.segments = rollout.segments
 
     @cached_property
     def tokens(self) -> Ids:

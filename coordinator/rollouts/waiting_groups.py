@@ -39,7 +39,8 @@ class DecodedGroups:
     """A bounded cache of groups as they were decoded at receipt (rule 4)."""
 
     def __init__(self, most: int = MOST_BYTES) -> None:
-        self._most, self._bytes = most, 0
+        self._most = most
+        self._bytes = 0
         self._groups: OrderedDict[bytes, tuple[Undecided, int]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -104,7 +105,9 @@ class Visit:
     def __init__(
         self, database: Database, decoded: DecodedGroups, order: DeficitRoundRobin, under: PendingVersion
     ) -> None:
-        self._database, self._decoded, self._order = database, decoded, order
+        self._database = database
+        self._decoded = decoded
+        self._order = order
         self._under = under.era, under.version
         self._taken: dict[str, tuple[int, bytes]] = {}
         """By party, the last group taken: (at, lease)."""

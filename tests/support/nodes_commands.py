@@ -6,6 +6,6 @@ from typer.testing import CliRunner
 from coordinator import cli
 
 
-def said(*words: object) -> Result:
+def run_nodes(*words: object) -> Result:
     """Run `echo2-coord nodes WORDS`; return its result."""
     return CliRunner().invoke(cli.app, ["nodes", *(str(word) for word in words)])

@@ -9,13 +9,13 @@ from coordinator.database import Database
 from p2p.identity import peer_id
 from runtime.exit_codes import Exit
 from tests.support.group_world import ALICE, BOB
-from tests.support.nodes_commands import said
+from tests.support.nodes_commands import run_nodes
 
 pytestmark = pytest.mark.usefixtures("at_the_time")
 
 
 def test_nodes_are_listed_with_their_standing_the_one_seen_last_first(folder: Path) -> None:
-    first, alice, bob = said("ls", "--home", folder).stdout.splitlines()
+    first, alice, bob = run_nodes("ls", "--home", folder).stdout.splitlines()
     assert first.split() == ["node", "accepted", "groups", "last", "seen", "name", "standing"]
     assert alice.startswith(peer_id(ALICE))
     assert "new, suspended until 2023-11-14 23:13 UTC (incomplete)" in alice
@@ -37,28 +37,28 @@ def test_nodes_are_listed_with_their_standing_the_one_seen_last_first(folder: Pa
     ],
 )
 def test_a_list_is_filtered_and_paged(words: tuple[str, ...], listed: list[bytes], folder: Path) -> None:
-    rows = json.loads(said("ls", "--home", folder, "--json", *words).stdout)
+    rows = json.loads(run_nodes("ls", "--home", folder, "--json", *words).stdout)
     assert [row["node"] for row in rows] == [peer_id(node) for node in listed]
 
 
 def test_one_node_is_shown_with_reasons_strikes_and_the_evidence_of_a_suspension(folder: Path) -> None:
-    shown = said("show", peer_id(ALICE), "--home", folder).stdout
+    shown = run_nodes("show", peer_id(ALICE), "--home", folder).stdout
     with Database.read(folder / "run.sqlite") as database:
         evidence = database.value("SELECT hash FROM submissions ORDER BY at DESC LIMIT 1").hex()
     for text in ("new, suspended until 2023-11-14 23:13 UTC", "incomplete 3", "ok 1", evidence, "alice?[2J"):
         assert text in shown
-    report = json.loads(said("show", peer_id(ALICE), "--home", folder, "--json").stdout)
+    report = json.loads(run_nodes("show", peer_id(ALICE), "--home", folder, "--json").stdout)
     assert report["codes"] == {"incomplete": 3, "ok": 1}
     assert [one["code"] for one in report["last"]] == ["incomplete"] * 3 + ["ok"]
     assert report["strikes"] == []
     assert len(report["entries"]) == 1
-    stranger = said("show", peer_id(bytes(32)), "--home", folder)
+    stranger = run_nodes("show", peer_id(bytes(32)), "--home", folder)
     assert (stranger.exit_code, "last seen    never" in stranger.stdout) == (0, True)
 
 
 def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
     for words in (("ls",), ("vouch", peer_id(BOB))):
-        done = said(*words, "--home", tmp_path)
+        done = run_nodes(*words, "--home", tmp_path)
         assert done.exit_code == Exit.CONFIG
         assert str(tmp_path / "run.sqlite") in done.stderr
     assert list(tmp_path.iterdir()) == []

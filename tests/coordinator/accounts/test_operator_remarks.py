@@ -19,7 +19,7 @@ from coordinator.training.run_watch import Watch
 from p2p.identity import peer_id
 from runtime.exit_codes import Exit
 from tests.support.group_world import ALICE, BOB, World
-from tests.support.nodes_commands import said
+from tests.support.nodes_commands import run_nodes
 
 pytestmark = pytest.mark.usefixtures("at_the_time")
 
@@ -64,14 +64,16 @@ def standing_of(folder: Path, node: bytes) -> tuple[Rank, int | None]:
 
 
 def test_without_a_coordinator_a_remark_goes_into_the_ledger_at_once(folder: Path) -> None:
-    assert said("vouch", peer_id(BOB), "--home", folder).stdout == f"{peer_id(BOB)} is known\n"
-    assert said("vouch", peer_id(BOB), "--home", folder).stdout == f"{peer_id(BOB)} was vouched for before: known\n"
-    banned = said("ban", peer_id(BOB), "--why", "spam", "--home", folder)
+    assert run_nodes("vouch", peer_id(BOB), "--home", folder).stdout == f"{peer_id(BOB)} is known\n"
+    assert (
+        run_nodes("vouch", peer_id(BOB), "--home", folder).stdout == f"{peer_id(BOB)} was vouched for before: known\n"
+    )
+    banned = run_nodes("ban", peer_id(BOB), "--why", "spam", "--home", folder)
     assert banned.stdout == f"{peer_id(BOB)} is known, banned: spam\n"
-    assert said("unban", peer_id(BOB), "--home", folder).stdout == f"{peer_id(BOB)} is known\n"
-    assert "neither banned nor suspended" in said("unban", peer_id(BOB), "--home", folder).stdout
-    assert said("note", peer_id(BOB), "a friend's machine", "--home", folder).exit_code == 0
-    shown = said("show", peer_id(BOB), "--home", folder).stdout
+    assert run_nodes("unban", peer_id(BOB), "--home", folder).stdout == f"{peer_id(BOB)} is known\n"
+    assert "neither banned nor suspended" in run_nodes("unban", peer_id(BOB), "--home", folder).stdout
+    assert run_nodes("note", peer_id(BOB), "a friend's machine", "--home", folder).exit_code == 0
+    shown = run_nodes("show", peer_id(BOB), "--home", folder).stdout
     assert "noted: a friend's machine" in shown
     assert "known, vouched for" in shown
     with Database.read(folder / "run.sqlite") as database:
@@ -82,18 +84,21 @@ def test_without_a_coordinator_a_remark_goes_into_the_ledger_at_once(folder: Pat
 
 def test_a_suspension_is_ended_by_hand(folder: Path) -> None:
     assert standing_of(folder, ALICE)[1] is not None
-    assert said("unban", peer_id(ALICE), "--home", folder, "--why", "our fault").stdout == f"{peer_id(ALICE)} is new\n"
+    assert (
+        run_nodes("unban", peer_id(ALICE), "--home", folder, "--why", "our fault").stdout
+        == f"{peer_id(ALICE)} is new\n"
+    )
     assert standing_of(folder, ALICE) == ("new", None)
 
 
 def test_a_running_coordinator_writes_the_remark_itself(folder: Path) -> None:
     with running(folder):
-        done = said("ban", peer_id(BOB), "--why", "spam", "--home", folder)
+        done = run_nodes("ban", peer_id(BOB), "--why", "spam", "--home", folder)
         assert done.stdout == f"{peer_id(BOB)} is new, banned: spam\n", done.stderr
         assert standing_of(folder, BOB) == ("new", FOREVER)
-        refused = said("ban", peer_id(BOB), "--why", " ", "--home", folder)
+        refused = run_nodes("ban", peer_id(BOB), "--why", " ", "--home", folder)
         assert (refused.exit_code, "say why" in refused.stderr) == (Exit.CONFIG, True)
-        assert [row.split()[0] for row in said("ls", "--home", folder).stdout.splitlines()[1:]] == [
+        assert [row.split()[0] for row in run_nodes("ls", "--home", folder).stdout.splitlines()[1:]] == [
             peer_id(ALICE),
             peer_id(BOB),
         ]
@@ -112,7 +117,7 @@ def test_a_wrong_argument_is_reported_in_one_line_and_writes_nothing(what: str, 
     with Database.read(folder / "run.sqlite") as database:
         before = Ledger(database).tip()
     words, sentence = WRONG[what]
-    done = said(*words, "--home", folder)
+    done = run_nodes(*words, "--home", folder)
     assert done.exit_code == Exit.CONFIG
     assert sentence in done.stderr
     assert len(done.stderr.splitlines()) == 1
