@@ -123,7 +123,7 @@ def measured(holds: Holds) -> dict[str, float]:
         "descriptors": float(len(os.listdir("/proc/self/fd")) if sys.platform == "linux" else 0),
         "cpu": time.process_time(),
         "at": time.monotonic(),
-        "held": holds.longest,
+        "loop_seconds": holds.longest,
         "held_cpu": holds.longest_cpu,
     }
 

@@ -28,7 +28,7 @@ from libp2p.custom_types import TProtocol
 from libp2p.peer.peerinfo import info_from_p2p_addr
 from multiaddr import Multiaddr
 
-from benchmarks.transport.ends import CHUNK, CHUNK_BYTES, HELD, LOOPBACK, TAKEN, Ends, Say, Taker, chunk
+from benchmarks.transport.ends import CHUNK, CHUNK_BYTES, SENT, LOOPBACK, TAKEN, Ends, Say, Taker, chunk
 
 AT_ONCE = 4
 """Concurrent requests of aiohttp, each on its own connection."""
@@ -44,7 +44,7 @@ class Store:
 
     def __init__(self, folder: Path, chunks: int) -> None:
         self._digests = [blake3(chunk(index)).digest() for index in range(chunks)]
-        self._file = os.open(folder / HELD, os.O_RDONLY)
+        self._file = os.open(folder / SENT, os.O_RDONLY)
         self._taken = os.open(folder / TAKEN / f"{os.getpid()}", os.O_RDWR | os.O_CREAT)
 
     def read(self, index: int) -> bytes:

@@ -23,7 +23,7 @@ CHUNK = 1 << 20
 """Bytes of a chunk, the largest that a payload may have."""
 CHUNK_BYTES = Random(0).randbytes(CHUNK)
 LOOPBACK = "127.0.0.1"
-HELD = "held"
+SENT = "sent"
 """The name of the file that is sent."""
 TAKEN = "taken"
 """The name of the folder for received chunks."""
@@ -52,7 +52,7 @@ def chunk(index: int) -> bytes:
 
 def write_chunks(folder: Path, chunks: int) -> None:
     """Write the file that is sent."""
-    with (folder / HELD).open("wb") as file:
+    with (folder / SENT).open("wb") as file:
         file.writelines(map(chunk, range(chunks)))
 
 
