@@ -1,1 +1,1 @@
-"""The claims, measured: one module a claim, each against its anchor in the same run."""
+"""Measure the project's claims: one module per claim, each against its anchor in the same run."""

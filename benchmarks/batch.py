@@ -1,9 +1,9 @@
-"""`python -m benchmarks.batch [--quick]`: what a large batch costs the coordinator's main process, and its learner.
+"""Measure the cost of a large batch for main process and learner: `python -m benchmarks.batch [--quick]`.
 
 A run.sqlite with one batch of 128 groups of 16 rollouts of 8,192 tokens (--quick: 512). Measured in the same run:
 - ours: main draws ids and packs them into a frame; the learner's process reads the tokens as arrays;
-- the anchor: main decodes every group into lists and packs them into a frame, as a coordinator does that passes tokens.
-Bars: main is held at most 50 ms, and its frame has at most 20 bytes a group and 200 beside them.
+- the anchor: main decodes every group into lists and packs them into a frame, as in a coordinator that passes tokens.
+Bars: main is blocked for at most 50 ms, and its frame has at most 20 bytes per group plus 200 bytes.
 """
 
 import argparse
@@ -65,7 +65,7 @@ def main() -> int:
 
 
 def fill(database: Database, tokens: int) -> None:
-    """One batch, accepted and in the buffer."""
+    """Fill the buffer with one batch of accepted groups."""
     chance = np.random.default_rng(0)
     with database.transaction():
         for place in range(GROUPS):
@@ -105,7 +105,7 @@ def rollout(chance: np.random.Generator, tokens: int) -> Rollout:
 
 
 def learner(path: Path, names: list[bytes]) -> tuple[int, float, int]:
-    """(tokens, seconds, bytes of memory) of reading the batch in a process of its own."""
+    """Read the batch in a new process; return (tokens, seconds, bytes of memory)."""
     command = [sys.executable, "-c", READ, str(path)]
     given = "\n".join(name.hex() for name in names)
     done = subprocess.run(command, input=given, capture_output=True, text=True, check=True)
@@ -114,7 +114,7 @@ def learner(path: Path, names: list[bytes]) -> tuple[int, float, int]:
 
 
 def anchor(database: Database, names: list[bytes]) -> tuple[int, float, int]:
-    """(bytes of the frame, seconds, bytes of memory at most) of a main process that passes the tokens."""
+    """Pass the tokens through a frame; return (its bytes, seconds, peak bytes of memory)."""
     before = resident()
     began, groups = time.perf_counter(), list[Any]()
     for name in names:
@@ -128,7 +128,7 @@ def anchor(database: Database, names: list[bytes]) -> tuple[int, float, int]:
 
 
 def resident() -> int:
-    """Return the most bytes that this process has had in memory."""
+    """Return the peak resident bytes of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 

@@ -1,13 +1,13 @@
-"""Can strangers who only connect make a host deaf? `python -m benchmarks.connections [--quick] [--host node]`
+"""Measure connections that come and go, and silent ones: `python -m benchmarks.connections [--quick] [--host node]`.
 
-A host of the product (`LibP2PTransport`, with the connections of a coordinator or of a node) is a process of its own,
-which takes loopback addresses for foreign ones: each 127.x.y.0/24 is a subnet.
+A host of the product (`LibP2PTransport`, with the connection limits of a coordinator or of a node) runs in a process of
+its own, which treats loopback addresses as foreign ones: each 127.x.y.0/24 is a subnet.
 
     closed   10,000 connections with a whole handshake are made and closed (--quick: 400), by 16 peers at home; then a
              newcomer with a new key connects. Bar: descriptors and tasks of the host as before, within ten minutes
-    silent   300 connections a second that never say a word, from one address and then from as many subnets as there
-             are of them a second; meanwhile a newcomer every half second, each from an address and a subnet of its own,
-             for 30 s (--quick: 8). Bar: 95 in 100 get in within 5 s
+    silent   300 connections per second that never send a byte, first from one address, then from 300 subnets;
+             meanwhile a newcomer every half second, each from an address and a subnet of its own, for 30 s
+             (--quick: 8). Bar: 95 in 100 are accepted within 5 s
 """
 
 import argparse
@@ -42,13 +42,13 @@ LOOPBACK: Final = "/ip4/127.0.0.1/tcp/0"
 VISITORS: Final = 16
 LOOKS: Final = 5
 RATE, KEPT = 300, 2_000
-"""Silent connections a second, and those that are kept open."""
+"""Silent connections per second, and the number that is kept open."""
 EVERY, WITHIN = 0.5, 5.0
 LONGEST: Final = 600.0
 
 
 def foreign(ip: str) -> str | None:
-    """All of the loopback but the first subnet, from which the host itself is looked at."""
+    """Return the subnet of a loopback address, except for the first one, from which the benchmark looks at the host."""
     return None if ip.startswith(HOME) else f"{ip.rpartition('.')[0]}.0/24"
 
 
@@ -56,7 +56,7 @@ def foreign(ip: str) -> str | None:
 
 
 async def serve(places: int) -> None:
-    """Be the host, and answer each line of the input with how it stands, until the input ends."""
+    """Run the host, and answer each line of the input with its state, until the input ends."""
     descriptors.raise_limit()
     transport = LibP2PTransport(generate_key(), [LOOPBACK], limits=PeerLimits(connections=places, subnet_of=foreign))
     peer = Peer(transport, seed=0)
@@ -92,7 +92,7 @@ class Host:
         return counts
 
     async def emptied(self) -> dict[str, int]:
-        """How it stands once nobody is connected, or after a while."""
+        """Return the host's state once no peer is connected, or after a while."""
         with trio.move_on_after(30):
             while self.look()["connected"]:  # noqa: ASYNC110
                 await trio.sleep(0.2)
@@ -119,7 +119,7 @@ def host(places: int) -> Iterator[Host]:
 
 @contextlib.asynccontextmanager
 async def peer_running() -> AsyncIterator[LibP2PTransport]:
-    """A peer with a new key that listens nowhere."""
+    """Run a peer with a new key and no listener."""
     transport = LibP2PTransport(generate_key(), [])
     peer = Peer(transport, seed=0)
     async with trio.open_nursery() as nursery:
@@ -146,7 +146,7 @@ async def closed(host: Host, count: int) -> list[Claim]:
                     failed += 1
 
     rows, began, share = [], time.perf_counter(), count // LOOKS
-    for part in range(LOOKS + 1):  # the first is short: what is made once is not to be counted
+    for part in range(LOOKS + 1):  # the first round is short: one-time allocations must not count
         async with trio.open_nursery() as nursery:
             for _ in range(VISITORS):
                 nursery.start_soon(visit, share * part or VISITORS)
@@ -170,8 +170,8 @@ async def closed(host: Host, count: int) -> list[Claim]:
 
 
 def attack(port: int, subnets: int) -> NoReturn:
-    """Connect without a word from an address in each of so many subnets, until killed. Those that were opened first are
-    let go."""
+    """Open silent connections from an address in each of `subnets` subnets, until killed. The oldest are closed
+    first."""
     descriptors.raise_limit()
     sockets: deque[socket.socket] = deque()
     began, attempts = time.monotonic(), 0
@@ -190,7 +190,7 @@ def attack(port: int, subnets: int) -> NoReturn:
 
 
 async def came(address: str, source: str) -> float | None:
-    """Seconds until a newcomer from this address is connected; None if it is not within `WITHIN`."""
+    """Return the seconds until a newcomer from this address is connected; None after `WITHIN`."""
     began = time.perf_counter()
     async with peer_running() as transport:
         network, target = transport.host.get_network(), ID.from_string(peer_of(address))
@@ -199,7 +199,7 @@ async def came(address: str, source: str) -> float | None:
                 with trio.fail_after(began + WITHIN - now):
                     await network.dial_addr(Multiaddr(address), target, (source, 0))
                 return time.perf_counter() - began
-            except Exception:  # upstream has a dozen errors for a connection that was closed
+            except Exception:  # upstream raises a dozen types for a closed connection
                 await trio.sleep(0.2)
     return None
 

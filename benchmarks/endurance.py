@@ -1,16 +1,16 @@
-"""Does an honest run last? `python -m benchmarks.endurance [--seconds 3600] [--descriptors 256] [--out FOLDER]`
+"""Measure a long honest run: `python -m benchmarks.endurance [--seconds 3600] [--descriptors 256] [--out FOLDER]`.
 
 A real run of the tiny model, a coordinator and three nodes as real processes over libp2p, each under `ulimit -n 256`,
-with a tab open: what asks for the page as the page itself does, and for the API as `status` does. Memory and open
-descriptors of every process are noted every 10 s and drawn in the end. The run has so many steps that it ends by itself
-after about `--seconds`: a first, short run measures how fast it goes, unless `--steps` says how many.
+with an open tab: a client that requests the page as the page itself does, and the API as `status` does. Memory and open
+descriptors of every process are sampled every 10 s and drawn in the end. The run has so many steps that it ends by
+itself after about `--seconds`: a first, short run measures its speed, unless `--steps` gives a number.
 
     ended by itself     processes that ended before the run did: none
-    steps               the run came to its end
+    steps               the run reached its end
     receipts            every accepted group's receipt lies in its node's outbox
-    tab                 every answer came
+    tab                 every request was answered
     descriptors         of a process less its connections: at most 100, and no more at the end than after a third
-    memory              that a version leaves behind, after the first ten minutes (a third of a shorter run)
+    memory              growth per version, after the first ten minutes (a third of a shorter run)
 """
 
 import argparse
@@ -46,7 +46,7 @@ from p2p.errors import Unreachable
 EVERY: Final = 10.0
 """Seconds from one sample to the next."""
 PILOT: Final = 90.0
-"""Seconds of the run that measures how fast steps are made."""
+"""Seconds of the run that measures the speed of steps."""
 NODES: Final = ("node-1", "node-2", "node-3")
 COORDINATOR: Final = "coordinator"
 SETTLED: Final = 600.0
@@ -55,7 +55,7 @@ _CHILDREN: Final = {"learner": "learner", "engines.host": "engine"}
 
 
 class Sample(NamedTuple):
-    """One process at one time. `at`: seconds since the start; `connections`: established, of TCP."""
+    """One process at one time. `at`: seconds since the start; `connections`: established TCP connections."""
 
     at: float
     version: int
@@ -66,7 +66,7 @@ class Sample(NamedTuple):
 
 @dataclass
 class Tab:
-    """An open tab. `answers`, `failures`: how many came, and what did not. `slowest`: seconds."""
+    """An open tab. `answers`: number of answers; `failures`: the failed requests. `slowest`: seconds."""
 
     url: str
     answers: int = 0
@@ -74,7 +74,7 @@ class Tab:
     failures: list[str] = field(default_factory=list)
 
     def run(self, stopping: threading.Event) -> None:
-        """The page once, then what the page asks for every 2 s, and the API every 5th time."""
+        """Request the page once, then its live part every 2 s, and the API every 5th time."""
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         number = 0
         while not stopping.is_set():
@@ -96,7 +96,7 @@ class Tab:
 
 @dataclass
 class Outcome:
-    """`samples`: by process. `fault`: what ended the run early."""
+    """Result of a run. `samples`: by process. `fault`: the reason of an early end."""
 
     state: RunState
     seconds: float
@@ -109,7 +109,7 @@ class Outcome:
 
 @dataclass
 class EnduranceRun:
-    """One run. `descriptors`: the limit of each process; `steps`: of the run, None: until `seconds` are over."""
+    """One run. `descriptors`: the limit of each process; `steps`: of the run, None: until `seconds` have passed."""
 
     folder: Path
     descriptors: int
@@ -118,7 +118,7 @@ class EnduranceRun:
     samples: dict[str, list[Sample]] = field(default_factory=dict)
 
     def run(self) -> Outcome:
-        """From the first process to the last."""
+        """Run from the first process to the last."""
         logs, tmp = self.folder / "logs", self.folder / "tmp"
         for path in (logs, tmp):
             path.mkdir(parents=True)
@@ -157,7 +157,7 @@ class EnduranceRun:
         self._crew.start(name, [*limited, sys.executable, "-m", module, *arguments])
 
     def _watched(self, state: RunState, began: float) -> RunState:
-        """Sample until the run is finished, or its time is over where it has no end."""
+        """Sample until the run is finished, or until its time has passed where it has no end."""
         due, answered = 0.0, time.monotonic()
         while state.phase != "finished":
             now = time.monotonic() - began
@@ -184,7 +184,7 @@ class EnduranceRun:
                 self.samples.setdefault(name, []).append(one)
 
     def _end(self, state: RunState) -> RunState:
-        """Nodes end by themselves, or are told to; then the coordinator is."""
+        """End the nodes, which end by themselves or on a signal; then the coordinator."""
         running = self._crew.wait([name for name in NODES if self._crew.alive(name)], 30.0 if self.steps else 0.0)
         for name in running:
             self._crew.tell(name, signal.SIGINT)
@@ -212,7 +212,7 @@ class EnduranceRun:
 
 
 def make_run(home: Path, steps: int | None) -> None:
-    """A run as the demo makes it, with another number of steps."""
+    """Make a run like the demo's, with another number of steps."""
     flags: dict[str, dict[str, Any]] = {
         "run": {"name": "endurance", **TINY.run},
         "learner": dict(TINY.learner),
@@ -226,7 +226,8 @@ def make_run(home: Path, steps: int | None) -> None:
 
 
 def processes(root: int, folder: Path) -> Iterator[tuple[str, psutil.Process]]:
-    """The run's processes by name: coordinator, node-1 ..., and their children, "coordinator learner" and so on."""
+    """Return the run's processes by name: coordinator, node-1 ..., and their children, "coordinator learner" and so
+    on."""
     for process in psutil.Process(root).children():
         with suppress(psutil.Error):
             words = process.cmdline()
@@ -245,7 +246,7 @@ def processes(root: int, folder: Path) -> Iterator[tuple[str, psutil.Process]]:
 
 
 def counted(folder: Path) -> tuple[int, int]:
-    """Groups accepted by the ledger's file, and their receipts in the outboxes of the nodes."""
+    """Count the accepted groups in the ledger's file, and their receipts in the outboxes of the nodes."""
     accepted = set(_column(folder / "run" / "run.sqlite", "SELECT lease FROM verdicts WHERE verdict = 'accepted'"))
     kept: set[bytes] = set()
     for outbox in folder.glob("node-*/runs/*/outbox.sqlite"):
@@ -258,16 +259,16 @@ def _column(path: Path, query: str) -> list[bytes]:
         return [row[0] for row in database.execute(query)]
 
 
-# -- what the samples say -----------------------------------------------------
+# -- judging the samples --------------------------------------------------------
 
 
 def settled(samples: Sequence[Sample], seconds: float) -> list[Sample]:
-    """Those after the first ten minutes, or after a third of a shorter run."""
+    """Return the samples after the first ten minutes, or after a third of a shorter run."""
     return [one for one in samples if one.at >= min(SETTLED, seconds / 3)]
 
 
 def slope(samples: Sequence[Sample]) -> float:
-    """Bytes of memory per version: least squares."""
+    """Return the bytes of memory per version: least squares."""
     versions, memory = [one.version for one in samples], [one.memory for one in samples]
     if len(set(versions)) < 2:
         return 0.0
@@ -277,13 +278,13 @@ def slope(samples: Sequence[Sample]) -> float:
 
 
 def beside_connections(samples: Sequence[Sample]) -> int:
-    """The most descriptors that were open beside connections."""
+    """Return the most open descriptors besides connections."""
     return max(one.descriptors - one.connections for one in samples)
 
 
 def grown(samples: Sequence[Sample], seconds: float) -> int:
-    """Descriptors beside connections: the median of the last third, less that of the second. A file that is open
-    for a moment (a payload that is read, an answer of the page) is no growth."""
+    """Return the growth of descriptors besides connections: the median of the last third less that of the second. A
+    file that is open for a moment (a payload that is read, an answer of the page) is no growth."""
     thirds = [[one for one in samples if low <= one.at / seconds < high] for low, high in ((1 / 3, 2 / 3), (2 / 3, 9))]
     if not all(thirds):
         return 0
@@ -292,7 +293,7 @@ def grown(samples: Sequence[Sample], seconds: float) -> int:
 
 
 def report(outcome: Outcome, steps: int) -> int:
-    """Table and closing lines; the exit status."""
+    """Print table and closing lines; return the exit status."""
     rows = []
     for name, samples in sorted(outcome.samples.items()):
         last, late = samples[-1], settled(samples, outcome.seconds)
@@ -344,7 +345,7 @@ def report(outcome: Outcome, steps: int) -> int:
 
 
 class Linear(NamedTuple):
-    """From `low` at pixel `start` to `high` at pixel `end`."""
+    """A linear axis from `low` at pixel `start` to `high` at pixel `end`."""
 
     low: float
     high: float
@@ -355,14 +356,14 @@ class Linear(NamedTuple):
         return round(self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start), 1)
 
     def ticks(self) -> list[float]:
-        """About six round values."""
+        """Return about six round values."""
         step = 10 ** len(str(int((self.high - self.low) / 6))) / 10 or 1.0
         step = next(step * factor for factor in (1, 2, 5, 10) if (self.high - self.low) / (step * factor) <= 8)
         return [step * place for place in range(int(self.low / step), int(self.high / step) + 1)]
 
 
 def drawing(samples: Mapping[str, Sequence[Sample]], field_: str, scale: float, heading: str, below: str) -> str:
-    """An SVG of one figure of all processes over time."""
+    """Return the SVG of one figure of all processes over time."""
     longest = max(one.at for some in samples.values() for one in some) / 60
     most = max(getattr(one, field_) for some in samples.values() for one in some) / scale
     across = Linear(0, max(1.0, longest), picture.LEFT, picture.RIGHT)
@@ -396,7 +397,7 @@ def draw(outcome: Outcome, out: Path, descriptors: int) -> None:
 
 @contextmanager
 def folder_for(keep: bool) -> Iterator[Path]:
-    """A temporary folder; kept where asked, or after an error."""
+    """Yield a temporary folder; keep it where asked, or after an error."""
     folder = Path(tempfile.mkdtemp(prefix="echo2-endurance-"))
     try:
         yield folder

@@ -1,20 +1,20 @@
-"""How long until nodes work under a new version? `python -m benchmarks.loop [--quick]`
+"""Measure the time until nodes work under a new version: `python -m benchmarks.loop [--quick]`.
 
 The time from the end of the step that made a version to the first token of a node under it, split by stage, and the
 learner's idle share, in a run like the demo's: the tiny model, a coordinator and three nodes as real processes over
-libp2p on the loopback, nobody killed. No bar is asked for yet.
+libp2p on the loopback, none of them killed. There is no bar yet.
 
     export and encode       snapshot and diffs, in the learner           checkpoint      durable; the learner's answer
     sign and store          files, Version, Edges                        Head signed     and written to disk
     Head on its way         gossip, and the node's check                 documents       Version, EdgeIndex, Edges
     payload                 chunks of the diff                           apply           in the engine
-    running group ends      a lease is worked off under one version      lease           one round trip
+    running group ends      a lease is generated under one version       lease           one round trip
     lease refused           waits until there is room for another group
     first token             not reported by engines: the group's time divided by the tokens of its longest rollout
 
 Times are read from the log lines of the processes; all share this machine's clock. A row counts each pair of a version
-and a node that got a lease under it; nodes that took a later version in one go are not among its pairs. Everything is
-in seconds by the clock, so the machine's load matters: it is printed.
+and a node that got a lease under it; a node that skipped to a later version forms no such pair. Everything is in
+seconds by the clock, so the machine's load matters: it is printed.
 """
 
 import argparse
@@ -62,7 +62,7 @@ class Event(NamedTuple):
 
 
 class Journey(NamedTuple):
-    """From the end of a version's step to a node's first token under it. `seconds`: of each of `STAGES`."""
+    """The path from the end of a version's step to a node's first token under it. `seconds`: of each of `STAGES`."""
 
     version: int
     node: str
@@ -74,7 +74,7 @@ class Journey(NamedTuple):
 
 
 def events(lines: Iterable[str]) -> list[Event]:
-    """What JSON log lines tell, in their order; other lines are passed over."""
+    """Parse JSON log lines in their order; skip other lines."""
     events_read = []
     for text_line in lines:
         try:
@@ -86,7 +86,8 @@ def events(lines: Iterable[str]) -> list[Event]:
 
 
 def births(coordinator: Sequence[Event]) -> dict[int, list[float]]:
-    """Version -> when its step ended, and its export, the learner's answer, the store, the Head were done."""
+    """Return per version the end of its step, and the times of its export, the learner's answer, the store and the
+    Head."""
     begun: dict[int, float] = {}
     marks_of: dict[int, list[float]] = {}
     for event in coordinator:
@@ -104,21 +105,22 @@ def births(coordinator: Sequence[Event]) -> dict[int, list[float]]:
 
 
 def journeys(coordinator: Sequence[Event], nodes: Mapping[str, Sequence[Event]]) -> list[Journey]:
-    """Every pair of a version and a node that got a lease under it."""
+    """Return every pair of a version and a node that got a lease under it."""
     born = births(coordinator)
     pairs = []
     for node, own in nodes.items():
         for version, marks in born.items():
             after = _arrival(own, version)
             if after is not None:
-                # Two processes write these lines: a node may be done with something before the other has told of it.
+                # Two processes write these lines: a node may finish a stage before the other process has logged it.
                 in_order = accumulate([*marks, *after], max)
                 pairs.append(Journey(version, node, tuple(later - sooner for sooner, later in pairwise(in_order))))
     return pairs
 
 
 def _arrival(own: Sequence[Event], version: int) -> list[float] | None:
-    """When a node had heard, found a way, fetched, the engine, applied, last asked, a lease, a first token; or None."""
+    """Return the times at which a node had heard of the version, found an update path, fetched, started and finished
+    applying, last asked for a lease, got it, and wrote its first token. None where one is missing."""
     first: dict[str, Event] = {}
     fetched = asked = None
     for event in own:
@@ -138,12 +140,12 @@ def _arrival(own: Sequence[Event], version: int) -> list[float] | None:
 
 
 def p90(values: Sequence[float]) -> float:
-    """The nearest rank."""
+    """Return the 90th percentile, by nearest rank."""
     return sorted(values)[math.ceil(0.9 * len(values)) - 1]
 
 
 def firsts(journeys_seen: Sequence[Journey]) -> list[Journey]:
-    """The quickest node of each version."""
+    """Return the fastest node of each version."""
     return [
         min((journey for journey in journeys_seen if journey.version == version), key=lambda journey: journey.total)
         for version in sorted({journey.version for journey in journeys_seen})
@@ -151,7 +153,7 @@ def firsts(journeys_seen: Sequence[Journey]) -> list[Journey]:
 
 
 def rows(journeys_seen: Sequence[Journey]) -> Iterator[tuple[str, float, float, float, float]]:
-    """(stage, median and p90 over the first node of each version, the same over all nodes), and the sum's row."""
+    """Yield (stage, median and p90 over the first node of each version, the same over all nodes), and the sum's row."""
     quick = firsts(journeys_seen)
     for place, stage in enumerate(STAGES):
         some, every = ([journey.seconds[place] for journey in group] for group in (quick, journeys_seen))
@@ -161,7 +163,7 @@ def rows(journeys_seen: Sequence[Journey]) -> Iterator[tuple[str, float, float, 
 
 
 def report(journeys_seen: Sequence[Journey], final: RunState) -> int:
-    """Table and closing lines; the exit status."""
+    """Print table and closing lines; return the exit status."""
     if not journeys_seen:
         print("loop: no node got a lease under a version that a step made: nothing to report")
         return 1
@@ -196,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _play(settings: DemoSettings, folder: Path) -> tuple[RunState, list[Journey]]:
-    """The demo's processes without its mishaps. Raises `ProcessFault`."""
+    """Run the demo's processes without its faults. Raises `ProcessFault`."""
     programs, logs = _logging_programs(), folder / "logs"
     logs.mkdir()
     programs.make(folder / "run", settings, 0)
@@ -212,7 +214,7 @@ def _play(settings: DemoSettings, folder: Path) -> tuple[RunState, list[Journey]
 
 
 def _finished(crew: ProcessGroup, programs: Programs, settings: DemoSettings, folder: Path) -> RunState:
-    """The run's picture once all steps are made; the nodes join as soon as there is an invite."""
+    """Return the run's state once all steps are made; the nodes join as soon as there is an invite."""
     names = [f"node-{number}" for number in range(1, settings.nodes + 1)]
     until = time.monotonic() + settings.seconds
     while time.monotonic() < until:
@@ -229,7 +231,7 @@ def _finished(crew: ProcessGroup, programs: Programs, settings: DemoSettings, fo
 
 
 def _logging_programs() -> Programs:
-    """The real ones; nodes tell more, in JSON."""
+    """Return the real programs; nodes log at level debug, in JSON."""
     real = real_programs()
 
     def node(invite: str, home: Path, name: str, journey: multiaddr.Route) -> list[str]:

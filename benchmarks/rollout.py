@@ -1,4 +1,4 @@
-"""What does a volunteer's node make of a CPU second? `python -m benchmarks.rollout [--quick]`
+"""Measure the tokens that a volunteer's node makes per CPU second: `python -m benchmarks.rollout [--quick]`.
 
 Claims, for a group of 8 with seeded sampling and exact log-probabilities:
 
@@ -8,9 +8,9 @@ Claims, for a group of 8 with seeded sampling and exact log-probabilities:
     engine    the same for the engine alone
     checking  teacher-forced log-probabilities and the seeded choice of every token cost at most half of generating
 
-The model is SmolLM2-135M-Instruct in float32, with 64 new tokens a rollout; with --quick random weights of its shape,
-and 24. What ends a turn is a token that the model does not write, so that all rollouts have full length. All candidates
-take turns in one run, on one thread each.
+The model is SmolLM2-135M-Instruct in float32, with 64 new tokens per rollout; with --quick random weights of its shape,
+and 24. The token that ends a turn is one that the model does not write, so that all rollouts have full length. All
+candidates alternate in one run, on one thread each.
 """
 
 import argparse
@@ -50,12 +50,12 @@ BARS = {
     ("engine", GENERATE): 1.10,
 }
 HOPED = 1.3
-"""Against GENERATE; said, not asked for."""
+"""Hoped-for ratio against GENERATE; printed, not required."""
 
 
 class Setup(NamedTuple):
-    """A model on disk, and the group that every candidate in this process generates: what a lease asks for.
-    `snapshot`: bf16. `groups`: that a node makes in a turn."""
+    """A model on disk, and the group that every candidate in this process generates, as a lease would ask for it.
+    `snapshot`: bf16. `groups`: number that a node makes per round."""
 
     folder: Path
     snapshot: Path
@@ -86,7 +86,7 @@ def prepare(folder: Path, *, real: bool, new_tokens: int, groups: int) -> Setup:
 
 
 def _silence(folder: Path) -> None:
-    """Let a turn end with a special token that the model was never taught to write."""
+    """Make the end of a turn a special token that the model was never taught to write."""
     path = folder / "config.json"
     config = json.loads(path.read_text())
     config["eos_token_id"] = Tokenizer.from_file(str(folder / "tokenizer.json")).token_to_id("<jupyter_script>")
@@ -94,7 +94,8 @@ def _silence(folder: Path) -> None:
 
 
 def _random_model(folder: Path) -> None:
-    """SmolLM2-135M's shape; speed does not depend on the weights' values. One token a word or character."""
+    """Make SmolLM2-135M's shape with random weights, whose values do not affect speed. One token per word or
+    character."""
     config = LlamaConfig(
         vocab_size=49_152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
         num_key_value_heads=3, max_position_embeddings=8192, tie_word_embeddings=True, rms_norm_eps=1e-5,
@@ -149,7 +150,8 @@ def plain_model(setup: Setup) -> Any:
 
 
 def multinomial_loop(model: Any, job: Job) -> Work:
-    """What a decode loop on a KV cache needs at the least: the prompt once, softmax, multinomial, log-probabilities."""
+    """Return the least work of a decode loop on a KV cache: the prompt once, softmax, multinomial,
+    log-probabilities."""
 
     @torch.inference_mode()
     def work() -> float:
@@ -173,7 +175,7 @@ def multinomial_loop(model: Any, job: Job) -> Work:
 
 
 def library_generate(model: Any, job: Job) -> Work:
-    """The library's own loop, asked for scores, from which the log-probabilities come."""
+    """Return the library's own loop, with scores, from which the log-probabilities are computed."""
     model.generation_config.eos_token_id = None
 
     @torch.inference_mode()
@@ -213,7 +215,7 @@ def main() -> int:
 
 
 def report(measured: Mapping[str, Sequence[bench.Measured]]) -> int:
-    """Table and closing lines; the exit status."""
+    """Print table and closing lines; return the exit status."""
     rows = [
         (
             name,

@@ -1,10 +1,12 @@
-"""`python -m benchmarks.scorer [--quick] [--staleness S]`: what a change of version costs the scorer, S + 1 held, and
-what a look at a group costs it (benchmarks/scorer_looks.py).
+"""Measure the scorer's change of version and its checks of groups: `python -m benchmarks.scorer [--quick]`.
 
-Three ways of one engine, in turns: a snapshot file loaded anew, as a whole copy of each version wants it; a step by a
-payload; and a step among the versions kept, back and forth. Seconds are CPU time of the thread, and by the clock, which
-also has the disk in it. The model is SmolLM2-135M-Instruct, with --quick random weights of a smaller one; a version
-changes each weight by one unit of its last place with P = u / ulp(w), u so that `RHO` of them change.
+The engine keeps S + 1 versions (`--staleness S`). Three changes of version alternate: loading a snapshot file anew, as
+a whole copy of each version would need; a step by a payload; and a step among the kept versions, back and forth. The
+cost of checking a group is measured by benchmarks/scorer_looks.py.
+
+Seconds are CPU time of the thread, and by the clock, which includes the disk. The model is SmolLM2-135M-Instruct, with
+--quick random weights of a smaller one. A version changes each weight by one unit of its last place with
+P = u / ulp(w), u so that a share `RHO` of them changes.
 """
 
 import argparse
@@ -29,7 +31,7 @@ TURNS: Final = 5
 
 
 def next_version(old: Snapshot, path: Path, rng: np.random.Generator) -> Snapshot:
-    """See above. Weights of other dtypes than bfloat16 stay."""
+    """Write the next version, as the module describes. Weights of other dtypes than bfloat16 stay."""
     with writing_snapshot(path, old.tensors, old.aliases) as writer:
         for entry in old.tensors:
             bits = old.bits(entry.name)
@@ -43,7 +45,7 @@ def next_version(old: Snapshot, path: Path, rng: np.random.Generator) -> Snapsho
 
 
 def measure(model: Path, base: Path, folder: Path, staleness: int) -> int:
-    """Print the table and the closing lines; the exit status."""
+    """Print the table and the closing lines; return the exit status."""
     from engines.transformers.engine import TransformersEngine
 
     rng = np.random.default_rng(0)
@@ -104,7 +106,7 @@ def _seconds(measured: list[bench.Measured]) -> tuple[float, float, float]:
 
 
 def main() -> int:
-    """The exit status."""
+    """Run the benchmark; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scorer", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="random weights, of a smaller model")
     parser.add_argument("--staleness", type=int, default=4)
@@ -124,7 +126,7 @@ def main() -> int:
 
 
 def _small(folder: Path) -> None:
-    """8 M random weights."""
+    """Make a model of 8 M random weights."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 

@@ -1,9 +1,9 @@
-"""The cost of a look at a group to the scorer: whole, a made-up group whose first sample ends the look, and an honest
-one that is looked at in two passes.
+"""Measure the scorer's cost of checking a group: a fabricated group against an honest one.
 
-CPU of the engine's own passes over groups that it generated; a made-up group has random tokens of the same lengths.
-The most that a made-up group may cost, as a share of an honest one of as many tokens: 0.15 where 16 samples have
-prompts that are no longer than completions, elsewhere 1.2 (P + C) / (P + G C).
+The first sample of a fabricated group ends its check. An honest group is checked whole, and also in two passes. The
+cost is CPU time of the engine's own passes over groups that it generated; a fabricated group has random tokens of the
+same lengths. Bar for a fabricated group, as a share of an honest one of as many tokens: 0.15 where 16 samples have
+prompts no longer than completions, elsewhere 1.2 (P + C) / (P + G C).
 """
 
 import statistics
@@ -23,7 +23,7 @@ from protocol.leases import Segment
 
 TURNS: Final = 5
 FIRST: Final = 3
-"""The sample that is looked at first."""
+"""The sample that is checked first."""
 
 
 class Shape(NamedTuple):
@@ -47,9 +47,10 @@ class Shape(NamedTuple):
 SHAPES: Final = (Shape(64, 64, 16), Shape(32, 128, 16), Shape(128, 32, 16), Shape(64, 64, 8), Shape(256, 64, 4))
 
 
-class Found(NamedTuple):
-    """Of one shape: CPU seconds of an honest group in one pass; shares of that for a made-up group, and for an honest
-    one in two passes; how far log-probabilities of one pass and of two are apart at most, and the largest margin."""
+class ShapeCost(NamedTuple):
+    """Result of one shape: CPU seconds of an honest group in one pass; the shares of that for a fabricated group, and
+    for an honest one in two passes; the largest difference of log-probabilities between one pass and two, and the
+    largest margin."""
 
     shape: Shape
     whole: float
@@ -60,7 +61,7 @@ class Found(NamedTuple):
 
 
 def claims(engine: Any, eos: int) -> list[bench.Claim]:
-    """Measure an engine that holds weights, and print the table. `eos`: the id that ends a turn."""
+    """Measure an engine that holds weights, print the table, and return the claims. `eos`: the id that ends a turn."""
     measured = [_measured(engine, shape, eos, number) for number, shape in enumerate(SHAPES)]
     bench.table(
         ("group", "CPU s, whole", "made up", "bar", "honest, in two passes"),
@@ -76,7 +77,7 @@ def claims(engine: Any, eos: int) -> list[bench.Claim]:
     return [*costs, bench.Claim("what two passes change", change, "the drift allowed", 0.1, at_most=True)]
 
 
-def _measured(engine: Any, shape: Shape, eos: int, seed: int) -> Found:
+def _measured(engine: Any, shape: Shape, eos: int, seed: int) -> ShapeCost:
     job, others = _job(shape, eos, seed), [number for number in range(shape.samples) if number != FIRST]
     honest = engine.generate(job)
     forged = _made_up(honest, seed)
@@ -95,7 +96,7 @@ def _measured(engine: Any, shape: Shape, eos: int, seed: int) -> Found:
     pairs = list(zip(whole(), two(), strict=True))
     ways = {"whole": whole, "made up": one, "two": two}
     costs = bench.take_turns({name: bench.timed(partial(_done, work)) for name, work in ways.items()}, TURNS)
-    return Found(
+    return ShapeCost(
         shape,
         min(one.cpu for one in costs["whole"]),
         _share(costs["made up"], costs["whole"]),
@@ -141,7 +142,7 @@ def _looked(engine: Any, job: Job, samples: Sequence[Sample], *numbers: int) -> 
 def _check(
     honest: Sequence[Sample], scores: Sequence[SampleScore], forged: Sequence[Sample], first: SampleScore
 ) -> None:
-    """Hold the passes to what they are for: the honest group is accepted, the made-up one is refused by one sample."""
+    """Check the passes: the honest group is accepted, and one sample suffices to refuse the fabricated one."""
     assert judge(_claimed(honest), scores).accepted
     looked = [first if number == FIRST else None for number in range(len(forged))]
     fault = find_fault(_claimed(forged), looked, other_version_possible=False)

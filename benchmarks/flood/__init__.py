@@ -1,1 +1,1 @@
-"""Measure what strangers without work can do to a run: `python -m benchmarks.flood`."""
+"""Measure the harm that attackers without accepted work can do to a run: `python -m benchmarks.flood`."""

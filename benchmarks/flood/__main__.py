@@ -1,11 +1,11 @@
-"""What can strangers without work do to a run? `python -m benchmarks.flood [--quick] [--only PART ...]`
+"""Measure attackers without accepted work: `python -m benchmarks.flood [--quick] [--only PART ...]`.
 
     room        learner's steps under each attack of benchmarks/flood/catalogue.py against calm, on a fake clock
     requests    CPU of the main process per hostile request against an honest one's
-    forged      CPU of the scorer for a made-up group against an honest one's, G = 16
-    greetings   CPU of a hello after 100,000 keys, and whom a newcomer is told of
-    doors       silent connections, tiny questions and idle visitors, at a coordinator process over libp2p and HTTP
-    wires       attacks on room again, and strangers over HTTPS, all of them processes; not with --quick
+    forged      CPU of the scorer for a fabricated group against an honest one's, G = 16
+    greetings   CPU of a hello after 100,000 keys, and the list of nodes that a newcomer gets
+    doors       silent connections, tiny requests and idle visitors, at a coordinator process over libp2p and HTTP
+    wires       attacks on room again, and attackers over HTTPS, all of them processes; not with --quick
 
 The churn of 10,000 identities in 24 h of fake time is `python -m benchmarks.flood.churn`.
 """
@@ -31,18 +31,18 @@ from benchmarks.flood.world import Outcome, Setting  # noqa: E402
 from benchmarks.harness.bench import Claim  # noqa: E402
 
 HELLO: Final = 2.0
-"""Milliseconds."""
+"""Most milliseconds of CPU of a hello."""
 KEYS: Final = 100_000
 CALM: Final = "calm"
 SECONDS: Final = 60.0
-"""Of a run over real connections."""
+"""Length of a run over real connections."""
 
 
 class Room:
-    """The runs on a fake clock, in processes of their own beside whatever else is measured by its CPU time.
+    """The runs on a fake clock, each in a process of its own, beside other parts that are measured by their CPU time.
 
-    Calm runs are those of `KNOWN` length: nothing in them changes with time, so longer ones are compared by steps a
-    second."""
+    Calm runs have `KNOWN` length: they are steady, so longer attacks are compared by steps per second.
+    """
 
     def __init__(self, quick: bool, pool: ProcessPoolExecutor) -> None:
         self._cases = {name: case for name, case in CASES.items() if case.quick or not quick}
@@ -55,7 +55,7 @@ class Room:
         self._calm = {setting: pool.submit(world.went, setting) for setting in calm}
 
     def claims(self) -> list[Claim]:
-        """Wait for all of them, print what came out, and return what is claimed."""
+        """Wait for all runs, print their results, and return the claims."""
         calm = {setting: run.result() for setting, run in self._calm.items()}
         rows: list[tuple[object, ...]] = [
             (_calm_name(setting), one.steps, 1.0, one.accepted, one.cpu, "") for setting, one in calm.items()
@@ -153,9 +153,9 @@ def wire_claims(quick: bool) -> list[Claim]:
 Part = Callable[[bool], list[Claim]]
 ROOM: Final = "room"
 TIMED: Final[dict[str, Part]] = {"doors": door_claims, "wires": wire_claims}
-"""By the clock: nothing else is measured meanwhile."""
+"""Parts measured by the clock: no other part runs meanwhile."""
 COUNTED: Final[dict[str, Part]] = {"requests": request_claims, "forged": forged_claims, "greetings": greeting_claims}
-"""By CPU time."""
+"""Parts measured by CPU time."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -187,7 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _cpu() -> float:
-    """CPU seconds of this process and of those that it started and that have ended."""
+    """Return the CPU seconds of this process and of its ended children."""
     used = os.times()
     return used.user + used.system + used.children_user + used.children_system
 

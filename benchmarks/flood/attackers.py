@@ -1,9 +1,9 @@
-"""Strangers, each with one idea of how to stop a run or to choose what it learns.
+"""Attackers, each with one method to stop a run or to choose what it learns.
 
 Rules
-1. An attacker has `keys` keys over `lines` connections of `parties` subnets, asks `RATE` times a second in all, each
-   time for the key that has asked longest ago, under the newest version, and goes on whatever it is told.
-2. Some ideas need honest work first: a key that is known has more room.
+1. An attacker has `keys` keys over `lines` connections of `parties` subnets. It sends `RATE` lease requests per second
+   in all, each for the key that has waited longest, under the newest version, and ignores refusals.
+2. Some methods need honest work first: a known key may hold more leases.
 """
 
 from abc import ABC, abstractmethod
@@ -23,12 +23,12 @@ from protocol.requests import Refusal
 
 RATE: Final = 8.0
 SETTLED: Final = 180.0
-"""Seconds after which a prompt counts as lost where nobody brought it."""
+"""Seconds after which a prompt without an accepted group counts as lost."""
 
 
 @dataclass
 class Crowd(ABC):
-    """Keys that ask in turn. The `use` of an idea says how it treats a lease."""
+    """Keys that request leases in turn. A subclass's `use` is its method."""
 
     keys: int
     lines: int
@@ -55,7 +55,7 @@ class Crowd(ABC):
 
     @abstractmethod
     async def use(self, world: Place, key: Key, lease: Lease) -> None:
-        """Treat a lease by this idea."""
+        """Use a lease by this method."""
 
     def said(self, world: Place) -> dict[str, float]:
         """Return how many leases were given, and how many groups were decided: of all keys, and of one at the most."""
@@ -68,21 +68,21 @@ class Crowd(ABC):
 
 
 class Hoarders(Crowd):
-    """Take leases, as many as they get, and return nothing."""
+    """Attackers that take all leases they get, and return nothing."""
 
     async def use(self, world: Place, key: Key, lease: Lease) -> None:
         return None
 
 
 class Forgers(Crowd):
-    """Hand in groups of which nothing was generated, without end and without delay."""
+    """Attackers that submit fabricated groups, without end and without delay."""
 
     async def use(self, world: Place, key: Key, lease: Lease) -> None:
         await key.submit(made_up(lease))
 
 
 class Returners(Crowd):
-    """Give each lease back at once, by a group that is refused at receipt."""
+    """Attackers that give each lease back at once, by a group that is refused at receipt."""
 
     async def use(self, world: Place, key: Key, lease: Lease) -> None:
         await key.submit(nothing(lease))
@@ -90,7 +90,8 @@ class Returners(Crowd):
 
 @dataclass
 class Turncoats(Crowd):
-    """Work honestly until `groups` groups were accepted of a key, then take leases and return nothing."""
+    """Attackers that work honestly until `groups` groups of a key were accepted, then take leases and return
+    nothing."""
 
     groups: int = 3
     seconds: float = 4.0
@@ -103,11 +104,11 @@ class Turncoats(Crowd):
             await self.turned(key, lease)
 
     async def turned(self, key: Key, lease: Lease) -> None:
-        """Treat a lease once the key is known."""
+        """Use a lease once the key is known."""
 
 
 class Sleepers(Turncoats):
-    """Work honestly until `groups` groups were accepted of a key, then hand in what nobody generated."""
+    """Attackers that work honestly until `groups` groups of a key were accepted, then submit fabricated ones."""
 
     async def turned(self, key: Key, lease: Lease) -> None:
         await key.submit(made_up(lease))
@@ -115,7 +116,8 @@ class Sleepers(Turncoats):
 
 @dataclass
 class LastSecond(Crowd):
-    """Hand in honest groups when a lease is all but over: each makes the next one as long as it may be."""
+    """Attackers that submit honest groups when a lease has almost expired: each makes the next lease as long as
+    possible."""
 
     share: float = 0.99
 
@@ -126,10 +128,10 @@ class LastSecond(Crowd):
 
 @dataclass
 class Pickers(Crowd):
-    """Work honestly, and drop each prompt of one class, so that the learner never sees it.
+    """Attackers that work honestly, and drop each prompt of one class, so that the learner never sees it.
 
-    `back`: a dropped lease is given back at once; else it is left to end by itself. `every`: of so many prompts one is
-    dropped."""
+    `back`: a dropped lease is given back at once; else it expires. `every`: one of so many prompts is dropped.
+    """
 
     seconds: float = 6.0
     back: bool = False
@@ -146,7 +148,7 @@ class Pickers(Crowd):
             await key.submit(nothing(lease))
 
     def unwanted(self, index: int) -> bool:
-        """Return whether a prompt is of the class that is dropped."""
+        """Tell whether a prompt is of the dropped class."""
         return index % self.every == 0
 
     def said(self, world: Place) -> dict[str, float]:
@@ -154,8 +156,8 @@ class Pickers(Crowd):
 
 
 def learned(world: Place, of_class: Callable[[int], bool], settled: float) -> float:
-    """Return the share of the prompts of a class that were accepted to be learned from, of those that an attacker was
-    given more than `settled` seconds ago. A prompt that was leased again counts once."""
+    """Return the share of a class's prompts whose groups were accepted as trainable, of those leased to an attacker
+    more than `settled` seconds ago. A prompt that was leased again counts once."""
     since = world.now() - 1000 * settled
     old = {index for key in world.attackers for sent, index in key.prompts if sent < since and of_class(index)}
     rows = world.rows("SELECT l.document FROM leases l JOIN verdicts v ON v.lease = l.id WHERE v.trainable = 1")

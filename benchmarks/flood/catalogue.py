@@ -1,7 +1,7 @@
-"""The attacks on room, turns and prompts, each keyed by one sentence, with the bar that the learner holds against it.
+"""The attacks on room, order and prompts, each keyed by one sentence, with the bar for the learner's steps.
 
-A calm run is the same run without the attack. `known`: honest nodes have worked for a while when it begins; else the
-run is fresh, and everybody is new.
+A calm run is the same run without the attack. In a `KNOWN` run honest nodes have worked for a while when the attack
+begins; in a `FRESH` run all nodes are new.
 """
 
 from dataclasses import replace
@@ -13,20 +13,20 @@ from benchmarks.flood.world import Attack, Setting
 KNOWN: Final = Setting()
 FRESH: Final = replace(KNOWN, before=0.0)
 LONG: Final = replace(KNOWN, seconds=900.0)
-"""Long enough for a dropped prompt to come up three times more."""
+"""Long enough for a dropped prompt to be leased three times more."""
 LONGER: Final = replace(KNOWN, seconds=2700.0)
-"""With so many prompts of a class that one in a hundred can be told."""
+"""Long enough that a share of one in a hundred of a class's prompts is measurable."""
 
 
 def small(setting: Setting) -> Setting:
-    """Return the same run at half its size: half of the honest nodes, steps of half as many groups. Strangers stay."""
+    """Return the same run at half its size: half of the honest nodes, steps of half as many groups. Attackers stay."""
     return replace(setting, nodes=setting.nodes[::2], batch_groups=setting.batch_groups // 2)
 
 
 class Case(NamedTuple):
-    """`bar`: least share of calm's steps. `most_groups`: of one key that are judged at all, None: any number.
-    `learned`: least share of the dropped prompts that is learned all the same, None: none is dropped. `quick`: whether
-    `--quick` looks at it; at half the size, where no prompt is dropped."""
+    """An attack with its bars. `bar`: least share of calm's steps. `most_groups`: most groups of one key that are
+    judged, None: any number. `learned`: least share of the dropped prompts that is learned all the same, None: none is
+    dropped. `quick`: part of `--quick`, at half the size unless prompts are dropped."""
 
     attack: Attack
     setting: Setting = KNOWN
@@ -36,7 +36,7 @@ class Case(NamedTuple):
     quick: bool = False
 
     def at(self, quick: bool) -> Setting:
-        """Return the run of a look, quick or in full."""
+        """Return the setting of a run, quick or in full."""
         return small(self.setting) if quick and self.learned is None else self.setting
 
 

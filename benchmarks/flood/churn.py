@@ -1,23 +1,23 @@
-"""A day of strangers who come and go: `python -m benchmarks.flood.churn [--hours 24] [--identities 10000]`.
+"""Measure a day of short-lived keys: `python -m benchmarks.flood.churn [--hours 24] [--identities 10000]`.
 
 A whole coordinator on a fake clock and the in-memory network (benchmarks/flood/world.py), two honest nodes that stay,
-and strangers that come one after the other, each with a key and a connection of its own, and go for good:
+and short-lived peers that come one after the other, each with a key and a connection of its own, and leave for good:
 
     a fifth each    says hello, and no more
                     takes a lease and returns nothing
-                    hands in a made-up group
-                    hands in an honest group and never asks what became of it
-                    works honestly, asks for its verdict, and goes
+                    submits a fabricated group
+                    submits an honest group and never requests its verdict
+                    works honestly, requests its verdict, and leaves
 
-Memory is taken after what nobody needs was given back; tasks are those of the event loop; rows are counted by table.
-The rest that one stranger leaves behind for good is the slope over the identities from half of them on, the median over
-all pairs of samples: by then all that is kept in a bounded number is full (4,096 answers and records, 2,048 nodes seen,
-the documents of 1,024 versions). Rows of the record of what was paid and refused, and those that are kept for a day or
-a week, are kept by design (`LASTING`): they are printed, and held to a number a stranger.
+Memory is measured after unused memory was given back; tasks are those of the event loop; rows are counted by table. The
+growth per peer is the slope over the identities from half of them on, the median over all pairs of samples. By then
+all bounded tables are full (4,096 answers and records, 2,048 nodes seen, the documents of 1,024 versions). Rows of the
+record of payments and refusals, and those that are kept for a day or a week, are kept by design (`LASTING`): they are
+printed, and their number per peer has a bar.
 
-Then, in a run of its own without honest nodes, what strangers without accepted work (the first three kinds) leave on
-disk: bytes in use of run.sqlite above those before the first of them came, when their hour is over, and after the
-clock was put forward by 25 hours and by 8 days, with time to forget each time.
+A second run without honest nodes measures the disk: the bytes that peers without accepted work (the first three kinds)
+leave in run.sqlite. They are measured against those before the first peer came: after the peers' hour, and after the
+clock was put forward by 25 hours and by 8 days, with time to clean up each time.
 """
 
 import argparse
@@ -48,30 +48,30 @@ SETTING: Final = Setting(nodes=(60.0, 90.0), step=20.0, before=0.0, batch_groups
 SAMPLES: Final = 24
 TICK: Final = 5.0
 LOOK: Final = 2.0
-"""Seconds between two looks of the coordinator at its books and its plan, where nothing happens: else a second and a
-quarter of one, which is most of what a calm day costs."""
+"""Seconds between two ticks of the coordinator, and of its planner, where nothing happens. The defaults, a second and a
+quarter of one, are most of what a calm day costs."""
 LASTING: Final = (
     *("entries", "leases", "submissions", "verdicts", "versions", "buffer", "sums", "balances", "accounts"),
     *("nodes", "ends", "refused_tokens"),
 )
 """Tables whose rows are the run's record, and those whose rows go after a day or a week."""
 MOST_BYTES: Final = 512.0
-"""Of memory that a stranger may leave behind."""
+"""Most bytes of memory that a short-lived peer may leave behind."""
 MOST_ROWS: Final = 10.0
-"""Of those, a stranger."""
+"""Most rows of these tables per peer."""
 KINDS: Final = 5
 FREE_KINDS: Final = 3
-"""Of these, without accepted work: the first so many."""
+"""Number of the first kinds, those without accepted work."""
 AFTER: Final = (0.0, 25.0, 8 * 24.0)
-"""Hours after the strangers' own to which the clock is put forward."""
+"""Hours after the peers' own to which the clock is put forward."""
 MOST_OF_A_GROUP: Final = 10_000.0
-"""Bytes on disk, of a refused one after the challenge window."""
+"""Most bytes on disk of a refused group after the challenge window."""
 _SETTLES: Final = 300.0
 _PATIENCE: Final = 120.0
 
 
 class Sample(NamedTuple):
-    """At one time: strangers that came, bytes of memory, tasks of the loop, rows by table."""
+    """State at one time: peers that came, bytes of memory, tasks of the loop, rows by table."""
 
     came: int
     memory: int
@@ -79,7 +79,7 @@ class Sample(NamedTuple):
     rows: dict[str, int]
 
     def report_line(self) -> str:
-        """Return what is told of a sample while the others are still to come."""
+        """Return the progress line of a sample, printed while the run continues."""
         return f"{self.came} strangers: {self.memory >> 10} KiB, {self.tasks} tasks, {self.passing()} passing rows"
 
     def lasting(self) -> int:
@@ -90,7 +90,7 @@ class Sample(NamedTuple):
 
 
 class Left(NamedTuple):
-    """After so many hours more: bytes on disk a stranger, rows by table."""
+    """State after so many more hours: bytes on disk per peer, rows by table."""
 
     hours: float
     nbytes: float
@@ -98,7 +98,7 @@ class Left(NamedTuple):
 
 
 def measured(hours: float, identities: int, count: int = SAMPLES) -> list[Sample]:
-    """Let so many strangers come and go; `count` samples at equal times."""
+    """Let so many short-lived peers come and leave; return `count` samples at equal times."""
     setting = replace(SETTING, seconds=3600 * hours)
 
     async def main(world: World) -> list[Sample]:
@@ -118,7 +118,8 @@ def measured(hours: float, identities: int, count: int = SAMPLES) -> list[Sample
 
 
 def left(strangers: int, after: Sequence[float] = AFTER) -> list[Left]:
-    """Let strangers without accepted work come for an hour; what they leave then, and after so many hours more each."""
+    """Let peers without accepted work come for an hour; return what they leave then, and after so many more hours
+    each."""
 
     async def main(world: World) -> list[Left]:
         await anyio.sleep(60)
@@ -165,13 +166,13 @@ def _rows(world: World) -> dict[str, int]:
 
 
 def _on_disk(world: World) -> int:
-    """Bytes in use of run.sqlite."""
+    """Return the bytes in use of run.sqlite."""
     used = int(world.value("PRAGMA page_count")) - int(world.value("PRAGMA freelist_count"))
     return used * int(world.value("PRAGMA page_size"))
 
 
 def claims_of(samples: Sequence[Sample]) -> list[Claim]:
-    """Print the samples, and return what is claimed of them."""
+    """Print the samples, and return the claims."""
     rows = [(one.came, one.memory / 2**20, one.tasks, one.passing(), one.lasting()) for one in samples]
     bench.table(["strangers", "MiB", "tasks", "passing rows", "lasting rows"], rows)
     print("rows by table at half, and at the end")
@@ -193,7 +194,7 @@ def claims_of(samples: Sequence[Sample]) -> list[Claim]:
 
 
 def claims_of_disk(strangers: int, sizes: Sequence[Left]) -> list[Claim]:
-    """Print what is left on disk, and return what is claimed of it."""
+    """Print the bytes and rows left on disk, and return the claims."""
     bench.table(["hours later", "bytes on disk a stranger"], [(one.hours, one.nbytes) for one in sizes])
     tables = sorted(table for table, count in sizes[0].rows.items() if count)
     bench.table(["table", *(f"{one.hours:g} h later" for one in sizes)], [

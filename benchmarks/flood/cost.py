@@ -1,11 +1,13 @@
-"""CPU of the main process per hostile request against an honest one's.
+"""Measure the CPU of the main process per hostile request against an honest one's.
 
-A whole coordinator without a network (benchmarks/load/bare.py), a stand-in scorer that takes no time. Every request is
-made before and goes to its handler, `AT_ONCE` at a time; what follows of it (the verdict, the receipt) counts with it.
+A whole coordinator without a network (benchmarks/load/bare.py), with a stand-in scorer that takes no time. Every
+request is prepared before and goes to its handler, `AT_ONCE` at a time; its consequences (the verdict, the receipt)
+count with it.
 
-The honest request is the mean of those of a group: the ask with the question about the last verdict beside it, and the
-submission with the confirmation of the last receipt, by nodes that are known. Each kind of hostile request stands
-between two rounds of honest ones, and is compared with these; the round after one kind is the round before the next.
+The honest request is the mean over a group's requests, by known nodes: the lease request with the verdicts request for
+the last group beside it, and the submission with the confirmation of the last receipt. Each kind of hostile request
+runs between two rounds of honest ones, and is compared with these; the round after one kind is the round before the
+next.
 """
 
 import asyncio
@@ -40,14 +42,14 @@ SECTIONS: Final[dict[str, dict[str, Any]]] = {
 
 
 class Ask(NamedTuple):
-    """A request that was made before. `peer`: the connection by which it comes."""
+    """A prepared request. `peer`: the connection by which it arrives."""
 
     peer: str
     method: str
     data: bytes
 
 
-class Found(NamedTuple):
+class RequestCost(NamedTuple):
     """CPU milliseconds of a hostile request, and its ratio to an honest one's."""
 
     kind: str
@@ -60,12 +62,12 @@ class Found(NamedTuple):
         return self.hostile / self.honest
 
 
-def measured(requests: int) -> list[Found]:
+def measured(requests: int) -> list[RequestCost]:
     """Measure every kind, by so many requests each."""
     with tempfile.TemporaryDirectory(prefix="echo2-flood-") as folder:
         run = make_run(Path(folder) / "run", now=time.time_ns() // 1_000_000, **SECTIONS)
 
-        async def main() -> list[Found]:
+        async def main() -> list[RequestCost]:
             async with bare(run, scorer=StandInScorer(0.0)) as coordinator:
                 return await _Bench(coordinator, submission_limit(run.runspec)).measured(requests)
 
@@ -74,15 +76,15 @@ def measured(requests: int) -> list[Found]:
 
 class _Bench:
     def __init__(self, coordinator: Bare, most: int) -> None:
-        """`most`: bytes of the largest submission that is read."""
+        """`most`: bytes of the largest submission that is accepted for reading."""
         self._at, self._most = coordinator, most
         self._nodes = [LightNode(coordinator.terms(40)) for _ in range(NODES)]
         self._known: dict[int, list[bytes]] = {number: [] for number in range(NODES)}
         self._introduced_so_far = 0
 
-    async def measured(self, requests: int) -> list[Found]:
+    async def measured(self, requests: int) -> list[RequestCost]:
         await self._ask([Ask(f"honest {n}", "hello", node.hello()) for n, node in enumerate(self._nodes)])
-        await self._honest(10 * NODES)  # warm, and known
+        await self._honest(10 * NODES)  # warm up, and make the nodes known
         kinds: dict[str, Callable[[int], Awaitable[float]]] = {
             "hello of a fresh key": self._hellos,
             "ask of a fresh key": self._asks,
@@ -100,12 +102,12 @@ class _Bench:
         for kind, hostile in kinds.items():
             spent = await hostile(requests)
             after = await self._honest(requests // 4)
-            costs.append(Found(kind, 1000 * spent, 1000 * statistics.mean((before, after)), requests))
+            costs.append(RequestCost(kind, 1000 * spent, 1000 * statistics.mean((before, after)), requests))
             before = after
         return costs
 
     async def _honest(self, requests: int) -> float:
-        """CPU seconds of a request of an honest group."""
+        """Return the CPU seconds of a request of an honest group."""
         spent, rounds = 0.0, max(1, requests // (2 * NODES))
         for _ in range(rounds):
             await self._drawn()
@@ -145,7 +147,7 @@ class _Bench:
         return await self._brought(requests, nothing)
 
     async def _brought(self, requests: int, group: Callable[[Lease], Submission]) -> float:
-        """CPU seconds of a request, where each key asks and, if it was given a lease, brings a group."""
+        """Return the CPU seconds of a request, where each key requests a lease and, if it gets one, submits a group."""
         keys = await self._introduced(requests // 2)
         asked, answers = await self._ask([Ask(peer, "lease", key.ask()) for peer, key in keys])
         groups = [
@@ -160,8 +162,7 @@ class _Bench:
         ((peer, key),) = await self._introduced(1)
         ids = self._most // 4 - 300
         rollout = Rollout(
-            tokens=[2] * (ids - 1)
-            + [200],  # one that is no single byte: so each becomes a Python object where it is read
+            tokens=[2] * (ids - 1) + [200],  # a token above one byte, so that reading makes a Python object of each
             turns=[ids],
             logprobs=bytes(160),
             segments=[Segment(version=0, root=bytes(32), first=0)],
@@ -198,7 +199,7 @@ class _Bench:
         return (await self._ask(asks))[0] / requests
 
     async def _drawn(self) -> None:
-        """Let the learner take what waits for it: what an ask costs must not hang on how long this has gone on."""
+        """Let the learner draw the waiting groups: the cost of a request must not depend on the length of the run."""
         group_service = self._at.coordinator.group_service
         while group_service.buffered() >= BATCH:
             version = self._at.terms().version + 1
@@ -213,14 +214,14 @@ class _Bench:
         return LightNode(self._at.terms(40), key=Ed25519PrivateKey.generate())
 
     async def _introduced(self, keys: int) -> list[tuple[str, LightNode]]:
-        """Strangers that have said hello, each with a connection of its own."""
+        """Introduce attackers, each with a connection of its own."""
         self._introduced_so_far += 1
         visitors = [(f"stranger {self._introduced_so_far} {number}", self._stranger()) for number in range(keys)]
         await self._ask([Ask(peer, "hello", key.hello()) for peer, key in visitors])
         return visitors
 
     async def _ask(self, asks: Sequence[Ask]) -> tuple[float, list[bytes]]:
-        """CPU seconds of all of them and of the verdicts that follow, and the answers."""
+        """Send requests; return the CPU seconds of all of them and of the verdicts that follow, and the answers."""
         spent, answers, handlers = time.process_time(), list[bytes](), self._at.handlers
         for start in range(0, len(asks), AT_ONCE):
             part = asks[start : start + AT_ONCE]

@@ -1,7 +1,7 @@
-"""Connections and slots of a real coordinator: silent connections, tiny questions, idle visitors of the page.
+"""Measure the connection limits of a real coordinator: silent connections, tiny requests, idle visitors of the page.
 
-A coordinator in a process of its own (benchmarks/load/station.py) with 1,024 descriptors, over libp2p and HTTP. Each
-127.x.y.0/24 of this machine but the first stands for a foreign subnet.
+The coordinator runs in a process of its own (benchmarks/load/station.py) with 1,024 descriptors, over libp2p and HTTP.
+Each 127.x.y.0/24 of this machine but the first stands for a foreign subnet.
 """
 
 import contextlib
@@ -33,21 +33,21 @@ SECTIONS: Final[dict[str, dict[str, Any]]] = {
 }
 DESCRIPTORS: Final = 1024
 SILENT_RATE: Final = 300
-"""Silent connections a second."""
+"""Silent connections per second."""
 IN_TIME: Final = 5.0
 ASKS: Final = 1000
 PEERS: Final = 40
-"""Over which those asks come."""
+"""Peers over which those requests arrive."""
 AGAIN: Final = 5.0
-"""Seconds after which each of them asks again that was answered, or refused."""
+"""Seconds after which each of these peers repeats a request that was answered or refused."""
 FEWEST: Final = 20
-"""Honest requests under which no share of them is taken: on a busy machine the measuring goes on until there are."""
+"""Least number of honest requests for a share: on a busy machine the measurement continues until there are as many."""
 IDLE: Final = 1100
 
 
 class Doors(NamedTuple):
-    """`came`: share of newcomers that were answered within `IN_TIME`. `answered`: share of honest requests. `served`:
-    whether, with `IDLE` idle connections, a version came out, a newcomer was answered, and the page too."""
+    """Results. `came`: share of newcomers that were answered within `IN_TIME`. `answered`: share of honest requests.
+    `served`: whether, with `IDLE` idle connections, a version came out, a newcomer was answered, and the page too."""
 
     came: float
     newcomers: int
@@ -75,7 +75,7 @@ def measured(seconds: float) -> Doors:
 
 
 async def _newcomers(place: Station, seconds: float) -> list[float]:
-    """The seconds until each newcomer of another subnet was answered."""
+    """Return the seconds until each newcomer of another subnet was answered."""
     waits: list[float] = []
 
     async def come(number: int) -> None:
@@ -93,7 +93,7 @@ async def _newcomers(place: Station, seconds: float) -> list[float]:
 
 
 async def _answered(place: Station, source: str) -> bool:
-    """Whether a peer that connects from `source` is told the Head."""
+    """Tell whether a peer that connects from `source` gets the Head."""
     came = False
     async with trio.open_nursery() as nursery:
         with contextlib.suppress(P2PError):
@@ -105,7 +105,7 @@ async def _answered(place: Station, source: str) -> bool:
 
 
 async def _questions(place: Station, seconds: float) -> list[bool]:
-    """Whether each honest request was answered, where `ASKS` tiny ones are always under way."""
+    """Return for each honest request whether it was answered, while `ASKS` tiny ones are always in flight."""
     answered: list[bool] = []
     ask, head = encode(ReachableRequest(ports=[4310])), encode(HeadRequest())
 
@@ -141,7 +141,7 @@ async def _questions(place: Station, seconds: float) -> list[bool]:
 
 
 async def _peer(nursery: trio.Nursery, place: Station, source: str) -> Peer:
-    """A peer that is connected with the coordinator from an address of this machine."""
+    """Connect a peer to the coordinator from an address of this machine."""
     peer = Peer(LibP2PTransport(Ed25519PrivateKey.generate(), [], patience=20.0), seed=0)
     nursery.start_soon(peer.run)
     await peer.ready()
@@ -160,7 +160,7 @@ async def _open_from_source(host: Any, port: int, **options: Any) -> trio.Socket
 
 @contextlib.contextmanager
 def _from(source: str) -> Iterator[None]:
-    """Let connections that are made in this block begin at `source`."""
+    """Make the connections of this block begin at `source`."""
     global _source
     before, _source = _source, source
     trio.open_tcp_stream = _open_from_source
@@ -171,7 +171,7 @@ def _from(source: str) -> Iterator[None]:
 
 
 def _visited(place: Station) -> dict[str, bool]:
-    """Whether the coordinator serves on where idle visitors hold the page."""
+    """Return which services still work while idle visitors occupy the page's connections."""
     head = place.run.folder.path / "head"
     with _connections(place.page, "127.0.0.1", 2000, most=IDLE):
         time.sleep(2.0)
@@ -186,7 +186,7 @@ def _visited(place: Station) -> dict[str, bool]:
 
 
 async def _worked(place: Station) -> bool:
-    """Whether a fresh node says hello, is given a lease, and has a group taken in."""
+    """Tell whether a fresh node can say hello, get a lease, and submit a group."""
     node, taken = LightNode(place.terms()), False
     async with trio.open_nursery() as nursery:
         with contextlib.suppress(P2PError):
@@ -222,7 +222,7 @@ def _page(place: Station) -> bool:
 
 @contextlib.contextmanager
 def _connections(port: int, source: str, rate: float, most: int = 1 << 30) -> Iterator[None]:
-    """Open connections that say nothing, `rate` a second, at most `most` at a time, and make those anew that end."""
+    """Keep silent connections open: `rate` new ones per second, at most `most` at a time; replace those that end."""
     stopping = threading.Event()
     thread = threading.Thread(target=_silent, args=(port, source, rate, most, stopping), daemon=True)
     thread.start()

@@ -1,8 +1,8 @@
-"""Stand-ins for the three model processes, on the clock of the event loop: what they take is slept, not computed.
+"""Stand-ins for the model processes, on the clock of the event loop: their time is slept, not computed.
 
-The one right completion of a seed under a version is a hash of the seed, of which the version changes a few tokens, as
-a step of a learner does. So a stand-in scorer tells an honest group from a made-up one as the real one does, token by
-token, and a made-up one is no cheaper to score because it is bad.
+The right completion of a seed under a version is a hash of the seed; the version changes a few of its tokens, as a step
+of a learner does. So a stand-in scorer distinguishes an honest group from a fabricated one as the real one does, token
+by token, and a fabricated one takes as long to score.
 """
 
 import hashlib
@@ -22,9 +22,9 @@ from weights.snapshot import Snapshot
 
 LOGPROB: Final = -0.5
 WRONG: Final = 3.0
-"""Nats by which the right token beats any other."""
+"""Nats by which the right token exceeds any other."""
 CHANGED: Final = 4
-"""Of 256 tokens, those that a version has for its own: two versions differ in 3 %."""
+"""Of 256 tokens, those that a version changes: two versions differ in 3 %."""
 CHANGE: Final = 0.05
 """Seconds that a change of version takes."""
 
@@ -42,7 +42,7 @@ def honest(lease: Lease) -> Submission:
 
 
 def made_up(lease: Lease) -> Submission:
-    """Return a group that passes every check but the scorer's: no token of it was generated."""
+    """Return a group that passes every check but the scorer's: none of its tokens was generated."""
     return _group(lease, [_tokens(b"made up" + seed, lease.limit) for seed in lease.seeds])
 
 
@@ -56,7 +56,8 @@ def nothing(lease: Lease) -> Submission:
 
 
 def scored(root: bytes, seeds: list[bytes], tokens: list[int]) -> SampleScore:
-    """Score one sample. A look at some of a group may come with the seeds of all: the one that fits best is its own."""
+    """Score one sample. A call for some samples of a group may come with the seeds of all: the seed that fits best is
+    used."""
     submitted = np.array(tokens)
     wrong = min((np.array(right(root, seed, len(tokens))) != submitted for seed in seeds), key=lambda one: one.sum())
     values = np.full(len(tokens), LOGPROB, np.float32)
@@ -77,7 +78,8 @@ def _group(lease: Lease, completions: list[list[int]]) -> Submission:
 
 
 class StandInScorer:
-    """`coordinator.training.model_processes.Scorer`. `per_token`: seconds. `tokens`: that were scored so far."""
+    """`coordinator.training.model_processes.Scorer`, asleep instead of computing. `per_token`: seconds. `tokens`:
+    scored so far."""
 
     def __init__(self, per_token: float) -> None:
         self._per_token, self._device = per_token, anyio.Lock()
@@ -126,8 +128,8 @@ class StandInScorer:
 
 
 class StandInLearner:
-    """`coordinator.training.model_processes.Learner` with real versions. `steps`: when each was made, seconds; `drawn`:
-    lease ids."""
+    """`coordinator.training.model_processes.Learner` with real versions. `steps`: the times of the steps, seconds;
+    `drawn`: lease ids."""
 
     def __init__(self, seconds: float) -> None:
         self._stub, self._seconds = StubLearner(), seconds
@@ -144,4 +146,4 @@ class StandInLearner:
         return self._stub.step(batch)
 
     async def renew(self) -> None:
-        """See `Learner`."""
+        """Do nothing: there is no process to restart."""

@@ -1,4 +1,4 @@
-"""The cost of a hello where a run has seen many keys, and the list that a newcomer gets where strangers crowd in."""
+"""Measure the cost of a hello after many keys, and the newcomer's list of nodes while attackers try to fill it."""
 
 import asyncio
 import os
@@ -27,15 +27,15 @@ HELLOS: Final = 300
 
 
 class Greeting(NamedTuple):
-    """Milliseconds of CPU of a hello where few keys were seen, and where many were."""
+    """Milliseconds of CPU of a hello after few keys, and after many."""
 
     few: float
     many: float
 
 
 class Told(NamedTuple):
-    """The list that a newcomer gets: `told` records, `worked` of nodes with accepted work of the `here` that are here,
-    at the most `of_a_subnet` of strangers from one subnet."""
+    """The list that a newcomer gets: `told` records, `worked` of them of nodes with accepted work, of which `here` are
+    connected; `of_a_subnet`: most records of attackers from one subnet."""
 
     told: int
     worked: int
@@ -52,7 +52,7 @@ async def _coordinator() -> AsyncIterator[Bare]:
 
 
 def greeted(keys: int) -> Greeting:
-    """Measure the hello of a key before and after `keys` keys were here."""
+    """Measure the hello of a key before and after `keys` keys have come."""
 
     async def main() -> Greeting:
         async with _coordinator() as coordinator:
@@ -90,8 +90,8 @@ async def _hello(coordinator: Bare) -> float:
 
 
 def told(workers: int, strangers: int) -> Told:
-    """Let `workers` nodes work from as many subnets, then `strangers` fresh keys of 8 subnets say hello; ask as a
-    newcomer does."""
+    """Let `workers` nodes work from as many subnets, then `strangers` fresh keys of 8 subnets say hello; return a
+    newcomer's list."""
 
     async def main() -> Told:
         async with _coordinator() as coordinator:

@@ -1,4 +1,4 @@
-"""A key that asks the coordinator over a connection that it may share: what honest nodes and attackers have in common.
+"""A key with its requests to the coordinator, over a connection that keys may share: for honest nodes and attackers.
 
 Requests are signed by the product's own types.
 """
@@ -22,11 +22,11 @@ from protocol.requests import Refusal, Response
 
 _TIMEOUT = 30.0
 _AGAIN = 1.0
-"""Seconds after which what was not answered is asked again."""
+"""Seconds after which an unanswered request is repeated."""
 
 
 class Asker(Rpc, Links, Protocol):
-    """A peer that only asks."""
+    """A peer that can only send requests."""
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Connection:
     unanswered: int = 0
 
     async def ask(self, method: str, data: bytes) -> Response:
-        """Ask until there is an answer."""
+        """Repeat a request until there is an answer."""
         while True:
             self.asked += 1
             try:
@@ -51,9 +51,8 @@ class Connection:
 
 @dataclass
 class Key:
-    """One identity. `clock`: ms. `given`: leases it was given, `prompts`: (sent, index) of
-    each; `taken`: of its groups those that were taken in;
-    `refused`: refusals by code."""
+    """One identity. `clock`: ms. `given`: leases it got, `prompts`: (sent, index) of each; `taken`: its groups that
+    were taken in; `refused`: refusals by code."""
 
     connection: Connection
     terms: Terms
@@ -75,11 +74,11 @@ class Key:
         return public_bytes(self._light.key)
 
     async def hello(self) -> Refusal | None:
-        """Introduce the key; None where it is welcome."""
+        """Introduce the key; return None where it is accepted."""
         return self._counted(await self.connection.ask("hello", self._light.hello()))
 
     async def lease(self, terms: Terms) -> Lease | Refusal:
-        """Ask once for a lease under the version of `terms`."""
+        """Request a lease once, under the version of `terms`."""
         self._light.terms = terms
         beside = self._beside()
         answer = await self.connection.ask("lease", self._light.ask(beside))
@@ -94,7 +93,7 @@ class Key:
         return lease
 
     async def submit(self, group: Submission) -> Refusal | None:
-        """Hand a group in; None where it was taken in, or its receipt came at once."""
+        """Submit a group; return None where it was taken in, or its receipt came at once."""
         beside = self._beside()
         answer = await self.connection.ask("submit", self._light.sealed("submit", encode(group), beside))
         self._take(beside, answer)
@@ -104,14 +103,15 @@ class Key:
         return refused
 
     async def ask_verdicts(self) -> None:
-        """Ask what became of the groups that are undecided, and confirm the receipts that came."""
+        """Request the verdicts of undecided groups, and confirm the receipts that came."""
         asked = self._beside()
         answer = await self.connection.ask("verdicts", self._light.sealed("verdicts", encode(asked)))
         if self._counted(answer) is None and answer.body is not None:
             self._take(asked, msgspec.structs.replace(answer, verdicts=decode(answer.body, VerdictsResponse)))
 
     def sealed(self, method: str, terms: Terms) -> bytes:
-        """Seal a request that asks much and brings nothing: for a lease, or for verdicts of leases that are none."""
+        """Seal a request that costs much and contributes nothing: for a lease, or for verdicts of leases that do not
+        exist."""
         self._light.terms = terms
         if method == "lease":
             return self._light.ask()

@@ -1,4 +1,4 @@
-"""Where honest nodes and strangers meet a coordinator: one that is simulated, or one over real connections."""
+"""The environment of honest nodes and attackers: a coordinator that is simulated, or one over real connections."""
 
 import random
 from abc import ABC, abstractmethod
@@ -14,7 +14,7 @@ from protocol.leases import Lease
 from protocol.requests import Refusal
 
 LONGEST: Final = 60.0
-"""Seconds that an honest node waits at the most before it asks again."""
+"""Longest wait of an honest node between two requests, in seconds."""
 
 
 class Tasks(Protocol):
@@ -24,7 +24,7 @@ class Tasks(Protocol):
 
 
 class Place(ABC):
-    """`honest`, `attackers`: the keys that were made here so far. `tasks`: those of all of them."""
+    """A coordinator with its nodes. `honest`, `attackers`: the keys made so far. `tasks`: those of all of them."""
 
     tasks: Tasks
 
@@ -45,7 +45,7 @@ class Place(ABC):
 
     @abstractmethod
     async def connect(self, party: str = "") -> Connection:
-        """Make a connection of its own. `party`: whose; none: its own (p2p/limits/origin.py)."""
+        """Make a new connection. `party`: its subnet; none: one of its own (p2p/limits/origin.py)."""
 
     @abstractmethod
     def rows(self, query: str, *parameters: Any) -> Sequence[tuple[Any, ...]]:
@@ -62,8 +62,8 @@ class Place(ABC):
         return self.attackers[-1]
 
     async def lease(self, key: Key) -> Lease:
-        """Ask until there is a lease: again when told to, or when a new version comes, as node/rollouts/lease_check.py
-        does."""
+        """Request a lease until there is one: again when a refusal permits it, or when a new version comes, as
+        node/rollouts/lease_check.py does."""
         while True:
             terms = self.terms()
             answer = await key.lease(terms)
@@ -74,7 +74,7 @@ class Place(ABC):
                 await anyio.sleep(min(0.5, max(0.001, until - anyio.current_time())))
 
     async def volunteer(self, seconds: float) -> None:
-        """Work honestly until cancelled, on one group at a time. `seconds`: that a group takes."""
+        """Work honestly until cancelled, on one group at a time. `seconds`: time per group."""
         key = self._new_key(await self.connect())
         self.honest.append(key)
         await key.hello()

@@ -1,6 +1,6 @@
-"""`python -m benchmarks.flood.stub_scorer`: the engine's process with an engine that knows the one right completion.
+"""The engine's process with an engine that knows the right completion: `python -m benchmarks.flood.stub_scorer`.
 
-As benchmarks/load/stub_scorer.py, but groups are judged as benchmarks/flood/engine.py says, and a token takes
+As benchmarks/load/stub_scorer.py, but groups are judged by the rule of benchmarks/flood/engine.py, and a token takes
 `PER_TOKEN` seconds.
 """
 
@@ -18,7 +18,7 @@ PER_TOKEN: Final = 0.4 / 166
 
 
 class JudgingEngine(StubEngine):
-    """`engines.engine.Engine` without a model that tells an honest group from a made-up one."""
+    """`engines.engine.Engine` without a model that distinguishes honest groups from fabricated ones."""
 
     def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]:
         time.sleep(PER_TOKEN * (len(job.prompt) + sum(len(one.tokens) for one in samples)))
@@ -27,7 +27,7 @@ class JudgingEngine(StubEngine):
 
 
 class JudgingHost(StubHost):
-    """The host, which makes this engine."""
+    """The engine host, with the judging engine."""
 
     def probe(self, call: ProbeCall) -> Probed:
         probed = super().probe(call)

@@ -1,10 +1,10 @@
-"""Strangers over HTTPS: one key pair each, many connections, many requests over each of them.
+"""Attackers over HTTPS: one key pair each, many connections, many requests over each of them.
 
 Rules
-1. A stranger has one key and one address. Half of its connections are kept alive, the others are made anew for each
-   request. Each asks again as soon as it was answered or turned away, whatever it was told: for a lease, for verdicts
-   of 256 leases that are none, for 64 documents that are none, by turns.
-2. A signature costs it as much as an honest node; it holds no key that the coordinator knows.
+1. An attacker has one key and one address. Half of its connections are kept alive, the others are made anew for each
+   request. Each sends its next request as soon as the last was answered or refused, and ignores `Retry-After`. The
+   requests alternate: for a lease, for verdicts of 256 leases that do not exist, for 64 documents that do not exist.
+2. A request's signature costs the attacker as much as an honest node; the coordinator knows none of its keys.
 """
 
 import os
@@ -27,12 +27,12 @@ from p2p.wire_types import encode
 from protocol.requests import DocumentsRequest
 
 SOURCE: ContextVar[str] = ContextVar("source")
-"""The address from which connections of a task and those that it starts begin."""
+"""The address from which the connections of a task and of its child tasks begin."""
 _CONNECTOR: Final = aiohttp.TCPConnector
 
 
 def from_sources() -> None:
-    """Let every connection over HTTPS that this process makes begin at `SOURCE`, and go through no proxy."""
+    """Make every HTTPS connection of this process begin at `SOURCE`, and bypass proxies."""
 
     def connector(**options: Any) -> aiohttp.TCPConnector:
         return _CONNECTOR(local_addr=(SOURCE.get(), 0), **options)
@@ -43,7 +43,7 @@ def from_sources() -> None:
 
 @dataclass
 class Visitors:
-    """`strangers`, each over `connections`. `counts`: answers by status; 0: none."""
+    """`strangers` attackers, each over `connections` connections. `counts`: answers by status; 0: none."""
 
     addresses: list[str]
     pin: bytes
@@ -52,13 +52,13 @@ class Visitors:
     counts: Counter[int] = field(default_factory=Counter)
 
     async def run(self, world: Place) -> None:
-        """Ask until cancelled."""
+        """Send requests until cancelled."""
         for number in range(self.strangers):
             key = world.key(await world.connect(f"stranger {number}"))
             world.tasks.start_soon(self._visit, world, key)
 
     def said(self, world: Place) -> dict[str, float]:
-        """Return how many requests were answered, turned away as too many, and lost."""
+        """Return how many requests were answered, refused as too many, and lost."""
         return {
             "requests": self.counts.total(),
             "answered": self.counts[200],

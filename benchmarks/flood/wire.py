@@ -1,7 +1,7 @@
-"""`python -m benchmarks.flood.wire`: honest nodes or strangers in a process of their own, over real connections.
+"""Honest nodes or attackers in a process of their own, over real connections: `python -m benchmarks.flood.wire`.
 
-The first line on stdin is an `Order`; the process works until stdin ends, and answers each line before that with what
-the strangers did (`Attack.said`), or the honest nodes (`Wire.asked`). A party is a subnet 127.x.y.0/24 of this machine
+The first line on stdin is an `Order`. The process works until stdin ends, and answers each later line with a summary of
+the attackers (`Attack.said`) or of the honest nodes (`Wire.asked`). A party is a subnet 127.x.y.0/24 of this machine
 (benchmarks/load/host.py). Nodes connect over libp2p, or with a pin over HTTPS.
 """
 
@@ -33,13 +33,13 @@ from p2p.libp2p.transport import LibP2PTransport
 from p2p.peer.peer import Peer
 
 _LOOK: Final = 0.25
-"""Seconds from one look at the newest version to the next."""
+"""Seconds between two looks at the newest version."""
 VISITORS: Final = "strangers ask over HTTPS without end"
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """`nodes`: seconds that each honest node takes for a group; `attack`: a sentence of the catalogue, `VISITORS`, or
-    none. `addresses`: of libp2p; with `pin`, of HTTPS. `database`: run.sqlite, which is only read."""
+    """The process's task. `nodes`: seconds per group of each honest node; `attack`: a key of the catalogue, `VISITORS`,
+    or empty. `addresses`: of libp2p; with `pin`, of HTTPS. `database`: run.sqlite, which is only read."""
 
     terms: Terms
     addresses: list[str]
@@ -51,7 +51,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wire(Place):
-    """The place as a process of its own sees it."""
+    """The environment as seen from a process of its own."""
 
     tasks: TaskGroup
 
@@ -77,7 +77,7 @@ class Wire(Place):
         }
 
     async def follow(self) -> None:
-        """Hold the newest version, until cancelled."""
+        """Follow the newest version until cancelled."""
         while True:
             rows = self.rows("SELECT version, root FROM versions ORDER BY version DESC LIMIT 1")
             self._terms = msgspec.structs.replace(self._terms, version=rows[0][0], root=rows[0][1])
@@ -126,7 +126,7 @@ class Wire(Place):
 
 async def _serve(order: Order) -> None:
     if order.attack:
-        os.nice(19)  # strangers have machines of their own: what they compute must not slow ours
+        os.nice(19)  # attackers have machines of their own: their computing must not slow ours
     async with anyio.create_task_group() as tasks:
         wire = Wire(order, tasks)
         tasks.start_soon(wire.follow)

@@ -1,9 +1,9 @@
-"""The attacks on room over real connections: coordinator, honest nodes and strangers are processes of their own.
+"""Measure the attacks on room over real connections: coordinator, honest nodes and attackers are separate processes.
 
 Model processes are stubs behind their real pipes (benchmarks/flood/stub_scorer.py). Half of the honest nodes come over
-libp2p, half over HTTPS. They work for `BEFORE` seconds, then
-the learner's steps are counted for so many seconds by the clock, calm, and for as many beside the strangers: a busy
-machine shows in both. In a fresh run the strangers come with the nodes, and a calm fresh run is made right before it.
+libp2p, half over HTTPS. They work for `BEFORE` seconds. Then the learner's steps are counted over equal times by the
+clock, first calm, then with the attackers: a busy machine shows in both. In a fresh run the attackers come with the
+nodes, and a calm fresh run precedes it.
 """
 
 import tempfile
@@ -36,9 +36,9 @@ OPTIONS: Final = ("--foreign-loopback", "--scorer", "benchmarks.flood.stub_score
 
 
 class Wired(NamedTuple):
-    """`bar`: least share of the calm steps. `calm`, `steps`: the learner's. `calm_cpu`, `cpu`: milliseconds of the main
-    process's CPU for a second. `requests`: of honest nodes beside the strangers, `unanswered`: of those. `said`: what
-    the strangers did."""
+    """Results of one attack. `bar`: least share of the calm steps. `calm`, `steps`: the learner's. `calm_cpu`, `cpu`:
+    the main process's milliseconds of CPU per second. `requests`: of honest nodes during the attack, `unanswered`: of
+    those. `said`: summary of the attackers."""
 
     bar: float
     calm: int
@@ -55,7 +55,7 @@ class Wired(NamedTuple):
 
 
 def compared(seconds: float) -> dict[str, Wired]:
-    """Measure each attack on room that `--quick` looks at, and strangers over HTTPS."""
+    """Measure each attack on room that `--quick` contains, and attackers over HTTPS."""
     results = {}
     for name, case in CASES.items():
         if case.quick and case.learned is None:
@@ -94,17 +94,17 @@ class _Place:
         self._nodes = [self._crowd(nodes=list(NODES[::2])), self._crowd(nodes=list(NODES[1::2]), https=True)]
 
     def strangers(self, attack: str) -> Process:
-        """Let strangers come."""
+        """Start attackers."""
         return self._crowd(attack=attack, https=attack == VISITORS)
 
     def counted(self, seconds: float) -> tuple[int, float]:
-        """Wait, and return the learner's steps, and milliseconds of CPU of the main process for a second."""
+        """Wait; return the learner's steps, and the main process's milliseconds of CPU per second."""
         before, began = self._version(), self._at.measure()
         time.sleep(seconds)
         return self._version() - before, _cpu(began, self._at.measure())
 
     def honest(self) -> dict[str, float]:
-        """Return how many requests honest nodes made so far, and how many were not answered."""
+        """Return how many requests honest nodes have sent, and how many were not answered."""
         parts = [_said(crowd) for crowd in self._nodes]
         return {what: sum(part[what] for part in parts) for what in parts[0]}
 

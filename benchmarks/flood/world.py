@@ -1,8 +1,8 @@
 """A whole run in one process: the shipped coordinator on the in-memory network, a fake clock, stand-in models.
 
 Rules
-1. Only sleep takes time here: generating, scoring, a step. So a run is repeated exactly, and what an
-   attack costs is room, turns and leases. Its cost in CPU is measured apart (benchmarks/flood/cost.py).
+1. Only sleep takes time here: generating, scoring, a step. So a run repeats exactly, and an attack can only cost room,
+   order and leases. The CPU cost of attacks is measured apart (benchmarks/flood/cost.py).
 2. Honest nodes hear of a version at once, and work on one group at a time.
 3. A run first goes `Setting.before` seconds without the attack; in a fresh run that is none. Steps are then counted
    for `Setting.seconds`.
@@ -46,9 +46,8 @@ _MEMORY: Final = Path("/dev/shm")
 
 @dataclass(frozen=True)
 class Setting:
-    """One run. `nodes`: seconds that each honest node takes for a group. `step`: of the learner, seconds. `scoring`:
-    of an honest group, seconds. `sections`: settings of the coordinator, each (section, name,
-    value)."""
+    """One run. `nodes`: seconds per group of each honest node. `step`: of the learner, seconds. `scoring`: of an honest
+    group, seconds. `sections`: settings of the coordinator, each (section, name, value)."""
 
     nodes: tuple[float, ...] = (4.0, 5.0, 6.0, 7.0, 8.0, 10.0)
     step: float = 3.0
@@ -64,17 +63,17 @@ class Setting:
 
 
 class Attack(Protocol):
-    """The deeds of strangers. It is given the world, and runs until it is cancelled."""
+    """An attack: given the world, it runs until it is cancelled."""
 
     async def run(self, world: Place) -> None: ...
 
     def said(self, world: Place) -> dict[str, float]:
-        """Return what is to be told of it afterwards."""
+        """Return its summary for the report."""
 
 
 class Outcome(NamedTuple):
-    """`steps`: of the learner, in the time that counts. `accepted`: groups of honest nodes then. `said`: see
-    `Attack.said`. `cpu`: seconds of the simulation."""
+    """Result of a run. `steps`: of the learner, in the counted time. `accepted`: groups of honest nodes in it. `said`:
+    see `Attack.said`. `cpu`: seconds of the simulation."""
 
     steps: int
     accepted: int
@@ -138,7 +137,7 @@ class World(Place):
 
 
 def went(setting: Setting, attack: Attack | None = None) -> Outcome:
-    """Carry a run to its end, with an attack or calm."""
+    """Run to the end, with an attack or calm."""
     started = time.process_time()
 
     async def main(world: World) -> Outcome:
@@ -157,7 +156,7 @@ def went(setting: Setting, attack: Attack | None = None) -> Outcome:
 
 
 def running(setting: Setting, main: Callable[[World], Awaitable[T]], scorer: Scorer | None = None) -> T:
-    """Do `main` in a world of its own. `scorer`: in place of the stand-in."""
+    """Run `main` in a world of its own. `scorer`: replaces the stand-in."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
     async def within() -> T:
@@ -205,7 +204,7 @@ async def _world(setting: Setting, scorer: Scorer | None) -> AsyncIterator[World
                 clock=anyio.current_time,
                 entropy=np.random.default_rng(setting.seed).bytes,
             )
-            coordinator.absence.ran = anyio.current_time  # real running time knows nothing of this clock
+            coordinator.absence.ran = anyio.current_time  # real running time does not follow this clock
             world = World(setting, run, network, coordinator, learner)
             async with anyio.create_task_group() as world.tasks:
                 world.tasks.start_soon(coordinator.run)

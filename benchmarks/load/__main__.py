@@ -1,8 +1,9 @@
-"""What does a coordinator bear, and what does it cost? `python -m benchmarks.load [--quick] [--only PART ...]`
+"""Measure the capacity and the cost of a coordinator: `python -m benchmarks.load [--quick] [--only PART ...]`.
 
     goodput    accepted groups at twice the peak's load against the peak, also where each commit takes 4 ms longer
     cost       CPU of the main process per group against five bare rounds of Ed25519 and SQLite
-    growth     a start, a tick, an ask, a judged group, a version and a picture after 1,000 and after 1,000,000 groups
+    growth     a start, a tick, a lease request, a judged group, a version and a view of the page after 1,000 and after
+               1,000,000 groups
     idle       CPU that a refused node costs per second
     versions   descriptors and memory after 3,000 versions
 

@@ -1,7 +1,7 @@
-"""A whole coordinator in this process without a network: its handlers are called as a network would call them.
+"""A whole coordinator in this process without a network: its handlers are called as by a network.
 
-The scorer is the stub behind its real pipe; the learner is an object here, which steps when it is let. What the process
-spends is then what the coordinator spends, as long as requests are made before and answers are read after.
+The scorer is the stub behind its real pipe; the learner is an object in this process, which makes a step when told to.
+As long as requests are prepared before and answers are read afterwards, the process spends what the coordinator spends.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from weights.store import Store
 
 
 class Nobody:
-    """Every part of a network that reaches nobody."""
+    """A network without any peer, in all its parts."""
 
     def __init__(self, peer: str) -> None:
         self._peer = peer
@@ -95,8 +95,8 @@ class Nobody:
 
 
 class HeldLearner:
-    """`coordinator.training.model_processes.Learner` in this process. A step is made once `let` is set; then it is
-    cleared. `spent`: CPU seconds of its steps, which are none of the coordinator's."""
+    """`coordinator.training.model_processes.Learner` in this process. A step is made once `let` is set, which clears
+    it. `spent`: CPU seconds of its steps, which are not the coordinator's."""
 
     def __init__(self) -> None:
         self._stub = StubLearner()
@@ -114,7 +114,7 @@ class HeldLearner:
         return stepped
 
     async def renew(self) -> None:
-        """See `Learner`."""
+        """Do nothing: there is no process to restart."""
         return None
 
     def _timed(self, batch: Batch) -> tuple[Stepped, float]:
@@ -133,7 +133,7 @@ class Bare:
         self.started = (0.0, 0.0)
 
     async def ask(self, method: str, data: bytes) -> bytes:
-        """The encoded Answer to a sealed request."""
+        """Send a sealed request to its handler; return the encoded Response."""
         return await self.handlers[method]("12D3KooWBench", data)
 
     def terms(self, tokens: int = 4) -> Terms:
@@ -144,7 +144,7 @@ class Bare:
 
 
 async def until(condition: Callable[[], Any], seconds: float = 120.0) -> None:
-    """Wait until something holds. Raises `TimeoutError`."""
+    """Wait until a condition holds. Raises `TimeoutError`."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 (no event tells of it)
             await asyncio.sleep(0.002)
@@ -152,7 +152,7 @@ async def until(condition: Callable[[], Any], seconds: float = 120.0) -> None:
 
 @asynccontextmanager
 async def bare(run: Run, clock: Callable[[], float] = time.time, scorer: Scorer | None = None) -> AsyncIterator[Bare]:
-    """Start a coordinator over the run folder. `clock`: seconds since the epoch. `scorer`: in place of the stub."""
+    """Start a coordinator over the run folder. `clock`: seconds since the epoch. `scorer`: replaces the stub."""
     stub = SupervisedEngine(lambda: EngineProcess(name="scorer", module="benchmarks.load.stub_scorer"), restarts())
     scorer = scorer or stub
     learner, network = HeldLearner(), Nobody(run.peer_id)

@@ -1,13 +1,13 @@
-"""CPU of the coordinator's main process per group, against five bare rounds of what no group can do without.
+"""Measure the CPU of the coordinator's main process per group, against five bare rounds of its unavoidable work.
 
-The anchor: five times a signature verified, a signature made, and 1 KiB written by a commit of its own in WAL
-mode with synchronous=FULL; with the first of them also the bytes of the submission. Five, for a lease, a submission, a
+The anchor: five times a signature verified, a signature made, and 1 KiB written by a commit of its own in WAL mode with
+synchronous=FULL; the first of them also writes the bytes of the submission. The five stand for a lease, a submission, a
 verdict, its receipt and its confirmation.
 
-The coordinator's share: every request of the groups, made before, goes to its handlers, 16 at a time as over 16
-connections, and the stub scorer answers over its pipe. A node asks for the verdict of its last group beside its next
-ask for a lease, and confirms that receipt beside its next submission, as node/rollouts/outbox_relay.py does. Sealing
-requests and reading answers is not counted.
+The coordinator's share: every request of the groups is prepared before and goes to its handler, 16 at a time as over 16
+connections; the stub scorer answers over its pipe. A node requests the verdict of its last group beside its next lease
+request, and confirms that receipt beside its next submission, as node/rollouts/outbox_relay.py does. Sealing requests
+and reading answers does not count.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class Size(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """Milliseconds of CPU per group, median over turns; `ratio`: median of the ratios of each turn. `requests`: per
+    """Milliseconds of CPU per group, median over rounds; `ratio`: median of the ratios of each round. `requests`: per
     group."""
 
     main: float
@@ -72,7 +72,7 @@ async def _measured(folder: Path, size: Size, groups: int, turns: int) -> Cost:
         for number in range(turns + 1):
             spent = await crew.work_once()
             bare_rounds = anchor(folder / f"anchor-{number}.sqlite", groups, crew.payload)
-            if number:  # the first one warms up
+            if number:  # the first round warms up
                 mains.append(1000 * spent / groups)
                 anchors.append(1000 * bare_rounds / groups)
     ratios = [main / bare_rounds for main, bare_rounds in zip(mains, anchors, strict=True)]
@@ -84,7 +84,7 @@ def _median(values: Sequence[float]) -> float:
 
 
 class CostCrew:
-    """Nodes that make a group each in every turn. `requests`: so far. `payload`: bytes of a submission."""
+    """Nodes that make one group each per round. `requests`: so far. `payload`: bytes of a submission."""
 
     def __init__(self, coordinator: Bare, size: Size, groups: int) -> None:
         self._coordinator = coordinator
@@ -98,7 +98,7 @@ class CostCrew:
         await _asked(self._coordinator, "hello", [node.hello() for node in self._nodes])
 
     async def work_once(self) -> float:
-        """CPU seconds of one group of each node."""
+        """Work off one group per node; return the CPU seconds."""
         asks = [
             node.ask(VerdictsRequest(leases=last, confirmed=[]))
             for node, last in zip(self._nodes, self._last, strict=True)
@@ -140,7 +140,7 @@ def _decided(coordinator: Bare) -> int:
 
 
 async def _asked(coordinator: Bare, method: str, requests: Sequence[bytes]) -> tuple[float, list[bytes]]:
-    """CPU seconds, and the answers."""
+    """Send requests to a handler; return the CPU seconds and the answers."""
     answers: list[bytes] = []
     cpu = time.process_time()
     for start in range(0, len(requests), AT_ONCE):
@@ -150,7 +150,7 @@ async def _asked(coordinator: Bare, method: str, requests: Sequence[bytes]) -> t
 
 
 def anchor(path: Path, groups: int, payload: int) -> float:
-    """CPU seconds of the bare rounds of `groups` groups. `payload`: bytes of a submission."""
+    """Return the CPU seconds of the bare rounds of `groups` groups. `payload`: bytes of a submission."""
     key = Ed25519PrivateKey.generate()
     message, row, large = bytes(300), bytes(_ROW), bytes(_ROW + payload)
     signature, public = key.sign(message), key.public_key()

@@ -1,14 +1,16 @@
-"""`python -m benchmarks.load.crowd`: many light nodes in one process, over a few real libp2p connections.
+"""Many light nodes in one process, over a few real libp2p connections: `python -m benchmarks.load.crowd`.
 
-A request carries its node's signature, so that nodes may share a connection. The first line on stdin is a `Crowd`; a
-line {"nodes": N} introduces N nodes, {"seconds": S} lets them work for S seconds, and {"idle": S, "settling": T} lets
-them ask for leases, as often as the refusals say, and counts after T seconds. Each answers with a line of counts.
+A request carries its node's signature, so that nodes may share a connection. The first line on stdin is a `Crowd`.
+{"nodes": N} introduces N nodes, {"seconds": S} lets them work for S seconds. {"idle": S, "settling": T} lets them
+request leases, as often as the refusals permit, and counts after T seconds. Each line is answered with a line of
+counts.
 
 1. Offered load is a population: each node makes a group every `PERIOD` seconds, and starts its next one late where the
-   last one took longer. So nobody waits for more than its own group, as with volunteers.
-2. A node asks for a lease and submits, each again until it is answered; beside both it asks for verdicts and confirms
-   receipts (node/rollouts/outbox_relay.py).
-3. Told that its version is too old, a node asks for the newest Head and its Version; all nodes then hold that one.
+   last one took longer. So each node waits only for its own groups, as volunteers do.
+2. A node requests a lease and submits, and repeats each until it is answered. Beside both it requests verdicts and
+   confirms receipts (node/rollouts/outbox_relay.py).
+3. A node that is refused because its version is too old requests the newest Head and its Version; all nodes then hold
+   that version.
 """
 
 import json
@@ -43,7 +45,8 @@ _BATCH: Final = 256
 
 
 class Crowd(msgspec.Struct, frozen=True, kw_only=True):
-    """`addresses`: of the coordinator. `connections`: libp2p peers, each of which may ask 50 times a second."""
+    """First line of the input. `addresses`: of the coordinator. `connections`: libp2p peers, each of which may send 50
+    requests per second."""
 
     terms: Terms
     addresses: list[str]
@@ -51,7 +54,7 @@ class Crowd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fault(Exception):
-    """The coordinator answered what it should not."""
+    """The coordinator sent an unexpected answer."""
 
 
 class Policy:
@@ -62,7 +65,7 @@ class Policy:
         self._lock = trio.Lock()
 
     async def renew(self, peer: Peer, coordinator: str, known: int) -> None:
-        """Hold the newest version, unless that has happened since version `known` was held (rule 3)."""
+        """Fetch the newest version, unless that has happened since version `known` was current (rule 3)."""
         async with self._lock:
             if self.terms.version != known:
                 return
@@ -82,7 +85,7 @@ class Policy:
 
 
 class Member:
-    """One light node and the connection it uses. `counts`: of the whole crowd."""
+    """One light node and the connection it uses. `counts`: of all nodes together."""
 
     def __init__(self, policy: Policy, peer: Peer, coordinator: str, counts: Counter[str]) -> None:
         self._policy, self._node = policy, LightNode(policy.terms)
@@ -106,7 +109,7 @@ class Member:
             due = max(due + PERIOD, trio.current_time())
 
     async def idle(self, first: float, counted: float) -> None:
-        """Ask for a lease as often as one is told to, until cancelled; count from `counted` on."""
+        """Request a lease as often as the refusals permit, until cancelled; count from `counted` on."""
         await trio.sleep_until(first)
         while True:
             try:
@@ -143,7 +146,7 @@ class Member:
             await trio.sleep(answer.retry_after / 1000)
 
     async def _surely(self, method: str, request_of: Callable[[VerdictsRequest], bytes]) -> bytes | Refusal:
-        """Ask until there is an answer, ever more rarely; a question about verdicts goes beside it (rule 2)."""
+        """Repeat a request until there is an answer, ever more rarely; a verdicts request goes beside it (rule 2)."""
         wait = _SHORTEST
         while True:
             ask = VerdictsRequest(leases=self._undecided[:_BATCH], confirmed=self._unconfirmed[:_BATCH])
@@ -197,7 +200,7 @@ async def _introduced(crowd: Crowd, peers: list[tuple[Peer, str]], count: int, c
 async def _for(
     seconds: float, members: list[Member], task: Callable[[Member, float], Awaitable[None]], spread: float
 ) -> None:
-    """Run a task of each member for `seconds`; they start spread over `spread` seconds."""
+    """Run a task per member for `seconds`; their starts are spread over `spread` seconds."""
     with trio.move_on_after(seconds):
         async with trio.open_nursery() as nursery:
             for place, member in enumerate(members):

@@ -1,7 +1,7 @@
-"""Goodput against offered load: accepted groups per second of a real coordinator, many light nodes, stub processes.
+"""Measure goodput against offered load: accepted groups per second of a real coordinator, light nodes, stub processes.
 
-Each load gets a coordinator of its own. Loads rise until less than `KEPT_UP` of what is offered is accepted; the peak
-is the most that was accepted at any of them. Then twice the load of the peak is offered.
+Each load gets a coordinator of its own. Loads rise until less than `KEPT_UP` of the offered groups is accepted; the
+peak is the most that was accepted at any of them. Then twice the load of the peak is offered.
 """
 
 import tempfile
@@ -14,12 +14,12 @@ from benchmarks.load.crowd import PERIOD
 from benchmarks.load.station import station
 
 KEPT_UP: Final = 0.9
-_MOST: Final = 600.0  # groups per second that are offered at all
+_MOST: Final = 600.0  # most groups per second that are offered
 SETTINGS: Final[Mapping[str, Mapping[str, Any]]] = {
     "run": {"group_size": 2, "limit": 6, "batch_groups": 9000, "staleness": 8, "heldout": 4},
     "leases": {"minimum_seconds": 60.0},
 }
-"""Room for more groups than are made, and no step of the learner."""
+"""Room for more groups than are made; the learner never makes a step."""
 
 
 class Rung(NamedTuple):
@@ -33,8 +33,8 @@ class Rung(NamedTuple):
 
 
 def climb(seconds: float, *, first: float, factor: float, commit: float) -> tuple[list[Rung], Rung]:
-    """Offer rising loads for `seconds` each; the rungs, and the one at twice the peak's load. `commit`: milliseconds
-    that each commit takes longer."""
+    """Offer rising loads for `seconds` each; return the rungs, and the one at twice the peak's load. `commit`: extra
+    milliseconds per commit."""
     rungs: list[Rung] = []
     rate = first
     while not rungs or (rungs[-1].accepted >= KEPT_UP * rungs[-1].offered and rate <= _MOST):
@@ -45,8 +45,8 @@ def climb(seconds: float, *, first: float, factor: float, commit: float) -> tupl
 
 
 def measured(rate: float, seconds: float, *, commit: float) -> Rung:
-    """Offer `rate` groups per second, and count from the second group of each node on: those that found no place have
-    been told when to come again."""
+    """Offer `rate` groups per second, and count from each node's second group on: by then refused nodes have been told
+    when to come again."""
     nodes = max(1, round(rate * PERIOD))
     options = ("--commit-milliseconds", f"{commit:g}") if commit else ()
     with (

@@ -1,9 +1,9 @@
-"""Measure a start, a tick, an ask, a judged group, a version and a picture, after a short run and after a long one.
+"""Measure a coordinator's recurring work, after a short run and after a long one.
 
-Each is CPU time of the coordinator's process: an ask and a judged group in their turn through its handlers, as
+Each figure is CPU time of the coordinator's process: a lease request and a judged group through its handlers, as
 benchmarks/load/cost.py measures them; a version from the learner's batch to the signed Head, less the step itself; a
-tick over many quick ticks, a thirtieth of which tidy up, as in a real run. Long and short run take turns. The picture
-is asked for over HTTP of a coordinator in a process of its own, by three tabs, each callback of whose loop is timed.
+tick over many fast ticks, a thirtieth of which tidy up, as in a real run. Long and short run alternate. The page is
+requested over HTTP of a coordinator in a process of its own, by three tabs; each callback of its event loop is timed.
 """
 
 import asyncio
@@ -30,14 +30,14 @@ from coordinator.run import setup
 from coordinator.run.setup import Run
 
 GROUPS: Final = 10
-"""Of a batch, and so of a cycle: asked for, judged, drawn."""
+"""Groups of a batch, and so of a cycle: leased, judged, drawn."""
 TICK: Final = 0.05
 TABS: Final = 3
 PATHS: Final = ("/live", "/api/v1/run")
 
 
 class Cost(NamedTuple):
-    """Seconds of CPU, but `start_wall`: seconds by the clock. Asks, groups, versions and ticks: the median."""
+    """Seconds of CPU; `start_wall`: seconds by the clock. Lease requests, groups, versions and ticks: the median."""
 
     start: float
     start_wall: float
@@ -48,8 +48,8 @@ class Cost(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """With three tabs open. `loop_seconds`, `held_cpu`: longest hold of the event loop, seconds by the clock and of
-    CPU. `cpu`: share of a core. `answers`: how many came; `nbytes`: of the largest one, unpacked."""
+    """Cost of the page with three tabs open. `loop_seconds`, `held_cpu`: longest callback of the event loop, seconds by
+    the clock and of CPU. `cpu`: share of a core. `answers`: their number; `nbytes`: of the largest one, unpacked."""
 
     loop_seconds: float
     held_cpu: float
@@ -59,7 +59,7 @@ class Picture(NamedTuple):
 
 
 def run_with_history(folder: Path, groups: int) -> Run:
-    """The run folder of a run of `groups` groups; made where it is not there."""
+    """Return the run folder of a run of `groups` groups; make it where it does not exist."""
     now = time.time_ns() // 1_000_000
     if (folder / "coordinator.toml").exists():
         return setup.load_run(folder, now=now, env={})
@@ -67,8 +67,8 @@ def run_with_history(folder: Path, groups: int) -> Run:
 
 
 def compared(folders: Sequence[Path], turns: int, cycles: int, ticks: int) -> list[Cost]:
-    """Measure each folder in a process of its own, in turn, `turns` times; the least of each figure, since what other
-    work does to a figure only adds to it. The runs are longer afterwards."""
+    """Measure each folder in a process of its own, alternating, `turns` times; return the least of each figure, since
+    other work only adds to it. The runs are longer afterwards."""
     costs_of: dict[Path, list[Cost]] = {folder: [] for folder in folders}
     for _ in range(turns):
         for folder in folders:
@@ -85,12 +85,12 @@ def measured(folder: Path, cycles: int, ticks: int) -> Cost:
 
 async def _measured(run: Run, cycles: int, ticks: int) -> Cost:
     names, before = vars(daemon), (daemon.TICK, daemon.TIDY, vars(daemon)["check"])
-    names["check"] = lambda path: None  # a large file is looked through beside the run, once: in no ask, tick or group
+    names["check"] = lambda path: None  # a large file is checked once, beside the run: in no tick, request or group
     try:
         async with bare(run) as coordinator:
             started = coordinator.started
             rounds = [await _cycle(coordinator) for _ in range(cycles + 1)][1:]
-            # The folder is as an earlier program leaves it, with the documents of every version: the first look at them
+            # The folder is as an earlier program leaves it, with the documents of every version: the first request
             # drops most, once.
             await coordinator.coordinator.publisher.retain(
                 coordinator.coordinator.group_service.oldest_needed(), 1 << 50, 1 << 50
@@ -107,7 +107,7 @@ async def _measured(run: Run, cycles: int, ticks: int) -> Cost:
 
 
 async def _cycle(coordinator: Bare) -> tuple[float, float, float]:
-    """CPU seconds of an ask, of a judged group, and of a version."""
+    """Return the CPU seconds of a lease request, of a judged group, and of a version."""
     nodes = [LightNode(coordinator.terms()) for _ in range(GROUPS)]
     for node in nodes:
         await coordinator.ask("hello", node.hello())
@@ -140,7 +140,7 @@ async def _version(coordinator: Bare) -> float:
 
 
 async def _each(coordinator: Bare, method: str, requests: Sequence[bytes]) -> tuple[float, list[bytes]]:
-    """Median CPU seconds of a request, and the answers."""
+    """Send requests one by one; return the median CPU seconds, and the answers."""
     spent, answers = list[float](), list[bytes]()
     for request in requests:
         cpu = time.process_time()
@@ -154,7 +154,7 @@ def _decided(coordinator: Bare) -> int:
 
 
 def picture(run: Run, seconds: float) -> Picture:
-    """Open the tabs at a coordinator of this run."""
+    """Measure the page of this run's coordinator with open tabs."""
     with station(run.folder.path, sections={}, options=("--watch",), run=run) as place:
         statuses: list[int] = []
         stopping = threading.Event()
@@ -178,7 +178,7 @@ def picture(run: Run, seconds: float) -> Picture:
 
 
 def _tab(port: int, statuses: list[int], stopping: threading.Event) -> None:
-    """Ask as often as the page does."""
+    """Request as often as the page does."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     while not stopping.is_set():
         for path in PATHS:

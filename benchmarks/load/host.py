@@ -1,15 +1,15 @@
-"""`python -m benchmarks.load.host FOLDER`: a coordinator as `echo2-coord run` starts it, with stub model processes.
+"""A coordinator as `echo2-coord run` starts it, with stub model processes: `python -m benchmarks.load.host FOLDER`.
 
-Libp2p, books, database, publisher and page are the product's own: `coordinator.daemon.serve`. It reads a JSON line on
-stdin and answers with one:
+Libp2p, group service, database, publisher and page are the product's own: `coordinator.daemon.serve`. It reads a JSON
+line on stdin and answers with one:
 
-    {"say": "measure"}                memory, descriptors, CPU seconds, and the longest that a callback held the loop
-    {"say": "freshly"}                the same after what Python and the C library need no more was given back
-    {"say": "forget"}                 forget the longest hold
+    {"say": "measure"}                memory, descriptors, CPU seconds, and the longest callback of the event loop
+    {"say": "freshly"}                the same after Python and the C library have given back unused memory
+    {"say": "forget"}                 forget the longest callback
 
 Options: `--commit-milliseconds` is added to each commit of run.sqlite; `--watch` times every callback of the loop;
-`--scorer` names a module in place of the stub; `--foreign-loopback` takes each 127.x.y.0/24 but the first for a foreign
-subnet.
+`--scorer` names a module that replaces the stub; `--foreign-loopback` treats each 127.x.y.0/24 but the first as a
+foreign subnet.
 """
 
 import argparse
@@ -44,7 +44,8 @@ _WRITES: Final = ("INSERT", "UPDATE", "DELETE", "REPLACE")
 
 
 class SlowConnection(sqlite3.Connection):
-    """Sleeps `seconds` at each commit, as a slow disk does: an explicit one, and that of a lone statement."""
+    """A connection that sleeps `seconds` at each commit, as on a slow disk: an explicit one, and that of a lone
+    statement."""
 
     seconds = 0.0
 
@@ -71,7 +72,7 @@ def slow_commits(seconds: float) -> None:
 
 
 class Holds:
-    """The longest that one callback held the event loop, in seconds by the clock; and in CPU seconds of its thread."""
+    """The longest callback of the event loop: seconds by the clock, and CPU seconds of its thread."""
 
     def __init__(self) -> None:
         self.longest = self.longest_cpu = 0.0
@@ -91,13 +92,14 @@ class Holds:
 
 
 def foreign(ip: str) -> str | None:
-    """Return the subnet of an address as `PeerLimits.subnet_of`, where the machine's own addresses stand for others."""
+    """Return the subnet of an address as `PeerLimits.subnet_of` does; the machine's own addresses stand for foreign
+    ones."""
     net = ip.rpartition(".")[0]
     return f"{net}.0/24" if net.startswith("127.") and net != "127.0.0" else None
 
 
 def with_foreign_loopback() -> None:
-    """Let the daemon take loopback addresses for foreign ones."""
+    """Make the daemon treat loopback addresses as foreign ones."""
     names = vars(daemon)
     real = names["connection_limits"]
 
@@ -108,7 +110,7 @@ def with_foreign_loopback() -> None:
 
 
 def with_stubs(scorer: str | None) -> None:
-    """Let the daemon start the stubs in place of the model processes. `scorer`: another module than the stub."""
+    """Make the daemon start the stubs in place of the model processes. `scorer`: replaces the stub scorer."""
     names = vars(daemon)
     stubs = {**_STUBS, "engines.host": scorer} if scorer else _STUBS
 
@@ -129,11 +131,11 @@ def measured(holds: Holds) -> dict[str, float]:
 
 
 def give_back() -> None:
-    """Give memory that nobody needs back to the system, the page cache of SQLite too, which is bounded."""
+    """Give unused memory back to the system, with SQLite's page cache, which is bounded."""
     gc.collect()
     for candidate in gc.get_objects():
         if issubclass(type(candidate), sqlite3.Connection):  # isinstance would ask the object: some warn, or are gone
-            with suppress(sqlite3.Error):  # another thread's, or closed
+            with suppress(sqlite3.Error):  # another thread's connection, or a closed one
                 candidate.execute("PRAGMA shrink_memory")
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

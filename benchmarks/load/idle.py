@@ -1,8 +1,8 @@
-"""Measure a refused node: the coordinator's CPU per second, where the node asks as often as it is told to.
+"""Measure a refused node: the coordinator's CPU per second, where the node asks as often as its refusals permit.
 
-There is no room for a group: a batch of one, a staleness limit of 0, and a node that holds the only lease. The crowd's
-nodes then ask until the window ends; what the coordinator's main process spends without them is subtracted. What an ask
-costs over the time that its refusal tells a node to wait is what the node costs: also where answers are late.
+There is no room for a group: a batch of one, a staleness limit of 0, and a node that holds the only lease. The other
+nodes request leases until the window ends; the main process's CPU without them is subtracted. The cost of a node is the
+cost of a request divided by the time that its refusal tells the node to wait. So late answers do not change it.
 """
 
 import tempfile
@@ -18,12 +18,12 @@ SETTINGS: Final[Mapping[str, Mapping[str, Any]]] = {
     "leases": {"minimum_seconds": 900.0},
 }
 SETTLING: Final = 20.0
-"""Seconds until every node has asked, and heard how rarely it is to ask."""
+"""Seconds until every node has sent a request, and was told when to send the next."""
 
 
 class Idle(NamedTuple):
-    """`cpu`: milliseconds per node and second. `ask`: milliseconds per ask. `told`: seconds until a node may ask again,
-    the mean of the refusals."""
+    """Result. `cpu`: milliseconds per node and second. `ask`: milliseconds per request. `told`: seconds until a node
+    may send the next request, the mean of the refusals."""
 
     cpu: float
     ask: float

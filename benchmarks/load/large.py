@@ -2,10 +2,10 @@
 
     run.sqlite      groups, nodes, open leases (benchmarks/load/rows.py), first in schema 1, then opened by this program
     store/, head    documents of all versions, files of the last ones (benchmarks/load/published.py)
-    history.jsonl   a step and a version a line, an evaluation every 8
+    history.jsonl   a step and a version per line, an evaluation every 8
 
-The file is written in the schema of commit 439044d and then opened with `Database.open`, which brings it up to this
-program's schema, as it does for a run that an operator has had for a year.
+The file is written in the schema of commit 439044d and then opened with `Database.open`, which migrates it to this
+program's schema, as for an operator's year-old run.
 """
 
 import argparse
@@ -50,8 +50,8 @@ _COLUMNS: Final = {
 
 
 def make_large(folder: Path, shape: Shape, **sections: Any) -> Run:
-    """Make the run folder. `sections`: settings of the run, by section. The clock of who opens it goes on from
-    `shape.now`."""
+    """Make the run folder. `sections`: settings of the run, by section. The clock of a program that opens it continues
+    from `shape.now`."""
     sections.setdefault("run", {}).update(group_size=shape.group_size)
     run = make_run(folder, now=shape.now, **sections)
     history = VersionHistory.of(run, shape)
@@ -108,7 +108,8 @@ def _insert(connection: sqlite3.Connection, table: str, rows: Iterable[Any]) -> 
 
 
 def write_drawn(run: Run, shape: Shape) -> None:
-    """Tell the stub learner which of the last groups it has drawn: all but the last `shape.undrawn`."""
+    """Write the lease ids that the stub learner has drawn: those of the last groups, except for the last
+    `shape.undrawn`."""
     with closing(sqlite3.connect(run.folder.database)) as connection:
         newest = "SELECT lease FROM buffer ORDER BY rowid DESC LIMIT 1000 OFFSET ?"
         drawn = [lease for (lease,) in connection.execute(newest, (shape.undrawn,))]
@@ -117,13 +118,13 @@ def write_drawn(run: Run, shape: Shape) -> None:
 
 
 def node_keys(count: int) -> list[bytes]:
-    """Return the public keys of the history's nodes; nobody holds the private ones."""
+    """Return the public keys of the history's nodes; their private keys do not exist."""
     random = np.random.default_rng(11).bytes(32 * count)
     return [random[at : at + 32] for at in range(0, len(random), 32)]
 
 
 def _node(run: bytes, key: bytes, shape: Shape) -> tuple[Any, ...]:
-    host = "127.{}.{}.{}".format(*key[:3])  # on this machine, where nobody answers
+    host = "127.{}.{}.{}".format(*key[:3])  # on this machine, where no node listens
     record = PeerRecord(addresses=[f"/ip4/{host}/tcp/1025/p2p/{peer_id(key)}"], issued=shape.now - 60_000)
     sealed = msgspec.msgpack.encode(Envelope("peer", run, encode(record), [Signature(key, bytes(64))]))
     said = (f"node-{key[:3].hex()}", "echo2 0.1", "stub/float32/cpu", "a CPU")
@@ -169,7 +170,8 @@ def main() -> None:
 
 
 def shape_of(groups: int, *, now: int) -> Shape:
-    """A run of `groups` groups: a version for every 10 of them, a node for every 100, three open leases a node."""
+    """Return a run of `groups` groups: a version for every 10 of them, a node for every 100, three open leases per
+    node."""
     nodes = max(10, groups // 100)
     return Shape(now=now, groups=groups, nodes=nodes, versions=max(2, groups // 10), open=3 * nodes)
 

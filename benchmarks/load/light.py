@@ -1,4 +1,4 @@
-"""A node without an engine: signs requests and makes up groups that the stub scorer finds honest. No network here."""
+"""A node without an engine: signs requests and fabricates groups that the stub scorer accepts. No network here."""
 
 import os
 import struct
@@ -23,7 +23,7 @@ from tasks.tokenizer import EOS
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts that a light node has about a run. `tokens`: of each of its rollouts. `engine`: its class."""
+    """A light node's knowledge of a run. `tokens`: of each of its rollouts. `engine`: its class."""
 
     run: bytes
     recipient: bytes
@@ -37,7 +37,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def terms_of(run: Run, version: int, root: bytes, tokens: int) -> Terms:
-    """The facts about a run at a version."""
+    """Return the facts about the run at a version."""
     reference = run.runspec.tasks[0]
     return Terms(
         run=run.id,
@@ -53,14 +53,14 @@ def terms_of(run: Run, version: int, root: bytes, tokens: int) -> Terms:
 
 @dataclass
 class LightNode:
-    """`clock`: ms."""
+    """A node's key and requests. `clock`: ms."""
 
     terms: Terms
     clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     key: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate)
 
     def sealed(self, method: str, body: bytes, verdicts: VerdictsRequest | None = None) -> bytes:
-        """Seal a request, with a question beside it."""
+        """Seal a request, with a verdicts request beside it."""
         request = Request(
             recipient=self.terms.recipient, id=os.urandom(16), method=method, expires=self.clock() + 60_000, body=body,
             verdicts=verdicts,
@@ -97,7 +97,8 @@ class LightNode:
 
 
 def submission(lease: Lease, tokens: int) -> Submission:
-    """A group of `tokens` sampled tokens a rollout, each with log-probability -0.5, which the stub scorer confirms."""
+    """Return a group of `tokens` sampled tokens per rollout, each with log-probability -0.5, which the stub scorer
+    confirms."""
     sampled = [2 + (place + lease.index) % 40 for place in range(tokens - 1)] + [EOS]
     rollout = Rollout(
         tokens=sampled,
@@ -110,12 +111,12 @@ def submission(lease: Lease, tokens: int) -> Submission:
 
 
 def opened(data: bytes) -> bytes | Refusal:
-    """The body of an encoded answer, or the refusal."""
+    """Return the body of an encoded answer, or the refusal."""
     return result(decode(data, Response))
 
 
 def result(answer: Response) -> bytes | Refusal:
-    """The body of an answer, or the refusal."""
+    """Return the body of an answer, or the refusal."""
     if answer.refusal is not None:
         return answer.refusal
     assert answer.body is not None
@@ -123,5 +124,5 @@ def result(answer: Response) -> bytes | Refusal:
 
 
 def lease_of(body: bytes) -> Lease:
-    """The lease in a sealed document, its signature not looked at."""
+    """Return the lease in a sealed document without checking its signature."""
     return decode(decode_unverified(body).payload, Lease)

@@ -34,7 +34,8 @@ _FOLDER: Final = "making"
 
 @dataclass(frozen=True)
 class VersionHistory:
-    """`roots`: of all versions. `real`: the first of the last versions whose files exist; version 0's exist too."""
+    """The content roots of a run. `roots`: of all versions. `real`: the first of the last versions whose files exist;
+    version 0's exist too."""
 
     roots: list[bytes]
     real: int
@@ -52,7 +53,7 @@ class VersionHistory:
         return cls(roots, real)
 
     def exists(self, version: int) -> bool:
-        """Whether the version's weights were really made."""
+        """Tell whether the version's weights were really made."""
         return version == 0 or version >= self.real
 
 
@@ -110,7 +111,7 @@ def _edge(run: Run, store: Store, folder: Path, history: VersionHistory, base: i
 def _rest(
     run: Run, table: Snapshot, history: VersionHistory, version: int, edges: list[bytes]
 ) -> list[tuple[bytes, str, int, int, bytes]]:
-    """The EdgeIndex, the Version, and the record that makes it published."""
+    """Write the EdgeIndex, the Version, and the record that publishes it."""
     index = EdgeIndex(era=ERA, version=version, edges=edges).to_bytes()
     policy = Version(
         era=ERA, version=version, root=history.roots[version], tensors=table.tensors, aliases=table.aliases

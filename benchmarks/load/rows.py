@@ -2,7 +2,7 @@
 
 Rules
 1. Every 50th group is refused and every 50th expired; the others are accepted. The last `Shape.undrawn` groups are
-   accepted and confirmed by nobody. After the history, `Shape.open` leases of old versions are still out.
+   accepted and not confirmed. After the history, `Shape.open` leases of old versions are still open.
 2. The ledger's chain, its postings and balances are true: `Ledger.verify` passes. Documents decode as their types.
 3. Signatures below leases and receipts have the right length and verify nowhere: no program reads them again, and a
    million true ones would take minutes.
@@ -31,14 +31,14 @@ ERA: Final = 1
 TOKENS: Final = 4
 """Sampled tokens of a rollout."""
 CODES: Final = ("seeded-choice", "drift", "turns")
-"""Of the refused groups, in turn."""
+"""Codes of the refused groups, in turn."""
 _DECIDED_AFTER, _EXPIRES_AFTER = 5_200, 20_000  # ms
 _pack = msgspec.msgpack.Encoder().encode
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How long a run, ending at `now` (ms). `every`: ms from one group to the next. `open`: leases still out."""
+    """The size of a run that ends at `now` (ms). `every`: ms from one group to the next. `open`: leases still open."""
 
     now: int
     groups: int = 1_000_000
@@ -108,7 +108,7 @@ class Rows:
             yield self._group(number, random[at : at + 16], random[at + 16 : at + 32])
 
     def still_out(self) -> Iterator[tuple[Any, ...]]:
-        """Make the leases that are open at the end: under versions too old to count for room, three to a node."""
+        """Make the leases that are open at the end: under versions too old to count for room, three per node."""
         shape = self._shape
         for place in range(shape.open):
             random = self._random.bytes(32)
@@ -174,7 +174,7 @@ class Rows:
     def _end(
         self, lease: Lease, node: int, at: int, code: str, digest: bytes | None, total: int = 0
     ) -> tuple[Any, ...]:
-        """The ledger's entry of a lease's end."""
+        """Return the ledger's entry of a lease's end."""
         size = self._shape.group_size if total else 0
         end = LeaseOutcome(
             node=self._peers[node],

@@ -1,4 +1,4 @@
-"""A coordinator in a process of its own, and a crowd of light nodes in another."""
+"""Start a coordinator in a process of its own, and many light nodes in another."""
 
 import socket
 import sqlite3
@@ -27,8 +27,8 @@ class StationFault(Exception):
 
 @dataclass(frozen=True)
 class Measure:
-    """Of the coordinator's main process: bytes, descriptors, CPU seconds, seconds by the clock; `loop_seconds`,
-    `held_cpu`: the longest that one callback held the loop, seconds by the clock, and of its thread's CPU."""
+    """Figures of the coordinator's main process: bytes, descriptors, CPU seconds, seconds by the clock; `loop_seconds`,
+    `held_cpu`: the longest callback of the event loop, seconds by the clock, and of its thread's CPU."""
 
     memory: float
     descriptors: float
@@ -39,27 +39,27 @@ class Measure:
 
 
 class Station:
-    """A running coordinator. `port`: of libp2p; `page`: of its page."""
+    """A running coordinator. `port`: of libp2p; `page`: port of its page."""
 
     def __init__(self, run: Run, host: Process, port: int, page: int) -> None:
         self.run, self._host, self.port, self.page = run, host, port, page
         self.addresses = [f"/ip4/127.0.0.1/tcp/{port}/p2p/{run.peer_id}"]
 
     def measure(self, say: str = "measure") -> Measure:
-        """Ask the process. `say`: see benchmarks/load/host.py."""
+        """Return the process's figures. `say`: see benchmarks/load/host.py."""
         self._host.say(say=say)
         return Measure(**self._host.hear())
 
     def cpu(self) -> float:
-        """CPU seconds of the coordinator and its model processes."""
+        """Return the CPU seconds of the coordinator and its model processes."""
         return cpu_of(self._host.pid)
 
     def accepted(self) -> int:
-        """Groups accepted so far."""
+        """Return the number of groups accepted so far."""
         return int(self.value("SELECT count(*) FROM verdicts WHERE verdict = 'accepted'"))
 
     def value(self, query: str) -> Any:
-        """The first value that run.sqlite gives to a query."""
+        """Return the first value of run.sqlite's answer to a query."""
         with closing(sqlite3.connect(f"file:{self.run.folder.database}?mode=ro", uri=True, timeout=10.0)) as reader:
             row = reader.execute(query).fetchone()
             return None if row is None else row[0]
@@ -72,7 +72,7 @@ class Station:
 
     @contextmanager
     def crowd(self, nodes: int, *, connections: int = 64, tokens: int = 4) -> Iterator[Process]:
-        """Start a crowd whose nodes have said hello."""
+        """Start light nodes and wait until they have said hello."""
         process = Process([], "benchmarks.load.crowd")
         try:
             crowd = Crowd(terms=self.terms(tokens), addresses=self.addresses, connections=connections)
@@ -89,7 +89,7 @@ class Station:
 def station(
     folder: Path, *, sections: Mapping[str, Mapping[str, Any]], options: tuple[str, ...] = (), run: Run | None = None
 ) -> Iterator[Station]:
-    """Run a coordinator, of a new run folder or of `run`. `sections`: its settings. `options`: of
+    """Run a coordinator, with a new run folder or of `run`. `sections`: its settings. `options`: of
     benchmarks/load/host.py. Raises `StationFault`."""
     port, page = free_port(), free_port()
     listen = {"network": {"listen": [f"/ip4/127.0.0.1/tcp/{port}"], "mdns": False}}
@@ -113,7 +113,7 @@ def station(
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody listens on now."""
+    """Return an unused port of the loopback."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,7 +1,8 @@
-"""`python -m benchmarks.load.stub_learner`: the learner's process without a model: a step takes no time.
+"""The learner's process without a model: a step takes no time. `python -m benchmarks.load.stub_learner`.
 
 Pipe, frames and types are the product's own. A version is a real snapshot with real diffs: from the version before,
-and every 32 versions from version 0. The last draws lie in `DRAWN` of the learner's folder, for the next start.
+and every 32 versions from version 0. The last drawn lease ids lie in `DRAWN` of the learner's folder, for the next
+start.
 """
 
 from collections.abc import Callable, Mapping
@@ -77,7 +78,7 @@ class StubLearner:
 
 
 def drawn_by(batch: Batch) -> list[bytes]:
-    """The lease ids of a batch: commit 439044d passed whole groups."""
+    """Return the lease ids of a batch: commit 439044d passed whole groups."""
     groups: list[Any] = list(batch.groups)
     return [getattr(group, "id", group) for group in groups]
 

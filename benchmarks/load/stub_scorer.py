@@ -1,6 +1,6 @@
-"""`python -m benchmarks.load.stub_scorer`: the engine's process with an engine that agrees with every node.
+"""The engine's process with an engine that confirms every node's claims: `python -m benchmarks.load.stub_scorer`.
 
-Pipe, frames and types are the product's own (engines/host.py), and so is what they cost the coordinator; versions are
+Pipe, frames and types are the product's own (engines/host.py), and so is their cost for the coordinator; versions are
 really stepped in place. Only the teacher-forced pass is left out.
 """
 
@@ -60,7 +60,7 @@ class StubEngine:
 
 
 class StubHost(EngineHost):
-    """The host, which makes this engine."""
+    """The engine host, with the stub engine."""
 
     def probe(self, call: ProbeCall) -> Probed:
         self._engine = StubEngine()

@@ -1,9 +1,9 @@
-"""Memory and open descriptors of a coordinator's main process after many versions.
+"""Measure memory and open descriptors of a coordinator's main process after many versions.
 
-The crowd feeds the stub learner, which makes a version of every batch. Memory is taken after what nobody needs was
+The light nodes feed the stub learner, which makes a version of every batch. Memory is measured after unused memory was
 given back, SQLite's page cache too. Much is kept in a bounded number: documents of `publisher.WINDOW` versions, 1,000
-messages in libp2p's gossip, 4,096 answers. So what a version leaves behind for good is the slope from `FULL` versions
-on, the median over all pairs of measures (Theil and Sen): a table that doubles once is no growth.
+messages in libp2p's gossip, 4,096 answers. So the lasting growth per version is the slope from `FULL` versions on, the
+median over all pairs of measures (Theil and Sen), which one doubling of a table does not change.
 """
 
 import statistics
@@ -31,8 +31,8 @@ _PATIENCE: Final = 900.0
 
 
 class Kept(NamedTuple):
-    """`descriptors`: at the end. `first`, `last`: bytes of memory at `EARLY` versions and at the end. `per_version`:
-    bytes of memory that a version leaves behind; None in a run of no more than `FULL` versions."""
+    """Result. `descriptors`: at the end. `first`, `last`: bytes of memory at `EARLY` versions and at the end.
+    `per_version`: bytes of memory that a version leaves behind; None in a run of no more than `FULL` versions."""
 
     versions: int
     descriptors: float
@@ -42,7 +42,7 @@ class Kept(NamedTuple):
 
 
 def measured(versions: int, descriptors: int | None = None) -> Kept:
-    """Make so many versions. `descriptors`: the soft limit of the process."""
+    """Run until so many versions exist. `descriptors`: the soft limit of the process."""
     options = ("--descriptors", str(descriptors)) if descriptors else ()
     with (
         tempfile.TemporaryDirectory(prefix="echo2-load-") as folder,
@@ -59,7 +59,7 @@ def measured(versions: int, descriptors: int | None = None) -> Kept:
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
-    """The median slope over all pairs of points."""
+    """Return the median slope over all pairs of points."""
     pairs = combinations(points, 2)
     return statistics.median((y - before) / (x - was) for (was, before), (x, y) in pairs)
 

@@ -28,7 +28,7 @@ from libp2p.custom_types import TProtocol
 from libp2p.peer.peerinfo import info_from_p2p_addr
 from multiaddr import Multiaddr
 
-from benchmarks.transport.ends import CHUNK, CHUNK_BYTES, SENT, LOOPBACK, TAKEN, Ends, Say, Taker, chunk
+from benchmarks.transport.ends import CHUNK, CHUNK_BYTES, LOOPBACK, SENT, TAKEN, Ends, Say, Taker, chunk
 
 AT_ONCE = 4
 """Concurrent requests of aiohttp, each on its own connection."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import trio
 
 from benchmarks.transport.anchors import COUNT, PROTOCOL
-from benchmarks.transport.ends import CHUNK, CHUNK_BYTES, SENT, LOOPBACK, TAKEN, Ends, Say, Taker
+from benchmarks.transport.ends import CHUNK, CHUNK_BYTES, LOOPBACK, SENT, TAKEN, Ends, Say, Taker
 from p2p.identity import generate_key
 from p2p.libp2p.threaded_network import ThreadedPeer
 from p2p.libp2p.transport import LibP2PTransport
