@@ -1,2 +1,2 @@
-"""The ground of every process: files, locks, errors, logs, settings, exit codes, sockets. Imports no package of
-ours."""
+"""The base of every process: files, locks, errors, logs, settings, exit codes, sockets. Imports no other package of
+this project."""

@@ -1,19 +1,19 @@
-"""Exponential backoff: the pause before something that failed is tried again. Pure: callers count, draw and sleep.
+"""Exponential backoff: the pause before a failed operation is retried. Pure: callers count, draw and sleep.
 
 1. The pause after the first failure is `least`. Each further failure in a row multiplies it by `factor`, up to `most`.
-2. With `jitter` a pause is drawn from its last part, so that those that failed together do not return together: 0.5
-   draws from the upper half.
+2. With `jitter` j, the pause is drawn from [(1 - j) x pause, pause), so that clients that failed together do not retry
+   together.
 """
 
 from dataclasses import dataclass
 
 _ENOUGH = 64
-"""Failures after which no pause grows any more; a power of more would overflow."""
+"""Failures in a row from which on the pause stays the same; a higher power would overflow."""
 
 
 @dataclass(frozen=True)
 class Backoff:
-    """`least`, `most`: pauses, in any one unit of time. `jitter`: the part of a pause that is drawn, 0 to 1."""
+    """`least`, `most`: pauses, in any one unit of time. `jitter`: the share of a pause that is random, 0 to 1."""
 
     least: float
     most: float
@@ -21,7 +21,8 @@ class Backoff:
     factor: float = 2.0
 
     def delay(self, failures: int, draw: float = 1.0) -> float:
-        """Return the pause after so many failures in a row; 0 after none. `draw`: random, from [0, 1), new for each."""
+        """Return the pause after `failures` failures in a row; 0 after none. `draw`: random, from [0, 1), a new one per
+        pause."""
         if failures <= 0:
             return 0.0
         pause = min(self.most, self.least * self.factor ** min(failures - 1, _ENOUGH))

@@ -1,16 +1,17 @@
-"""A child process of framed calls: engine, scorer and learner are all started, called and ended here.
+"""Start, call and end a child process: engine, scorer and learner. Calls are framed messages on its pipes.
 
 Rules
-1. A frame is a u32 (big-endian) length and that many bytes of msgpack, at most `MAX_FRAME`. Frames go down the
-   child's stdin and up its original stdout; what the child prints goes to its stderr, which the parent logs.
-2. A child ends by itself, at once, when its pipe closes, whatever it is computing: no daemon leaves an orphan. It
-   ignores SIGINT and leads a session of its own, so that Ctrl-C in the daemon's terminal reaches only the daemon.
-3. When a child dies, every call under way raises `ChildDied`; a call is never left waiting.
-4. An error raised by a handler is data: it crosses as (kind, message) and is raised in the parent as `ChildError`; a
-   full disk as the `DiskFull` that it was: it is the whole machine's, and no other work of the child gets round it.
+1. A frame is a u32 (big-endian) length and that many bytes of msgpack, at most `MAX_FRAME`. Frames go down the child's
+   stdin and up its original stdout; any text that the child prints goes to its stderr, which the parent logs.
+2. A child ends by itself, at once, when its pipe closes, even in the middle of a computation: no daemon leaves an
+   orphan. It ignores SIGINT and leads a session of its own, so that Ctrl-C in the daemon's terminal reaches only the
+   daemon.
+3. When a child dies, every pending call raises `ChildDied`; no call is left waiting.
+4. An error raised by a handler is data: it crosses as (kind, message) and is raised in the parent as `ChildError`. A
+   full disk is raised as `DiskFull`, since it concerns the whole machine.
 5. A child that sends an invalid frame is killed: nothing that follows on such a pipe can be trusted.
-6. A child computes on one thread and waits passively unless told otherwise, by variables that stand before torch is
-   imported: with torch's defaults two busy cores slow a decode step thirtyfold.
+6. A child computes on one thread and waits passively unless told otherwise, by environment variables set before torch
+   is imported. With torch's defaults two busy cores slow a decode step thirtyfold.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ from runtime.errors import DiskFull
 ROOT = Path(__file__).resolve().parent.parent
 MAX_FRAME = 256 * 2**20  # bytes: above any message of ours; tensors travel as files
 STDERR_KEPT = 64 * 2**10  # bytes: enough for a traceback
-READ_AHEAD = 2**20  # bytes that are read before they are asked for: a long answer is not taken in sips
+READ_AHEAD = 2**20  # bytes buffered ahead of a read, so that a long answer arrives in few reads
 DEFAULTS = {
     "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "TOKENIZERS_PARALLELISM": "false",
     "TQDM_DISABLE": "1",  # a progress bar would be one long line of the parent's log
@@ -52,7 +53,7 @@ class ChildError(Exception):
 
 
 class ChildDied(Exception):
-    """The child is gone. `returncode`: negative for a signal; `stderr`: the last it printed."""
+    """The child is gone. `returncode`: negative for a signal; `stderr`: the end of its output there."""
 
     def __init__(self, name: str, returncode: int, stderr: str) -> None:
         last = stderr.strip().splitlines()[-1:] or ["no output"]
@@ -61,7 +62,7 @@ class ChildDied(Exception):
 
     @property
     def told(self) -> bool:
-        """Whether it ended as a process does that was told to end."""
+        """Whether the child ended on request: with status 0, by SIGTERM or by SIGINT."""
         return self.returncode in (0, -signal.SIGTERM, -signal.SIGINT)
 
 
@@ -228,20 +229,20 @@ class Child:
         try:
             await self._read_frames(process)
         except _Garbage as fault:
-            self._log.error("sent what is no frame, killed", fault=str(fault))
+            self._log.error("invalid frame from child; killed it", fault=str(fault))
             self.kill()
         except asyncio.CancelledError:  # the daemon ends without `stop`: nothing may be left waiting for the child
             self.kill()
             raise
         finally:
             returncode = await process.wait()
-            # A grandchild may hold stderr open for ever: what was printed is there at once.
+            # A grandchild may hold stderr open for ever; the output so far is readable at once.
             await asyncio.wait([errors], timeout=1.0)
             errors.cancel()
             for answer in self._pending.values():
                 if not answer.done():
                     answer.set_exception(self._death(returncode))
-                    answer.exception()  # asyncio's complaint is for nobody: its caller may have heard while sending
+                    answer.exception()  # silences asyncio: the caller may have seen the death while sending
         return returncode
 
     async def _read_frames(self, process: Process) -> None:
@@ -321,7 +322,7 @@ class Pipe:
             self._write(answer)
 
     def _watch(self, calls: "queue.SimpleQueue[_Frame]", on_notify: Callable[[str, bytes], None] | None) -> NoReturn:
-        """Read until the pipe closes, then end the process from under whatever it computes."""
+        """Read until the pipe closes, then end the process in the middle of any computation."""
         status = 1
         try:
             while True:
@@ -336,7 +337,7 @@ class Pipe:
         except EOFError:
             status = 0
         except (_Garbage, msgspec.MsgspecError) as error:
-            print(f"the parent sent what is no frame: {error}", file=sys.stderr, flush=True)
+            print(f"invalid frame from the parent, so this process ends: {error}", file=sys.stderr, flush=True)
         finally:
             os._exit(status)
 

@@ -1,8 +1,9 @@
 """Report an error that ended a command: one line on stderr, and an exit code.
 
-1. The message of a fault of ours names the fix; it is printed as it is. A foreign error is an internal fault.
+1. An error class of this project has a message that names the fix; it is printed unchanged. Any other error is reported
+   as an internal fault.
 2. `ECHO2_DEBUG=1` shows the traceback below the line.
-3. Of several errors that ended a task group, the first that a person can do something about is told.
+3. Of several errors that ended a task group, the first that a person can act on is reported.
 """
 
 import errno
@@ -42,7 +43,8 @@ def report_errors(program: str, own_code: OwnCode) -> Callable[[Callable[P, int 
 
 
 def run_command(command: Callable[[], int | None], program: str, own_code: OwnCode) -> int:
-    """Run `command` and return its exit code: what it returned, or that of its error. Only SystemExit leaves it."""
+    """Run `command` and return its exit code: the code that it returned, or that of its error. Raises only
+    SystemExit."""
     try:
         return command() or Exit.OK
     except (Exception, KeyboardInterrupt, BaseExceptionGroup) as error:

@@ -1,9 +1,9 @@
-"""Standard output and standard error whose reader may go away, as `| head` does.
+"""Handle a standard output or standard error whose reader goes away, as `| head` does.
 
-1. A closed pipe is no fault. A command whose standard output is closed ends at once and in silence, with the exit code
-   that a shell reports of a process that SIGPIPE ended.
-2. A log line that no reader can take is lost, and ends nothing: writing to a closed standard error succeeds.
-3. Only these two streams are meant. A broken connection, or a broken pipe to a child process, stays an error.
+1. A closed pipe is no fault. When standard output closes, the command ends at once and in silence. Its exit code is the
+   one that a shell reports after SIGPIPE.
+2. When standard error closes, log lines are dropped: writing to it succeeds, and the process goes on.
+3. Only these two streams are covered. A broken connection, or a broken pipe to a child process, stays an error.
 4. Buffered output is written before the command counts as done: otherwise the interpreter writes it at exit, and
    reports a pipe that was closed by then as a fault.
 """
@@ -32,8 +32,8 @@ def exit_on_closed_pipe(code: int) -> Iterator[None]:
 
 
 class _Pipe(io.FileIO):
-    """A descriptor to write to, not closed with the object. `code`: of the SystemExit raised where its reader is gone;
-    None: what is written then is dropped."""
+    """A descriptor to write to, not closed with the object. `code`: exit code of the SystemExit raised once the reader
+    is gone; None: later writes are dropped."""
 
     def __init__(self, descriptor: int, code: int | None) -> None:
         super().__init__(descriptor, "wb", closefd=False)
@@ -55,7 +55,8 @@ class _Pipe(io.FileIO):
 
 
 def _guarded(stream: TextIO, code: int | None) -> TextIO:
-    """`stream` over a `_Pipe`; as it is where it has no descriptor: closed from the start, or a test's own."""
+    """Wrap `stream` over a `_Pipe`. Return it unchanged where it has no descriptor: closed from the start, or a test's
+    own."""
     try:
         descriptor = stream.fileno()
     except (AttributeError, io.UnsupportedOperation):

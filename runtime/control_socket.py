@@ -1,12 +1,13 @@
 """The local socket of a daemon: a line {"command": ...} is answered {"ok": true, ...} or {"ok": false, "error": ...}.
 
 Rules
-1. It is a Unix socket, mode 0600, in a folder of this user: whatever opens it is the owner's. There is no TCP port, so
-   no web page can reach it.
-2. A line is bounded; a client that says nothing for `PATIENCE` seconds is dropped.
-3. The path must fit into a socket address. A home folder that is too deep gets a short folder, mode 0700, in the
-   system's place for temporary files, or in /tmp where that is too deep as well, named for the user and the home.
-4. A file system that cannot hold a socket costs the commands, not the daemon: that is said in the log.
+1. It is a Unix socket, mode 0600, in a folder of this user: only processes of its owner can open it. There is no TCP
+   port, so no web page can reach it.
+2. A line has at most `LINE_LIMIT` bytes; a client that is silent for `PATIENCE` seconds is disconnected.
+3. The path must fit into a socket address. If the home's path is too long, the socket lies in the system's folder for
+   temporary files, or in /tmp if that is too long as well. There it has a folder of its own, mode 0700; the names hold
+   the user's id and the home's hash.
+4. On a file system that cannot hold a socket, the daemon runs without commands, and the log says so.
 """
 
 import asyncio
@@ -62,7 +63,7 @@ def socket_path(home: Path) -> Path:
 
 
 class ControlSocket:
-    """`commands`: name -> what answers it. `logger`: the name of the daemon's log. `listening`: it takes commands."""
+    """`commands`: name -> its handler. `logger`: the name of the daemon's log. `listening`: it takes commands."""
 
     def __init__(self, path: Path, commands: dict[str, Command], *, logger: str) -> None:
         self._path, self._commands = path, commands
@@ -70,8 +71,8 @@ class ControlSocket:
         self.listening = asyncio.Event()
 
     async def run(self) -> None:
-        """Serve until cancelled, or return at once by rule 4. The home's lock is held: a socket that is there is a dead
-        one's. Raises `NotYours`."""
+        """Serve until cancelled, or return at once by rule 4. The caller holds the home's lock, so an existing socket
+        is a dead daemon's and is replaced. Raises `NotYours`."""
         listener = socket.socket(socket.AF_UNIX)
         try:
             try:
@@ -86,14 +87,14 @@ class ControlSocket:
                 await server.serve_forever()
         finally:
             listener.close()
-            with contextlib.suppress(OSError):  # what could not be made there need not go away
+            with contextlib.suppress(OSError):  # a socket that could not be created need not be removed
                 self._path.unlink()
 
     def _make_room(self) -> None:
         folder = self._path.parent
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if folder.stat().st_uid != os.geteuid():
-            raise NotYours(f"{folder} belongs to another user")
+            raise NotYours(f"{folder} belongs to another user: run the daemon as that user, or have the folder removed")
         self._path.unlink(missing_ok=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -113,7 +114,7 @@ class ControlSocket:
         try:
             asked = json.loads(request)
         except (ValueError, RecursionError):
-            return {"ok": False, "error": "not a line of JSON"}
+            return {"ok": False, "error": "the request is not a line of JSON"}
         name = asked.get("command") if isinstance(asked, dict) else None
         command = self._commands.get(name) if isinstance(name, str) else None
         if command is None:
@@ -125,7 +126,7 @@ class ControlSocket:
 
 
 def ask(home: Path, **asked: Any) -> dict[str, Any]:
-    """Send one command to the daemon of `home`, from another process; its answer. Raises `ControlFault`."""
+    """Send one command to the daemon of `home`, from another process, and return the answer. Raises `ControlFault`."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(PATIENCE)
         try:

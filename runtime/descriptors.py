@@ -1,10 +1,10 @@
-"""Open files and connections of this process: how many it may have, and how a shortage is met.
+"""Set the limit of open files, fit connections to it, and report shortages of descriptors.
 
 Rules
 1. At start the soft limit is raised to the hard one, at most to `MOST`: some systems give 256 or 1,024 by default.
-2. Connections are fitted to the limit: `RESERVED` descriptors stay free of them, for files, pipes and listeners.
-3. A want of descriptors ends nothing: the call that met it is tried again. It is counted, and said in the log rarely
-   (runtime/log_throttle.py).
+2. Limits on connections are lowered to fit: `RESERVED` descriptors stay free for files, pipes and listeners.
+3. A shortage of descriptors ends no process: the failed call is retried. Each shortage is counted; the log reports them
+   rarely (runtime/log_throttle.py).
 """
 
 import errno
@@ -45,7 +45,8 @@ def fitted(limit: int, *wanted: int) -> tuple[int, ...]:
     if total <= room:
         return wanted
     log.warning(
-        "%d connections are set, and %d open files allow %d (%d are kept for files): raise the limit (ulimit -n)",
+        "settings allow %d connections, but %d open files allow only %d (%d are kept for files): using fewer; raise "
+        "the limit (ulimit -n)",
         total,
         limit,
         room,
@@ -60,7 +61,8 @@ def is_shortage(error: OSError) -> bool:
 
 
 class Shortages(logging.Filter):
-    """Count failures for want of a descriptor, and say so rarely. As a filter of a logger: of what others report."""
+    """Count failures for lack of a descriptor, and log them rarely. As a logging filter: count those that libraries
+    report."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock`: monotonic seconds."""
@@ -76,14 +78,14 @@ class Shortages(logging.Filter):
         """Count one failure while `doing` something."""
         if times := self._met.count(""):
             log.warning(
-                "no descriptor is free (%s; %d times since this was last said): it is tried again; raise the limit "
+                "no descriptor is free while %s (%d times since the last such line): retrying; raise the limit "
                 "of open files (ulimit -n) or lower the limits of connections",
                 doing,
                 times,
             )
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Take a foreign report of a shortage off the log, and count it."""
+        """Count a library's report of a shortage, and keep it out of the log."""
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, OSError) and is_shortage(error):
             self.met("accepting a connection")
@@ -96,7 +98,7 @@ SHORTAGES: Final = Shortages()
 
 
 def watch() -> None:
-    """Count what trio and asyncio report of connections that they could not accept; both try again by themselves."""
+    """Count connections that trio and asyncio report as not accepted; both retry by themselves."""
     for name in ("trio.serve_listeners", "asyncio"):
         logging.getLogger(name).addFilter(SHORTAGES)
 

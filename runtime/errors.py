@@ -1,4 +1,4 @@
-"""Errors of this machine, whatever package meets them. The message is one line that names the fix.
+"""Errors of this machine, shared by all packages. The message is one line that names the fix.
 
 LocalFault        a key file, a port, a setting, a permission: a person must put it right
 └── DiskFull      worth another try once there is room
@@ -6,8 +6,8 @@ LocalFault        a key file, a port, a setting, a permission: a person must put
 
 
 class LocalFault(Exception):
-    """Something on this machine must be put right; the message says what."""
+    """A fault on this machine that a person must put right; the message names the fix."""
 
 
 class DiskFull(LocalFault):
-    """A write found no room (disk, quota or file size limit); what was there before is intact."""
+    """A write found no room (disk, quota or file size limit); the earlier content is intact."""

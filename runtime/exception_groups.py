@@ -1,4 +1,4 @@
-"""Errors out of task groups: a group is taken apart, or one of its errors is raised in its place."""
+"""Split an exception group into its errors, or raise one of them in place of the group."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ Kinds = Sequence[type[BaseException]]
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """Yield the errors of a group, of the groups in it too; of a single error itself."""
+    """Yield the single errors of a group, nested groups included. Yield an error that is no group itself."""
     if isinstance(error, BaseExceptionGroup):
         for part in error.exceptions:
             yield from leaves(part)
@@ -22,8 +22,8 @@ def foremost(error: BaseException, order: Kinds) -> BaseException:
 
 @contextmanager
 def single_error(kinds: tuple[type[BaseException], ...], order: Kinds) -> Iterator[None]:
-    """Raise `foremost` in place of a group whose leaves all are of `kinds`. A group with anything else in it passes
-    unchanged: that is a bug, or a cancellation."""
+    """Raise `foremost` in place of a group, if all its leaves are of `kinds`. Any other group passes unchanged: it
+    holds a bug or a cancellation."""
     try:
         yield
     except BaseExceptionGroup as group:

@@ -1,4 +1,4 @@
-"""Exit codes of both commands, so that a service manager and a script know what to do next without reading text."""
+"""Exit codes of both commands, so that service managers and scripts can react without reading text."""
 
 from enum import IntEnum
 

@@ -1,8 +1,8 @@
 """Numbers in messages to people, with enough digits to make sense.
 
-1. Numbers that differ never look alike: "off by 0.00104, at most 0.00100", not "off by 0.001, at most 0.001". So
-   numbers that a message compares are written together, with the same number of decimals.
-2. Each shows three significant digits at least, or is exact with fewer; nothing that is not zero is written as zero.
+1. Different numbers never look alike: "off by 0.00104, at most 0.00100", not "off by 0.001, at most 0.001". So all
+   numbers that a message compares are formatted in one call, with the same number of decimals.
+2. Each shows at least three significant digits, or is exact with fewer; only zero is written as zero.
 3. No exponent, unless more than `MOST` decimals or digits would be needed.
 """
 
@@ -10,12 +10,13 @@ import math
 from typing import Final
 
 MOST: Final = 15
-"""Decimals, and digits before the point, at most: what a float holds."""
+"""Most decimals, and most digits before the point: the precision of a float."""
 _SIGNIFICANT: Final = 3
 
 
 def apart(*values: float, decimals: int = 0) -> tuple[str, ...]:
-    """Return the texts of numbers that stand in one message. `decimals`: at least so many."""
+    """Format the numbers of one message, so that different numbers look different. `decimals`: least number of
+    decimals."""
     for count in range(decimals, MOST + 1):
         texts = tuple(f"{value:.{count}f}" for value in values)
         told = all(_tells(value, text) for value, text in zip(values, texts, strict=True))
@@ -25,12 +26,12 @@ def apart(*values: float, decimals: int = 0) -> tuple[str, ...]:
 
 
 def figure(value: float) -> str:
-    """Return the text of one number."""
+    """Format one number."""
     return apart(value)[0]
 
 
 def _tells(value: float, text: str) -> bool:
-    """Tell whether a text shows its number well enough (rules 2 and 3)."""
+    """Return whether a text shows enough digits of its number (rules 2 and 3)."""
     if not math.isfinite(value):
         return True
     if abs(value) >= 10**MOST:

@@ -1,7 +1,9 @@
-"""Files that are either whole or absent, whatever moment the power fails.
+"""Write files that are either whole or absent, even after a power failure at any moment.
 
-1. Bytes go to a hidden file beside the target, which is fsynced, renamed over the target, and the folder fsynced.
-2. A failure removes the hidden file. A hidden file that kill -9 leaves has a fixed name: the next attempt replaces it.
+1. Bytes go to a hidden file beside the target. The hidden file is fsynced and renamed over the target; then the folder
+   is fsynced.
+2. A failure removes the hidden file. After kill -9 a hidden file may remain; its name is fixed, so the next attempt
+   replaces it.
 3. A write that finds no room raises `DiskFull`, and the target is as it was.
 """
 

@@ -1,4 +1,5 @@
-"""Count what happens often, and log it rarely: one line per subject and `QUIET` seconds, with the number since."""
+"""Count frequent events and log them rarely: one line per subject per `QUIET` seconds, with the count since the
+last."""
 
 import math
 import threading
@@ -11,7 +12,7 @@ QUIET: Final = 60.0
 
 
 class LogThrottle:
-    """Count events by subject. Safe in any thread. Subjects are few: each is remembered."""
+    """Count events by subject. Safe in any thread. Use few subjects: each is remembered for good."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, quiet: float = QUIET) -> None:
         """`clock`: monotonic seconds. `quiet`: seconds from one line about a subject to the next."""
@@ -21,7 +22,7 @@ class LogThrottle:
         self._lock = threading.Lock()
 
     def count(self, subject: str) -> int:
-        """Count one event. Return how many there were since the last line, where it is time for one; else 0."""
+        """Count one event. Return the number since the last line if a line is due; else 0."""
         with self._lock:
             self._counts[subject] += 1
             now, (at, told) = self._clock(), self._said.get(subject, (-math.inf, 0))
@@ -31,6 +32,6 @@ class LogThrottle:
             return self._counts[subject] - told
 
     def counts(self) -> dict[str, int]:
-        """Return all events by subject."""
+        """Return the number of events per subject."""
         with self._lock:
             return dict(self._counts)

@@ -2,10 +2,10 @@
 
 1. Lines for people go to stderr, so that stdout stays for answers. Colours only on a terminal, and never under
    `NO_COLOR`.
-2. A file of JSON lines is bounded: `FILES` files of `FILE_BYTES`, the oldest goes.
+2. A file of JSON lines is bounded: `FILES` files of `FILE_BYTES`; the oldest is deleted.
 3. A log that cannot be written (disk full, closed pipe) never stops the process.
-4. Bytes are shown as hex digits. A field whose name speaks of a key, an invite or a passphrase is replaced by `***`,
-   and a traceback shows no local variables.
+4. Bytes are shown as hex digits. The value of a field is replaced by `***` where its name contains a word of `_SECRET`.
+   A traceback shows no local variables.
 """
 
 import logging
@@ -50,7 +50,7 @@ def set_up_logging(
     logging.raiseExceptions = False  # rule 3
 
     def own_logger(name: str = "echo2", *_: object) -> logging.Logger:
-        logger = logging.Logger(name, least)  # with a level of its own, whatever that of the libraries is
+        logger = logging.Logger(name, least)  # has a level of its own, apart from that of the libraries
         logger.parent = root
         return logger
 
@@ -80,14 +80,16 @@ def to_file(path: Path) -> logging.Handler:
             path, maxBytes=FILE_BYTES, backupCount=FILES - 1, encoding="utf-8", errors="replace"
         )
     except OSError as error:
-        raise LocalFault(f"cannot write the log in {path.parent}: {error.strerror}") from error
+        raise LocalFault(
+            f"cannot write the log in {path.parent} ({error.strerror}): make that folder writable"
+        ) from error
     as_json = structlog.processors.JSONRenderer(default=str)
     handler.setFormatter(_Formatter(_TRACEBACKS, as_json))
     return handler
 
 
 class _Formatter(structlog.stdlib.ProcessorFormatter):
-    """Renders a line by `last`; `set_up_logging` gives it what comes before, for lines of the standard library."""
+    """Renders a line by `last`. `set_up_logging` adds the earlier processors for lines of the standard library."""
 
     def __init__(self, *last: Processor) -> None:
         super().__init__(processors=[self.remove_processors_meta, *last])

@@ -1,13 +1,13 @@
-"""Measure how long this process ran, by a second thread, so that busy work is not taken for absence.
+"""Measure how long this process ran, not counting suspension, by a thread that busy work cannot hold up.
 
 Rules
-1. The thread looks at the monotonic clock every `EVERY` seconds. What lies between two looks counts as time in which
-   the process ran, unless it is longer than `GAP`.
-2. An event loop that its own work holds, or a slow disk, stops the loop and not the thread: the time counts.
-3. A stopped process (SIGSTOP, a frozen container) stops the thread too: the time does not count. Of a suspended machine
-   the monotonic clock of Linux and macOS knows nothing: the time does not count either.
+1. The thread looks at the monotonic clock every `EVERY` seconds. The time between two looks counts as running time,
+   unless it is `GAP` seconds or longer.
+2. Long work on the event loop, or a slow disk, stops the loop but not the thread: that time counts.
+3. A stopped process (SIGSTOP, a frozen container) stops the thread too: the time does not count. The monotonic clock of
+   Linux and macOS stands still while the machine is suspended: that time does not count either.
 
-So what a wall clock shows beyond this time is absence, or a clock that was set forward.
+So wall-clock time beyond this time means that the process was suspended, or the clock was set forward.
 """
 
 import threading
@@ -17,12 +17,13 @@ from typing import Final, Self
 
 EVERY: Final = 0.25
 GAP: Final = 4.0
-"""Seconds between two looks from which on the process was stopped. A call that keeps the interpreter's lock for so long
-would look alike; ours keep it for milliseconds."""
+"""Seconds between two looks from which on the process counts as stopped. A call that held the GIL for so long would
+look the same; our calls hold it for milliseconds."""
 
 
 class RunningTime:
-    """Call it for the seconds that this process ran. `clock`: monotonic seconds. The thread lives within `with`."""
+    """An instance, when called, returns the seconds that this process ran. `clock`: monotonic seconds. The thread lives
+    within `with`."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -1,11 +1,12 @@
-"""Read settings into one frozen model: a flag goes before a variable, that before the file, that before the default.
+"""Read settings into one frozen model: a flag overrides an environment variable, that overrides the file, and the file
+overrides the default.
 
 Rules
 1. The model is flat, or has sections that are flat. A key is written "name" or "section.name".
-2. A file is TOML. A variable is a prefix and the key in capitals, "_" for the dot. It holds a TOML value; a plain text
-   where a text is wanted; and words between commas or spaces where a list of texts is.
+2. A file is TOML. A variable's name is a prefix and the key in capitals, with "_" for the dot. Its value is TOML; for a
+   text also the plain text, and for a list of texts also words separated by commas or spaces.
 3. An unknown key, in the file or under the prefix, is an error that names the nearest known one.
-4. Every error is one line: where the value came from, which key, and what it should be.
+4. Every error is one line: the value's source, the key, and the expected value.
 """
 
 import difflib
@@ -37,11 +38,11 @@ _WANTED: Final = {
     "missing": "a longer list",
     "finite_number": "a finite number",
 }
-"""pydantic's type of error -> what the key wants, where pydantic's own words are for programmers."""
+"""pydantic's type of error -> the expected value in plain words, where pydantic's own words are for programmers."""
 
 
 class SettingsFault(LocalFault):
-    """A setting that must be put right; the message names it and what is wanted."""
+    """A setting that a person must put right; the message names it and the expected value."""
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -51,7 +52,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise SettingsFault(f"cannot read {path}: {error.strerror}") from error
+        raise SettingsFault(f"cannot read {path} ({error.strerror}): put its path or its permissions right") from error
     except tomllib.TOMLDecodeError as error:
         raise SettingsFault(f"{path} is not TOML: {error}") from error
     except UnicodeDecodeError as error:
@@ -59,7 +60,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def did_you_mean(word: str, known: Mapping[str, object], first: list[str] | None = None) -> str:
-    """Return the end of a sentence about an unknown word. `first`: what it may stand for, if anything does."""
+    """Return the end of a sentence about an unknown word: the nearest known one. `first`: better candidates, if any."""
     nearest = (first or []) or difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     return f"; did you mean {nearest[0]}?" if nearest else f"; known are {', '.join(known)}"
 
@@ -113,7 +114,7 @@ class Loader(Generic[M]):
         return {place[0]: value} if len(place) > 1 else value
 
     def unknown(self, place: list[str]) -> str:
-        """Return the sentence about a section or key that there is not."""
+        """Return the sentence about an unknown section or key."""
         word = place[-1]
         homes = [key for key in self.keys if "." in key and key.partition(".")[2] == word]
         if len(place) == 1:
