@@ -1,10 +1,11 @@
 """The chain of a run's Roots, and the verification of documents that stay valid for good. Pure.
 
 Rules
-1. A Root is signed by its own threshold, names all of `ROLES`, and is of its run. The first Root is trusted by its
-   hash, which the invite pins. Each later one has the next serial and is also signed by the threshold of the one
-   before.
-2. A Received or a Receipt is valid if the keys of its role in any Root of the chain signed it, the newest Root first.
+1. A Root is signed by the threshold of its own root keys, names all of `ROLES`, and carries the run's id. The first
+   Root is trusted by its hash, which the invite pins. Each later Root has the next serial, and is also signed by the
+   threshold of the previous Root's root keys.
+2. A Received or a Receipt is valid if the keys of its role in any Root of the chain signed it. Roots are tried newest
+   first.
 3. If only the keys of an earlier Root signed it, those keys were rotated. It is valid if its time `at` is before
    `issued` of the first Root without them. A Root without `issued` sets no such bound.
 4. A revoked key's signatures count in no Root, since a thief can write any `at`. The one exception: its holder stored
@@ -36,8 +37,8 @@ class RoleKeys(Wire, frozen=True):
 
 
 class Root(Wire, frozen=True):
-    """operator, offline -> everyone. Keys and thresholds of root, policy, channel and ledger. `issued`: when it was
-    written; None: written by a program older than this field. `revoked`: key -> the time of the run from which its
+    """operator, offline -> everyone. Keys and thresholds of root, policy, channel and ledger. `issued`: time of
+    writing; None: written by a program older than this field. `revoked`: key -> the time of the run from which its
     signatures no longer count, in any role."""
 
     run: Hash
@@ -87,7 +88,7 @@ ROLES: Final = frozenset({"root", "policy", "channel", "ledger"})
 
 
 class WrongRoot(BadSignature):
-    """A Root that the signatures of the run do not make the successor of the one before."""
+    """A Root that is not a validly signed successor of the Root before it."""
 
 
 class Unproven(BadSignature):

@@ -1,8 +1,8 @@
 """The table of wire methods, one row each: name, messages, direction, and size limit.
 
 Rules
-1. A method is one row here. The row determines the server's dispatch (`serve`), the client's call (`ask`), the place in
-   the coordinator's queue (`rank`), and the row in the table of docs/protocol/requests.md.
+1. A method is one row here. The row determines the server's dispatch (`serve`), the client's call (`ask`), and the
+   place in the coordinator's queue (`rank`). The table of docs/protocol/requests.md has the same rows.
 2. The request of a sealed method travels in a `Request` under the node's key, and is answered by a `Response`.
    node/links/coordinator_client.py seals it, coordinator/rollouts/request_handler.py opens it. All other messages
    travel unsealed.
@@ -41,8 +41,8 @@ A = TypeVar("A")
 
 @dataclass(frozen=True)
 class Body(Generic[T]):
-    """How a request or an answer is encoded and decoded. `label`: its name in docs/protocol/requests.md. `decode`
-    raises `Malformed`."""
+    """The encoding of a request or an answer. `label`: its name in docs/protocol/requests.md. `decode` raises
+    `Malformed`."""
 
     label: str
     encode: Callable[[T], bytes]
@@ -84,8 +84,8 @@ class Method(Generic[Q, A]):
         return CLASS_OF.get(self.name, OTHER)
 
     def serve(self, handlers: Handlers, handler: Callable[[str, Q], Awaitable[A]], *, limit: int | None = None) -> None:
-        """Register the handler of an unsealed method. A request that does not decode fails alone. `limit`: bytes; None:
-        the row's."""
+        """Register the handler of an unsealed method. A request that does not decode fails; other requests go on.
+        `limit`: bytes; None: the row's."""
 
         async def answer(peer: str, data: bytes) -> bytes:
             return self.answer.encode(await handler(peer, self.request.decode(data)))

@@ -3,7 +3,8 @@
 1. A code is stable: programs read it. A sentence is for people and may be improved.
 2. `fault` names the side that can act: "node" broke a rule, "operator" configured it so, "nobody": neither can.
 3. `retry`: the same node may ask again; where it is False, this very request never succeeds.
-4. `then` is the node's reaction to this code (`Then`). A node ignores a code that it does not know.
+4. `then` is the node's reaction to this code (`Then`). For a code that it does not know, a node does as for the empty
+   reaction.
 5. The numbers of a sentence are formatted together by runtime/figures.py, with enough digits that compared numbers
    differ.
 """

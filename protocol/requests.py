@@ -10,7 +10,7 @@ from protocol.leases import VerdictsRequest, VerdictsResponse
 
 
 class Request(Wire, frozen=True):
-    """node -> coordinator, sealed by the node's key. The same id within its life gets the same answer again.
+    """node -> coordinator, sealed by the node's key. A repeated id gets the same answer again until `expires`.
     `recipient`: the run's channel key, so that a request cannot be replayed to another run or coordinator. `verdicts`:
     a request for verdicts besides the method's own; the Response's `verdicts` answers it."""
 
@@ -57,7 +57,7 @@ class Hello(Wire, frozen=True):
 
 class Welcome(Wire, frozen=True):
     """coordinator -> node, to "hello". `roots`: every sealed Root since the first, in order. `peers`: sealed
-    PeerRecords, as received, of nodes worth dialling."""
+    PeerRecords, as received, of nodes to dial."""
 
     roots: Annotated[list[bytes], Meta(min_length=1, max_length=MOST_ROOTS)]
     runspec: bytes

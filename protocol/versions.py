@@ -16,7 +16,8 @@ def head_topic(run: bytes) -> str:
 
 
 class Head(Wire, frozen=True):
-    """coordinator (channel) -> everyone, by gossip and on request. Ordered by (era, version, sequence)."""
+    """coordinator (channel) -> everyone, by gossip and on request. Announces the newest version. Ordered by (era,
+    version, sequence). `index_hash`: of the sealed EdgeIndex. `step`: the learner's."""
 
     era: Count
     version: Count

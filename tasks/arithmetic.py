@@ -1,7 +1,7 @@
-"""One question, one answer: digits reversed, two-digit sums, sums of two numbers below 20 in words.
+"""Tasks of one question and one answer: reverse digits, add two-digit numbers, add two numbers below 20 asked in words.
 
-The reward is 1 for the exact answer, else at most 0.2, by the share of characters that stand in the right place: enough
-to tell a near miss from noise, too little to be worth more than the answer.
+The reward is 1 for the exact answer. Otherwise it is 0.2 times the share of characters in the right place: that
+separates a near miss from noise, and never competes with the answer.
 """
 
 import math
@@ -46,9 +46,9 @@ class _ArithmeticEpisode:
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """A task over `count` numbered questions. `pose`: a number to its (question, answer). `mistake`: a question and its
-    answer to the usual wrong answer. `lead`: what a demonstration writes before its answer. `share`: one question in so
-    many is held out."""
+    """A task over `count` numbered questions. `pose`: number -> (question, answer). `mistake`: (question, answer) ->
+    the usual wrong answer. `lead`: text that a demonstration writes before its answer. `share`: one question in `share`
+    is held out."""
 
     name: str
     version: int
@@ -92,7 +92,7 @@ def _add(number: int) -> tuple[str, str]:
 
 
 def _single_sum(number: int) -> tuple[str, str]:
-    """Each pair of numbers once, in one of its two orders: a policy that knows 3 + 5 knows 5 + 3."""
+    """Return each pair of numbers once, in one of its two orders: a policy that knows 3 + 5 knows 5 + 3."""
     large = (math.isqrt(8 * number + 1) - 1) // 2  # numbers count the pairs 0 0, 0 1, 1 1, 0 2, 1 2, ...
     small = number - large * (large + 1) // 2
     a, b = (large, small) if number % 2 else (small, large)

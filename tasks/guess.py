@@ -1,9 +1,10 @@
 """Guess a number between two bounds, with one hint: the smallest episode of several turns.
 
 The prompt names the bounds ("guess 12-40>"); the first wrong guess is answered by "higher>" or "lower>"; the second
-ends the episode. The number is fixed by the bounds, so that a replay sees the same one.
+ends the episode. The bounds determine the number, so that a replay sees the same one.
 
-Reward: 1 for a right guess in either turn; else at most 0.2, by the distance of the last readable guess over the width.
+Reward: 1 for a right guess in either turn; else 0.2 x max(0, 1 - distance / width) for the last readable guess; 0
+without one.
 """
 
 import hashlib
@@ -35,7 +36,7 @@ class _GuessEpisode:
     def reply(self, sampled: Sequence[int]) -> Sequence[int] | None:
         self._turns += 1
         said = self._text.decode(sampled).strip(" ")
-        # An unreadable guess ends the episode; what was guessed before still counts. isascii: "²" is a digit to str.
+        # An unreadable guess ends the episode; an earlier guess still counts. isascii: "²" is a digit to str.
         if not (said.isascii() and said.isdigit() and len(said) <= 2):
             return None
         self._guess = int(said)

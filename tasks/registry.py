@@ -1,4 +1,4 @@
-"""Tasks by name and version. A RunSpec names them; a node that lacks one says which versions it has."""
+"""Tasks by name and version. A RunSpec names a run's tasks; a node that lacks one reports the versions that it has."""
 
 from tasks.arithmetic import ADD, REVERSE, SINGLE_SUM
 from tasks.guess import GUESS
@@ -8,7 +8,7 @@ _TASKS: dict[tuple[str, int], Task] = {}
 
 
 class UnknownTask(LookupError):
-    """No such task, or not in this version; the message names what there is."""
+    """No such task, or not in this version; the message lists the tasks or versions of this build."""
 
 
 def register(task: Task) -> None:
@@ -19,20 +19,22 @@ def register(task: Task) -> None:
 
 
 def known() -> list[tuple[str, int]]:
-    """(name, version) of every task of this build, sorted."""
+    """Return (name, version) of every task of this build, sorted."""
     return sorted(_TASKS)
 
 
 def get(name: str, version: int) -> Task:
-    """Raises UnknownTask."""
+    """Return a task. Raises `UnknownTask`."""
     task = _TASKS.get((name, version))
     if task is not None:
         return task
     versions = [str(v) for n, v in known() if n == name]
     if versions:
-        raise UnknownTask(f"task {name} version {version} is not in this build, which has {', '.join(versions)}")
+        raise UnknownTask(
+            f"task {name} version {version} is not in this build, which has {', '.join(versions)}: update echo2"
+        )
     names = ", ".join(sorted({n for n, _ in known()}))
-    raise UnknownTask(f"task {name} is not in this build, which has {names}")
+    raise UnknownTask(f"task {name} is not in this build, which has {names}: update echo2, or correct the name")
 
 
 for _task in (REVERSE, ADD, SINGLE_SUM, GUESS):

@@ -1,8 +1,8 @@
 """Train and held-out prompts that cannot overlap: two ends of one keyed permutation of the whole prompt space.
 
-Rule: every prompt of a space has one number; a split is a range of places in the permutation, so that a number is in
-exactly one split, and the same one on every machine. The key holds the task's name and version. Prompts that teach one
-another's answers, as 3 + 5 and 5 + 3 do, should share a number.
+Rule: every prompt of a space has one number. A split is a range of places in the permutation, so a number is in exactly
+one split, the same on every machine. The key holds the task's name and version. Prompts that teach one another's
+answers, as 3 + 5 and 5 + 3 do, should share a number.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ from functools import lru_cache
 from tasks.task import Split
 
 HELDOUT_SHARE = 10
-"""One number in so many is held out, where a task says nothing else."""
+"""One number in `HELDOUT_SHARE` is held out, unless the task gives another share."""
 
 
 @lru_cache(maxsize=32)
@@ -23,7 +23,7 @@ def _permutation(key: str, count: int) -> tuple[int, ...]:
 
 
 def size(count: int, split: Split, share: int = HELDOUT_SHARE) -> int:
-    """Prompts of a split, out of `count` in the whole space; one in `share` is held out."""
+    """Return the number of prompts of a split, out of `count` in the whole space; one in `share` is held out."""
     heldout = count // share
     return heldout if split == "heldout" else count - heldout
 

@@ -1,13 +1,14 @@
 """The task protocol: a prompt from (split, index), an episode of one or more turns, a score.
 
 Rules
-1. A task is pure and deterministic: the same (name, version, split, index, text) gives the same episode on
-   every machine, so that the coordinator replays and scores what a node did.
-2. An episode alternates turns: the policy samples tokens, then the environment may give tokens. Only sampled
+1. A task is pure and deterministic: the same (name, version, split, index, text) gives the same episode on every
+   machine, so that the coordinator can replay and score a node's rollouts.
+2. An episode alternates turns: the policy samples tokens, then the environment may add tokens of its own. Only sampled
    tokens carry log-probabilities and loss.
 3. The splits "train" and "heldout" of a task never share a prompt.
 4. A node never scores: `score` is called by the coordinator alone.
-5. An error of a task's own code, and a reward that is no finite float32, leave `replay` as `TaskFault`: the operator's.
+5. An error of a task's own code, or a reward that is not a finite float32, makes `replay` raise `TaskFault`: the
+   operator's fault.
 """
 
 import contextlib
@@ -37,12 +38,13 @@ class Tokenizer(Protocol):
     def encode(self, text: str) -> list[int]: ...
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Text of the tokens without an `eos` at their end; any other special token stands there by its name. Never
-        raises for ids in range."""
+        """Return the text of the tokens, without an `eos` at their end; any other special token appears by its name.
+        Never raises for ids in range."""
 
 
 class Score(NamedTuple):
-    """`reward`: what the learner maximises, any finite float32. `success`: solved exactly or not."""
+    """`reward`: the quantity that the learner maximises, any finite float32. `success`: whether the prompt was solved
+    exactly."""
 
     reward: float
     success: bool
@@ -58,7 +60,7 @@ class Episode(Protocol):
     def reply(self, sampled: Sequence[int]) -> Sequence[int] | None:
         """Return the environment's tokens after a sampled turn, or None when the episode has ended.
 
-        `sampled` ends with eos, or was cut at the token limit (then the episode is always over)."""
+        `sampled` ends with eos, or was cut at the token limit (the episode then always ends)."""
 
     def score(self) -> Score:
         """Return the score so far; called after the episode has ended."""
@@ -129,9 +131,9 @@ def prompt_of(task: Task, split: Split, index: int, text: Tokenizer) -> list[int
 def replay(episode: Episode, transcript: Transcript, *, eos: int, limit: int) -> Score:
     """Walk a fresh episode through a transcript and score it.
 
-    Guarantees that given tokens are the environment's own, that eos ends a sampled turn and stands nowhere
-    else in it, that a turn without eos is cut at exactly `limit` sampled tokens in total, and that the episode
-    is over. Raises `InvalidTranscript` with the sentence that says what is wrong, and `TaskFault`.
+    Verify that given tokens are the environment's own, and that eos stands only at the end of a sampled turn. Verify
+    that a turn without eos is cut at exactly `limit` sampled tokens in total, and that the episode is over. Raises
+    `InvalidTranscript`, whose message names the fault, and `TaskFault`.
     """
     tokens, turns = np.asarray(transcript.tokens), list(transcript.turns)
     if sum(turns) != len(tokens) or not turns or any(length <= 0 for length in turns):
@@ -178,7 +180,7 @@ def _task_code(name: str, *, verified: bool) -> Iterator[None]:
 
 def _finite(score: Score) -> Score:
     """Return the score as plain numbers. Raises `TaskFault` for a reward that is no finite float32."""
-    reward: object = score.reward  # by a stranger's code, whatever its type says
+    reward: object = score.reward  # foreign code: its type hints prove nothing
     if not isinstance(reward, SupportsFloat) or not abs(number := float(reward)) <= MOST_REWARD:
         raise TaskFault(f"the reward {reward!r:.40} is no finite float32", verified=True)
     return Score(number, bool(score.success))

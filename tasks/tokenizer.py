@@ -1,11 +1,11 @@
-"""Text to tokens and back: a tokenizer.json on disk, or the demo's characters.
+"""Convert text to tokens and back, by a tokenizer.json on disk or the demo's characters.
 
 Rules
 1. Nothing is added to a text: no begin-of-sequence, no template. The policy sees exactly the text that a task writes.
-2. `decode` leaves out the `eos` at the end, and nothing else: any other special token is part of the answer, and stands
-   there by its name. It never raises for ids in range.
-3. Where a tokenizer's decoder only strings tokens together (`Fuse`, `ByteLevel`), `decode` does so from a table of each
-   token's bytes: the same text as the library's, in an eighth of the time. Other decoders are left to the library.
+2. `decode` leaves out only the `eos` at the end: any other special token is part of the answer, and appears by its
+   name. It never raises for ids in range.
+3. Where a tokenizer's decoder only concatenates tokens (`Fuse`, `ByteLevel`), `decode` joins their bytes from a table.
+   The text equals the library's, in an eighth of the time. The library runs all other decoders.
 """
 
 import json
