@@ -1,4 +1,4 @@
-"""How long a sequence may be that a model computes on, by its config.json. No torch."""
+"""Read the greatest sequence length of a model from its config.json. No torch."""
 
 import json
 from pathlib import Path

@@ -1,10 +1,10 @@
-"""Choose the device that computes, and say why: `auto`, or one by name.
+"""Choose the device to compute on, by name or by `auto`, and state the reason.
 
 Rules
 1. `auto` takes the CUDA (or ROCm) GPU with the most free memory, else a Mac's GPU, else the CPU, and says why.
 2. A device that is named is used or refused, never replaced.
-3. A GPU that is there but cannot be used (a CPU-only PyTorch, a broken driver) is never passed over in silence.
-4. An engine is given no device of a kind that it does not compute on (engines.registry, `devices`).
+3. If a GPU is present but unusable (a CPU-only PyTorch, a broken driver), the reason names it.
+4. An engine only gets a device of a kind that it supports (engines.registry, `devices`).
 """
 
 import platform
@@ -20,7 +20,7 @@ from runtime.figures import apart
 KINDS: Final = ("cuda", "mps", "cpu")
 """Kinds of devices, the fastest first."""
 
-_CPU_ONLY = "this PyTorch is built for CPUs only; install a GPU build (PyTorch's install page says how)"
+_CPU_ONLY = "this PyTorch is built for CPUs only; install a GPU build (see PyTorch's install page)"
 
 
 class NoDevice(Exception):
@@ -28,7 +28,7 @@ class NoDevice(Exception):
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
-    """`free`, `total`: bytes of memory. `fault`: why it cannot be used, or empty."""
+    """`free`, `total`: bytes of memory. `fault`: the reason why it cannot be used, or empty."""
 
     name: str
     free: int
@@ -67,8 +67,8 @@ def inventory() -> Inventory:
 
 
 def choose(spec: str, available: Inventory | None = None, kinds: Collection[str] = KINDS) -> ComputeDevice:
-    """`spec`: 'auto', 'cpu', 'cuda', 'cuda:N' or 'mps'. `available`: by default this machine's. `kinds`: those that the
-    engine computes on. Raises NoDevice."""
+    """Choose a device. `spec`: 'auto', 'cpu', 'cuda', 'cuda:N' or 'mps'. `available`: by default this machine's.
+    `kinds`: those that the engine supports. Raises NoDevice."""
     available = available or inventory()
     kind, _, number = spec.partition(":")
     if kind in KINDS and kind not in kinds:
@@ -130,7 +130,7 @@ def _gpu(index: int) -> Gpu:
 
 
 def gpu_present() -> str:
-    """Name a GPU that the system knows, whatever PyTorch was built for."""
+    """Name a GPU that the system shows, independent of PyTorch's build; empty without one."""
     if Path("/dev/nvidia0").exists() or shutil.which("nvidia-smi"):
         return "an NVIDIA GPU"
     if Path("/dev/kfd").exists():

@@ -18,9 +18,9 @@ Dtype = Literal["float32", "bfloat16"]
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """One group to generate: the engine's view of a lease.
 
-    `prompt`: token ids. `seeds`: 16 bytes a sample, in order. `limit`: most sampled tokens a rollout.
-    `eos`: the id that ends a turn. `task`, `task_version`, `split`, `index`: the episode, for the tokens that the
-    environment gives. Sampling is at temperature 1 without top-p or top-k, with the noise of engines.sampling.
+    `prompt`: token ids. `seeds`: 16 bytes per sample, in order. `limit`: most sampled tokens per rollout. `eos`: the id
+    that ends a turn. `task`, `task_version`, `split`, `index`: the episode, for the tokens that the environment gives.
+    Sampling is at temperature 1 without top-p or top-k, with the noise of engines.sampling.
     """
 
     prompt: list[int]
@@ -45,9 +45,9 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 class SampleScore(msgspec.Struct, frozen=True, kw_only=True):
     """A teacher-forced pass over one sample, a value for each sampled token.
 
-    `logprobs`: under the scorer's weights: the behaviour log-probabilities. `margins`: how much the seeded choice
-    (argmax of logits + noise) beats the token that was submitted, in nats; 0.0 where it is that token. An engine gives
-    lists; what came through a pipe (engines.messages.PackedScore) are arrays of float32.
+    `logprobs`: under the scorer's weights: the behaviour log-probabilities. `margins`: by how many nats the seeded
+    choice (argmax of logits + noise) beats the submitted token; 0.0 where both are the same token. An engine returns
+    lists; values from a pipe (engines.messages.PackedScore) are arrays of float32.
     """
 
     logprobs: list[float] | NDArray[np.float32]
@@ -56,8 +56,8 @@ class SampleScore(msgspec.Struct, frozen=True, kw_only=True):
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
     """The weights that an engine has loaded: content root of the weights, parameters (count), and bytes of memory they
-    take. `behind`, `ahead`: content roots to which `step_to` leads by undoing steps, and by making them again; the
-    nearest first."""
+    take. `behind`: content roots that `step_to` reaches by undoing steps; `ahead`: by redoing them. The nearest comes
+    first."""
 
     root: bytes
     parameters: int
@@ -67,7 +67,7 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineError(Exception):
-    """The engine cannot go on: bad model folder, out of memory, wedged device. The message names the fix."""
+    """The engine cannot continue: bad model folder, out of memory, wedged device. The message names the fix."""
 
 
 class EngineUnusable(LocalFault):
@@ -79,23 +79,23 @@ class Engine(Protocol):
 
     def load(self, model: Path, weights: Path) -> Loaded:
         """Build the model of folder `model` (config.json, tokenizer.json) with `weights`: a snapshot file, or a folder
-        of weights.journaled, in which a step that a kill has torn is finished first. Raises weights.errors
-        where they are not what they claim to be."""
+        of weights.journaled, in which a step that a kill interrupted is finished first. Raises weights.errors for
+        invalid weights."""
 
     def step_by(self, payload: Path, root: bytes, keep: int) -> Loaded:
-        """Step the folder held by an edge's payload, in place, to content root `root`, and go on with that. `keep`:
-        steps that can then be undone; those that were undone before are forgotten. Raises weights.errors when
-        payload, base or resulting root is wrong; the old version is then still held."""
+        """Apply an edge's payload to the loaded folder, in place; the result must have content root `root`. `keep`:
+        number of steps that can then be undone; steps undone before cannot be redone any more. Raises weights.errors
+        when payload, base or resulting root is wrong; the old version then stays loaded."""
 
     def step_to(self, root: bytes) -> Loaded:
-        """Undo steps of the folder held, or make them again, in place, until it is at content root `root`. Raises
-        weights.errors.WrongBase where that is not within reach."""
+        """Undo or redo steps of the loaded folder, in place, until it is at content root `root`. Raises
+        weights.errors.WrongBase if no kept step leads there."""
 
     def generate(self, job: Job) -> list[Sample]:
         """Generate all samples of a group; the prompt is computed once."""
 
     def generate_many(self, jobs: list[Job], *, greedy: bool = False) -> list[list[Sample]]:
-        """Several groups at once (evaluation): prompts of equal length share a batch."""
+        """Generate several groups at once (evaluation): prompts of equal length share a batch."""
 
     def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]:
         """Teacher-forced pass over a group under the version held."""

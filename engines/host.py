@@ -1,7 +1,7 @@
 """`python -m engines.host`: the child process that holds one engine. Used by nodes, and by the coordinator's scorer.
 
-torch is imported only when the first call asks for a device: the parent's environment stands by then, and what a
-library prints while it is imported can no longer reach the pipe.
+torch is imported only when the first call asks for a device. By then the parent's environment is set, and output that a
+library prints at import cannot reach the pipe.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ from runtime.child import Pipe
 
 
 class EngineHost:
-    """Calls to one engine."""
+    """Pass the parent's calls to one engine."""
 
     def __init__(self) -> None:
         self._engine: Engine | None = None
@@ -35,9 +35,9 @@ class EngineHost:
         return Probed(kind=device.kind, name=device.name, why=device.why, engine_class=engine_class)
 
     def run(self, call: EngineCall[Any]) -> Any:
-        """Have the engine do what `call` says."""
+        """Run a call on the engine."""
         if self._engine is None:
-            raise EngineError("the first call must be probe")
+            raise EngineError("no engine is chosen yet: the first call must be probe")
         return call.run(self._engine)
 
 

@@ -1,5 +1,6 @@
-"""The calls of an engine's process, parent -> child. A class is a row: name on the pipe, fields, answer, and what it
-has the engine do. A call that is added here reaches the engine: `engines.process` and `engines.host` serve all alike.
+"""The calls of an engine's process, parent -> child. Each call is one class: its name on the pipe, fields, type of
+answer, and `run`, which calls the engine. A new class here needs no other code: `engines.process` and `engines.host`
+handle all calls alike.
 
     probe          ProbeCall         -> Probed              first: picks engine and device
     load           LoadCall          -> Loaded
@@ -9,8 +10,8 @@ has the engine do. A call that is added here reaches the engine: `engines.proces
     generate_many  GenerateManyCall  -> list[list[Sample]]
     score          ScoreCall         -> list[PackedScore]
 
-Errors but a full disk come back as runtime.child.ChildError; its `kind` is the name of a class of engines.engine,
-engines.devices, engines.registry, weights.errors or tasks. Paths are absolute.
+Errors return as runtime.child.ChildError, except a full disk (DiskFull). `kind` is the name of a class of
+engines.engine, engines.devices, engines.registry, weights.errors or tasks. Paths are absolute.
 """
 
 from collections.abc import Sequence
@@ -50,7 +51,7 @@ class Probed(msgspec.Struct, frozen=True, kw_only=True):
         return self.name[:200] or self.kind
 
     def sentence(self) -> str:
-        """Return one line for people: what generates, and why."""
+        """Return one line for people: the device and engine that generate, and the reason for the choice."""
         return f"generating on {self.hardware} ({self.engine_class}): {self.why}"
 
 
@@ -78,7 +79,8 @@ class LoadCall(EngineCall[Loaded], frozen=True, kw_only=True):
 
 
 class StepByCall(EngineCall[Loaded], frozen=True, kw_only=True):
-    """`payload`: file. `root`: content root that must come out, 32 bytes. `keep`: steps that can then be undone."""
+    """`payload`: file. `root`: content root that must result, 32 bytes. `keep`: number of steps that can then be
+    undone."""
 
     method: ClassVar[str] = "step_by"
     answer: ClassVar[Any] = Loaded
@@ -121,7 +123,7 @@ class GenerateManyCall(EngineCall[list[list[Sample]]], frozen=True, kw_only=True
 
 
 class PackedSample(msgspec.Struct, frozen=True, kw_only=True):
-    """A `Sample` whose parent need not read it. `packed`: token ids as MessagePack. `logprobs`: float32
+    """A `Sample` that the parent process passes on undecoded. `packed`: token ids as MessagePack. `logprobs`: float32
     little-endian."""
 
     packed: msgspec.Raw

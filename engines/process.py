@@ -30,7 +30,7 @@ HOST = "engines.host"
 
 
 class EngineClient:
-    """The calls of an engine as methods, for any object that can pass one on."""
+    """The calls of an engine as methods, for any object that can pass a call on."""
 
     async def ask(self, call: EngineCall[A]) -> A:
         """Pass a call on to the engine and return its answer."""
@@ -63,11 +63,11 @@ class EngineClient:
 
 class EngineProcess(Child, EngineClient):
     """One life of an engine's process, `python -m engines.host`. `async with EngineProcess() as engine:` starts and
-    ends it. `probed`: the engine and device that it took; `loaded`: its weights. Each None where there is none yet;
-    `loaded` also after a move that failed: the process then holds old or new weights, and a load shows which."""
+    ends it. `probed`: the engine and device that it took; `loaded`: its weights. Each is None at first. After a failed
+    load or step `loaded` is None too: the process then holds old or new weights, and a load shows which."""
 
     def __init__(self, *, name: str = "engine", threads: int = 1, module: str = HOST) -> None:
-        """`threads`: CPU threads that it computes on. Stands in the environment before torch is imported."""
+        """`threads`: CPU threads that it computes on, passed in the environment, since torch reads that at import."""
         env = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive", "HF_HUB_OFFLINE": "1"}
         super().__init__([sys.executable, "-m", module], name=name, env=python_path(env))
         self.probed: Probed | None = None
@@ -81,7 +81,7 @@ class EngineProcess(Child, EngineClient):
         await self.stop()
 
     async def probe(self, device: str = "auto", dtype: Dtype = "float32", *, engine: str = "auto") -> Probed:
-        """Take an engine and a device: the first call."""
+        """Choose an engine and a device; must be the first call."""
         self.probed = await self.call("probe", ProbeCall(engine=engine, device=device, dtype=dtype), Probed)
         return self.probed
 

@@ -1,8 +1,9 @@
 """Engines by name. An engine is one module and one row.
 
-1. `auto` takes the first row whose packages are installed here; an engine that is named is taken or refused, never
-   replaced. Which device it then computes on, engines.devices says.
-2. A row names its factory by text and is read without importing it: the daemons know the rows, and load no torch.
+1. `auto` takes the first row whose packages are installed here; an engine chosen by name is used or refused, never
+   replaced. engines.devices then chooses its device.
+2. A row names its factory as text, and reading a row imports no engine: the daemons read the rows without loading
+   torch.
 3. The classes of engines that a RunSpec admits begin with a row's name, so a name, once used, keeps its meaning.
 """
 
@@ -19,16 +20,16 @@ AUTO: Final = "auto"
 
 
 class UnknownEngine(LookupError):
-    """No such engine, or one that cannot be used as asked; the message names the fix."""
+    """No such engine, or one that cannot be used as requested; the message names the fix."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineRow:
     """`name`: the first part of its engine classes. `factory`: "module:name" of a callable (device kind, dtype) ->
-    Engine. `finder`: "module:name" of a callable that looks for the devices it could use -> Inventory. `devices`:
-    kinds that it computes on: cpu, cuda, mps. `dtypes`: types that it computes with. `packages`: import names that
-    must be there; `install`: the command that brings them. `sampling`: the rule by which it chooses tokens from their
-    seeds, exactly, so that a scorer of the same rule can check each token: what a RunSpec states as its sampling."""
+    Engine. `finder`: "module:name" of a callable that looks for the devices it could use -> Inventory. `devices`: kinds
+    that it computes on: cpu, cuda, mps. `dtypes`: types that it computes with. `packages`: import names that must be
+    installed; `install`: the command that installs them. `sampling`: the name of its exact rule from seeds to tokens,
+    by which a scorer can check each token; a RunSpec states it as `sampling`."""
 
     name: str
     factory: str
@@ -46,15 +47,15 @@ class EngineRow:
     def check(self, dtype: Dtype) -> None:
         """Check that it can compute with `dtype`. Raises UnknownEngine."""
         if dtype not in self.dtypes:
-            raise UnknownEngine(f"engine {self.name} computes in {', '.join(self.dtypes)}, not in {dtype}")
+            raise UnknownEngine(f"engine {self.name} cannot compute in {dtype}: use {' or '.join(self.dtypes)}")
 
     def inventory(self) -> Inventory:
-        """Look for devices: in the engine's process only."""
+        """Look for devices. Call only in the engine's process."""
         inventory: Inventory = _named(self.finder)()
         return inventory
 
     def make(self, device: str, dtype: Dtype) -> Engine:
-        """Make the engine: in its process only."""
+        """Make the engine. Call only in its process."""
         engine: Engine = _named(self.factory)(device, dtype)
         return engine
 
@@ -89,7 +90,7 @@ def known() -> list[str]:
 
 
 def choose(name: str = AUTO) -> EngineRow:
-    """Return the row of engine `name`, whose packages are here (rule 1). Raises UnknownEngine."""
+    """Return the row of engine `name`; its packages must be installed (rule 1). Raises UnknownEngine."""
     if name != AUTO and name not in _ROWS:
         raise UnknownEngine(f"engine {name} is not in this build, which has {', '.join(known())}")
     rows = [row for row in _ROWS.values() if name in (AUTO, row.name)]

@@ -1,10 +1,11 @@
 """One unfinished rollout: the state of a sample between two tokens. Pure; any engine may use it.
 
 Rules
-1. The next token is the environment's while it has tokens to give, else the policy's. All rollouts of a batch take
-   exactly one token a step, so that they keep one length and need neither padding nor masks.
-2. A sampled turn ends with eos, or where `limit` tokens were sampled in all turns together; then the rollout has ended.
-3. The noise of a token is keyed by its index within the rollout, given tokens counted.
+1. While the environment has tokens left to add, the next token is its; else it is the policy's. All rollouts of a batch
+   take exactly one token per step, so that they keep one length and need neither padding nor masks.
+2. A sampled turn ends with eos. The rollout ends once `limit` tokens were sampled in all turns together, or when the
+   environment ends the episode after a turn.
+3. The noise of a token is keyed by its index within the rollout, tokens given by the environment counted.
 """
 
 from collections import deque
@@ -55,7 +56,7 @@ class RolloutState:
         if given is None:
             self.ended = True
         elif not given:
-            raise EngineError(f"task {self._job.task} gave an empty turn")
+            raise EngineError(f"task {self._job.task} gave an empty turn: a task must give tokens, or end the episode")
         else:
             self._given.extend(given)
             self._turns.append(len(given))

@@ -8,12 +8,13 @@
     gumbel = -log(-log1p(-w)) in float32
     token  = argmax(logits + gumbel) in float32, the lowest id on a tie
 
-Why so: integers are the same on every machine, a GPU's own generator is not. `-log(-log(u))` would lose the top tail in
-float32; w near 0 keeps it. Without the bound w rounds to 1 and gumbel to minus infinity. `sampling_reference` says the
-same in plain Python; golden vectors pin it (tests/vectors/sampling.json).
+Reasons: integers are the same on every machine, unlike a GPU's own generator. `-log(-log(u))` would lose the top tail
+in float32; w near 0 keeps it. Without the bound w rounds to 1 and gumbel to minus infinity. `sampling_reference`
+computes the same in plain Python; golden vectors pin it (tests/vectors/sampling.json).
 
-Lazy logs (scorer): E = -log1p(-w) >= w, so exp(logit) / w bounds a token's chance to win from above, and logarithms are
-taken only where the bound reaches the best score found: about one token a row, with the same result.
+Lazy logs (scorer): E = -log1p(-w) >= w, so exp(logit) / w is an upper bound of exp(logit) / E, by which tokens rank.
+Logarithms are computed only where the bound reaches the best score found: about one token per row, with the same
+result.
 """
 
 import hashlib
@@ -30,10 +31,10 @@ if sys.byteorder != "little":
     raise ImportError("seeded sampling reads 64-bit words as pairs of 32-bit ones: little-endian machines only")
 
 W_MAX = 1 - 2.0**-24
-# Relative. Above the float32 rounding of exp, of the bound and of logit + gumbel together, for |logit| < 1000.
+# Relative margin above the float32 rounding of exp, of the bound and of logit + gumbel together, for |logit| < 1000.
 _SLACK = 1e-3
 BLOCK = 2**19
-"""Values that `margin` takes at a time on a CPU: 2 MB each of four arrays, so that they stay in its caches."""
+"""Values that `margin` processes at a time on a CPU: four arrays of 2 MB each stay in its caches."""
 
 _memory = threading.local()
 
@@ -51,13 +52,14 @@ def keys(pairs: Iterable[tuple[bytes, int]], device: torch.device | str = "cpu")
     digests = bytearray()
     for seed, position in pairs:
         if len(seed) != 16:
-            raise ValueError(f"a seed has 16 bytes, not {len(seed)}")
+            raise ValueError(f"a seed must have 16 bytes, this one has {len(seed)}")
         digests += hashlib.blake2b(seed + position.to_bytes(4, "little"), digest_size=8).digest()
     return torch.from_numpy(np.frombuffer(digests, dtype="<i8").copy()).to(device)
 
 
 def choose(logits: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-    """logits: float32 [R, V]; key: int64 [R]. (tokens int64 [R], log softmax(logits) of each, float32 [R], <= 0)."""
+    """Choose a token per row. logits: float32 [R, V]; key: int64 [R]. Return (tokens int64 [R], log softmax(logits) of
+    each, float32 [R], <= 0)."""
     w, spare = _noise(key, logits.shape[1])
     tokens = _gumbel(w).add_(logits).argmax(-1)
     return tokens, _logprobs(logits, tokens, spare)
@@ -70,8 +72,8 @@ def greedy(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def margin(logits: Tensor, key: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Measure how much the seeded choice beats each of `tokens` [R], in nats, 0.0 where it is that token; and their
-    log-probabilities as in `choose`. Both float32 [R]."""
+    """Return by how many nats the seeded choice beats each of `tokens` [R], and their log-probabilities as in `choose`.
+    Both float32 [R]; the margin is 0.0 where the token is the seeded choice."""
     rows = max(1, BLOCK // logits.shape[1]) if logits.device.type == "cpu" else len(logits)
     blocks = zip(*(torch.split(part, rows) for part in (logits, key, tokens)), strict=True)
     gaps, logprobs = zip(*(_margin(*block) for block in blocks), strict=True)

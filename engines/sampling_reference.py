@@ -1,7 +1,7 @@
 """The noise of `engines.sampling` in plain Python integers and floats: the reference for other implementations.
 
-Floats are rounded to float32 after each step, as the definition says; logarithms are correct to a double's last digit
-and then rounded, so that another implementation may differ from them by a few units in the last place of float32.
+Floats are rounded to float32 after each step, as the definition says. Logarithms are correct to a double's last digit
+and then rounded. Another implementation may differ from them by a few units in the last place of float32.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ def word(key: int, index: int) -> int:
 
 
 def bits(key: int, token: int) -> int:
-    """31 bits for a token id."""
+    """Return 31 bits for a token id."""
     return (word(key, token // 2) >> (32 * (token % 2))) & 0x7FFFFFFF
 
 

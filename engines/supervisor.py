@@ -1,9 +1,9 @@
 """Keep a child process running: the node's engine, the coordinator's scorer, and its learner.
 
 Rules
-1. A process is started when it is first called, and again after it died. A crash costs the work in progress and nothing
-   else: the call under way raises `ChildDied`, and the next one finds a new process.
-2. A process that dies again and again is started after a pause that doubles (`Restarts`). An end that was asked for by
+1. A process is started at its first call, and again at the first call after its death. A crash costs only the work in
+   progress: the pending call raises `ChildDied`, and the next one gets a new process.
+2. A process that dies repeatedly is restarted after a pause that doubles each time (`Restarts`). An end requested by
    `stop` is no crash.
 3. Parents pass paths and small messages, never tensors.
 """
@@ -25,15 +25,15 @@ P = TypeVar("P", bound=Child)
 
 
 class Restarts:
-    """The pause before a process is started again, in seconds: `backoff`, for its ends in a row. After a life longer
-    than `healthy` it is 0, and the count begins anew. `failures`: ends in a row. Pure."""
+    """Compute the pause before a restart, in seconds, by `backoff` from the number of deaths in a row. After a life
+    longer than `healthy` seconds the pause is 0 and the count restarts. `failures`: deaths in a row. Pure."""
 
     def __init__(self, backoff: Backoff, *, healthy: float = float("inf"), seed: int = 0) -> None:
         self._backoff, self._healthy, self._random = backoff, healthy, random.Random(seed)
         self.failures = 0
 
     def pause(self, lived: float) -> float:
-        """Count the end of a process that lived so long; return the pause before the next one."""
+        """Count the end of a process that lived `lived` seconds; return the pause before the next one."""
         self.failures = 0 if lived > self._healthy else self.failures + 1
         return self._backoff.delay(self.failures, self._random.random())
 
@@ -43,8 +43,8 @@ class Restarts:
 
 
 class Supervisor(Generic[P]):
-    """`make`: a process that is not started yet. `on_death(death, pause)`: told of each crash. `on_event`: takes the
-    notifications of every life. `deaths`: crashes so far."""
+    """`make`: returns a new process, not started. `on_death(death, pause)`: called at each crash. `on_event`: called
+    with each notification, of every process in turn. `deaths`: crashes so far."""
 
     def __init__(
         self,
@@ -65,16 +65,16 @@ class Supervisor(Generic[P]):
 
     @property
     def process(self) -> P | None:
-        """The process that runs, or died unnoticed; None between two."""
+        """The current process, which may have died unnoticed; None between two processes."""
         return self._process
 
     @property
     def pid(self) -> int | None:
-        """Of that process."""
+        """The process id of `process`."""
         return self._process.pid if self._process is not None else None
 
     async def use(self, call: Callable[[P], Awaitable[A]]) -> A:
-        """Make a call to the process, which is started where there is none (rule 1)."""
+        """Call the process; start it where there is none (rule 1)."""
         process = await self.running()
         try:
             return await call(process)
@@ -83,7 +83,7 @@ class Supervisor(Generic[P]):
             raise
 
     async def running(self) -> P:
-        """Return the process, started where there is none, and prepared."""
+        """Return the process, ready for calls; start it where there is none."""
         async with self._starting:
             if self._process is None:
                 await self.rest_of_pause()
@@ -129,8 +129,8 @@ class Supervisor(Generic[P]):
 
 
 class SupervisedEngine(Supervisor[EngineProcess], EngineClient):
-    """An engine whose process is started, given a device, and called. `probed`: what computes, known after the first
-    start. `dtype` may be changed while no process runs."""
+    """An engine whose process is started, given a device, and called. `probed`: its engine and device, known after the
+    first start. `dtype` may be changed while no process runs."""
 
     def __init__(
         self,

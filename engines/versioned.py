@@ -1,12 +1,13 @@
-"""The engine as a node uses it: for one part of the daemon at a time, with the node's version loaded whenever it runs.
+"""A node's engine: lent to one part of the daemon at a time, always with the node's current version loaded.
 
 Rules
-1. A part that wants the engine takes it with `exclusive`, in the order asked. A lease is generated within the block in
-   which it was asked for, so that a version never changes under it.
-2. The engine is started, and the current version loaded into it, when a block begins: after a crash as after a pause.
+1. A part of the daemon takes the engine with `async with exclusive()`, first come, first served. A lease is requested
+   and generated within one such block, so that the version never changes under it.
+2. The beginning of a block starts the engine and loads the current version where needed: after a crash, or after a
+   rest.
 3. The weights are a folder that the engine steps in place (weights.journaled). An engine that dies within a step leaves
-   it before or behind that step; the next process finds out which.
-4. `MOST_CRASHES` in a row, with nothing done between, end the node: raises `EngineUnusable`.
+   the folder before or after that step; the next process that opens it finds out which.
+4. More than `MOST_CRASHES` crashes in a row, without useful work between them, end the node: raises `EngineUnusable`.
 """
 
 import asyncio
@@ -28,13 +29,13 @@ from runtime.child import ChildDied, ChildError
 MOST_CRASHES: Final = 6
 RESTART: Final = Backoff(0.5, 60.0, jitter=0.5)
 _CORRUPT: Final = ("BadSnapshot", "StoreCorrupt", "FileNotFoundError")
-"""Errors of a load that speak of the weights."""
+"""Errors of a load that are faults of the weights."""
 
 _log = structlog.get_logger("node")
 
 
 class LoadedVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """The version that rollouts are made under, and the folder of its weights."""
+    """The version under which rollouts are generated, and the folder of its weights."""
 
     era: int
     version: int
@@ -43,11 +44,10 @@ class LoadedVersion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VersionedEngine(SupervisedEngine):
-    """`current`: the version that rollouts are made under; loaded again after a crash. `model`: folder of the model's
-    files, to be set before a version is. `context`: most tokens of a sequence of the model, None where that is not
-    known or not bounded. `on_corrupt`: told of weights that are not what they should be; `current` is then None.
-    Every call may raise `ChildError` where the engine itself refuses, `runtime.errors.DiskFull`, and
-    `EngineUnusable`."""
+    """`current`: the version under which rollouts are generated; loaded again after a crash. `model`: folder of the
+    model's files, set before `current`. `context`: most tokens per sequence of the model; None: unknown or unbounded.
+    `on_corrupt`: called for weights that do not have the root of their version; `current` is then None. Every call may
+    raise `ChildError` where the engine itself refuses, `runtime.errors.DiskFull`, and `EngineUnusable`."""
 
     def __init__(self, make: Callable[[], EngineProcess], *, device: str = "auto", seed: int) -> None:
         """`device`: auto, cpu, mps, cuda or cuda:N. `seed`: of the pauses."""
@@ -60,7 +60,7 @@ class VersionedEngine(SupervisedEngine):
         self._lock = asyncio.Lock()
         self._waiting = 0
         self._target: LoadedVersion | None = None
-        """Where a step leads that is under way."""
+        """The target of a step under way."""
         self._awake = asyncio.Event()
         self._awake.set()
         self._death = ""
@@ -75,7 +75,9 @@ class VersionedEngine(SupervisedEngine):
             except ChildError as error:
                 raise EngineUnusable(error.message) from error
             except OSError as error:
-                raise EngineUnusable(f"cannot start the engine's process: {error.strerror}") from error
+                raise EngineUnusable(
+                    f"cannot start the engine's process ({error.strerror}): check the installation of echo2"
+                ) from error
             assert self.probed is not None
             return self.probed
         raise EngineUnusable(f"the engine died {self.restarts.failures} times in a row: {self._death}")
@@ -101,8 +103,8 @@ class VersionedEngine(SupervisedEngine):
             self._lock.release()
 
     async def advance(self, payload: Path, to: LoadedVersion) -> None:
-        """Within a block, with a current version: step to `to` by a diff (rule 3). After a crash it is done again where
-        it was not done. After a `ChildError` the weights are looked through before the next block."""
+        """Within a block, with a current version: step to `to` by a diff (rule 3). After a crash the step is repeated
+        if it had not happened. After a `ChildError` the weights are loaded and checked before the next block."""
         self._target = to
         try:
             while self.current is not None and self.current.root != to.root:
@@ -116,7 +118,8 @@ class VersionedEngine(SupervisedEngine):
             self._target = None
 
     async def hold(self, version: LoadedVersion) -> None:
-        """Within a block: the current version is `version` from now on, by other weights than before or by the same."""
+        """Within a block: make `version` the current version. Its weights are loaded, unless they have the same
+        root."""
         if self.current is None or version.root != self.current.root:
             self._forget()
         self.current = version
@@ -129,7 +132,7 @@ class VersionedEngine(SupervisedEngine):
         return samples
 
     async def recover(self) -> None:
-        """Within a block, also after `ChildDied`: have the engine up, with the current version loaded."""
+        """Within a block, also after `ChildDied`: start the engine and load the current version, where needed."""
         while True:
             await self.rest_of_pause()
             await self._awake.wait()
@@ -153,7 +156,8 @@ class VersionedEngine(SupervisedEngine):
             self._give_up()
 
     async def rest(self, patience: float) -> None:
-        """Free the device: after the block that runs, but within `patience` seconds. None begins until `wake`."""
+        """Free the device after the running block, but at most `patience` seconds from now. No block begins until
+        `wake`."""
         self._awake.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience), self._lock:
@@ -166,11 +170,12 @@ class VersionedEngine(SupervisedEngine):
         self._awake.set()
 
     async def stop(self, grace: float = 0.0) -> None:
-        """End the process at once: it keeps nothing that a kill could harm, and its memory is wanted back."""
+        """End the process at once, to free its memory: a kill can harm no state of it."""
         await super().stop(grace)
 
     async def _acquire(self) -> None:
-        """Take the lock, once the engine is awake: a caller that came to it as the engine went to rest goes back."""
+        """Take the lock once the engine is awake. If the engine went to rest meanwhile, release the lock and wait
+        again."""
         while True:
             await self._awake.wait()
             await self._lock.acquire()
@@ -185,7 +190,7 @@ class VersionedEngine(SupervisedEngine):
         self.on_corrupt(version)
 
     def _forget(self) -> None:
-        """Have the weights loaded again before they are used."""
+        """Mark the weights as not loaded, so that `recover` loads them again."""
         if self._process is not None:
             self._process.loaded = None
 

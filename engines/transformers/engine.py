@@ -1,15 +1,15 @@
 """The default engine: PyTorch and transformers on any CPU or GPU, with a decode loop of its own.
 
-1. Log-probabilities are exact: log softmax of the logits that the token was chosen from, in float32.
+1. Log-probabilities are exact: log softmax, in float32, of the same logits from which the token was chosen.
 2. A prompt is computed once, and its keys and values are repeated for the group. Rollouts of a batch have one length
    (engines.rollout_state, rule 1); a finished one drops out.
 3. Scoring is teacher-forced: one pass over prompt and one over all samples of a group, the head on
    `HEAD_ROWS` positions at a time.
-4. Weights are computed with in float32 unless told otherwise: bf16 snapshots are cast up, without loss. In fp32 a
-   decode step and a teacher-forced pass agree to about 1e-5, whatever else was in the batch. On a CPU the products of
-   large layers are oneDNN's (engines.transformers.packed_linear).
-5. A step of the version is made on disk first, then in the live tensors, by the same list of changes. Where the second
-   fails the live tensors are dropped: the folder on disk is whole, and is loaded again.
+4. By default the engine computes in float32: bf16 snapshots are cast up, without loss. In fp32 a decode step and a
+   teacher-forced pass agree to about 1e-5, independent of the rest of the batch. On a CPU the products of large layers
+   are oneDNN's (engines.transformers.packed_linear).
+5. A step to another version changes the folder on disk first, then the live tensors, by the same list of changes. If
+   the second part fails, the live tensors are dropped: the folder on disk is whole, and is loaded again.
 6. No code comes with a model: config.json names an architecture of the installed library.
 """
 
@@ -66,11 +66,13 @@ class TransformersEngine:
         self._texts: dict[int, Tokenizer] = {}
 
     def load(self, model: Path, weights: Path) -> Loaded:
-        """Raises EngineError (folder), weights.errors.BadSnapshot, StoreCorrupt."""
+        """See `Engine.load`. Raises EngineError (folder), weights.errors.BadSnapshot, StoreCorrupt."""
         rolling = Rolling(weights) if weights.is_dir() else None
         opened = Snapshot(rolling.path if rolling else weights)
         if rolling and rolling.root != opened.root:
-            raise BadSnapshot(f"{rolling.path} is damaged: its bytes are not of root {rolling.root.hex()[:16]}")
+            raise BadSnapshot(
+                f"{rolling.path} is damaged (its bytes do not have root {rolling.root.hex()[:16]}): fetch it again"
+            )
         self._live = None
         with _translated():
             built = _build(model, self._dtype).to(self._device)
@@ -82,17 +84,17 @@ class TransformersEngine:
         return self._live.loaded
 
     def step_by(self, payload: Path, root: bytes, keep: int) -> Loaded:
-        """Rule 5."""
+        """See `Engine.step_by`; rule 5 holds."""
         rolling = self._rolling()
         rolling.apply(payload, root, keep=keep)
         return self._step_live(rolling, rolling.last_changes())
 
     def step_to(self, root: bytes) -> Loaded:
-        """Rule 5, step by step."""
+        """See `Engine.step_to`; rule 5 holds for each step."""
         rolling = self._rolling()
         back = root in rolling.behind()
         if not back and root not in (rolling.root, *rolling.ahead()):
-            raise WrongBase(f"no step of those kept leads to {root.hex()[:16]}")
+            raise WrongBase(f"no kept step leads to {root.hex()[:16]}: load that version, or step by its payload")
         while rolling.root != root:
             if back:
                 rolling.back()
@@ -121,13 +123,13 @@ class TransformersEngine:
         return results
 
     def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]:
-        """Given tokens are fed, and carry no value."""
+        """See `Engine.score`. Given tokens are fed to the model, and get no value."""
         model = self._loaded().model
         _check_job(job, model.config.vocab_size)
         for sample in samples:
             _check_sample(sample, model.config.vocab_size)
         if len(samples) != len(job.seeds):
-            raise EngineError(f"{len(samples)} samples for {len(job.seeds)} seeds")
+            raise EngineError(f"{len(samples)} samples for {len(job.seeds)} seeds: score one sample per seed")
         scores: dict[int, SampleScore] = {}
         with _translated(), torch.inference_mode():
             cache, first = self._prefill(model, [job.prompt])
@@ -138,13 +140,13 @@ class TransformersEngine:
 
     def _loaded(self) -> _Live:
         if self._live is None:
-            raise EngineError("no weights are loaded")
+            raise EngineError("no weights are loaded: call load first")
         return self._live
 
     def _rolling(self) -> Rolling:
         rolling = self._loaded().rolling
         if rolling is None:
-            raise EngineError("a snapshot file is held, which does not step: load a folder")
+            raise EngineError("the loaded weights are a snapshot file, which cannot be stepped: load a folder")
         return rolling
 
     def _step_live(self, rolling: Rolling, changes: Iterable[Change]) -> Loaded:
@@ -252,7 +254,7 @@ def create(device: str, dtype: Dtype) -> TransformersEngine:
 
 def _build(folder: Path, dtype: torch.dtype) -> Any:
     if not (folder / "config.json").is_file():
-        raise EngineError(f"{folder} has no config.json: it is not a model folder")
+        raise EngineError(f"{folder} has no config.json: give the folder of a model")
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         auto: Any = AutoModelForCausalLM  # its methods carry no types
@@ -264,11 +266,13 @@ def _build(folder: Path, dtype: torch.dtype) -> Any:
 
 @torch.inference_mode()
 def _check_head(model: Any) -> None:
-    """Scoring applies the output layer to hidden states by itself: refuse models that do more to their logits."""
+    """Refuse models that change their logits after the output layer: scoring applies that layer itself."""
     ids = torch.arange(min(4, model.config.vocab_size), device=model.device)[None]
     by_hand = model.get_output_embeddings()(model.base_model(ids).last_hidden_state)
     if not torch.allclose(by_hand, model(ids).logits, rtol=1e-4, atol=1e-4, equal_nan=True):
-        raise EngineError(f"{type(model).__name__} changes its logits after the output layer; it is not supported")
+        raise EngineError(
+            f"{type(model).__name__} changes its logits after the output layer, which is unsupported: use another model"
+        )
 
 
 def _loaded(model: Any, root: bytes, rolling: Rolling | None) -> Loaded:
@@ -287,26 +291,27 @@ def _split(job: Job) -> Literal["train", "heldout"]:
         return "train"
     if job.split == "heldout":
         return "heldout"
-    raise EngineError(f"no such split: {job.split!r}")
+    raise EngineError(f"no such split: {job.split!r}; use train or heldout")
 
 
 def _check_job(job: Job, vocabulary: int) -> None:
-    """An id out of range would wedge a GPU until its process ends."""
+    """Check a job's prompt and limit: a token id out of range would wedge a GPU until its process ends."""
     if not job.prompt or job.limit < 1:
         raise EngineError("a job needs a prompt, and a limit of one token at least")
     if not all(0 <= token < vocabulary for token in job.prompt):
-        raise EngineError(f"the prompt has a token outside the model's {vocabulary}")
+        raise EngineError(f"the prompt has a token outside the model's vocabulary of {vocabulary}")
 
 
 def _check_sample(sample: Sample, vocabulary: int) -> None:
     if not sample.tokens or sum(sample.turns) != len(sample.tokens) or min(sample.turns) < 1:
         raise EngineError("a sample is empty, or its turns do not add up to its tokens")
     if not all(0 <= token < vocabulary for token in sample.tokens):
-        raise EngineError(f"a sample has a token outside the model's {vocabulary}")
+        raise EngineError(f"a sample has a token outside the model's vocabulary of {vocabulary}")
 
 
 def _batches(indices: Sequence[int], rows: Sequence[int], most: int) -> Iterator[list[int]]:
-    """Indices in order, cut where the sum of their rows would exceed `most`; those without rows are left out."""
+    """Yield the indices in order, in batches of at most `most` rows, or of one index. Indices without rows are left
+    out."""
     batch: list[int] = []
     for index in indices:
         if batch and sum(rows[other] for other in batch) + rows[index] > most:
@@ -319,7 +324,7 @@ def _batches(indices: Sequence[int], rows: Sequence[int], most: int) -> Iterator
 
 
 def _parts(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Samples that share a pass: longest first, no more than `PASS_TOKENS`, little padding."""
+    """Yield the samples that share a pass: longest first, at most `PASS_TOKENS` tokens, with little padding."""
     part: list[int] = []
     padding = 0
     for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):

@@ -1,5 +1,6 @@
-"""A KV cache that grows in place. transformers' own copies all keys and values at every token, an eighth of a decode
-step of SmolLM2-135M with 8 rollouts; this one copies when its room is used up, and keeps `ROOM` tokens to spare.
+"""A KV cache that grows in place. transformers' own cache copies all keys and values at every token: an eighth of a
+decode step of SmolLM2-135M with 8 rollouts. This one copies only when its buffer is full, and then adds at least `ROOM`
+spare tokens.
 """
 
 from typing import Any
@@ -10,11 +11,13 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 ROOM = 64
-"""Tokens to spare at the least: memory that is not used, for copies that are not made. Grows by a quarter otherwise."""
+"""Least spare tokens of a new buffer; the spare part is a quarter of the tokens if that is more. Spare memory avoids a
+copy per token."""
 
 
 class _GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
-    """`keys` and `values`, [rows, heads, tokens, size], are views of the beginning of a larger room, or of none."""
+    """`keys` and `values`, [rows, heads, tokens, size], are views of the beginning of a larger buffer, `_room`; without
+    one they stand alone."""
 
     _room: tuple[Tensor, Tensor] | None = None
 
@@ -22,7 +25,7 @@ class _GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         used, added = self.get_seq_length(), key_states.shape[-2]
         if used == 0:
             self.lazy_initialization(key_states, value_states)
-            self.keys, self.values = key_states, value_states  # a prompt that is only read, or repeated, needs no room
+            self.keys, self.values = key_states, value_states  # a prompt is only read or repeated: no buffer yet
             return self.keys, self.values
         if self._room is None or used + added > self._room[0].shape[-2]:
             assert self.keys is not None

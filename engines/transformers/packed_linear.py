@@ -1,14 +1,14 @@
-"""Linear layers on a CPU whose weights are laid out as oneDNN reads them: the same products, to rounding, in half the
-time or less. PyTorch hands float32 products to MKL, which is slow with few rows and on processors not of its maker; ADR
-8 has the figures.
+"""Compute linear layers on a CPU from weights in oneDNN's own layout: the same products, to rounding, in half the time
+or less. PyTorch uses MKL for float32 products, which is slow with few rows and on processors not made by Intel; ADR 8
+has the figures.
 
-1. The plain weights stay: loading and patching write to them, and what shares them sees the same. The packed copy takes
-   as much memory again, and is made at the third product after a change: a version of which one group is scored, in two
-   passes, is not worth it.
-2. Layers are packed where that gains: large ones, in float32, on an x86 processor; and only where the copies take no
-   more than half of the memory that is free.
-3. The operations are those of PyTorch's own compiler, and not public. Where they are missing, or give another product
-   than the plain layer, nothing is packed.
+1. The plain weights stay: loading and patching write to them, and tied layers see the change. The packed copy takes as
+   much memory again. It is made at the third product after a change: a version that scores one group, in two passes,
+   does not repay it.
+2. Layers are packed where that is faster: large ones, in float32, on an x86 processor. None are packed if the copies
+   would take more than half of the free memory.
+3. The operations are private ones of PyTorch's own compiler. Where they are missing, or give another product than the
+   plain layer, no layer is packed.
 """
 
 import platform
@@ -19,16 +19,17 @@ import torch
 from torch import Tensor, nn
 
 ROWS: Final = 8
-"""That the layout is chosen for: a decode step's. It serves one and hundreds as well (ADR 8)."""
+"""Input rows that the layout is optimised for: those of a decode step. It serves one and hundreds as well (ADR 8)."""
 LEAST: Final = 1 << 16
-"""Weights that a layer has more than: an operation costs 10 us more than a plain one, too much for small ones."""
+"""Only layers of more weights are packed: a packed product costs 10 us more than a plain one, too much for small
+layers."""
 PLAIN: Final = 2
-"""Products after a change that are computed as the plain layer does."""
+"""Products after a change that use the plain layer."""
 _TOLERANCE: Final = 1e-4
 
 
 class PackedLinear(nn.Linear):
-    """Holds the parameters of the plain layer that it is made of, and computes the same."""
+    """A linear layer that shares the parameters of `plain` and computes the same product."""
 
     def __init__(self, plain: nn.Linear) -> None:
         nn.Module.__init__(self)
@@ -42,7 +43,7 @@ class PackedLinear(nn.Linear):
         self._products = 0
 
     def forward(self, rows: Tensor) -> Tensor:
-        """[..., in_features] -> [..., out_features]."""
+        """Compute the product: [..., in_features] -> [..., out_features]."""
         self._products += 1
         if self._products <= PLAIN:
             return super().forward(rows)
@@ -83,7 +84,7 @@ def _gains(layer: nn.Linear) -> bool:
 
 @torch.inference_mode()
 def _right(plain: nn.Linear) -> bool:
-    """Rule 3."""
+    """Return whether the packed product equals the plain one (rule 3)."""
     rows = torch.linspace(-1, 1, ROWS * plain.in_features).view(ROWS, -1)
     try:
         layer = PackedLinear(plain)

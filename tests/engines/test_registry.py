@@ -37,7 +37,10 @@ async def test_an_engine_is_one_module_and_one_row(tmp_path: Path) -> None:
 
 REFUSED = {
     "a device of a kind that it does not compute on": ({"device": "cuda", "engine": "toy"}, "does not compute on cuda"),
-    "a type that it does not compute in": ({"dtype": "bfloat16", "engine": "toy"}, "computes in float32, not in bfl"),
+    "a type that it does not compute in": (
+        {"dtype": "bfloat16", "engine": "toy"},
+        "cannot compute in bfloat16: use float",
+    ),
     "a name that is none": ({"engine": "abacus"}, "engine abacus is not in this build, which has transformers, toy"),
 }
 

@@ -359,7 +359,7 @@ def test_a_file_of_its_own_does_not_step_and_a_damaged_folder_does_not_load(tmp_
     new, payload = tiny_model.next_version(old)
     engine = TransformersEngine()
     engine.load(old.folder, old.snapshot)
-    with pytest.raises(EngineError, match="does not step"):
+    with pytest.raises(EngineError, match="cannot be stepped"):
         engine.step_by(payload, new.root, 0)
     Rolling.create(tmp_path / "rolling", Snapshot(old.snapshot))
     path = tmp_path / "rolling" / "snapshot.safetensors"
