@@ -1,15 +1,16 @@
-"""Payload of an edge: from a base snapshot to a new one, or from nothing. Layout: see `weights.payload_format`.
+"""Encode and apply the payload of an edge: from a base snapshot, or from nothing, to a new one. Layout: see
+`weights.payload_format`.
 
 `apply` does this, in order:
 
-1. The payload's header is read; codec, roots and table are those expected: else `BadPayload`.
-2. The base is the one that the diff starts from: else `WrongBase`. (A diff that is applied twice ends here.)
+1. The payload's header is read; codec, roots and table must be the expected ones, else `BadPayload`.
+2. The base must be the one from which the diff starts, else `WrongBase`. (Applying a diff twice ends here.)
 3. Frames are decoded one at a time, purely: old frame + bytes -> positions and new bits. The base is never written to.
-4. The new frames go to a hidden file beside the target, and are hashed on the way.
-5. Only when the content root is the one expected does the file become visible. A failure leaves no file.
+4. The new frames are written to a hidden file beside the target, and hashed on the way.
+5. The file becomes visible only if the content root is the expected one. A failure leaves no file.
 
-`changed` gives the same changes again, by tensor, for a copy that lives in a model; call it after `apply` has verified
-the payload. The old bits of each change (an undo list) are `base.bits(name)[index]`.
+`changed` returns the same changes again, by tensor, for a copy that lives in a model; call it after `apply` has
+verified the payload. The old bits of each change (an undo list) are `base.bits(name)[index]`.
 """
 
 import struct
@@ -31,12 +32,12 @@ from weights.payload_format import Frame, PayloadReader, Sink, Table, frames_of,
 from weights.snapshot import Snapshot, writing_snapshot
 
 MAX_SNAPSHOT: Final = 1 << 42
-"""Bytes of weights that a full payload may claim, unless the caller says less."""
+"""Most bytes of weights that a full payload may claim, unless the caller sets a lower limit."""
 
 
 class Payload(msgspec.Struct, frozen=True, kw_only=True):
-    """A payload file and the values that its `Edge` states: codec, BLAKE3 hash, bytes; and the roots it leads from and
-    to."""
+    """A payload file and the values that its `Edge` states: codec, BLAKE3 hash, length in bytes, and the roots of both
+    ends."""
 
     path: Path
     codec: str
@@ -59,7 +60,7 @@ def encode(old: Snapshot | None, new: Snapshot, path: Path, *, threads: int | No
     number of threads (None: one per core), with the same version of zstd. Memory per thread:
     see `weights.codec.frames`. Raises `BadSnapshot` when the tensor tables differ, `DiskFull`."""
     if old is not None and old.tensors != new.tensors:
-        raise BadSnapshot("a diff needs equal tensor tables on both sides; encode a full payload (old = None)")
+        raise BadSnapshot("a diff needs equal tensor tables on both sides: encode a full payload (old = None)")
     with writing(path) as file:
         sink = Sink(file)
         sink.write(header_bytes(old, new))
@@ -92,9 +93,9 @@ def apply(
     """Write the snapshot `out` that `payload` makes of `base` (None: a full payload), and open it.
 
     `expect_root`: content root from the signed Edge or Version. `expect`: the Version, if it is at hand: its tensor
-    table must match, too. `max_bytes`: most weights that a full payload may claim. Memory for each of
-    `threads` (None: one per core): see `weights.codec.frames`.
-    Raises `BadPayload`, `WrongBase`, `DiskFull`; `base` and an older `out` are then untouched."""
+    table must match, too. `max_bytes`: most bytes of weights that a full payload may claim. Memory for each of
+    `threads` (None: one per core): see `weights.codec.frames`. Raises `BadPayload`, `WrongBase`, `DiskFull`; `base` and
+    an older `out` are then untouched."""
     reader = PayloadReader(payload)
     table = open_payload(reader, base, expect_root)
     if expect is not None and (expect.tensors, expect.aliases) != (table.tensors, table.aliases):

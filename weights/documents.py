@@ -1,7 +1,8 @@
-"""Documents that describe a policy version and the ways to reach it. Producer: the publisher; consumer: every node.
+"""Define the documents that describe a policy version and the edges that lead to it. The publisher writes them; every
+node reads them.
 
-Canonical bytes are msgpack maps in field order, map keys of `aliases` sorted, optional fields left out when they hold
-their default. Sealing (signatures) is not done here. `from_bytes` enforces, in order:
+Canonical bytes are msgpack maps in field order; keys of `aliases` are sorted, and optional fields are left out when
+they hold their default. Other modules sign documents. `from_bytes` enforces, in order:
 
 1. The document is no longer than `MAX_DOCUMENT` bytes.
 2. It decodes as its type. Fields that this version does not know are ignored: types may gain optional fields.
@@ -85,8 +86,8 @@ class TensorEntry(msgspec.Struct, frozen=True, kw_only=True):
 class Version(Document, frozen=True, kw_only=True, omit_defaults=True):
     """The policy at (era, version): its content root and tensor table.
 
-    `version` is the learner's step that made it. `root`: see `weights.snapshot.content_root`. `aliases`: name ->
-    name of the tensor that it is tied to; absent: none.
+    `version`: the learner's step that produced it. `root`: see `weights.snapshot.content_root`. `aliases`: name -> name
+    of the tensor that it is tied to; absent: none.
     """
 
     era: Number

@@ -1,7 +1,7 @@
-"""Rebuild, list and check edges. Functions of documents and files, without state.
+"""Rebuild, list and check edges: an edge leads to a version, from another one or from nothing, by a payload. No state.
 
-The codec is deterministic, so any holder of both ends can rebuild a payload that was dropped. The result is valid if it
-has the hash of the signed Edge: then the bytes are the same.
+The codec is deterministic, so any holder of both snapshots can rebuild a dropped payload. The result is valid if it has
+the hash in the signed Edge: then the bytes are the same.
 """
 
 import contextlib
@@ -21,8 +21,8 @@ from weights.store import StoreReader
 
 
 class EdgeLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One edge in a list. `rho`: share of elements whose bits change; None for a full edge, and where only
-    decoding would show it. `stored`: the payload is on this disk."""
+    """One edge in a list. `rho`: share of elements with changed bits; None for a full edge, and where only decoding
+    would show it. `stored`: the payload is on this disk."""
 
     era: int
     base: int | None
@@ -42,22 +42,22 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rebuild(edge: Edge, base: Snapshot | None, new: Snapshot, path: Path, *, threads: int | None = None) -> Payload:
-    """Write the payload of `edge` anew to `path`, from both of its ends (`base`: None for a full edge).
-    Raises `WrongBase` when they are not its ends, `BadPayload` when this program cannot make its bytes: it is of
-    another codec, or was made with another version of zstd; `path` is then absent. Raises `DiskFull`."""
+    """Write the payload of `edge` anew to `path`, from the snapshots at its two ends (`base`: None for a full edge).
+    Raises `WrongBase` when they are not its ends. Raises `BadPayload` when this program cannot produce its bytes:
+    another codec, or another version of zstd, made them; `path` is then absent. Raises `DiskFull`."""
     if (base.root if base else None) != edge.base_root or new.root != edge.root:
-        raise WrongBase("these snapshots are not the ends of the edge")
+        raise WrongBase("these snapshots are not the two ends of the edge")
     if edge.codec != frames.NAME:
-        raise BadPayload(f"edge is of codec {edge.codec}, this program makes {frames.NAME}")
+        raise BadPayload(f"edge is of codec {edge.codec}, this program encodes {frames.NAME}")
     payload = encode(base, new, path, threads=threads)
     if (payload.hash, payload.length) != (edge.payload_hash, edge.length):
         path.unlink()
-        raise BadPayload(f"made anew it hashes to {payload.hash.hex()[:16]}, not to {edge.payload_hash.hex()[:16]}")
+        raise BadPayload(f"rebuilt payload hashes to {payload.hash.hex()[:16]}, not to {edge.payload_hash.hex()[:16]}")
     return payload
 
 
 def changes(payload: Path, tensors: list[TensorEntry]) -> int | None:
-    """Return how many elements a diff changes; None where only decoding shows it. `tensors`: of its base.
+    """Return the number of elements that a diff changes; None where only decoding shows it. `tensors`: of its base.
     Raises `BadPayload`."""
     reader = PayloadReader(payload)
     if read_header(reader).base_root is None:
@@ -73,8 +73,8 @@ def lines(store: StoreReader, edges: Iterable[Edge], versions: Iterable[Version]
 
 
 def verify(store: StoreReader) -> Iterator[Finding]:
-    """Hash every payload and snapshot of a store again, the oldest first. Takes a pass over all its bytes. Files
-    that a daemon drops meanwhile are left out."""
+    """Hash every payload and snapshot of a store again, the oldest first. Takes a pass over all its bytes. Files that a
+    daemon drops in the meantime are left out."""
     for file in [*store.payloads(), *store.snapshots()]:
         fault = (_payload_fault if file.path.parent.name == "payloads" else _fault)(file.path, file.hash)
         # A row is deleted before its file: where both are gone, a daemon dropped them in the meantime.
@@ -85,7 +85,7 @@ def verify(store: StoreReader) -> Iterator[Finding]:
 def _edge_line(edge: Edge, payload: Path | None, tensors: list[TensorEntry] | None) -> EdgeLine:
     changed = elements = None
     if payload is not None and tensors is not None:
-        # A daemon has dropped the file just now, or it has rotted, which `verify` would show.
+        # A daemon dropped the file just now, or it is corrupt, which `verify` would show.
         with contextlib.suppress(FileNotFoundError, BadPayload):
             changed = changes(payload, tensors)
         elements = sum(entry.elements for entry in tensors)

@@ -1,4 +1,4 @@
-"""Errors of the weights package, named for who is at fault.
+"""Errors of the weights package, by the party at fault.
 
     WeightsError
     ├── BadPayload     the publisher or carrier: bytes that are malformed, lie, or ask for more than they may

@@ -3,8 +3,7 @@
 1. A tensor table, if given (the Version's or the RunSpec's), selects the tensors to take; the folder may have more.
    Without a table, all are taken.
 2. Floating-point tensors are cast to the table's dtype where that is BF16 and the file has F32: round to nearest, ties
-   to even, any NaN to 0x7fc0 (torch's choice differs from machine to machine). Any other difference of
-   dtype or shape is refused.
+   to even, any NaN to 0x7fc0 (torch's NaN differs between machines). Any other difference of dtype or shape is refused.
 3. Every fault of the folder raises `BadSnapshot`, and the message names the fix.
 """
 
@@ -66,7 +65,7 @@ def _files(folder: Path) -> list[Path]:
     if not index.is_file():
         raise BadSnapshot(f"{folder} holds neither {_SINGLE} nor {_INDEX}: download a safetensors model there")
     if index.stat().st_size > _MAX_INDEX:
-        raise BadSnapshot(f"{index} is larger than {_MAX_INDEX} bytes")
+        raise BadSnapshot(f"{index} is larger than {_MAX_INDEX} bytes: download it again")
     try:
         names = set(json.loads(index.read_bytes())["weight_map"].values())
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""A snapshot that goes from version to version in place, and back and forth among the last. One process at a time.
+"""Step a snapshot from version to version in place; undo and redo the last steps. One process at a time.
 
     snapshot.safetensors   the weights, memory-mapped
     forward, back          the journal of a step under way: at most one is there
@@ -9,22 +9,23 @@
 `apply` is safe against a kill, or a failure of power, at any moment:
 
 1. Nothing is written before the payload has decoded purely, over the old weights, to weights of the expected root.
-2. All changes (positions, old bits, new bits) are then a journal, fsynced, hashed and renamed to `forward`. That rename
-   decides: before it the old version is whole; after it the next process that opens the folder finishes the step.
-3. The new bits are written into the map; writing them twice does no harm. The map is fsynced.
+2. All changes (positions, old bits, new bits) are then written to a journal, which is hashed, fsynced and renamed to
+   `forward`. That rename decides: before it, the old version is whole; after it, the next process that opens the folder
+   finishes the step.
+3. The new bits are written into the mapped file, which is then fsynced. Writing them twice does no harm.
 4. The journal is renamed to `undo/N`: the step is done.
 
-A step back is rules 2 to 4 with the old bits: `undo/N` becomes `back`, then `redo/N`. Making that step again is rules
-3 and 4: `redo/N` becomes `forward`; no payload is wanted for it. A step by a payload forgets what was undone before
-its journal gets its name.
+A step back is rules 2 to 4 with the old bits: `undo/N` becomes `back`, then `redo/N`. Redoing that step is rules 3 and
+4: `redo/N` becomes `forward`, and no payload is needed. A step by a payload deletes the undone steps in `redo` before
+its journal is renamed to `forward`.
 
-Memory beyond model and payload: see `weights.codec.frames`, for each thread. Readers of the map must be excluded during
-a step: they would see it half applied. A copy that lives in a model is given the same lists of changes (`stepped`), not
+Memory beyond model and payload: see `weights.codec.frames`, per thread. Readers of the mapped file must be excluded
+during a step: they would see it half applied. A copy in a model gets the same lists of changes (`last_changes`), not
 the payload again.
 
-A folder that a full payload makes anew (`unpack`) stands beside the old one until it has come to its last version; then
-`replace_folder` renames it, which decides. A process that opens the folder after `finish_replace` finds the old weights
-or the new ones.
+A folder built from a full payload (`unpack`) stays beside the old one until it has reached its last version. Then
+`replace_folder` renames it, and that rename decides. A process that opens the folder after `finish_replace` finds
+either the old weights or the new ones.
 """
 
 import contextlib
@@ -89,7 +90,7 @@ class _Journal:
 
 class Rolling:
     """Open with `with Rolling(folder) as rolling`; `create` or `unpack` makes the folder. Methods may raise `DiskFull`,
-    and `StoreCorrupt` where a journal has rotted."""
+    and `StoreCorrupt` where a journal is damaged."""
 
     def __init__(self, folder: Path) -> None:
         """Open, and finish a step that a kill interrupted. Raises `StoreCorrupt`, `BadSnapshot`, `FileNotFoundError`
@@ -162,15 +163,17 @@ class Rolling:
         expect: Version | None = None,
         threads: int | None = None,
     ) -> None:
-        """Step forward by a diff; `keep` steps then stay within reach of `back`. `expect_root`, `expect`: as for
-        `diff.apply`. Raises `BadPayload`, `WrongBase`, and `BadSnapshot` where the diff ties tensors anew (make a new
+        """Step forward by a diff; `back` can then undo `keep` steps. `expect_root`, `expect`: as for `diff.apply`.
+        Raises `BadPayload`, `WrongBase`, and `BadSnapshot` where the diff changes which tensors are tied (write a new
         file with `diff.apply` then)."""
         base, reader = self.snapshot, PayloadReader(payload)
         table = open_payload(reader, base, expect_root)
         if expect is not None and (expect.tensors, expect.aliases) != (table.tensors, table.aliases):
             raise BadPayload("payload leads to another tensor table than its Version names")
         if table.aliases != base.aliases:
-            raise BadSnapshot(f"{self.path}: a diff that ties tensors anew cannot be applied in place")
+            raise BadSnapshot(
+                f"{self.path}: a diff that changes tied tensors cannot be applied in place: write a new file"
+            )
         hasher = RootHasher(table.tensors, table.aliases)
         with _writing_journal(self._folder / "forward", base.root, expect_root) as journal:
             for frame, patch in patches(reader, base, table.tensors, threads):
@@ -183,7 +186,7 @@ class Rolling:
                 raise BadPayload("payload decodes to other weights than it claims")
             self._forget_undone()
         self._finish_forward()
-        # The newest stays in any case: it tells the present root.
+        # The newest always stays: it names the present root.
         for path in self._journals("undo")[: -max(1, keep)]:
             path.unlink()
 
@@ -192,16 +195,16 @@ class Rolling:
         the last step back. Raises `WrongBase` where no such step is kept."""
         journals = self._journals("redo")[:1] if back else self._journals("undo")[-1:]
         if not journals:
-            raise WrongBase("no step is within reach")
+            raise WrongBase("no such step is kept")
         frames = {frame.start: frame for frame in frames_of(self.snapshot.tensors)}
         for record in _Journal(journals[0]).records():
             yield from by_tensor(frames[record.start], record.index, record.old if back else record.new)
 
     def back(self) -> bytes:
-        """Step back; return the content root that is now present. Raises `WrongBase` where none is within reach."""
+        """Step back; return the content root that is now present. Raises `WrongBase` where no step is kept."""
         undo = self._journals("undo")
         if not undo:
-            raise WrongBase("no older version is within reach")
+            raise WrongBase("no step is kept that could be undone")
         move(undo[-1], self._folder / "back")
         sync_folder(self._folder / "undo")
         self._finish_back()
@@ -212,7 +215,7 @@ class Rolling:
         none was undone."""
         redo = self._journals("redo")
         if not redo:
-            raise WrongBase("no newer version is within reach")
+            raise WrongBase("no undone step is kept that could be redone")
         if _ends(redo[0])[0] != self.root:
             raise _damaged(redo[0])
         move(redo[0], self._folder / "forward")
@@ -303,7 +306,7 @@ def _ends(journal: Path) -> tuple[bytes, bytes]:
 
 
 def _damaged(journal: Path) -> StoreCorrupt:
-    return StoreCorrupt(f"{journal} is damaged: remove its folder, and the weights are fetched anew")
+    return StoreCorrupt(f"{journal} is damaged: remove its folder, and the weights are fetched again")
 
 
 def _journal_file(folder: Path, number: int) -> Path:

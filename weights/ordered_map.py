@@ -1,4 +1,4 @@
-"""Work on frames by several threads, results in the order of the frames."""
+"""Map a function over items by several threads; the results come in the order of the items."""
 
 import os
 import threading
@@ -36,8 +36,8 @@ def in_order(work: Callable[[Item], Result], items: Iterable[Item], threads: int
     """Yield `work` of each item, in order, by `threads` (None: one per core that this process may use).
 
     The caller's thread is one of them: it works where it would wait, so no core is taken from another. At most twice as
-    many items as threads are in work or wait, so memory does not grow with the number of items. An error ends the
-    iteration."""
+    many items as threads are being processed or waiting, so memory does not grow with the number of items. An error
+    ends the iteration."""
     threads = threads or _cores()
     if threads == 1:
         yield from map(work, items)

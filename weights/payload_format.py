@@ -1,11 +1,11 @@
-"""Layout of a payload file, and how the data of a snapshot is cut into frames.
+"""Read and write the layout of a payload file, and cut the data of a snapshot into frames.
 
     magic  u8 n, codec name (n bytes)  u8 flags  [32 base root]  32 new root  [u32 n, zstd(table) (n bytes)]  frames
 
 Flags: 1 = there is a base; 2 = there is a tensor table (msgpack [tensors, aliases]). A full edge has a table; a diff
 only where its aliases are not the base's. A frame is u8 kind, and unless the kind is SAME, u32 length and body. Frames
 follow the snapshot's data: consecutive tensors of one dtype are one flat array, cut every `codec.FRAME` elements.
-Integers are little-endian. Input that is cut short, unknown or too large raises `BadPayload`.
+Integers are little-endian. Truncated, unknown or oversized input raises `BadPayload`.
 """
 
 import mmap
@@ -36,8 +36,8 @@ class Table(msgspec.Struct, array_like=True, frozen=True):
 
 
 class PayloadHeader(msgspec.Struct, frozen=True):
-    """The header of a payload, before the frames. Absent: `base_root` in a full payload, `table` where it is the
-    base's."""
+    """The header of a payload, before the frames. `base_root` is None in a full payload; `table` is None where it
+    equals the base's."""
 
     base_root: bytes | None
     root: bytes
@@ -65,7 +65,7 @@ class PayloadReader:
 
     def take(self, count: int) -> memoryview:
         if count > len(self._data):
-            raise BadPayload(f"payload is cut short: {count} bytes wanted, {len(self._data)} left")
+            raise BadPayload(f"payload is cut short: {count} bytes expected, {len(self._data)} left")
         piece, self._data = self._data[:count], self._data[count:]
         return piece
 

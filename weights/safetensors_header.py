@@ -1,8 +1,8 @@
-"""The header of a safetensors file: read from untrusted bytes, written canonically. Pure: bytes in, bytes out.
+"""Parse the header of a safetensors file from untrusted bytes, and write it canonically. Pure.
 
 A header is refused (`BadSnapshot`) unless
 
-1. it is at most `MAX_HEADER` bytes of UTF-8 JSON, one object, no key twice at any level;
+1. it is at most `MAX_HEADER` bytes of UTF-8 JSON, one object, without duplicate keys at any level;
 2. `__metadata__`, if there, maps strings to strings;
 3. each tensor has a known dtype, a shape of at most 8 dimensions, and offsets that span exactly its bytes;
 4. the tensors cover the rest of the file without overlap, hole or remainder.

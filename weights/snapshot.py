@@ -1,12 +1,12 @@
-"""A snapshot: all weights of one policy version, bit for bit, in one safetensors file that any library can load.
+"""Read and write a snapshot: all weights of one policy version, bit for bit, in one safetensors file that any library
+can load.
 
 1. Tensors stand in ascending order of name and cover the file without holes, so that consecutive tensors of one
    dtype are one flat array. Tied weights are stored once; the metadata's `alias` (JSON) names the others.
-2. Weights are integers here: floats are seen as the unsigned integers of their bits, so that NaN payloads and the
-   sign of zero count.
+2. Weights are handled as unsigned integers of their bits, so that NaN payloads and the sign of zero count.
 3. The content root is BLAKE3 over names, dtypes, shapes, BLAKE3 of each tensor's bytes, and aliases. It does not
    depend on the file's header, so the same weights have the same root in every file.
-4. A file becomes visible whole, or not at all. Reading is by mmap: memory stays with the page cache.
+4. A file becomes visible whole, or not at all. Reading is by mmap, so the memory belongs to the page cache.
 """
 
 import contextlib
@@ -73,7 +73,8 @@ class Snapshot:
         return self._root
 
     def bits(self, name: str) -> Bits:
-        """Return the elements of a tensor, flat, as a read-only view. An alias gives the tensor it is tied to."""
+        """Return the elements of a tensor, flat, as a read-only view. An alias returns the tensor to which it is
+        tied."""
         place = self._places.get(self.aliases.get(name, name))
         if place is None:
             raise BadSnapshot(f"{self.path} has no tensor {name!r}")
@@ -104,7 +105,7 @@ class RootHasher:
         view = _view(data)
         while len(view):
             if len(self._hashes) == len(self._tensors):
-                raise BadSnapshot("more bytes than the tensor table holds")
+                raise BadSnapshot("more bytes were written than the tensor table lists")
             piece = view[: self._left]
             self._hasher.update(piece)
             self._left -= len(piece)

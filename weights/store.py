@@ -1,4 +1,4 @@
-"""The files that a daemon keeps between runs: sealed documents, payloads and snapshots, in one folder.
+"""Keep sealed documents, payloads and snapshots durably in one folder, with an index.
 
     index.sqlite    documents (the sealed bytes themselves), and a row for each file below
     payloads/       NAME = BLAKE3 of the file, in hex
@@ -7,17 +7,17 @@
     scratch/        files that are being made; emptied when the store opens
 
 1. A file is fsynced and renamed into place before its row commits; a row is deleted before its file. So a row always
-   has its file, and a file without a row is garbage: it is removed when the store opens.
-2. The index is SQLite with WAL and synchronous=FULL: every result that a call returned survives power loss. A row whose
-   file is gone or has another size is dropped at open: it can be fetched again.
+   has its file. A file without a row is garbage, removed when the store opens.
+2. The index is SQLite with WAL and synchronous=FULL: a call that returned survives power loss. At open, a row is
+   dropped if its file is missing or has another size: the file can be fetched again.
 3. The hash of a payload and the root of a snapshot were checked by the caller: as the file was written (`diff.encode`,
    `edges.rebuild`, `diff.apply`), or chunk by chunk as it was fetched (p2p/swarm/payload_file.py). The store hashes
    no file again.
-4. `collect` drops the oldest (era, version) first, and never one that is to be kept.
+4. `collect` drops the oldest (era, version) first, and never one listed as to be kept.
 5. One process at a time has the store open (flock). Within it any thread may call. `StoreReader` takes no lock and
-   writes nothing: its answer about a file may be out of date a moment later, since the daemon may drop the file.
-6. A read has a connection of its own and waits for no write, so that an event loop may read while a thread drops files
-   or makes them durable.
+   writes nothing: a file that it names may be gone a moment later, since the daemon may drop it.
+6. Reads use a connection of their own and never wait for a write. So an event loop may read while a thread drops files
+   or syncs them.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ from weights.errors import StoreBusy, StoreCorrupt
 
 _FORMAT: Final = 1
 _AT_ONCE: Final = 64
-"""Documents or files that are dropped in one transaction."""
+"""Most documents or files dropped per transaction."""
 SCHEMA: Final = """
 CREATE TABLE documents (
     hash BLOB PRIMARY KEY, kind TEXT NOT NULL, era INTEGER NOT NULL, version INTEGER NOT NULL, sealed BLOB NOT NULL
@@ -91,7 +91,7 @@ class StoreReader:
         self._check_format()
 
     def close(self) -> None:
-        """Closing twice is closing once."""
+        """Close the store. A second call changes nothing."""
         with self._reads, self._translated():
             self._reading.close()
 
@@ -283,12 +283,13 @@ class Store(StoreReader):
                 path.unlink(missing_ok=True)
 
     def put_payload(self, era: int, version: int, digest: bytes, path: Path) -> Path:
-        """Take the file `path` (on this filesystem) as the payload `digest` that leads to (era, version); its new
-        path. The caller has checked its hash (rule 3)."""
+        """Move the file `path` (on this filesystem) into the store, as the payload `digest` that leads to (era,
+        version). Return its new path. The caller has checked its hash (rule 3)."""
         return self._take(f"payloads/{digest.hex()}", era, version, digest, path)
 
     def put_snapshot(self, era: int, version: int, root: bytes, path: Path) -> Path:
-        """Take the file `path` (on this filesystem), whose content root the caller has checked; its new path."""
+        """Move the snapshot file `path` (on this filesystem) into the store; return its new path. The caller has
+        checked its content root (rule 3)."""
         return self._take(_snapshot_name(era, version, root), era, version, root, path)
 
     def collect(
@@ -299,8 +300,8 @@ class Store(StoreReader):
         kind: Literal["payloads/", "snapshots/", ""] = "",
         spare: Collection[bytes] = (),
     ) -> list[StoredFile]:
-        """Drop payloads and snapshots, or files of one `kind`, oldest first, until at most `budget_bytes` of them are
-        left, or only those of `keep` ((era, version) pairs) and `spare` (hashes) are; what was dropped."""
+        """Drop payloads and snapshots, or files of one `kind`, oldest first, until they take at most `budget_bytes`.
+        Never drop those of `keep` ((era, version) pairs) and `spare` (hashes). Return the dropped files."""
         dropped: list[StoredFile] = []
         files = self._files(kind)
         excess = sum(file.nbytes for file in files) - budget_bytes
@@ -380,7 +381,7 @@ def _connect_to_read(path: Path) -> sqlite3.Connection:
         raise FileNotFoundError(f"{path.parent} holds no store")
     # WAL wants its -shm file even from a reader, so the folder must be writable unless a daemon has made it.
     if not os.access(path, os.R_OK) or not os.access(path.parent, os.W_OK):
-        raise PermissionError(f"cannot open {path}: read it as the user whom its folder belongs to")
+        raise PermissionError(f"cannot open {path}: run this as the owner of its folder")
     return sqlite3.connect(
         f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False
     )

@@ -1,9 +1,9 @@
 """Copy weights between snapshots and torch modules. The only file of this package that imports torch.
 
-1. There is one cast, from the learner's dtype to the published one, and it is here: round to nearest, ties to even
-   (`Tensor.to`). Diffs are made between published bits, never between the learner's own.
-2. A parameter that several names share is stored once. The stored name is the one that the model itself calls the
-   source of the tie (transformers' `all_tied_weights_keys`), else the first in order of names.
+1. The only cast, from the learner's dtype to the published one, is here: round to nearest, ties to even (`Tensor.to`).
+   Diffs are computed between published bits, never between the learner's own.
+2. A parameter that several names share is stored once, under the name that the model declares as the source of the tie
+   (transformers' `all_tied_weights_keys`). Without a declaration it is the first name in order.
 3. Loading and patching write in place: optimiser, captured graphs and views keep their storage.
 """
 
@@ -92,8 +92,8 @@ def load_into(model: nn.Module, snapshot: Snapshot) -> None:
 
 
 def patch(model: nn.Module, changes: Iterable[Change], aliases: Mapping[str, str]) -> int:
-    """Write the changed elements into a model in place, cast to the dtype of its parameters; return how many.
-    `aliases`: of the snapshot. Call only with changes that `apply` has proved. Raises `BadSnapshot` where they do not
+    """Write the changed elements into a model in place, cast to the dtype of its parameters; return their number.
+    `aliases`: of the snapshot. Call only with changes that `apply` has verified. Raises `BadSnapshot` where they do not
     fit the model: an index out of range would wedge a GPU until its process ends."""
     targets = _targets(model, aliases)
     written = 0

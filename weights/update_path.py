@@ -1,7 +1,7 @@
 """Choose the edges to fetch: the cheapest chain from the local snapshots to the head. Pure.
 
-Snapshots are known by their content roots, so a chain may start at the public base model, at any snapshot kept, or at
-nothing, and may cross from one era to the next where two eras share a snapshot.
+Content roots identify snapshots. So a chain may start at the public base model, at any kept snapshot, or at nothing. It
+may cross from one era to the next where both share a snapshot.
 """
 
 import heapq
@@ -14,12 +14,12 @@ _Rank = tuple[int, int, bytes]
 
 
 def path_to(edges: Iterable[Edge], known: Collection[bytes], head: bytes) -> list[Edge] | None:
-    """Return the edges to apply in order to come from a snapshot in `known` (content roots), or from nothing, to root
+    """Return the edges that lead, in order, from a snapshot in `known` (content roots), or from nothing, to root
     `head`.
 
-    Fewest payload bytes; among equals the fewest edges, then the smallest payload hashes, then the newest versions: two
-    versions may have the same weights. [] if `head` is in `known`; None if no chain leads there. Dijkstra (1959); each
-    edge is looked at once."""
+    The chain has the fewest payload bytes; among equals the fewest edges, then the smallest payload hashes, then the
+    newest versions (two versions may have the same weights). [] if `head` is in `known`; None if no chain leads there.
+    Dijkstra (1959); each edge is looked at once."""
     if head in known:
         return []
     leaving: dict[bytes | None, list[Edge]] = {}

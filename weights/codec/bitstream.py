@@ -1,9 +1,9 @@
-"""Numbers as bits, many at a time: unary codes in one run of bits, fields of any width in another. Pure, numpy only.
+"""Write and read many numbers as bits: unary codes in one run of bits, fields of any width in another. Pure, numpy
+only.
 
-Bits fill a byte from its lowest on; a field's lowest bit comes first. `native/classes.c` writes the same bits.
+Bits fill a byte from the lowest up; a field's lowest bit comes first. `native/classes.c` writes the same bits.
 
-Fields of one width k repeat every k bytes: eight of them. So each of the eight is read, or written, for all groups at
-once, by one shift.
+Eight fields of one width k take k bytes: a group. So the i-th field of all groups is read, or written, by one shift.
 """
 
 from typing import Any, Final
@@ -16,7 +16,7 @@ from weights.errors import BadPayload
 
 Bytes = NDArray[np.uint8]
 _CODES: Final = 1 << 13
-"""Bytes of unary codes whose bits stay in a core's cache."""
+"""Bytes of unary codes per step, so that their bits stay in a core's cache."""
 _CODES_LIMIT: Final = 1 << 28
 """Most bytes of unary codes, so that 32-bit integers count their bits: 16 times the need of a frame."""
 _GROUP: Final = 8
@@ -27,7 +27,7 @@ _SPARE: Final = 32
 
 
 class Writer:
-    """Numbers, part by part; those without a code are a bit each."""
+    """Collects numbers, part by part; numbers without a code take one bit each."""
 
     def __init__(self) -> None:
         self._codes: list[NDArray[np.bool_]] = []
@@ -50,12 +50,12 @@ class Writer:
 
 
 class Reader:
-    """Reader of the same numbers. Raises `BadPayload` where they are not there, and in the end unless both runs of bits
-    are exactly as long as they are, padded with zeros."""
+    """Reads the same numbers. Raises `BadPayload` where numbers are missing. `end` raises it unless both runs of bits
+    are used up, but for zero padding."""
 
     def __init__(self, codes: memoryview, fields: memoryview) -> None:
         if len(codes) >= _CODES_LIMIT:
-            raise BadPayload(f"{len(codes)} bytes of unary codes")
+            raise BadPayload(f"{len(codes)} bytes of unary codes, at most {_CODES_LIMIT - 1} are read")
         self._ends, self._taken = _ones(np.frombuffer(codes, np.uint8)), 0
         """Places of the ones."""
         if len(codes) != (int(self._ends[-1]) // 8 + 1 if len(self._ends) else 0):
@@ -85,7 +85,7 @@ class Reader:
         numbers = np.arange(count, dtype=np.int32)
         zeros = int(places[-1]) - count + 1
         if (zeros << code.k) + int(fields.sum(dtype=np.int64)) + count > limit:
-            raise BadPayload(f"a place among {limit}")
+            raise BadPayload(f"a place lies beyond the {limit} that there are")
         places -= numbers
         places <<= code.k
         places += np.cumsum(fields, dtype=np.int32)
@@ -108,7 +108,7 @@ class Reader:
         """Pass over `bits` bits of fields, which must be there; return the first."""
         first, self._bit = self._bit, self._bit + bits
         if self._bit > 8 * self._size:
-            raise BadPayload(f"{self._bit} bits of fields in {self._size} bytes")
+            raise BadPayload(f"fields need {self._bit} bits, but have {self._size} bytes")
         return first
 
     def _unary(self, count: int) -> Numbers:
@@ -212,7 +212,7 @@ def _join(pairs: NDArray[Any], apart: int, width: int) -> None:
 
 
 def _part(pairs: NDArray[Any], apart: int, width: int) -> None:
-    """Move the upper field of each pair up, from bit `width` to bit `apart`; drop what is above them."""
+    """Move the upper field of each pair up, from bit `width` to bit `apart`; drop all higher bits."""
     lower = (1 << width) - 1
     upper = pairs << (apart - width)
     upper &= lower << apart

@@ -1,25 +1,25 @@
-"""Changes of 16-bit floats, coded by the exponent of the old weight: the body of a `CLASSES` frame. Pure.
+"""Code changes of 16-bit floats by the exponent of the old weight: the body of a `CLASSES` frame. Pure.
 
-A learner's update has about one size for all weights, so a weight's bits change with a probability that halves with
-every step of its exponent; and the receiver has the old weights. Elements are therefore sorted into 16 classes by old
-exponent, clip(exponent - lo, 0, 15), and positions are coded as ranks within the class. The new value of an element is
-coded as a step in units of the last place (ULP), among floats in the order of their values, -0 just below +0.
+A learner's update has about one size for all weights. So the probability that a weight's bits change halves per step of
+its exponent, and the receiver knows the old exponents. Elements are therefore sorted into 16 classes by old exponent,
+clip(exponent - lo, 0, 15), and positions are coded as ranks within the class. The new value is coded as a step in units
+of the last place (ULP). Steps count floats in the order of their values, with -0 just below +0.
 
     u8 lo  u16 classes that have changes (a bit each)  a head for each of them  number n, unary codes (n bytes)  fields
 
     head     number K of changes
-             u8 k of the gaps; + 128: number U, and what is listed are the U elements below the last change that stay
+             u8 k of the gaps; + 128: number U, and the list holds the U unchanged elements below the last change
              u8 k of the sizes; + 64: Elias' code, not Rice's; + 128: number X, [u8 k]: large steps are listed
 
 Numbers are LEB128. Codes (`weights.codec.rice`) and fields follow class by class: gaps between listed ranks; K signs
 (fields of one bit, 1: down); gaps between the X steps of more than one ULP; and how much the K steps exceed one ULP, or
 those X exceed two. `decode` enforces, before it uses memory in proportion, else `BadPayload`:
 
-1. There are no more changes than elements, and no more of anything than there are bits.
-2. Unary codes and fields are exactly as long as their numbers.
+1. There are at most as many changes as elements, and at most as many numbers as bits.
+2. Unary codes and fields are exactly as long as their numbers need.
 3. Every rank is below the size of its class, which follows from the old weights; every step ends at a 16-bit float.
 
-`weights.codec.rank_select` has the work over elements, `weights.codec.bitstream` that over bits.
+`weights.codec.rank_select` processes the elements, `weights.codec.bitstream` the bits.
 """
 
 from collections.abc import Iterator
@@ -45,7 +45,8 @@ _SIGNS: Final = None
 
 
 class _Head(msgspec.Struct, frozen=True, kw_only=True):
-    """Of class `of`: how many numbers there are of which kind. `staying`, `large`: None where they are not listed."""
+    """The head of class `of`: the count and code of each kind of numbers. `staying`, `large`: None where they are not
+    listed."""
 
     of: int
     changes: int
@@ -56,7 +57,7 @@ class _Head(msgspec.Struct, frozen=True, kw_only=True):
     large_gaps: Code
 
     def parts(self) -> list[tuple[int, Code | None]]:
-        """Return (how many, in which code), in the order of the format."""
+        """Return (count, code) of each part, in the order of the format."""
         listed = self.changes if self.staying is None else self.staying
         sized = self.changes if self.large is None else self.large
         parts: list[tuple[int, Code | None]] = [(listed, self.gaps), (self.changes, _SIGNS)]
@@ -81,7 +82,7 @@ def window(old: Words, layout: Layout) -> int:
 
 
 class Classes:
-    """The build in numpy, which every machine has."""
+    """The implementation in numpy, available on every machine."""
 
     def encode(self, old: Words, new: Words, layout: Layout, most: int) -> bytes | None:
         """Return the body of the frame; empty if nothing changes, None if more than `most` elements do."""
@@ -148,9 +149,9 @@ def _plan(changes: Changes) -> tuple[_Head, list[NDArray[Any]]]:
 
 
 def _read_heads(body: memoryview, elements: int, layout: Layout) -> tuple[int, list[_Head], memoryview]:
-    """(lo, heads, what follows them). Rule 1."""
+    """Return (lo, heads, the bytes after them). Enforces rule 1."""
     if len(body) < 3 or body[0] > layout.mask:
-        raise BadPayload("frame has no classes")
+        raise BadPayload("frame has no valid list of classes")
     used, rest, heads = body[1] | body[2] << 8, body[3:], []
     for of in range(CLASSES):
         if used >> of & 1:
@@ -177,7 +178,7 @@ def _read_head(of: int, data: memoryview) -> tuple[_Head, memoryview]:
             large_gaps, data = _take_byte(data)
     sizes = Code(form & 0x3F, bool(form & _ELIAS))
     if max(gaps & 0x7F, sizes.k, large_gaps) > MAX_K or (large or 0) > changes:
-        raise BadPayload(f"head of class {of} is none")
+        raise BadPayload(f"invalid header of class {of}")
     head = _Head(
         of=of, changes=changes, gaps=Code(gaps & 0x7F), staying=staying, sizes=sizes, large=large,
         large_gaps=Code(large_gaps),

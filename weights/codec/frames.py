@@ -1,9 +1,9 @@
-"""The changes within a frame, as bytes: the codec `classes/1`. Knows no file and no tensor name.
+"""Encode the changes within a frame as bytes, and decode them: the codec `classes/1`. Knows no file and no tensor name.
 
-A frame is at most `FRAME` consecutive elements of one dtype, seen as unsigned integers of their bits. Encoding takes
-the old and the new frame; decoding takes the old frame and the bytes, and gives a `Patch`. Both are pure: the same
-input gives the same output on any machine and with any build: the native one where there was a compiler, else numpy.
-At rho 1.6 % applying takes less than a third of a frame's memory, with numpy half of one.
+A frame is at most `FRAME` consecutive elements of one dtype, as unsigned integers of their bits. Encoding takes the old
+and the new frame; decoding takes the old frame and the bytes, and returns a `Patch`. Both are pure: the same input
+gives the same output on any machine and with any build (native where a compiler was present, else numpy). If 1.6 % of
+the elements change, applying needs less than a third of a frame's memory, or half of it with numpy.
 
     kind        body
     SAME        empty
@@ -12,8 +12,8 @@ At rho 1.6 % applying takes less than a third of a frame's memory, with numpy ha
     FULL        zstd of the byte planes of new (there is no old frame)
 
 BF16 and F16 are CLASSES unless half of the elements change. `decode` enforces, before it uses memory, else
-`BadPayload`: the rules of `weights.codec.exponent_classes`; zstd declares exactly the size of the frame, and yields it,
-with nothing after it.
+`BadPayload`: the rules of `weights.codec.exponent_classes`; zstd data must declare exactly the frame's size and
+decompress to it, without trailing bytes.
 """
 
 import contextlib
@@ -32,12 +32,12 @@ from weights.errors import BadPayload
 
 NAME: Final = "classes/1"
 FRAME: Final = 16 << 20
-"""Elements. Bounds the memory of encoding and decoding."""
+"""Most elements per frame. Bounds the memory of encoding and decoding."""
 SAME, CLASSES, XOR, FULL = range(4)
 
 Bits = NDArray[np.unsignedinteger[Any]]
 _DENSE: Final = 2
-"""From one change in so many elements on, planes of old ^ new are smaller."""
+"""From one change per `_DENSE` elements on, planes of old ^ new are smaller."""
 _LEVEL: Final = 1
 _PIECE: Final = 1 << 18
 _WINDOW: Final = 64 << 20

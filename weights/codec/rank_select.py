@@ -1,13 +1,14 @@
-"""Changes as ranks within a class of elements and steps, and back. Pure, numpy only.
+"""Convert changes of elements to (rank within the class, step), and back. Pure, numpy only.
 
-A class is a number of four bits. Each of these bits is packed 64 elements to a word; the members of a class are then a
-few words' logic, and ranks are counts of ones (Jacobson, Space-efficient static trees and graphs, 1989).
+A class is a number of four bits. Each of these bits is packed, 64 elements per word. So a few logical operations per
+word select the members of a class. A rank is a count of ones (Jacobson, Space-efficient static trees and graphs, 1989).
 
-1. Elements are read piece by piece, so that the counts of a piece stay in a near cache.
+1. Elements are read in pieces, so that the counts of a piece stay in a CPU cache.
 2. The row of a class is (lo + class) mod 16: the low bits of the exponent, which need no subtraction.
-3. A piece's elements have places: the order of their rows, and within a row their own order. One running count of ones,
-   over the pairs of words of all rows in turn, leads from elements to places and back, for all classes at once.
-4. A place is a rank, but for the members of its row in earlier pieces and of lower rows in this one.
+3. An element's place is its index when its piece is sorted by row, and within a row by position. One running count of
+   ones, over the word pairs of all rows in turn, converts elements to places and back, for all classes.
+4. An element's rank is its place, plus its row's members in earlier pieces, minus the members of lower rows in this
+   piece.
 """
 
 from collections.abc import Iterable
@@ -27,7 +28,7 @@ _FOUR: Final = 4
 _PIECE: Final = 1 << 20
 """Elements of a piece. A call of numpy costs about a microsecond, and a piece about a hundred of them."""
 _SPAN: Final = 128
-"""Pairs of words, a power of two, among which a place is searched by halving; its span is found by merging."""
+"""Word pairs per span, a power of two: merging finds the span of a place, and bisection finds the pair within it."""
 _LONGEST: Final = 1 << 27
 """Elements of a frame, at most: row and rank are 31 bits."""
 _ROW: Final = np.arange(CLASSES, dtype=np.int32) << 27
@@ -44,7 +45,7 @@ class Layout(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """Those of one class: ranks within it, ascending, and steps among the floats in the order of their values."""
+    """The changes of one class: ranks within it, ascending, and steps along the floats in the order of their values."""
 
     of: int
     ranks: Numbers
@@ -109,7 +110,8 @@ def write(index: NDArray[np.uint32], bits: Words, target: Words, first: int) -> 
 
 
 class _Scan:
-    """The rows of one piece at a time, of `count` elements in all; and how many of each row earlier pieces had."""
+    """Holds the rows of one piece at a time, of `count` elements in all, and the members of each row in earlier
+    pieces."""
 
     def __init__(self, count: int, layout: Layout, lo: int) -> None:
         if count >= _LONGEST:
@@ -178,7 +180,8 @@ class _Scan:
         return pairs
 
     def ranks(self, row: NDArray[np.uint8], elements: NDArray[np.intp]) -> Numbers:
-        """Return how many elements of the same row stand before each of `elements`, which are of the rows `row`."""
+        """Return the rank of each of `elements`, which belong to the rows `row`: the number of earlier elements of its
+        row."""
         word = row.astype(np.intp)
         word *= self._words
         word += elements >> 6
@@ -216,7 +219,7 @@ class _Scan:
 
 
 class _Left:
-    """The changes of all classes that the pieces so far have not taken."""
+    """Holds the changes of all classes that no piece has taken so far."""
 
     def __init__(self, lists: Iterable[Changes], lo: int, count: int) -> None:
         self._keys, self._steps = np.empty((2, count), np.int32)
@@ -242,7 +245,8 @@ class _Left:
 
 
 def _differing(old: Words, new: Words) -> tuple[NDArray[np.intp], Words, Words]:
-    """Return (elements, old bits, new bits) where the two differ: first which groups of four do, then which of each."""
+    """Return (elements, old bits, new bits) where the two differ: find the differing groups of four first, then the
+    elements within them."""
     shift = 2 if len(old) % 4 == 0 and old.flags.c_contiguous and new.flags.c_contiguous else 0
     wide = np.dtype(f"<u{2 << shift}")
     groups = _set(old.view(wide) != new.view(wide))
@@ -255,7 +259,7 @@ def _differing(old: Words, new: Words) -> tuple[NDArray[np.intp], Words, Words]:
 
 
 def _set(flags: NDArray[np.bool_]) -> NDArray[np.intp]:
-    """Return where `flags` are set, which few are: in half the time that numpy takes for it."""
+    """Return the indices of the set `flags`. With few set flags this takes half of numpy's time."""
     packed = np.packbits(flags, bitorder="little")
     at = np.flatnonzero(packed != 0)
     ones = np.flatnonzero(np.unpackbits(packed.take(at), bitorder="little").view(np.bool_))
@@ -277,7 +281,7 @@ def _windowed(elements: Words, layout: Layout, lo: int, out: NDArray[np.uint8] |
 
 
 def _place(bits: Words) -> NDArray[np.int16]:
-    """Return where 16-bit floats stand among all, by value: -32768 (a NaN) to 32767; +0 is 0, -0 is -1."""
+    """Return the rank of each 16-bit float among all, by value: -32768 (a NaN) to 32767; +0 is 0, -0 is -1."""
     return _mirrored(bits.astype(np.uint16).view(np.int16))
 
 

@@ -1,4 +1,4 @@
-"""Codes of small numbers: Rice's, for those that fall off evenly, and Elias' gamma, for those with a long tail. Pure.
+"""Choose codes of small numbers: Rice for geometric distributions, Elias gamma for those with a long tail. Pure.
 
 A number is a quotient, written in unary, and a field of bits:
 
@@ -6,8 +6,8 @@ A number is a quotient, written in unary, and a field of bits:
     Elias(k)   quotient q = place of the highest bit of v + 2^k, less k; field the q + k bits below that one
 
 Sources: Golomb, Run-length encodings (1966); Rice, Some practical universal noiseless coding techniques (1979); Elias,
-Universal codeword sets (1975). Rice code with k from the mean costs about 0.06 bits more than the entropy of a
-geometric distribution.
+Universal codeword sets (1975). A Rice code with k from the mean costs about 0.06 bits per number more than the entropy
+of a geometric distribution.
 """
 
 from typing import Final, NamedTuple
@@ -32,7 +32,7 @@ class Code(NamedTuple):
         return np.frexp((values + (1 << self.k)).astype(np.float64))[1] - np.int32(1 + self.k)
 
     def cost(self, values: Numbers) -> int:
-        """Return the bits that `values` take."""
+        """Return the number of bits that `values` take."""
         return int(self._costs(values).sum())
 
     def _costs(self, values: Numbers) -> Sums:
@@ -53,7 +53,8 @@ def rice(values: Numbers) -> Code:
 
 
 def cheapest(values: Numbers) -> tuple[Code, int]:
-    """Return the cheaper of Rice's code and Elias', and its bits; among equals Rice's, then the smallest k."""
+    """Return the cheaper of Rice's code and Elias', and its bits; among equals Rice's, then that with the smallest
+    k."""
     if not len(values):
         return rice(values), 0
     codes = [rice(values), *(Code(k, elias=True) for k in range(MAX_ELIAS + 1))]

@@ -1,8 +1,8 @@
-"""The body of a `CLASSES` frame in C: the same bytes as `weights.codec.exponent_classes`, several times as fast; or
-absent.
+"""Call the C implementation of `weights.codec.exponent_classes`, if it was built: the same bytes, several times as
+fast.
 
-`hatch_build.py` compiles `classes.c` where there is a compiler, once for each level of the processor, and nothing is
-lost where there is none. ctypes lets go of the interpreter's lock while C runs, so frames run on all cores.
+`hatch_build.py` compiles `classes.c` once per processor level; without a compiler the numpy implementation is used.
+ctypes releases the GIL while C runs, so frames run on all cores.
 """
 
 import contextlib
@@ -56,7 +56,7 @@ class Native:
         old, new = np.require(old, requirements=["C", "A"]), np.require(new, requirements=["C", "A"])
         if len(old) != len(new):
             raise ValueError("frames of two lengths")
-        # The second is enough whatever changes; up to `PIECE` more than `most` are listed before they are counted.
+        # The second always suffices; up to `PIECE` more than `most` are listed before they are counted.
         for room in (_WORK, _WORK_AT_LEAST + 48 * (min(most, len(old)) + 8192)):
             with self._work(room) as work:
                 body = ctypes.c_void_p()
