@@ -64,7 +64,7 @@ def test_it_goes_forward_and_back_within_reach(chain: list[Snapshot], tmp_path: 
         for number in (4, 3, 2):
             assert rolling.back() == roots[number]
             assert_is(rolling, chain[number])
-        with pytest.raises(WrongBase, match="no older"):
+        with pytest.raises(WrongBase, match="no step is kept that could be undone"):
             rolling.back()
         assert (rolling.behind(), rolling.ahead()) == ([], roots[3:])
         for number in (3, 4):
@@ -110,7 +110,7 @@ def test_a_step_by_a_payload_forgets_what_was_undone(chain: list[Snapshot], tmp_
     assert len(rolling.ahead()) == 2, "a step that was refused changes nothing"
     rolling.apply(payload_between(chain, 0, 3), chain[3].root, keep=2)
     assert rolling.ahead() == []
-    with pytest.raises(WrongBase, match="no newer"):
+    with pytest.raises(WrongBase, match="no undone step is kept"):
         rolling.redo()
     assert_is(rolling, chain[3])
 
