@@ -1,10 +1,10 @@
-"""What must hold at every moment of a run, whatever was killed: read from the files, beside those who write them.
+"""The invariants of a run at every moment, whatever was killed, read from its files while it runs.
 
 Rules
-1. Every Receipt that a node holds is, byte for byte, the coordinator's verdict of that lease.
+1. Every Receipt in a node's outbox is, byte for byte, the coordinator's verdict of that lease.
 2. A lease has at most one verdict and at most one end in the ledger, and the two name each other.
 3. The ledger verifies, and its accounts hold what the accepted verdicts weigh.
-4. No honest node was refused anything that it submitted, and none submitted two things for one lease.
+4. No submission of an honest node was refused, and no node submitted two for one lease.
 5. A node's (era, version) never goes back.
 6. The learner's checkpoint has drawn whole batches, no group twice, and only groups that were accepted and trainable.
 """
@@ -27,7 +27,7 @@ _CONFLICTS = "SELECT l.node FROM submissions s JOIN leases l ON l.id = s.lease W
 
 
 def check_books(run: Run) -> None:
-    """Rules 1 to 5, at any time."""
+    """Check rules 1 to 5, at any time."""
     # Receipts first: what a node holds now was durable at the coordinator before.
     receipts_of = {volunteer.name: receipts(volunteer) for volunteer in run.volunteers}
     honest = {public_bytes(load_key(volunteer.home / "node.key", None)) for volunteer in run.volunteers}
@@ -46,7 +46,7 @@ def check_books(run: Run) -> None:
 
 
 def check_ledger(database: Database) -> None:
-    """Rules 2 and 3."""
+    """Check rules 2 and 3."""
     ledger = Ledger(database)
     ledger.verify()
     told = [(entry.seq, entry.facts) for entry in ledger.entries() if entry.kind.startswith("lease.")]
@@ -64,14 +64,14 @@ def check_ledger(database: Database) -> None:
 
 
 def receipts(volunteer: Volunteer) -> dict[bytes, bytes]:
-    """Lease -> sealed Receipt, from the node's outbox."""
+    """Return lease -> sealed Receipt, from the node's outbox."""
     path: Path = volunteer.data / "outbox.sqlite"
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
         return dict(database.execute("SELECT lease, receipt FROM submissions WHERE receipt IS NOT NULL").fetchall())
 
 
 def check_draws(coordinator: Coordinator) -> int:
-    """Rule 6, once the coordinator has ended; the learner's step."""
+    """Check rule 6, once the coordinator has ended; return the learner's step."""
     from coordinator.learner.checkpoint import load
     from coordinator.run.setup import load_run
 

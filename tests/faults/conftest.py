@@ -1,4 +1,5 @@
-"""One run folder, made once, that every test of faults copies. Runs lie in memory: many processes share the disk."""
+"""One run folder, made once and copied by every test of faults. Runs lie in memory, because many processes share the
+disk."""
 
 from collections.abc import Iterator
 from pathlib import Path

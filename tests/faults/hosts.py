@@ -1,7 +1,7 @@
 """Hosts in network namespaces that are linked in pairs, so that some have no route to each other.
 
-A host forwards nothing for others, and has no route but to the ends of its own links. None of it can be reached from
-outside, and all of it is removed at the end.
+A host forwards no packets, and has routes only to the ends of its own links. No host can be reached from outside, and
+all hosts are removed at the end.
 """
 
 import os
@@ -13,35 +13,35 @@ from benchmarks.harness.lab import ip
 
 
 class Hosts:
-    """By name. Link number n of the list is the network 10.78.n.0/24; its first host has the address .1, the other
-    .2. `alone`: hosts without a link."""
+    """The hosts by name. Link number n of the list is the network 10.78.n.0/24; its first host has the address .1, the
+    other .2. `alone`: hosts without a link."""
 
     def __init__(self, links: Sequence[tuple[str, str]], alone: Sequence[str] = ()) -> None:
         self._links = links
         self._names = [*dict.fromkeys(host for link in links for host in link), *alone]
 
     def within(self, host: str) -> list[str]:
-        """What a command begins with to run on a host."""
+        """Return the beginning of a command that runs on a host."""
         return ["ip", "netns", "exec", self._namespace(host)]
 
     def reaches(self, host: str, address: str) -> bool:
-        """Whether a host has a route to an address."""
+        """Tell whether a host has a route to an address."""
         asked = ["ip", "-n", self._namespace(host), "route", "get", address]
         return subprocess.run(asked, capture_output=True, check=False).returncode == 0
 
     def cut(self, host: str, link: int, *, back: bool = False) -> None:
-        """Take the plug out at a host, or put it back."""
+        """Disconnect a host, or connect it again."""
         ip("-n", self._namespace(host), "link", "set", f"link{link}", "up" if back else "down")
 
     def move(self, host: str, link: int, old: str, new: str) -> None:
-        """Give a host another address, as a router does to a laptop that wakes up elsewhere."""
+        """Give a host another address, as a router does to a laptop that wakes up in another network."""
         device = f"link{link}"
         ip("-n", self._namespace(host), "addr", "del", f"{old}/24", "dev", device)
         ip("-n", self._namespace(host), "addr", "add", f"{new}/24", "dev", device)
 
     @contextmanager
     def up(self) -> Iterator["Hosts"]:
-        """Raises `NotPermitted`."""
+        """Create the namespaces and links. Raises `NotPermitted`."""
         try:
             for name in self._names:
                 ip("netns", "add", self._namespace(name))

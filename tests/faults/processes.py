@@ -1,7 +1,7 @@
 """A whole run as real processes on 127.0.0.1: what `echo2-coord run` and `echo2-node join` start, with logs in files.
 
-Every process that was ever seen is remembered by pid and start, so that a test can say that none outlived its parent,
-and the end of a test can end them all, one by one.
+Every process seen is remembered by pid and start time. So a test can assert that no child outlived its parent, and its
+end can stop all of them, one by one.
 """
 
 import ctypes
@@ -41,7 +41,7 @@ _SHAPE = {"hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 64}
 
 
 def until(what: str, condition: Callable[[], T | None], seconds: float = PATIENCE) -> T:
-    """What `condition` returns once that is true; it may fail to connect meanwhile."""
+    """Wait until `condition` is true, and return its value; it may fail to connect meanwhile."""
     ends = time.monotonic() + seconds
     while True:
         try:
@@ -55,7 +55,7 @@ def until(what: str, condition: Callable[[], T | None], seconds: float = PATIENC
 
 
 def make_template(folder: Path) -> Path:
-    """A run folder to copy: the smallest model, twenty steps of warm-up, one learner step well under a second."""
+    """Make a run folder to copy: the smallest model, twenty steps of warm-up, a learner step well below 1 s."""
     flags: dict[str, dict[str, Any]] = {
         "run": {
             "name": "faults", "task": "reverse", "group_size": 4, "batch_groups": 2, "limit": 6, "heldout": 4,
@@ -80,7 +80,7 @@ def free_port() -> int:
 
 
 class Program:
-    """One command of ours as a process. `log`: where both of its outputs go, over all of its lives."""
+    """One command of this project as a process. `log`: both of its outputs, over all of its starts."""
 
     def __init__(self, argv: list[str], log: Path, env: dict[str, str] | None = None) -> None:
         self.argv, self.log, self.env = argv, log, env or {}
@@ -110,7 +110,7 @@ class Program:
         return self.popen is not None and self.popen.poll() is None
 
     def children(self) -> list[psutil.Process]:
-        """All that lives below it now; remembered."""
+        """Return its living descendants, and remember them."""
         try:
             processes = self.process.children(recursive=True)
         except psutil.NoSuchProcess:
@@ -119,7 +119,7 @@ class Program:
         return processes
 
     def child(self, role: str) -> psutil.Process:
-        """The living child of this role, waited for."""
+        """Wait for the living child of this role, and return it."""
         return until(f"{self.log.stem} has a {role}", lambda: self._child(role))
 
     def _child(self, role: str) -> psutil.Process | None:
@@ -137,17 +137,17 @@ class Program:
         self.popen.send_signal(number)
 
     def kill(self) -> None:
-        """SIGKILL for it alone, and wait for it. What is below it must end by itself."""
+        """Send SIGKILL to it alone, and wait for it. Its descendants must end by themselves."""
         self.send(signal.SIGKILL)
         self.wait()
 
     def wait(self, seconds: float = PATIENCE) -> int:
-        """Its exit code."""
+        """Wait for its end, and return its exit code."""
         assert self.popen is not None
         return self.popen.wait(seconds)
 
     def kill_children(self, *roles: str) -> None:
-        """SIGKILL for the children of these roles; others are waited for."""
+        """Send SIGKILL to the children of these roles; wait for those not there yet."""
         victims = [self.child(role) for role in roles]
         for victim in victims:
             victim.kill()
@@ -156,12 +156,12 @@ class Program:
             self.child(role)
 
     def orphans(self) -> list[psutil.Process]:
-        """Of all that ever lived below it, what still runs although it does not belong to the process of now."""
+        """Return the running descendants of earlier starts that do not belong to the present process."""
         mine = set(self.children()) if self.alive else set()
         return [process for process in self._seen - mine if _runs(process)]
 
     def end(self) -> None:
-        """For teardown: end everything, one by one, however it stands."""
+        """End every process, one by one, in any state (teardown)."""
         if self.popen is not None and self.alive:
             self.kill()
         for process in self._seen:
@@ -169,11 +169,11 @@ class Program:
                 process.kill()
 
     def last_words(self) -> str:
-        """The last line of its log."""
+        """Return the last line of its log."""
         return self.log.read_text(errors="replace").strip().splitlines()[-1]
 
     def lines(self) -> list[dict[str, Any]]:
-        """Log lines that are JSON."""
+        """Return the log lines that are JSON."""
         events = []
         for text_line in self.log.read_text(errors="replace").splitlines() if self.log.exists() else []:
             if text_line.startswith("{"):
@@ -182,7 +182,7 @@ class Program:
 
 
 def _die_with_the_tests() -> None:
-    """In the new process: end when the tests are killed, and nobody is left to end it. Linux knows how."""
+    """End this new process when the tests are killed (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -198,7 +198,7 @@ class Coordinator(Program):
     """A coordinator on a copy of the template."""
 
     def __init__(self, template: Path, folder: Path, disk: Path | None = None) -> None:
-        """`disk`: where its home lies, if not in `folder`, where its log is."""
+        """`disk`: folder of its home, if not `folder`, which has its log."""
         self.home = Path(shutil.copytree(template, (disk or folder) / "run"))
         self.web = free_port()
         super().__init__(
@@ -210,14 +210,14 @@ class Coordinator(Program):
         return RunFolder(self.home)
 
     def state(self) -> RunState:
-        """The picture that the page shows. Raises OSError while there is none."""
+        """Return the run as the page shows it. Raises OSError while the page does not answer."""
         assert self.alive, f"the coordinator has ended: {self.last_words()}"
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(f"http://127.0.0.1:{self.web}/api/v1/run", timeout=5) as answer:
             return msgspec.json.decode(answer.read(), type=RunState)
 
     def past(self, version: int) -> RunState:
-        """The picture once a version above `version` is out."""
+        """Wait for a version above `version`, and return the run as the page shows it."""
 
         def newer() -> RunState | None:
             state = self.state()
@@ -255,26 +255,26 @@ class Volunteer(Program):
 
     @property
     def data(self) -> Path:
-        """Its folder of this run."""
+        """Return its folder of this run."""
         (folder,) = (self.home / "runs").iterdir()
         return folder
 
     def versions(self) -> list[tuple[int, int]]:
-        """(era, version) in the order in which it held them, over all of its lives."""
+        """Return (era, version) in the order of loading, over all of its starts."""
         return [(event["era"], event["version"]) for event in self.lines() if event.get("event") == "version held"]
 
     def accepted(self) -> int:
         return sum(event.get("event") == "group accepted" for event in self.lines())
 
     def ask(self, command: str) -> dict[str, Any]:
-        """`echo2-node COMMAND --json` from outside."""
+        """Run `echo2-node COMMAND --json` from outside, and return its answer."""
         argv = [sys.executable, "-m", "node.cli", command, "--json", "--home", str(self.home)]
         done = subprocess.run(argv, capture_output=True, timeout=PATIENCE, check=True, cwd=ROOT)
         return dict(json.loads(done.stdout))
 
 
 class Run:
-    """One coordinator and its volunteers. `disk`: where the coordinator's home lies, if not in `folder`."""
+    """One coordinator and its volunteers. `disk`: the folder of the coordinator's home, if not `folder`."""
 
     def __init__(self, template: Path, folder: Path, disk: Path | None = None) -> None:
         self.folder = folder
@@ -282,7 +282,7 @@ class Run:
         self.volunteers: list[Volunteer] = []
 
     def volunteer(self, name: str, disk: Path | None = None, via: str | None = None) -> Volunteer:
-        """A new node, started. `via`: the one way that it goes."""
+        """Start a new node. `via`: its only route."""
         volunteer = Volunteer(self.folder, name, disk=disk, via=via)
         self.volunteers.append(volunteer)
         volunteer.start(self.coordinator.invite())
@@ -291,7 +291,7 @@ class Run:
 
 @contextmanager
 def running(template: Path, folder: Path, *names: str, disk: Path | None = None) -> Iterator[Run]:
-    """A coordinator and nodes at work; ended, whatever happened."""
+    """Run a coordinator and nodes; end them, whatever happened."""
     run = Run(template, folder, disk)
     try:
         run.coordinator.start()

@@ -1,4 +1,4 @@
-"""A full disk: the daemon ends with one line that names the file, and goes on where it was once there is room."""
+"""A full disk: the daemon ends with one line that names the file, and continues once there is room."""
 
 import subprocess
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 @contextmanager
 def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
-    """A filesystem of that size at `folder`."""
+    """Mount a filesystem of that size at `folder`."""
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
     done = subprocess.run(mount, capture_output=True, text=True)
@@ -30,7 +30,7 @@ def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> Path:
-    """Take all the room there is; the file that takes it."""
+    """Fill the disk; return the file that fills it."""
     ballast = disk / "ballast"
     with ballast.open("wb", buffering=0) as file:
         for size in (1 << 20, 1 << 12, 1):
@@ -43,7 +43,7 @@ def fill(disk: Path) -> Path:
 
 
 def ends_and_goes_on(run: Run, program: Program, home: Path, disk: Path) -> None:
-    """The story of either daemon."""
+    """Run the same story for either daemon."""
     ballast = fill(disk)
     assert program.wait() == Exit.TEMPORARY, program.last_words()
     until("its children have ended", lambda: not program.orphans())

@@ -1,5 +1,5 @@
-"""A coordinator and a node as real processes, HTTPS between them and nothing else: the node is paid, follows, finds the
-coordinator again after it was killed, takes its renewed certificate, and refuses another key."""
+"""A coordinator and a node as real processes, connected by HTTPS alone. The node is paid, follows, finds the
+coordinator again after a kill, accepts its renewed certificate, and refuses another key."""
 
 from pathlib import Path
 

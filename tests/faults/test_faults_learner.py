@@ -1,4 +1,4 @@
-"""The real learner process, killed again and again: it costs the steps in work, and no group."""
+"""The real learner process, killed repeatedly: the cost is the step in work, and no group."""
 
 import asyncio
 import os
@@ -32,8 +32,8 @@ PATIENCE = 120.0
 
 
 async def test_a_learner_killed_twenty_times_at_random_sets_nothing_aside(template: Path, tmp_path: Path) -> None:
-    """Two kills of three come at any moment after the start, also before the first step; each third comes in the step
-    after one that was made. So no batch is hit three times in a row."""
+    """Of three kills two come at any moment after the start, also before the first step; the third comes in the step
+    after a completed one. So no batch fails three times in a row."""
     chance = random.Random(7)
     run = setup.load_run(shutil.copytree(template, tmp_path / "run"), now=time.time_ns() // 1_000_000, env={})
     store(run.folder.database, [group(chance, f"g{number}", 0) for number in range(GROUPS)])

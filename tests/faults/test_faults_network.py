@@ -1,5 +1,5 @@
-"""One coordinator and two nodes as real processes over libp2p. They are killed, stopped, moved and lied to while they
-learn; after each fault the run goes on, and the books add up (tests.faults.audit)."""
+"""One coordinator and two nodes as real processes over libp2p. They are killed, stopped, moved and sent forgeries while
+they learn. After each fault the run continues, and Receipts and ledger agree (tests.faults.audit)."""
 
 import signal
 import time
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(900)
 
 @pytest.fixture(scope="module")
 def run(template: Path) -> Iterator[Run]:
-    """Shared: starting it is what takes time. A test leaves it running, with everybody there."""
+    """Start one run for all tests here, because a start takes long. Each test leaves it complete and running."""
     with quick_folder() as folder, running(template, folder, "ann", "bob") as running_run:
         running_run.coordinator.past(3)
         for volunteer in running_run.volunteers:
@@ -27,7 +27,7 @@ def run(template: Path) -> Iterator[Run]:
 
 
 def goes_on(run: Run) -> None:
-    """New versions come out, and every node's work is accepted again; then the books are checked."""
+    """Wait for new versions and for accepted work of every node; then check Receipts and ledger."""
     done = {volunteer: volunteer.accepted() for volunteer in run.volunteers}
     now = until("the coordinator answers", run.coordinator.state).version
     run.coordinator.past(now + 2)
@@ -39,7 +39,7 @@ def goes_on(run: Run) -> None:
 
 
 def at_a_moment(run: Run, after: float) -> None:
-    """`after` seconds past the appearance of a version."""
+    """Wait until `after` seconds past the appearance of a version."""
     run.coordinator.past(run.coordinator.state().version)
     time.sleep(after)
 
@@ -90,7 +90,7 @@ def test_a_coordinator_that_is_killed_goes_on_at_another_port_where_it_is_found(
     assert (now.era, now.version, now.accepted) > (was.era, was.version, was.accepted)
 
 
-def test_a_node_that_is_stopped_holds_up_nobody_and_goes_on_when_it_is_woken(run: Run) -> None:
+def test_a_stopped_node_delays_no_other_and_continues_when_resumed(run: Run) -> None:
     ann, bob = run.volunteers
     ann.send(signal.SIGSTOP)
     try:
@@ -124,7 +124,7 @@ def test_everything_killed_at_once_and_started_again_goes_on(run: Run) -> None:
 
 
 @pytest.mark.parametrize("lie", LIES)
-async def test_a_lie_is_refused_by_its_name_and_the_same_node_s_honest_work_is_taken(run: Run, lie: str) -> None:
+async def test_a_forgery_is_refused_by_its_code_and_the_same_nodes_honest_work_is_accepted(run: Run, lie: str) -> None:
     tell, right = LIES[lie]
     async with liar_at(run.coordinator) as liar:
         assert await _told(tell, liar) in right
@@ -151,22 +151,22 @@ def test_a_node_shows_its_owner_why_its_groups_are_refused(run: Run) -> None:
 
 
 def _refusals(volunteer: Volunteer) -> dict[str, str] | None:
-    """Code -> sentence, once each of two was said; a group that is incomplete is refused before any is scored."""
+    """Wait for two refusals; return code -> sentence. An incomplete group is refused before any is scored."""
     if len({event.get("code") for event in volunteer.lines() if event.get("event") == "group refused"}) < 2:
         return None
     return {row["code"]: row["reason"] for row in volunteer.ask("why")["groups_refused"]}
 
 
 async def _told(tell: Lie, liar: Liar) -> str:
-    """The code of the answer, be it a Receipt or a Refusal."""
+    """Return the code of the answer, a Receipt or a Refusal."""
     try:
         return await tell(liar)
     except Refused as refused:
         return refused.code
 
 
-def test_told_to_end_everybody_ends_and_everything_adds_up(run: Run) -> None:
-    """The last test: it ends the run."""
+def test_on_an_order_to_end_every_process_ends_and_the_ledger_agrees(run: Run) -> None:
+    """The last test of the run: it ends it."""
     for volunteer in run.volunteers:
         volunteer.send(signal.SIGTERM)
     assert [volunteer.wait() for volunteer in run.volunteers] == [0, 0]

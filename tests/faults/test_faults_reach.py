@@ -70,11 +70,11 @@ class World:
         return [*self.volunteers, self.coordinator]
 
     def invite(self) -> str:
-        """As the command prints it."""
+        """Return the invite that the command prints."""
         return self.command(self.coordinator, "coordinator.cli", "invite", "--home", str(self.coordinator.home))
 
     def command(self, program: Program, *argv: str, code: int = 0) -> str:
-        """What a command prints on the host of a program, if it ends with this code."""
+        """Return the output of a command on a program's host, if it ends with this code."""
         env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": str(ROOT), **program.env}
         done = subprocess.run(
             [*program.within, sys.executable, "-m", *argv],
@@ -101,14 +101,14 @@ def world(template: Path, hosts: Hosts) -> Iterator[World]:
 
 
 def works(node: Volunteer) -> dict[str, Any]:
-    """What the node says of itself once it has followed a version over its way, and been credited."""
+    """Wait until the node has followed a version over its route, and been credited; return its status."""
     until(f"{node.name} is credited", lambda: node.accepted() >= 2)
     until(f"{node.name} follows", lambda: len(node.versions()) >= 3)
     return node.ask("status")
 
 
 def diagnosis(world: World, node: Volunteer) -> dict[str, dict[str, Any]]:
-    """What its doctor finds beside it, by check."""
+    """Return the rows of `doctor` on its host, by check."""
     rows = json.loads(world.command(node, "node.cli", "doctor", "--json", "--home", str(node.home)))
     return {row["check"]: row for row in rows}
 
@@ -140,13 +140,13 @@ def test_the_volunteer_that_relays_works_meanwhile(world: World) -> None:
 
 
 def goes_on(node: Volunteer) -> dict[str, Any]:
-    """What the node says of itself once more work of it was accepted than by now."""
+    """Wait for more accepted work of the node; return its status."""
     before = node.accepted()
     until(f"{node.name} is credited again", lambda: node.accepted() > before + 2)
     return node.ask("status")
 
 
-def test_a_node_whose_network_is_lost_says_so_and_goes_on_when_it_is_back(world: World) -> None:
+def test_a_node_without_a_network_reports_it_and_continues_when_it_is_back(world: World) -> None:
     works(world.office)
     world.hosts.cut("office", 2)
     said = until("it is noticed", lambda: world.office.ask("status")["blocked"] or None)

@@ -1,4 +1,5 @@
-"""Whole networks write much: their folders lie in memory. A coordinator's handlers may be called without a network."""
+"""Fixtures of whole networks: folders in memory, because they write much, and a coordinator's handlers without a
+network."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,14 +12,14 @@ from tests.support.quick_disk import quick_folder
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
-    """In place of pytest's own."""
+    """Replace pytest's own by a folder in memory."""
     with quick_folder() as folder:
         yield folder
 
 
 @pytest.fixture
 def handlers(monkeypatch: pytest.MonkeyPatch) -> dict[str, MethodHandler]:
-    """The handlers of the first peer that serves anything, the coordinator; by method."""
+    """Collect the handlers of the first peer that serves any, the coordinator; by method."""
     first: dict[str, MethodHandler] = {}
     serve = Handlers.serve
 

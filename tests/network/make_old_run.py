@@ -35,13 +35,14 @@ from weights.snapshot import Snapshot
 
 
 def third(leases: Any) -> int:
-    """The index of the fourth prompt, which the scorer will break on; each commit keeps its prompts elsewhere."""
+    """Return the index of the fourth prompt, on which the scorer will fail; each commit stores its prompts
+    elsewhere."""
     prompts = leases._prompts if hasattr(leases, "_prompts") else leases.positions.prompts
     return int(prompts.at(3).index)
 
 
 def ban(coordinator: Any, node: bytes, now: int) -> None:
-    """Ban a key, as the commit at hand does it."""
+    """Ban a key by the code of the present commit."""
     if hasattr(coordinator.books.roster, "ban"):
         coordinator.books.roster.ban(node, "made for a test", now)
     else:
@@ -55,7 +56,7 @@ ANCHOR_EVERY = 32
 
 
 class AnchoredLearner(BigramLearner):
-    """The learner of the tests, and its anchors."""
+    """The learner of the tests, with anchors."""
 
     def _write(self, version: int) -> Export:
         export = super()._write(version)
@@ -69,7 +70,7 @@ class AnchoredLearner(BigramLearner):
 
 
 async def life(swarm: Swarm, groups: int) -> None:
-    """Work until `groups` groups are accepted; then fall over with leases out."""
+    """Work until `groups` groups are accepted; then end with open leases."""
     async with swarm.coordinating() as coordinator:
         leases = coordinator.books.leases
         swarm.scorer.poisoned = {third(leases)}

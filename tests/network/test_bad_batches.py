@@ -1,4 +1,4 @@
-"""One bad batch must not end a run: the real coordinator on the in-memory network, with a learner that fails."""
+"""One bad batch does not end a run: the real coordinator on the in-memory network, with a learner that fails."""
 
 import json
 import math
@@ -39,7 +39,8 @@ def ids(batch: Batch) -> list[bytes]:
 
 
 class Failing(BigramLearner):
-    """`fails(batch)`: what to raise for it, None: nothing. `asked`: the groups of each batch that came."""
+    """A learner that fails. `fails(batch)`: the error to raise for it, or None. `asked`: the groups of each batch
+    received."""
 
     def __init__(self, folder: Path, fails: Callable[[list[bytes]], Exception | None]) -> None:
         super().__init__(folder)
@@ -67,7 +68,7 @@ class Failing(BigramLearner):
 
 @asynccontextmanager
 async def lasting(swarm: Swarm, *, nodes: int = 1) -> AsyncIterator[Coordinator]:
-    """A coordinator with nodes at work. An end by itself is what these tests are about."""
+    """Run a coordinator with nodes at work; the test fails if it ends by itself."""
     try:
         async with swarm.coordinating() as coordinator, working(*(swarm.node(f"node{n}") for n in range(nodes))):
             yield coordinator
@@ -93,7 +94,7 @@ def story(folder: Path, tell: Callable[[Swarm, Failing], Any], **run: Any) -> No
 
 
 def picture(coordinator: Coordinator) -> dict[str, Any]:
-    """As `/api/v1/run` has it."""
+    """Return the run as `/api/v1/run` shows it."""
     state: dict[str, Any] = json.loads(msgspec.json.encode(coordinator.view_builder.build()))
     return state
 

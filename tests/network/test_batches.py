@@ -1,4 +1,4 @@
-"""What main says to its learner about a batch, in a whole run in one process."""
+"""The message of the main process to its learner about a batch, in a whole run in one process."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
-"""How long versions take to the nodes, told by the nodes: the shipped coordinator and nodes under a fake clock.
+"""The delivery times of versions, acknowledged by the nodes: the shipped coordinator and nodes under a fake clock.
 
-What the coordinator says is compared with what the loop's clock saw, which no part of the network is asked for.
+The coordinator's figures are compared with times that the test takes from the loop's clock.
 """
 
 from collections.abc import Awaitable, Callable
@@ -24,7 +24,7 @@ LATER = 3 * WAY + 0.01
 
 
 class Witness:
-    """Notes, by the loop's clock, when a version was announced, complete at a node, and held by it."""
+    """Records, by the loop's clock, when a version was announced, complete at a node, and loaded by it."""
 
     def __init__(self, swarm: Swarm, nodes: list[Node]) -> None:
         assert swarm.coordinator is not None
@@ -70,8 +70,8 @@ def takes(swarm: Swarm, version: int) -> dict[str, DeliveryView]:
 
 
 def story(folder: Path, tell: Callable[[Swarm, list[Node], Witness], Awaitable[None]], *, skew: int = 0) -> None:
-    """Three nodes over lines of 200 kB/s that have all been paid; then `tell`. `skew`: milliseconds that the first
-    node's clock is ahead."""
+    """Run three paid nodes over connections of 200 kB/s; then `tell`. `skew`: milliseconds by which the first node's
+    clock is ahead."""
 
     async def main() -> None:
         swarm = make_swarm(folder)
@@ -88,7 +88,7 @@ def story(folder: Path, tell: Callable[[Swarm, list[Node], Witness], Awaitable[N
 
 
 async def acknowledged(swarm: Swarm, nodes: list[Node]) -> int:
-    """Wait for a new version that all these nodes acknowledge; its number."""
+    """Wait for a new version that all these nodes acknowledge; return its number."""
     assert swarm.coordinator is not None
     group_service = swarm.coordinator.group_service
     after = max(version for _, version in group_service.broadcasts._announced)
@@ -144,7 +144,7 @@ def test_the_capacity_model_works_with_what_the_nodes_acknowledged(tmp_path: Pat
     story(tmp_path, tell)
 
 
-def test_a_frozen_node_changes_nobody_elses_figures(tmp_path: Path) -> None:
+def test_a_frozen_node_changes_no_other_nodes_figures(tmp_path: Path) -> None:
     async def tell(swarm: Swarm, nodes: list[Node], witness: Witness) -> None:
         frozen, *others = nodes
         swarm.network.freeze(frozen.peer_id)
@@ -177,7 +177,7 @@ def test_a_node_that_joins_late_does_not_look_like_a_slow_broadcast(tmp_path: Pa
     story(tmp_path, tell)
 
 
-def test_a_coordinator_that_takes_no_acknowledgements_costs_a_node_nothing(tmp_path: Path) -> None:
+def test_a_coordinator_that_refuses_acknowledgements_costs_a_node_no_work(tmp_path: Path) -> None:
     async def main() -> None:
         network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
         coordinator.refusals["acknowledge"] = Refusal(code="unknown-method", sentence="There is no such method.")
@@ -211,7 +211,7 @@ def test_a_program_that_does_not_know_the_method_is_asked_a_few_times_and_stays_
     run_fake(main)
 
 
-def test_an_acknowledgement_that_could_not_be_delivered_is_told_later_with_the_times_as_they_were(
+def test_an_acknowledgement_delivered_late_states_the_true_times(
     tmp_path: Path,
 ) -> None:
     async def main() -> None:

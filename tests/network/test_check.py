@@ -1,4 +1,4 @@
-"""After an unclean stop nothing is credited before the whole of run.sqlite was checked."""
+"""After an unclean stop no work is credited before the whole of run.sqlite is checked."""
 
 import sqlite3
 from collections.abc import Callable
@@ -22,20 +22,20 @@ RECEIVED = "SELECT count(*) FROM submissions"
 
 
 async def slow(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
-    """Do in place what is sent to a thread. The check of the file takes long."""
+    """Run in place the work that is sent to a thread. The check of the file takes long."""
     if function is daemon.check:
         await anyio.sleep(CHECK_TAKES)
     return function(*given)
 
 
 async def stopped(swarm: Swarm) -> None:
-    """A life that ends in order."""
+    """Run a coordinator that ends in order."""
     async with swarm.coordinating() as coordinator:
         await until(lambda: coordinator.group_service.database.checked, 600)
 
 
 async def life(swarm: Swarm) -> tuple[int, int]:
-    """Groups received and accepted while the check goes on; afterwards some are accepted."""
+    """Return the groups received and accepted during the check; afterwards some are accepted."""
     anyio.to_thread.run_sync = slow  # type: ignore[assignment] # the fake clock puts it back
     async with swarm.coordinating() as coordinator:
         database, node = coordinator.group_service.database, swarm.node("alice")
@@ -49,7 +49,7 @@ async def life(swarm: Swarm) -> tuple[int, int]:
 def test_no_verdict_is_given_before_the_check_after_an_unclean_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Row g. While the file is read beside the run, leases are given and groups are taken."""
+    """While the file is checked, leases are given and groups are received."""
     monkeypatch.setattr("coordinator.database.LARGE", 0)
     swarm = make_swarm(tmp_path)
     run_fake(lambda: stopped(swarm))

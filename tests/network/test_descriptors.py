@@ -1,4 +1,4 @@
-"""How many files a run holds open, however long it lasts."""
+"""The number of open files of a run, however long it lasts."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ VERSIONS = 40
 
 
 def test_coordinator_and_node_hold_no_file_per_version(tmp_path: Path) -> None:
-    """Row A1. On 439044d both keep a file open for each payload."""
+    """At commit 439044d coordinator and node keep one open file per payload."""
 
     async def main() -> None:
         swarm = make_swarm(tmp_path)

@@ -1,4 +1,4 @@
-"""A learner that lost what was published, in a whole run in one process: everybody goes on in a new era."""
+"""A learner that lost published versions, in a whole run in one process: every node continues in a new era."""
 
 import shutil
 from collections.abc import Callable
@@ -26,7 +26,8 @@ DAMAGES: dict[str, Callable[[BigramLearner], None]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_nodes_cross_into_a_new_era_and_a_newcomer_joins_there(damage: str, tmp_path: Path) -> None:
-    """Alice works on, Bob was away when the era changed, Carol comes later. All old versions but the last are gone."""
+    """Alice works on, Bob was away when the era changed, Carol joins later. All old versions but the last are
+    deleted."""
 
     async def main() -> None:
         swarm = make_swarm(tmp_path)
@@ -98,7 +99,8 @@ def test_the_snapshots_that_stay_are_the_first_of_the_era_and_the_latest(tmp_pat
 
 
 def test_a_run_that_lost_its_store_and_its_learner_begins_again_in_an_era_of_its_own(tmp_path: Path) -> None:
-    """Keys and run.sqlite came back from a backup, nothing else: what nodes hold is newer than a first version."""
+    """Keys and run.sqlite were restored from a backup without the store: the nodes have newer versions than a first
+    one."""
 
     async def main() -> None:
         swarm = make_swarm(tmp_path)

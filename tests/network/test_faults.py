@@ -1,7 +1,7 @@
 """Stories of faults in one process: the shipped coordinator and nodes, an in-memory network, a fake clock.
 
-A story ends with `whole`: nobody was refused anything, and what the nodes can prove is what the coordinator has booked.
-One refusal is nobody's fault: of a group that was in work when its node was cut off for longer than a lease lives.
+A story ends with `whole`: no submission was refused, and the nodes' Receipts agree with the coordinator's ledger. One
+refusal is excepted: of a group in work while its node was cut off for longer than a lease lives.
 """
 
 from collections.abc import Awaitable, Callable
@@ -19,7 +19,8 @@ from tests.support.swarm import Swarm, accepted, make_swarm, wall, working
 
 
 def whole(swarm: Swarm, *, late: int = 0) -> None:
-    """The books add up; asked while the coordinator is there. `late`: most groups that came too late to be taken."""
+    """Check that Receipts, ledger and submissions agree, while the coordinator runs. `late`: most groups refused as too
+    late."""
     coordinator = swarm.coordinator
     assert coordinator is not None
     database = coordinator.group_service.database
@@ -40,13 +41,13 @@ def version(swarm: Swarm) -> int:
 
 
 async def steps(swarm: Swarm, number: int) -> None:
-    """Wait for that many new versions."""
+    """Wait for `number` new versions."""
     wanted = version(swarm) + number
     await until(lambda: version(swarm) >= wanted, 600)
 
 
 def story(tmp_path: Path, tell: Callable[[Swarm, list[Node]], Awaitable[None]], *, late: int = 0) -> None:
-    """A run of three nodes that has made two steps; then `tell`, two more steps, and the books."""
+    """Run three nodes for two steps; then `tell`, two more steps, and the check of the ledger."""
 
     async def main() -> None:
         swarm = make_swarm(tmp_path)
@@ -101,7 +102,7 @@ def test_nodes_that_no_gossip_reaches_ask_for_the_versions_that_refusals_speak_o
     story(tmp_path, tell)
 
 
-def test_a_frozen_node_holds_up_nobody_and_goes_on_when_thawed(tmp_path: Path) -> None:
+def test_a_frozen_node_delays_no_other_and_continues_when_thawed(tmp_path: Path) -> None:
     async def tell(swarm: Swarm, nodes: list[Node]) -> None:
         swarm.network.freeze(nodes[0].peer_id)
         began = anyio.current_time()
@@ -113,7 +114,7 @@ def test_a_frozen_node_holds_up_nobody_and_goes_on_when_thawed(tmp_path: Path) -
 
 
 def test_a_coordinator_stopped_for_longer_than_a_lease_lives_costs_no_lease(tmp_path: Path) -> None:
-    """As SIGSTOP or a suspended machine would: it neither ticks nor answers, and is then there again at once."""
+    """Like SIGSTOP or a suspended machine: the process neither ticks nor answers, and then continues at once."""
 
     async def tell(swarm: Swarm, nodes: list[Node]) -> None:
         coordinator = swarm.coordinator
@@ -179,7 +180,7 @@ def test_an_engine_that_dies_costs_no_lease(tmp_path: Path) -> None:
 
 
 def test_the_absence_of_the_coordinator_for_ten_minutes_costs_no_node(tmp_path: Path) -> None:
-    """Longer than any lease lives: what is in work when it goes is delivered and paid when it is back."""
+    """The absence is longer than a lease lives: a group in work at its start is delivered and paid after its end."""
 
     async def main() -> None:
         swarm = make_swarm(tmp_path)
@@ -246,7 +247,7 @@ def test_a_coordinator_that_goes_and_comes_again_and_again_loses_nothing(tmp_pat
 
 
 def test_a_node_restarted_with_a_full_outbox_delivers_it_first(tmp_path: Path) -> None:
-    """The coordinator goes while a group is in work, the node after it has finished the group; both come back."""
+    """The coordinator ends while a group is in work, the node after it has finished the group; both start again."""
 
     async def main() -> None:
         swarm, key = make_swarm(tmp_path), generate_key()
@@ -272,7 +273,7 @@ def test_a_node_restarted_with_a_full_outbox_delivers_it_first(tmp_path: Path) -
 
 
 def test_a_submission_whose_answer_is_lost_is_sent_again_and_counts_once(tmp_path: Path) -> None:
-    """The coordinator takes every group, and its answer is lost on the way, five times."""
+    """The coordinator receives every group, and its answer is lost five times."""
 
     async def tell(swarm: Swarm, nodes: list[Node]) -> None:
         assert swarm.coordinator is not None

@@ -1,4 +1,4 @@
-"""Made-up groups, from end to end: what one costs the scorer, and whom it keeps waiting."""
+"""Forged groups, from submission to refusal: their cost to the scorer, and the groups that they delay."""
 
 import secrets
 from collections.abc import Callable
@@ -27,7 +27,8 @@ CROWD = 12
 
 
 class SlowScorer(BigramScorer):
-    """`asked`: for each call, the task's index and how many samples. Weights come once `open` is set."""
+    """A scorer that waits for its weights. `asked`: per call, the task's index and the number of samples. `open`: set
+    once the weights are there."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +45,7 @@ class SlowScorer(BigramScorer):
 
 
 class Forger:
-    """A key whose groups are made up: the same token over and over. `peer`: where it speaks from."""
+    """A key that submits forged groups: the same token repeated. `peer`: the peer that it sends from."""
 
     def __init__(self, swarm: Swarm, handlers: dict[str, MethodHandler], peer: str) -> None:
         self.key, self.run, self.handlers, self.peer = generate_key(), swarm.run, handlers, peer
@@ -77,7 +78,7 @@ class Forger:
         return None if answer.body is None else decode(decode_unverified(answer.body).payload, Lease)
 
     async def forge(self, coordinator: Coordinator) -> Lease | None:
-        """Take a lease and hand in what took no work; None where no lease was given."""
+        """Take a lease and submit a forged group; return None where no lease was given."""
         lease = await self.lease(coordinator)
         if lease is None:
             return None
@@ -113,7 +114,7 @@ def story(folder: Path, tell: Callable[[Swarm, SlowScorer], Any], **run: Any) ->
 def test_a_made_up_group_costs_the_scorer_one_sample_and_the_key_its_leases(
     tmp_path: Path, handlers: dict[str, MethodHandler]
 ) -> None:
-    """The row of one key that submits made-up groups without end."""
+    """One key submits forged groups without end."""
 
     async def tell(swarm: Swarm, scorer: SlowScorer) -> None:
         scorer.open.set()
@@ -135,10 +136,10 @@ def test_a_made_up_group_costs_the_scorer_one_sample_and_the_key_its_leases(
     story(tmp_path, tell)
 
 
-def test_one_party_s_crowd_of_groups_delays_another_party_s_group_by_one(
+def test_many_groups_of_one_party_delay_another_partys_group_by_one(
     tmp_path: Path, handlers: dict[str, MethodHandler]
 ) -> None:
-    """Groups wait until the scorer has its weights; then the order is the scorer's."""
+    """Groups wait until the scorer has its weights; then the scorer's order applies."""
 
     async def tell(swarm: Swarm, scorer: SlowScorer) -> None:
         async with swarm.coordinating() as coordinator:
@@ -161,7 +162,7 @@ def test_one_party_s_crowd_of_groups_delays_another_party_s_group_by_one(
 
 
 def one_party(swarm: Swarm, peer: str, party: str) -> None:
-    """Let the network say so of a peer; that of 439044d tells no parties apart."""
+    """Have the network assign a peer to a party; that of commit 439044d knows no parties."""
     if (origins := getattr(swarm.network, "origins", None)) is not None:
         from p2p.limits.origin import Origin
 

@@ -1,4 +1,4 @@
-"""A node that gets nothing out but HTTPS works from hello to receipt: real TLS on the loopback, the rest in memory."""
+"""A node that can use only HTTPS, from greeting to receipt: real TLS on loopback, the rest in memory."""
 
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -35,7 +35,8 @@ from weights.store import Store
 
 
 async def coordinating(swarm: Swarm, stack: AsyncExitStack) -> tuple[Coordinator, Invite]:
-    """The swarm's coordinator with HTTPS beside the memory, until the stack ends; and an invite to it."""
+    """Run the swarm's coordinator with HTTPS beside the in-memory network until the stack ends; return it and an
+    invite."""
     run = swarm.run
     server = server_beside(Peer(swarm.network.transport(run.peer_id), seed=0))
     store = stack.enter_context(Store(run.folder.store))
@@ -57,7 +58,7 @@ async def coordinating(swarm: Swarm, stack: AsyncExitStack) -> tuple[Coordinator
 def node_of(
     swarm: Swarm, name: str, invite: Invite, memory: MemoryNetwork | None, via: tuple[Route, ...] = ROUTES
 ) -> Node:
-    """A node by these ways. `memory`: stands for libp2p."""
+    """Make a node with these routes. `memory`: stands for libp2p."""
     key, engine = generate_key(), InProcessEngine(seconds=0.02)
     own = peer_id(public_bytes(key))
     direct = None if memory is None else Peer(memory.transport(own), seed=1)
@@ -76,7 +77,7 @@ async def status(node: Node) -> dict:
 
 
 async def when_by(node: Node, route: str) -> dict:
-    """Its status once it goes by that way: a better one is tried now and then, and found wanting."""
+    """Return its status once it is connected by that route; better routes are tried at intervals, and fail."""
     with anyio.fail_after(60):
         while (said := await status(node))["way"] != route:  # noqa: ASYNC110 (what is waited for has no event)
             await anyio.sleep(0.02)
@@ -155,7 +156,7 @@ async def test_a_node_whose_libp2p_is_cut_goes_on_over_https_and_returns(swarm, 
 
 
 async def test_what_the_coordinator_answers_over_https_is_what_the_page_says(swarm):
-    """docs/protocol/https.md: a request that does not decode is the asker's fault, and none of these is a 500."""
+    """A request that does not decode is the client's fault, and none of these gets a 500 (docs/protocol/https.md)."""
     async with AsyncExitStack() as stack:
         coordinator, _ = await coordinating(swarm, stack)
         largest = submission_limit(coordinator._run.runspec)
@@ -196,7 +197,7 @@ async def test_what_the_coordinator_answers_over_https_is_what_the_page_says(swa
 
 
 async def test_a_version_costs_a_node_at_most_60_kb_of_documents_each_asked_for_once(swarm):
-    """docs/protocol/requests.md, what a version costs: counted over a whole run of a node that keeps documents."""
+    """The cost of a version (docs/protocol/requests.md), counted over a whole run of a node that keeps documents."""
     asked, nbytes = [], 0
     async with AsyncExitStack() as stack:
         coordinator, invite = await coordinating(swarm, stack)

@@ -1,7 +1,7 @@
-"""A run outlives its keys: nodes and coordinator go on under Roots that take other keys, whoever made them.
+"""A run survives a change of its keys: nodes and coordinator continue under Roots with other keys.
 
 Three tests use Roots written by hand, with what any commit has: a file root/2.root, and key files. Those that change
-keys by today's commands stand in test_network_year.py.
+keys by today's commands stand in test_year.py.
 """
 
 import shutil
@@ -24,8 +24,8 @@ from weights.documents import Version
 
 
 def by_hand(run: Path, role: str) -> Ed25519PrivateKey:
-    """A second Root with another key for `role`, as an operator of any commit could write it. The key of before stays
-    beside it; that of the channel as the network identity."""
+    """Write a second Root with another key for `role`, as an operator of any commit could. The earlier key stays beside
+    it; the channel's stays as the network identity."""
     keys, first = run / "keys", decode(decode_unverified((run / "root/1.root").read_bytes()).payload, Root)
     new, root = generate_key(), load_key(keys / "root.pem")
     (keys / f"{role}.pem").rename(keys / ("network.pem" if role == "channel" else f"{role}-before.pem"))
@@ -37,12 +37,12 @@ def by_hand(run: Path, role: str) -> Ed25519PrivateKey:
 
 
 def life_of(swarm: Swarm, name: str, key: Ed25519PrivateKey) -> Node:
-    """A node that may have been here before, in the folder of its name."""
+    """Make a node in the folder of its name, which may exist already."""
     return make_node(swarm.network, swarm.folder / name, swarm.invite(), key=key, local=lambda: int(wall() * 1000))
 
 
 async def worked(swarm: Swarm, node: Node, groups: int = 3) -> None:
-    """One life of the coordinator in which this node gets receipts."""
+    """Run the coordinator until this node gets receipts."""
     async with swarm.coordinating(), working(node):
         await until(lambda: accepted(node) >= groups)
 
@@ -97,7 +97,7 @@ def test_a_policy_key_written_by_hand_takes_over_and_nodes_hold_what_they_held(t
 def test_a_ledger_key_written_by_hand_takes_over_and_no_receipt_of_before_blocks_those_behind_it(
     tmp_path: Path,
 ) -> None:
-    """Groups that were decided while the node was away wait there under the old key."""
+    """Groups decided while the node was away wait at the coordinator, under the old key."""
 
     async def main() -> None:
         swarm = make_swarm(tmp_path)

@@ -1,4 +1,4 @@
-"""What a coordinator does where many nodes bring groups at the same time: whole, in one process, on a fake clock."""
+"""A coordinator whose nodes submit groups at the same time: a whole run in one process, on a fake clock."""
 
 import asyncio
 import secrets
@@ -35,7 +35,7 @@ ASKS = 48
 
 
 class WatchedScorer(BigramScorer):
-    """`most`: groups that were here at the same time."""
+    """A scorer that counts its calls. `most`: groups in work at the same time."""
 
     def __init__(self) -> None:
         super().__init__(seconds=5.0)
@@ -51,7 +51,7 @@ class WatchedScorer(BigramScorer):
 
 
 def test_groups_of_one_version_are_at_the_scorer_together(tmp_path: Path) -> None:
-    """Row A2. On 439044d one group at a time is scored, however many wait."""
+    """At commit 439044d one group at a time is scored, however many wait."""
 
     async def main() -> None:
         swarm = make_swarm(tmp_path, batch_groups=64)
@@ -66,7 +66,7 @@ def test_groups_of_one_version_are_at_the_scorer_together(tmp_path: Path) -> Non
 
 
 class Volunteer:
-    """Signs requests as a node does, and hands them to a coordinator's handlers itself."""
+    """A client that signs requests as a node does, and calls a coordinator's handlers directly."""
 
     def __init__(self, swarm: Swarm, handlers: dict[str, MethodHandler]) -> None:
         self.key, self.run, self.handlers = generate_key(), swarm.run, handlers
@@ -101,7 +101,7 @@ class Volunteer:
 
 @contextmanager
 def statements(coordinator: Coordinator) -> Iterator[list[str]]:
-    """Every statement that SQLite runs for the coordinator within the block."""
+    """Record every statement that SQLite runs for the coordinator within the block."""
     connection = coordinator.group_service.database._connection
     seen: list[str] = []
     connection.set_trace_callback(seen.append)
@@ -110,7 +110,7 @@ def statements(coordinator: Coordinator) -> Iterator[list[str]]:
 
 
 def test_what_many_nodes_ask_at_once_is_a_few_commits(tmp_path: Path, handlers: dict[str, MethodHandler]) -> None:
-    """Row A2. On 439044d each ask is two commits: one for the node's sign of life, one for its lease."""
+    """At commit 439044d each request takes two commits: one for the node's last-seen time, one for its lease."""
 
     async def main() -> None:
         swarm = make_swarm(tmp_path, batch_groups=64)
@@ -129,7 +129,7 @@ def test_what_many_nodes_ask_at_once_is_a_few_commits(tmp_path: Path, handlers: 
 
 
 def test_a_commit_that_finds_no_room_ends_the_coordinator_and_the_next_goes_on(tmp_path: Path) -> None:
-    """No answer tells of what was not committed: every receipt that a node holds is in the books afterwards."""
+    """No answer precedes its commit: every receipt at a node is in the ledger afterwards."""
 
     async def until_full(swarm: Swarm, node: Node) -> None:
         async with swarm.coordinating() as coordinator:
@@ -155,7 +155,7 @@ def test_a_commit_that_finds_no_room_ends_the_coordinator_and_the_next_goes_on(t
 def test_a_loop_that_is_only_busy_gives_no_lease_more_time(
     tmp_path: Path, handlers: dict[str, MethodHandler], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Row A9. On 439044d a loop that is held is taken for a suspended machine."""
+    """Commit 439044d takes a blocked event loop for a suspended machine."""
     monkeypatch.setattr("coordinator.rollouts.absence.STOPPED", 1_500)
 
     async def main() -> None:
@@ -174,7 +174,7 @@ def test_a_loop_that_is_only_busy_gives_no_lease_more_time(
 
 
 def test_a_group_takes_two_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Row A8. On 439044d verdicts and confirmations have requests of their own, and are asked for again and again."""
+    """At commit 439044d verdicts and confirmations have requests of their own, which are repeated many times."""
     asked: Counter[str] = Counter()
     answer = RequestHandler.answer
 

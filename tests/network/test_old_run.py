@@ -37,7 +37,7 @@ LATER = 24 * 3600.0
 
 
 def unpacked(archive: Path, folder: Path) -> Swarm:
-    """The swarm of an old run, its learner where it stood."""
+    """Return the swarm of an old run, with its learner at its checkpoint."""
     with tarfile.open(archive) as tar:
         tar.extractall(folder, filter="data")
     learner = BigramLearner(folder / "learner")
@@ -47,7 +47,7 @@ def unpacked(archive: Path, folder: Path) -> Swarm:
 
 
 def history(path: Path) -> dict[str, Any]:
-    """What the old file says, counted from its rows without any program of ours."""
+    """Return the old file's figures, counted from its rows without our programs."""
     with closing(sqlite3.connect(path)) as old:
 
         def count(query: str) -> Any:
@@ -71,7 +71,7 @@ def history(path: Path) -> dict[str, Any]:
 
 
 def told(database: Database, now: int) -> dict[str, Any]:
-    """The same figures as today's program keeps them."""
+    """Return the same figures as today's program keeps them."""
     from coordinator.metrics.run_metrics import counts
 
     counted, ledger = counts(database, now), Ledger(database)

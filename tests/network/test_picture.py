@@ -1,4 +1,4 @@
-"""The page beside the run: what visitors make the event loop read from run.sqlite."""
+"""The status page during a run: the reads of run.sqlite that visitors cause in the event loop."""
 
 from pathlib import Path
 
@@ -55,7 +55,7 @@ async def test_a_visitor_makes_the_event_loop_read_no_more_where_there_are_many_
 
 
 async def test_no_body_is_larger_than_a_megabyte_however_many_keys_there_are(tmp_path: Path) -> None:
-    """Row h. On 439044d `/api/v1/nodes` of 12,000 keys has 8.5 MB, and `/metrics` 10 MB."""
+    """At commit 439044d `/api/v1/nodes` of 12,000 keys has 8.5 MB, and `/metrics` 10 MB."""
     swarm = make_swarm(tmp_path)
     async with swarm.coordinating() as coordinator:
         with coordinator.group_service.database.transaction():

@@ -1,4 +1,4 @@
-"""For whom the network keeps places: the parties whose work was accepted."""
+"""The places that the network keeps for parties whose work was accepted."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tests.support.swarm import accepted, make_swarm, working
 
 
 def test_places_are_kept_for_the_parties_of_nodes_whose_work_was_accepted(tmp_path: Path) -> None:
-    """Commit 439044d knows no parties and keeps no places: there is nothing there that could fail."""
+    """Commit 439044d knows no parties and keeps no places: it has no code that this test could exercise."""
 
     async def main() -> None:
         swarm = make_swarm(tmp_path)

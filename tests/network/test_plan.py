@@ -1,4 +1,4 @@
-"""The plan of broadcasts in a whole run: nodes ask for it, meet their parents, and carry on when it leads nowhere."""
+"""The broadcast plan in a whole run: nodes request it, connect to their parents, and continue without it."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def parents(node: Node) -> set[str]:
 
 
 def settled(swarm: Swarm, nodes: list[Node]) -> bool:
-    """Whether these nodes, and no others, follow the plan as it stands, and are connected with their parents."""
+    """Tell whether exactly these nodes follow the current plan, and are connected with their parents."""
     assert swarm.coordinator is not None
     plan = swarm.coordinator.feeding._planner.plan
     return plan.parents.keys() == {node.peer_id for node in nodes} and all(
@@ -56,7 +56,7 @@ def test_nodes_follow_the_coordinators_plan_and_take_new_versions_from_their_par
     run_fake(main)
 
 
-def test_who_comes_is_taken_into_the_plan_and_who_leaves_is_nobodys_parent_any_more(tmp_path: Path) -> None:
+def test_a_joining_node_enters_the_plan_and_a_leaving_node_is_no_parent_any_more(tmp_path: Path) -> None:
     async def main() -> None:
         swarm = make_swarm(tmp_path, steps=400)
         async with swarm.coordinating():

@@ -1,4 +1,4 @@
-"""Payloads that the coordinator dropped under its budget, and that late joiners get all the same."""
+"""Payloads that the coordinator dropped under its budget are rebuilt for late joiners."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from tests.support.fake_coordinator import until
 from tests.support.swarm import accepted, make_swarm, working
 
 
-def test_a_late_joiner_gets_a_payload_that_was_dropped_and_is_made_again(tmp_path: Path) -> None:
+def test_a_late_joiner_gets_a_dropped_payload_that_is_rebuilt(tmp_path: Path) -> None:
     async def main() -> None:
         swarm = make_swarm(tmp_path)
         async with swarm.coordinating() as coordinator:
@@ -35,7 +35,7 @@ def test_a_late_joiner_gets_a_payload_that_was_dropped_and_is_made_again(tmp_pat
     run_fake(main)
 
 
-def test_what_cannot_be_made_again_is_kept_and_strangers_cost_nothing(tmp_path: Path) -> None:
+def test_payloads_that_cannot_be_rebuilt_are_kept_and_unknown_peers_cost_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         swarm = make_swarm(tmp_path)
         async with swarm.coordinating() as coordinator:

@@ -1,4 +1,4 @@
-"""The scorer's one copy of the weights: it steps among the versions that are asked for, and comes back from harm."""
+"""The scorer's one copy of the weights: it steps among the requested versions, and recovers from damage."""
 
 import shutil
 from pathlib import Path
@@ -19,7 +19,7 @@ async def _at_version(swarm: Swarm, version: int) -> None:
         await until(lambda: accepted(node), 600)
 
 
-def test_every_version_that_may_be_asked_for_is_come_by_in_any_order_from_one_copy(tmp_path: Path) -> None:
+def test_every_admitted_version_is_reached_in_any_order_from_one_copy(tmp_path: Path) -> None:
     async def main() -> None:
         swarm = make_swarm(tmp_path, staleness=3)
         async with swarm.coordinating() as coordinator:
@@ -43,7 +43,7 @@ def test_every_version_that_may_be_asked_for_is_come_by_in_any_order_from_one_co
     run_fake(main)
 
 
-def test_weights_that_are_lost_damaged_or_left_behind_are_made_again(tmp_path: Path) -> None:
+def test_lost_damaged_or_outdated_weights_are_rebuilt(tmp_path: Path) -> None:
     async def main() -> None:
         swarm = make_swarm(tmp_path)
         async with swarm.coordinating() as coordinator:

@@ -1,4 +1,4 @@
-"""A coordinator's network when this process really has no descriptor left: connections wait, and nothing ends."""
+"""A coordinator's network in a process without free descriptors: connections wait, and no part ends."""
 
 import asyncio
 import socket
@@ -15,7 +15,7 @@ from tests.support.open_files import everything_taken
 
 
 async def knocked(port: int) -> None:
-    """Have a connection come for which there is no descriptor; then free them."""
+    """Open a connection for which there is no descriptor; then free descriptors."""
     met = SHORTAGES.count
     with socket.socket() as visitor:
         visitor.setblocking(False)

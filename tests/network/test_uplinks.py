@@ -1,4 +1,4 @@
-"""Measured uplinks against the lines that a test has laid: the shipped broadcast, acknowledgements and their books."""
+"""Measured uplinks against the rates that the test sets: the shipped broadcast, acknowledgements and statistics."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -60,7 +60,7 @@ def test_a_source_is_measured_at_its_uplink_whatever_the_number_of_those_it_feed
     assert run_fake(main) == {"source": pytest.approx(2 * MB, rel=0.15)}
 
 
-def test_a_swarm_finds_out_who_is_strong_and_who_is_weak(tmp_path: Path) -> None:
+def test_a_swarm_measures_strong_and_weak_uplinks(tmp_path: Path) -> None:
     manifest = payload_file(tmp_path / "payload", 8 * MB)
     lines = {"source": 2 * MB, "strong": 8 * MB, "weak": MB // 4, "other": MB}
 

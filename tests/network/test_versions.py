@@ -1,4 +1,4 @@
-"""Versions that a node reaches on odd ways: what it says it holds is what its engine computes with."""
+"""Versions reached by unusual chains: the engine computes with the version that the node reports."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def test_a_full_payload_on_top_of_a_loaded_version_is_what_the_engine_then_compu
     run_fake(main)
 
 
-def test_nothing_is_generated_under_a_version_on_the_way(tmp_path: Path) -> None:
+def test_no_group_is_generated_under_an_intermediate_version(tmp_path: Path) -> None:
     async def main() -> None:
         network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
         async with coordinator.serving(network):

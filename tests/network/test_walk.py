@@ -27,7 +27,7 @@ ROOT = str(Path(__file__).parents[2]) + "/"
 
 
 def callers() -> list[str]:
-    """Our functions that wait for the one that calls this, the last one first."""
+    """Return our functions that wait for the caller of this one, the last one first."""
     frames, frame = [], sys._getframe(2)
     while frame is not None:
         place = frame.f_code.co_filename.removeprefix(ROOT)
@@ -93,4 +93,4 @@ def edge_of(manifest: Manifest) -> Verified[Edge]:
 
 
 async def _tell(make: Any) -> None:
-    """Tell nobody."""
+    """Send no message."""

@@ -27,7 +27,7 @@ def test_nodes_carry_a_run_to_its_last_step_and_then_stop(tmp_path: Path) -> Non
     run_fake(main)
 
 
-def test_a_group_that_breaks_the_scorer_twice_is_refused_by_the_operators_fault_and_stops_nobody(
+def test_a_group_that_breaks_the_scorer_twice_is_refused_by_the_operators_fault_and_stops_no_other(
     tmp_path: Path,
 ) -> None:
     async def main() -> None:
@@ -46,5 +46,5 @@ def test_a_group_that_breaks_the_scorer_twice_is_refused_by_the_operators_fault_
 
 
 def lease_index(coordinator: Coordinator, position: int) -> int:
-    """Which prompt the lease at this position of the run will get."""
+    """Return the index of the prompt that the lease at this position of the run will get."""
     return coordinator.group_service.leases.positions.prompts.at(position).index

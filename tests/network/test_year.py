@@ -1,6 +1,6 @@
 """Years of a run on a fake clock: its Root is renewed, its keys are rotated and revoked, and nodes go on by themselves.
 
-The commands are those of `echo2-coord keys`; a running coordinator is told by `renew`, which its socket calls.
+The commands are those of `echo2-coord keys`; a running coordinator learns of a change by `renew`, which its socket calls.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ def now() -> int:
 
 
 def life_of(swarm: Swarm, name: str, key: Ed25519PrivateKey) -> Node:
-    """A node that may have been here before, in the folder of its name."""
+    """Make a node in the folder of its name, which may exist already."""
     home = swarm.folder / name
     if not (home / "node.key").exists():
         write_key(home / "node.key", key)
@@ -51,7 +51,7 @@ def life_of(swarm: Swarm, name: str, key: Ed25519PrivateKey) -> Node:
 async def changed(
     swarm: Swarm, role: str | None, coordinator: Coordinator | None = None, since: int | None = None
 ) -> list[str]:
-    """The operator's command; beside a running coordinator, which has no thread for its socket here."""
+    """Run the operator's command; beside a running coordinator, which has no thread for its socket here."""
     socket_path(swarm.folder / "run").unlink(missing_ok=True)
     lines = keys_commands.change(swarm.folder / "run", role, now=now(), secret=None, since=since)
     if coordinator is not None:
@@ -68,7 +68,7 @@ def serial(node: Node) -> int:
 
 
 async def at_work(*nodes: Node, groups: int = 3) -> None:
-    """Until each of these got receipts that it did not have."""
+    """Run until each of these nodes got new receipts."""
     before = [accepted(node) for node in nodes]
     await until(lambda: all(accepted(n) >= b + groups for n, b in zip(nodes, before, strict=True)), 120)
     assert [node.coordinator_client.lies for node in nodes] == [[]] * len(nodes)
@@ -134,9 +134,11 @@ def test_a_key_is_changed_under_a_running_coordinator_and_its_nodes_at_work(
 
 
 @pytest.mark.parametrize("revoke", [False, True], ids=["rotate", "revoke"])
-def test_receipts_from_between_the_request_and_its_installation_come_anew(revoke: bool, tmp_path: Path) -> None:
-    """The Root says when it was written, not when it was installed: what the former key signed meanwhile holds no more,
-    nor what was signed after the theft."""
+def test_receipts_from_between_the_issue_of_a_root_and_its_installation_are_replaced(
+    revoke: bool, tmp_path: Path
+) -> None:
+    """The Root states when it was written, not when it was installed. Documents that the former key signed in between
+    are no longer valid, nor those signed after the theft."""
 
     async def main() -> None:
         swarm = make_swarm(tmp_path)
@@ -180,7 +182,7 @@ def test_a_node_learns_a_newer_root_from_another_node_while_the_coordinator_is_a
 
 
 def test_a_request_to_a_former_recipient_brings_the_roots_for_a_day_and_the_node_repeats_it(tmp_path: Path) -> None:
-    """The node hears no Head: what it knows of the new key comes with the refusal."""
+    """The node hears no Head: it learns of the new key from a refusal."""
 
     async def main() -> None:
         swarm = make_swarm(tmp_path)
@@ -206,8 +208,8 @@ def test_a_request_to_a_former_recipient_brings_the_roots_for_a_day_and_the_node
 
 
 @pytest.mark.parametrize("role", ["channel", "ledger"])
-def test_an_answer_under_a_key_that_a_node_has_not_heard_of_is_no_lie(role: str, tmp_path: Path) -> None:
-    """The new Root's Head is not there yet when the first answer under its keys comes."""
+def test_an_answer_under_a_key_that_a_node_does_not_know_is_no_false_answer(role: str, tmp_path: Path) -> None:
+    """The first answer under the new Root's keys arrives before its Head."""
 
     async def main() -> None:
         swarm = make_swarm(tmp_path)
@@ -234,7 +236,7 @@ async def no_announcement() -> None:
 
 
 def receipts(node: Node) -> list[bytes]:
-    """The sealed Receipts in a node's folder."""
+    """Return the sealed Receipts in a node's folder."""
     path = next(node.home.glob("runs/*/outbox.sqlite"))
     with closing(Outbox(path, node=bytes(32), limit=1)) as outbox:
         return [row.receipt for row in outbox.rows() if row.receipt is not None]

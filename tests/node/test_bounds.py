@@ -1,4 +1,4 @@
-"""The most that a stolen channel key, or a false coordinator, may cost a whole node: bounds on Heads and on leases."""
+"""The damage that a stolen channel key or a false coordinator can do to a node: bounds on Heads and leases."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +24,7 @@ FAR: dict[str, Callable[[], dict[str, int]]] = {
 
 @pytest.mark.parametrize("thief", FAR)
 def test_no_head_of_a_stolen_channel_key_keeps_the_operators_next_one_from_a_node(thief: str, tmp_path: Path) -> None:
-    """The operator takes the key away by a Root; until then his next Heads must be heard."""
+    """A later Root revokes the key; until then the operator's own Heads must reach the node."""
 
     async def main() -> None:
         network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
@@ -50,7 +50,7 @@ def test_no_head_of_a_stolen_channel_key_keeps_the_operators_next_one_from_a_nod
 
 
 class Greedy(FakeCoordinator):
-    """Leases prompts that fill the model's context."""
+    """A coordinator whose prompts fill the model's context."""
 
     prompt: list[int]
 
@@ -60,7 +60,7 @@ class Greedy(FakeCoordinator):
 
 @pytest.mark.parametrize("room", [0, 1])
 def test_a_lease_that_leaves_the_models_context_is_refused(room: int, tmp_path: Path) -> None:
-    """The fake coordinator's limit is 8 tokens, the model's context 32: a prompt of 24 fits, one of 25 does not."""
+    """The limit is 8 tokens and the context 32: a prompt of 24 tokens fits, one of 25 does not."""
 
     async def main() -> None:
         network, coordinator = MemoryNetwork(0), Greedy(tmp_path / "coordinator")

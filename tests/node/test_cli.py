@@ -55,7 +55,7 @@ def test_a_wrong_flag_is_a_usage_error() -> None:
     assert command("jion").returncode == Exit.USAGE
 
 
-def test_a_second_daemon_is_told_that_one_runs(tmp_path: Path) -> None:
+def test_a_second_daemon_ends_with_the_reason_that_one_runs(tmp_path: Path) -> None:
     invite = Invite(run=RUN, root_hash=b"h" * 32, addresses=["/ip4/127.0.0.1/tcp/1/p2p/x"]).to_text()
     with locked(tmp_path):
         done = command("join", invite, "--home", str(tmp_path))
@@ -75,7 +75,7 @@ COMMAND = [sys.executable, "-m", "node.cli"]
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A node that has one group without an answer, and whose daemon answers on its socket."""
+    """Make a home with one undecided submission, and answer on its control socket."""
     home, key = tmp_path_factory.mktemp("home"), generate_key()
     invite = FakeCoordinator(tmp_path_factory.mktemp("coordinator")).invite()
     write_key(home / "node.key", key)
@@ -107,14 +107,14 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     ["--help", "status", "why --json", "pause", "receipts list", "receipts verify", "keys show", "config get", "doctor",
      "discover --seconds 0.1"],
 )  # fmt: skip
-def test_a_command_whose_reader_went_away_ends_in_silence(words: str, home: Path, repository: Path) -> None:
+def test_a_command_whose_reader_has_closed_ends_in_silence(words: str, home: Path, repository: Path) -> None:
     argv = [*COMMAND, *words.split()]
     if words.split()[0] not in ("--help", "config", "doctor", "discover"):
         argv += ["--home", str(home)]
     assert into_a_closed_pipe(argv, cwd=repository) == (Exit.CLOSED_PIPE, "")
 
 
-def test_a_log_that_nobody_reads_ends_no_node(repository: Path) -> None:
+def test_a_closed_log_ends_no_node(repository: Path) -> None:
     program = (
         "from runtime.closed_pipe import exit_on_closed_pipe\n"
         "from runtime.logs import set_up_logging, to_stream\n"

@@ -1,4 +1,4 @@
-"""A volunteer's settings: what stands where."""
+"""The settings of a node: sources, precedence, errors."""
 
 from pathlib import Path
 
@@ -66,7 +66,7 @@ def test_the_coordinators_variables_on_the_same_machine_are_not_the_nodes() -> N
     load_config({}, {"ECHO2_COORD_HOME": "/srv/run", "ECHO2_KEY_PASSPHRASE": "x"})
 
 
-def test_every_setting_says_what_it_is() -> None:
+def test_every_setting_has_a_description() -> None:
     for name, field in NodeConfig.model_fields.items():
         assert field.description, name
         assert field.description.endswith("."), name

@@ -16,7 +16,7 @@ from tests.support.swarm import working
 
 
 class Greeted(FakeCoordinator):
-    """A coordinator that keeps the greetings, and refuses the engine `refusals_left` times."""
+    """A coordinator that records the greetings, and refuses the engine `refusals_left` times."""
 
     refusals_left = 0
 

@@ -112,7 +112,7 @@ def test_interrupted_twice_ends_at_once(tmp_path: Path) -> None:
     run_fake(main)
 
 
-def test_a_node_of_before_starts_without_the_coordinator_and_says_so(tmp_path: Path) -> None:
+def test_a_node_that_joined_before_starts_without_the_coordinator_and_reports_it(tmp_path: Path) -> None:
     async def main() -> None:
         network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
         key = generate_key()

@@ -1,4 +1,4 @@
-"""A node among liars: whatever a coordinator or peer says falsely, the version held stays, and the node says why."""
+"""False documents, leases and answers: the node keeps its version, and reports the reason."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -22,7 +22,7 @@ from weights.documents import Edge
 
 @asynccontextmanager
 async def holding(tmp_path: Path, version: int = 1) -> AsyncIterator[tuple[FakeCoordinator, Node, MemoryNetwork]]:
-    """A node that holds `version` of an honest coordinator."""
+    """Run a node that has loaded `version` of an honest coordinator."""
     network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
     async with coordinator.serving(network):
         for number in range(version + 1):
@@ -73,7 +73,7 @@ async def _version_by_the_channel_key(coordinator: FakeCoordinator) -> None:
 
 
 async def _wrong_root_in_the_edge(coordinator: FakeCoordinator) -> None:
-    """The payload decodes to other weights than the (rightly signed) Edge and Version name."""
+    """The payload decodes to other weights than the Edge and Version name, which are correctly signed."""
     true_root = coordinator.sealed_edge
 
     def lie(edge: Edge) -> bytes:
@@ -84,7 +84,7 @@ async def _wrong_root_in_the_edge(coordinator: FakeCoordinator) -> None:
 
 
 async def _endless_payload(coordinator: FakeCoordinator) -> None:
-    """An Edge that promises far more bytes than anybody serves."""
+    """The Edge states far more bytes than any peer serves."""
     honest = coordinator.sealed_edge
 
     def lie(edge: Edge) -> bytes:
@@ -115,7 +115,7 @@ FALSE_WEIGHTS: dict[str, tuple[Callable[[FakeCoordinator], Awaitable[None]], str
 
 
 @pytest.mark.parametrize("lie", FALSE_WEIGHTS)
-def test_a_lie_about_weights_leaves_the_node_at_the_version_it_holds(tmp_path: Path, lie: str) -> None:
+def test_a_false_document_about_weights_leaves_the_loaded_version(tmp_path: Path, lie: str) -> None:
     tell, said = FALSE_WEIGHTS[lie]
 
     async def main() -> None:
@@ -134,7 +134,7 @@ def test_a_lie_about_weights_leaves_the_node_at_the_version_it_holds(tmp_path: P
     run_fake(main)
 
 
-def test_a_node_recovers_as_soon_as_the_truth_is_told_again(tmp_path: Path) -> None:
+def test_a_node_recovers_as_soon_as_valid_documents_arrive(tmp_path: Path) -> None:
     async def main() -> None:
         async with holding(tmp_path) as (coordinator, node, _):
             honest = coordinator.sealed_edge
@@ -165,7 +165,7 @@ def _unsigned_lease(coordinator: FakeCoordinator) -> None:
 
 
 def _replayed_lease(coordinator: FakeCoordinator) -> None:
-    """The first lease ever given, again and again."""
+    """Answer every request with the first lease."""
     old = next(iter(coordinator.leases.values()))
     coordinator.make_lease = lambda node, ask, **_: old  # type: ignore[method-assign]
 
@@ -190,7 +190,7 @@ FALSE_LEASES: dict[str, tuple[Callable[[FakeCoordinator], None], str]] = {
 
 
 @pytest.mark.parametrize("lie", FALSE_LEASES)
-def test_a_false_lease_is_not_worked_for(tmp_path: Path, lie: str) -> None:
+def test_a_node_does_not_work_for_a_false_lease(tmp_path: Path, lie: str) -> None:
     install, said = FALSE_LEASES[lie]
 
     async def main() -> None:
@@ -210,7 +210,7 @@ def test_a_false_lease_is_not_worked_for(tmp_path: Path, lie: str) -> None:
     run_fake(main)
 
 
-def test_a_false_receipt_is_not_taken_for_an_answer(tmp_path: Path) -> None:
+def test_a_node_does_not_accept_a_false_receipt(tmp_path: Path) -> None:
     async def main() -> None:
         async with holding(tmp_path) as (coordinator, node, _):
             coordinator.keys.ledger, ledger = generate_key(), coordinator.keys.ledger
@@ -256,8 +256,8 @@ def test_peers_that_serve_false_documents_cost_time_and_nothing_else(tmp_path: P
     run_fake(main)
 
 
-def test_a_frozen_view_of_the_run_is_seen_and_said(tmp_path: Path) -> None:
-    """A coordinator that repeats one old Head for ever: the node believes it no longer than its life."""
+def test_a_node_notices_and_reports_a_frozen_view_of_the_run(tmp_path: Path) -> None:
+    """A coordinator repeats one old Head without end: the node trusts it no longer than its life."""
 
     async def main() -> None:
         async with holding(tmp_path) as (coordinator, node, _):

@@ -31,7 +31,7 @@ def _logging_as_before() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_logging_as_before")
 @pytest.mark.parametrize(("level", "shown"), [("debug", 3), ("info", 1), ("warning", 1), ("error", 0)])
-def test_what_the_network_plane_says_has_the_nodes_form(
+def test_log_lines_of_the_network_have_the_form_of_the_nodes(
     level: str, shown: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = io.StringIO()

@@ -1,4 +1,4 @@
-"""The owner's run_state: pauses, their end, and the end of every wait."""
+"""The owner's switch: pauses, their end, and the end of every wait."""
 
 import asyncio
 

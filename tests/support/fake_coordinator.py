@@ -1,7 +1,7 @@
-"""A small honest coordinator on the in-memory network, and the ways in which a dishonest one lies.
+"""A small coordinator on the in-memory network, honest unless a test replaces one of its methods.
 
 It signs with real keys, publishes real snapshots through weights, leases groups of a bigram policy, and scores them
-with the same policy. A lie is a method that a variant replaces; each says in its name what it does.
+with the same policy. A test falsifies a document by replacing the method that makes it.
 """
 
 import hashlib
@@ -67,7 +67,7 @@ YEAR = 365 * 24 * 3600_000
 
 
 def wall() -> int:
-    """Milliseconds since the Unix epoch, on the loop's (fake) clock."""
+    """Return milliseconds since the Unix epoch, on the loop's (fake) clock."""
     return START + int((anyio.current_time() - 1_000_000.0) * 1000)
 
 
@@ -84,7 +84,8 @@ class Keys:
 
 
 class FakeCoordinator:
-    """Honest. `published`: Versions by number. `decided`: Receipts by lease. `asked`: requests by method."""
+    """An honest coordinator. `published`: Versions by number. `decided`: Receipts by lease. `asked`: requests by
+    method."""
 
     def __init__(self, folder: Path, *, run: bytes = b"r" * 32, group: int = 2, now: Callable[[], int] = wall) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -206,7 +207,7 @@ class FakeCoordinator:
 
     @asynccontextmanager
     async def serving(self, network: MemoryNetwork) -> AsyncIterator[Peer]:
-        """On the network until the block ends."""
+        """Serve on the network until the block ends."""
         self.peer = peer = Peer(network.transport(self.peer_id), seed=0)
         for method in ("hello", "lease", "submit", "verdicts", "acknowledge"):
             peer.serve(method, self._handler(method), limit=1 << 20)
@@ -332,9 +333,9 @@ class FakeCoordinator:
 
 
 class InProcessEngine(EngineProcess):
-    """An engine's process without a process, over `BigramEngine`; it may be started again and again. `seconds`: what a
-    group takes on the loop's clock. `crashes`: how many of the next generations end in a crash. `log`: what was done,
-    in order."""
+    """An engine's process without a process, over `BigramEngine`; it may be started repeatedly. `seconds`: duration of
+    a group on the loop's clock. `crashes`: number of the next generations that end in a crash. `log`: calls, in
+    order."""
 
     def __init__(self, *, seconds: float = 1.0, gpu: str = "bigram/fp32/cpu") -> None:
         super().__init__()
@@ -383,7 +384,7 @@ class InProcessEngine(EngineProcess):
 
 @dataclass
 class Node:
-    """A daemon on the in-memory network, and what it was made of."""
+    """A daemon on the in-memory network, and its parts."""
 
     daemon: NodeDaemon
     engine: InProcessEngine
@@ -410,7 +411,7 @@ def make_node(
     local: Callable[[], int] = wall,
     **config: Any,
 ) -> Node:
-    """A node with its own key and folder; run it with `node.daemon.run()`."""
+    """Make a node with its own key and folder; run it with `node.daemon.run()`."""
     key, engine = key or generate_key(), engine or InProcessEngine()
     own = peer_id(public_bytes(key))
     peer = Peer(network.transport(own), seed=1)
@@ -422,7 +423,7 @@ def make_node(
 
 
 async def until(condition: Callable[[], Any], seconds: float = 60.0) -> None:
-    """Wait on the loop's clock until something holds; fails after `seconds`."""
+    """Wait on the loop's clock until `condition` is true; fail after `seconds`."""
     with anyio.fail_after(seconds):
         while not condition():  # noqa: ASYNC110 (what is waited for has no event)
             await anyio.sleep(0.05)

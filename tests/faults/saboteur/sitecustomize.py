@@ -1,4 +1,5 @@
-"""Put on PYTHONPATH, it makes the engine process of a node lie twice. Its daemon is honest, and knows nothing."""
+"""On PYTHONPATH, makes the engine process of a node give two false answers. Its daemon is honest and does not
+notice."""
 
 import sys
 
@@ -14,7 +15,7 @@ if "engines.host" in sys.orig_argv:
     turns = itertools.chain(("drift-median", "incomplete"), itertools.repeat("ok"))  # a third lie suspends its key
 
     def lying(self: TransformersEngine, job: Job) -> list[Sample]:
-        """Samples, of which the first says too little of its log-probabilities; or one too few."""
+        """Return samples whose first has too low log-probabilities, or one sample too few."""
         first, *others = honest(self, job)
         code = next(turns)
         if code == "incomplete":

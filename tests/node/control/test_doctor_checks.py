@@ -40,14 +40,14 @@ FINDINGS = {
 
 
 @pytest.mark.parametrize("name", FINDINGS)
-def test_a_finding_has_its_verdict_its_exit_code_and_its_remedy(name):
+def test_a_check_has_its_verdict_its_exit_code_and_its_remedy(name):
     row, verdict, code, remedy = FINDINGS[name]
     assert (row.verdict, row.exit) == (verdict, code)
     assert remedy in row.remedy
     assert bool(row.remedy) == (verdict != "good")
 
 
-def test_one_way_that_goes_is_enough():
+def test_one_working_route_is_enough():
     rows = {row.check: row for row in doctor_checks.routes([DEAD, OVER_HTTPS])}
     assert rows["direct"].verdict == "poor"
     assert "192.0.2.1 port 4310" in rows["direct"].remedy
@@ -56,14 +56,14 @@ def test_one_way_that_goes_is_enough():
     assert doctor_checks.exit_code(list(rows.values())) == Exit.OK
 
 
-def test_no_way_at_all_ends_with_its_own_code():
+def test_without_a_working_route_the_doctor_ends_with_its_own_code():
     assert doctor_checks.exit_code(doctor_checks.routes([DEAD])) == Exit.UNREACHABLE
     assert doctor_checks.exit_code([doctor_checks.libp2p(False), *doctor_checks.routes([DEAD])]) == Exit.CONFIG, (
         "the first bad one"
     )
 
 
-def test_the_table_names_each_remedy_below_the_findings():
+def test_the_table_names_each_remedy_below_the_rows():
     lines = doctor_checks.table(doctor_checks.routes([DEAD]))
     assert lines[0].startswith("poor direct")
     assert [text_line for text_line in lines if text_line.startswith("-> direct: allow outgoing TCP")]

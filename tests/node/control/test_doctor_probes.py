@@ -23,7 +23,7 @@ async def examined(addresses: list[str], tmp_path: Path, **settings) -> dict[str
     return {row.check: row for row in await examine(config, invite, running=False)}
 
 
-async def test_a_coordinator_on_loopback_is_found_reached_asked_and_dials_back(tmp_path):
+async def test_a_coordinator_on_loopback_is_dialled_asked_and_dials_back(tmp_path):
     key = generate_key()
     coordinator = ThreadedPeer(key, ["/ip4/127.0.0.1/tcp/0"], relay=RelayLimits())
 
@@ -50,7 +50,7 @@ async def test_a_coordinator_on_loopback_is_found_reached_asked_and_dials_back(t
     await asyncio.wait([task])
 
 
-async def test_nobody_there_is_said_with_the_place_that_does_not_answer(tmp_path):
+async def test_an_address_without_a_listener_is_named(tmp_path):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         number = closed.getsockname()[1]

@@ -16,7 +16,7 @@ from node.control.owner_socket import CommandServer, ask_daemon, socket_path
 from node.errors import TryLater
 
 
-async def test_the_control_socket_is_the_owners_alone_and_bounded(tmp_path: Path) -> None:
+async def test_the_control_socket_is_for_the_owner_alone_and_bounded(tmp_path: Path) -> None:
     async def echo(asked: dict[str, object]) -> dict[str, object]:
         if asked.get("fail"):
             raise ValueError("seconds must be a number above 0")

@@ -66,7 +66,7 @@ REFUSED_AT_THE_DOOR = {
 
 
 @pytest.mark.parametrize("code", REFUSED_AT_THE_DOOR)
-def test_a_node_that_is_not_wanted_ends_with_the_reason(tmp_path: Path, code: str) -> None:
+def test_a_node_that_the_run_refuses_ends_with_the_reason(tmp_path: Path, code: str) -> None:
     async def main() -> None:
         network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
         coordinator.refusals["hello"] = Refusal(code=code, sentence=REFUSED_AT_THE_DOOR[code])
@@ -80,7 +80,7 @@ def test_a_node_that_is_not_wanted_ends_with_the_reason(tmp_path: Path, code: st
 
 @pytest.mark.parametrize("method", ["hello", "submit"])
 def test_a_suspended_node_stays_and_goes_on_soon_after_the_operator_lifts_it(tmp_path: Path, method: str) -> None:
-    """On 439044d it leaves its groups unsent for as long as it was told, whatever happens meanwhile."""
+    """At commit 439044d the node leaves its groups unsent for the whole suspension, even if it is lifted."""
 
     async def main() -> None:
         network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
@@ -125,7 +125,7 @@ def test_an_expired_root_ends_with_a_trust_failure(tmp_path: Path) -> None:
 
 
 def test_a_waiting_node_sleeps(tmp_path: Path) -> None:
-    """Nobody answers for an hour: the loop turns only a few times a second, if at all."""
+    """No peer answers for an hour: the event loop runs only a few times per second, if at all."""
 
     async def main() -> None:
         network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")

@@ -1,4 +1,4 @@
-"""A run of the local network is joined only by its fingerprint."""
+"""Discovery on the local network: a run is joined only by its fingerprint."""
 
 import pytest
 
@@ -23,17 +23,17 @@ def never(announcements):
     raise AssertionError("nobody is asked")
 
 
-def test_the_fingerprint_given_chooses_whatever_the_names_say():
+def test_the_fingerprint_chooses_the_run_not_its_name():
     assert choose([LIAR, HONEST], HONEST.invite.fingerprint, never) == HONEST.invite
 
 
-def test_what_is_typed_counts_without_case_and_hyphens():
+def test_a_typed_fingerprint_counts_without_case_and_hyphens():
     typed = HONEST.invite.fingerprint.lower().replace("-", " ")
     assert choose([LIAR, HONEST], None, lambda announcements: typed) == HONEST.invite
 
 
 @pytest.mark.parametrize("typed", ["", "AAAA-AAAA-AAAA-AAAA", "a run", HONEST.invite.fingerprint[:-1]])
-def test_nothing_else_joins(typed):
+def test_no_other_text_joins_a_run(typed):
     with pytest.raises(BadConfig, match="no announced run has the fingerprint"):
         choose([LIAR, HONEST], None, lambda announcements: typed)
 

@@ -1,4 +1,4 @@
-"""Whom a node dials among the volunteers that it hears of."""
+"""The choice of neighbours among the peer records that a node receives."""
 
 from pathlib import Path
 from unittest import mock
@@ -21,7 +21,7 @@ def address(ip: str, peer: str, port: int = 4001) -> str:
 
 
 class Lines:
-    """A network that can only be dialled."""
+    """A network that supports only dialling."""
 
     peer_id = "own"
 
@@ -57,13 +57,13 @@ def test_machines_of_a_private_network_may_all_be_neighbours():
     assert len(chosen([address("10.0.0.7", f"gpu{n}", 4000 + n) for n in range(20)], ())) == NEIGHBOURS
 
 
-def test_nobody_is_dialled_twice():
+def test_no_peer_is_dialled_twice():
     twice = [address("8.8.8.8", "bob"), address("9.9.9.9", "bob"), address("7.7.7.7", "already")]
     assert chosen(twice, {"already"}) == twice[:1]
 
 
 def record(host: str, *, now: int = NOW, names: int = 1) -> tuple[str, bytes]:
-    """A new peer's first address, and its record."""
+    """Return the first address of a new peer, and its record."""
     key = generate_key()
     where = [address(host.format(number), peer_id(public_bytes(key))) for number in range(names)]
     return where[0], RecordIssuer(key, RUN).issue(where, now)
@@ -75,7 +75,7 @@ def world(path: Path, *dead: str, now: int = NOW) -> tuple[Lines, Neighbours]:
     return lines, Neighbours(lines, dialer, path / "peers", 0)  # type: ignore[arg-type]
 
 
-async def test_neighbours_that_were_reached_before_come_first_after_a_restart(tmp_path: Path):
+async def test_neighbours_of_before_are_dialled_first_after_a_restart(tmp_path: Path):
     old = [record(f"9.9.{number}.1") for number in range(ANCHORS)]
     _, before = world(tmp_path)
     await before.welcomed([sealed for _, sealed in old])
@@ -88,7 +88,7 @@ async def test_neighbours_that_were_reached_before_come_first_after_a_restart(tm
     assert len(lines.dialled) == NEIGHBOURS
 
 
-async def test_who_is_not_reached_is_no_anchor(tmp_path: Path):
+async def test_a_peer_that_cannot_be_dialled_is_no_anchor(tmp_path: Path):
     dead, alive = record("8.8.8.8"), record("9.9.9.9")
     lines, neighbours = world(tmp_path, dead[0])
     await neighbours.welcomed([dead[1], alive[1]])
@@ -97,12 +97,12 @@ async def test_who_is_not_reached_is_no_anchor(tmp_path: Path):
 
 
 @pytest.mark.parametrize("bytes_", [b'["/ip4/', b"\x92\x91", b"\xc1"])
-def test_a_spoilt_file_is_the_same_as_none(tmp_path: Path, bytes_: bytes):
+def test_a_damaged_file_counts_as_empty(tmp_path: Path, bytes_: bytes):
     (tmp_path / "peers").write_bytes(bytes_)
     assert world(tmp_path)[1].addresses() == []
 
 
-async def test_only_what_a_peer_signed_itself_is_dialled(tmp_path: Path):
+async def test_only_addresses_signed_by_their_own_peer_are_dialled(tmp_path: Path):
     where, good = record("9.9.9.9")
     _, stale = record("7.7.7.7", now=NOW - LIFE)
     _, other = record("6.6.6.6")
@@ -112,8 +112,8 @@ async def test_only_what_a_peer_signed_itself_is_dialled(tmp_path: Path):
     assert lines.dialled == [where]
 
 
-async def test_a_crowd_of_records_that_name_one_victim_costs_it_a_few_connections_an_hour(tmp_path: Path):
-    """Its host, then every host of its subnet, each under a new name at every greeting."""
+async def test_a_flood_of_records_that_name_one_victim_costs_it_a_few_connections_per_hour(tmp_path: Path):
+    """The flood names the victim's host, then every host of its subnet, each as a new peer at every greeting."""
     lines, neighbours = world(tmp_path)
     lines.nobody = True
     for minute in range(60):

@@ -1,4 +1,4 @@
-"""A node's place in the plan of broadcasts: where it comes from, and whose word is taken for it."""
+"""A node's place in the broadcast plan: its source, and the peer that may change it."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,7 +20,7 @@ from tests.support.peers import running
 
 @asynccontextmanager
 async def world() -> AsyncIterator[tuple[Peer, Peer, PlanClient]]:
-    """A coordinator "c" whose plan says "a", another peer "a", and the keeper of a node's place, at work."""
+    """Run a coordinator "c" whose plan names the parent "a", a peer "a", and the plan client of a node "n"."""
     network = MemoryNetwork(1)
     coordinator, other, node = (Peer(network.transport(name), seed=0) for name in ("c", "a", "n"))
 
@@ -40,7 +40,7 @@ async def world() -> AsyncIterator[tuple[Peer, Peer, PlanClient]]:
         tasks.cancel_scope.cancel()
 
 
-def test_the_coordinator_tells_a_node_of_its_place_without_being_asked():
+def test_the_coordinator_sends_a_node_its_new_place_without_a_request():
     async def main():
         async with world() as (coordinator, _, parents):
             assert parents.parents == ["a"]

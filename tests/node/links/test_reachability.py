@@ -1,4 +1,4 @@
-"""What a node announces, and when it looks for a relay."""
+"""The addresses that a node announces, and its search for a relay."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -23,7 +23,7 @@ OTHER = "/ip4/192.0.2.2/tcp/4000/p2p/other"
 
 
 class FakeNetwork:
-    """A network whose coordinator answers `verdict`; `relays` grant reservations."""
+    """A network whose coordinator answers `verdict` to a request to dial back; `relays` grant reservations."""
 
     peer_id = ME
 
@@ -58,7 +58,7 @@ class FakeNetwork:
 
 @asynccontextmanager
 async def reaching(network: FakeNetwork, relays: tuple[str, ...] = ()):
-    """(Reach, reasons for which the coordinator was greeted again), after the first greeting."""
+    """Run a `Reachability` after its first greeting; yield it and the reasons for further greetings."""
     changes: list[str] = []
     reachability = Reachability(
         network, network, network, RelaySources(list(relays), lambda: [HTTPS, COORDINATOR, OTHER]),
@@ -72,7 +72,7 @@ async def reaching(network: FakeNetwork, relays: tuple[str, ...] = ()):
     task.cancel()
 
 
-def test_a_node_that_can_be_dialled_announces_where_it_was_seen_and_needs_no_relay():
+def test_a_node_that_can_be_dialled_announces_its_observed_address_and_reserves_at_no_relay():
     async def main() -> None:
         network = FakeNetwork(ReachableResponse(observed="198.51.100.7", ports=[4000]), relays=("coordinator",))
         async with reaching(network) as (reachability, changes):
@@ -97,7 +97,7 @@ def test_a_node_that_cannot_be_dialled_reserves_at(relay):
     run_fake(main)
 
 
-def test_a_node_that_came_through_a_relay_wants_to_be_reached_so_too():
+def test_a_node_connected_through_a_relay_reserves_at_one():
     async def main() -> None:
         network = FakeNetwork(ReachableResponse(), relays=("other",))
         network.by = "relay"
@@ -107,7 +107,7 @@ def test_a_node_that_came_through_a_relay_wants_to_be_reached_so_too():
     run_fake(main)
 
 
-def test_where_nobody_relays_the_node_says_by_whom_it_is_not_reached():
+def test_without_a_relay_the_node_names_the_reason():
     async def main() -> None:
         async with reaching(FakeNetwork(ReachableResponse(observed="198.51.100.7"))) as (reachability, changes):
             assert reachability.summary.startswith("by nobody")
@@ -151,7 +151,7 @@ def test_a_machine_that_moves_to_another_network_asks_and_greets_again():
     run_fake(main)
 
 
-def test_the_question_is_asked_again_after_a_while_only():
+def test_the_coordinator_is_asked_to_dial_back_again_only_after_a_while():
     async def main() -> None:
         network = FakeNetwork(ReachableResponse(observed="198.51.100.7", ports=[4000]))
         async with reaching(network):
@@ -163,7 +163,7 @@ def test_the_question_is_asked_again_after_a_while_only():
     run_fake(main)
 
 
-def test_what_a_machine_signs_of_itself_follows_it_and_is_issued_anew_before_it_is_over():
+def test_a_machines_record_follows_its_addresses_and_is_renewed_before_it_expires():
     async def main() -> None:
         network = FakeNetwork(ReachableResponse(observed="198.51.100.7", ports=[4000]))
         async with reaching(network) as (reachability, changes):

@@ -1,4 +1,4 @@
-"""Leases asked for ahead: the engine does not wait for the coordinator, and nothing is held longer than it must be."""
+"""Leases requested ahead: the engine does not wait for the coordinator, and no lease is open longer than needed."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,7 @@ TRIP = 4 * DELAY
 """Seconds from a question to its answer: a stream is opened first."""
 
 
-def test_the_next_lease_is_asked_for_two_round_trips_before_the_group_is_done() -> None:
+def test_the_next_lease_is_requested_two_round_trips_before_the_group_is_done() -> None:
     ahead = LeasePrefetch()
     ahead.answered(0.3)
     assert ahead.wait is None
@@ -30,7 +30,7 @@ def test_the_next_lease_is_asked_for_two_round_trips_before_the_group_is_done() 
 
 
 class Recorded(FakeCoordinator):
-    """`most_open`: leases without a submission at once."""
+    """A coordinator that counts open leases. `most_open`: the most leases without a submission at one time."""
 
     most_open = 0
 
@@ -44,7 +44,7 @@ class Recorded(FakeCoordinator):
 
 
 def with_one_node(folder: Path, play: Callable[[Recorded, Node], object], seconds: float = 1.0) -> None:
-    """Run a node over lines with a delay until `play` is over, and then to its end."""
+    """Run a node over connections with a delay until `play` returns, then to its end."""
 
     async def main() -> None:
         network, coordinator = MemoryNetwork(0, link=Link(delay=DELAY)), Recorded(folder / "coordinator")
@@ -77,7 +77,7 @@ def test_the_engine_does_not_wait_for_a_round_trip_between_two_groups(tmp_path: 
     with_one_node(tmp_path, play)
 
 
-def test_a_node_that_ends_has_worked_off_what_it_asked_for_ahead(tmp_path: Path) -> None:
+def test_a_node_that_ends_has_completed_the_lease_requested_ahead(tmp_path: Path) -> None:
     coordinators: list[Recorded] = []
 
     async def play(coordinator: Recorded, node: Node) -> None:
@@ -103,7 +103,7 @@ def test_a_newer_version_waits_for_one_group_more_at_most_and_costs_no_lease(tmp
     with_one_node(tmp_path, play)
 
 
-def test_a_lease_asked_for_ahead_is_kept_over_a_pause(tmp_path: Path) -> None:
+def test_a_lease_requested_ahead_is_kept_over_a_pause(tmp_path: Path) -> None:
     coordinators: list[Recorded] = []
 
     async def play(coordinator: Recorded, node: Node) -> None:
@@ -119,7 +119,7 @@ def test_a_lease_asked_for_ahead_is_kept_over_a_pause(tmp_path: Path) -> None:
     assert coordinators[0].unworked() == []
 
 
-def test_who_may_have_one_lease_at_a_time_works_on_as_before(tmp_path: Path) -> None:
+def test_a_key_with_one_lease_at_a_time_works_as_before(tmp_path: Path) -> None:
     async def play(coordinator: Recorded, node: Node) -> None:
         ours = coordinator.lease
 

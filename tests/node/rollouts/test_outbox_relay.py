@@ -41,7 +41,7 @@ def test_a_restarted_node_goes_on_where_it_was_and_resubmits_the_same_bytes(tmp_
     run_fake(main)
 
 
-def test_a_group_is_settled_by_a_receipt_from_before_the_ledger_keys_changed(tmp_path: Path) -> None:
+def test_a_receipt_from_before_a_change_of_the_ledger_key_is_final(tmp_path: Path) -> None:
     async def main() -> None:
         network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
         key = generate_key()

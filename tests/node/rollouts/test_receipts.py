@@ -1,4 +1,4 @@
-"""What a node can prove offline, with nothing but its own folder."""
+"""The proofs that a node has offline, from its own folder alone."""
 
 import sqlite3
 from contextlib import closing
@@ -24,14 +24,14 @@ PASSPHRASE = "nobody knows"
 
 @dataclass
 class Home:
-    """A node's folder after some work: its Receipts are signed by the ledger key of the day."""
+    """A node's folder after some work; its Receipts are signed by the ledger key of their time."""
 
     path: Path
     coordinator: FakeCoordinator
     key: Ed25519PrivateKey
 
     def receive(self, number: int, **changes: object) -> None:
-        """A Receipt as the daemon stores it; `changes`: what is false in the stored bytes."""
+        """Store a Receipt as the daemon does. `changes`: false fields in the stored bytes."""
         lease, body, keys = bytes([number]) * 16, b"a submission", self.coordinator.keys
         fields: dict[str, object] = {
             "run": self.coordinator.run, "node": public_bytes(self.key), "lease": lease, "era": 1, "version": 1,
@@ -51,7 +51,7 @@ class Home:
                 )
 
     def rotate(self) -> None:
-        """The run's next Root has another ledger key; this node has heard of it."""
+        """Issue a Root with another ledger key, and have this node adopt it."""
         old = self.coordinator.keys
         new = self.coordinator.keys = Keys(root=old.root, policy=old.policy, channel=old.channel)
         self.coordinator.roots.append(self.coordinator.sealed_root(len(self.coordinator.roots), new, old.root))
@@ -70,7 +70,7 @@ class Home:
 
 
 def home_of(folder: Path, passphrase: str | None) -> Home:
-    """The folder of a node that joined and has the run's first Root."""
+    """Return the folder of a node that joined and has the run's first Root."""
     home = Home(folder / "home", FakeCoordinator(folder / "run"), generate_key())
     write_key(home.path / "node.key", home.key, passphrase)
     (home.path / "invite").write_text(home.coordinator.invite().to_text())
@@ -79,7 +79,7 @@ def home_of(folder: Path, passphrase: str | None) -> Home:
 
 
 def verify(home: Home, monkeypatch: pytest.MonkeyPatch) -> int:
-    """The exit code of `echo2-node receipts verify`."""
+    """Return the exit code of `echo2-node receipts verify`."""
     monkeypatch.setattr("sys.argv", ["echo2-node", "receipts", "verify", "--home", str(home.path)])
     with pytest.raises(SystemExit) as ended:
         main()

@@ -29,8 +29,8 @@ def test_an_engine_that_crashes_generates_the_same_lease_again(tmp_path: Path) -
     run_fake(main)
 
 
-def test_a_refused_node_stays_away_for_as_long_as_it_is_told_and_a_new_version_wakes_it(tmp_path: Path) -> None:
-    """Row A6. On 439044d it asks again after 30 s at the latest."""
+def test_a_refused_node_waits_for_as_long_as_stated_and_a_new_version_ends_the_wait(tmp_path: Path) -> None:
+    """At commit 439044d the node asks again after at most 30 s."""
 
     async def main() -> None:
         network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
@@ -50,8 +50,8 @@ def test_a_refused_node_stays_away_for_as_long_as_it_is_told_and_a_new_version_w
     run_fake(main)
 
 
-def test_a_new_version_wakes_no_node_that_was_told_of_a_crowd(tmp_path: Path) -> None:
-    """Else all whom a busy coordinator told to stay away would come at once, with every version."""
+def test_a_new_version_does_not_end_the_wait_for_a_busy_coordinator(tmp_path: Path) -> None:
+    """Otherwise every new version would make all refused nodes ask a busy coordinator at the same time."""
 
     async def main() -> None:
         network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
@@ -75,7 +75,7 @@ def test_a_new_version_wakes_no_node_that_was_told_of_a_crowd(tmp_path: Path) ->
     run_fake(main)
 
 
-def test_a_full_outbox_stops_new_work_and_says_so(tmp_path: Path) -> None:
+def test_a_full_outbox_stops_new_work_and_is_reported(tmp_path: Path) -> None:
     async def main() -> None:
         network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
         coordinator.refusals["submit"] = Refusal(code="paused", sentence="not now", retry_after=500)

@@ -9,7 +9,7 @@ from tests.support.fake_coordinator import FakeCoordinator, make_node, until, wa
 from tests.support.swarm import working
 
 
-def test_a_clock_that_is_a_day_wrong_stops_nothing(tmp_path: Path) -> None:
+def test_a_clock_that_is_a_day_wrong_stops_no_work(tmp_path: Path) -> None:
     async def main() -> None:
         network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
         async with coordinator.serving(network):
@@ -24,7 +24,7 @@ def test_a_clock_that_is_a_day_wrong_stops_nothing(tmp_path: Path) -> None:
 
 
 class Local:
-    """A machine's clock that is set by hand. `time`: milliseconds."""
+    """A clock that the test sets. `time`: milliseconds."""
 
     def __init__(self, time: int) -> None:
         self.time = time

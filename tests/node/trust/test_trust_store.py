@@ -49,7 +49,7 @@ def test_a_root_of_more_than_two_years_is_not_adopted_and_one_that_was_adopted_s
                 records.update_roots([root], NOW)
 
 
-def test_what_is_believed_outlives_a_restart_and_is_verified_again(tmp_path) -> None:
+def test_trusted_documents_survive_a_restart_and_are_verified_again(tmp_path) -> None:
     operator = Operator()
     first = operator.root_document()
     pin = hashlib.sha256(first).digest()
@@ -66,7 +66,7 @@ def test_what_is_believed_outlives_a_restart_and_is_verified_again(tmp_path) -> 
         again.offer_head(operator.head(operator.version(4), 4, 60), NOW)
 
 
-def test_cut_at_any_moment_the_records_are_those_before_or_behind_and_never_go_back() -> None:
+def test_a_kill_at_any_moment_leaves_the_documents_before_or_after_a_change() -> None:
     operator = Operator()
     roots = [operator.root_document()]
     five = operator.version(5)
@@ -78,7 +78,7 @@ def test_cut_at_any_moment_the_records_are_those_before_or_behind_and_never_go_b
     pin = hashlib.sha256(roots[0]).digest()
 
     def current(trusted: TrustedSet) -> tuple[int, int]:
-        """Roots, version."""
+        """Return the number of Roots and the version."""
         return len(trusted.roots), trusted.version.value.version if trusted.version else -1
 
     with quick_folder() as folder:
@@ -107,7 +107,7 @@ def test_cut_at_any_moment_the_records_are_those_before_or_behind_and_never_go_b
             assert current(TrustStore(folder, RUN, pin, NOW).trusted) == (2, 6), cut.where
 
 
-def test_a_tampered_folder_teaches_the_node_nothing(tmp_path) -> None:
+def test_a_tampered_folder_introduces_no_document(tmp_path) -> None:
     operator, thief = Operator(), Operator()
     first = operator.root_document()
     pin = hashlib.sha256(first).digest()

@@ -1,4 +1,4 @@
-"""The trusted set: what it takes, and every lie that it refuses, under its own error."""
+"""The trusted set: valid documents are adopted, each false one is refused by its own error."""
 
 import hashlib
 from collections.abc import Callable
@@ -30,7 +30,7 @@ OTHER_RUN = b"o" * 32
 
 
 class Counted:
-    """A function whose calls are counted."""
+    """A function that counts its calls."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function, self.calls = function, 0
@@ -94,7 +94,7 @@ def test_the_first_root_is_the_one_that_the_invite_names() -> None:
     assert trusted.root is None
 
 
-def test_nothing_is_believed_before_a_root() -> None:
+def test_no_document_is_trusted_before_a_root() -> None:
     operator = Operator()
     trusted = TrustedSet(RUN, b"h" * 32)
     with pytest.raises(BadSignature):
@@ -103,7 +103,7 @@ def test_nothing_is_believed_before_a_root() -> None:
         trusted.offer_head(operator.head(operator.version(1), 1, 1), NOW)
 
 
-def test_an_expired_root_vouches_for_nothing() -> None:
+def test_an_expired_root_verifies_no_document() -> None:
     operator = Operator()
     trusted = holding(operator)
     with pytest.raises(RootExpired):
@@ -137,7 +137,7 @@ def _head_of(number: int, sequence: int, **changes: object) -> Lie:
 
 
 def _other_version(number: int, **changes: object) -> Lie:
-    """A Head for one Version, offered with another."""
+    """Offer a Head together with a Version that it does not name."""
 
     def make(operator: Operator) -> tuple[bytes, bytes]:
         return operator.head(operator.version(number), number, 60), operator.version(**{"number": number, **changes})  # type: ignore[arg-type]
@@ -146,7 +146,7 @@ def _other_version(number: int, **changes: object) -> Lie:
 
 
 def _named(version: Callable[[Operator], bytes], number: int) -> Lie:
-    """A Head that names a Version which is false in itself."""
+    """Offer a Head that names a Version with a fault of its own."""
 
     def make(operator: Operator) -> tuple[bytes, bytes]:
         signed = version(operator)
@@ -200,7 +200,7 @@ def test_a_lie_is_refused_and_the_version_held_stays(lie: str) -> None:
     assert trusted.update_version(operator.head(good, 6, 70), good, NOW).value.version == 6
 
 
-def test_a_head_at_its_bounds_is_believed() -> None:
+def test_a_head_at_its_bounds_is_accepted() -> None:
     operator = Operator()
     trusted, six = holding(operator), operator.version(6)
     edge = NOW + HEAD_AHEAD
@@ -208,7 +208,7 @@ def test_a_head_at_its_bounds_is_believed() -> None:
     assert trusted.update_version(head, six, NOW).value.version == 6
 
 
-def test_a_head_that_was_believed_under_a_clock_that_ran_ahead_blocks_nobody_once_the_clock_is_right() -> None:
+def test_a_head_accepted_under_a_clock_that_ran_ahead_blocks_no_later_head_once_the_clock_is_right() -> None:
     operator = Operator()
     trusted, five, year = rooted(operator), operator.version(5), 300 * 24 * 3600_000
     ahead = operator.head(five, 5, NOW + year, issued=NOW + year, expires=NOW + year + 1)
@@ -229,7 +229,7 @@ def test_a_forged_head_alone_moves_nothing_forward() -> None:
     assert (trusted.head.value.version, trusted.head.value.sequence) == (5, 51)
 
 
-def test_a_new_channel_key_makes_the_head_forgotten_and_keeps_the_version() -> None:
+def test_a_new_channel_key_discards_the_head_and_keeps_the_version() -> None:
     old = Operator()
     trusted = holding(old, sequence=NOW + SEQUENCE_AHEAD)
     new = Operator(root=old.root, policy=old.policy, ledger=old.ledger)
@@ -267,14 +267,14 @@ def test_edges_are_named_by_the_index_and_the_index_by_the_head() -> None:
 
 
 def indexed(trusted: TrustedSet, operator: Operator, number: int, *edges: bytes) -> Verified[EdgeIndex]:
-    """Believe version `number`, whose index names these edges."""
+    """Adopt version `number`, whose index names these edges."""
     version, index = operator.version(number), operator.index(number, *edges)
     trusted.update_version(operator.head(version, number, number * 10, index=index), version, NOW)
     assert trusted.head is not None
     return trusted.edge_index(index, trusted.head)
 
 
-def test_of_an_index_only_the_edges_that_are_new_are_brought_and_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_new_edges_of_an_index_are_fetched_and_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     operator = Operator()
     trusted = holding(operator)
     five, six, seven = (operator.edge(number) for number in (5, 6, 7))
@@ -318,7 +318,7 @@ def test_edges_that_were_verified_under_a_former_root_are_verified_again() -> No
     assert len(trusted.edges(index, {document_hash(edge): edge})) == 1
 
 
-def test_a_stored_edge_holds_by_the_policy_keys_of_any_root_of_the_chain() -> None:
+def test_a_stored_edge_is_verified_by_the_policy_keys_of_any_root_of_the_chain() -> None:
     old, new, stranger = Operator(), Operator(), Operator()
     trusted = rooted(old)
     trusted.update_root(new.root_document(1, old.root, new.root), NOW)

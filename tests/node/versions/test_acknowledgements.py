@@ -1,4 +1,4 @@
-"""What a node tells of a version's way to it, and how often it tries."""
+"""Acknowledgements: the times of a delivery, and the attempts to send it."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -16,7 +16,7 @@ from tests.support.clock import run_fake
 
 
 class Connection:
-    """Notes what it is told. `fails`: raised by the next tries, in turn; None: that one succeeds."""
+    """A connection that records its messages. `fails`: errors of the next attempts in order; None: success."""
 
     def __init__(self, *fails: Exception | None) -> None:
         self.fails = list(fails)
@@ -52,7 +52,7 @@ def running(connection: Connection) -> AbstractAsyncContextManager[Acknowledger]
     return run()
 
 
-def test_moments_are_told_as_so_long_ago() -> None:
+def test_times_are_stated_as_durations() -> None:
     connection = Connection()
 
     async def main() -> None:
@@ -73,7 +73,7 @@ def test_moments_are_told_as_so_long_ago() -> None:
     assert taken.senders == [TransferSource(peer="s", nbytes=10, began=2500, ended=1250)]
 
 
-def test_tries_grow_apart_and_end_and_the_next_version_is_told_again() -> None:
+def test_attempts_grow_apart_and_end_and_the_next_version_is_acknowledged_again() -> None:
     connection = Connection(*[Unreachable("no line")] * len(WAITS))
 
     async def main() -> None:
@@ -87,7 +87,7 @@ def test_tries_grow_apart_and_end_and_the_next_version_is_told_again() -> None:
     assert [message.version for _, message in connection.told] == [8]
 
 
-def test_a_newer_version_takes_the_place_of_one_that_could_not_be_told() -> None:
+def test_a_newer_version_replaces_one_whose_acknowledgement_failed() -> None:
     connection = Connection(Unreachable("no line"), Unreachable("no line"))
 
     async def main() -> None:
@@ -125,7 +125,7 @@ def test_a_version_that_was_here_already_is_acknowledged_without_payloads() -> N
     assert (message.heard, message.complete, message.applied, message.taken) == (2000, 2000, 0, [])
 
 
-def test_what_is_told_and_remembered_is_bounded_and_the_greatest_senders_stay() -> None:
+def test_messages_and_memory_are_bounded_and_the_greatest_senders_stay() -> None:
     connection = Connection()
 
     async def main() -> None:

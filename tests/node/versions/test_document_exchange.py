@@ -26,7 +26,7 @@ HASHES = [document_hash(FIRST), document_hash(SECOND)]
 
 
 class Served:
-    """A peer's documents and Roots, and the requests that it got."""
+    """The documents and Roots that a peer serves. It records the requests that it gets."""
 
     def __init__(self, peer: Peer, asked: list[str]) -> None:
         self.documents: dict[bytes, bytes] = {}

@@ -1,4 +1,4 @@
-"""How a node follows versions: over slow lines, silent peers, and what it tells its owner of that."""
+"""Following versions: lost gossip, absence, damage, documents and payloads on disk."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from tests.support.swarm import working
 
 
 def test_a_node_to_which_gossip_brings_nothing_asks_for_the_head_every_half_of_its_life(tmp_path: Path) -> None:
-    """Row A3. The node is paused, so that no refused lease makes it ask. On 439044d it stays at the first Head."""
+    """The node is paused, so that no refused lease makes it ask. At commit 439044d it stays at the first Head."""
 
     async def nothing(topic: str, data: bytes) -> None:
         """Lose a message."""
@@ -46,8 +46,8 @@ def test_a_node_to_which_gossip_brings_nothing_asks_for_the_head_every_half_of_i
 def test_a_node_asks_for_each_document_once_however_long_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The index names the full edge and its anchor for as long as the run goes on; here a node keeps 3 documents of a
-    kind and no payload, and after 20 versions has asked for nothing twice."""
+    """The index names the full edge and its anchor throughout the run. Here a node keeps 3 documents of a kind and no
+    payload; after 20 versions it has requested no document twice."""
     monkeypatch.setattr("node.versions.follower.DOCUMENTS_KEPT", 3)
     asked: list[bytes] = []
 
@@ -79,8 +79,8 @@ def test_a_node_asks_for_each_document_once_however_long_the_run(
 def test_a_node_keeps_no_payload_that_no_index_can_name_however_large_its_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Row A5. Here an index names the first edge and the newest 4, and a node keeps 6; after 20 versions 439044d keeps
-    21 payloads, and reads the documents of them all at each version."""
+    """Here an index names the first edge and the newest 4, and a node keeps 6. After 20 versions commit 439044d keeps
+    21 payloads, and reads the documents of all of them per version."""
     monkeypatch.setattr("node.versions.follower.DOCUMENTS_KEPT", 6)
 
     async def main() -> None:

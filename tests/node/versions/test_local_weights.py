@@ -1,4 +1,4 @@
-"""The weights a node holds: stepped in place, torn by kills at every place, replaced as a whole."""
+"""The local weights: stepped in place, interrupted by a kill at every write, replaced as a whole."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +22,7 @@ from weights.snapshot import Snapshot
 
 
 class Dying(InProcessEngine):
-    """An engine whose process dies in its next step: before the step is on disk, or behind it."""
+    """An engine whose process dies in its next step, before or after the step is on disk."""
 
     def __init__(self, when: str) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ def test_a_node_killed_behind_a_step_starts_at_the_version_it_had_come_to(tmp_pa
     run_fake(main)
 
 
-def test_who_missed_more_than_the_edges_span_takes_new_weights_as_a_whole(tmp_path: Path) -> None:
+def test_a_node_that_missed_more_than_the_edges_span_fetches_full_weights(tmp_path: Path) -> None:
     async def main() -> None:
         network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
         key = generate_key()
@@ -110,7 +110,7 @@ def test_who_missed_more_than_the_edges_span_takes_new_weights_as_a_whole(tmp_pa
 
 
 def chain_of(folder: Path, count: int) -> tuple[list[tuple[Verified[Edge], Path]], list[Snapshot]]:
-    """A full edge and `count` diffs after it; and the snapshots they lead to."""
+    """Return a full edge and `count` diffs after it, and the snapshots that they produce."""
     table, snapshots, chain = random_table(0), list[Snapshot](), list[tuple[Verified[Edge], Path]]()
     for version in range(count + 1):
         snapshot = write_table(folder / f"{version}.safetensors", table)
@@ -130,7 +130,7 @@ def _edge(payload: Payload, version: int) -> Verified[Edge]:
     return verify_named(edge.to_bytes(), document_hash(edge.to_bytes()), Edge.from_bytes)
 
 
-def test_what_is_made_anew_takes_the_place_of_what_was_held_only_when_told(tmp_path: Path) -> None:
+def test_new_weights_replace_the_old_ones_only_by_swap_in(tmp_path: Path) -> None:
     chain, snapshots = chain_of(tmp_path, 2)
     weights = LocalWeights(tmp_path / "weights", quota=1 << 20)
     assert weights.root() is None
@@ -170,7 +170,7 @@ def test_a_replacement_or_a_drop_that_is_cut_anywhere_leaves_the_old_or_the_new(
             assert reopened.root() == snapshots[3].root, cut.where
 
 
-def test_a_chain_that_lies_changes_nothing_that_is_held(tmp_path: Path) -> None:
+def test_an_invalid_chain_leaves_the_weights_unchanged(tmp_path: Path) -> None:
     chain, snapshots = chain_of(tmp_path, 2)
     weights = LocalWeights(tmp_path / "weights", quota=1 << 20)
     weights.make(chain[:1])
@@ -186,7 +186,7 @@ def test_a_chain_that_lies_changes_nothing_that_is_held(tmp_path: Path) -> None:
         assert LocalWeights(tmp_path / "weights", quota=1 << 20).root() == snapshots[0].root
 
 
-def test_a_folder_that_is_damaged_is_removed_and_nothing_is_held(tmp_path: Path) -> None:
+def test_a_damaged_folder_of_weights_is_removed(tmp_path: Path) -> None:
     chain, _ = chain_of(tmp_path, 1)
     weights = LocalWeights(tmp_path / "weights", quota=1 << 20)
     weights.make(chain)

@@ -15,8 +15,8 @@ from tests.support.fake_coordinator import FakeCoordinator, make_node, until
 from tests.support.swarm import working
 
 
-def test_a_slow_line_is_no_stalled_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The payload takes three times the patience, and no plan is dropped on the way."""
+def test_a_slow_connection_is_not_a_stalled_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The payload takes three times the patience, and no attempt is abandoned."""
     monkeypatch.setattr("tests.support.fake_coordinator.random_table", lambda seed: bigram.random_table(seed, 768))
 
     async def main() -> None:
@@ -35,7 +35,7 @@ def test_a_slow_line_is_no_stalled_one(tmp_path: Path, monkeypatch: pytest.Monke
     run_fake(main)
 
 
-def test_a_payload_that_nobody_sends_is_given_up_and_the_reason_named(tmp_path: Path) -> None:
+def test_a_fetch_without_a_sender_is_abandoned_with_a_reason(tmp_path: Path) -> None:
     async def main() -> None:
         network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
         async with coordinator.serving(network) as peer:
