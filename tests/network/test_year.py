@@ -1,6 +1,7 @@
 """Years of a run on a fake clock: its Root is renewed, its keys are rotated and revoked, and nodes go on by themselves.
 
-The commands are those of `echo2-coord keys`; a running coordinator learns of a change by `renew`, which its socket calls.
+The commands are those of `echo2-coord keys`. A running coordinator learns of a change by `renew`, which its control
+socket calls.
 """
 
 import asyncio
@@ -134,9 +135,7 @@ def test_a_key_is_changed_under_a_running_coordinator_and_its_nodes_at_work(
 
 
 @pytest.mark.parametrize("revoke", [False, True], ids=["rotate", "revoke"])
-def test_receipts_from_between_the_issue_of_a_root_and_its_installation_are_replaced(
-    revoke: bool, tmp_path: Path
-) -> None:
+def test_receipts_from_between_issue_and_installation_of_a_root_are_replaced(revoke: bool, tmp_path: Path) -> None:
     """The Root states when it was written, not when it was installed. Documents that the former key signed in between
     are no longer valid, nor those signed after the theft."""
 
@@ -287,7 +286,7 @@ def test_a_coordinator_takes_no_root_that_its_folder_cannot_stand_on(tmp_path: P
             await changed(swarm, "policy")
             for path in (swarm.folder / "run/keys").glob("policy-*.pem"):
                 path.unlink()
-            with pytest.raises(LocalFault, match="put that one back, or rotate the key"):
+            with pytest.raises(LocalFault, match="put the right file back, or rotate the key"):
                 await coordinator.renew()
             await at_work(node)
             assert serial(node) == 1
