@@ -185,16 +185,7 @@ class LibP2PTransport:
         self.relay_service = RelayService(self.host, relay) if relay is not None else None
         self.host.get_network().register_notifee(self.connections)
         self.router = Router(GOSSIP_PROTOCOLS, 6, 4, 12, heartbeat_interval=HEARTBEAT, adaptive_gossip_enabled=False)
-        self.pubsub = patch_pubsub(
-            Pubsub(
-                self.host,
-                self.router,
-                strict_signing=True,
-                max_concurrent_validator_count=VALIDATIONS,
-                validation_timeout=VALIDATION_TIMEOUT,
-                max_inbound_rpc_size=GOSSIP_RPC_LIMIT,
-            )
-        )
+        self.pubsub = patch_pubsub(_pubsub(self.host, self.router))
 
     @property
     def peer_id(self) -> str:
@@ -404,3 +395,15 @@ class LibP2PTransport:
                 await subscription.get()
 
         nursery.start_soon(drain)
+
+
+def _pubsub(host: IHost, router: Router) -> Pubsub:
+    """Build upstream's gossip with our limits (rule 7)."""
+    return Pubsub(
+        host,
+        router,
+        strict_signing=True,
+        max_concurrent_validator_count=VALIDATIONS,
+        validation_timeout=VALIDATION_TIMEOUT,
+        max_inbound_rpc_size=GOSSIP_RPC_LIMIT,
+    )

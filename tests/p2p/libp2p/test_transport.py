@@ -194,13 +194,14 @@ async def test_a_peer_whose_key_differs_from_the_address_is_not_accepted():
 
 
 async def test_a_peer_that_left_can_be_dialled_again():
-    a, b = new_peer(), new_peer()
+    key, a = generate_key(), new_peer()
+    b = ThreadedPeer(key, [LOOPBACK])
     a.serve("echo", echo, limit=100)
     async with running(a):
         async with running(b):
             await b.dial(await a.addresses())
             assert await b.request(a.peer_id, "echo", b"x", timeout=60)
-        again = ThreadedPeer(b._key, [LOOPBACK])
+        again = ThreadedPeer(key, [LOOPBACK])
         async with running(again):
             await again.dial(await a.addresses())
             assert await again.request(a.peer_id, "echo", b"x", timeout=60)
