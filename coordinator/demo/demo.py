@@ -253,7 +253,7 @@ class DemoRun:
             if state is not None and good(state):
                 return state
             time.sleep(POLL)
-        raise DemoFault(f"{what} did not come within {figure(seconds)} s", [_COORDINATOR])
+        raise DemoFault(f"{what} did not arrive within {figure(seconds)} s", [_COORDINATOR])
 
     def _poll(self) -> RunState | None:
         """Return the current state; None: no answer this time. Raises `ProcessFault`; `DemoFault` after `_SILENCE`."""

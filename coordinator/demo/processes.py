@@ -41,7 +41,7 @@ class _Member:
     process: "subprocess.Popen[bytes]"
     log: Path
     killed: bool = False
-    told: int | None = None
+    signalled: int | None = None
 
 
 @dataclass
@@ -95,7 +95,7 @@ class ProcessGroup:
     def tell(self, name: str, number: signal.Signals) -> None:
         """Send the signal `number` to a process, for an orderly end."""
         member = self._members[name]
-        member.told = number
+        member.signalled = number
         if member.process.poll() is None:
             member.process.send_signal(number)
 
@@ -157,9 +157,11 @@ class ProcessGroup:
 
 def _check(name: str, member: _Member, may_end: bool) -> None:
     code = member.process.poll()
-    if code is None or member.killed or (code in CLEAN_EXITS and (member.told or may_end)):
+    if code is None or member.killed or (code in CLEAN_EXITS and (member.signalled or may_end)):
         return
-    if member.told and code == -member.told:  # the signal arrived before the program installed its handler, or after
+    if (
+        member.signalled and code == -member.signalled
+    ):  # the signal arrived before the program installed its handler, or after
         return
     raise ProcessFault(f"{name} {ended_with(code)}", [name])
 

@@ -35,7 +35,8 @@ class PlainScreen:
     """A display of plain lines. `write` prints one; `clock`: monotonic seconds."""
 
     def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
-        self._write, self._clock = write, clock
+        self._write = write
+        self._clock = clock
         self._last: tuple[float, int, int] | None = None
 
     def say(self, text_line: str) -> None:
@@ -112,8 +113,8 @@ def drawn(state: RunState, seconds: float, url: str) -> RenderableType:
     head.add_column()
     wanted = state.steps_wanted or max(state.step, 1)
     bar = Table.grid(padding=(0, 1))
-    told = f"step {state.step} of {wanted}, {seconds:.0f} s"
-    bar.add_row(ProgressBar(total=wanted, completed=state.step, width=32), Text(told))
+    progress = f"step {state.step} of {wanted}, {seconds:.0f} s"
+    bar.add_row(ProgressBar(total=wanted, completed=state.step, width=32), Text(progress))
     head.add_row(state.phase, bar)
     head.add_row("reward", _curve([point.reward for point in state.steps]))
     head.add_row("held out", _curve([one.sampled for one in state.evaluations]))

@@ -16,7 +16,7 @@ def command(home: Path, name: str, **facts: Any) -> dict[str, Any]:
     except NoDaemon as error:
         raise Unreachable(f"no coordinator runs in {home}: start one with `echo2-coord run`") from error
     except NotYours as error:
-        raise LocalFault(f"the coordinator in {home} belongs to another user: ask as that user") from error
+        raise LocalFault(f"the coordinator in {home} belongs to another user: run the command as that user") from error
     except NoAnswer as error:
         raise Unreachable(f"the coordinator in {home} does not answer: look at its log") from error
     except Rejected as error:

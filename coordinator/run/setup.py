@@ -81,7 +81,9 @@ class Run:
 
     def take(self, newer: "Run") -> None:
         """Replace keys, Roots and sealed RunSpec by those of `newer`, the same run read again."""
-        self.keys, self.roots, self.chain = newer.keys, newer.roots, newer.chain
+        self.keys = newer.keys
+        self.roots = newer.roots
+        self.chain = newer.chain
         self.runspec_sealed = newer.runspec_sealed
 
     def invite(self, listening: Sequence[str] = ()) -> str:

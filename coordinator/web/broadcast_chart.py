@@ -106,7 +106,8 @@ class _Layout:
     """The scale, rows, colours and names shared by all marks of a chart."""
 
     def __init__(self, view: BroadcastView, names: Mapping[str, str]) -> None:
-        self.view, self._names = view, names
+        self.view = view
+        self._names = names
         self.last = 1.02 * max([take.complete for take in view.takes] + [0.001])
         self.pitch = 28.0 if len(view.takes) <= ROOMY else 16.0
         nodes = [view.source, *(take.node for take in view.takes)]

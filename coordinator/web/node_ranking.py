@@ -43,7 +43,9 @@ class Ranking:
     """The handlers of the ranking. `state`: returns the current state. `clock`: monotonic seconds."""
 
     def __init__(self, source: Source, state: Callable[[], Awaitable[RunState]], clock: Callable[[], float]) -> None:
-        self._source, self._state, self._clock = source, state, clock
+        self._source = source
+        self._state = state
+        self._clock = clock
         self._one_at_a_time = asyncio.Lock()
         self._waiting = 0
         self._due = 0.0

@@ -34,7 +34,9 @@ class PageConnection(asyncio.Protocol):
     """One connection: aiohttp's protocol behind a limit on the bytes since the last request."""
 
     def __init__(self, inner: RequestHandler, ip: str, most: int, lost: Callable[["PageConnection"], None]) -> None:
-        self._inner, self._most, self._lost = inner, most, lost
+        self._inner = inner
+        self._most = most
+        self._lost = lost
         self.ip = ip
         self.unread = 0
         self._aborted = False
@@ -78,7 +80,8 @@ class Listener:
     """A server of an application under limits. `clock`: monotonic seconds."""
 
     def __init__(self, app: web.Application, limits: WebLimits, clock: Callable[[], float]) -> None:
-        self._limits, self._clock = limits, clock
+        self._limits = limits
+        self._clock = clock
         self.connections = ClientConnections(limits)
         self.refusals = RefusalCounter(clock)
         app.middlewares.append(self._counted)

@@ -88,8 +88,11 @@ class RunViewBuilder:
 
     def _copy_live(self) -> LiveState:
         """Copy the state of the live objects (rule 1)."""
-        config, at, latest = self.run.config.run, self.group_service.progress, self.publisher.latest
-        history, registry = self.training.history, self.group_service.registry
+        config = self.run.config.run
+        at = self.group_service.progress
+        latest = self.publisher.latest
+        history = self.training.history
+        registry = self.group_service.registry
         state = RunState(
             run=self.run.id.hex(),
             name=config.name,
@@ -174,7 +177,9 @@ class RunViewBuilder:
         )
 
     def _capacity(self, live: LiveState, database: Database) -> CapacityView:
-        config, reach, now = self.run.config, live.broadcasts.reach() or 0.0, live.state.now
+        config = self.run.config
+        reach = live.broadcasts.reach() or 0.0
+        now = live.state.now
         refill = self.group_service.buffer.refill
         measured = run_metrics.completed(database, live.measured, reach, now, self._rates, refill=refill)
         return view(config.run.staleness, config.learner.publish_every, measured)

@@ -64,7 +64,9 @@ class ResponseCache:
     def __init__(
         self, build: Callable[[], Awaitable[RunState]], clock: Callable[[], float], *, seconds: float = 1.0
     ) -> None:
-        self._build, self._clock, self._seconds = build, clock, seconds
+        self._build = build
+        self._clock = clock
+        self._seconds = seconds
         self._state: RunState | None = None
         self._due = 0.0
         self._bodies: dict[tuple[str, bool], bytes] = {}
@@ -124,7 +126,9 @@ class Site:
     """A site being served. `port`: the actual listening port."""
 
     def __init__(self, listener: Listener, host: str, port: int) -> None:
-        self._listener, self.host, self.port = listener, host, port
+        self._listener = listener
+        self.host = host
+        self.port = port
 
     @property
     def url(self) -> str:
