@@ -86,7 +86,7 @@ def choose(spec: str, available: Inventory | None = None, kinds: Collection[str]
     index = int(number or 0)
     if index >= len(available.cuda):
         raise NoDevice(
-            f"cuda:{index} is not there: {available.unused or f'PyTorch sees {len(available.cuda)} CUDA devices'}"
+            f"cuda:{index} does not exist: {available.unused or f'PyTorch sees {len(available.cuda)} CUDA devices'}"
         )
     gpu = available.cuda[index]
     if gpu.fault:

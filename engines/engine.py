@@ -98,4 +98,4 @@ class Engine(Protocol):
         """Generate several groups at once (evaluation): prompts of equal length share a batch."""
 
     def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]:
-        """Teacher-forced pass over a group under the version held."""
+        """Score a group by a teacher-forced pass under the loaded version."""

@@ -62,7 +62,7 @@ class EngineCall(msgspec.Struct, Generic[A], frozen=True, kw_only=True):
     answer: ClassVar[Any]
 
     def run(self, engine: Engine) -> A:
-        """Have `engine` do it, in the child."""
+        """Run the call on `engine`, in the child."""
         raise NotImplementedError
 
 

@@ -78,9 +78,11 @@ _ROWS: dict[str, EngineRow] = {TRANSFORMERS.name: TRANSFORMERS}
 
 
 def register(row: EngineRow) -> None:
-    """Add an engine, after those that are there. Raises ValueError for a name that is taken, or that is no name."""
+    """Add an engine after the existing ones. Raises ValueError for a name that is taken, or that is no name."""
     if row.name in _ROWS or row.name == AUTO or not row.name or "/" in row.name:
-        raise ValueError(f"an engine cannot be named {row.name!r}: it is taken, or no name of an engine")
+        raise ValueError(
+            f"an engine cannot be named {row.name!r}: choose a name that is new, not empty, not auto, and without /"
+        )
     _ROWS[row.name] = row
 
 

@@ -130,7 +130,7 @@ def _bits(key: Tensor, vocabulary: int) -> tuple[Tensor, Tensor]:
 
 
 def _gumbel(w: Tensor) -> Tensor:
-    """In place."""
+    """Turn the uniform values `w` into Gumbel noise, in place."""
     return w.neg_().log1p_().neg_().log_().neg_()
 
 

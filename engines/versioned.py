@@ -126,7 +126,7 @@ class VersionedEngine(SupervisedEngine):
         await self.recover()
 
     async def generate(self, job: Job) -> list[Sample]:
-        """Within a block. Raises `ChildDied` after a crash (see `recover`)."""
+        """Generate a group, within a block. Raises `ChildDied` after a crash (see `recover`)."""
         samples = await super().generate(job)
         self.restarts.worked()
         return samples

@@ -130,7 +130,7 @@ def open_kept(sealed: bytes, kind: str, chain: Sequence[Root], *, stored: int | 
 
     Raises `BadSignature`, of which `Unproven` where a former key signed it, and `Malformed`."""
     if not chain:
-        raise BadSignature("there is no Root to verify it by")
+        raise BadSignature("no Root of the run is known to verify it with")
     successor: Root | None = None
     for root in reversed(chain):
         role = root.roles[ROLE_OF[kind]]

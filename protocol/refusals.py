@@ -37,14 +37,14 @@ REASONS: dict[str, Reason] = {
     "malformed": Reason("These bytes are not a {what}: {detail}.", "node"),
     "bad-signature": Reason("The request is not signed by the node it speaks for: {detail}.", "node"),
     "wrong-recipient": Reason("The request is meant for another coordinator or run.", "node", then="greet"),
-    "wrong-method": Reason("A request for {asked} came in under {method}.", "node"),
+    "wrong-method": Reason("A request for method {asked} was sent under method {method}.", "node"),
     "unknown-method": Reason("There is no method {method}.", "node"),
     "clock": Reason(
         "The request expires {off} s away from now, the most is {most} s: set the clock, or say hello.",
         "node",
         then="greet",
     ),
-    "id-reused": Reason("Another request with this id was answered before.", "node"),
+    "id-reused": Reason("Another request with this id was answered before: use a new id.", "node"),
     "too-large": Reason("The submission has {size} bytes, the most is {most}.", "node"),
     "banned": Reason(
         "This node was banned: {why}. Ask the run's operator; once the ban is lifted, start the node again.",
@@ -123,7 +123,7 @@ REASONS: dict[str, Reason] = {
     ),
     "expiries": Reason(
         "Within the hour {expired} leases of this node or its connection expired: the next one is given in {wait} s."
-        " Leave the node running until its group is handed in.",
+        " Leave the node running until it has submitted its group.",
         "node",
         True,
     ),
@@ -169,7 +169,7 @@ REASONS: dict[str, Reason] = {
     ),
     "not-scorable": Reason("The coordinator cannot check this group: {detail}.", "operator"),
     # --- submissions accepted, but not trained on
-    "task-score": Reason("The task gives no finite reward for this group: it is paid, not learned from.", "operator"),
+    "task-score": Reason("The task gives no finite reward for this group: it is paid, but not trained on.", "operator"),
     # --- the code of an acceptance
     "ok": Reason("", "nobody"),
 }
@@ -187,7 +187,7 @@ def sentence(code: str, **facts: object) -> str:
 def refusal(code: str, *, retry_after: int | None = None, **facts: object) -> Refusal:
     """Build the refusal to send. `retry_after` (ms) is required exactly where the table's `retry` is True."""
     if REASONS[code].retry != (retry_after is not None):
-        raise ValueError(f"{code}: retry_after is {retry_after}")
+        raise ValueError(f"{code}: retry_after is {retry_after}, but the table's `retry` is {REASONS[code].retry}")
     return Refusal(code=code, sentence=sentence(code, **facts), retry_after=retry_after)
 
 

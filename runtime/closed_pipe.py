@@ -18,7 +18,8 @@ from typing import Any, TextIO
 
 @contextmanager
 def exit_on_closed_pipe(code: int) -> Iterator[None]:
-    """Keep the rules within the block. Raises SystemExit with `code` where standard output is closed."""
+    """Apply the rules of this module within the block. Raises SystemExit with `code` where standard output is
+    closed."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = _guarded(sys.stdout, code), _guarded(sys.stderr, None)
     try:

@@ -153,7 +153,7 @@ def _keys(model: type[BaseModel], sections: Mapping[str, type[BaseModel]]) -> It
 
 
 def _merge(into: dict[str, Any], values: Values) -> None:
-    """Lay `values` over those that are there, section by section."""
+    """Override the existing values by `values`, section by section."""
     for name, value in values.items():
         if isinstance(value, Mapping) and isinstance(into.setdefault(name, {}), dict):
             into[name] = {**into[name], **value}

@@ -104,7 +104,7 @@ def _as_they_stand(question: str, answer: str) -> str:
 
 
 def _without_carries(question: str, answer: str) -> str:
-    """Each column by itself: 27+35 gives 52."""
+    """Return the sum of each column by itself: 27+35 gives 52."""
     left, right = (divmod(int(part), 10) for part in question.removesuffix("=").split("+"))
     return str(10 * ((left[0] + right[0]) % 10) + (left[1] + right[1]) % 10)
 

@@ -76,7 +76,7 @@ class Task(Protocol):
     def version(self) -> int: ...
 
     def size(self, split: Split) -> int:
-        """Number of distinct prompts: valid indices are 0 .. size - 1."""
+        """Return the number of distinct prompts: valid indices are 0 .. size - 1."""
 
     def episode(self, split: Split, index: int, text: Tokenizer) -> Episode: ...
 
@@ -111,7 +111,7 @@ class TaskFault(Exception):
 
 
 def sampled_mask(turns: Sequence[int]) -> list[bool]:
-    """True where the policy sampled the token; same length as the transcript's tokens."""
+    """Return a mask, True where the policy sampled the token; same length as the transcript's tokens."""
     return [number % 2 == 0 for number, length in enumerate(turns) for _ in range(length)]
 
 
@@ -145,7 +145,7 @@ def replay(episode: Episode, transcript: Transcript, *, eos: int, limit: int) ->
         start += length
         if number % 2:
             if given is None or given != part.tolist():
-                raise InvalidTranscript("tokens given by the environment are not the environment's")
+                raise InvalidTranscript("tokens marked as the environment's are not the environment's")
             continue
         if given is None or (number and turns[number - 1] != len(given)):
             raise InvalidTranscript("the episode was already over")

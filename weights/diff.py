@@ -108,7 +108,7 @@ def apply(
             for piece in [patch.bits] if old is None else patch.pieces(old):
                 writer.write(piece)
         if writer.finish() != expect_root:
-            raise BadPayload("payload decodes to other weights than it claims")
+            raise BadPayload("payload decodes to weights of another root than it claims")
     return Snapshot(out, root=expect_root)
 
 

@@ -7,8 +7,8 @@
     ├── StoreCorrupt   the store's index is damaged; the message names the fix
     └── StoreBusy      another process holds the store
 
-`runtime.errors.DiskFull` (this machine cannot hold the bytes; what was there is intact), `FileNotFoundError` and the
-like pass through as they are.
+`runtime.errors.DiskFull` (this machine cannot hold the bytes; the earlier content is intact), `FileNotFoundError` and
+the like pass through as they are.
 """
 
 

@@ -147,11 +147,11 @@ class Rolling:
         return Snapshot(self.path, root=self.root)
 
     def behind(self) -> list[bytes]:
-        """Content roots to which `back` leads, the nearest first."""
+        """Return the content roots to which `back` leads, the nearest first."""
         return [_ends(path)[0] for path in reversed(self._journals("undo"))]
 
     def ahead(self) -> list[bytes]:
-        """Content roots to which `redo` leads, the nearest first."""
+        """Return the content roots to which `redo` leads, the nearest first."""
         return [_ends(path)[1] for path in self._journals("redo")]
 
     def apply(
@@ -183,7 +183,7 @@ class Rolling:
                 index, new = patch.changes(old)
                 journal.add(_Record(frame.start, index, old[index], new))
             if hasher.finish() != expect_root:
-                raise BadPayload("payload decodes to other weights than it claims")
+                raise BadPayload("payload decodes to weights of another root than it claims")
             self._forget_undone()
         self._finish_forward()
         # The newest always stays: it names the present root.
@@ -250,7 +250,7 @@ class Rolling:
         sync_folder(self._folder / "redo")
 
     def _scatter(self, changes: Iterator[tuple[int, NDArray[np.uint32], Bits]]) -> None:
-        """Rule 3."""
+        """Write bits into the mapped file, and fsync it (rule 3)."""
         start = Snapshot(self.path, root=b"").start
         with self.path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
             whole = np.frombuffer(mapped, np.uint8)
@@ -263,7 +263,7 @@ class Rolling:
         sync_file(self.path)
 
     def _journals(self, of: str) -> list[Path]:
-        """Oldest step first."""
+        """Return the journals in folder `of`, the oldest step first."""
         return sorted((self._folder / of).iterdir())
 
 

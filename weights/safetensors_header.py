@@ -39,7 +39,7 @@ class _Stored(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def header_length(prefix: bytes, file_size: int) -> int:
     """Return the number of bytes of JSON after the file's first 8. Raises `BadSnapshot`."""
     if len(prefix) < 8:
-        raise BadSnapshot("not a safetensors file: shorter than its length field")
+        raise BadSnapshot("not a safetensors file (shorter than its length field): download it again")
     length: int = struct.unpack("<Q", prefix[:8])[0]
     if length > min(MAX_HEADER, file_size - 8):
         raise BadSnapshot(f"header claims {length} bytes in a file of {file_size}; download the file again")
@@ -94,7 +94,7 @@ def _json_object(text: bytes) -> dict[str, Any]:
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        raise BadSnapshot("header names a key twice")
+        raise BadSnapshot("header has a duplicate key: write the file again with the safetensors library")
     return fields
 
 

@@ -101,7 +101,7 @@ class RootHasher:
         self._next_tensors()
 
     def write(self, data: Bits | bytes) -> None:
-        """Append. Raises `BadSnapshot` for more bytes than the tensor table holds."""
+        """Append bytes. Raises `BadSnapshot` for more bytes than the tensor table lists."""
         view = _view(data)
         while len(view):
             if len(self._hashes) == len(self._tensors):
@@ -119,7 +119,7 @@ class RootHasher:
         return root_of(self._tensors, self._aliases, self._hashes)
 
     def _next_tensors(self) -> None:
-        """Close the tensor that is full, and any empty ones after it."""
+        """Finish the hash of a complete tensor, and of any empty ones after it."""
         while self._left == 0 and len(self._hashes) < len(self._tensors):
             if self._opened:
                 self._hashes.append(self._hasher.digest())
@@ -130,7 +130,7 @@ class RootHasher:
 
 
 class SnapshotWriter(RootHasher):
-    """Writes the file on the way."""
+    """Writes the tensors to a file while hashing them."""
 
     def __init__(self, file: BinaryIO, tensors: Sequence[TensorEntry], aliases: dict[str, str]) -> None:
         super().__init__(tensors, aliases)

@@ -135,14 +135,14 @@ class StoreReader:
         return self._path(f"payloads/{digest.hex()}")
 
     def payloads(self) -> list[StoredFile]:
-        """Oldest (era, version) first."""
+        """Return all payloads, the oldest (era, version) first."""
         return self._files("payloads/")
 
     def snapshot(self, era: int, version: int, root: bytes) -> Path | None:
         return self._path(_snapshot_name(era, version, root))
 
     def snapshots(self) -> list[StoredFile]:
-        """Oldest (era, version) first."""
+        """Return all snapshots, the oldest (era, version) first."""
         return self._files("snapshots/")
 
     def nbytes(self) -> int:
@@ -314,7 +314,7 @@ class Store(StoreReader):
         return dropped
 
     def drop_file(self, path: Path) -> None:
-        """Forget and remove one payload or snapshot."""
+        """Delete one payload or snapshot: its row, then its file."""
         self._drop([path])
 
     def _take(self, name: str, era: int, version: int, digest: bytes, path: Path) -> Path:
@@ -391,4 +391,4 @@ def _locked(path: Path) -> Lock:
     try:
         return lock_file(path)
     except AlreadyLocked as error:
-        raise StoreBusy(f"{path.parent} is open in another process") from error
+        raise StoreBusy(f"{path.parent} is open in another process: stop that one first") from error

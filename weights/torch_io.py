@@ -127,8 +127,7 @@ def _put(target: Tensor, index: Tensor, values: Tensor) -> None:
 
 
 def _targets(model: nn.Module, aliases: Mapping[str, str]) -> dict[str, list[Tensor]]:
-    """Return stored name -> the model's tensors that hold it: one, or more where the model does not tie what the
-    snapshot does."""
+    """Return stored name -> the model's tensors that hold it: more than one if only the snapshot ties them."""
     targets: dict[str, list[Tensor]] = {}
     for name, tensor in model.state_dict().items():
         tensors = targets.setdefault(aliases.get(name, name), [])

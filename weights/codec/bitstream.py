@@ -59,7 +59,7 @@ class Reader:
         self._ends, self._taken = _ones(np.frombuffer(codes, np.uint8)), 0
         """Places of the ones."""
         if len(codes) != (int(self._ends[-1]) // 8 + 1 if len(self._ends) else 0):
-            raise BadPayload("unary codes are followed by bytes")
+            raise BadPayload("bytes follow the last unary code")
         self._size, self._bit = len(fields), 0
         self._fields = np.frombuffer(bytes(fields) + bytes(_SPARE), np.uint8)
 
@@ -102,17 +102,17 @@ class Reader:
         last = self._bit % 8
         left_over = last and self._bit // 8 < self._size and int(self._fields[self._bit // 8]) >> last
         if self._taken != len(self._ends) or self._size != (self._bit + 7) // 8 or left_over:
-            raise BadPayload("numbers are followed by bits")
+            raise BadPayload("bits follow the last number")
 
     def _advance(self, bits: int) -> int:
-        """Pass over `bits` bits of fields, which must be there; return the first."""
+        """Skip `bits` bits of fields and return the index of the first. Raises `BadPayload` if they are missing."""
         first, self._bit = self._bit, self._bit + bits
         if self._bit > 8 * self._size:
             raise BadPayload(f"fields need {self._bit} bits, but have {self._size} bytes")
         return first
 
     def _unary(self, count: int) -> Numbers:
-        """Return where `count` unary codes end, from where the first of them begins."""
+        """Return the ends of the next `count` unary codes, relative to the beginning of the first."""
         first = int(self._ends[self._taken - 1]) + 1 if self._taken else 0
         ends = self._ends[self._taken : self._taken + count] - np.int32(first)
         self._taken += count

@@ -242,7 +242,7 @@ def _take_number(data: memoryview) -> tuple[int, memoryview]:
         value |= (byte & 127) << 7 * place
         if byte < 128:
             return value, data
-    raise BadPayload("a number of more than 35 bits")
+    raise BadPayload("a LEB128 number has more than 35 bits")
 
 
 def _take_byte(data: memoryview) -> tuple[int, memoryview]:

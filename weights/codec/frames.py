@@ -120,7 +120,9 @@ def decode(dtype: str, kind: int, body: memoryview, old: Bits | None, count: int
         return Patch(None, _from_planes(_unpack(body, count * width.itemsize), width))
     layout = exponent_classes.LAYOUTS.get(dtype)
     if old is None or kind not in (SAME, CLASSES, XOR) or (kind == CLASSES and layout is None):
-        raise BadPayload(f"frame of kind {kind} does not belong here")
+        raise BadPayload(
+            f"a frame of kind {kind} is not valid here: dtype {dtype}, {'a' if old is not None else 'no'} base"
+        )
     if kind == XOR:
         return Patch(None, _from_planes(_unpack(body, count * width.itemsize), width) ^ old)
     if kind == CLASSES and layout is not None:

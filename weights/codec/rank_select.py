@@ -87,7 +87,7 @@ def merged(
         elements = scan.elements(places)
         to = _place(piece.take(elements)) + steps
         if len(to) and (to.max() > 0x7FFF or to.min() < -0x8000):
-            raise BadPayload("a step leads beyond the 16-bit floats")
+            raise BadPayload("a step leads beyond the range of 16-bit floats")
         both = elements
         both <<= 16
         both |= _bits(to)
@@ -143,7 +143,7 @@ class _Scan:
         return np.diff(self._before[:: self._words // 2])
 
     def read(self, piece: Words) -> None:
-        """Turn to the next piece."""
+        """Read the next piece and count the members of its rows."""
         self.passed += self.sizes
         if len(piece) < 64 * self._words:
             self._members[:] = self._ones[:] = 0

@@ -29,7 +29,7 @@ _REFUSALS: Final = {
     -3: "unary codes are not as long as their numbers",
     -4: "fields are not as long as their numbers",
     -5: "a rank lies beyond its class",
-    -6: "a step leads beyond the 16-bit floats",
+    -6: "a step leads beyond the range of 16-bit floats",
 }
 
 
