@@ -153,7 +153,7 @@ class ToyProcess(EngineProcess):
     """An engine's process without torch."""
 
     def __init__(self) -> None:
-        super().__init__(module="tests.engines.toy_engine")
+        super().__init__(module="tests.support.toy_engine")
 
     async def probe(self, device: str = "auto", dtype: Dtype = "float32", *, engine: str = "toy") -> Probed:
         return await super().probe(device, dtype, engine=engine)

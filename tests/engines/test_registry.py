@@ -13,7 +13,7 @@ from engines.registry import TRANSFORMERS, UnknownEngine, choose, known, registe
 from runtime.child import ChildError
 from tests.support.bigram import BigramEngine, random_table, write_table
 
-TOY_HOST = "tests.engines.toy_engine"
+TOY_HOST = "tests.support.toy_engine"
 
 
 def job() -> Job:

@@ -17,7 +17,7 @@ from tests.support.bigram import random_table, write_table
 from tests.support.fake_coordinator import InProcessEngine
 from tests.support.paths import ROOT
 
-ARGV = [sys.executable, str(ROOT / "tests/runtime/echo_child.py")]
+ARGV = [sys.executable, str(ROOT / "tests/support/echo_child.py")]
 
 
 class Text(msgspec.Struct):

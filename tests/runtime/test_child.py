@@ -17,7 +17,7 @@ from runtime.child import MAX_FRAME, Child, ChildDied, ChildError
 from runtime.errors import DiskFull
 from tests.support.paths import ROOT
 
-ARGV = [sys.executable, str(ROOT / "tests/runtime/echo_child.py")]
+ARGV = [sys.executable, str(ROOT / "tests/support/echo_child.py")]
 ENV = {"PYTHONPATH": str(ROOT)}
 
 

@@ -16,10 +16,8 @@ from numpy.typing import NDArray
 from tests.support import paths
 from weights.codec import exponent_classes, native, rank_select
 from weights.codec import frames as codec
-from weights.codec.bitstream import Reader, Writer
 from weights.codec.exponent_classes import LAYOUTS, REFERENCE
 from weights.codec.frames import Bits
-from weights.codec.rice import MAX_ELIAS, Code, cheapest, rice
 from weights.errors import BadPayload
 
 DTYPES = {"U8": 1, "BF16": 2, "F16": 2, "I16": 2, "F32": 4, "I64": 8}
@@ -181,42 +179,6 @@ def test_equal_frames_give_an_empty_body(build: Any) -> None:
     old = np.arange(10, dtype=np.uint16)
     assert codec.encode("BF16", old, old.copy()) == (codec.SAME, b"")
     assert codec.encode("I16", old, old.copy()) == (codec.SAME, b"")
-
-
-@given(st.lists(st.integers(0, 70_000), min_size=1, max_size=300), st.integers(0, 24), st.booleans(), st.booleans())
-def test_codes_come_back_and_cost_what_they_say(numbers: list[int], k: int, elias: bool, signs: bool) -> None:
-    values, code = np.array(numbers, np.int32), Code(k, elias)
-    writer = Writer()
-    if signs:
-        writer.put(values & 1, None)
-    writer.put(values, code)
-    codes, fields = writer.bits()
-    reader = Reader(memoryview(codes), memoryview(fields))
-    if signs:
-        assert reader.flags(len(values)).tolist() == [bool(number & 1) for number in numbers]
-    assert reader.take(len(values), code, max(numbers) + 1).tolist() == numbers
-    reader.end()
-    padded = 8 * (len(codes) + len(fields)) - signs * len(values)
-    assert padded - 14 <= code.cost(values) <= padded
-    assert cheapest(values)[1] <= min(rice(values).cost(values), Code(MAX_ELIAS, True).cost(values))
-
-
-@given(st.lists(st.integers(0, 3000), min_size=1, max_size=300), st.integers(0, 12))
-def test_places_come_back_from_their_gaps(gaps: list[int], k: int) -> None:
-    writer = Writer()
-    writer.put(np.array(gaps, np.int32), Code(k))
-    codes, fields = (memoryview(run) for run in writer.bits())
-    places = [sum(gaps[: number + 1]) + number for number in range(len(gaps))]
-    assert Reader(codes, fields).places(len(gaps), Code(k), places[-1] + 1).tolist() == places
-    with pytest.raises(BadPayload):
-        Reader(codes, fields).places(len(gaps), Code(k), places[-1])
-
-
-@pytest.mark.parametrize("mean", [0.1, 0.9, 1, 3, 10, 1000, 123456])
-def test_no_other_k_beats_the_one_that_the_mean_gives_by_much(mean: float) -> None:
-    values = np.random.default_rng(2).geometric(1 / (1 + mean), 20_000) - 1
-    chosen = rice(values)
-    assert chosen.cost(values) <= 1.002 * min(Code(k).cost(values) for k in range(25))
 
 
 def test_the_golden_frames_decode_and_encode_alike(build: Any) -> None:

@@ -1,4 +1,4 @@
-"""An engine of a toy kind, added through engines.registry alone: `python -m tests.engines.toy_engine` hosts it."""
+"""An engine of a toy kind, added through engines.registry alone: `python -m tests.support.toy_engine` hosts it."""
 
 import sys
 
@@ -10,8 +10,8 @@ from tests.support.bigram import BigramEngine
 
 TOY = EngineRow(
     name="toy",
-    factory="tests.engines.toy_engine:create",
-    finder="tests.engines.toy_engine:inventory",
+    factory="tests.support.toy_engine:create",
+    finder="tests.support.toy_engine:inventory",
     devices=("cpu",),
     dtypes=("float32",),
     packages=("numpy",),

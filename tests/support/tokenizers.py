@@ -1,0 +1,21 @@
+"""Tokenizers for tests of tasks: the demo's characters, and one that spells any text."""
+
+from tasks import tokenizer
+
+CHARS = tokenizer.FileTokenizer(tokenizer.char_tokenizer(), tokenizer.EOS)
+
+
+class Letters:
+    """Any text, one token per character: for tasks whose prompts the demo's characters cannot spell."""
+
+    eos, size = 0, 0x110000
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(letter) for letter in text]
+
+    def decode(self, tokens: object) -> str:
+        assert isinstance(tokens, list | tuple)
+        return "".join(chr(token) for token in tokens if token != self.eos)
+
+
+LETTERS = Letters()
