@@ -1,4 +1,4 @@
-"""A world and a run folder for each story, closed when it ends."""
+"""A world and a run folder per test, closed when it ends."""
 
 import shutil
 from collections.abc import Iterator
@@ -30,6 +30,6 @@ def _made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def home(_made_once: Path, tmp_path: Path) -> Path:
-    """Return a run folder of this test's own, and whole."""
+    """Return a complete run folder of this test's own."""
     copy: Path = shutil.copytree(_made_once, tmp_path / "run")
     return copy

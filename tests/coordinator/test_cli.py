@@ -1,4 +1,4 @@
-"""The commands as an operator meets them: exit code, one line on stderr, and nothing damaged."""
+"""Each command of the operator gives its exit code, one line on stderr at an error, and damages nothing."""
 
 import http.server
 import json
@@ -31,13 +31,13 @@ def _at_the_time_of_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def said(*words: str | Path) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a command."""
+    """Run a command; return its exit code, stdout and stderr."""
     result = CliRunner().invoke(cli.app, [str(word) for word in words])
     return result.exit_code, result.stdout, result.stderr
 
 
 def refused(*words: str | Path) -> tuple[int, str]:
-    """Exit code and the one line."""
+    """Run a command that must fail; return its exit code and its one line."""
     code, out, err = said(*words)
     assert out == ""
     assert err.startswith("echo2-coord: ")
@@ -57,7 +57,7 @@ def test_init_prints_an_invite_and_how_to_take_root_offline(tmp_path: Path, mode
     assert run.config.run.steps == 9
 
 
-def test_init_says_what_it_signed_also_where_a_script_runs_it(tmp_path: Path, model: Path) -> None:
+def test_init_prints_the_signed_settings_also_to_a_script(tmp_path: Path, model: Path) -> None:
     code, out, _ = said("init", tmp_path / "run", "--model", model, "--task", "reverse", "--yes")
     assert code == 0
     signed = setup.load_run(tmp_path / "run", env={}, now=NOW).runspec
@@ -69,8 +69,8 @@ def test_init_says_what_it_signed_also_where_a_script_runs_it(tmp_path: Path, mo
     } <= lines
 
 
-def test_the_table_of_models_says_what_each_one_sets(repository: Path) -> None:
-    """A model's preset is silent nowhere: docs/operations.md has all of it, and `init` prints what was signed."""
+def test_the_table_of_models_has_the_settings_of_each(repository: Path) -> None:
+    """A model's preset is documented: docs/operations.md has all of it, and `init` prints the signed settings."""
     table = (repository / "docs/operations.md").read_text()
     for name, preset in setup.PRESETS.items():
         rows = re.findall(rf"^\| `{name}` \| .* \| (.*) \|$", table, re.MULTILINE)
@@ -91,7 +91,7 @@ def test_init_encrypts_the_keys_by_the_passphrase_of_the_environment(
     assert all(b"ENCRYPTED" in path.read_bytes() for path in (tmp_path / "run/keys").glob("*.pem"))
 
 
-def test_a_run_in_bfloat16_is_refused_before_anything_is_made_and_one_that_was_made_does_not_start(
+def test_init_refuses_a_run_in_bfloat16_and_an_existing_one_does_not_start(
     tmp_path: Path, model: Path, home: Path
 ) -> None:
     words = ("--model", model, "--task", "reverse", "--set", "run.compute_dtype=bfloat16", "--yes")
@@ -183,7 +183,7 @@ def test_run_refuses(what: str, home: Path) -> None:
     assert sentence in message
 
 
-def test_run_refuses_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_run_refuses_a_missing_folder(tmp_path: Path) -> None:
     code, message = refused("run", "--home", tmp_path / "none")
     assert (code, message) == (
         78,
@@ -269,7 +269,7 @@ def a_picture() -> RunState:
 
 @pytest.fixture
 def answering() -> Iterator[Callable[[int, bytes], str]]:
-    """Start a server that gives one answer to every question; its address."""
+    """Start a server that gives one answer to every request; return its address."""
     servers: list[http.server.HTTPServer] = []
 
     def start(code: int, body: bytes) -> str:
@@ -292,7 +292,7 @@ def answering() -> Iterator[Callable[[int, bytes], str]]:
         server.server_close()
 
 
-def test_status_tells_what_the_coordinator_says(answering: Callable[[int, bytes], str]) -> None:
+def test_status_prints_the_state_of_the_coordinator(answering: Callable[[int, bytes], str]) -> None:
     url = answering(200, msgspec.json.encode(a_picture()))
     code, out, _ = said("status", "--url", url)
     assert code == 0
@@ -317,7 +317,7 @@ def test_status_finds_the_coordinator_by_its_run_folder(home: Path, answering: C
     ("code", "body", "sentence"),
     [(404, b"", "HTTP 404"), (200, b"<html>", "not JSON"), (200, b"{}", "of another version")],
 )
-def test_status_knows_what_is_no_coordinator(
+def test_status_recognises_a_server_that_is_no_coordinator(
     code: int, body: bytes, sentence: str, answering: Callable[[int, bytes], str]
 ) -> None:
     exit_code, message = refused("status", "--url", answering(code, body))
@@ -325,7 +325,7 @@ def test_status_knows_what_is_no_coordinator(
     assert sentence in message
 
 
-def test_status_of_a_coordinator_that_does_not_run_says_how_to_start_one() -> None:
+def test_status_without_a_running_coordinator_says_how_to_start_one() -> None:
     with socket.socket() as silent:  # bound, so that nobody else takes the port, and not listening
         silent.bind(("127.0.0.1", 0))
         code, message = refused("status", "--url", f"http://127.0.0.1:{silent.getsockname()[1]}")

@@ -1,4 +1,4 @@
-"""Settings: where they come from, that they can be written down and read again, and what is said of a wrong one."""
+"""Settings come from flags, variables and the file, in this order; a wrong one is named in one line."""
 
 from pathlib import Path
 from typing import Any, get_args
@@ -35,12 +35,12 @@ def test_every_choice_is_one_that_the_learner_knows(key: str, known: dict[str, A
     assert set(get_args(LearnerSection.model_fields[key].annotation)) == set(known)
 
 
-def test_every_signed_setting_stands_in_the_runspec() -> None:
+def test_every_signed_setting_is_in_the_runspec() -> None:
     assert set(config.SIGNED) <= RunSection.model_fields.keys()
     assert set(config.SIGNED) - {"task"} <= {field.name for field in msgspec.structs.fields(RunSpec)}
 
 
-def test_a_flag_goes_before_a_variable_before_the_file_before_the_default(tmp_path: Path) -> None:
+def test_a_flag_overrides_a_variable_that_overrides_the_file_that_overrides_the_default(tmp_path: Path) -> None:
     path = tmp_path / "coordinator.toml"
     path.write_text("[web]\nport = 1\nhost = 'a'\n[run]\nsteps = 1\n")
     env = {"ECHO2_COORD_WEB_PORT": "2", "ECHO2_COORD_WEB_HOST": "b"}
@@ -63,13 +63,13 @@ def test_a_flag_goes_before_a_variable_before_the_file_before_the_default(tmp_pa
         ("NETWORK_LISTEN", '["/ip4/1.2.3.4/tcp/1"]', ("/ip4/1.2.3.4/tcp/1",)),
     ],
 )
-def test_a_variable_is_read_as_its_key_wants_it(variable: str, text: str, value: object) -> None:
+def test_a_variable_is_parsed_by_the_type_of_its_key(variable: str, text: str, value: object) -> None:
     settings = config.parse({}, source="it", env={f"ECHO2_COORD_{variable}": text})
     section, _, key = variable.lower().partition("_")
     assert getattr(getattr(settings, section), key) == value
 
 
-def test_the_commands_own_variable_is_no_setting() -> None:
+def test_the_commands_own_variable_is_not_a_setting() -> None:
     assert config.from_env({"ECHO2_COORD_HOME": "/somewhere", "PATH": "/bin"}) == {}
 
 
@@ -130,7 +130,7 @@ def test_a_wrong_setting_is_named_in_one_line(what: str) -> None:
     assert len(str(fault.value)) < 200
 
 
-def test_a_wrong_value_is_blamed_on_where_it_was_given() -> None:
+def test_the_error_for_a_wrong_value_names_its_source() -> None:
     with pytest.raises(SettingsFault, match=r"^command line: web\.port"):
         config.parse({"web": {"port": 1}}, source="it", env={"ECHO2_COORD_WEB_PORT": "2"}, flags={"web": {"port": -1}})
     with pytest.raises(SettingsFault, match=r"^ECHO2_COORD_WEB_PORT: web\.port should be a whole number, not 'x'"):

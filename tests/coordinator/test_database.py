@@ -1,4 +1,4 @@
-"""run.sqlite: what survives, and what one line an operator reads when it cannot be used."""
+"""run.sqlite keeps committed data through crashes; every fault is one line for the operator."""
 
 import sqlite3
 import subprocess
@@ -24,8 +24,8 @@ def write_much(database: Database) -> None:
         database.set_fact(f"fact {number}", "x" * 100)
 
 
-def test_what_is_deleted_is_not_written_once_more(tmp_path: Path) -> None:
-    """Row A4. On 439044d dropping 8 MB of tokens writes 8 MB of zeros, where SQLite was built so (Debian's is)."""
+def test_deleted_content_is_not_overwritten(tmp_path: Path) -> None:
+    """On 439044d dropping 8 MB of tokens wrote 8 MB of zeros, if SQLite was built so (as Debian's is)."""
     path = tmp_path / "run.sqlite"
     with Database.open(path) as database:
         for number in range(8):
@@ -35,7 +35,7 @@ def test_what_is_deleted_is_not_written_once_more(tmp_path: Path) -> None:
         assert path.with_name("run.sqlite-wal").stat().st_size < 1_000_000
 
 
-def test_what_is_committed_is_there_after_a_restart_and_nothing_else(tmp_path: Path) -> None:
+def test_exactly_the_committed_data_is_there_after_a_restart(tmp_path: Path) -> None:
     with Database.open(tmp_path / "run.sqlite") as database:
         with database.transaction():
             database.set_fact("kept", 1)
@@ -54,7 +54,7 @@ def test_a_part_of_a_transaction_can_fail_alone(tmp_path: Path) -> None:
         assert (database.fact("kept"), database.fact("lost")) == (1, None)
 
 
-def test_it_is_as_durable_as_it_says(tmp_path: Path) -> None:
+def test_commits_are_fsynced(tmp_path: Path) -> None:
     with Database.open(tmp_path / "run.sqlite") as database:
         settings = {name: database.value(f"PRAGMA {name}") for name in ("journal_mode", "synchronous", "foreign_keys")}
     assert settings == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}
@@ -67,7 +67,7 @@ def test_a_damaged_file_is_named_with_the_fix(tmp_path: Path) -> None:
         Database.open(path)
 
 
-def test_a_torn_page_is_found_at_open(tmp_path: Path) -> None:
+def test_a_torn_page_is_detected_at_open(tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"
     with Database.open(path) as database, database.transaction():
         write_much(database)
@@ -78,7 +78,7 @@ def test_a_torn_page_is_found_at_open(tmp_path: Path) -> None:
         Database.open(path)
 
 
-def test_a_second_process_is_told_who_is_in(tmp_path: Path) -> None:
+def test_a_second_process_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"
     code = f"from pathlib import Path; from coordinator.database import *; Database.open(Path({str(path)!r}))"
     with Database.open(path):
@@ -89,7 +89,7 @@ def test_a_second_process_is_told_who_is_in(tmp_path: Path) -> None:
         pass
 
 
-def test_a_lock_held_by_a_shell_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_of_a_shell_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coordinator.database.BUSY_SECONDS", 0.01)
     with Database.open(tmp_path / "run.sqlite") as database:
         shell = sqlite3.connect(tmp_path / "run.sqlite", isolation_level=None)
@@ -99,7 +99,7 @@ def test_a_lock_held_by_a_shell_is_told(tmp_path: Path, monkeypatch: pytest.Monk
         shell.close()
 
 
-def test_a_full_disk_rolls_back_and_says_so(tmp_path: Path) -> None:
+def test_a_full_disk_rolls_back_and_is_reported(tmp_path: Path) -> None:
     with Database.open(tmp_path / "run.sqlite") as database:
         database.set_fact("before", 1)
         database.do(f"PRAGMA max_page_count = {database.value('PRAGMA page_count') + 1}")
@@ -110,14 +110,14 @@ def test_a_full_disk_rolls_back_and_says_so(tmp_path: Path) -> None:
             database.set_fact("before", 2)
 
 
-def test_a_newer_file_is_left_alone(tmp_path: Path) -> None:
+def test_a_newer_file_is_not_changed(tmp_path: Path) -> None:
     with Database.open(tmp_path / "run.sqlite") as database:
         database.do(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
     with pytest.raises(WrongSchema, match="use the version that made it"):
         Database.open(tmp_path / "run.sqlite")
 
 
-def test_a_missing_folder_is_told(tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DatabaseFault, match="cannot write beside"):
         Database.open(tmp_path / "nowhere" / "run.sqlite")
     with pytest.raises(DatabaseFault, match="is this the folder of a run"):
@@ -132,7 +132,7 @@ def test_a_reader_cannot_write(tmp_path: Path) -> None:
 
 @pytest.fixture
 def checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The checks of whole files that connections make from now on."""
+    """Return the list to which each check of a whole file adds its path from now on."""
     calls: list[str] = []
     connect = sqlite3.connect
 
@@ -146,7 +146,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def killed(path: Path) -> None:
-    """A process that writes the file ends without a close."""
+    """End a process that writes the file, without a close."""
     code = f"""if True:
         import os, pathlib
         from coordinator.database import Database
@@ -156,7 +156,7 @@ def killed(path: Path) -> None:
 
 
 def test_the_whole_file_is_checked_only_after_an_unclean_stop(tmp_path: Path, checks: list[str]) -> None:
-    """Row g. On 439044d each start reads the whole file, however it was stopped."""
+    """On 439044d each start read the whole file, even after a clean stop."""
     path = tmp_path / "run.sqlite"
     Database.open(path).close()
     checks.clear()
@@ -169,7 +169,7 @@ def test_the_whole_file_is_checked_only_after_an_unclean_stop(tmp_path: Path, ch
     assert len(checks) == 1
 
 
-def test_the_whole_file_is_checked_once_a_day(tmp_path: Path, checks: list[str]) -> None:
+def test_the_whole_file_is_checked_once_per_day(tmp_path: Path, checks: list[str]) -> None:
     path = tmp_path / "run.sqlite"
     calls = []
     for now in (0, DAY - 1, DAY, DAY + 1, 3 * DAY, 0):  # at last the clock was set back

@@ -1,4 +1,4 @@
-"""One iteration of the event loop is one commit: who waits for it, what fails alone, what a failed commit ends."""
+"""One iteration of the event loop is one commit; savepoints fail alone, and a failed commit ends everything."""
 
 import asyncio
 import sqlite3
@@ -13,12 +13,12 @@ from tests.support.full_disk import refusing
 
 
 def facts(path: Path) -> list[str]:
-    """What a reader beside the writer sees."""
+    """Return the facts that a reader beside the writer sees."""
     with Database.read(path) as database:
         return [name for (name,) in database.all("SELECT name FROM facts WHERE name LIKE 'of %' ORDER BY name")]
 
 
-def test_what_one_iteration_writes_is_there_for_others_at_once_and_not_before(tmp_path: Path) -> None:
+def test_the_writes_of_one_iteration_become_visible_together_and_not_before(tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"
 
     async def answer(database: Database, name: str) -> None:
@@ -35,7 +35,7 @@ def test_what_one_iteration_writes_is_there_for_others_at_once_and_not_before(tm
     asyncio.run(main())
 
 
-def test_an_answer_that_only_read_waits_for_what_it_may_have_read(tmp_path: Path) -> None:
+def test_an_answer_that_only_read_waits_for_the_commit_of_what_it_read(tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"
 
     async def read(database: Database) -> None:
@@ -51,7 +51,7 @@ def test_an_answer_that_only_read_waits_for_what_it_may_have_read(tmp_path: Path
     asyncio.run(main())
 
 
-def test_a_part_that_fails_undoes_no_other(tmp_path: Path) -> None:
+def test_a_savepoint_that_fails_undoes_no_other(tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"
 
     async def good(database: Database, name: str) -> None:
@@ -74,7 +74,7 @@ def test_a_part_that_fails_undoes_no_other(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_commit_that_fails_fails_all_answers_that_waited_and_everything_after(tmp_path: Path) -> None:
+def test_a_failed_commit_fails_all_waiting_answers_and_every_later_statement(tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"
 
     async def answer(database: Database, name: str) -> None:
@@ -102,7 +102,7 @@ def test_a_commit_that_fails_fails_all_answers_that_waited_and_everything_after(
     asyncio.run(main())
 
 
-def test_what_sqlite_undid_by_itself_counts_for_nobody(tmp_path: Path) -> None:
+def test_a_rollback_by_sqlite_itself_fails_all_waiting_answers(tmp_path: Path) -> None:
     """A disk that fills within a statement may take the whole transaction with it."""
     path = tmp_path / "run.sqlite"
 
@@ -127,7 +127,7 @@ def test_what_sqlite_undid_by_itself_counts_for_nobody(tmp_path: Path) -> None:
     assert facts(path) in ([], ["of alice"])
 
 
-def test_a_transaction_that_waits_for_something_is_a_bug_and_commits_nothing(tmp_path: Path) -> None:
+def test_a_transaction_that_spans_an_await_is_a_bug_and_commits_nothing(tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"
 
     async def careless(database: Database) -> None:
@@ -146,7 +146,7 @@ def test_a_transaction_that_waits_for_something_is_a_bug_and_commits_nothing(tmp
     asyncio.run(main())
 
 
-def test_what_is_open_at_the_end_is_committed(tmp_path: Path) -> None:
+def test_an_open_transaction_is_committed_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"
 
     async def main() -> None:
@@ -157,7 +157,7 @@ def test_what_is_open_at_the_end_is_committed(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_an_asker_that_goes_away_takes_no_other_with_it(tmp_path: Path) -> None:
+def test_a_cancelled_waiter_cancels_no_other(tmp_path: Path) -> None:
     async def main() -> None:
         begun: list[int] = []
         commits = GroupCommit(lambda: begun.append(1), lambda: begun.append(2))

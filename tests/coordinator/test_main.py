@@ -34,7 +34,7 @@ cli.main()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
-def test_a_signal_lets_the_daemon_finish_what_it_must(
+def test_a_signal_lets_the_daemon_run_its_finally_blocks(
     number: signal.Signals, code: int, home: Path, repository: Path
 ) -> None:
     program = DAEMON.format(now=NOW, home=str(home))
@@ -63,9 +63,7 @@ def test_ctrl_c_stops_a_coordinator_that_a_script_started_in_the_background(home
         assert process.stdout.read() == "drained\n"
 
 
-async def test_a_cancellation_that_no_signal_asked_for_is_passed_on(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_cancellation_without_a_signal_is_raised(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def serve_for_ever(run: object) -> None:
         await asyncio.Event().wait()
 

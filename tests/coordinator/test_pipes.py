@@ -1,4 +1,4 @@
-"""Every printing command of `echo2-coord` with a reader that went away, as `| head` does: no fault, no traceback."""
+"""Commands of `echo2-coord` end without a traceback when the reader of their output is gone, as with `| head`."""
 
 import http.server
 import os
@@ -21,7 +21,7 @@ COMMAND = [sys.executable, "-m", "coordinator.cli"]
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
-    """A run made now, by the command."""
+    """Return a run folder made now, by the command."""
     place = tmp_path_factory.mktemp("pipes")
     model = str(write_model(place / "model"))
     subprocess.run(
@@ -34,7 +34,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    """A page whose picture is a finished run's."""
+    """Return the address of a page that shows a finished run."""
 
     class Page(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -69,6 +69,6 @@ def test_a_command_whose_reader_has_closed_ends_in_silence(
     assert list(tmp_path.iterdir()) in ([], [tmp_path / "new"])
 
 
-def test_an_error_that_nobody_reads_has_its_exit_code(tmp_path: Path, repository: Path) -> None:
+def test_an_error_without_a_reader_keeps_its_exit_code(tmp_path: Path, repository: Path) -> None:
     argv = [*COMMAND, "status", "--home", str(tmp_path)]
     assert into_a_closed_pipe(argv, errors_too=True, cwd=repository)[0] == 78

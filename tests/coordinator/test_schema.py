@@ -1,4 +1,4 @@
-"""run.sqlite of an earlier version: brought up to date at open, in one transaction, with the tables of a new one."""
+"""A run.sqlite of an earlier version is migrated at open, in one transaction, to the tables of a new one."""
 
 import sqlite3
 import subprocess
@@ -34,7 +34,7 @@ Database.open(Path(sys.argv[1]))
 
 @pytest.fixture
 def older(tmp_path: Path) -> Path:
-    """A file of schema 1 with a fact in it."""
+    """Return a file of schema 1 with a fact in it."""
     path = tmp_path / "older.sqlite"
     with sqlite3.connect(path) as connection:
         connection.executescript(f"{OLDER} PRAGMA user_version = 1; INSERT INTO facts VALUES ('alive_at', 7);")
@@ -46,7 +46,7 @@ def tables(database: Database) -> list[tuple[str, str]]:
     return [(name, sql) for name, sql in database.all("SELECT name, sql FROM sqlite_master ORDER BY name")]
 
 
-def test_an_older_file_is_brought_up_to_date_and_keeps_what_it_has(older: Path, tmp_path: Path) -> None:
+def test_an_older_file_is_migrated_and_keeps_its_data(older: Path, tmp_path: Path) -> None:
     with Database.open(older) as migrated, Database.open(tmp_path / "new.sqlite") as new:
         assert migrated.fact("alive_at") == 7
         assert tables(migrated) == tables(new)
@@ -100,14 +100,14 @@ def test_a_kill_in_the_middle_leaves_the_older_file(older: Path) -> None:
         assert (database.fact("alive_at"), database.fact("half")) == (7, None)
 
 
-def test_a_reader_of_an_older_file_is_told_what_to_do(older: Path) -> None:
+def test_a_reader_of_an_older_file_gets_the_fix(older: Path) -> None:
     with pytest.raises(WrongSchema, match=r"has schema 1, this program reads 3: start the coordinator once"):
         Database.read(older)
     Database.open(older).close()
     Database.read(older).close()
 
 
-def test_a_long_part_tells_how_far_it_is(older: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_part_reports_its_progress(older: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema, "PATIENCE", 0.0)
     monkeypatch.setattr(schema, "_OPCODES", 10)
     told: list[str] = []
@@ -119,7 +119,7 @@ def test_a_long_part_tells_how_far_it_is(older: Path, monkeypatch: pytest.Monkey
 
 
 def long_history(path: Path, groups: int) -> None:
-    """A file of schema 1 in which every tenth group of each node was refused by the scorer."""
+    """Return a file of schema 1 in which every tenth group of each node was refused by the scorer."""
     numbered = f"WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < {groups - 1})"
     node = "CAST('node' || (i / 10) AS BLOB)"
     lease = "CAST('lease' || i AS BLOB)"
@@ -138,7 +138,7 @@ def long_history(path: Path, groups: int) -> None:
 
 
 def test_a_migration_takes_twice_as_long_for_twice_the_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A million groups once took hours: for each node the verdicts of all were read."""
+    """A million groups once took hours, because the verdicts of all nodes were read for each node."""
     monkeypatch.setattr(schema, "PATIENCE", 0.0)
     monkeypatch.setattr(schema, "_OPCODES", 100)
     steps = []

@@ -1,4 +1,4 @@
-"""The smallest policy there is: the next token depends on the last one, by a table. An `Engine` in numpy.
+"""A bigram policy, the smallest there is: a table gives the next token from the last one. An `Engine` in numpy.
 
 Its weights are a real snapshot: one bf16 tensor "table" of V x V logits; so diffs, roots and edges are real, and a
 whole network of nodes runs in one process without torch. Sampling is the reference of engines.sampling_reference.
@@ -25,7 +25,7 @@ VOCABULARY = 16
 
 
 def write_table(path: Path, table: NDArray[np.float32]) -> Snapshot:
-    """A snapshot file that holds `table`, V x V, truncated to bf16."""
+    """Write a snapshot of `table`, V x V, truncated to bf16."""
     bits = (np.ascontiguousarray(table, np.float32).view(np.uint32) >> 16).astype("<u2")
     with writing_snapshot(path, [TensorEntry(name="table", dtype="BF16", shape=table.shape)], {}) as writer:
         writer.write(bits.ravel())
@@ -34,19 +34,19 @@ def write_table(path: Path, table: NDArray[np.float32]) -> Snapshot:
 
 
 def read_table(snapshot: Snapshot) -> NDArray[np.float32]:
-    """The table of a snapshot, V x V."""
+    """Return the table of a snapshot, V x V."""
     bits = np.asarray(snapshot.bits("table"), np.uint32) << 16
     size = int(np.sqrt(bits.size))
     return bits.view(np.float32).reshape(size, size)
 
 
 def random_table(seed: int, size: int = VOCABULARY) -> NDArray[np.float32]:
-    """Logits that make every token likely enough."""
+    """Return random logits under which every token is likely enough."""
     return np.random.default_rng(seed).normal(size=(size, size)).astype(np.float32)
 
 
 def nudged(table: NDArray[np.float32], seed: int, share: float = 0.05) -> NDArray[np.float32]:
-    """A learner's step: some entries move a little."""
+    """Return the table after a learner's step: some entries move a little."""
     random = np.random.default_rng(seed)
     return np.where(random.random(table.shape) < share, table * np.float32(1.25), table).astype(np.float32)
 
@@ -64,7 +64,7 @@ class _OneTurn:
 
 
 class BigramEngine:
-    """`engines.engine.Engine`. With a tokenizer.json in the model's folder, tasks of the registry are played."""
+    """An `engines.engine.Engine`. With a tokenizer.json in the model's folder, it plays tasks of the registry."""
 
     def __init__(self) -> None:
         self._table: NDArray[np.float32] | None = None
@@ -149,6 +149,6 @@ class BigramEngine:
 
 
 def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
-    """In float32, over one row."""
+    """Return the log-softmax of one row, in float32."""
     shifted = logits - logits.max()
     return np.minimum(shifted - np.log(np.exp(shifted).sum(dtype=np.float32)), np.float32(0)).astype(np.float32)

@@ -1,8 +1,8 @@
-"""Lives of a learner, each in a process of its own, for the test that kills them.
+"""Run learners, each in a forked process of its own, for the test that kills them.
 
-A line of JSON (a Life) on stdin starts one; stdout then has its process id, "." as the session is open and as each
-step is made, and "killed by 9" when it is dead. Importing takes seconds, forking milliseconds; and a process with one
-thread can be forked safely, which the test's own, once it has loaded a model, cannot. A life that hangs says where.
+A line of JSON (a Life) on stdin starts one. Stdout then has its process id, "." once the session is open and after each
+step, and "killed by 9" after its death. Importing takes seconds, forking milliseconds. A process with one thread can be
+forked safely; the test's own, once it has loaded a model, cannot. A learner that hangs prints its traceback.
 """
 
 import faulthandler
@@ -18,7 +18,7 @@ from tests.support.tiny_learner import Main
 
 
 class Life(msgspec.Struct, frozen=True):
-    """`journal`: a line of JSON for each publication so far, and to add to."""
+    """The order for one learner. `journal`: a file with one line of JSON per publication, to which it appends."""
 
     folder: str
     model: str
@@ -27,7 +27,7 @@ class Life(msgspec.Struct, frozen=True):
 
 
 def live(life: Life) -> NoReturn:
-    """Open, publish, step, publish, ... until killed. A line of the journal is a publication, durable."""
+    """Open, publish, step, publish, ... until killed. Each publication is a durable line of the journal."""
     journal = Path(life.journal)
     main = Main(Path(life.folder), Path(life.model), life.hyper)
     main.published = [msgspec.json.decode(text_line, type=Export) for text_line in journal.read_bytes().splitlines()]

@@ -1,6 +1,7 @@
-"""A whole coordinator with a real learner in this process: what volunteers do is made up, a scorer believes it all.
+"""A whole coordinator with a real learner in this process, a stand-in volunteer, and a scorer that accepts all groups.
 
-Model, learner, buffer, publisher, store, leases and verdicts are what ships; on the in-memory network, on a fake clock.
+Model, learner, buffer, publisher, store, leases and verdicts are the real ones, on the in-memory network and a fake
+clock.
 """
 
 import itertools
@@ -37,17 +38,17 @@ NODE = b"N" * 32
 
 
 def wall() -> float:
-    """The loop's clock, fake or not, as seconds since the epoch."""
+    """Return the loop's clock, fake or not, as seconds since the epoch."""
     return 1_000_000 + anyio.current_time()
 
 
 class OwnLearner:
-    """coordinator.training.model_processes.Learner in this process: a real session, without the pipe."""
+    """A `Learner` in this process: a real session, without the pipe."""
 
     def __init__(self) -> None:
         self.handlers = LearnerHandlers()
         self.asked: list[bytes] = []
-        """Every group that a step was made with."""
+        """All groups of all steps."""
 
     async def open(self, order: Open) -> Opened:
         return self.handlers.open(msgspec.msgpack.decode(msgspec.msgpack.encode(order), type=Open))
@@ -66,7 +67,7 @@ class OwnLearner:
 
 
 class Believer:
-    """coordinator.training.model_processes.Scorer that finds every group as it claims to be."""
+    """A `Scorer` that confirms the claims of every group."""
 
     loaded: Loaded | None = Loaded(root=bytes(32), parameters=0, nbytes=0)
 
@@ -94,7 +95,7 @@ class Believer:
 
 
 def make_run(folder: Path, model: Path, *, learner: dict[str, Any] | None = None, **run: Any) -> Run:
-    """A run of a tiny model. `learner`, `run`: settings of these sections."""
+    """Make a run of a tiny model. `learner`, `run`: settings of these sections."""
     settings = {"task": "reverse", "group_size": 4, "batch_groups": 2, "limit": 6, "heldout": 2, "evaluate_every": 100}
     flags = {"run": settings | run, "https": {"listen": []}, "learner": {"warmup_steps": 2} | (learner or {})}
     config = setup.settings_for(str(model), flags, env={})
@@ -103,7 +104,7 @@ def make_run(folder: Path, model: Path, *, learner: dict[str, Any] | None = None
 
 @asynccontextmanager
 async def coordinating(run: Run, learner: Learner | None = None, *, opens: bool = True) -> AsyncIterator[Coordinator]:
-    """The coordinator and one volunteer, up for the length of the block; what they leave is found by the next.
+    """Run the coordinator and one volunteer during the block; the next call continues from their files.
     `opens`: wait until the learner is open."""
     run = setup.load_run(run.folder.path, now=int(wall() * 1000), env={})
     network = Network.of(Peer(MemoryNetwork(0).transport(run.peer_id), seed=0))
@@ -129,7 +130,7 @@ def _believe(coordinator: Coordinator) -> None:
 
 
 async def _volunteer(coordinator: Coordinator) -> None:
-    """Ask for a lease of the newest version, and bring a group for it whose answers differ, until cancelled."""
+    """Request leases of the newest version, and submit a group of random answers for each, until cancelled."""
     nonces = (number.to_bytes(16, "big") for number in itertools.count(int(wall() * 1000)))
     chance = np.random.default_rng(0)
     while True:
@@ -146,7 +147,7 @@ async def _volunteer(coordinator: Coordinator) -> None:
 
 
 def made_up(lease: Lease, chance: np.random.Generator) -> Submission:
-    """A group for a lease: random answers that end as they must, so that rewards differ."""
+    """Return a group for a lease: random answers with a valid end, so that rewards differ."""
     segments = [Segment(version=lease.version, root=lease.root, first=0)]
     rollouts = []
     for _ in lease.seeds:

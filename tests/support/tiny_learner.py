@@ -24,13 +24,13 @@ SHAPE = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "i
 
 
 def make_model(folder: Path) -> Path:
-    """A model folder after two supervised steps."""
+    """Write a model folder after two supervised steps."""
     warm_up(WarmUp(folder=str(folder), task="reverse", task_version=1, steps=2, noise=0.5, batch=8, shape=SHAPE))
     return folder
 
 
 def sample(chance: random.Random, *, reward: float | None = None, turns: Sequence[int] = (5,)) -> TrainSample:
-    """Random tokens with random behaviour log-probabilities."""
+    """Return random tokens with random behaviour log-probabilities."""
     return TrainSample(
         tokens=np.array([chance.randrange(2, 12) for _ in range(sum(turns))], np.int32),
         turns=list(turns),
@@ -47,7 +47,7 @@ def group(chance: random.Random, name: str, version: int = 0, *, samples: int = 
 
 
 def batch(step: int, *, groups: int = 3, age: int = 1) -> TrainBatch:
-    """The batch of a step: the same one whenever it is asked for."""
+    """Return the batch of a step, the same one at every call."""
     chance = random.Random(step)
     groups_drawn = [group(chance, f"{step}-{place}", max(0, step - age)) for place in range(groups)]
     return TrainBatch(step=step, groups=groups_drawn)
@@ -67,11 +67,11 @@ def on_policy(policy: PreTrainedModel, train_batch: TrainBatch) -> TrainBatch:
 
 
 GROUPS: dict[bytes, TrainGroup] = {}
-"""What stands for run.sqlite where a session is opened in this process."""
+"""The groups that `read` returns, in place of run.sqlite."""
 
 
 def ask(train_batch: TrainBatch, *, published: int | None = None) -> Batch:
-    """What main sends for it; the groups can be read from then on."""
+    """Return the main process's request for a batch, whose groups `read` returns from then on."""
     GROUPS.update((group.id, group) for group in train_batch.groups)
     return Batch(step=train_batch.step, groups=[group.id for group in train_batch.groups], published=published)
 
@@ -81,7 +81,7 @@ def read(leases: Sequence[bytes]) -> list[TrainGroup]:
 
 
 def store(path: Path, groups: Sequence[TrainGroup]) -> Path:
-    """A run.sqlite with these groups, accepted and in the buffer, as far as a learner looks."""
+    """Write a run.sqlite with these groups, accepted and in the buffer, as far as a learner reads it."""
     with Database.open(path) as database, database.transaction():
         for place, one in enumerate(groups):
             submission, scores, behaviour = _submitted(one)
@@ -122,8 +122,8 @@ def _submitted(one: TrainGroup) -> tuple[bytes, bytes, bytes]:
 
 
 class Main:
-    """Opens sessions as the daemon does, and publishes exports. `published`: every version with its export, in order.
-    `reports`: what the learner wanted the operator to know. `era`: of the last published version. `now`: s."""
+    """The main process: opens sessions and publishes exports. `published`: all exports, in order. `reports`: sentences
+    for the operator. `era`: of the last published version. `now`: seconds."""
 
     def __init__(
         self, folder: Path, model: Path, hyper: Hyper | None = None, *, keep: int = 1, staleness: int = 1000

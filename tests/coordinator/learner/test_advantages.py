@@ -16,7 +16,7 @@ def test_mean_only_advantages_keep_the_rewards_scale() -> None:
 
 
 @pytest.mark.parametrize("kind", ["group", "mean"])
-def test_a_group_without_variance_teaches_nothing_and_is_counted(kind: str) -> None:
+def test_a_group_without_variance_has_no_signal_and_is_counted(kind: str) -> None:
     advantages = compute([[0.1, 0.1, 0.1], [0.0, 1.0, 0.0], [1.0], []], kind)
     assert advantages.values[0] == [0.0, 0.0, 0.0]
     assert advantages.values[2:] == [[0.0], []]

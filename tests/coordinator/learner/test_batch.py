@@ -57,7 +57,7 @@ def test_no_micro_batch_exceeds_its_budget_and_no_token_is_lost() -> None:
     assert len(packed) < 50
 
 
-def test_a_rollout_longer_than_the_budget_stands_alone() -> None:
+def test_a_rollout_longer_than_the_budget_is_a_micro_batch_of_its_own() -> None:
     long, short = row(100), row(5)
     assert [micro.tokens.shape for micro in pack([long, short], 64)] == [(1, 5), (1, 100)]
 
@@ -65,7 +65,7 @@ def test_a_rollout_longer_than_the_budget_stands_alone() -> None:
 @pytest.mark.parametrize(
     ("groups", "minibatches", "sizes"), [(8, 4, [8, 8, 8, 8]), (5, 4, [8, 4, 4, 4]), (2, 4, [4, 4])]
 )
-def test_groups_are_dealt_whole_to_minibatches(groups: int, minibatches: int, sizes: list[int]) -> None:
+def test_groups_are_assigned_whole_to_minibatches(groups: int, minibatches: int, sizes: list[int]) -> None:
     assert [len(part) for part in split(rows(batch(1, groups=groups), "group").groups, minibatches)] == sizes
 
 
@@ -84,7 +84,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("sentence", BAD)
-def test_a_sample_that_contradicts_itself_is_refused(sentence: str) -> None:
+def test_an_inconsistent_sample_is_refused(sentence: str) -> None:
     bad, message = BAD[sentence]
     with pytest.raises(BadBatch, match=message):
         rows(bad, "group")

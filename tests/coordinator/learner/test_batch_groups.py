@@ -1,4 +1,4 @@
-"""What the learner reads by itself: the tokens of a batch, from run.sqlite, beside the process that writes it."""
+"""The learner reads the tokens of a batch from run.sqlite, beside the process that writes it."""
 
 import random
 import subprocess
@@ -15,7 +15,7 @@ from tests.support.group_world import group as submission
 from tests.support.tiny_learner import group, store
 
 
-def test_groups_come_as_they_were_stored_in_the_order_asked_for(tmp_path: Path) -> None:
+def test_groups_are_read_as_they_were_stored_in_the_requested_order(tmp_path: Path) -> None:
     chance = random.Random(3)
     stored = [group(chance, "one", 4, turns=(3, 2, 1)), group(chance, "two", 5)]
     path = store(tmp_path / "run.sqlite", stored)
@@ -42,7 +42,7 @@ LOST = {
 
 
 @pytest.mark.parametrize("what", LOST)
-def test_a_group_that_is_not_there_whole_is_an_error_of_its_batch(what: str, tmp_path: Path) -> None:
+def test_a_group_with_missing_data_is_an_error_of_its_batch(what: str, tmp_path: Path) -> None:
     statement, sentence = LOST[what]
     one, other = (group(random.Random(3), name) for name in ("one", "two"))
     path = store(tmp_path / "run.sqlite", [one, other])
@@ -64,8 +64,8 @@ assert not {"torch", "transformers"} & sys.modules.keys()
 """
 
 
-def test_another_process_reads_what_was_just_committed_and_holds_up_no_writer(tmp_path: Path, repository: Path) -> None:
-    """A group is drawn and read at once, again and again, while the books go on in this process."""
+def test_another_process_reads_a_group_just_committed_and_blocks_no_writer(tmp_path: Path, repository: Path) -> None:
+    """Draw and read groups at once, repeatedly, while this process keeps writing."""
     world = World(tmp_path)
     command = [sys.executable, "-c", READER, str(world.path)]
     with subprocess.Popen(command, stdin=-1, stdout=-1, text=True, cwd=repository) as reader:

@@ -48,7 +48,7 @@ def saved(folder: Path, of: State, tensors: dict[str, torch.Tensor]) -> None:
     checkpoint.save(folder, of.era, of.step, lambda: of, tensors)
 
 
-def test_a_checkpoint_comes_back_as_it_was_saved_and_the_newest_two_stay(folder: Path) -> None:
+def test_a_checkpoint_is_loaded_as_it_was_saved_and_the_newest_two_are_kept(folder: Path) -> None:
     loaded = checkpoint.load(folder, silent)
     assert loaded is not None
     assert loaded.state == state(3)
@@ -60,11 +60,11 @@ def test_a_checkpoint_comes_back_as_it_was_saved_and_the_newest_two_stay(folder:
     ]
 
 
-def test_where_there_never_was_a_checkpoint_there_is_none(tmp_path: Path) -> None:
+def test_without_any_checkpoint_load_returns_none(tmp_path: Path) -> None:
     assert checkpoint.load(tmp_path, silent) is None
 
 
-def test_a_later_era_is_newer_whatever_its_step(folder: Path) -> None:
+def test_a_later_era_is_newer_at_any_step(folder: Path) -> None:
     saved(folder, msgspec.structs.replace(state(1), era=4), tensors(1))
     loaded = checkpoint.load(folder, silent)
     assert loaded is not None
@@ -108,7 +108,9 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("sentence", DAMAGES)
-def test_a_damaged_newest_is_set_aside_with_a_word_and_the_one_before_is_taken(sentence: str, folder: Path) -> None:
+def test_a_damaged_newest_checkpoint_is_reported_and_set_aside_and_the_one_before_is_used(
+    sentence: str, folder: Path
+) -> None:
     DAMAGES[sentence](folder / "checkpoint-000000000003-000000000003")
     said: list[str] = []
     loaded = checkpoint.load(folder, said.append)
@@ -119,7 +121,7 @@ def test_a_damaged_newest_is_set_aside_with_a_word_and_the_one_before_is_taken(s
     assert checkpoint.load(folder, silent) is not None, "it is reported once"
 
 
-def test_when_none_can_be_read_the_learner_never_silently_starts_afresh(folder: Path) -> None:
+def test_if_no_checkpoint_can_be_read_the_learner_never_starts_afresh_silently(folder: Path) -> None:
     for path in folder.iterdir():
         cut("tensors.safetensors")(path)
     for _ in range(2):
@@ -134,7 +136,7 @@ def test_leftovers_of_an_interrupted_save_are_removed(folder: Path) -> None:
     assert not list(folder.glob(".*"))
 
 
-def test_cut_at_any_moment_the_newest_checkpoint_is_the_one_before_or_the_one_saved() -> None:
+def test_killed_at_any_moment_a_save_leaves_the_checkpoint_before_or_the_new_one() -> None:
     with quick_folder() as folder:
 
         def life() -> Iterator[int]:
@@ -156,7 +158,9 @@ def test_cut_at_any_moment_the_newest_checkpoint_is_the_one_before_or_the_one_sa
             assert again.state == state(5), cut.where
 
 
-def test_a_save_without_room_says_so_and_leaves_the_others_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_save_on_a_full_disk_fails_and_leaves_the_others_intact(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -186,7 +190,7 @@ def test_the_state_on_disk_is_pinned(repository: Path) -> None:
 
 
 def test_a_state_that_cannot_be_finished_leaves_the_checkpoint_before(folder: Path) -> None:
-    """As where the disk is full for the export that the checkpoint would name."""
+    """This happens when the disk is full for the export that the checkpoint would name."""
     before = checkpoint.load(folder, print)
 
     def finished() -> State:

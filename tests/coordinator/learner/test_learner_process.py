@@ -1,4 +1,4 @@
-"""The learner as the daemon runs it: a real child process behind its pipe."""
+"""The learner runs as a real child process behind its pipe, as in the daemon."""
 
 import asyncio
 import sys
@@ -58,7 +58,7 @@ async def test_the_process_opens_steps_and_refuses(
 
 
 @pytest.mark.slow
-async def test_the_process_killed_in_a_step_goes_on_from_its_checkpoint(
+async def test_a_process_killed_in_a_step_continues_from_its_checkpoint(
     tmp_path: Path, model_folder: Path, started: Callable[[], Awaitable[Child]]
 ) -> None:
     first, beginning = await started(), order(tmp_path, model_folder)

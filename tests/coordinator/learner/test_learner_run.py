@@ -1,4 +1,4 @@
-"""A run with a real learner, from its first step to its last."""
+"""A real learner trains a whole run, from its first step to its last."""
 
 import os
 import shutil
@@ -36,7 +36,7 @@ def test_the_age_of_a_group_is_the_same_in_the_buffer_the_metrics_and_the_histor
     run_fake(main)
 
 
-def test_the_last_step_is_published_and_evaluated_where_versions_are_further_apart(
+def test_the_last_step_is_published_and_evaluated_when_versions_are_several_steps_apart(
     tmp_path: Path, model_folder: Path
 ) -> None:
     run = make_run(tmp_path / "run", model_folder, steps=5, learner={"publish_every": 3})
@@ -72,7 +72,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_learner_behind_what_is_published_goes_on_in_a_new_era(
+def test_a_learner_behind_the_published_version_continues_in_a_new_era(
     damage: str, tmp_path: Path, model_folder: Path
 ) -> None:
     run = make_run(tmp_path / "run", model_folder, staleness=4)
@@ -107,10 +107,10 @@ def test_a_learner_behind_what_is_published_goes_on_in_a_new_era(
 
 
 @pytest.mark.slow
-async def test_a_real_learner_killed_again_and_again_as_it_begins_a_new_era_goes_on_in_it(
+async def test_a_real_learner_killed_repeatedly_at_the_start_of_a_new_era_continues_in_it(
     tmp_path: Path, model_folder: Path, repository: Path
 ) -> None:
-    """A process of its own behind its pipe; each SIGKILL comes a little later than the one before."""
+    """Kill the learner's process with SIGKILL, each time a little later than the time before."""
     run = make_run(tmp_path / "run", model_folder, staleness=4, steps=3)
     child = Supervisor(learner_process, restarts())
     learner = LearnerChild(child)

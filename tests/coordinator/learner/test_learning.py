@@ -1,4 +1,4 @@
-"""It learns: the whole path from warm-up over stale rollouts to held-out answers, in this process."""
+"""A tiny model learns a task: warm-up, training on stale rollouts, held-out evaluation, all in this process."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Values by hand: the tables give probabilities, the expected loss is what the docstring's formula says."""
+"""Losses equal those computed by hand: tables give probabilities, and the docstring's formula the expected loss."""
 
 import math
 from typing import NamedTuple
@@ -62,7 +62,7 @@ def one(case: Case) -> tuple[LossInputs, TokenLoss]:
 
 
 @pytest.mark.parametrize("sentence", CASES)
-def test_the_loss_of_one_token_is_what_the_formula_gives(sentence: str) -> None:
+def test_the_loss_of_one_token_is_that_of_the_formula(sentence: str) -> None:
     case = CASES[sentence]
     _, token_loss = one(case)
     assert float(token_loss.value.detach()) == pytest.approx(case.loss, rel=1e-5)
@@ -108,7 +108,7 @@ def test_gspo_uses_the_geometric_mean_ratio_of_the_whole_rollout() -> None:
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_an_absurd_ratio_leaves_loss_and_gradient_finite(name: str) -> None:
+def test_an_extreme_ratio_leaves_loss_and_gradient_finite(name: str) -> None:
     current = torch.tensor([-1e-3, -300.0], requires_grad=True)
     terms = LossInputs(
         current, current.detach(), torch.tensor([-400.0, -1e-3]), torch.tensor([1.0, -1.0]), torch.tensor([0, 1])
@@ -124,6 +124,6 @@ def test_the_reference_divergence_is_zero_at_the_reference_and_positive_elsewher
     assert divergence.tolist() == pytest.approx([0.5 - 1 - math.log(0.5), 0.0])
 
 
-def test_an_unknown_objective_names_those_there_are() -> None:
+def test_the_error_for_an_unknown_objective_lists_the_known_ones() -> None:
     with pytest.raises(ValueError, match="choose one of cispo, decoupled, dppo, grpo, gspo, two_sided, uncorrected"):
         objective("ppo")

@@ -14,7 +14,7 @@ BAD_FOLDERS = {
 
 
 @pytest.mark.parametrize("sentence", BAD_FOLDERS)
-def test_a_folder_that_is_no_model_names_the_fix(sentence: str, tmp_path: Path) -> None:
+def test_the_error_for_a_folder_without_a_model_names_the_fix(sentence: str, tmp_path: Path) -> None:
     names, message = BAD_FOLDERS[sentence]
     for name in names:
         (tmp_path / name).write_bytes(b"{}")
@@ -22,7 +22,7 @@ def test_a_folder_that_is_no_model_names_the_fix(sentence: str, tmp_path: Path) 
         model.load(tmp_path, "cpu")
 
 
-def test_a_config_that_no_architecture_knows_names_the_fix(tmp_path: Path, model_folder: Path) -> None:
+def test_the_error_for_an_unknown_architecture_names_the_fix(tmp_path: Path, model_folder: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "abacus"}')
     (tmp_path / "model.safetensors").write_bytes((model_folder / "model.safetensors").read_bytes())
     with pytest.raises(model.BadModelFolder, match="update transformers"):

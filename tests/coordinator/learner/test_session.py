@@ -1,4 +1,4 @@
-"""Sessions as main uses them; `Main` (tiny.py) keeps the record of what was published."""
+"""Sessions as the main process uses them; `Main` (tests/support/tiny_learner.py) records the published versions."""
 
 import os
 import random
@@ -44,7 +44,7 @@ def newest_tensors(main: Main) -> dict[str, torch.Tensor]:
 
 
 def follow(main: Main, folder: Path) -> bytes:
-    """Come to the last version as a node does: apply each payload to the version before."""
+    """Reach the last version as a node does: apply each payload to the version before."""
     snapshot: Snapshot | None = None
     for export in main.published:
         (edge,) = [edge for edge in export.edges if edge.base_root == (snapshot.root if snapshot else None)]
@@ -60,7 +60,7 @@ def test_the_base_is_the_first_export_with_a_full_edge(main: Main) -> None:
     assert session.opened().step == 0
 
 
-def test_a_version_is_the_step_that_made_it_and_a_node_comes_to_it_by_diffs(main: Main, tmp_path: Path) -> None:
+def test_a_version_has_the_number_of_its_step_and_diffs_lead_to_it(main: Main, tmp_path: Path) -> None:
     main.keep = 10
     session = main.open()
     for number in (1, 2, 3):
@@ -71,7 +71,7 @@ def test_a_version_is_the_step_that_made_it_and_a_node_comes_to_it_by_diffs(main
     assert follow(main, tmp_path / "node") == main.published[-1].root
 
 
-def test_a_run_that_restarts_in_the_middle_is_bit_for_bit_the_run_that_does_not(
+def test_a_run_restarted_in_the_middle_is_bit_for_bit_equal_to_one_that_is_not(
     tmp_path: Path, model_folder: Path
 ) -> None:
     whole, broken = Main(tmp_path / "whole", model_folder, HYPER), Main(tmp_path / "broken", model_folder, HYPER)
@@ -91,14 +91,14 @@ def test_a_run_that_restarts_in_the_middle_is_bit_for_bit_the_run_that_does_not(
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
 
 
-def test_opening_tells_every_group_drawn(main: Main) -> None:
+def test_opening_returns_every_drawn_group(main: Main) -> None:
     session = main.open()
     for number in (1, 2):
         main.step(session, number)
     assert main.open().opened().drawn == [group.id for number in (1, 2) for group in batch(number).groups]
 
 
-def test_an_export_that_main_never_published_is_handed_out_again_with_the_same_bytes(main: Main) -> None:
+def test_an_unpublished_export_is_returned_again_with_the_same_bytes(main: Main) -> None:
     session = main.open()
     main.step(session, 1)
     exported = main.step(session, 2, publish=False).export
@@ -111,7 +111,7 @@ def test_an_export_that_main_never_published_is_handed_out_again_with_the_same_b
     assert [(path.stat().st_mtime_ns, path.read_bytes()) for path in paths] == before
 
 
-def test_an_export_says_what_its_payloads_hash_to(main: Main) -> None:
+def test_an_export_has_the_hashes_of_its_payloads(main: Main) -> None:
     session = main.open()
     for number in (1, 2, 3, 4):
         exported = main.step(session, number).export
@@ -121,7 +121,7 @@ def test_an_export_says_what_its_payloads_hash_to(main: Main) -> None:
             assert edge.hashed == manifest.hashed(Path(edge.payload))
 
 
-def test_a_published_version_is_not_handed_out_again(main: Main) -> None:
+def test_a_published_version_is_not_returned_again(main: Main) -> None:
     session = main.open()
     main.step(session, 1)
     assert main.open().opened().export is None
@@ -136,7 +136,7 @@ def test_only_each_kappa_th_step_is_exported_and_checkpointed(tmp_path: Path, mo
 
 
 def torn(main: Main, step: int, era: int = 0) -> None:
-    """The checkpoint of a step does not match its hash any more."""
+    """Damage the checkpoint of a step, so that it no longer matches its hash."""
     checkpoint = main.folder / "checkpoints" / f"checkpoint-{era:012d}-{step:012d}"
     with open(checkpoint / "tensors.safetensors", "wb") as file:
         file.write(b"torn")
@@ -144,7 +144,7 @@ def torn(main: Main, step: int, era: int = 0) -> None:
         os.fsync(file.fileno())
 
 
-def test_a_fall_back_behind_a_published_version_goes_on_in_a_new_era_with_the_checkpoints_weights(
+def test_a_fall_back_behind_a_published_version_begins_a_new_era_with_the_checkpoints_weights(
     main: Main, tmp_path: Path
 ) -> None:
     session = main.open()
@@ -171,7 +171,7 @@ def test_a_fall_back_behind_a_published_version_goes_on_in_a_new_era_with_the_ch
     assert (again.era, again.step, again.export, again.undone) == (1_800_000_000, 5, None, "")
 
 
-def test_a_newest_checkpoint_that_is_lost_before_its_version_is_out_undoes_nothing(main: Main) -> None:
+def test_a_newest_checkpoint_lost_before_its_version_is_published_undoes_nothing(main: Main) -> None:
     session = main.open()
     for number in (1, 2):
         main.step(session, number)
@@ -182,7 +182,7 @@ def test_a_newest_checkpoint_that_is_lost_before_its_version_is_out_undoes_nothi
     assert opened.drawn == [group.id for number in (1, 2) for group in batch(number).groups]
 
 
-def test_a_lost_folder_goes_on_from_the_published_weights_in_a_new_era(
+def test_after_the_loss_of_its_folder_a_learner_begins_a_new_era_from_the_published_weights(
     main: Main, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     session = main.open()
@@ -207,7 +207,7 @@ def test_a_lost_folder_goes_on_from_the_published_weights_in_a_new_era(
     assert not {"v0000000003.safetensors"} & {path.name for path in (main.folder / "exports").iterdir()}
 
 
-def test_a_lost_store_goes_on_in_a_new_era_too(main: Main) -> None:
+def test_after_the_loss_of_the_store_a_learner_begins_a_new_era_too(main: Main) -> None:
     session = main.open()
     for number in (1, 2):
         main.step(session, number)
@@ -218,13 +218,14 @@ def test_a_lost_store_goes_on_in_a_new_era_too(main: Main) -> None:
     assert [edge.base for edge in main.published[0].edges] == [2, None], "whoever holds the last version follows"
 
 
-def test_a_change_of_era_that_is_cut_is_made_again_or_goes_on(tmp_path: Path, model_folder: Path) -> None:
-    """The newest checkpoint is torn. Cut anywhere, the next start publishes one version: the old weights, above all."""
+def test_a_change_of_era_killed_at_any_moment_is_repeated_or_continued(tmp_path: Path, model_folder: Path) -> None:
+    """The newest checkpoint is torn. After a kill at any moment the next start publishes one version: the old weights,
+    numbered above all others."""
     with quick_folder() as folder:
         main = Main(folder / "learner", model_folder, HYPER)
 
         def life() -> Iterator[int]:
-            """How many versions are published."""
+            """Yield the number of published versions."""
             session = main.open()
             for number in (1, 2):
                 main.step(session, number)
@@ -251,7 +252,9 @@ def test_a_change_of_era_that_is_cut_is_made_again_or_goes_on(tmp_path: Path, mo
             assert reopened.published[4].root == main.published[4].root, cut.where
 
 
-def test_drawn_groups_too_old_to_be_drawn_again_leave_the_checkpoint(tmp_path: Path, model_folder: Path) -> None:
+def test_drawn_groups_too_old_to_be_drawn_again_are_removed_from_the_checkpoint(
+    tmp_path: Path, model_folder: Path
+) -> None:
     main = Main(tmp_path, model_folder, HYPER, staleness=2)
     session = main.open()
     for number in range(1, 9):
@@ -284,7 +287,7 @@ def test_skip_diffs_lead_from_powers_of_two_and_apply(main: Main, tmp_path: Path
         assert apply(base, Path(edge.payload), out, exports[8].root).root == exports[8].root
 
 
-def test_files_of_old_versions_go_once_a_later_one_is_published(main: Main) -> None:
+def test_files_of_old_versions_are_removed_once_a_later_one_is_published(main: Main) -> None:
     session = main.open()
     for number in range(1, 10):
         main.step(session, number)
@@ -340,7 +343,7 @@ def test_a_bad_batch_is_refused(sentence: str, main: Main) -> None:
         call(main)
 
 
-def test_after_a_bad_batch_the_session_goes_on_as_if_it_had_not_come(tmp_path: Path, model_folder: Path) -> None:
+def test_after_a_bad_batch_the_session_continues_as_if_it_had_not_been_sent(tmp_path: Path, model_folder: Path) -> None:
     calm, disturbed = Main(tmp_path / "calm", model_folder, HYPER), Main(tmp_path / "d", model_folder, HYPER)
     for main in (calm, disturbed):
         session = main.open()
@@ -376,14 +379,14 @@ BAD_SETTINGS = {
 
 
 @pytest.mark.parametrize("sentence", BAD_SETTINGS)
-def test_a_setting_that_cannot_be_is_named(sentence: str) -> None:
+def test_an_invalid_setting_is_named(sentence: str) -> None:
     changes, message = BAD_SETTINGS[sentence]
     with pytest.raises(WrongOrder, match=message):
         check_hyper(structs.replace(Hyper(), **changes))
 
 
 def live_and_die(zygote: Popen[bytes], main: Main, journal: Path, chance: random.Random, steps: int) -> None:
-    """A life in a process of its own, ended by SIGKILL: while it opens, or within a step after `steps` others."""
+    """Run a learner in a process of its own until SIGKILL: while it opens, or within a step after `steps` others."""
     assert zygote.stdin
     assert zygote.stdout
     life = Life(folder=str(main.folder), model=str(main.model), hyper=HYPER, journal=str(journal))
@@ -403,7 +406,7 @@ def live_and_die(zygote: Popen[bytes], main: Main, journal: Path, chance: random
 
 @pytest.fixture
 def zygote(repository: Path) -> Iterator[Popen[bytes]]:
-    """The process that lives are forked from: it has imported everything, and has but one thread."""
+    """Return the process from which learners are forked: it has imported everything, and has one thread."""
     argv = [sys.executable, "-m", "tests.support.learner_lives"]
     with Popen(argv, stdin=PIPE, stdout=PIPE, cwd=repository, start_new_session=True) as process:
         try:
@@ -412,7 +415,7 @@ def zygote(repository: Path) -> Iterator[Popen[bytes]]:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def test_cut_at_any_moment_the_learner_goes_on_bit_for_bit(tmp_path: Path, model_folder: Path) -> None:
+def test_killed_at_any_moment_the_learner_continues_bit_for_bit(tmp_path: Path, model_folder: Path) -> None:
     whole = Main(tmp_path / "whole", model_folder, HYPER)
     session = whole.open()
     for number in (1, 2):
@@ -421,7 +424,7 @@ def test_cut_at_any_moment_the_learner_goes_on_bit_for_bit(tmp_path: Path, model
         main = Main(folder / "learner", model_folder, HYPER)
 
         def life() -> Iterator[int]:
-            """How many versions are published."""
+            """Yield the number of published versions."""
             yield 0
             session = main.open()
             yield 1
@@ -440,10 +443,10 @@ def test_cut_at_any_moment_the_learner_goes_on_bit_for_bit(tmp_path: Path, model
             assert contents(reopened) == contents(whole), cut.where
 
 
-def test_kill_9_at_any_moment_leaves_a_learner_that_goes_on_whole(
+def test_kill_9_at_any_moment_leaves_a_learner_that_continues_from_intact_files(
     main: Main, tmp_path: Path, zygote: Popen[bytes]
 ) -> None:
-    """Sixteen lives; after each, what a new one would find is checked against the journal."""
+    """Kill sixteen learners; after each, check the files that the next one finds against the journal."""
     journal, chance = tmp_path / "journal", random.Random(12)
     journal.touch()
     last_step = -1

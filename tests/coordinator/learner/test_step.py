@@ -34,7 +34,7 @@ def test_micro_batches_give_the_gradient_of_one_batch(policy: PreTrainedModel) -
 
 
 def test_given_tokens_carry_no_loss(policy: PreTrainedModel) -> None:
-    """The loss written out over the sampled tokens alone, from the model's own logits, has the same gradient."""
+    """The loss computed over the sampled tokens alone, from the model's own logits, has the same gradient."""
     train_batch = TrainBatch(step=1, groups=[group(random.Random(5), "g", turns=(2, 3, 2), samples=3)])
     gradient_of = gradients(policy, train_batch, Hyper(truncation=1e9))
     total = torch.zeros(())
@@ -82,7 +82,7 @@ def test_a_batch_without_signal_changes_no_weight_even_with_momentum(policy: Pre
         assert torch.equal(tensor, before[name]), name
 
 
-def test_a_pull_to_the_reference_keeps_the_policy_nearer_to_it(policy: PreTrainedModel) -> None:
+def test_a_kl_term_keeps_the_policy_nearer_to_the_reference(policy: PreTrainedModel) -> None:
     def drift(coefficient: float) -> float:
         trained, reference = (model.load(Path(policy.name_or_path), "cpu") for _ in range(2))
         hyper = Hyper(learning_rate=3e-3, warmup_steps=0, kl_coefficient=coefficient)

@@ -12,7 +12,7 @@ from coordinator.learner.optimiser import Optimiser
 from tests.support.tiny_learner import group, on_policy
 
 
-def test_metrics_are_told_apart_by_age(policy: PreTrainedModel) -> None:
+def test_metrics_are_reported_by_age(policy: PreTrainedModel) -> None:
     chance = random.Random(8)
     train_batch = on_policy(policy, TrainBatch(step=9, groups=[group(chance, "new", 8), group(chance, "old", 5)]))
     for one in train_batch.groups[1].samples:

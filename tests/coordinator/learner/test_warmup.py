@@ -70,7 +70,7 @@ BAD_SHAPES = {
 
 
 @pytest.mark.parametrize("sentence", BAD_SHAPES)
-def test_a_shape_that_cannot_be_is_named(sentence: str, tmp_path: Path) -> None:
+def test_an_invalid_shape_is_named(sentence: str, tmp_path: Path) -> None:
     shape, message = BAD_SHAPES[sentence]
     with pytest.raises(ValueError, match=message):
         warmed_up(tmp_path, shape=shape)

@@ -1,4 +1,4 @@
-"""When versions reached the nodes, by what they acknowledge: the pure core, and the books and requests around it."""
+"""Deliveries are measured from acknowledgements: the pure core, and the service and requests around it."""
 
 import sys
 from collections.abc import Callable
@@ -28,14 +28,14 @@ def acknowledgement(
     version: int = 1, *, heard: int = 0, complete: int = 0, applied: int = 0, by: list[TransferSource] | None = None,
     **changes: int,
 ) -> Acknowledgement:  # fmt: skip
-    """An acknowledgement; times in ms ago."""
+    """Return an acknowledgement; times in ms ago."""
     taken = [PayloadTransfer(payload_hash=bytes(32), took=heard - complete, senders=by)] if by else []
     fields = {"era": 1, "version": version, "heard": heard, "complete": complete, "applied": applied} | changes
     return Acknowledgement(**fields, taken=taken)
 
 
 def told(*acknowledgements: tuple[str, Acknowledgement, int]) -> BroadcastStats:
-    """Version 1, announced at T0; then (node, message, milliseconds later)."""
+    """Return the figures of version 1, announced at T0, after acknowledgements (node, message, milliseconds later)."""
     broadcasts = BroadcastStats()
     broadcasts.announced(1, 1, T0)
     for node, message, later in acknowledgements:
@@ -43,7 +43,7 @@ def told(*acknowledgements: tuple[str, Acknowledgement, int]) -> BroadcastStats:
     return broadcasts
 
 
-def test_times_are_placed_on_the_coordinators_clock_by_arrival_less_what_passed_since() -> None:
+def test_times_are_those_of_arrival_less_the_reported_elapsed_time() -> None:
     message = acknowledgement(heard=1900, complete=700, applied=100, by=[sender("source", 5, 1800, 700)])
     view = told(("a", message, 2000)).view("source")
     (take,) = view.takes
@@ -52,7 +52,7 @@ def test_times_are_placed_on_the_coordinators_clock_by_arrival_less_what_passed_
     assert (view.version, view.median, view.applied, view.samples) == (1, 1.3, 1.9, 1)
 
 
-def test_what_would_lie_before_the_announcement_is_moved_to_it() -> None:
+def test_a_time_before_the_announcement_is_moved_to_it() -> None:
     (take,) = told(("a", acknowledgement(heard=1 << 52, complete=1 << 52), 2000)).view("s").takes
     assert (take.heard, take.complete, take.applied) == (0.0, 0.0, 2.0)
 
@@ -90,7 +90,7 @@ UNCOUNTED: dict[str, tuple[dict[str, object], bool]] = {
 
 
 @pytest.mark.parametrize("who", UNCOUNTED)
-def test_what_is_no_measurement_is_not_counted(who: str) -> None:
+def test_an_acknowledgement_without_a_measurement_is_not_counted(who: str) -> None:
     change, shown = UNCOUNTED[who]
     facts = {"node": "b", "message": acknowledgement(), "now": T0 + 90_000, "here_since": T0, "admitted": True} | change
     broadcasts = told(("a", acknowledgement(), 500))
@@ -100,7 +100,7 @@ def test_what_is_no_measurement_is_not_counted(who: str) -> None:
     assert [take.node for take in view.takes] == (["a", "b"] if shown else ["a"])
 
 
-def test_strangers_without_end_take_bounded_room_and_keep_nobody_out() -> None:
+def test_any_number_of_unknown_nodes_takes_bounded_memory_and_excludes_no_known_one() -> None:
     broadcasts = told()
     for number in range(MOST_STRANGERS + 50):
         broadcasts.acknowledged(f"stranger {number}", acknowledgement(), T0 + 1, here_since=T0, admitted=False)
@@ -125,7 +125,7 @@ def test_only_the_last_versions_are_kept() -> None:
     assert broadcasts.view("s") == view
 
 
-def test_the_picture_is_of_the_newest_version_that_a_node_holds() -> None:
+def test_the_view_shows_the_newest_acknowledged_version() -> None:
     broadcasts = told(("a", acknowledgement(), 500))
     broadcasts.announced(1, 2, T0 + 5000)
     assert broadcasts.view("s").version == 1
@@ -133,13 +133,13 @@ def test_the_picture_is_of_the_newest_version_that_a_node_holds() -> None:
     assert (broadcasts.view("s").version, [take.node for take in broadcasts.view("s").takes]) == (2, ["b"])
 
 
-def test_nothing_measured_is_nothing_and_not_zero() -> None:
+def test_without_measurements_the_figures_are_none_and_not_zero() -> None:
     assert told().view("s") == BroadcastView(source="s")
     assert told().reach() is None
     assert told().uplinks() == {}
 
 
-def test_what_came_in_several_payloads_is_one_feed_a_peer_and_nobody_feeds_itself() -> None:
+def test_several_payloads_of_a_peer_are_one_transfer_and_no_node_sends_to_itself() -> None:
     message = Acknowledgement(
         era=1, version=1, heard=900, complete=100, applied=0,
         taken=[
@@ -154,7 +154,7 @@ def test_what_came_in_several_payloads_is_one_feed_a_peer_and_nobody_feeds_itsel
     assert [(feed.peer, feed.nbytes, feed.began, feed.ended) for feed in take.feeds] == [("s", 12, 0.1, 0.9)]
 
 
-def test_an_uplink_is_what_all_that_are_fed_at_once_get_together() -> None:
+def test_an_uplink_is_the_total_rate_of_simultaneous_transfers() -> None:
     # One after the other at 4 MB/s, then four at once at 1 MB/s each: the same uplink.
     alone = [(f"n{i}", acknowledgement(by=[sender("u", 4 * MB, 1000, 0)]), 1000 * (i + 1)) for i in range(4)]
     together = [(f"n{i}", acknowledgement(by=[sender("u", 4 * MB, 4000, 0)]), 4000) for i in range(4)]
@@ -162,8 +162,8 @@ def test_an_uplink_is_what_all_that_are_fed_at_once_get_together() -> None:
     assert told(*together).uplinks()["u"] == pytest.approx(4 * MB)
 
 
-def test_uplinks_of_a_star_cost_little_more_than_its_nodes_are() -> None:
-    """Row A4. All nodes are fed by one peer at the same time. On 439044d twice the nodes make four times the calls."""
+def test_the_cost_of_estimating_a_stars_uplink_grows_linearly() -> None:
+    """One peer sends to all nodes at the same time. On 439044d twice the nodes made four times the calls."""
 
     def calls(nodes: int) -> int:
         broadcasts = told(
@@ -185,20 +185,20 @@ def test_uplinks_of_a_star_cost_little_more_than_its_nodes_are() -> None:
     assert calls(400) <= 3 * calls(200)
 
 
-def test_a_few_bytes_tell_nothing_of_an_uplink() -> None:
+def test_a_few_bytes_are_no_sample_of_an_uplink() -> None:
     assert told(("a", acknowledgement(by=[sender("u", LEAST_BYTES - 1, 10, 0)]), 50)).uplinks() == {}
     assert told(("a", acknowledgement(by=[sender("u", MB, 10, 10)]), 50)).uplinks() == {}
 
 
 @pytest.mark.parametrize("claimed", [LEAST_BYTES, 10**15], ids=["next to nothing", "a petabyte"])
-def test_a_liar_among_three_reporters_hardly_moves_an_uplink(claimed: int) -> None:
+def test_one_false_report_among_three_hardly_moves_an_uplink(claimed: int) -> None:
     honest = [(f"n{i}", acknowledgement(by=[sender("u", MB, 1000, 0)]), 1000) for i in range(3)]
     lie = ("liar", acknowledgement(by=[sender("u", claimed, 1000, 0)]), 1000)
     assert told(*honest).uplinks()["u"] == pytest.approx(3 * MB)
     assert told(*honest, lie).uplinks()["u"] == pytest.approx(4 * MB)  # one more mouth, whatever it says it ate
 
 
-def test_a_liar_changes_the_figures_of_no_other_node() -> None:
+def test_a_false_report_changes_the_figures_of_no_other_node() -> None:
     honest = [(f"n{i}", acknowledgement(complete=100, by=[sender("s", MB, 900, 100)]), 1000 + i) for i in range(9)]
     lies: list[Callable[[], Acknowledgement]] = [
         lambda: acknowledgement(heard=1 << 52, complete=1 << 52, applied=1 << 52),
@@ -217,7 +217,7 @@ def test_a_liar_changes_the_figures_of_no_other_node() -> None:
 # --- the books -------------------------------------------------------------------------------------------------------
 
 
-def test_the_capacity_model_takes_the_way_of_a_version_from_acknowledgements(world: World) -> None:
+def test_the_capacity_model_uses_the_acknowledged_delivery_times(world: World) -> None:
     group_service = world.group_service
     for node in (ALICE, BOB):
         group_service.registry.register(node, HELLO, None, world.now - 1000)
@@ -235,14 +235,14 @@ def test_the_capacity_model_takes_the_way_of_a_version_from_acknowledgements(wor
     assert [take.node for take in group_service.broadcasts.view("s").takes] == [peer_id(ALICE), peer_id(BOB)]
 
 
-def test_an_acknowledgement_is_a_sign_of_life(world: World) -> None:
+def test_an_acknowledgement_counts_as_contact(world: World) -> None:
     world.group_service.registry.register(ALICE, HELLO, None, T0)
     world.group_service.acknowledge(ALICE, acknowledgement(), T0 + 5000)
     world.group_service.registry.save(T0 + SAVE)
     assert world.rows()[0].last_seen == T0 + 5000
 
 
-def test_the_view_holds_no_more_than_a_page_can_show() -> None:
+def test_the_view_has_at_most_the_nodes_that_the_page_shows() -> None:
     acks = [(f"n{i}", acknowledgement(by=[sender(f"p{j}", 5, 3, 1) for j in range(32)]), 100 + i) for i in range(500)]
     view = told(*acks).view("s")
     assert len(view.takes) == MOST_TAKES

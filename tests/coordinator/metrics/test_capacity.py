@@ -1,4 +1,4 @@
-"""The capacity formulas against the design's numbers, and the advice that comes of them."""
+"""The capacity formulas give the design's numbers and the matching advice."""
 
 import pytest
 from hypothesis import given

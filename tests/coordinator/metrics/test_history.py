@@ -1,4 +1,4 @@
-"""The run's curve over a very long run: whole on the disk, thinned in memory, read back quickly."""
+"""The history of a very long run is complete on disk, thinned in memory, and read back quickly."""
 
 from contextlib import closing
 from itertools import pairwise
@@ -30,7 +30,7 @@ def evaluation(number: int) -> Evaluation:
 
 @pytest.fixture
 def long(tmp_path: Path) -> Path:
-    """The file of a run of LONG steps, each of which made a version."""
+    """Return the file of a run of LONG steps, each of which published a version."""
     path = tmp_path / "history.jsonl"
     with closing(History(path)) as history:
         history.add(version(0))
@@ -43,7 +43,7 @@ def long(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_curve_has_at_most_five_hundred_points_and_keeps_its_whole_course(long: Path) -> None:
+def test_a_curve_has_at_most_five_hundred_points_and_spans_the_whole_run(long: Path) -> None:
     with closing(History(long)) as history:
         for curve, last in ((history.steps, LONG), (history.versions, LONG), (history.evaluations, LONG)):
             numbers = sorted(curve)
@@ -55,7 +55,7 @@ def test_a_curve_has_at_most_five_hundred_points_and_keeps_its_whole_course(long
         assert sorted(history.steps)[-250:] == list(range(LONG - 249, LONG + 1))
 
 
-def test_a_start_reads_what_came_since_the_curve_was_saved(long: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_reads_only_the_lines_after_the_saved_curve(long: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     decode, decoded = msgspec.json.decode, 0
 
     def counting(*args: object, **kwargs: object) -> object:
@@ -68,7 +68,7 @@ def test_a_start_reads_what_came_since_the_curve_was_saved(long: Path, monkeypat
     assert decoded <= 2_100, f"{decoded} pieces of JSON for {LONG} steps"
 
 
-def test_what_was_saved_and_the_whole_file_give_the_same_curve(long: Path) -> None:
+def test_the_saved_curve_and_the_whole_file_give_the_same_curve(long: Path) -> None:
     with closing(History(long)) as history:
         shown = (set(history.steps), history.diff_bytes, history.full_bytes)
     assert shown[1:] == (10 * LONG, 100 * LONG)
@@ -79,13 +79,13 @@ def test_what_was_saved_and_the_whole_file_give_the_same_curve(long: Path) -> No
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b'{"length": 1}'])
-def test_a_damaged_curve_is_made_from_the_file_again(long: Path, damage: bytes) -> None:
+def test_a_damaged_curve_is_rebuilt_from_the_file(long: Path, damage: bytes) -> None:
     (long.parent / "history-thinned.json").write_bytes(damage)
     with closing(History(long)) as history:
         assert max(history.steps) == LONG
 
 
-def test_the_curve_of_another_file_is_not_taken(long: Path) -> None:
+def test_the_curve_of_another_file_is_not_used(long: Path) -> None:
     long.write_bytes(b"")
     with closing(History(long)) as history:
         assert not history.steps
@@ -94,7 +94,7 @@ def test_the_curve_of_another_file_is_not_taken(long: Path) -> None:
         assert list(history.steps) == [3]
 
 
-def test_a_torn_line_is_skipped_and_a_step_made_again_replaces_the_earlier_one(tmp_path: Path) -> None:
+def test_a_torn_line_is_skipped_and_a_repeated_step_replaces_the_earlier_one(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     with closing(History(path)) as history:
         history.add(step(1, 0.1))
@@ -112,8 +112,8 @@ def test_a_torn_line_is_skipped_and_a_step_made_again_replaces_the_earlier_one(t
         assert sorted(history.steps) == [1, 2]
 
 
-def test_the_files_are_bounded_and_the_curve_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Row g. On 439044d the file grows for as long as the run."""
+def test_the_files_are_bounded_and_the_curve_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On 439044d the file grew for as long as the run."""
     monkeypatch.setattr("coordinator.metrics.history.MOST_BYTES", 20_000, raising=False)
     path = tmp_path / "history.jsonl"
     with closing(History(path)) as history:

@@ -1,4 +1,4 @@
-"""coordinator/metrics/statistics.py: small statistics over measurements of the run."""
+"""Averages are smoothed, and overlapping intervals count once."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Charges against batches: who is charged with what, and when groups are set aside."""
+"""Batches are charged with errors and deaths of the learner, and set aside after a second or third."""
 
 import random
 
@@ -13,7 +13,7 @@ def test_the_second_error_sets_a_batch_aside_and_not_the_first() -> None:
     assert [faults.failed(A), faults.failed(A)] == [False, True], "set aside, it begins anew"
 
 
-def test_the_order_of_the_groups_makes_no_other_batch() -> None:
+def test_a_batch_is_the_same_in_any_order_of_its_groups() -> None:
     faults = BatchFaults()
     assert [faults.failed(A), faults.failed(A[::-1])] == [False, True]
 
@@ -32,7 +32,7 @@ def test_a_step_between_clears_the_charges() -> None:
         assert faults.stepped(step)
 
 
-def test_another_batch_between_breaks_the_row() -> None:
+def test_another_batch_between_clears_the_charges() -> None:
     faults = BatchFaults()
     for _ in range(10):
         assert not faults.died(A)
@@ -41,8 +41,8 @@ def test_another_batch_between_breaks_the_row() -> None:
         assert not faults.failed(B)
 
 
-def test_a_step_that_is_made_again_after_a_fall_back_clears_nothing() -> None:
-    """Versions come out every second step: before each try of the bad batch, the learner repeats the step before it."""
+def test_a_step_repeated_after_a_fall_back_clears_nothing() -> None:
+    """Versions are published every second step: before each attempt at the bad batch, the learner repeats one step."""
     faults = BatchFaults()
     assert faults.stepped(7)
     assert not faults.failed(A)
@@ -60,7 +60,7 @@ def test_a_later_era_counts_its_steps_anew() -> None:
     assert not faults.stepped(8)
 
 
-def test_a_learner_that_cannot_be_opened_takes_the_charge_back() -> None:
+def test_a_learner_that_cannot_be_opened_withdraws_the_charge() -> None:
     faults = BatchFaults()
     for _ in range(10):
         assert not faults.failed(A)
@@ -70,8 +70,8 @@ def test_a_learner_that_cannot_be_opened_takes_the_charge_back() -> None:
     assert [faults.died(A), faults.died(A)] == [False, True]
 
 
-def test_twenty_deaths_at_random_set_nothing_aside() -> None:
-    """One death in three steps: as many kills as that leave the same batch alone. A thousand seeds."""
+def test_twenty_random_deaths_set_no_batch_aside() -> None:
+    """One death per three steps seldom hits the same batch three times in a row: checked for a thousand seeds."""
     for seed in range(1000):
         chance, faults, killed, step = random.Random(seed), BatchFaults(), 0, 0
         while killed < 20:

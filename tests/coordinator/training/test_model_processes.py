@@ -1,4 +1,4 @@
-"""The learner's process as main sees it: which of its deaths may be a batch's."""
+"""A death of the learner process counts against a batch only if it had begun to compute it unprompted."""
 
 import asyncio
 import sys
@@ -47,19 +47,19 @@ def batch(story: str, step: int = 1) -> Batch:
     return Batch(step=step, groups=[story.encode()])
 
 
-async def test_a_death_while_it_computes_may_be_the_batchs(learner: LearnerChild) -> None:
+async def test_a_death_during_the_computation_counts_against_the_batch(learner: LearnerChild) -> None:
     with pytest.raises(DiedComputing):
         await learner.step(batch("killed"))
 
 
 @pytest.mark.parametrize("story", ["before", "told"])
-async def test_a_death_before_it_began_or_by_a_polite_signal_is_not(learner: LearnerChild, story: str) -> None:
+async def test_a_death_before_the_computation_or_by_sigterm_does_not_count(learner: LearnerChild, story: str) -> None:
     with pytest.raises(ChildDied) as death:
         await learner.step(batch(story))
     assert not isinstance(death.value, DiedComputing)
 
 
-async def test_what_it_said_of_one_step_does_not_count_for_the_next(learner: LearnerChild) -> None:
+async def test_the_begin_of_one_step_does_not_count_for_the_next(learner: LearnerChild) -> None:
     with pytest.raises(ChildError, match="no good"):
         await learner.step(batch("error"))
     with pytest.raises(ChildDied) as death:
@@ -68,7 +68,9 @@ async def test_what_it_said_of_one_step_does_not_count_for_the_next(learner: Lea
 
 
 @pytest.mark.parametrize("stop", [lambda learner: learner.renew(), lambda learner: learner.child.stop()])
-async def test_an_end_that_we_asked_for_is_not(learner: LearnerChild, stop: Callable[[LearnerChild], object]) -> None:
+async def test_an_end_requested_by_main_does_not_count(
+    learner: LearnerChild, stop: Callable[[LearnerChild], object]
+) -> None:
     begun = asyncio.Event()
     heard = learner._heard
     learner.child.on_event = lambda method, body: (heard(method, body), begun.set())[0]

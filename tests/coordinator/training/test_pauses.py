@@ -1,4 +1,4 @@
-"""Pauses: what begins one, how long it lasts, and what ends it. Times in minutes here."""
+"""Pauses begin after repeated trouble, last longer each time, and end by time, success or the operator. In minutes."""
 
 import msgspec
 import pytest
@@ -31,7 +31,7 @@ def test_three_batches_in_a_row_pause_the_run_for_ten_minutes() -> None:
     assert pauses.pause is None
 
 
-def test_a_step_between_breaks_the_row() -> None:
+def test_a_step_between_resets_the_count() -> None:
     pauses = Pauses()
     for minute in range(20):
         pauses.set_aside("E", at(minute))
@@ -40,7 +40,7 @@ def test_a_step_between_breaks_the_row() -> None:
     assert pauses.pause is None
 
 
-def test_each_try_that_fails_doubles_the_time_up_to_two_hours_and_a_step_ends_it() -> None:
+def test_each_failed_attempt_doubles_the_pause_up_to_two_hours_and_a_step_resets_it() -> None:
     pauses, now, lasted = Pauses(), 0, []
     for _ in range(2):
         pauses.set_aside("E", now)
@@ -58,7 +58,7 @@ def test_each_try_that_fails_doubles_the_time_up_to_two_hours_and_a_step_ends_it
     assert wait(10_000) == 120 * MINUTE
 
 
-def test_resume_tries_at_once_and_the_row_goes_on() -> None:
+def test_resume_tries_at_once_and_keeps_the_count() -> None:
     pauses = Pauses()
     for _ in range(3):
         pauses.set_aside("E", at(0))
@@ -69,7 +69,7 @@ def test_resume_tries_at_once_and_the_row_goes_on() -> None:
     assert until(pauses) == 21
 
 
-def test_the_operators_pause_ends_by_resume_alone_and_holds_over_the_others() -> None:
+def test_the_operators_pause_ends_by_resume_alone_and_outlasts_the_others() -> None:
     pauses = Pauses()
     pauses.stop("by its operator", at(0))
     for _ in range(5):
@@ -79,7 +79,7 @@ def test_the_operators_pause_ends_by_resume_alone_and_holds_over_the_others() ->
     assert pauses.resume() is not None
 
 
-def test_of_two_pauses_the_one_that_ends_later_holds() -> None:
+def test_of_two_pauses_the_one_that_ends_later_applies() -> None:
     pauses = Pauses()
     for _ in range(4):
         pauses.set_aside("E", at(0))
@@ -102,7 +102,7 @@ def test_more_than_five_percent_of_the_last_200_groups_without_a_reward_pause_it
         assert until(pauses) == 10
 
 
-def test_200_good_groups_make_the_next_pause_for_rewards_short_again() -> None:
+def test_after_200_good_groups_the_next_pause_for_rewards_is_short_again() -> None:
     pauses, bad = Pauses(), ["task-score"] * 11
     for wanted in (10, 20, 40):
         assert pauses.decided(bad, at(0))
@@ -114,7 +114,7 @@ def test_200_good_groups_make_the_next_pause_for_rewards_short_again() -> None:
     assert until(pauses) == 10
 
 
-def test_a_learner_that_cannot_work_is_tried_again_at_once_and_then_waited_for() -> None:
+def test_a_failing_machine_gets_one_retry_at_once_and_then_a_pause() -> None:
     pauses = Pauses()
     pauses.cannot_work("NoDevice: gone", at(0))
     assert pauses.pause is None
@@ -129,7 +129,7 @@ def test_a_learner_that_cannot_work_is_tried_again_at_once_and_then_waited_for()
     assert pauses.pause is None
 
 
-def test_a_standing_survives_its_file() -> None:
+def test_the_state_survives_its_encoding() -> None:
     pauses = Pauses()
     for _ in range(4):
         pauses.set_aside("E", at(0))
@@ -141,8 +141,8 @@ def test_a_standing_survives_its_file() -> None:
     assert until(again) == 40
 
 
-def test_a_clock_that_is_set_back_makes_no_pause_longer() -> None:
-    """A machine that started with a clock a year ahead: time is put right while the run is paused."""
+def test_setting_the_clock_back_makes_no_pause_longer() -> None:
+    """The machine started with its clock a year ahead, which is corrected while the run is paused."""
     pauses, year = Pauses(), 365 * 24 * 60
     for _ in range(3):
         pauses.set_aside("E", at(year))

@@ -1,4 +1,4 @@
-"""Which move brings the scorer to the version that a group names."""
+"""The next move is the cheapest towards the version that a group names."""
 
 from typing import Any
 
@@ -40,11 +40,11 @@ def at(present: int, behind: int = 0, ahead: int = 0) -> Loaded:
         pytest.param(at(3), 1, None, id="what is out of reach behind needs other weights"),
     ],
 )
-def test_each_version_is_come_by_in_the_cheapest_way(loaded: Loaded, wanted: int, move: Any) -> None:
+def test_each_version_is_reached_by_the_cheapest_move(loaded: Loaded, wanted: int, move: Any) -> None:
     assert next_move(loaded, LINE, LINE[1], EDGES, LINE[wanted]) == move
 
 
-def test_weights_from_elsewhere_and_lost_payloads_lead_nowhere() -> None:
+def test_unknown_weights_and_lost_payloads_give_no_move() -> None:
     stranger = Loaded(root=bytes(31) + b"x", parameters=1, nbytes=1)
     assert next_move(stranger, LINE, LINE[0], EDGES, LINE[3]) is None
     assert next_move(at(1), LINE, LINE[0], EDGES[:2], LINE[3]) is None

@@ -1,4 +1,4 @@
-"""The scorer's process steps its folder, is killed within a step, and the next one goes on from a whole version."""
+"""A scorer process killed within a step of its folder leaves a complete version to the next one."""
 
 import os
 import random
@@ -49,7 +49,7 @@ def line_of(first: Snapshot, folder: Path) -> tuple[list[Snapshot], dict[Edge, P
 
 
 @pytest.mark.slow
-async def test_a_scorer_killed_within_a_step_goes_on_from_a_whole_version(tmp_path: Path) -> None:
+async def test_a_scorer_killed_within_a_step_continues_from_a_complete_version(tmp_path: Path) -> None:
     model = tiny_model.make(tmp_path / "model")
     versions, edges = line_of(Snapshot(model.snapshot), tmp_path)
     publisher: Any = SimpleNamespace(

@@ -1,4 +1,4 @@
-"""A wait for groups, in words."""
+"""A wait for groups is explained in a sentence that names the bottleneck."""
 
 import pytest
 
@@ -38,11 +38,11 @@ from coordinator.training.wait_reason import LONG, LOOK, SILENT, Wait, sentence
         ),
     ],
 )
-def test_the_sentence_names_what_is_short(short: Shortage, said: str) -> None:
+def test_the_sentence_names_the_bottleneck(short: Shortage, said: str) -> None:
     assert sentence(short) == said
 
 
-def test_a_wait_is_silent_for_a_minute_then_said_and_after_each_hour_a_warning() -> None:
+def test_a_wait_is_silent_for_a_minute_then_shown_and_logged_after_each_hour() -> None:
     wait, asked, warned = Wait(), [], []
     for now in range(0, 2 * LONG + LOOK, 1_000):
         if wait.due(now):
