@@ -12,7 +12,7 @@ HOUR = 3600.0
 
 
 def samples(per_version: int = 0, leak: float = 0.0) -> list[Sample]:
-    """One every 10 s of an hour, with a version per second; `leak`: descriptors per minute."""
+    """Return one sample every 10 s of an hour, with a version per second; `leak`: descriptors per minute."""
     return [
         Sample(at, int(at), 100_000_000 + per_version * int(at), 90 + 3 + int(leak * at / 60), 3)
         for at in map(float, range(0, int(HOUR), 10))

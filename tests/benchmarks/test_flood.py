@@ -1,4 +1,4 @@
-"""The flood benchmark: a short run, its attackers, and strangers that come and go."""
+"""The flood benchmark: a short run, its attackers, and short-lived peers."""
 
 import pytest
 
@@ -68,7 +68,7 @@ def test_each_attack_stands_beside_a_calm_run_that_makes_a_hundred_steps(sentenc
         assert rate * setting.seconds >= 100
 
 
-def test_strangers_that_come_and_go_leave_no_task_behind() -> None:
+def test_peers_that_come_and_go_leave_no_task_behind() -> None:
     samples = churn.measured(hours=0.25, identities=60, count=6)
     first, last = samples[2], samples[-1]
     assert last.came == 60
@@ -76,7 +76,7 @@ def test_strangers_that_come_and_go_leave_no_task_behind() -> None:
     assert last.rows["versions"] > first.rows["versions"], "the run goes on meanwhile"
 
 
-def test_what_strangers_without_accepted_work_leave_goes_but_for_the_record_of_their_groups() -> None:
+def test_the_rows_of_keys_without_accepted_work_go_but_for_the_record_of_their_groups() -> None:
     first, *_, last = churn.left(30)
     made_up_groups = first.rows["submissions"]
     assert first.rows["nodes"] == 30

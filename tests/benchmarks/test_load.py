@@ -1,4 +1,4 @@
-"""The long run that the load benchmark makes up is one that the product takes for its own."""
+"""The product opens the synthetic long run of the load benchmark as its own."""
 
 from pathlib import Path
 
@@ -51,7 +51,7 @@ def test_a_group_is_leased_judged_and_confirmed_by_a_coordinator_without_a_netwo
 
 
 @pytest.mark.slow
-def test_a_real_coordinator_accepts_what_a_crowd_offers() -> None:
+def test_a_real_coordinator_accepts_the_groups_of_many_light_nodes() -> None:
     measured = goodput.measured(8.0, 8.0, commit=0.0)
     assert measured.offered == 8.0
     assert measured.accepted > 4.0

@@ -13,7 +13,7 @@ def told(at: float, event: str, **fields: Any) -> Event:
 
 
 def born(version: int, at: float) -> list[Event]:
-    """The coordinator's lines of a step that begins at `at`: 1 s of step, 0.5 s of export, 0.25 s of checkpoint."""
+    """Return the coordinator's log of a step that begins at `at`: step 1 s, export 0.5 s, checkpoint 0.25 s."""
     return [
         told(at, "step begun", step=version, groups=16),
         told(at + 1.75, "step made", step=version, seconds=1.0, export_seconds=0.5),
@@ -23,7 +23,7 @@ def born(version: int, at: float) -> list[Event]:
 
 
 def arrived(version: int, at: float, longest: int = 4) -> list[Event]:
-    """A node's lines, from `at` on."""
+    """Return a node's log lines, from `at` on."""
     return [
         told(at, "head heard", version=version, sequence=7),
         told(at + 0.25, "way found", version=version, edges=1),
@@ -37,7 +37,7 @@ def arrived(version: int, at: float, longest: int = 4) -> list[Event]:
     ]
 
 
-def test_the_way_of_a_version_is_split_without_loss() -> None:
+def test_the_path_of_a_version_is_split_without_loss() -> None:
     (journey,) = journeys(born(1, 10.0), {"otter": arrived(1, 12.5)})
     split = dict(zip(STAGES, journey.seconds, strict=True))
     assert split == {

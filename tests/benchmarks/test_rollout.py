@@ -1,4 +1,4 @@
-"""What the whole-node measurement counts (`benchmarks.harness.volunteer.Measuring`), and the report of the claims."""
+"""The counts of the whole-node measurement (`benchmarks.harness.volunteer.Measuring`), and the report of the claims."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +18,7 @@ from tests.support.group_world import ALICE, World, control_of, group, honest_sc
 
 
 class Office(NamedTuple):
-    """Requests of a node that uses a second of CPU time at each look."""
+    """A request handler for a node that uses a second of CPU time per measurement."""
 
     world: World
     requests: Measuring

@@ -1,4 +1,4 @@
-"""How long a sequence a model takes, by what its config.json says."""
+"""The context length of a model, read from its config.json."""
 
 import json
 from pathlib import Path

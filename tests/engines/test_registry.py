@@ -1,4 +1,4 @@
-"""Engines by name: a toy one is added through the public registry, and does all that an engine does."""
+"""Engines by name: a toy one is added through the public registry, and does everything that an engine does."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -16,7 +16,7 @@ def seed(number: int) -> bytes:
 
 
 def vector_logits(vocabulary: int) -> list[float]:
-    """The logits of the golden vectors: a fixed pattern between -5 and 5, exact in float32."""
+    """Return the logits of the golden vectors: a fixed pattern between -5 and 5, exact in float32."""
     return [((token * 7919) % 640 - 320) / 64 for token in range(vocabulary)]
 
 

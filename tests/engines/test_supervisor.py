@@ -1,4 +1,4 @@
-"""A process that is kept running: started when called, again after a crash, later each time."""
+"""The supervisor: starts a process at the first call, and again after a crash, later each time."""
 
 import asyncio
 import os

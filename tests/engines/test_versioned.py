@@ -1,4 +1,4 @@
-"""The engine as a node uses it: one user at a time, its version loaded again after every crash."""
+"""The engine as a node uses it: one caller at a time, its version reloaded after every crash."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ JOB = Job(
 
 
 def engine_of(folder: Path, process: InProcessEngine) -> tuple[VersionedEngine, Snapshot]:
-    """An engine whose current version is a table, not loaded yet."""
+    """Return an engine whose current version is a table, not loaded yet."""
     snapshot = write_table(folder / "table.safetensors", random_table(1))
     engine = VersionedEngine(lambda: process, seed=1)
     engine.model = folder

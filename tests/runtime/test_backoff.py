@@ -1,4 +1,4 @@
-"""The one exponential backoff."""
+"""The exponential backoff that all rooms share."""
 
 import pytest
 from hypothesis import given

@@ -36,7 +36,7 @@ async def running(argv: list[str] = ARGV, env: dict[str, str] | None = None) -> 
 
 
 async def locked(child: Child, path: Path) -> "asyncio.Task[None]":
-    """A call under way that computes for ever and holds a lock on `path`."""
+    """Start a call that computes for ever and holds a lock on `path`."""
     told = asyncio.Event()
     child.events(lambda method, body: told.set())
     call = asyncio.create_task(child.call("compute", Text(str(path)), type(None)))
@@ -45,7 +45,7 @@ async def locked(child: Child, path: Path) -> "asyncio.Task[None]":
 
 
 def gone_within(path: Path, seconds: float) -> bool:
-    """True as soon as no process holds the lock on `path`."""
+    """Return True as soon as no process holds the lock on `path`, False after `seconds`."""
     deadline = time.monotonic() + seconds
     with path.open("w") as file:
         while time.monotonic() < deadline:
@@ -152,7 +152,7 @@ async def test_a_child_killed_before_it_serves_fails_its_first_call() -> None:
         await child.call("echo", Text("hello"), Text)
 
 
-async def test_what_the_child_last_printed_stands_in_the_error() -> None:
+async def test_the_last_output_of_the_child_stands_in_the_error() -> None:
     async with running() as child:
         with pytest.raises(ChildDied, match=r"echo ended with 7: out of cheese") as died:
             await child.call("grumble", Text("first line\nout of cheese"), type(None))

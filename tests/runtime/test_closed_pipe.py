@@ -1,4 +1,4 @@
-"""What a process does when the reader of its output goes away."""
+"""The behaviour of a process after the reader of its output has gone."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ def program(body: str) -> list[str]:
     return [sys.executable, "-c", PROGRAM.format(body=body)]
 
 
-def test_what_is_printed_reaches_its_reader_and_the_exit_code_is_the_programs() -> None:
+def test_output_reaches_its_reader_and_the_exit_code_is_the_programs() -> None:
     body = "print('ä' * 100_000); print('warned', file=sys.stderr); raise SystemExit(3)"
     with child(program(body), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         out, err = process.communicate(timeout=60)

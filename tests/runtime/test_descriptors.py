@@ -15,7 +15,7 @@ PRINT = "from runtime.descriptors import raise_limit; print(raise_limit())"
 
 
 def under(shell: str, most: str = "") -> str:
-    """What `raise_limit` returns in a process that was started under a limit."""
+    """Return the result of `raise_limit` in a process that was started under a limit."""
     command = f"{shell}; exec '{sys.executable}' -c '{PRINT.replace('raise_limit()', f'raise_limit({most})')}'"
     return subprocess.run(["bash", "-c", command], check=True, capture_output=True, text=True).stdout.strip()
 
@@ -33,7 +33,7 @@ def test_a_limit_is_raised_no_further_than_asked() -> None:
 
 
 def test_a_system_that_refuses_its_own_hard_limit_is_asked_for_less(monkeypatch: pytest.MonkeyPatch) -> None:
-    """macOS: the hard limit is infinite, and what it takes is OPEN_MAX."""
+    """On macOS the hard limit is infinite, but the system accepts at most OPEN_MAX."""
     took = []
 
     def set_limit(kind: int, limits: tuple[int, int]) -> None:
@@ -72,7 +72,7 @@ def test_shortages_are_counted_each_and_said_once_a_minute(caplog: pytest.LogCap
     assert "100 times since" in caplog.text
 
 
-def test_what_others_report_of_a_shortage_is_counted_and_other_reports_pass() -> None:
+def test_a_shortage_that_a_library_reports_is_counted_and_other_reports_pass() -> None:
     shortages = Shortages()
     logger = logging.getLogger("tests.accepting")
     logger.addFilter(shortages)

@@ -1,4 +1,4 @@
-"""runtime/exception_groups.py: the leaves of a group, and the one that is told."""
+"""runtime/exception_groups.py: the leaves of a group, and the one that is reported."""
 
 import pytest
 

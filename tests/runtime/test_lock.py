@@ -1,4 +1,4 @@
-"""runtime/lock.py: one process per file or folder, and the kernel releases what a dead one held."""
+"""runtime/lock.py: one process per file or folder; the kernel releases the lock of a dead one."""
 
 import os
 import signal

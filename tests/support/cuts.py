@@ -26,12 +26,12 @@ _CALLS = (
     "fsync", "ftruncate", "link", "mkdir", "pwrite", "remove", "rename", "replace", "rmdir", "symlink", "truncate",
     "unlink", "write",
 )  # fmt: skip
-"""Functions of `os`, which pathlib and shutil call as well."""
+"""Functions of `os`; pathlib and shutil call them as well."""
 _SQLITE = (".sqlite", "-wal", "-shm")
 
 
 class Cut(NamedTuple, Generic[State]):
-    """One cut. `before`, `after`: what the life yielded before it and after it. `where`: the call, for a message."""
+    """One cut. `before`, `after`: the states that the life yielded around it. `where`: the call, for a message."""
 
     before: State
     after: State
@@ -101,7 +101,7 @@ class _Watch:
         self._patches.close()
 
     def take(self, where: str) -> None:
-        """Keep what a kill and what a power cut at this point would leave."""
+        """Keep the states that a kill and a power cut at this point would leave."""
         with self._alone() as entered:
             if entered:
                 files = self._files()
@@ -144,7 +144,7 @@ class _Watch:
 
     def _files(self) -> dict[str, _File]:
         while True:
-            # What a thread of another language writes meanwhile, as safetensors does, may be renamed under our hands.
+            # A file that native code writes meanwhile, as safetensors does, may be renamed during the copy.
             with suppress(FileNotFoundError):
                 return {str(path.relative_to(self._folder)): _read(path) for path in sorted(self._folder.rglob("*"))}
 

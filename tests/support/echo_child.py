@@ -1,4 +1,4 @@
-"""A child for the tests: answers, fails, prints, notifies, computes for ever."""
+"""A child process for tests: answers, fails, prints, notifies, computes for ever."""
 
 import fcntl
 import os
@@ -40,7 +40,7 @@ def main() -> None:
         return Text(flags[0])
 
     def compute(body: Text) -> None:
-        """Hold a lock on the named file and compute: whoever can lock it knows that this process is gone."""
+        """Hold a lock on the named file and compute: the lock is free only once this process has ended."""
         opened = open(body.text, "w")  # noqa: SIM115
         fcntl.flock(opened, fcntl.LOCK_EX)
         pipe.notify("locked", None)

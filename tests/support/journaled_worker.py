@@ -1,9 +1,9 @@
 """A process that forks children; each steps a rolling snapshot and publishes diffs until it is killed.
 
-    rolling_worker.py FOLDER VERSIONS
+    journaled_worker.py FOLDER VERSIONS
 
 FOLDER holds 0.safetensors ... and I-J.payload between neighbours. For each line on stdin a child is forked and its pid
-printed; test_weights_rolling.py kills it.
+printed; tests/weights/test_journaled.py kills it.
 """
 
 import os

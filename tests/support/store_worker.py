@@ -1,4 +1,4 @@
-"""A process that writes to a store without end and says what it has done: killed by test_weights_store.py.
+"""A process that writes to a store without end and reports each call: killed by tests/weights/test_store.py.
 
     store_worker.py FOLDER FIRST
 

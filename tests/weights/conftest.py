@@ -31,13 +31,13 @@ def make_snapshot(tmp_path: Path) -> MakeSnapshot:
 
 
 def scrambled(count: int, dtype: type[np.unsignedinteger[Any]]) -> Bits:
-    """The same bits under every version of numpy, for golden vectors (Knuth's multiplicative hash)."""
+    """Return bits that are the same under every version of numpy, for golden vectors (Knuth's multiplicative hash)."""
     return ((np.arange(count, dtype=np.uint64) * np.uint64(2654435761)) >> np.uint64(7)).astype(dtype)
 
 
 @pytest.fixture
 def step(make_snapshot: MakeSnapshot) -> tuple[Snapshot, Snapshot]:
-    """A model of mixed dtypes before and after a step: bf16 a little changed, f32 much, an empty tensor, an int."""
+    """Return a model before and after a step: bf16 slightly changed, f32 much, an empty tensor, an int."""
     before: dict[str, tuple[DType, Bits]] = {
         "a.weight": ("BF16", scrambled(2000, np.uint16).reshape(40, 50)),
         "b.empty": ("BF16", np.empty((0, 3), np.uint16)),

@@ -79,7 +79,7 @@ def read_payload(data: bytes) -> None:
 
 
 def seeds(folder: Path) -> None:
-    """Honest frames of few and many changes, long and short steps."""
+    """Yield honest frames of few and many changes, long and short steps."""
     for number in range(48):
         dtype, count, rng = DTYPES[number % 4], 1 + 41 * number, np.random.default_rng(number)
         old = old_frame(dtype, count, number)

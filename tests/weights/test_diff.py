@@ -29,7 +29,7 @@ VECTORS = paths.VECTORS / "weights_payload.json"
 
 @pytest.mark.parametrize("kind", ["diff", "full"])
 def test_a_payload_of_the_golden_vectors_still_leads_to_its_root(step: Step, tmp_path: Path, kind: str) -> None:
-    """The bytes of a payload depend on the version of zstd; what they mean may never change."""
+    """The bytes of a payload depend on the version of zstd; their meaning never changes."""
     (tmp_path / "p").write_bytes(base64.b64decode(json.loads(VECTORS.read_text())[kind]))
     base = step[0] if kind == "diff" else None
     assert apply(base, tmp_path / "p", tmp_path / "out", step[1].root).root == step[1].root
@@ -129,7 +129,7 @@ def test_a_diff_between_models_is_not_made(make_snapshot: Any, tmp_path: Path) -
 def assert_refused(
     error: type[Exception], base: Snapshot | None, payload: Path, out: Path, root: bytes, **expect: Any
 ) -> None:
-    """The error; the base and an older `out` as they were; nothing new in the folder."""
+    """Assert the error, an unchanged base and older `out`, and no new file in the folder."""
     out.write_bytes(b"older")
     before = {path: path.read_bytes() for path in out.parent.iterdir()}
     with pytest.raises(error):

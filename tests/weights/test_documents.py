@@ -1,4 +1,4 @@
-"""Documents of versions and edges: canonical bytes, and lies that are refused."""
+"""Documents of versions and edges: canonical bytes, and false ones that are refused."""
 
 import json
 from typing import Any
@@ -87,7 +87,7 @@ LIES: dict[str, tuple[Document, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_document_that_lies_is_refused(lie: str) -> None:
+def test_a_false_document_is_refused(lie: str) -> None:
     document, fields = LIES[lie]
     data = msgspec.msgpack.encode(msgspec.msgpack.decode(document.to_bytes()) | fields)
     with pytest.raises(BadPayload):

@@ -1,4 +1,4 @@
-"""Edges made again by a holder of both ends, listed, and hashed again."""
+"""Edges: payloads rebuilt from both ends, listed, and verified."""
 
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ def test_a_dropped_payload_is_made_again_byte_for_byte(step: Step, tmp_path: Pat
         store.put_payload(1, 2, edge.payload_hash, again.path)
 
 
-def test_what_does_not_make_the_edge_is_refused_and_leaves_nothing(step: Step, tmp_path: Path) -> None:
+def test_snapshots_that_do_not_make_the_edge_are_refused_and_leave_nothing(step: Step, tmp_path: Path) -> None:
     old, new = step
     edge = edge_of(encode(old, new, tmp_path / "p"))
     lie = msgspec.structs.replace(edge, payload_hash=bytes(32))

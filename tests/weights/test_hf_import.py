@@ -1,4 +1,4 @@
-"""Model folders as hubs have them, read without torch."""
+"""Model folders in the layout of hubs, read without torch."""
 
 import json
 import subprocess
@@ -90,7 +90,7 @@ BAD_INDEX: dict[str, str] = {
 
 
 @pytest.mark.parametrize("case", BAD_INDEX)
-def test_a_shard_index_that_lies_is_refused(folder: Path, tmp_path: Path, case: str) -> None:
+def test_a_false_shard_index_is_refused(folder: Path, tmp_path: Path, case: str) -> None:
     save_file({"a": floats(3)}, tmp_path / "outside.safetensors")
     (folder / INDEX).write_text(BAD_INDEX[case])
     with pytest.raises(BadSnapshot, match="download"):

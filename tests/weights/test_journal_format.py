@@ -1,4 +1,4 @@
-"""The journal on disk: its golden vector, read as docs/protocol/disk.md has it, and taken up as a step decided."""
+"""The journal on disk: its golden vector, read by the rules of docs/protocol/disk.md, and completed on opening."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""A snapshot that steps in place: forward, back, killed at any moment, and fed with lies."""
+"""A snapshot that steps in place: forward, back, killed at any moment, and given false payloads."""
 
 import os
 import random
@@ -31,7 +31,7 @@ VERSIONS = 6
 
 @pytest.fixture
 def chain(make_snapshot: Any) -> list[Snapshot]:
-    """Versions of a model of two dtypes, each a step from the one before."""
+    """Return versions of a model of two dtypes, each a step from the one before."""
     rng = np.random.default_rng(4)
     bits = (rng.normal(0, 0.02, 90_000).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
     norm = rng.normal(1, 0.1, 64).astype(np.float32).view(np.uint32)
@@ -153,7 +153,7 @@ def test_where_none_is_kept_the_last_step_still_tells_the_root(chain: list[Snaps
     assert len(list((tmp_path / "rolling" / "undo").iterdir())) == 1
 
 
-def test_what_is_refused_leaves_the_version_whole(chain: list[Snapshot], make_snapshot: Any, tmp_path: Path) -> None:
+def test_a_refused_payload_leaves_the_version_whole(chain: list[Snapshot], make_snapshot: Any, tmp_path: Path) -> None:
     rolling = Rolling.create(tmp_path / "rolling", chain[1])
     good = payload_between(chain, 1, 2)
     damaged = tmp_path / "damaged"
@@ -272,7 +272,7 @@ def test_cut_at_any_moment_it_is_the_version_before_or_behind_and_every_step_kep
         try:
             rolling = Rolling(folder)
         except FileNotFoundError:
-            # Made anew in place of what was there: `replace_folder` is for who must not lose that.
+            # Created in place of the old folder: `replace_folder` is for callers that must not lose it.
             anew = (cut.before.root, cut.after.root) == (chain[5].root, chain[0].root)
             assert anew or cut.before == nothing, cut.where
             continue

@@ -1,4 +1,4 @@
-"""Work on frames by several threads, of which the caller's is one."""
+"""Work on frames by several threads, including the caller's."""
 
 import threading
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ def test_results_come_in_the_order_of_the_items(threads: int, count: int) -> Non
 
 
 def test_the_caller_works_too() -> None:
-    """Two that each wait for the other, so that no thread can do both."""
+    """Two items each wait for the other, so that no thread can do both."""
     meeting = threading.Barrier(2)
 
     def work(item: int) -> int:
@@ -28,7 +28,7 @@ def test_the_caller_works_too() -> None:
 
 
 def test_no_thread_idles_while_the_first_item_is_in_work() -> None:
-    """The first is done only when the two after it are: by the other thread, one after the other."""
+    """The first item waits for the two after it, which the other thread does one after the other."""
     later = threading.Semaphore(0)
 
     def work(item: int) -> int:
@@ -66,7 +66,7 @@ def test_an_error_is_raised_where_its_result_would_be_taken(threads: int) -> Non
         next(results)
 
 
-def test_who_takes_no_more_leaves_nothing_in_work() -> None:
+def test_a_consumer_that_stops_leaves_nothing_in_work() -> None:
     before, begun = threading.active_count(), list[int]()
     results = in_order(begun.append, range(100), 4)
     next(results)

@@ -1,4 +1,4 @@
-"""Snapshot files: what is read, what is refused, and the content root."""
+"""Snapshot files: reading, refusals, and the content root."""
 
 import json
 import struct
@@ -127,7 +127,7 @@ def raw(text: bytes, data: bytes = b"", *, length: int | None = None) -> bytes:
 
 
 def tensors(*entries: tuple[str, str, list[Any], list[Any]], **fields: Any) -> bytes:
-    """Header JSON of (name, dtype, shape, offsets) entries."""
+    """Return the header JSON of (name, dtype, shape, offsets) entries."""
     stored = {name: {"dtype": dtype, "shape": shape, "data_offsets": at} for name, dtype, shape, at in entries}
     return json.dumps(stored | fields).encode()
 

@@ -1,4 +1,4 @@
-"""The store: durable, swept at open, bounded, and honest about a disk that is full or rotten."""
+"""The store: durable, swept at open, bounded, with its own errors for a full or damaged disk."""
 
 import os
 import random
@@ -129,8 +129,8 @@ def test_collecting_nothing_to_spare_drops_nothing(store: Store) -> None:
 
 
 def test_a_read_does_not_wait_while_files_are_dropped(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Row A4. An event loop reads documents while a thread drops payloads, here on a disk that stands still. On 439044d
-    the document comes when the last file is gone."""
+    """An event loop reads documents while a thread drops payloads, here on a blocked disk. At commit 439044d the
+    document came only after the last file was deleted."""
     document = store.put_document("edge", 1, 1, b"a document")
     put_payload(store, 1, b"x" * 100)
     dropping, go_on, payloads_read = threading.Event(), threading.Event(), list[bytes | None]()
@@ -202,7 +202,7 @@ def content(number: int) -> bytes:
 
 
 def run_until_killed(folder: Path, first: int, reports: int) -> list[str]:
-    """What the worker reported until it was killed, at some moment after its `reports`-th line."""
+    """Return the reports of the worker until it was killed, at some moment after its `reports`-th line."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(WORKER), str(folder), str(first)]
     with child(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
@@ -252,7 +252,7 @@ class Shelves(NamedTuple):
 
 
 def shelves(store: Store) -> Shelves:
-    """What a store holds, each file of which is looked at."""
+    """Return the contents of a store, after reading each file."""
     files = [*store.payloads(), *store.snapshots()]
     on_disk = {path for name in ("payloads", "snapshots", "scratch") for path in (store.folder / name).iterdir()}
     assert on_disk == {file.path for file in files}

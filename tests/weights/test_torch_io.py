@@ -88,7 +88,7 @@ def test_saving_what_was_loaded_gives_the_same_root(tmp_path: Path) -> None:
 
 
 def test_a_snapshot_without_the_alias_loads_into_a_model_that_ties(tmp_path: Path) -> None:
-    """As files from hubs are: the tied name is simply absent."""
+    """Files from hubs are like this: the tied name is simply absent."""
     state = Tied(seed=1).state_dict()
     del state["head.weight"]
     model = Tied(seed=2)

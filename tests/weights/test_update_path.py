@@ -32,7 +32,7 @@ SKIP = edge("v0", "v4", 25)
 FULL = edge(None, "v4", 1000)
 
 
-def test_what_is_held_needs_no_edge() -> None:
+def test_a_version_at_hand_needs_no_edge() -> None:
     assert path_to(CHAIN, {root("v4")}, root("v4")) == []
 
 
@@ -44,7 +44,7 @@ def test_the_skip_is_taken_where_the_chain_is_dearer() -> None:
     assert path_to([*CHAIN, SKIP, FULL], {root("v0")}, root("v4")) == [SKIP]
 
 
-def test_with_nothing_held_the_full_snapshot_is_taken() -> None:
+def test_without_any_version_the_full_snapshot_is_taken() -> None:
     assert path_to([*CHAIN, SKIP, FULL], set(), root("v4")) == [FULL]
 
 

@@ -1,4 +1,4 @@
-"""The simulator keeps to the bound from below, serves everybody, and repeats itself."""
+"""The simulator never beats the bound, serves every peer, and repeats itself."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def outcome(n: int = 24, **how: Any) -> Outcome:
 
 
 @pytest.mark.parametrize("how", [{}, {"planned": False}], ids=["planned", "unplanned"])
-def test_everybody_gets_all_and_nobody_sooner_than_the_bound(how: dict[str, bool]) -> None:
+def test_every_peer_gets_all_and_none_sooner_than_the_bound(how: dict[str, bool]) -> None:
     outcome_of_run = outcome(**how)
     assert outcome_of_run.unserved == 0
     assert len(outcome_of_run.times) == 24
@@ -32,7 +32,7 @@ def test_the_same_seed_gives_the_same_times() -> None:
     assert outcome(trouble=disturb).times == outcome(trouble=disturb).times
 
 
-def test_equal_lines_end_soon_after_the_bound() -> None:
+def test_equal_links_end_soon_after_the_bound() -> None:
     outcome_of_run = simulated(PayloadSize(40_000_000, 156_250), alike(16, SOURCE_UPLINK, 1), SOURCE_UPLINK, 1)
     assert outcome_of_run.best <= outcome_of_run.last <= 1.25 * outcome_of_run.best
     assert outcome_of_run.surplus == 0

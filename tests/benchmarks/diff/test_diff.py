@@ -1,4 +1,4 @@
-"""Where the streams of `benchmarks.diff` come from, what is measured on them, and the picture."""
+"""The streams of `benchmarks.diff`: their sources, the measurements on them, and the picture."""
 
 import itertools
 import xml.etree.ElementTree as ET

@@ -1,4 +1,4 @@
-"""What stands where in the picture of a broadcast, and what its command takes."""
+"""The picture of a broadcast: positions of its parts, and the arguments of its command."""
 
 import xml.etree.ElementTree as ET
 
@@ -58,7 +58,7 @@ def test_a_picture_wants_two_numbers_of_peers() -> None:
         drawing.draw({4: 1.1}, {8: 1.2}, "40 MB")
 
 
-def test_what_is_drawn_was_simulated(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_drawn_points_were_simulated(capsys: pytest.CaptureFixture[str]) -> None:
     picture = ET.fromstring(simulate.picture((2, 4), {}, PayloadSize(2_000_000, 1 << 15)))
     rows = [row.split("|") for row in capsys.readouterr().out.splitlines() if row.startswith("|")][2:]
     assert [row[1].strip() for row in rows] == ["2", "4"]

@@ -23,7 +23,7 @@ DRIFT = 5e-5
 
 @pytest.fixture(scope="module", autouse=True, params=["plain", "packed"])
 def layers(request: pytest.FixtureRequest) -> Iterator[None]:
-    """All of it with layers as PyTorch has them, and packed ones, which so small a model would not have."""
+    """Run each test with PyTorch's own layers and with packed ones, which so small a model would not have by itself."""
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "packed":
@@ -48,7 +48,7 @@ def engine(tiny: OnDisk) -> TransformersEngine:
 
 @pytest.fixture(scope="module")
 def chatty(tmp_path_factory: pytest.TempPathFactory) -> TransformersEngine:
-    """A model that ends its turns often."""
+    """Return a model that ends its turns often."""
     tiny = tiny_model.make(tmp_path_factory.mktemp("chatty"), seed=3, eos_bias=0.6)
     engine = TransformersEngine()
     engine.load(tiny.folder, tiny.snapshot)
@@ -170,7 +170,7 @@ def test_a_group_of_no_seeds_is_empty(engine: TransformersEngine) -> None:
 
 
 def multi_turn(engine: TransformersEngine) -> tuple[Job, list[Sample]]:
-    """Groups of the guessing game until one has rollouts with a hint in them, and rollouts without."""
+    """Generate groups of the guessing game until one has rollouts with a hint in them, and rollouts without."""
     for index in range(200):
         asked = job(index, samples=32, limit=9, task="guess")
         samples = engine.generate(asked)
@@ -190,7 +190,7 @@ def test_an_episode_of_several_turns_replays_and_scores(chatty: TransformersEngi
         assert score.logprobs == pytest.approx(sample.logprobs, abs=DRIFT)
 
 
-def test_a_changed_hint_is_a_lie_and_shows_in_the_tokens_after_it(chatty: TransformersEngine) -> None:
+def test_a_changed_hint_is_refused_and_shows_in_the_tokens_after_it(chatty: TransformersEngine) -> None:
     asked, samples = multi_turn(chatty)
     row, sample = next((row, sample) for row, sample in enumerate(samples) if len(sample.turns) == 3)
     tokens = list(sample.tokens)
@@ -228,7 +228,7 @@ def test_a_changed_token_shows_where_it_stands(engine: TransformersEngine, hones
 
 
 def other_seed(honest: tuple[Job, list[Sample]], tiny: OnDisk) -> tuple[Job, list[Sample]]:
-    """The answer to another seed of the same group: best of many, or a copy."""
+    """Return the answer to another seed of the same group, as for best of many, or a copy."""
     asked, samples = honest
     return asked, [*samples[1:], samples[0]]
 
@@ -238,7 +238,7 @@ def other_weights(honest: tuple[Job, list[Sample]], tiny: OnDisk) -> tuple[Job, 
 
 
 def rounded_weights(honest: tuple[Job, list[Sample]], tiny: OnDisk) -> tuple[Job, list[Sample]]:
-    """Int8, one scale a tensor."""
+    """Round the weights to int8, one scale per tensor."""
 
     def quantise(weight: torch.Tensor) -> torch.Tensor:
         scale = weight.abs().max() / 127
@@ -248,7 +248,7 @@ def rounded_weights(honest: tuple[Job, list[Sample]], tiny: OnDisk) -> tuple[Job
 
 
 def other_temperature(honest: tuple[Job, list[Sample]], tiny: OnDisk) -> tuple[Job, list[Sample]]:
-    """Temperature 1.2 is the final norm's weight divided by 1.2."""
+    """Generate at temperature 1.2: divide the final norm's weight by 1.2."""
     return honest[0], _with_weights(tiny, honest[0], lambda weight: weight / 1.2, only="model.norm.weight")
 
 
@@ -280,7 +280,7 @@ def test_every_swap_shows_in_the_margins(
 
 
 def live_engine(tiny: OnDisk, folder: Path, device: str = "cpu") -> TransformersEngine:
-    """An engine whose weights step in place."""
+    """Return an engine whose weights step in place."""
     Rolling.create(folder, Snapshot(tiny.snapshot))
     live = TransformersEngine(device)
     live.load(tiny.folder, folder)

@@ -34,7 +34,7 @@ def model() -> Iterator[Model]:
 
 
 def products(model: Model, rows: Tensor) -> list[Tensor]:
-    """Once those that are computed as plain layers do are over."""
+    """Return the products after the first ones, which are computed as plain layers do."""
     return [[model.inner(rows), model.head(rows)] for _ in range(packed_linear.PLAIN + 1)][-1]
 
 

@@ -1,4 +1,4 @@
-"""The codec of a frame: every bit pattern comes back, every lie is refused, and all builds agree on every byte."""
+"""The codec of a frame: every bit pattern comes back, false frames are refused, and all builds agree on every byte."""
 
 import base64
 import json
@@ -28,7 +28,7 @@ VECTORS = paths.VECTORS / "weights_frames.json"
 
 @pytest.fixture(params=BUILDS, ids=["numpy", *(f"native{number}" for number in range(len(NATIVE)))])
 def build(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """The test runs with each build: numpy, and the native ones that this processor can run."""
+    """Run the test with each build: numpy, and the native ones that this processor can run."""
     with codec.using(request.param):
         yield request.param
 
@@ -38,7 +38,7 @@ each_build = settings(suppress_health_check=[HealthCheck.function_scoped_fixture
 
 @st.composite
 def frames(draw: st.DrawFn, dtypes: tuple[str, ...] = tuple(DTYPES)) -> tuple[str, Bits, Bits]:
-    """Old and new frame of one dtype: from nearly equal to wholly different, exponents from many to one."""
+    """Draw old and new frame of one dtype: from nearly equal to wholly different, exponents from many to one."""
     dtype = draw(st.sampled_from(dtypes))
     width = np.dtype(f"<u{DTYPES[dtype]}")
     count = draw(st.integers(1, 700))
@@ -54,7 +54,7 @@ def frames(draw: st.DrawFn, dtypes: tuple[str, ...] = tuple(DTYPES)) -> tuple[st
 
 
 def learned(count: int, rho: float, seed: int = 1) -> tuple[NDArray[np.uint16], NDArray[np.uint16]]:
-    """bf16 weights before and after a step of one size for all, as a learner makes it."""
+    """Return bf16 weights before and after a step of one size for all, as a learner makes it."""
     rng = np.random.default_rng(seed)
     weights = rng.normal(0, 0.02, count).astype(np.float32)
     step = (rng.normal(0, 1, count) * rho * 2e-4).astype(np.float32)
@@ -264,7 +264,7 @@ def test_the_honest_frame_of_the_table_is_taken(build: Any) -> None:
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_frame_that_lies_is_refused(build: Any, lie: str) -> None:
+def test_a_frame_that_contradicts_itself_is_refused(build: Any, lie: str) -> None:
     kind, body = LIES[lie]
     with pytest.raises(BadPayload):
         codec.decode("BF16", kind, memoryview(body), OLD, COUNT)

@@ -1,4 +1,4 @@
-"""The native build is there or absent; nothing else may depend on which."""
+"""The native build is present or absent; no result depends on which."""
 
 import shutil
 import sys
