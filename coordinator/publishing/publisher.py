@@ -139,9 +139,7 @@ class Publisher:
         self.versions = self._restored_versions()
         """The first version of the era and the newest ones (rule 6), oldest first."""
         self._edges = self._restored_edges()
-        self._rebuilder = PayloadRebuilder(
-            store, network.handlers, edges=lambda: list(self._edges.values()), clock=clock
-        )
+        self._rebuilder = PayloadRebuilder(store, network.handlers, edges=lambda: [*self._edges.values()], clock=clock)
         self._edges, self.versions = self._sealed_anew()
         HEAD.serve(network.handlers, self._answer_head, limit=HEAD.at_coordinator)
         DOCUMENTS.serve(network.handlers, self._answer_documents)
@@ -173,8 +171,7 @@ class Publisher:
 
     def steps_from(self, root: bytes) -> list[Edge]:
         """Return the edges that start at `root` and whose payloads are stored."""
-        edges = [edge for edge in self._edges.values() if edge.base_root == root]
-        return [edge for edge in edges if self._store.payload(edge.payload_hash) is not None]
+        return [edge for edge in self._edges.values() if edge.base_root == root and self.payload(edge) is not None]
 
     def payload(self, edge: Edge) -> Path | None:
         """Return the file of an edge's payload; None if it is not stored."""
@@ -312,9 +309,8 @@ class Publisher:
 
     def _paths(self, root: bytes, firsts: list[Published]) -> list[Edge]:
         """Return the edges from before the window that rule 6 keeps. `root`: of the window's first version."""
-        return self._path_to(root, firsts) + [
-            self._edges[digest] for digest in _entrances(self._signed_edges(self._edges))
-        ]
+        entrances = _entrances(self._signed_edges(self._edges))
+        return self._path_to(root, firsts) + [self._edges[digest] for digest in entrances]
 
     def _path_to(self, root: bytes, firsts: list[Published]) -> list[Edge]:
         """Return the stored edges that lead to `root` from the snapshots of `firsts`; empty if no path exists."""
