@@ -1,5 +1,6 @@
 """The ground of every test: one torch thread, no hub, nothing of the owner's settings, the same examples each time."""
 
+import logging
 import os
 import signal
 from collections.abc import Iterator
@@ -53,10 +54,13 @@ def _clean_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
 
 @pytest.fixture(autouse=True)
 def _log_settings() -> Iterator[None]:
-    """Put the settings of the log back: a benchmark that runs in this process silences what later tests read."""
-    before = structlog.get_config()
+    """Put the settings of the log back: a benchmark or `doctor` in this process silences what later tests read."""
+    before, loggers = structlog.get_config(), [logging.getLogger(), logging.getLogger("p2p")]
+    levels = [logger.level for logger in loggers]
     yield
     structlog.configure(**before)
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")
