@@ -5,16 +5,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks import rollout
 from benchmarks.harness.bench import Measured
 from benchmarks.harness.volunteer import Measuring, NodeFault
 from coordinator.rollouts.request_handler import RequestContext
+from p2p.envelope import seal
+from p2p.identity import public_bytes
 from p2p.limits.origin import LOCAL
 from p2p.wire_types import encode
 from protocol.leases import Lease, VerdictsRequest
-from protocol.requests import Refusal
-from tests.support.group_world import ALICE, World, control_of, group, honest_scores, opened
+from protocol.requests import Refusal, Request
+from tests.support.group_world import ALICE, KEYS, RUN, World, control_of, group, honest_scores, opened
 
 
 class Office(NamedTuple):
@@ -83,6 +86,21 @@ def test_a_turn_lasts_from_the_first_lease_to_the_last_stored_receipt(office: Of
     closed = office.requests.closed()
     sampled = sum(len(rollout.tokens) for lease in (one, two) for rollout in group(lease).rollouts)
     assert (closed.work, closed.cpu) == (sampled, 1.0)
+
+
+def test_a_receipt_confirmed_inside_a_request_for_a_lease_ends_the_turn(office: Office) -> None:
+    """A node confirms receipts beside its next request for a lease; the handler must see those as well."""
+    office.requests.open(1)
+    lease = office.lease()
+    office.deliver(lease)
+    office.judge()
+    request = Request(
+        recipient=public_bytes(KEYS["channel"]), id=bytes(16), method="lease", expires=office.world.now + 60_000,
+        body=encode(office.world.ask()), verdicts=VerdictsRequest(leases=[], confirmed=[lease.id]),
+    )  # fmt: skip
+    key = Ed25519PrivateKey.from_private_bytes(bytes([1]) * 32)
+    office.requests.answer("lease", seal("request", RUN, encode(request), key), office.world.now)
+    assert office.requests.settled.is_set()
 
 
 def test_a_second_turn_counts_its_own_tokens_and_costs(office: Office) -> None:
