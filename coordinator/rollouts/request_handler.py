@@ -178,18 +178,17 @@ class RequestHandler:
         known = self._answers.find(node, request.id)
         if known is not None:
             return known[1] if known[0] == digest else _encoded(refusal("id-reused"))
+        context = RequestContext(node, now, origin)
         try:
             decide = self._decide.get(method)
             if decide is None:
                 result: bytes | Refusal = refusal("unknown-method", method=method)
             else:
-                result = decide(RequestContext(node, now, origin), request.body)
+                result = decide(context, request.body)
         except Malformed as error:
             result = refusal("malformed", what=f"{method} request", detail=error)
         self._group_service.registry.sightings.seen_by(node, route, now)
-        verdicts = (
-            None if request.verdicts is None else self._group_service.submissions.verdicts(node, request.verdicts)
-        )
+        verdicts = None if request.verdicts is None else self.verdicts(context, request.verdicts)
         answer = _encoded(result, verdicts)
         self._answers.keep(node, request.id, digest, answer, request.expires, now)
         return answer

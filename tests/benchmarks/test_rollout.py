@@ -14,9 +14,9 @@ from coordinator.rollouts.request_handler import RequestContext
 from p2p.envelope import seal
 from p2p.identity import public_bytes
 from p2p.limits.origin import LOCAL
-from p2p.wire_types import encode
+from p2p.wire_types import decode, encode
 from protocol.leases import Lease, VerdictsRequest
-from protocol.requests import Refusal, Request
+from protocol.requests import Refusal, Request, Response
 from tests.support.group_world import ALICE, KEYS, RUN, World, control_of, group, honest_scores, opened
 
 
@@ -88,18 +88,18 @@ def test_a_turn_lasts_from_the_first_lease_to_the_last_stored_receipt(office: Of
     assert (closed.work, closed.cpu) == (sampled, 1.0)
 
 
-def test_a_receipt_confirmed_inside_a_request_for_a_lease_ends_the_turn(office: Office) -> None:
-    """A node confirms receipts beside its next request for a lease; the handler must see those as well."""
+def test_a_receipt_confirmed_inside_a_submission_ends_the_turn(office: Office) -> None:
+    """A node confirms receipts inside its next request, of whatever method: the handler must count those as well."""
     office.requests.open(1)
     lease = office.lease()
     office.deliver(lease)
     office.judge()
     request = Request(
-        recipient=public_bytes(KEYS["channel"]), id=bytes(16), method="lease", expires=office.world.now + 60_000,
-        body=encode(office.world.ask()), verdicts=VerdictsRequest(leases=[], confirmed=[lease.id]),
+        recipient=public_bytes(KEYS["channel"]), id=bytes(16), method="submit", expires=office.world.now + 60_000,
+        body=encode(group(lease)), verdicts=VerdictsRequest(leases=[], confirmed=[lease.id]),
     )  # fmt: skip
-    key = Ed25519PrivateKey.from_private_bytes(bytes([1]) * 32)
-    office.requests.answer("lease", seal("request", RUN, encode(request), key), office.world.now)
+    sealed = seal("request", RUN, encode(request), Ed25519PrivateKey.from_private_bytes(bytes([1]) * 32))
+    assert decode(office.requests.answer("submit", sealed, office.world.now), Response).verdicts is not None
     assert office.requests.settled.is_set()
 
 
