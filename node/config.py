@@ -1,8 +1,8 @@
 """Settings of a node: one frozen model. A flag overrides the environment, which overrides the file and the default.
 
 Rules
-1. The file is `$XDG_CONFIG_HOME/echo2/node.toml`, or the path in `ECHO2_CONFIG`. The environment variable of a field is
-   `ECHO2_` and its name in capitals.
+1. The file is `$XDG_CONFIG_HOME/echo2/node.toml`, or the one that `ECHO2_CONFIG` names. The environment variable of a
+   field is `ECHO2_` and its name in capitals.
 2. An unknown key, in the file or under `ECHO2_`, is an error that names the nearest known one. A value of another type
    is converted where that loses nothing (runtime/settings.py).
 """
@@ -20,7 +20,7 @@ from runtime.settings import Loader, SettingsFault, read_toml
 
 PREFIX: Final = "ECHO2_"
 NOT_SETTINGS: Final = {"ECHO2_CONFIG", "ECHO2_DEBUG", "ECHO2_KEY_PASSPHRASE"}
-"""Variables with our prefix that are no settings of a node."""
+"""Variables with the prefix that are not settings of a node."""
 
 
 def default_home() -> Path:
@@ -35,7 +35,7 @@ class NodeConfig(BaseModel):
 
     invite: str | None = Field(None, description="The run's invite, one string. None: the one joined last.")
     accept_fingerprint: str | None = Field(
-        None, description="Join the run of this fingerprint, found on the local network. None: one is typed, or none."
+        None, description="Join the run of this fingerprint on the local network. None: without an invite, it is typed."
     )
     home: Path = Field(default_factory=default_home, description="Folder of key, weights, outbox and receipts.")
     name: str = Field("", max_length=40, description="Public name on the leaderboard. Empty: the key's first letters.")
@@ -115,7 +115,7 @@ def load_config(flags: Mapping[str, Any], environ: Mapping[str, str] = os.enviro
 
 
 def _foreign(name: str) -> bool:
-    """Tell whether a variable with our prefix is no setting of a node."""
+    """Tell whether a variable with the prefix belongs to another part: it is not a setting of a node."""
     return name in NOT_SETTINGS or name.startswith("ECHO2_COORD")
 
 
@@ -123,7 +123,8 @@ _LOADER: Final = Loader(NodeConfig, PREFIX, _foreign)
 
 
 def listed(key: str | None, *, origin: bool) -> list[str]:
-    """Return lines "key = value  # unit and meaning"; the invite's value is not shown. Raises `SettingsFault`."""
+    """Return lines "key = value  # unit and meaning"; the invite's value is not shown. `key`: None lists all. `origin`:
+    show the source of each value in place of its meaning. Raises `SettingsFault`."""
     config, origins = load_config({})
     if key is not None and key not in NodeConfig.model_fields:
         raise SettingsFault(_LOADER.unknown([key]))

@@ -1,4 +1,4 @@
-"""The node's connections: coordinator, neighbours, relays, broadcast parents.
+"""The node's connections: to the coordinator, neighbours, relays and broadcast parents.
 
     coordinator client ─ greeting ─┬─ neighbours: peers that the coordinator names
                                    ├─ reachability: how peers can dial this node
@@ -7,8 +7,8 @@
 Rules
 1. A greeting describes this node: its engine, its tasks, its addresses. When one of these changes, the node greets
    again.
-2. Before the RunSpec is known, the compute dtype is a guess. If the run refuses it, the other dtype is tried once.
-3. While the coordinator is unreachable, remembered peers are dialled and asked for a newer Head.
+2. Before the RunSpec is known, the engine computes in float32. If the run refuses that, bfloat16 is tried once.
+3. While the coordinator is unreachable, the node dials remembered peers and asks them for a newer Head.
 """
 
 from importlib.metadata import PackageNotFoundError, version
@@ -40,7 +40,7 @@ _log = structlog.get_logger("node")
 
 
 class Connectivity:
-    """The node's connections, built and run together: each part has its own rules in its own module."""
+    """The node's connections, built and run together; the rules of each part are in its module."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Connectivity:
                 self._tasks.start_soon(part.run)
 
     async def search(self) -> None:
-        """Dial remembered peers, and ask connected ones for a newer Head (rule 3)."""
+        """Dial remembered peers, and ask a few connected peers for newer Heads and Roots (rule 3)."""
         await self.neighbours.search()
         await self.learn()
 
@@ -83,7 +83,7 @@ class Connectivity:
         await self._follower.search()
 
     async def fit(self, runspec: RunSpec) -> None:
-        """Switch the engine to the run's compute dtype, and greet again if it changed."""
+        """Switch the engine to the run's compute dtype; if the dtype changed, greet the coordinator again."""
         dtype: Dtype = "bfloat16" if runspec.compute_dtype == "bfloat16" else "float32"
         if dtype != self._engine.dtype:
             await self._compute_in(dtype)
@@ -103,7 +103,7 @@ class Connectivity:
         )
 
     async def reconsider(self, refusal: Refusal) -> bool:
-        """Switch to the other compute dtype if the refusal and rule 2 allow it; tell whether to greet again."""
+        """Switch the engine to bfloat16 if the refusal and rule 2 allow it; tell whether to greet again."""
         tried = self._context.trust_store.trusted.runspec is not None or self._engine.dtype == "bfloat16"
         if tried or refusals.then(refusal) != "other engine":
             return False
@@ -116,7 +116,7 @@ class Connectivity:
         _log.info((await self._engine.start()).sentence())
 
     async def welcomed(self, peer: str, welcome: Welcome) -> None:
-        """Take the Head and the peers that the coordinator's answer names."""
+        """Follow the Head in the answer to a greeting, and dial some of the peers that it names."""
         if welcome.head is not None:
             await self._follower.hear(peer, welcome.head)
         if self._tasks is not None:

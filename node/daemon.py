@@ -1,12 +1,13 @@
-"""The node's main process: build all parts, start them in order, end them in order. It never imports torch.
+"""The node's main process: it builds all parts, starts them in order and ends them in order, and never imports torch.
 
     network ─ connectivity (coordinator) ─ follower (versions) ─ engine (child) ─ rollouts (leases) ─ outbox relay
 
 Rules
-1. Parts are tasks of one group. The first that fails ends all of them, and its error names the fix.
+1. Parts are tasks of one group. The first part that fails ends all of them, and its error names the fix.
 2. To finish, the node requests no more leases, completes and delivers its work, and waits for answers for at most
-   `drain` seconds. A second order to finish ends it at once; the outbox is delivered after the next start.
-3. The coordinator may be absent at any time, also at a start, unless the node has never joined this run before.
+   `drain` seconds. A signal (Ctrl-C, SIGTERM) while the node finishes ends it at once. The outbox is then delivered
+   after the next start.
+3. The coordinator may be absent at any time. Only the first start for a run waits for it.
 """
 
 import asyncio
@@ -44,13 +45,13 @@ from runtime.exception_groups import foremost
 from runtime.exit_codes import Exit
 
 FREED_WITHIN: Final = 4.0
-"""Seconds from the start of a pause until the device's memory is free, at most."""
+"""Most seconds from the start of a pause until the device's memory is free."""
 
 _log = structlog.get_logger("node")
 
 
 class NodeDaemon:
-    """One node of one run. The caller holds the lock of the home."""
+    """The daemon of one node in one run. The caller holds the lock of the home."""
 
     def __init__(
         self,
@@ -61,7 +62,7 @@ class NodeDaemon:
         *,
         once: bool = False,
     ) -> None:
-        """`once`: end after one group. `engine`: makes the engine's process, not yet started. Raises `NodeError`."""
+        """`once`: end after one group. `engine`: returns a new engine process, not yet started. Raises `NodeError`."""
         self._config = config
         self.context, self.network = context, network
         self.outbox = Outbox(context.folder / "outbox.sqlite", node=context.node, limit=config.outbox)
@@ -97,7 +98,7 @@ class NodeDaemon:
         self._cut_short = False
 
     async def run(self) -> Exit:
-        """Work until the owner or the run finishes. Return INTERRUPTED after a second order to finish. Raises
+        """Work until the owner or the run finishes. Return INTERRUPTED if a signal cut that short (rule 2). Raises
         `NodeError`."""
         try:
             with translated_errors():
@@ -110,12 +111,12 @@ class NodeDaemon:
         return Exit.INTERRUPTED if self._cut_short else Exit.OK
 
     def close(self) -> None:
-        """Close the files of a daemon that does not run."""
+        """Close the outbox and the store. The daemon must not run."""
         self.outbox.close()
         self.context.store.close()
 
     def interrupt(self, why: str) -> None:
-        """Finish, on Ctrl-C or SIGTERM; the second time, end at once."""
+        """Finish because of a signal; if the node finishes already, end at once. `why`: the reason for the log."""
         if self.run_state.finishing and self._tasks is not None:
             self._cut_short = True
             self._tasks.cancel_scope.cancel()
@@ -137,7 +138,8 @@ class NodeDaemon:
             self._tasks = None
 
     async def _start(self, tasks: TaskGroup) -> None:
-        """Start engine, coordinator, model files and versions, each once the one before is ready."""
+        """Start the engine, the connections, and the follower with the model's files, each once the one before is
+        ready."""
         _log.info((await self.engine.start()).sentence())
         tasks.start_soon(self.connectivity.run)
         await self.connectivity.search()
@@ -181,5 +183,5 @@ class NodeDaemon:
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the error that ended the others; one that names its fix is preferred."""
+    """Return the error that ended the group; one that names its fix is preferred."""
     return foremost(group, [NodeError, EngineUnusable])

@@ -1,4 +1,4 @@
-"""The translation, in one place, of other packages' errors that a person can fix into those of node/errors.py."""
+"""The translation of other packages' errors into those of node/errors.py, where a person can fix the cause."""
 
 import contextlib
 from collections.abc import Iterator
@@ -13,7 +13,8 @@ from weights.errors import StoreBusy, StoreCorrupt
 
 @contextlib.contextmanager
 def translated_errors() -> Iterator[None]:
-    """Raise a `NodeError` in place of each error of another package that a person can fix."""
+    """Raise a `NodeError` in place of an error of another package from the `with` block, if a person can fix the
+    cause."""
     try:
         yield
     except NodeError:

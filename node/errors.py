@@ -1,18 +1,18 @@
 """Errors that end a node's command: each is one sentence that names the fix, with an exit code for service managers.
 
 NodeError
-├── BadConfig        a setting, key file or invite must be corrected
+├── BadConfig        a setting, key file, invite or stored file must be corrected
 ├── RefusedByRun     the run refuses work of this node
-├── TrustFailure     documents that the run's keys did not sign, or no longer vouch for
+├── TrustFailure     the run's keys did not sign its documents, or its Root has expired
 ├── NoUsableDevice   no device of this machine can run the model
-└── TryLater         another daemon runs here, or this machine's disk is full
+└── TryLater         the disk is full, no peer answers, or a node runs here already, or none runs
 """
 
 from runtime.exit_codes import Exit
 
 
 class NodeError(Exception):
-    """Root of the errors that end a command; the message is one sentence for people."""
+    """Base of the errors that end a command; the message is one sentence for people."""
 
     exit = Exit.INTERNAL
 

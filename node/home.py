@@ -12,8 +12,8 @@ from runtime.lock import AlreadyLocked, lock_file
 
 @contextmanager
 def locked(home: Path) -> Iterator[None]:
-    """Lock `home` for the block. Raises `TryLater` when a daemon has locked it or the disk is full, and `BadConfig`
-    when `home` is not writable."""
+    """Create `home` if it is missing, and hold its lock during the `with` block. Raises `TryLater` if a daemon has
+    locked it or the disk is full, and `BadConfig` if `home` is not writable."""
     try:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = lock_file(home / "lock", name_holder=True)
@@ -35,7 +35,8 @@ def run_folder(home: Path, run: bytes) -> Path:
 
 
 def joined(home: Path) -> Invite:
-    """Return the invite of the run joined last. Raises `BadConfig`."""
+    """Return the invite of the run joined last. Raises `BadConfig` if no run was joined, and `LocalFault` if the stored
+    invite is damaged."""
     try:
         return Invite.from_text((home / "invite").read_text())
     except FileNotFoundError as error:

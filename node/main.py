@@ -1,5 +1,5 @@
-"""Start a daemon from its settings: lock, key, invite, network, signals. Only this module builds real networks and
-engines."""
+"""The start of a daemon from its settings: lock, key, invite, network, signals. The daemon's real network and engine
+are built here alone; tests pass others."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ from runtime.units import MBIT, bytes_per_second, unix_milliseconds
 
 
 def start(config: NodeConfig, *, once: bool, passphrase: str | None) -> Exit:
-    """Run a node until it ends. Raises `NodeError`."""
+    """Run a node until it ends; return its exit code. Raises `NodeError`."""
     set_up_log(config)
     descriptors.raise_limit()
     descriptors.watch()
@@ -45,8 +45,8 @@ def set_up_log(config: NodeConfig) -> None:
 
 
 def invite_of(config: NodeConfig) -> Invite:
-    """Return the invite given, else the one stored, else one discovered on the local network; store it for `run`.
-    Raises `BadConfig`."""
+    """Return the invite given, else that of the run joined last, else one discovered on the local network. Store it, so
+    that `echo2-node run` finds it. Raises `BadConfig`."""
     if config.invite is not None:
         try:
             invite = Invite.from_text(config.invite)
@@ -87,8 +87,8 @@ def network_of(config: NodeConfig, invite: Invite, key: Ed25519PrivateKey) -> Ne
 
 
 def _found_nearby(config: NodeConfig) -> Invite:
-    """Return the invite of the accepted fingerprint. The run joined last is taken without a search, because a service
-    restarts often."""
+    """Return the invite of the run with the accepted fingerprint, discovered on the local network. The invite of the
+    run joined last needs no discovery if its fingerprint is the accepted one, because a service restarts often."""
     from node.links.local_discovery import confirmed, normal
 
     if config.accept_fingerprint is not None and (config.home / "invite").exists():
@@ -120,7 +120,7 @@ async def _run(config: NodeConfig, invite: Invite, passphrase: str | None, *, on
     try:
         ended = await daemon.run()
     finally:
-        # Everything is delivered and closed: a later signal would only change the exit code.
+        # The daemon has closed everything: a later signal would only change the exit code.
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_IGN)

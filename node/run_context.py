@@ -1,4 +1,4 @@
-"""One run as the parts of a daemon share it: invite, node key, trusted documents, stored files, clock."""
+"""What the parts of a daemon share: the run's invite, the node's key, trusted documents, stored files, the clock."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,8 @@ from weights.store import Store
 
 @dataclass(frozen=True)
 class RunContext:
-    """A node's open run. `key`: the node's. `folder`: the run's data. `seed`: of waits and of choices among peers."""
+    """A node's open run. `key`: the node's. `folder`: the run's data. `seed`: of random waits and of choices among
+    peers."""
 
     invite: Invite
     key: Ed25519PrivateKey

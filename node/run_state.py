@@ -1,4 +1,4 @@
-"""The state that the owner has set: running, paused (for a time or until resumed), or finishing.
+"""The state of a node: running, paused (for a time or until resumed), or finishing.
 
 Finishing is final: the node requests no more leases, delivers its submissions, then ends.
 """
@@ -11,7 +11,8 @@ from runtime.figures import figure
 
 
 class NodeRunState:
-    """The owner's switch, with waits for its changes. `now`: this machine's clock, milliseconds."""
+    """The node's state as the owner, a signal or the end of the run sets it, with waits for its changes. `now`: this
+    machine's clock, milliseconds."""
 
     def __init__(self, now: Callable[[], int]) -> None:
         self._now = now
@@ -54,7 +55,7 @@ class NodeRunState:
         self._running.set()
 
     def finish(self, why: str) -> None:
-        """Begin to finish; the first reason given is kept."""
+        """Begin to finish, for the reason `why`; the first reason is kept."""
         self.why_finishing = self.why_finishing or why
         self._finish.set()
 
@@ -74,7 +75,7 @@ class NodeRunState:
         await self._paused.wait()
 
     async def unless_finishing(self, wait: Awaitable[object]) -> None:
-        """Wait for `wait`, or until the node finishes, the earlier of the two. Raises what `wait` raises."""
+        """Wait until `wait` is done or the node begins to finish, which cancels `wait`. Raises the errors of `wait`."""
         waiting = asyncio.ensure_future(wait)
         ending = asyncio.ensure_future(self._finish.wait())
         try:

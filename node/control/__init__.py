@@ -1,1 +1,1 @@
-"""Commands of the node's owner: the control socket, its commands, and the diagnosis `doctor`."""
+"""Control of a node by its owner: the control socket, its commands, and the diagnosis `doctor`."""

@@ -1,7 +1,7 @@
 """The commands of the control socket: the owner's questions to a running node, and the owner's orders.
 
 `status` reports the node's whole state in plain values. `why` reports the one rule that blocks work now, the last
-refusals, and the last documents that failed verification.
+refusals, and why the last documents, answers and attempts to follow the run failed.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from p2p.network import Network
 
 @dataclass(frozen=True, kw_only=True)
 class DaemonParts:
-    """The parts of a daemon that its commands read or order."""
+    """The parts of a daemon that its commands read or change."""
 
     config: NodeConfig
     context: RunContext
@@ -56,8 +56,8 @@ class ControlCommands:
 
     async def status(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Return the state in plain values; bytes are counted since the daemon's start. `lag`: versions between the one
-        loaded and the newest heard of; None until both are known, and between two eras. `payloads`: bytes fetched for
-        the last versions."""
+        loaded and the newest one heard; None until both are known, and while their eras differ. `payloads`: bytes
+        fetched for the last versions."""
         parts, links, coordinator_client = self._parts, self._parts.network.links, self._coordinator_client
         trusted, newest = parts.context.trust_store.trusted, parts.follower.newest
         current, probed = parts.engine.current, parts.engine.probed
@@ -93,7 +93,7 @@ class ControlCommands:
         }
 
     async def why(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """Return the one rule that blocks work now, and what was refused."""
+        """Return the one rule that blocks work now, and the last refusals and failures."""
         return {
             "blocked": self._blocked() or "nothing blocks: the node works",
             "refusals": [{"code": one.code, "reason": one.sentence} for one in self._parts.rollouts.refusals],
@@ -120,7 +120,7 @@ class ControlCommands:
         return {"state": self._state()}
 
     async def finish(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """Complete the current lease, deliver, end."""
+        """Complete the current lease, deliver all submissions, end."""
         self._run_state.finish("the owner said finish")
         return {"state": self._state(), "waiting": self._parts.outbox.waiting()}
 

@@ -1,4 +1,4 @@
-"""The command `echo2-node doctor`: from settings to lines of text and an exit code."""
+"""The command `echo2-node doctor`: it takes the settings, and returns lines of text and an exit code."""
 
 import asyncio
 import logging
@@ -15,8 +15,9 @@ from runtime.errors import LocalFault
 
 
 def diagnose(config: NodeConfig, *, as_json: bool) -> tuple[list[str], int]:
-    """Run every check; return (lines, exit code). Raises `BadConfig` for an invite that cannot be read."""
-    logging.getLogger("p2p").setLevel(logging.CRITICAL)  # it logs every address that does not answer
+    """Run every check; return (lines, exit code). Raises `BadConfig` for an invite that cannot be read, or a
+    home that is not writable."""
+    logging.getLogger("p2p").setLevel(logging.CRITICAL)  # p2p logs every address that does not answer
     running = config.home.exists() and _runs(config)
     rows = asyncio.run(examine(config, _invite(config), running=running))
     lines = [msgspec.json.encode(rows).decode()] if as_json else doctor_checks.table(rows)
@@ -33,7 +34,8 @@ def _invite(config: NodeConfig) -> Invite | None:
 
 
 def _runs(config: NodeConfig) -> bool:
-    """Tell whether a daemon of this home runs."""
+    """Tell whether a daemon of this home runs. A full disk, where the lock cannot be tried, counts as a running daemon.
+    Raises `BadConfig`."""
     try:
         with locked(config.home):
             return False

@@ -1,8 +1,8 @@
 """The verdicts of `echo2-node doctor`, with the exact fix of each fault. Pure: node/control/doctor_probes.py measures,
 this module judges.
 
-1. A row is {check, found, wanted, remedy}; `remedy` is empty where no action is needed.
-2. `bad` keeps this node from working. `poor` only costs something: one route of several that fails.
+1. A row is {check, found, wanted, remedy, verdict, exit}; `remedy` is empty where no action is needed.
+2. A `bad` row keeps this node from working. A `poor` one does not: one route of several fails, for example.
 3. The exit code is that of the first bad row, 0 without any.
 """
 
@@ -20,7 +20,7 @@ Verdict = Literal["good", "poor", "bad"]
 SKEW: Final = 10.0
 """Seconds by which this machine's clock may differ from the coordinator's."""
 HEAD_AGE: Final = 75.0
-"""Largest age of the newest Head, seconds: one is signed every 60 s."""
+"""Largest age of the newest Head, seconds: the coordinator signs one every 60 s."""
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,8 +35,8 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt to dial one address of the coordinator. `seconds`: its duration; None where it failed, because of
-    `trouble`."""
+    """An attempt to dial one address of the coordinator. `seconds`: its duration, None if it failed. `trouble`: why it
+    failed."""
 
     route: str = msgspec.field(name="way")
     address: str
@@ -93,13 +93,13 @@ def gpu(asked: str, present: str) -> Check:
 
 
 def ip6(present: bool, addresses: list[str]) -> Check:
-    """Report this machine's IPv6 addresses. `present`: IPv6 works here at all."""
+    """Report this machine's IPv6 addresses. `present`: whether IPv6 works here."""
     addresses_shown = ", ".join(addresses[:2]) or ("of this machine only" if present else "none")
     return Check(check="IPv6", actual=addresses_shown, wanted="optional")
 
 
 def port(listen: list[str], taken: str) -> Check:
-    """Check the ports to listen on. `taken`: why one of them is not available, or empty."""
+    """Check the ports to listen on. `taken`: why one of them is not available; empty if all are."""
     return Check(
         check="listening", actual=taken or ", ".join(listen) or "nowhere", wanted="the ports of the setting listen",
         remedy="stop what uses that port, or choose another: --listen /ip4/0.0.0.0/tcp/4001" if taken else "",
@@ -108,7 +108,7 @@ def port(listen: list[str], taken: str) -> Check:
 
 
 def routes(attempts: list[Attempt]) -> list[Check]:
-    """Return one row per route, and one for the coordinator as a whole, which is bad only where every route fails."""
+    """Return one row per route, and one for the coordinator, which is bad only if every route fails."""
     rows = []
     successful = [attempt for attempt in attempts if attempt.seconds is not None]
     for route in ("direct", "relay", "https"):
@@ -135,8 +135,8 @@ def routes(attempts: list[Attempt]) -> list[Check]:
 
 
 def clock(issued: int | None, now: int) -> Check:
-    """Check this machine's clock. `issued`: of the newest Head, by the coordinator's clock. `now`: by this machine's.
-    Both in milliseconds."""
+    """Check this machine's clock. `issued`: the time in the newest Head, by the coordinator's clock; None: no Head was
+    received. `now`: the time by this machine's clock. Both in milliseconds."""
     wanted = f"within {SKEW:g} s of the coordinator's"
     if issued is None:
         return Check(check="clock", actual="not known: no Head was heard", wanted=wanted)
@@ -149,7 +149,7 @@ def clock(issued: int | None, now: int) -> Check:
 
 
 def reachable(answer: ReachableResponse | None, ports: list[int], relay: str | None) -> Check:
-    """Check whether peers can dial this node. `answer`: None where no coordinator could be asked. `relay`: None where a
+    """Check whether peers can dial this node. `answer`: the coordinator's, None if it gave none. `relay`: None if a
     relay granted a reservation, else the reason why none did."""
     wanted = "an open port, or a relay"
     if answer is None or answer.observed is None:
@@ -171,7 +171,7 @@ def reachable(answer: ReachableResponse | None, ports: list[int], relay: str | N
 
 
 def no_invite() -> Check:
-    """Return the row for a diagnosis without an invite."""
+    """Return the row of a diagnosis without an invite."""
     remedy = "echo2-node doctor INVITE, or join a run first; echo2-node discover looks on the local network"
     return Check(check="invite", actual="none", wanted="one", remedy=remedy, verdict="poor")
 

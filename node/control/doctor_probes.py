@@ -1,7 +1,7 @@
 """The measurements of `echo2-node doctor`: short-lived peers, no work, no torch. They change no file of the home.
 
-Every attempt has its own time limit, so that all of them end within about a minute however the network fails. Each peer
-has a temporary key: the node's identity is not disclosed.
+Every attempt has a time limit, so that all of them end within about a minute however the network fails. Each peer has a
+temporary key: the node's identity is not disclosed.
 """
 
 import asyncio
@@ -39,10 +39,12 @@ SomeHost = TypeVar("SomeHost", bound=Host)
 PATIENCE: Final = 10.0
 """Seconds for one attempt."""
 AT_ONCE: Final = 8
+"""Addresses dialled at the same time."""
 
 
 async def examine(config: NodeConfig, invite: Invite | None, *, running: bool) -> list[Check]:
-    """Run every check. `running`: a daemon of this home uses the ports, so they are not tested."""
+    """Run every check. `running`: whether a daemon of this home runs; it uses the ports, so these are not
+    tested."""
     installed = importlib.util.find_spec("libp2p") is not None
     rows = [
         doctor_checks.python(),
@@ -83,7 +85,7 @@ async def _network(config: NodeConfig, invite: Invite | None, *, running: bool) 
 
 @contextlib.asynccontextmanager
 async def _up(network: SomeHost) -> AsyncIterator[SomeHost]:
-    """Run a network for the block. Raises `LocalFault`."""
+    """Run a network during the `with` block. Raises `LocalFault`."""
     task = asyncio.create_task(network.run())
     try:
         await network.ready()
@@ -105,8 +107,8 @@ async def _https(invite: Invite) -> AsyncIterator[HttpsClient | None]:
 
 
 async def _attempts(invite: Invite) -> list[Attempt]:
-    """Dial every address of the invite, each from a peer of its own: an open connection would answer for the next
-    address."""
+    """Dial every address of the invite, each from a peer of its own: an open connection would be reused for the
+    next address."""
     few = asyncio.Semaphore(AT_ONCE)
 
     async def attempt(address: str) -> Attempt:
@@ -133,7 +135,8 @@ async def _attempt(links: Links, address: str) -> Attempt:
 
 
 async def _head(rpc: Rpc, peer: str) -> int | None:
-    """Return when the coordinator claims to have signed its newest Head, unverified; None where it does not answer."""
+    """Return the time in the coordinator's newest Head, unverified; None if the coordinator has none or does not
+    answer."""
     try:
         answer = await HEAD.ask(rpc, peer, HeadRequest(), timeout=PATIENCE)
         return decode(decode_unverified(answer.head).payload, Head).issued if answer.head is not None else None

@@ -1,4 +1,4 @@
-"""The node's control socket (runtime/control_socket.py), with its errors translated to those of this package."""
+"""The node's control socket (runtime/control_socket.py), with its errors translated to those of node/errors.py."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ class CommandServer(control_socket.ControlSocket):
         super().__init__(path, commands, logger="node")
 
     async def run(self) -> None:
-        """Serve until cancelled. Raises `BadConfig` where the socket's folder belongs to another user."""
+        """Serve until cancelled. Raises `BadConfig` if the socket's folder belongs to another user."""
         try:
             await super().run()
         except NotYours as error:
@@ -25,8 +25,8 @@ class CommandServer(control_socket.ControlSocket):
 
 
 def ask_daemon(home: Path, **asked: Any) -> dict[str, Any]:
-    """Send one command to the daemon of `home` and return its answer. Raises `TryLater` where no daemon runs, or it
-    refuses."""
+    """Send one command to the daemon of `home` and return its answer. Raises `TryLater` if no daemon runs, or the
+    daemon belongs to another user, does not answer or refuses."""
     try:
         return control_socket.ask(home, **asked)
     except NoDaemon as error:

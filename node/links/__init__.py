@@ -1,1 +1,1 @@
-"""The node's connections: coordinator, neighbours, reachability, broadcast plan, discovery on the local network."""
+"""The parts of the node's connections: coordinator, neighbours, reachability, broadcast plan, local discovery."""

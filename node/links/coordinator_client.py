@@ -5,11 +5,11 @@ Rules
    the newest Head before those of the invite.
    a. Connected by a later route, the client tries the earlier ones again at growing intervals, and switches to one that
       works. An inbound connection of the coordinator is used as well.
-   b. Between rounds it asks other peers for a newer Head, which may carry a new address.
-2. A peer is the coordinator for as long as its answers verify. A peer that shows a Root of another run, or signs an
-   invalid lease, is abandoned at once. No answer is trusted because of the connection it arrived on.
-3. A request is sealed once. Until it expires the same bytes are sent again after each break, so the coordinator
-   answers each request once.
+   b. Between rounds the client asks other peers for a newer Head, which may name a new address.
+2. A peer counts as the coordinator for as long as its answers verify. The connection to a peer that shows a Root of
+   another run, or signs an invalid lease, is dropped at once. No answer is trusted because of its connection.
+3. A request is sealed once. After each break the same bytes are sent again, for `REQUEST_LIFE` seconds, so the
+   coordinator carries out each request once.
 4. Requests for verdicts travel inside requests for leases and submissions, and need no request of their own (`rider`).
 5. A refusal of the greeting without `retry_after` ends the node: the run refuses its work.
 6. The run's channel key may change:
@@ -43,13 +43,13 @@ from protocol.requests import Hello, Refusal, Request, Response, Welcome
 from runtime.backoff import Backoff
 
 REQUEST_LIFE: Final = 30.0
-"""Seconds within which a request may be sent again."""
+"""Seconds for which a request without an answer is sent again."""
 PATIENCE: Final = 15.0
 """Seconds to wait for one answer."""
 RETRY: Final = Backoff(0.5, 20.0, jitter=0.5)
 """Seconds between two rounds of dialling."""
 BETTER: Final = Backoff(15.0, 300.0)
-"""Seconds between two trials of a better route; doubles each time."""
+"""Seconds between two trials of a better route; they double each time."""
 CARRIERS: Final = (LEASE.name, SUBMIT.name)
 """Methods whose requests carry requests for verdicts."""
 BUSY_AGAIN: Final = 1.0
@@ -61,7 +61,7 @@ _log = structlog.get_logger("node")
 
 
 class RequestRefused(Exception):
-    """The coordinator's refusal, as data."""
+    """The coordinator refused a request. `refusal`: its code and sentence."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.sentence)
@@ -75,31 +75,34 @@ class Rider(Protocol):
         """Return the request for verdicts to send now, None for none."""
 
     def answered(self, ask: VerdictsRequest, answer: VerdictsResponse | None) -> None:
-        """Take the answer to `ask`; None: this coordinator does not know the field. Raises `PeerFault`."""
+        """Store the answer to `ask`; None: the coordinator does not answer verdicts in other requests. Raises
+        `PeerFault`."""
 
 
 class Greeter(Protocol):
-    """The part of the node that describes it to the coordinator, and searches for news (node/connectivity.py)."""
+    """The part of the node that describes it to the coordinator, and searches for newer documents
+    (node/connectivity.py)."""
 
     async def hello(self) -> Hello:
         """Return a greeting that describes this node now."""
 
     async def reconsider(self, refusal: Refusal) -> bool:
-        """Tell whether to greet again after a refusal."""
+        """Adapt to a refusal of the greeting, if possible; tell whether to greet again."""
 
     async def welcomed(self, peer: str, welcome: Welcome) -> None:
-        """Take the answer to a greeting; its Roots and RunSpec are adopted."""
+        """Handle the answer to a greeting, whose Roots and RunSpec are already adopted."""
 
     async def search(self) -> None:
-        """Ask other peers for a newer Head, while disconnected."""
+        """Dial remembered peers, and ask peers for a newer Head, while disconnected."""
 
     async def learn(self) -> None:
-        """Ask a few peers and the coordinator for Heads and Roots."""
+        """Ask a few peers and the coordinator for newer Heads and Roots."""
 
 
 class CoordinatorClient:
-    """The connection to the coordinator, and requests over it. `peer`: its peer id while connected. `trouble`: why not
-    connected, one sentence. `failures`: route -> why it failed, until it works. `lies`: the last 16 false answers."""
+    """The connection to the coordinator, and requests over it. `peer`: its peer id while connected. `trouble`: why
+    there is none, one sentence. `failures`: route -> why it failed, until it works. `lies`: why each of the last 16
+    false answers was false."""
 
     def __init__(
         self,
@@ -110,7 +113,7 @@ class CoordinatorClient:
         *,
         routes: Sequence[Route] = ROUTES,
     ) -> None:
-        """`routes`: the admitted ones, the preferred one first."""
+        """`routes`: the routes that the owner admits, the preferred one first."""
         self._rpc, self._links = rpc, links
         self._context, self._greeter = context, greeter
         self._trust_store, self._clock = context.trust_store, context.clock
@@ -126,7 +129,7 @@ class CoordinatorClient:
         self.rider: Rider | None = None
 
     async def run(self) -> None:
-        """Keep connected until cancelled. Raises `RefusedByRun`, `TrustFailure`."""
+        """Keep the node connected until cancelled. Raises `RefusedByRun`, `TrustFailure`."""
         failures = 0
         while True:
             if await self._connect():
@@ -143,7 +146,7 @@ class CoordinatorClient:
         return self.peer
 
     def lost(self, reason: str) -> None:
-        """Give the connection up because of `reason`, and find the coordinator again."""
+        """Drop the connection because of `reason`, and search for the coordinator again."""
         if self.peer is not None:
             _log.warning("coordinator lost", reason=reason)
         self.peer, self.trouble = None, f"the coordinator is unreachable: {reason}"
@@ -151,14 +154,14 @@ class CoordinatorClient:
         self._down.set()
 
     def distrust(self, reason: str) -> None:
-        """Note a false answer, and give the connection up: the peer is not the run's coordinator (rule 2)."""
+        """Record a false answer, and drop the connection: the peer is not the run's coordinator (rule 2)."""
         self.lies.append(reason)
         del self.lies[:-16]
         self.lost(reason)
 
     async def call(self, method: Method[Q, A], request: Q) -> A:
         """Send a request to the coordinator; return its answer. Raises `RequestRefused`, `Malformed`, and `Unreachable`
-        once the request has expired."""
+        after `REQUEST_LIFE` seconds."""
         return method.answer.decode(await self._answered(method.name, method.request.encode(request)))
 
     async def _answered(self, method: str, content: bytes) -> bytes:
@@ -216,7 +219,8 @@ class CoordinatorClient:
         return seal("request", self._context.run, encode(request), self._context.key)
 
     async def behind(self, serial: int | None) -> bool:
-        """Tell whether the run has a later Root than that of `serial`, under which a request was sent (rule 6)."""
+        """Tell whether the run has a later Root than that of `serial`, under which a request was sent. If none is known
+        here, peers are asked first (rule 6)."""
         if self._trust_store.serial == serial:
             await self._greeter.learn()
         return self._trust_store.serial != serial
@@ -237,7 +241,7 @@ class CoordinatorClient:
         return sorted(ours, key=lambda address: self._routes.index(route_of(address)))
 
     async def _hold(self) -> None:
-        """Return once disconnected; meanwhile try better routes (rule 1)."""
+        """Wait until disconnected; meanwhile try better routes (rule 1)."""
         wait = BETTER.least
         while True:
             better = await self._better()
@@ -266,12 +270,13 @@ class CoordinatorClient:
         return [address for address in self._candidates() if self._routes.index(route_of(address)) < at]
 
     def _failed(self, route: str, reason: str) -> None:
-        """Note that a route failed; log it once, until it works again."""
+        """Record that a route failed; log the failure once, until the route works again."""
         if route not in self.failures:
             _log.warning("the coordinator is not reached", way=route, reason=reason)
         self.failures[route] = reason
 
     async def _connect(self) -> bool:
+        """Try the candidates, one round; tell whether one is the coordinator. Raises `RefusedByRun`, `TrustFailure`."""
         known, candidates = set(await self._links.peers()), self._candidates()
         if not candidates:
             self.trouble = f"the coordinator has no address for {', '.join(self._routes)}: ask for a new invite"
@@ -298,6 +303,8 @@ class CoordinatorClient:
         return False
 
     async def _greet(self, peer: str) -> bool:
+        """Greet a peer, and connect to it if it proves to be the coordinator; False: it delays this node. Raises
+        `RefusedByRun`, `P2PError`."""
         asked, serial = self._clock.local(), self._trust_store.serial
         try:
             welcome = await self._ask(peer, HELLO, await self._greeter.hello())

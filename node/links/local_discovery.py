@@ -31,7 +31,7 @@ def lines(announcements: Sequence[Announcement]) -> list[str]:
 
 
 def confirmed(accepted: str | None) -> Invite:
-    """Return the announced run whose fingerprint is `accepted`, or is typed now. Raises `BadConfig`."""
+    """Return the invite of the announced run whose fingerprint is `accepted`, or is typed now. Raises `BadConfig`."""
     announcements = look()
     if not announcements:
         raise BadConfig("no run was joined, and none is announced on the local network: echo2-node join INVITE")
@@ -44,8 +44,8 @@ def confirmed(accepted: str | None) -> Invite:
 def choose(
     announcements: Sequence[Announcement], accepted: str | None, ask: Callable[[Sequence[Announcement]], str]
 ) -> Invite:
-    """Return the run whose fingerprint is `accepted`, or the text that `ask` returns. Raises `BadConfig` where no run
-    has it."""
+    """Return the invite of the run whose fingerprint is `accepted`, or the text that `ask` returns. The invite has the
+    addresses of all announcements of that run. Raises `BadConfig` if no run has the fingerprint."""
     wanted = normal(accepted if accepted is not None else ask(announcements))
     matching = [one.invite for one in announcements if normal(one.invite.fingerprint) == wanted]
     if not matching:
@@ -57,7 +57,7 @@ def choose(
 
 
 def normal(fingerprint: str) -> str:
-    """Return a fingerprint in the form to compare: letters and digits, in capitals."""
+    """Return a fingerprint in the form for comparison: letters and digits, in capitals."""
     return "".join(letter for letter in fingerprint.upper() if letter.isalnum())
 
 

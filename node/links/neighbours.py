@@ -1,18 +1,22 @@
-"""The other volunteers that this node connects to, and those that it remembers.
+"""The other volunteers' nodes to which this node connects, and those that it remembers.
 
-An eclipse attack gains only delay, because documents are signed and chunks proven. These rules limit even that delay:
+An eclipse attack gains only delay, because documents are signed and chunks proven. These rules limit even that delay.
+A round of dialling follows each greeting, and each search for the coordinator.
 
-1. The coordinator comes first (node/links/coordinator_client.py). It passes on records of other peers, each signed by
-   its own peer (p2p/discovery/peer_records.py). Only addresses in these are dialled, within p2p/limits/dial_backoff.py.
-2. At most `PER_SUBNET` of the dialled peers are in one subnet (p2p/limits/subnets.py; private networks are exempt).
+1. The coordinator is dialled first (node/links/coordinator_client.py). It passes on records of other peers, each signed
+   by its own peer (p2p/discovery/peer_records.py). Only addresses in these records are dialled, within
+   p2p/limits/dial_backoff.py.
+2. At most `PER_SUBNET` of the peers dialled in a round are in one subnet (p2p/limits/subnets.py). Private networks are
+   exempt.
 3. `ANCHORS` neighbours that were connected before are dialled first, also after a restart. So a flood of new records
-   does not replace them.
+   cannot displace them.
 4. A public IP address is dialled for one peer per round. So a list of forged peers at one victim's address costs the
-   victim one connection per node. Relays to which this node is already connected are exempt.
-5. A peer is dialled at one address per round: with probability of at least 1/2 the first in its record, which the peer
-   considers best.
-6. The file `peers` stores the anchors and at most `REMEMBERED` records, the latest first. An expired record may still
-   be dialled: it was valid when it arrived.
+   victim one connection per node. Addresses through a relay to which this node is connected are exempt from rules 2
+   and 4.
+5. A peer is dialled at one address per round: with a probability of at least 1/2 the first in its record, which the
+   peer considers best.
+6. The file `peers` stores the anchors and at most `REMEMBERED` records, the latest first. The addresses of an
+   expired record may still be dialled: it was valid when it arrived.
 """
 
 import random
@@ -33,7 +37,7 @@ from p2p.network import Links
 from runtime.files import writing
 
 NEIGHBOURS: Final = 8
-"""Peers to dial after a greeting, at most."""
+"""Most peers dialled per round."""
 ANCHORS: Final = 3
 PER_SUBNET: Final = 2
 REMEMBERED: Final = 64
@@ -47,7 +51,7 @@ class _Remembered(msgspec.Struct, frozen=True):
 
 
 class Neighbours:
-    """The choice of neighbours, and their file. `path`: the file `peers`. `seed`: of the choice."""
+    """The neighbours of this node: chosen, dialled and remembered. `path`: the file `peers`. `seed`: of the choice."""
 
     def __init__(self, links: Links, dialer: PeerDialer, path: Path, seed: int) -> None:
         self._links, self._dialer, self._path = links, dialer, path
@@ -63,7 +67,7 @@ class Neighbours:
         self._write()
 
     async def search(self) -> None:
-        """Dial remembered peers, while the coordinator is unreachable."""
+        """Dial some of the remembered peers; the coordinator may be unreachable."""
         await self._meet(self._dialer.records.newest(REMEMBERED))
 
     def addresses(self) -> list[str]:
@@ -72,6 +76,7 @@ class Neighbours:
         return list(dict.fromkeys([*self._anchors, *(address for one in known for address in one.addresses)]))
 
     async def _meet(self, known: Iterable[VerifiedRecord]) -> None:
+        """Dial anchors and some of the peers `known`: one round. A peer that answers may become an anchor."""
         connected = await self._links.peers()
         avoid = {*connected, self._links.peer_id}
         for address in chosen([*self._anchors, *self._one_each(known)], avoid, relays=connected):

@@ -1,11 +1,11 @@
 """The node's place in the coordinator's broadcast plan: request it, and stay connected with the parents it names.
 
 Rules
-1. The place is requested once connected to the coordinator, every `ASK_EVERY` seconds, and when a parent cannot be
-   dialled. The request names such a parent, so that another is assigned.
-2. Between requests the coordinator, and no other peer, sends a new place by itself: "follow". Parents are dialled at
+1. The node requests its place when it connects to the coordinator, every `ASK_EVERY` seconds, and when a parent cannot
+   be dialled. The request names such a parent, so that another is assigned.
+2. Between requests the coordinator may send a new place (method `follow`); no other peer may. Parents are dialled at
    addresses of their own records, within p2p/limits/dial_backoff.py.
-3. A plan changes only which peers are preferred. Without one, or with a bad one, payloads arrive as without a plan.
+3. A plan changes only which peers are preferred as sources. Without a plan, or with a bad one, payloads still arrive.
 4. A node connected to the coordinator by HTTPS alone has no peers, and requests no plan.
 """
 
@@ -27,12 +27,15 @@ from protocol.broadcast_messages import PlanRequest, PlanResponse
 from protocol.methods import FOLLOW, PLAN
 
 ASK_EVERY: Final = 20.0
+"""Seconds between two requests for the place."""
 LOOK: Final = 1.0
 """Seconds between two looks at the connected peers."""
 PATIENCE: Final = 15.0
+"""Seconds to wait for an answer."""
 TIMED: Final = 8
-"""Answers whose fastest gives the latency: slower ones waited for a plan to be computed."""
+"""Latest answers whose fastest gives the latency: slower ones include the computation of a plan."""
 FAILED_MOST: Final = 16
+"""Most unreachable parents named per request."""
 
 _log = structlog.get_logger("node")
 
@@ -46,7 +49,7 @@ class RateLimits:
 
 
 class PlanClient:
-    """The client of the broadcast plan. `parents`: peer id of the parent per stripe, empty without a plan."""
+    """The client of the broadcast plan. `parents`: the peer id of the parent of each stripe, empty without a plan."""
 
     def __init__(
         self,
@@ -92,12 +95,13 @@ class PlanClient:
         await self._take(answer)
 
     async def _told(self, peer: str, place: PlanResponse) -> None:
-        """Take a new place from the coordinator. Raises `Malformed` for any other peer."""
+        """Adopt a new place from the coordinator. Raises `Malformed` for any other peer."""
         if peer != self._coordinator:
             raise Malformed("only the coordinator may assign parents")
         await self._take(place)
 
     async def _take(self, answer: PlanResponse) -> None:
+        """Adopt a place: remember the parents' records, and fetch from these parents from now on."""
         self._dialer.take(answer.records)
         if answer.parents != self.parents:
             self.parents = answer.parents
@@ -105,8 +109,8 @@ class PlanClient:
             await self._exchange.follow(self.parents)
 
     async def _watch(self, coordinator: str) -> list[str]:
-        """Dial parents that are not connected. Return when it is time to request again, with the parents that cannot be
-        dialled."""
+        """Dial parents that are not connected. Return when the place must be requested again: the parents that
+        cannot be dialled."""
         until = anyio.current_time() + ASK_EVERY
         while anyio.current_time() < until:
             here = set(await self._links.peers())
@@ -121,6 +125,7 @@ class PlanClient:
         return []
 
     async def _dial(self, peer: str) -> bool:
+        """Dial a parent at the direct addresses of its record; tell whether one of them answers."""
         known = self._dialer.records.of(peer)
         direct = [address for address in known.addresses if route_of(address) == "direct"] if known else []
         return await self._dialer.dial_any(direct)

@@ -1,15 +1,15 @@
-"""How peers can reach this node: find out, keep it so, and provide the addresses for the greeting.
+"""The addresses at which peers can reach this node: found out, kept reachable, and signed for the greeting.
 
 Rules
-1. The relays that the owner named are always used.
-2. Once connected, the coordinator is asked to dial back (p2p/discovery/dial_back.py): again when this machine's
-   addresses change, and every `AGAIN` seconds. If it succeeds, the address that it saw is announced beside the local
-   ones.
-3. If it fails, or if this node itself dialled through a relay, the node reserves a slot at a relay. It asks the
-   coordinator first, then peers, and takes the first that grants one. Addresses through relays are then announced
-   first, because dialling the others costs time.
-4. The coordinator is greeted again when the announced addresses change, or when their signed record
-   (p2p/discovery/peer_records.py) ages. So it finds a node on a new network, and a laptop after sleep.
+1. At its start, the node reserves a slot at each relay that the owner named.
+2. The connected coordinator is asked to dial back (p2p/discovery/dial_back.py): at first, when this machine's addresses
+   change, and every `AGAIN` seconds. If a dial succeeds, the address that the coordinator saw is announced beside the
+   local ones.
+3. If no dial succeeds, or this node itself reached the coordinator through a relay, the node reserves a slot at a
+   relay. It asks the coordinator first, then peers, until one grants a slot. Addresses through relays are then
+   announced first, because dialling the others costs time.
+4. The node greets the coordinator again when the announced addresses change, or when their signed record
+   (p2p/discovery/peer_records.py) is due for renewal. So a node on a new network, or a laptop after sleep, is found.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ _log = structlog.get_logger("node")
 
 @dataclass(frozen=True)
 class RelaySources:
-    """The relays to try. `named`: addresses that the owner set. `candidates`: returns the addresses of possible other
+    """The relays to try. `named`: addresses that the owner set. `candidates`: returns the addresses of other possible
     relays, the coordinator's first."""
 
     named: list[str]
@@ -111,7 +111,7 @@ class Reachability:
             own = [tcp(seen, port, self._links.peer_id) for port in answer.ports] if seen else []
         except Busy as busy:
             self._asked_about = None
-            self.summary = f"not known yet: the coordinator is busy and asked again ({busy})"
+            self.summary = f"not known yet: the coordinator is busy, and will be asked again ({busy})"
             return
         except P2PError as error:
             self.summary = f"not known: the coordinator did not answer ({error})"
@@ -128,6 +128,7 @@ class Reachability:
             self.summary = "not known: the coordinator cannot see this node's IP address"
 
     async def _find_relay(self, why: str) -> None:
+        """Reserve at the first candidate that grants a slot (rule 3). `why`: why a relay is needed."""
         reasons = []
         candidates = [address for address in self._relays.candidates() if route_of(address) == "direct"]
         peers = list(dict.fromkeys(map(peer_of, candidates)))
@@ -137,10 +138,11 @@ class Reachability:
                 self._relay, self.summary = peer, f"through the relay {peer}: {why}"
                 return
             reasons.append(reason)
-        self.summary = f"by nobody: {why}, and no relay takes it ({next(filter(None, reasons), 'none is known')})"
+        refused = next(filter(None, reasons), "none is known")
+        self.summary = f"by nobody: {why}, and no relay accepts this node ({refused})"
 
     async def _reserve(self, addresses: list[str]) -> str | None:
-        """Reserve a slot at a relay; return None, or the reason why it failed."""
+        """Reserve a slot at the relay with these addresses; return None, or the reason why that failed."""
         try:
             await self._inbound.reserve(addresses)
         except Unreachable as error:
@@ -150,13 +152,13 @@ class Reachability:
         return None
 
     async def _release(self) -> None:
-        """Release a reservation that is no longer needed."""
+        """Release the reservation of rule 3, which is no longer needed."""
         if self._relay is not None:
             await self._inbound.release(self._relay)
             self._relay = None
 
     async def _tell(self) -> None:
-        """Ask for a new greeting if addresses or record are outdated (rule 4)."""
+        """Call `on_change` if the addresses or their record are outdated (rule 4)."""
         before = self._announced
         if before is not None and await self.addresses() != before:
             self.on_change("this node's addresses changed")

@@ -1,1 +1,1 @@
-"""Work for leases: check a lease, generate its group, store submission and answer until they are final."""
+"""The work for leases: check a lease, generate its group, store and deliver the submission, store the answer."""

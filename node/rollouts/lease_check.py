@@ -7,8 +7,8 @@ This node works for a lease only if
    b. its group has the RunSpec's size and no seed twice;
    c. its limit is within the RunSpec's;
    d. its prompt is not empty and consists of the model's tokens;
-   e. prompt and limit together are within the model's context, so it can demand neither endless work nor more memory
-      than the model was built for;
+   e. prompt and limit together are within the model's context, so a lease can demand neither endless work nor more
+      memory than the model was built for;
 4. it has not expired.
 """
 
@@ -26,7 +26,7 @@ from protocol.leases import Lease, LeaseRequest, Rollout, Segment, Submission
 
 
 class BadLease(PeerFault):
-    """A lease that this node does not work for."""
+    """A lease that demands work outside the run's limits (rule 3)."""
 
 
 def check_lease(
@@ -39,8 +39,8 @@ def check_lease(
     now: int,
     context: int | None = None,
 ) -> Lease:
-    """Return the Lease if this node will work for it. `context`: most tokens of a sequence of the model; None: the
-    model states no bound. Raises `Mismatch`, `BadLease`, `Stale`."""
+    """Return the Lease if it passes rules 1 to 4; the caller has verified the signature. `context`: most tokens per
+    sequence of the model; None: the model states no bound. Raises `Mismatch`, `BadLease`, `Stale`."""
     lease = verified.value
     if lease.node != node or lease.nonce != ask.nonce:
         raise Mismatch("the lease is for another node, or answers another request")
@@ -70,7 +70,8 @@ def check_lease(
 
 
 def job_of(lease: Lease, runspec: RunSpec) -> Job:
-    """Return the engine's job for a lease. Volunteers roll out training prompts only."""
+    """Return the engine's job for a lease. Its prompt is from the training split; the coordinator alone uses the
+    other."""
     return Job(
         prompt=lease.prompt,
         seeds=lease.seeds,

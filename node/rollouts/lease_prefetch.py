@@ -1,7 +1,7 @@
 """An estimate of when to request the next lease, so that it arrives just before the current group is done. Pure.
 
-A lease binds the version loaded now, and its time runs from the request. So it is requested as late as possible:
-`TRIPS` round trips before the expected end of the current group. The expected duration is that of the previous group.
+A lease binds the version loaded now, and its time runs from the request. So a lease is requested as late as possible:
+`TRIPS` round trips before the expected end of the current group. A group is expected to take as long as the last one.
 """
 
 from typing import Final
@@ -11,7 +11,7 @@ TRIPS: Final = 2.0
 
 
 class LeasePrefetch:
-    """The estimate for one engine. All times in seconds."""
+    """The estimate for one engine, from the last round trip and the last group. All times are in seconds."""
 
     def __init__(self) -> None:
         self._trip = 0.0

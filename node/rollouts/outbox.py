@@ -1,11 +1,11 @@
-"""The outbox: this node's submissions, stored until the run's final answer, and the answers, stored for good.
+"""The outbox: this node's submissions, stored until their final answers, and these answers, stored for good.
 
 Rules
 1. A submission is stored and fsynced before it is first sent, and every attempt sends the same bytes.
-2. States: queued -> received (the coordinator signed its arrival) -> final. The final answer is a Receipt of the
-   ledger's key for exactly these bytes, or a Refusal that no retry can change. A submission that the coordinator does
-   not have is queued again.
-3. The bytes of a submission are deleted when it is final; sealed Receipts stay. A Receipt is confirmed to the
+2. A submission is queued, then received (the coordinator signed its arrival), then final. The final answer is a Receipt
+   of the ledger's key for exactly these bytes, or a Refusal that no retry can change. A submission that the coordinator
+   does not have is queued again.
+3. The bytes of a submission are deleted with its final answer; sealed Receipts stay. A Receipt is confirmed to the
    coordinator only once it is stored here.
 4. At most `limit` submissions wait for an answer; then `full` is true and the node generates no more.
 """
@@ -36,10 +36,10 @@ CREATE INDEX IF NOT EXISTS by_confirmed ON submissions (confirmed) WHERE receipt
 """
 
 _LATER_COLUMN: Final = "ALTER TABLE submissions ADD COLUMN root_serial INTEGER NOT NULL DEFAULT 0"
-"""For the file of an earlier version of this program; 0: stored before every Root."""
+"""Applied to a file that an earlier version of this program created. 0: the Receipt was stored before every Root."""
 
 Open = Callable[[bytes, str], bytes]
-"""(sealed, kind) -> payload, verified by the run's keys. Raises `BadSignature`, `Malformed`."""
+"""(sealed bytes, kind) -> payload, verified by the run's keys. Raises `BadSignature`, `Malformed`."""
 
 
 class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,11 +58,11 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outbox:
-    """The submissions and answers of one node, in SQLite: every method is durable when it returns. Each may raise
-    `TryLater`: the disk is full."""
+    """The submissions and answers of one node, in SQLite: every change is durable when its method returns. Each method
+    may raise `TryLater`: the disk is full or fails."""
 
     def __init__(self, path: Path, *, node: bytes, limit: int) -> None:
-        """`node`: this node's public key. `limit`: rule 4's. Raises `BadConfig` where the file is damaged."""
+        """`node`: this node's public key. `limit`: rule 4's. Raises `BadConfig` if the file is damaged."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._node, self._limit = node, limit
         self._path = path
@@ -83,24 +83,24 @@ class Outbox:
         self._database.close()
 
     def put(self, lease: bytes, body: bytes, now: int) -> None:
-        """Queue an encoded Submission; drop a second one for the same lease. `now`: ms, this machine's clock."""
+        """Queue an encoded Submission; ignore a second one for the same lease. `now`: ms, this machine's clock."""
         self._do(
             "INSERT OR IGNORE INTO submissions (lease, state, hash, body, made) VALUES (?, 'queued', ?, ?, ?)",
             (lease, document_hash(body), body, now),
         )
 
     def queued(self) -> tuple[bytes, bytes] | None:
-        """Return (lease, body) of the oldest queued submission."""
+        """Return (lease, body) of the oldest queued submission; None without one."""
         row = self._do("SELECT lease, body FROM submissions WHERE state = 'queued' ORDER BY made LIMIT 1").fetchone()
         return (bytes(row[0]), bytes(row[1])) if row else None
 
     def undecided(self, most: int) -> list[bytes]:
-        """Return the leases whose submission was received and has no verdict yet, oldest first."""
+        """Return at most `most` leases whose submission was received and has no verdict yet, oldest first."""
         query = "SELECT lease FROM submissions WHERE state = 'received' ORDER BY made LIMIT ?"
         return [bytes(row[0]) for row in self._do(query, (most,))]
 
     def unconfirmed(self, most: int) -> list[bytes]:
-        """Return the leases whose Receipt is stored here and not yet confirmed to the coordinator."""
+        """Return at most `most` leases whose Receipt is stored here and not yet confirmed to the coordinator."""
         query = "SELECT lease FROM submissions WHERE receipt IS NOT NULL AND confirmed = 0 LIMIT ?"
         return [bytes(row[0]) for row in self._do(query, (most,))]
 
@@ -129,7 +129,7 @@ class Outbox:
         return self._select(which, (root_serial, since))
 
     def take_received(self, lease: bytes, sealed: bytes, open_: Open) -> None:
-        """Store the coordinator's acknowledgement. Raises `BadSignature`, `Mismatch`, `Malformed`."""
+        """Store the coordinator's acknowledgement of a submission. Raises `BadSignature`, `Mismatch`, `Malformed`."""
         received = decode(open_(sealed, "received"), Received)
         if (received.lease, received.submission_hash) != (lease, self._hash(lease)):
             raise Mismatch("the acknowledgement is for another submission")
@@ -162,16 +162,16 @@ class Outbox:
         )
 
     def requeue(self, leases: list[bytes]) -> None:
-        """Queue submissions again that the coordinator does not have."""
+        """Queue again the submissions that the coordinator does not have."""
         query = "UPDATE submissions SET state = 'queued' WHERE lease = ? AND state = 'received'"
         self._do_many(query, [(lease,) for lease in leases])
 
     def mark_confirmed(self, leases: list[bytes]) -> None:
-        """Note that the coordinator knows that these Receipts are stored here."""
+        """Record that the Receipts of these leases were confirmed to the coordinator."""
         self._do_many("UPDATE submissions SET confirmed = 1 WHERE lease = ?", [(lease,) for lease in leases])
 
     def _select(self, which: str, values: tuple[object, ...]) -> list[OutboxRow]:
-        """Return the rows for the clauses after FROM."""
+        """Return rows. `which`: the clauses of the query after the table's name."""
         columns = ", ".join(OutboxRow.__struct_encode_fields__)
         rows = self._do(f"SELECT {columns} FROM submissions {which}", values)
         return [OutboxRow(**dict(zip(OutboxRow.__struct_fields__, row, strict=True))) for row in rows]
@@ -186,7 +186,7 @@ class Outbox:
 
     @contextlib.contextmanager
     def _room(self) -> Iterator[None]:
-        """Translate SQLite's error of a full disk to `TryLater`; earlier rows are intact."""
+        """Translate SQLite's errors of a full or failing disk to `TryLater`; earlier rows are intact."""
         try:
             yield
         except sqlite3.OperationalError as error:

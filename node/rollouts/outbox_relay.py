@@ -4,11 +4,12 @@ Rules
 1. Submissions are sent one at a time, oldest first, and again after every break. Waits between attempts grow and are
    jittered.
 2. Verdicts are requested, and Receipts confirmed, inside requests for leases and submissions: two requests per group.
-   They get a request of their own if none carried them for `RIDE` seconds, if the outbox is full or the node finishes,
-   and if the coordinator does not answer them inside others.
+   They get a request of their own if no other was answered for `RIDE` seconds, or the outbox is full, or the node
+   finishes, or the coordinator does not answer them inside others.
 3. An answer that the run's keys did not sign changes nothing. The request is repeated under the run's later Root, if
-   there is one; otherwise the coordinator is given up and found again.
-4. With no submission to send and no verdict outstanding, the relay sleeps until the outbox gets a submission.
+   there is one; otherwise the node drops the connection and searches for the coordinator.
+4. With no submission to send and no verdict or confirmation outstanding, the relay sleeps until the outbox gets a
+   submission.
 5. Once per Root, a start included, the relay requests again the Receipts that are no longer valid under it. Such
    Receipts were stored between the issue of a Root and its adoption here, or signed by a stolen key. A replacement is
    stored only if it is valid.
@@ -32,15 +33,15 @@ from protocol.methods import SUBMIT, VERDICTS
 from runtime.backoff import Backoff
 
 BATCH: Final = 256
-"""Leases per request for verdicts."""
+"""Most leases per request for verdicts."""
 LOOK: Final = Backoff(0.25, 8.0, jitter=0.3, factor=1.5)
-"""Seconds between two rounds."""
+"""Seconds between two rounds of requests."""
 MOST_PAUSE: Final = 60.0
 """Longest pause after a refusal, seconds: a ban of days may be lifted earlier."""
 RIDE: Final = 30.0
 """Seconds without an answer until verdicts get a request of their own (rule 2)."""
 CLOCKS: Final = 24 * 3600_000
-"""Milliseconds by which this machine's clock may be behind the run's, when Receipts are checked again."""
+"""Milliseconds by which this machine's clock may be behind the run's, for the choice of Receipts to check again."""
 
 _log = structlog.get_logger("node")
 
@@ -64,7 +65,8 @@ def unproven(outbox: Outbox, chain: Sequence[Root]) -> list[bytes]:
 
 
 class OutboxRelay:
-    """The carrier of one outbox. `settled`: set while no submission waits for an answer or a confirmation."""
+    """The sender of one outbox's submissions. `settled`: set while no submission waits for an answer, and no Receipt
+    for its confirmation."""
 
     def __init__(self, outbox: Outbox, coordinator_client: CoordinatorClient, context: RunContext) -> None:
         self._outbox, self._coordinator_client = outbox, coordinator_client
@@ -74,11 +76,14 @@ class OutboxRelay:
         self._rides: bool | None = None
         """Whether the coordinator answers requests for verdicts inside others; None: not known."""
         self._asked = -RIDE
+        """Loop time of the last answer to a request for verdicts."""
         self._wake = asyncio.Event()
         self._alone = False
+        """Whether requests for verdicts no longer travel inside others (`finish`)."""
         self._looked: int | None = None
         """Serial of the Root under which the stored Receipts were last checked (rule 5)."""
         self._unproven: list[bytes] = []
+        """Leases whose Receipts must be requested again (rule 5)."""
         coordinator_client.rider = self
         self.settled = asyncio.Event()
 
@@ -88,24 +93,24 @@ class OutboxRelay:
         return self._outbox.full
 
     def put(self, lease: bytes, body: bytes) -> None:
-        """Store a submission durably, and send it soon."""
+        """Store an encoded submission durably, and start the next round."""
         self._outbox.put(lease, body, self._local())
         self.settled.clear()
         self._wake.set()
 
     def finish(self) -> None:
-        """Start the next round now, and wait for no other request to carry verdicts: none will follow."""
+        """Start the next round, and request verdicts without waiting for other requests, since none will follow."""
         self._alone = True
         self._wake.set()
 
     def question(self) -> VerdictsRequest | None:
-        """Return the request for verdicts to send inside another one, None for none. While it is not known whether the
-        coordinator answers such requests, an empty one is sent to find out."""
+        """Return the request for verdicts to send inside another request, None for none. While it is not known whether
+        the coordinator answers such requests, an empty one is sent to find out."""
         ask = VerdictsRequest(leases=self._outbox.undecided(BATCH), confirmed=self._outbox.unconfirmed(BATCH))
         return ask if ask.leases or ask.confirmed or self._rides is None else None
 
     def answered(self, ask: VerdictsRequest, answer: VerdictsResponse | None) -> None:
-        """Take the answer to `question` (rule 2). Raises `BadSignature`, `Mismatch`, `Malformed`."""
+        """Store the answer to `ask`, from `question` (rule 2). Raises `BadSignature`, `Mismatch`, `Malformed`."""
         self._rides = answer is not None
         if answer is not None:
             self._take_verdicts(ask, answer)
@@ -152,6 +157,7 @@ class OutboxRelay:
         return False
 
     async def _send(self) -> bool:
+        """Send all queued submissions; tell whether there were any. Raises `RequestRefused`, `P2PError`."""
         moved = False
         while (row := self._outbox.queued()) is not None:
             lease, body = row
@@ -176,13 +182,14 @@ class OutboxRelay:
             raise BadSignature("the answer has neither acknowledgement nor Receipt")
 
     async def _ask(self) -> bool:
+        """Request outstanding verdicts, unless another request may carry that; tell whether any state changed."""
         ask = VerdictsRequest(leases=self._outbox.undecided(BATCH), confirmed=self._outbox.unconfirmed(BATCH))
         if not (ask.leases or ask.confirmed) or self._may_ride():
             return False
         return self._take_verdicts(ask, await self._coordinator_client.call(VERDICTS, ask))
 
     async def _ask_again(self) -> bool:
-        """Request one batch of Receipts again that are no longer valid (rule 5)."""
+        """Request again one batch of the Receipts that are no longer valid (rule 5); tell whether there was one."""
         if self._looked != self._trust_store.serial:
             self._looked = self._trust_store.serial
             self._unproven = unproven(self._outbox, self._trust_store.trusted.chain)
@@ -199,7 +206,7 @@ class OutboxRelay:
         return True
 
     def _may_ride(self) -> bool:
-        """Tell whether another request is likely to carry this one soon (rule 2). With a full outbox none does."""
+        """Tell whether another request will probably carry one for verdicts soon (rule 2)."""
         if not self._rides or self._alone or self._outbox.full:
             return False
         return asyncio.get_running_loop().time() - self._asked < RIDE

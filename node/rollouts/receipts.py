@@ -1,4 +1,4 @@
-"""The stored Receipts of a node: list and verify them offline."""
+"""The stored Receipts of a node, listed and verified offline."""
 
 import contextlib
 import sqlite3
@@ -39,8 +39,8 @@ def lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def verified(home: Path, passphrase: str | None) -> tuple[int, list[str]]:
     """Return the number of valid Receipts, and a sentence per invalid one. A Receipt is valid if it is for this node
-    and signed by the ledger's keys, by the chain of Roots from the invite (protocol/authority.py). `passphrase`: of the
-    node's key. Raises `BadConfig`, and `LocalFault` where that key cannot be read."""
+    and the chain of Roots from the invite confirms the signature of the ledger's key (protocol/authority.py).
+    `passphrase`: of the node's key. Raises `BadConfig`, and `LocalFault` if that key cannot be read."""
     invite = joined(home)
     node = public_bytes(load_key(home / "node.key", passphrase))
     now = unix_milliseconds()

@@ -1,21 +1,21 @@
 """The rollout loop: request a lease, generate its group, store the submission in the outbox, repeat.
 
 Rules
-1. A lease is requested, completed and stored while the engine is reserved, so the version never changes under it.
+1. A lease is requested and completed, and its submission stored, while the engine is reserved. So the version never
+   changes under a lease.
    a. The next lease is requested in the same reservation, shortly before the current group is done
       (node/rollouts/lease_prefetch.py), so that the engine need not wait for the coordinator.
-   b. No lease is requested ahead while another part, with a newer version, waits for the engine. A part that begins to
-      wait later waits for one more group at most.
-2. Work stops before the next lease when the owner pauses or finishes, when the outbox is full, when the run is
-   finished, and while the newest Root known here has expired. A lease requested ahead is completed before an end, and
-   kept over a pause while it is valid.
-3. After a crash of the engine the same lease is generated again, from the same seeds under the same version, unless it
-   has expired: the tokens are the same.
+   b. No lease is requested ahead while another part waits for the engine, to load a newer version. A part that begins
+      to wait later waits for one more group at most.
+2. No lease is requested while the node is paused or finishes, the outbox is full, or the newest Root known here has
+   expired. A lease requested ahead is completed before an end, and kept over a pause while it is valid.
+3. After a crash of the engine the group of the lease is generated again, unless the lease has expired. Seeds and
+   version are the same, so the tokens are too.
 4. After a refusal the node waits as long as the coordinator says, and at random up to a fifth longer.
-   a. A newer version ends the wait early, unless the refusal was for too many requests.
+   a. A newer version ends the wait early, unless the coordinator had too many requests of all nodes.
    b. If the refusal names a version that this node has not heard of, the node asks for the newest Head.
-   c. A refusal that no retry can change ends the node.
-5. `blocked` is the one reason that blocks work now, a sentence; empty during work.
+   c. A refusal that no retry can change ends the node. If the run is finished, the node finishes.
+5. `blocked` is the one reason that blocks work now, as a sentence; it is empty during work.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ from protocol.requests import Refusal
 from runtime.child import ChildDied, ChildError
 
 MOST_WAIT: Final = 1800.0
-"""Longest wait after a refusal, seconds: no coordinator can stop a node for good."""
+"""Longest wait after a refusal, seconds: no `retry_after` can stop a node for good."""
 UNSAID: Final = 30.0
 """Seconds to wait after a refusal that names no time."""
 STARTING: Final = "starting"
@@ -54,7 +54,7 @@ _log = structlog.get_logger("node")
 
 
 class RolloutWorker:
-    """The loop over leases. `done`: leases completed since the start. `working`: a group is being generated.
+    """The loop over leases. `done`: leases completed since the start. `working`: whether a group is being generated.
     `refusals`: the last 16, newest last. `blocked`: rule 5's sentence."""
 
     def __init__(
@@ -77,14 +77,14 @@ class RolloutWorker:
         self._prefetch = LeasePrefetch()
         self._kept: Lease | None = None
         self._crowded = False
-        """Whether the current wait is due to too many requests of other nodes (rule 4a)."""
+        """Whether the last refusal was for too many requests of all nodes (rule 4a)."""
         self.blocked = STARTING
         self.working = False
         self.done = 0
         self.refusals: list[Refusal] = []
 
     async def run(self) -> None:
-        """Work until the owner or the run finishes. Raises `RefusedByRun`, `EngineUnusable`."""
+        """Work until the owner or the run finishes. Raises `RefusedByRun`, `EngineUnusable`, `TryLater`."""
         while await self._allowed():
             self._follower.changed.clear()
             pause = await self._round()
@@ -148,6 +148,7 @@ class RolloutWorker:
         return self._random.uniform(0.5, 1.5)
 
     async def _ask(self, current: LoadedVersion) -> Lease:
+        """Request a lease for the loaded version, and check it. Raises `RequestRefused`, `P2PError`."""
         spec, probed = self._trust_store.trusted.runspec, self._engine.probed
         assert spec is not None
         assert probed is not None
@@ -171,14 +172,14 @@ class RolloutWorker:
         return lease
 
     def _fitting(self, current: LoadedVersion) -> Lease | None:
-        """Return the lease kept over a pause, if it is valid and binds the loaded version."""
+        """Return the lease kept over a pause, if it has not expired and binds the loaded version."""
         kept, self._kept = self._kept, None
         if kept is None or (kept.era, kept.version, kept.root) != (current.era, current.version, current.root):
             return None
         return kept if self._clock.now() < kept.expires else None
 
     async def _work_and_ask(self, lease: Lease, current: LoadedVersion) -> Lease | None:
-        """Complete a lease; return the next one if it was requested ahead."""
+        """Complete a lease; return the next one if it was obtained ahead."""
         done = asyncio.Event()
         asking = asyncio.create_task(self._ask_ahead(current, done))
         try:
@@ -206,6 +207,7 @@ class RolloutWorker:
             return None
 
     async def _work(self, lease: Lease) -> None:
+        """Generate the group of a lease, again after a crash (rule 3), and store its submission. Raises `Stale`."""
         spec = self._trust_store.trusted.runspec
         assert spec is not None
         while True:
@@ -229,6 +231,7 @@ class RolloutWorker:
             self._run_state.finish("the one group of --once is generated")
 
     def _refused(self, refusal: Refusal) -> float:
+        """Record a refusal; return the seconds to wait (rule 4). Raises `RefusedByRun`."""
         self.refusals.append(refusal)
         del self.refusals[:-16]
         self.blocked = f"no lease: {refusal.sentence}"
@@ -243,8 +246,8 @@ class RolloutWorker:
         return wait * self._random.uniform(1.0, 1.2)
 
     def _newer_version_named(self) -> bool:
-        """Tell whether the last refusal names a version that this node has not heard of (rule 4b): gossip does not
-        reach the node then."""
+        """Tell whether the last refusal names a version that this node has not heard of (rule 4b), because
+        gossip does not reach the node."""
         current, newest = self._follower.current, self._follower.newest
         if (
             current is None
@@ -269,6 +272,7 @@ class RolloutWorker:
             return
 
     async def _nap(self, seconds: float) -> None:
+        """Sleep for `seconds`, or until another version is loaded."""
         try:
             async with asyncio.timeout(seconds):
                 await self._follower.changed.wait()

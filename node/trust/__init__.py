@@ -1,1 +1,1 @@
-"""Trust in the run's documents: verify Roots, Heads and RunSpecs, and keep them on disk."""
+"""Trust in the run's documents: verify them, keep them on disk, and estimate the clock by which they expire."""

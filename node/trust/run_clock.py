@@ -1,8 +1,8 @@
 """An estimate of the coordinator's clock. Times are milliseconds since the Unix epoch.
 
 Rules
-1. An answer that states the coordinator's time was written between the request and its arrival, so it bounds the offset
-   from both sides. The offset moves only as far as these bounds demand.
+1. An answer that states the coordinator's time was written between the request and its own arrival. So it bounds the
+   offset from both sides. The offset moves only as far as these bounds demand.
 2. The time in a lease is signed and carries this node's nonce. After the first lease, unsigned times are ignored.
 """
 
@@ -23,7 +23,7 @@ class RunClock:
 
     def observe(self, stated: int, asked: int, *, signed: bool) -> None:
         """Correct the offset by an answer that arrives now. `stated`: the coordinator's time in it. `asked`: local time
-        of the request. `signed`: the time is a lease's."""
+        of the request. `signed`: whether the stated time is a lease's (rule 2)."""
         if self._signed and not signed:
             return
         self._signed = signed

@@ -1,11 +1,11 @@
 """The trusted documents on disk: durable before any part acts on them, verified again when they are read.
 
 Rules
-1. Roots, RunSpec, Head and Version are stored as the sealed bytes received. A start passes them through `TrustedSet`
+1. Roots, RunSpec, Head and Version are stored as the sealed bytes received. At a start they pass through `TrustedSet`
    like bytes from any peer, so a tampered folder cannot introduce a document.
 2. A file is whole or absent (runtime/files.py), and fsynced before a method of `TrustStore` returns.
-3. A Version is written before the Head that names it. A document that no longer verifies is skipped with a warning.
-   A Root is not: the chain from the invite must verify.
+3. A Version is written before the Head that names it. A stored document that no longer verifies is skipped with a
+   warning. A Root that does not verify is an error: the chain from the invite must be whole.
 """
 
 import contextlib
@@ -26,11 +26,12 @@ _log = structlog.get_logger("node")
 
 
 class TrustStore:
-    """A `TrustedSet` stored in a folder. Its methods are the set's, and durable once they return."""
+    """A `TrustedSet` stored in a folder. Its methods are those of the set; what they adopt is durable once they
+    return."""
 
     def __init__(self, folder: Path, run: bytes, root_hash: bytes, now: int) -> None:
-        """Read the folder. `now`: milliseconds, by this machine's clock. Raises `WrongRoot` where the stored Roots are
-        not the invite's."""
+        """Read the folder. `now`: milliseconds, by this machine's clock. Raises `WrongRoot` if the stored Roots are not
+        the invite's."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._folder = folder
         self.trusted = TrustedSet(run, root_hash)

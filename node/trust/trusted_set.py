@@ -1,6 +1,6 @@
 """The documents of one run that this node trusts: bytes in, a verified document or a typed error out. Pure.
 
-The roles are TUF's: keys named by the newest Root sign documents of a kind.
+Roles are as in TUF: the newest Root names the keys of each role, and documents of a kind are signed by one role.
 
 Rules, in order
 1. The first Root is the bytes whose SHA-256 the invite names. Each later Root is verified by protocol/authority.py.
@@ -45,12 +45,12 @@ HEAD_LIFE: Final = 15 * 60_000
 HEAD_AHEAD: Final = 10 * 60_000
 SEQUENCE_AHEAD: Final = 24 * 3600_000
 ROOT_AHEAD: Final = 2 * 366 * 24 * 3600_000
-"""Milliseconds: bounds of rules 2 and 5."""
+"""Milliseconds: bounds of rules 2 and 5 (this and the three before)."""
 _HEADS_KEPT: Final = 16
 
 
 class NotSigned(BadSignature):
-    """A document that the keys of the newest Root did not sign; those of a later Root may have."""
+    """A document that the keys of the newest Root did not sign; the keys of a later Root may have signed it."""
 
 
 class RootExpired(Stale):
@@ -66,7 +66,7 @@ class ExpiredHead(Stale):
 
 
 class Mismatch(BadSignature):
-    """Authentic documents that do not belong together."""
+    """Documents that contradict each other, although the run's keys signed them."""
 
 
 class TooFarAhead(BadSignature):
@@ -86,9 +86,9 @@ class TrustedSet:
         self.head: Verified[Head] | None = None
         self.version: Verified[Version] | None = None
         self._heads: dict[bytes, Verified[Head]] = {}
-        """By sealed bytes, the newest last: a Head arrives from several peers, and again with its Version."""
+        """By sealed bytes, the latest last. A Head arrives from several peers, and again with its Version."""
         self._edges: dict[bytes, Verified[Edge]] = {}
-        """By hash: most edges of an index were in the index before."""
+        """By hash: most Edges of an index are also in the previous index."""
 
     @property
     def root(self) -> Root | None:
@@ -143,7 +143,7 @@ class TrustedSet:
         return runspec
 
     def offer_head(self, sealed: bytes, now: int) -> Verified[Head]:
-        """Verify a Head (rule 5). One of the trusted (era, version) is adopted at once, a newer one only by
+        """Verify a Head (rule 5). A Head of the trusted (era, version) is adopted at once, a newer one only by
         `update_version`. Raises `RootExpired`, `BadSignature`, `Malformed`, `Rollback`, `ExpiredHead`, `TooFarAhead`,
         `Mismatch`."""
         self.check_root(now)
@@ -178,9 +178,9 @@ class TrustedSet:
         return version
 
     def restore(self, version_sealed: bytes, head_sealed: bytes, now: int) -> None:
-        """Restore the Version and Head that this node trusted before a restart. A Head that has expired since, or was
-        not renewed before its Version was stored, still prevents rollback; one beyond the bounds of rule 5 does not.
-        Raises `BadSignature`, `Malformed`."""
+        """Restore the Version and Head that this node trusted before a restart. An expired Head still prevents
+        rollback. A Head of an older Version, or beyond the bounds of rule 5, is not restored. Raises
+        `BadSignature`, `Malformed`."""
         self.version = self._signed(version_sealed, "version", _reader(Version))
         head = self.message(head_sealed, "head", Head) if head_sealed else None
         if head is not None and within_bounds(head.value, now) and self._names_current_version(head.value):
@@ -232,12 +232,12 @@ class TrustedSet:
         raise NotSigned("the policy's keys of no Root signed this Edge")
 
     def message(self, sealed: bytes, kind: str, type_: type[T]) -> Verified[T]:
-        """Verify a document of any kind by its role's keys in the newest Root. Raises `BadSignature`, `Malformed`."""
+        """Verify a document by the keys that the newest Root names for its kind. Raises `BadSignature`, `Malformed`."""
         return self._signed(sealed, kind, lambda payload: decode(payload, type_))
 
     def open_kept(self, sealed: bytes, kind: str) -> bytes:
         """Verify a document of a kind that stays valid when its role's keys change (rule 9); return its payload. Raises
-        `BadSignature`, of which `Unproven`, and `Malformed`."""
+        `BadSignature` (`Unproven` for a former key) and `Malformed`."""
         return open_kept(sealed, kind, self.chain)
 
     def _signed(self, sealed: bytes, kind: str, read: Callable[[bytes], T], by: Root | None = None) -> Verified[T]:
@@ -252,7 +252,7 @@ class TrustedSet:
             raise NotSigned(str(error)) from None
 
     def _fits(self, edge: Verified[Edge], index: Verified[EdgeIndex]) -> Verified[Edge]:
-        """Check an Edge's place and root (rule 7); signature and name are verified elsewhere."""
+        """Check an Edge's era, version and root against an index (rule 7); the callers check signature and hash."""
         place = edge.value.era, edge.value.version
         if place > (index.value.era, index.value.version):
             raise Mismatch("the Edge leads past the version that the index is for")
@@ -309,12 +309,12 @@ def within_bounds(head: Head, now: int) -> bool:
 
 
 def order(head: Head) -> tuple[int, int, int]:
-    """Return the key by which the Heads of a run never fall: (era, version, sequence)."""
+    """Return the sort key of a Head, which never falls within a run: (era, version, sequence)."""
     return head.era, head.version, head.sequence
 
 
 def _reader(type_: type[D]) -> Callable[[bytes], D]:
-    """Return a decoder of a document of weights.documents that raises this package's errors."""
+    """Return a decoder of documents of a type that raises `Malformed` in place of the errors of `weights`."""
 
     def read(data: bytes) -> D:
         try:

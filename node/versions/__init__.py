@@ -1,1 +1,1 @@
-"""Follow versions: fetch documents and payloads, step the local weights, acknowledge."""
+"""The following of versions: fetch documents and payloads, step the local weights, acknowledge."""

@@ -1,11 +1,11 @@
-"""Acknowledge to the coordinator that a version is loaded, how long it took, and which peers sent it.
+"""The acknowledgement to the coordinator: this version is loaded, took so long to arrive, and came from these peers.
 
 Rules
 1. There is one acknowledgement per version, created once the engine has verified the version's content root. A newer
    one replaces one that is still undelivered.
 2. Times are durations on this node's monotonic clock ("so many ms ago"), computed at each attempt. So neither this
    machine's wall clock nor a failed attempt distorts them.
-3. Best effort: a lost acknowledgement affects neither work, pay nor the connection.
+3. Delivery is best effort: a lost acknowledgement affects neither work, pay nor the connection.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ from p2p.network import FetchReport
 from protocol.broadcast_messages import Acknowledgement, PayloadTransfer, TransferSource
 
 PAYLOADS: Final = 8
-"""Payloads per acknowledgement: the last ones."""
+"""Most payloads per acknowledgement: the last ones."""
 SENDERS: Final = 32
-"""Peers named per payload: those that sent most."""
+"""Most peers named per payload: those that sent most."""
 HEADS: Final = 16
-"""Versions whose first Head's arrival time is kept."""
+"""Versions for which the arrival time of the first Head is kept."""
 WAITS: Final = (0.5, 2.0, 8.0, 30.0)
 """Seconds to wait after each failed attempt; after the last the acknowledgement is dropped."""
 
@@ -35,7 +35,8 @@ _log = structlog.get_logger("node")
 
 @dataclass
 class _Delivery:
-    """The delivery of a version to this node; times in seconds on the monotonic clock."""
+    """The delivery of a version to this node; times in seconds on the monotonic clock. `heard`: its first Head arrived.
+    `complete`: its last payload arrived. `applied`: the engine had loaded it."""
 
     era: int
     version: int
@@ -57,7 +58,7 @@ class _Delivery:
 
 
 class Acknowledger:
-    """The acknowledgement to be delivered: other parts record events, `run` delivers. `tell`: makes one attempt with
+    """The acknowledgements of this node: other parts record events, and `run` delivers. `tell`: makes one attempt with
     the message that its argument returns; raises `RequestRefused`, `P2PError`."""
 
     def __init__(self, tell: Callable[[Callable[[], Acknowledgement]], Awaitable[None]]) -> None:
@@ -68,7 +69,7 @@ class Acknowledger:
         self._delivery: _Delivery | None = None
 
     def heard(self, era: int, version: int) -> None:
-        """Record that a Head arrived; only the first one of a version counts."""
+        """Record that a Head arrived; only the first Head of a version counts."""
         self._heard.setdefault((era, version), anyio.current_time())
         for forgotten in sorted(self._heard)[:-HEADS]:
             del self._heard[forgotten]
@@ -79,7 +80,7 @@ class Acknowledger:
         del self._fetches[:-PAYLOADS]
 
     def applied(self, era: int, version: int) -> None:
-        """Record that the engine has loaded a version, and have it acknowledged."""
+        """Record that the engine has loaded a version, and start its acknowledgement."""
         now = anyio.current_time()
         heard = self._heard.get((era, version), now)
         complete = self._fetches[-1][0] if self._fetches else heard
@@ -99,7 +100,7 @@ class Acknowledger:
                     await self._news.wait()
 
     async def _delivered(self) -> bool:
-        """Make one attempt; return False where another may succeed."""
+        """Make one attempt; return False if another may succeed."""
         try:
             await self._tell(self._message)
         except RequestRefused as error:

@@ -2,14 +2,14 @@
 
 Rules
 1. A document from a peer is kept only if its hash is the one requested. Its signature is verified by node/trust.
-2. The peer that announced a version is asked first. The coordinator is asked last, unless it announced the version.
+2. The peer that announced a version is asked first, and the coordinator last, unless it announced the version.
 3. Answers to other peers: protocol/document_service.py.
-4. Each request for a Head also asks for the Roots after the newest one here, and each answer carries those that this
-   node has. So a node learns new keys of its run from any peer, by any route. Roots are trusted by the run's own
-   signatures alone (node/trust/trusted_set.py, rule 1).
-5. A Head that the newest Root does not verify, or that names a later Root, makes this node ask for that Root. It asks
-   the peer that sent the Head, a few others and the coordinator, once in `SEEK_AGAIN` seconds, because such a Head may
-   be forged.
+4. A request for a Head also asks for the Roots after the newest one that the requester has; the answer carries them. So
+   a node learns new keys of its run from any peer, by any route. Roots are trusted by the run's own signatures alone
+   (node/trust/trusted_set.py, rule 1).
+5. A Head that the newest Root does not verify, or that names a later Root, makes this node search for that Root: at the
+   peer that sent the Head, a few others and the coordinator. Such a Head may be forged, so there is at most one search
+   per `SEEK_AGAIN` seconds.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ _OTHERS: Final = 3
 PATIENCE: Final = 10.0
 """Seconds to wait for one answer."""
 SEEK_AGAIN: Final = 10.0
-"""Seconds between two searches for Roots."""
+"""Seconds between two searches for Roots, unless the first found its Root."""
 
 _log = structlog.get_logger("node")
 
@@ -63,7 +63,7 @@ class DocumentExchange:
 
     async def get(self, hashes: list[bytes], *, hint: str | None = None) -> dict[bytes, bytes]:
         """Return documents by hash, from the store or from peers. `hint`: a peer that should have them. Raises
-        `Unreachable` when no peer has one of them."""
+        `Unreachable` if one of them is at no peer asked."""
         documents = {wanted: stored for wanted in hashes if (stored := self._store.document(wanted)) is not None}
         for peer in await self._sources(hint):
             missing = [wanted for wanted in hashes if wanted not in documents]
@@ -84,7 +84,8 @@ class DocumentExchange:
         return heads
 
     async def seek_roots(self, serial: int | None, hint: str | None) -> None:
-        """Ask peers for Roots until that of `serial` is adopted (rule 5). `hint`: a peer that should have it."""
+        """Ask peers for Roots until the Root with this serial is adopted (rule 5). `serial`: None: no search.
+        `hint`: a peer that should have the Root."""
         known, clock = self._trust_store.serial, asyncio.get_running_loop().time()
         if known is None or serial is None or serial <= known or clock - self._sought < SEEK_AGAIN:
             return
@@ -96,6 +97,7 @@ class DocumentExchange:
                 return
 
     async def _head_of(self, peer: str) -> bytes | None:
+        """Ask one peer for its Head, and adopt the Roots in its answer; None without an answer or Head."""
         ask = HeadRequest(root_serial=self._trust_store.serial)
         try:
             answer = await HEAD.ask(self._rpc, peer, ask, timeout=PATIENCE)
@@ -109,6 +111,7 @@ class DocumentExchange:
         return answer.head
 
     async def _sources(self, hint: str | None) -> list[str]:
+        """Return the peers to ask, in order (rule 2)."""
         last = self._coordinator()
         others = [peer for peer in await self._links.peers() if peer not in (hint, last)]
         chosen = self._random.sample(others, min(_OTHERS, len(others)))
@@ -116,6 +119,7 @@ class DocumentExchange:
         return list(dict.fromkeys(peer for peer in (hint, *chosen, last) if peer is not None))
 
     async def _ask(self, peer: str, hashes: list[bytes]) -> dict[bytes, bytes]:
+        """Ask one peer for documents; return those whose hash is right (rule 1)."""
         try:
             answer = await DOCUMENTS.ask(self._rpc, peer, DocumentsRequest(hashes=hashes), timeout=PATIENCE)
         except P2PError:

@@ -1,20 +1,22 @@
-"""Follow the run's versions: hear Heads, fetch the cheapest chain of edges, have the engine apply it, pass it on.
+"""The following of the run's versions: hear Heads, fetch the cheapest chain of edges, have the engine apply it.
 
 Rules
 1. No payload is fetched before node/trust has verified Head, Version, EdgeIndex and Edges. No version counts as loaded
    before the engine has verified the content root of the signed Version.
 2. A Head is passed on by gossip only once verified. Head, Version and Edges are stored before any part acts on them.
 3. Payloads arrive while the engine generates. Only their application reserves the engine, once per chain. The weights
-   are stepped in place (node/versions/local_weights.py): a lease for them ends before the engine is reserved.
-4. A failed fetch does not end the node. Waits grow, the next attempt starts from the newest Head, and the loaded
-   version stays in use.
-5. On disk stay the loaded version, and payloads that an index may still name, up to the owner's quota, oldest dropped
-   first. Documents stay that the next index will name again, so each is requested once. So the cost of a version does
-   not grow with their number. A verified document is passed on as `Verified`, and not decoded again.
+   are stepped in place (node/versions/local_weights.py), so a group under way is completed first.
+4. A failed fetch does not end the node. The waits between attempts grow, each attempt starts from the newest Head, and
+   the loaded version stays in use.
+5. The disk keeps the loaded version, and payloads that an index may still name, up to the owner's quota. The oldest
+   payloads are dropped first.
+   a. Documents that the next index will name again are kept too, so each is requested once. So the cost per version
+      does not grow with the number of versions.
+   b. A verified document is handed on as `Verified`, and not decoded again.
 6. A node that heard no newer Head for half of a Head's life asks a few peers and the coordinator for theirs, and again
    after each further half. Gossip may lose a Head, and the coordinator signs a new one every third of its life.
-7. A Head that names a later Root is verified after that Root was requested (node/versions/document_exchange.py, rule
-   5). A candidate heard under an earlier Root is dropped.
+7. A Head that needs a later Root is verified after that Root was requested (node/versions/document_exchange.py, rule
+   5). A candidate, the newest Head not yet adopted, is dropped if a later Root was adopted since.
 """
 
 import asyncio
@@ -50,9 +52,9 @@ RETRY: Final = Backoff(1.0, 30.0, jitter=0.5)
 HEAD_LIFE: Final = 180.0
 """Seconds assumed as a Head's life before the first Head is heard."""
 LIFE_BOUNDS: Final = 10.0, 3600.0
-"""Seconds to which a Head's life is clamped for rule 6."""
+"""Seconds: least and most that rule 6 assumes as a Head's life."""
 DOCUMENTS_KEPT: Final = 300
-"""Documents kept per kind, and payloads of these edges: an index names the newest 128."""
+"""Documents kept per kind, and Edges whose payloads are kept: an index names the newest 128."""
 _ASSET_ENDINGS: Final = (".json", ".txt", ".model", ".jinja")
 
 _log = structlog.get_logger("node")
@@ -64,8 +66,8 @@ class NoUpdatePath(Exception):
 
 class Follower:
     """The part that keeps the engine at the newest version. `trouble`: why the newest version is not loaded, one
-    sentence, empty when it is. `refused`: the last 16 reasons, of refused Heads and failed attempts. `changed`: set
-    when another version is loaded."""
+    sentence; empty when it is. `refused`: the last 16 sentences, each the reason why a Head was refused or an attempt
+    failed. `changed`: set when another version is loaded."""
 
     def __init__(
         self,
@@ -108,8 +110,8 @@ class Follower:
         return None if newest is None else newest.value
 
     async def hear(self, peer: str, sealed: bytes) -> bool:
-        """Take a sealed Head from any peer. Return whether to pass it on: it verifies, and is newer than every Head
-        heard before. An older Head is not held against the peer."""
+        """Verify a sealed Head from any peer, and follow the newest. Return whether to pass it on: it verifies, and is
+        newer than every Head heard before. An older Head is not the peer's fault."""
         newest = self.newest
         try:
             verified = await self._offered(peer, sealed)
@@ -129,7 +131,7 @@ class Follower:
         return newest is None or order(head) > order(newest)
 
     async def _offered(self, peer: str, sealed: bytes) -> Verified[Head]:
-        """Verify a Head, after a request for a later Root where the Head needs one (rule 7). Raises as
+        """Verify a Head, after a request for a later Root if the Head needs one (rule 7). Raises as
         `TrustStore.offer_head`."""
         serial = self._trust_store.serial
         try:
@@ -143,12 +145,12 @@ class Follower:
         return head if self._trust_store.serial == serial else self._trust_store.offer_head(sealed, self._clock.now())
 
     async def search(self) -> None:
-        """Ask a few peers and the coordinator for a Head."""
+        """Ask a few peers and the coordinator for their Heads."""
         for peer, sealed in await self._documents.heads():
             await self.hear(peer, sealed)
 
     async def keep_hearing(self) -> None:
-        """Ask for a Head whenever none arrived for half of its life (rule 6), until cancelled."""
+        """Ask for Heads whenever no newer one arrived for half of a Head's life (rule 6), until cancelled."""
         while True:
             self._heard.clear()
             try:
@@ -159,7 +161,7 @@ class Follower:
                 await self.search()
 
     def _life(self) -> float:
-        """Return the seconds that a Head of this run lives."""
+        """Return the seconds that a Head of this run lives, clamped to `LIFE_BOUNDS`."""
         head = self.newest
         life = HEAD_LIFE if head is None else (head.expires - head.issued) / 1000
         return min(max(life, LIFE_BOUNDS[0]), LIFE_BOUNDS[1])
@@ -174,7 +176,8 @@ class Follower:
         self._engine.model, self._engine.context = folder, context_of(folder)
 
     def resume(self) -> None:
-        """Have the engine load the weights on disk, if a stored Edge names their version; it verifies the root."""
+        """Make the weights on disk the current version, if a stored Edge names them; the engine verifies their root
+        when it loads them."""
         self._stored = list(self._stored_edges())
         root = self._weights.root()
         versions = [(edge.value.era, edge.value.version) for edge in self._stored if edge.value.root == root]
@@ -189,7 +192,7 @@ class Follower:
                 _log.warning("stored Edge no longer verifies", version=document.version, reason=str(error))
 
     async def run(self) -> None:
-        """Follow until cancelled. Raises `weights.errors.DiskFull`."""
+        """Follow until cancelled. Raises `runtime.errors.DiskFull`."""
         await self._payloads.share_all(self._stored)
         failures = 0
         while True:
@@ -209,7 +212,8 @@ class Follower:
                 await self.search()
 
     async def _advance(self) -> None:
-        """Advance from the loaded version to that of the newest Head heard, if there is one."""
+        """Load the version of the newest Head heard, unless it is loaded. Raises `NoUpdatePath`, `Stalled`,
+        `InvalidChain`, `ChildError`, `P2PError`."""
         head = await self._believe()
         believed = self._trust_store.trusted.version
         if believed is None or self._holds(believed.value):
@@ -236,7 +240,7 @@ class Follower:
         await self._tidy(version)
 
     async def _believe(self) -> Verified[Head] | None:
-        """Adopt the newest Head heard, with its Version."""
+        """Adopt the newest Head heard, with its Version; return the trusted Head."""
         candidate = self._candidate
         if candidate is None:
             return self._trust_store.trusted.head
@@ -246,7 +250,7 @@ class Follower:
                 documents = await self._documents.get([head.version_hash, head.index_hash], hint=self._source)
                 self._trust_store.update_version(candidate.sealed, documents[head.version_hash], self._clock.now())
             except P2PError:
-                # Otherwise a Head without valid documents would hide, by its high number, every later honest one.
+                # By its high number, a Head without valid documents would otherwise hide every later honest one.
                 if self._candidate is candidate:
                     self._candidate = None
                 raise
@@ -255,7 +259,7 @@ class Follower:
         return self._trust_store.trusted.head
 
     async def _edges(self, head: Verified[Head]) -> list[Verified[Edge]]:
-        """Return the Edges that lead to the Head's version. Those of the index before are not fetched again."""
+        """Return the Edges of the Head's index. Edges of the previous index are not fetched again."""
         trusted, digest = self._trust_store.trusted, head.value.index_hash
         index = trusted.edge_index((await self._documents.get([digest], hint=self._source))[digest], head)
         self._keep("index", head.value, index.sealed)
@@ -268,7 +272,7 @@ class Follower:
         return edges
 
     async def _swap(self, version: Version, chain: list[Verified[Edge]], payloads: list[Path]) -> None:
-        """Load `version`, with the engine reserved. No lease is generated under an intermediate version."""
+        """Load `version` by a chain of edges. The engine is reserved, so no group is generated halfway."""
         first = chain[0].value if chain else None
         anew = first is not None and first.base_root is None
         if anew:
@@ -290,7 +294,7 @@ class Follower:
         return LoadedVersion(era=era, version=version, root=root, weights=self._weights.path)
 
     def _on_corrupt(self, corrupt: LoadedVersion) -> None:
-        """Drop weights that the engine found damaged, and fetch their version again."""
+        """Drop the weights that the engine found damaged, so that their version is fetched again."""
         self.trouble = f"version {corrupt.version} on disk is damaged, and is fetched again"
         self._note(self.trouble)
         self._weights.drop()

@@ -1,12 +1,12 @@
 """The node's weights on disk: one folder, which the engine steps from version to version in place.
 
     weights/held     a folder of weights.journaled, loaded by the engine
-    weights/made     another such folder, while it is built from a full payload
+    weights/made     another such folder, only while it is built from a full payload
 
 Rules
 1. The engine alone writes to `held`. This process writes there only while no engine uses it.
-2. `made` replaces `held` once it is complete and at its last version. A kill leaves either the old or the new one.
-3. A lease is completed under one version: `held` changes only while the engine is reserved and no lease is open. So the
+2. `made` replaces `held` once the last edge of its chain is applied. A kill leaves either the old or the new folder.
+3. A group is generated under one version: `held` changes only while the engine is reserved to load another. So the
    previous version needs no copy.
 """
 
@@ -24,7 +24,7 @@ class InvalidChain(Exception):
 
 
 class LocalWeights:
-    """The folders of the weights. All methods block; none needs torch."""
+    """The two folders of the weights. All methods block; none needs torch."""
 
     def __init__(self, folder: Path, *, quota: int) -> None:
         """`quota`: bytes that weights and payloads together may take on disk, set by the owner."""
@@ -61,7 +61,7 @@ class LocalWeights:
         replace_folder(self._unpacked, self.path)
 
     def drop(self) -> None:
-        """Remove the weights."""
+        """Remove the weights in `held`."""
         remove(self.path)
 
     def room(self) -> int:

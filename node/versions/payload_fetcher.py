@@ -1,15 +1,15 @@
-"""Payloads of edges on this node's disk: fetched once, served to peers, dropped under the owner's quota.
+"""The payloads of edges on this node's disk: fetched once, served to peers, dropped beyond the owner's quota.
 
 Rules
-1. A fetch that receives no chunk for `FETCH_PATIENCE` is abandoned; its chunks are kept for the next attempt. A slow
-   connection is not a stalled one.
-2. A fetch that receives no chunk for `ASK_AFTER` makes the node ask the coordinator to rebuild the payload, which it
-   may have dropped.
+1. A fetch during which no chunk arrives for `FETCH_PATIENCE` seconds is abandoned; its chunks are kept for the next
+   attempt. A slow connection alone does not end a fetch.
+2. If a fetch receives no chunk in its first `ASK_AFTER` seconds, the node asks the coordinator to rebuild the payload,
+   which the coordinator may have dropped.
 3. A payload is verified chunk by chunk (p2p/swarm/payload_file.py), stored, and served to others from its first chunk
    on.
 4. A stored payload that no longer matches its Edge is logged, and not served.
-5. Local weights and payloads together stay within the quota. The oldest payloads are dropped first, those of the loaded
-   version never.
+5. Local weights and payloads together stay within the quota. The oldest payloads are dropped first, and those of the
+   loaded version never.
 """
 
 import asyncio
@@ -34,13 +34,13 @@ from weights.documents import Edge
 from weights.store import Store
 
 FETCH_PATIENCE: Final = 60.0
-"""Seconds from one chunk of a payload to the next."""
+"""Most seconds from one chunk of a payload to the next."""
 ASK_AFTER: Final = 5.0
-"""Seconds without a chunk until the coordinator is asked to rebuild the payload."""
+"""Seconds from the start of a fetch until, without a chunk, the coordinator is asked to rebuild the payload."""
 PATIENCE: Final = 10.0
 """Seconds to wait for the coordinator's answer."""
 TAKEN_KEPT: Final = 8
-"""Versions whose fetched bytes are counted separately."""
+"""Latest versions whose fetched bytes are counted separately."""
 
 _log = structlog.get_logger("node")
 
@@ -50,8 +50,8 @@ class Stalled(Exception):
 
 
 class PayloadFetcher:
-    """The payloads on this disk. `taken_bytes`: bytes fetched since the start; `taken`: the same by (era, version), the
-    last `TAKEN_KEPT`."""
+    """The payloads on this disk. `taken_bytes`: bytes fetched since the start. `taken`: these bytes by (era, version),
+    for the last `TAKEN_KEPT`."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class PayloadFetcher:
         return path
 
     async def fetch_file(self, manifest: Manifest, path: Path) -> None:
-        """Fetch a file that belongs to no edge, such as one of the model, to `path`. Raises `P2PError`."""
+        """Fetch a file that belongs to no edge, such as a model's config.json, to `path`. Raises `P2PError`."""
         await self._exchange.fetch(manifest, path, fallback=self._coordinator())
 
     async def share_all(self, edges: Iterable[Verified[Edge]]) -> None:
@@ -110,12 +110,13 @@ class PayloadFetcher:
                     _log.warning("payload not served", version=edge.version, reason=str(fault))
 
     async def tidy(self, era: int, version: int, quota: int) -> None:
-        """Drop the oldest payloads beyond `quota`, but none of (era, version) (rule 5). `quota`: bytes for payloads."""
+        """Drop unfinished fetches, and the oldest payloads beyond `quota` bytes except those of (era, version) (rule
+        5)."""
         self._store.abandon(())
         await self._collect({(era, version)}, quota)
 
     async def forget(self, since: tuple[int, int], spare: set[bytes]) -> None:
-        """Drop the payloads from before (era, version) `since`, which no index names. `spare`: hashes to keep."""
+        """Drop payloads of versions before (era, version) `since`, which no index names. `spare`: hashes to keep."""
         kept = {(file.era, file.version) for file in self._store.payloads()}
         await self._collect({place for place in kept if place >= since}, 0, kind="payloads/", spare=spare)
 
@@ -140,6 +141,7 @@ class PayloadFetcher:
             before = received
 
     async def _ask(self, edge: Edge) -> None:
+        """Ask the coordinator to rebuild the payload of an edge (rule 2)."""
         coordinator = self._coordinator()
         if coordinator is not None:
             with contextlib.suppress(P2PError):  # without an answer, the fetch continues all the same
