@@ -1,5 +1,4 @@
-"""Fixtures of whole networks: folders in memory, because they write much, and a coordinator's handlers without a
-network."""
+"""Fixtures for tests of whole networks: a folder in memory, since a network writes much; the coordinator's handlers."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,14 +11,14 @@ from tests.support.quick_disk import quick_folder
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
-    """Replace pytest's own by a folder in memory."""
+    """Replace pytest's temporary folder by one in memory."""
     with quick_folder() as folder:
         yield folder
 
 
 @pytest.fixture
 def handlers(monkeypatch: pytest.MonkeyPatch) -> dict[str, MethodHandler]:
-    """Collect the handlers of the first peer that serves any, the coordinator; by method."""
+    """Collect the handlers, by method, of the first peer that serves any: the coordinator."""
     first: dict[str, MethodHandler] = {}
     serve = Handlers.serve
 

@@ -3,12 +3,12 @@
     python make_old_run.py OUT.tar.xz [--groups 40] [--batch 2]
 
 Commit 439044d made old_run.tar.xz (schema 1), f4ac234 made old_run_schema_2.tar.xz, f66a8f8 made
-old_run_schema_3.tar.xz, the only one with a node's home: alice's, left in the middle of her work.
+old_run_schema_3.tar.xz, the only one with a node's home: alice's, who stopped in the middle of her work.
 
-A real coordinator and real nodes on an in-memory network, as tests/support/swarm.py has them. The run is left in the
-middle: with accepted, refused and expired groups, a banned node, open leases, and a learner that has drawn some. Beside
-the folder `run` the archive has `learner.json`, which stands for the checkpoint of that file's learner. Every 32
-versions it makes a diff from version 0, as the real learner does, so that a node can join a long run.
+A real coordinator and real nodes work on an in-memory network (tests/support/swarm.py). The run stops halfway: with
+accepted, refused and expired groups, a banned node, open leases, and a learner that has drawn some groups. Beside the
+folder `run` the archive has `learner.json`, which stands for the learner's checkpoint. Every 32 versions the learner
+makes a diff from version 0, as the real one does, so that a node can join a long run.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def third(leases: Any) -> int:
 
 
 def ban(coordinator: Any, node: bytes, now: int) -> None:
-    """Ban a key by the code of the present commit."""
+    """Ban a key with the code of the commit that runs this file."""
     if hasattr(coordinator.books.roster, "ban"):
         coordinator.books.roster.ban(node, "made for a test", now)
     else:
@@ -56,7 +56,7 @@ ANCHOR_EVERY = 32
 
 
 class AnchoredLearner(BigramLearner):
-    """The learner of the tests, with anchors."""
+    """The learner of the tests, with a diff from version 0 every `ANCHOR_EVERY` versions."""
 
     def _write(self, version: int) -> Export:
         export = super()._write(version)

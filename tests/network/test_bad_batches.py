@@ -1,4 +1,4 @@
-"""One bad batch does not end a run: the real coordinator on the in-memory network, with a learner that fails."""
+"""Bad batches do not end a run: the real coordinator on the in-memory network, with a learner that fails."""
 
 import json
 import math
@@ -68,7 +68,7 @@ class Failing(BigramLearner):
 
 @asynccontextmanager
 async def lasting(swarm: Swarm, *, nodes: int = 1) -> AsyncIterator[Coordinator]:
-    """Run a coordinator with nodes at work; the test fails if it ends by itself."""
+    """Run a coordinator with nodes at work; the test fails if the coordinator ends by itself."""
     try:
         async with swarm.coordinating() as coordinator, working(*(swarm.node(f"node{n}") for n in range(nodes))):
             yield coordinator
@@ -130,7 +130,7 @@ def test_a_batch_at_which_the_learner_fails_twice_is_set_aside_paid_all_the_same
                 assert weight > 0
             seen = picture(coordinator)
             assert seen["trouble"]["reasons"] == {"ValueError: a reward is absurd": len(bad)}
-            # What counts groups agrees: those set aside are neither buffered nor too old, and no room is kept for them.
+            # The counts agree: groups set aside are neither buffered nor too old, and no room is kept for them.
             drawn = group_service.database.value("SELECT count(*) FROM temp.drawn")
             total = group_service.database.value("SELECT count(*) FROM buffer")
             at = step(coordinator)
@@ -196,7 +196,7 @@ def test_three_batches_in_a_row_pause_the_run_and_the_next_is_tried_by_itself_ev
             await until(lambda: len(learner.asked) == 10, 3000)
             await until(lambda: picture(coordinator)["phase"] == "paused", 10)
             assert 1195 <= anyio.current_time() - again <= 1210
-            # The operator mends it, and does not wait.
+            # The operator repairs the learner, and continues the run at once.
             learner.fails = lambda batch: None
             assert coordinator.learning.training.watch.resume()
             await until(lambda: step(coordinator) >= 3, 30)
@@ -341,7 +341,7 @@ def test_rewards_that_are_not_finite_are_paid_and_too_many_of_them_pause_the_run
             seen = picture(coordinator)
             assert "the task gave no finite reward for 11 of the last" in seen["trouble"]["paused"]["why"]
             assert seen["unscored"] >= 11
-            await until(lambda: accepted(swarm.nodes[0]) == seen["accepted"], 120)  # receipts come with the next ask
+            await until(lambda: accepted(swarm.nodes[0]) == seen["accepted"], 120)  # receipts come with a later request
             at, bad = step(coordinator), False
             await until(lambda: step(coordinator) >= at + 3, 700)
             assert not any(math.isnan(point["reward"]) for point in picture(coordinator)["steps"])
@@ -368,7 +368,7 @@ def test_an_evaluation_at_which_the_scorer_fails_is_tried_again_and_then_left_ou
         async def fails(jobs: Any, *, greedy: bool) -> Any:
             nonlocal asked
             asked += 1
-            if asked in (3, 4):  # the first exam asks twice: sampled, and greedy
+            if asked in (3, 4):  # the first evaluation calls the scorer twice: sampled, and greedy
                 raise ChildError("EngineError", "log-probabilities that are not finite")
             return await honest(jobs, greedy=greedy)
 

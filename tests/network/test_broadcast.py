@@ -18,13 +18,13 @@ from tests.support.fake_coordinator import FakeCoordinator, Node, make_node, unt
 from tests.support.swarm import Swarm, accepted, make_swarm, wall, working
 
 WAY = 0.05
-"""Seconds one way."""
+"""Latency of the network in one direction, seconds."""
 LATER = 3 * WAY + 0.01
-"""Seconds by which a time that is told over the network may be too long: a stream is opened, and the message sent."""
+"""Seconds by which an acknowledged time may be too long: a stream is opened, and the message sent."""
 
 
 class Witness:
-    """Records, by the loop's clock, when a version was announced, complete at a node, and loaded by it."""
+    """A record, by the loop's clock, of when each version was announced, complete at a node, and loaded by the node."""
 
     def __init__(self, swarm: Swarm, nodes: list[Node]) -> None:
         assert swarm.coordinator is not None

@@ -1,4 +1,4 @@
-"""After an unclean stop no work is credited before the whole of run.sqlite is checked."""
+"""Verdicts after an unclean stop: no work is credited before the whole of run.sqlite is checked."""
 
 import sqlite3
 from collections.abc import Callable
@@ -16,26 +16,26 @@ from tests.support.fake_coordinator import until
 from tests.support.swarm import Swarm, accepted, make_swarm, working
 
 CHECK_TAKES = 200.0
-"""Seconds of the fake clock."""
+"""Duration of the check, in seconds of the fake clock."""
 ACCEPTED = "SELECT count(*) FROM entries WHERE kind = 'lease.accepted'"
 RECEIVED = "SELECT count(*) FROM submissions"
 
 
 async def slow(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
-    """Run in place the work that is sent to a thread. The check of the file takes long."""
+    """Run the work for a thread in this one. The check of the file takes `CHECK_TAKES`."""
     if function is daemon.check:
         await anyio.sleep(CHECK_TAKES)
     return function(*given)
 
 
 async def stopped(swarm: Swarm) -> None:
-    """Run a coordinator that ends in order."""
+    """Run a coordinator until it has checked its file, and stop it cleanly."""
     async with swarm.coordinating() as coordinator:
         await until(lambda: coordinator.group_service.database.checked, 600)
 
 
 async def life(swarm: Swarm) -> tuple[int, int]:
-    """Return the groups received and accepted during the check; afterwards some are accepted."""
+    """Return how many groups were received and how many accepted during the check. Groups are accepted after it."""
     anyio.to_thread.run_sync = slow  # type: ignore[assignment] # the fake clock puts it back
     async with swarm.coordinating() as coordinator:
         database, node = coordinator.group_service.database, swarm.node("alice")

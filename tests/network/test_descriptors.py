@@ -1,4 +1,4 @@
-"""The number of open files of a run, however long it lasts."""
+"""The number of open files of a run: it does not grow with the number of versions."""
 
 import os
 from pathlib import Path

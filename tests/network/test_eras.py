@@ -26,8 +26,7 @@ DAMAGES: dict[str, Callable[[BigramLearner], None]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_nodes_cross_into_a_new_era_and_a_newcomer_joins_there(damage: str, tmp_path: Path) -> None:
-    """Alice works on, Bob was away when the era changed, Carol joins later. All old versions but the last are
-    deleted."""
+    """Alice stays, Bob is away when the era changes, Carol joins later. All old versions but the last are deleted."""
 
     async def main() -> None:
         swarm = make_swarm(tmp_path)

@@ -1,7 +1,7 @@
 """Stories of faults in one process: the shipped coordinator and nodes, an in-memory network, a fake clock.
 
 A story ends with `whole`: no submission was refused, and the nodes' Receipts agree with the coordinator's ledger. One
-refusal is excepted: of a group in work while its node was cut off for longer than a lease lives.
+refusal is excepted: that of a group in work while its node was cut off for longer than the life of a lease.
 """
 
 from collections.abc import Awaitable, Callable
@@ -47,7 +47,7 @@ async def steps(swarm: Swarm, number: int) -> None:
 
 
 def story(tmp_path: Path, tell: Callable[[Swarm, list[Node]], Awaitable[None]], *, late: int = 0) -> None:
-    """Run three nodes for two steps; then `tell`, two more steps, and the check of the ledger."""
+    """Run three nodes for two steps; then `tell`, two more steps, and `whole`."""
 
     async def main() -> None:
         swarm = make_swarm(tmp_path)
@@ -114,7 +114,7 @@ def test_a_frozen_node_delays_no_other_and_continues_when_thawed(tmp_path: Path)
 
 
 def test_a_coordinator_stopped_for_longer_than_a_lease_lives_costs_no_lease(tmp_path: Path) -> None:
-    """Like SIGSTOP or a suspended machine: the process neither ticks nor answers, and then continues at once."""
+    """As after SIGSTOP or in a suspended machine, the process neither ticks nor answers, and then continues at once."""
 
     async def tell(swarm: Swarm, nodes: list[Node]) -> None:
         coordinator = swarm.coordinator
@@ -180,7 +180,7 @@ def test_an_engine_that_dies_costs_no_lease(tmp_path: Path) -> None:
 
 
 def test_the_absence_of_the_coordinator_for_ten_minutes_costs_no_node(tmp_path: Path) -> None:
-    """The absence is longer than a lease lives: a group in work at its start is delivered and paid after its end."""
+    """Ten minutes exceed the life of a lease: a group in work when they begin is delivered and paid after they end."""
 
     async def main() -> None:
         swarm = make_swarm(tmp_path)
@@ -247,7 +247,7 @@ def test_a_coordinator_that_goes_and_comes_again_and_again_loses_nothing(tmp_pat
 
 
 def test_a_node_restarted_with_a_full_outbox_delivers_it_first(tmp_path: Path) -> None:
-    """The coordinator ends while a group is in work, the node after it has finished the group; both start again."""
+    """The coordinator stops while a group is in work, and the node once that group is finished; both start again."""
 
     async def main() -> None:
         swarm, key = make_swarm(tmp_path), generate_key()

@@ -28,7 +28,7 @@ CROWD = 12
 
 class SlowScorer(BigramScorer):
     """A scorer that waits for its weights. `asked`: per call, the task's index and the number of samples. `open`: set
-    once the weights are there."""
+    once the weights are loaded."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Forger:
         return None if answer.body is None else decode(decode_unverified(answer.body).payload, Lease)
 
     async def forge(self, coordinator: Coordinator) -> Lease | None:
-        """Take a lease and submit a forged group; return None where no lease was given."""
+        """Request a lease and submit a forged group; return the lease, None if none was given."""
         lease = await self.lease(coordinator)
         if lease is None:
             return None
@@ -92,7 +92,7 @@ class Forger:
             lease=lease.id, era=lease.era, version=lease.version, root=lease.root, rollouts=[rollout] * SAMPLES
         )
         assert (await self.ask("submit", encode(group))).refusal is None
-        await anyio.sleep(0.01)  # no two groups come at the same time
+        await anyio.sleep(0.01)  # no two groups arrive at the same time
         return lease
 
 
@@ -162,7 +162,7 @@ def test_many_groups_of_one_party_delay_another_partys_group_by_one(
 
 
 def one_party(swarm: Swarm, peer: str, party: str) -> None:
-    """Have the network assign a peer to a party; that of commit 439044d knows no parties."""
+    """Have the network assign a peer to a party. At commit 439044d the network knows no parties."""
     if (origins := getattr(swarm.network, "origins", None)) is not None:
         from p2p.limits.origin import Origin
 

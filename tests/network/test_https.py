@@ -58,7 +58,7 @@ async def coordinating(swarm: Swarm, stack: AsyncExitStack) -> tuple[Coordinator
 def node_of(
     swarm: Swarm, name: str, invite: Invite, memory: MemoryNetwork | None, via: tuple[Route, ...] = ROUTES
 ) -> Node:
-    """Make a node with these routes. `memory`: stands for libp2p."""
+    """Make a node with the routes `via`. `memory`: stands for libp2p; None: no libp2p."""
     key, engine = generate_key(), InProcessEngine(seconds=0.02)
     own = peer_id(public_bytes(key))
     direct = None if memory is None else Peer(memory.transport(own), seed=1)
@@ -77,7 +77,7 @@ async def status(node: Node) -> dict:
 
 
 async def when_by(node: Node, route: str) -> dict:
-    """Return its status once it is connected by that route; better routes are tried at intervals, and fail."""
+    """Return the node's status once the node is connected by `route`; it tries better routes at intervals, in vain."""
     with anyio.fail_after(60):
         while (said := await status(node))["way"] != route:  # noqa: ASYNC110 (what is waited for has no event)
             await anyio.sleep(0.02)
@@ -115,7 +115,7 @@ async def test_a_new_channel_key_reaches_a_node_on_https_alone(swarm):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(node.daemon.run)
             await until(lambda: accepted(node) >= 2)
-            socket_path(swarm.folder / "run").unlink()  # its answer would need the loop that this test holds
+            socket_path(swarm.folder / "run").unlink()  # its answer would need the event loop, which this test blocks
             keys_commands.change(swarm.folder / "run", "channel", now=int(wall() * 1000), secret=None)
             await coordinator.renew()
             before = accepted(node)

@@ -1,7 +1,7 @@
 """A run survives a change of its keys: nodes and coordinator continue under Roots with other keys.
 
-Three tests use Roots written by hand, with what any commit has: a file root/2.root, and key files. Those that change
-keys by today's commands stand in test_year.py.
+The Roots are written by hand, in the form that any commit reads: a file root/2.root, and key files. Tests of the
+commands that change keys are in test_year.py.
 """
 
 import shutil
@@ -97,7 +97,7 @@ def test_a_policy_key_written_by_hand_takes_over_and_nodes_hold_what_they_held(t
 def test_a_ledger_key_written_by_hand_takes_over_and_no_receipt_of_before_blocks_those_behind_it(
     tmp_path: Path,
 ) -> None:
-    """Groups decided while the node was away wait at the coordinator, under the old key."""
+    """Receipts of groups decided while the node was away wait at the coordinator, signed by the old key."""
 
     async def main() -> None:
         swarm = make_swarm(tmp_path)
@@ -107,7 +107,7 @@ def test_a_ledger_key_written_by_hand_takes_over_and_no_receipt_of_before_blocks
         async with swarm.coordinating(), working(node):
             await until(lambda: node.daemon.outbox.counts().get("received", 0) >= 3, 120)
         async with swarm.coordinating():
-            await anyio.sleep(20)  # what the node left behind is decided, and signed by the old key
+            await anyio.sleep(20)  # the node's open groups are decided, and their receipts signed by the old key
         by_hand(swarm.folder / "run", "ledger")
         again = life_of(swarm, "node", key)
         swarm.scorer.seconds = 0.01

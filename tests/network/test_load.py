@@ -1,4 +1,4 @@
-"""A coordinator whose nodes submit groups at the same time: a whole run in one process, on a fake clock."""
+"""A coordinator under load: a whole run in one process, on a fake clock, whose nodes submit at the same time."""
 
 import asyncio
 import secrets
@@ -51,7 +51,7 @@ class WatchedScorer(BigramScorer):
 
 
 def test_groups_of_one_version_are_at_the_scorer_together(tmp_path: Path) -> None:
-    """At commit 439044d one group at a time is scored, however many wait."""
+    """At commit 439044d the scorer gets one group at a time, however many wait."""
 
     async def main() -> None:
         swarm = make_swarm(tmp_path, batch_groups=64)
@@ -118,7 +118,7 @@ def test_what_many_nodes_ask_at_once_is_a_few_commits(tmp_path: Path, handlers: 
             volunteers = [Volunteer(swarm, handlers) for _ in range(ASKS)]
             for volunteer in volunteers:
                 assert (await volunteer.hello()).refusal is None
-            await anyio.sleep(1.5)  # since when a sign of life was worth a write
+            await anyio.sleep(1.5)  # after this time, another request is worth a write of the last-seen time
             with statements(coordinator) as seen:
                 answers = await asyncio.gather(*(volunteer.lease(coordinator) for volunteer in volunteers))
             assert [answer.refusal for answer in answers if answer.refusal] == []
@@ -197,7 +197,7 @@ def test_a_group_takes_two_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             assert swarm.coordinator is not None
             database = swarm.coordinator.group_service.database
             assert database.value(confirmed) >= accepted(node) - 3
-            # The last ones have no other request to go with, and get their own.
+            # No other request follows that could carry the last confirmations: they get a request of their own.
             node.daemon.run_state.finish("enough")
             await until(lambda: database.value("SELECT count(*) FROM leases WHERE state != 'decided'") == 0, 60)
             await until(lambda: database.value("SELECT count(*) FROM verdicts WHERE confirmed = 0") == 0, 60)

@@ -1,7 +1,7 @@
-"""Run folders of commits 439044d (schema 1), f4ac234 (schema 2) and f66a8f8 (schema 3, with a node's home) are opened
-by today's daemons and carried on. make_old_run.py made them, each with the code of its commit.
+"""Old run folders of commits 439044d (schema 1), f4ac234 (schema 2) and f66a8f8 (schema 3, with a node's home). Today's
+daemons open them and continue the run. make_old_run.py made each folder with the code of its commit.
 
-The file's clock began where every fake clock begins; so the new life begins a day later.
+Every fake clock begins at the same time, so the continued run begins a day later.
 """
 
 import json
@@ -47,7 +47,7 @@ def unpacked(archive: Path, folder: Path) -> Swarm:
 
 
 def history(path: Path) -> dict[str, Any]:
-    """Return the old file's figures, counted from its rows without our programs."""
+    """Return the figures of an old file, counted from its rows by SQL alone."""
     with closing(sqlite3.connect(path)) as old:
 
         def count(query: str) -> Any:
@@ -71,7 +71,7 @@ def history(path: Path) -> dict[str, Any]:
 
 
 def told(database: Database, now: int) -> dict[str, Any]:
-    """Return the same figures as today's program keeps them."""
+    """Return the figures of `history` as today's program reports them."""
     from coordinator.metrics.run_metrics import counts
 
     counted, ledger = counts(database, now), Ledger(database)

@@ -1,4 +1,4 @@
-"""The places that the network keeps for parties whose work was accepted."""
+"""The connection places that the network keeps for parties whose work was accepted."""
 
 from pathlib import Path
 

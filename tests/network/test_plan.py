@@ -12,7 +12,7 @@ from tests.support.fake_coordinator import Node, until
 from tests.support.swarm import Swarm, make_swarm, working
 
 SLOW = 20_000
-"""Bytes per second of a coordinator that had better be asked once."""
+"""Bytes per second of a coordinator's uplink, so slow that it should send each chunk once."""
 NAMES = ("alice", "bob", "carol", "dave")
 
 

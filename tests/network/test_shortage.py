@@ -15,7 +15,7 @@ from tests.support.open_files import everything_taken
 
 
 async def knocked(port: int) -> None:
-    """Open a connection for which there is no descriptor; then free descriptors."""
+    """Connect to `port` while no descriptor is free; return with descriptors free, once a shortage was counted."""
     met = SHORTAGES.count
     with socket.socket() as visitor:
         visitor.setblocking(False)

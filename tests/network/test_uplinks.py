@@ -23,7 +23,7 @@ def now() -> int:
 
 
 async def take(peer: Peer, manifest: Manifest, path: Path, stats: BroadcastStats, *, last: str | None = None) -> None:
-    """Fetch as a node does, and acknowledge."""
+    """Fetch a payload as a node does, and acknowledge it to `stats`. `last`: the peer asked last."""
     told = anyio.Event()
 
     async def tell(make: Callable[[], Acknowledgement]) -> None:
@@ -49,7 +49,7 @@ def test_a_source_is_measured_at_its_uplink_whatever_the_number_of_those_it_feed
         network.set_uplink("source", 2 * MB)
         async with peers(network, "source", *[f"n{n}" for n in range(readers)], connect=False) as (source, *nodes):
             await source.share(manifest, tmp_path / "payload")
-            for node in nodes:  # a star: they do not know each other
+            for node in nodes:  # a star: the nodes are not connected with each other
                 await node.dial(await source.addresses())
             stats.announced(1, 1, now())
             async with anyio.create_task_group() as tasks:
@@ -79,7 +79,7 @@ def test_a_swarm_measures_strong_and_weak_uplinks(tmp_path: Path) -> None:
 
     uplinks, stats = run_fake(main)
     assert uplinks["source"] == pytest.approx(lines["source"], rel=0.3)
-    for name, learnt in uplinks.items():  # never more than the line carries, but for the rounding of turns
+    for name, learnt in uplinks.items():  # never more than the uplink, apart from the rounding of its time slots
         assert learnt < 1.3 * lines[name], name
     assert uplinks["strong"] > 2 * uplinks.get("weak", 0.0)
     view = stats.view("source")

@@ -18,7 +18,7 @@ def test_a_full_payload_on_top_of_a_loaded_version_is_what_the_engine_then_compu
                 await until(lambda: accepted(node) >= 2)
                 honest = coordinator.snapshots.pop(0)
                 coordinator.edges.clear()
-                await coordinator.publish(1, table_seed=5)  # with no version before: a full edge alone
+                await coordinator.publish(1, table_seed=5)  # without a previous version: a full edge alone
                 coordinator.snapshots[0] = honest
                 await until(lambda: node.daemon.engine.current.version == 1)
                 assert node.engine.engine.snapshot.root == coordinator.published[1].root

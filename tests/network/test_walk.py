@@ -1,4 +1,4 @@
-"""Count our functions between a node's payloads and the download that fetches one over libp2p."""
+"""The number of functions between `PayloadFetcher.get` and the download that fetches a payload over libp2p."""
 
 import asyncio
 import sys
@@ -27,7 +27,7 @@ ROOT = str(Path(__file__).parents[2]) + "/"
 
 
 def callers() -> list[str]:
-    """Return our functions that wait for the caller of this one, the last one first."""
+    """Return the functions of this project on the stack below the caller, the innermost first."""
     frames, frame = [], sys._getframe(2)
     while frame is not None:
         place = frame.f_code.co_filename.removeprefix(ROOT)

@@ -46,5 +46,5 @@ def test_a_group_that_breaks_the_scorer_twice_is_refused_by_the_operators_fault_
 
 
 def lease_index(coordinator: Coordinator, position: int) -> int:
-    """Return the index of the prompt that the lease at this position of the run will get."""
+    """Return the index of the prompt that the run's lease at this position gets."""
     return coordinator.group_service.leases.positions.prompts.at(position).index

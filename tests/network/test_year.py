@@ -1,7 +1,7 @@
 """Years of a run on a fake clock: its Root is renewed, its keys are rotated and revoked, and nodes go on by themselves.
 
-The commands are those of `echo2-coord keys`. A running coordinator learns of a change by `renew`, which its control
-socket calls.
+Keys are changed by the commands `echo2-coord keys`. A running coordinator learns of a change by `renew`, which these
+commands call over its control socket.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ def life_of(swarm: Swarm, name: str, key: Ed25519PrivateKey) -> Node:
 async def changed(
     swarm: Swarm, role: str | None, coordinator: Coordinator | None = None, since: int | None = None
 ) -> list[str]:
-    """Run the operator's command; beside a running coordinator, which has no thread for its socket here."""
+    """Run the operator's command, then `renew`: here the coordinator has no thread for its control socket."""
     socket_path(swarm.folder / "run").unlink(missing_ok=True)
     lines = keys_commands.change(swarm.folder / "run", role, now=now(), secret=None, since=since)
     if coordinator is not None:
@@ -69,7 +69,7 @@ def serial(node: Node) -> int:
 
 
 async def at_work(*nodes: Node, groups: int = 3) -> None:
-    """Run until each of these nodes got new receipts."""
+    """Wait until each of these nodes has `groups` new receipts; none may have met a false answer."""
     before = [accepted(node) for node in nodes]
     await until(lambda: all(accepted(n) >= b + groups for n, b in zip(nodes, before, strict=True)), 120)
     assert [node.coordinator_client.lies for node in nodes] == [[]] * len(nodes)
@@ -136,8 +136,8 @@ def test_a_key_is_changed_under_a_running_coordinator_and_its_nodes_at_work(
 
 @pytest.mark.parametrize("revoke", [False, True], ids=["rotate", "revoke"])
 def test_receipts_from_between_issue_and_installation_of_a_root_are_replaced(revoke: bool, tmp_path: Path) -> None:
-    """The Root states when it was written, not when it was installed. Documents that the former key signed in between
-    are no longer valid, nor those signed after the theft."""
+    """A Root states when it was written, not when it was installed. Documents that the former key signed between the
+    two, or after the theft, are no longer valid."""
 
     async def main() -> None:
         swarm = make_swarm(tmp_path)
@@ -242,7 +242,7 @@ def receipts(node: Node) -> list[bytes]:
 
 
 def test_what_a_revoked_key_signed_goes_out_under_the_new_one(tmp_path: Path) -> None:
-    """A receipt that the node had not fetched when the ledger key was revoked."""
+    """The node had not fetched the receipt when the ledger key was revoked."""
 
     async def main() -> None:
         swarm = make_swarm(tmp_path)

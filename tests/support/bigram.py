@@ -1,6 +1,6 @@
 """A bigram policy, the smallest there is: a table gives the next token from the last one. An `Engine` in numpy.
 
-Its weights are a real snapshot: one bf16 tensor "table" of V x V logits; so diffs, roots and edges are real, and a
+Its weights are a real snapshot: one bf16 tensor "table" of V x V logits. So diffs, roots and edges are real, and a
 whole network of nodes runs in one process without torch. Sampling is the reference of engines.sampling_reference.
 """
 
@@ -41,7 +41,7 @@ def read_table(snapshot: Snapshot) -> NDArray[np.float32]:
 
 
 def random_table(seed: int, size: int = VOCABULARY) -> NDArray[np.float32]:
-    """Return random logits under which every token is likely enough."""
+    """Return random logits under which no token is too unlikely to be sampled."""
     return np.random.default_rng(seed).normal(size=(size, size)).astype(np.float32)
 
 
@@ -52,7 +52,7 @@ def nudged(table: NDArray[np.float32], seed: int, share: float = 0.05) -> NDArra
 
 
 class _OneTurn:
-    """An episode of one sampled turn, for models without a tokenizer."""
+    """An episode of one sampled turn, for model folders without a tokenizer."""
 
     prompt: Sequence[int] = ()
 

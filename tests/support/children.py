@@ -1,4 +1,4 @@
-"""Child processes of tests."""
+"""Child processes for tests: one that ends with its block, and one whose output is closed."""
 
 import os
 import subprocess
@@ -9,8 +9,8 @@ from typing import Any
 
 @contextmanager
 def child(argv: Sequence[str], **options: Any) -> Iterator["subprocess.Popen[Any]"]:
-    """Start a process as `subprocess.Popen` does, but kill it if the block fails: a wait for a hanging process would
-    block the whole suite, beyond a test's own time limit."""
+    """Start a process as `subprocess.Popen` does, and kill it at the end of the block: a wait for a hanging process
+    would block the whole suite, beyond a test's own time limit."""
     with subprocess.Popen(argv, **options) as process:
         try:
             yield process
@@ -20,7 +20,7 @@ def child(argv: Sequence[str], **options: Any) -> Iterator["subprocess.Popen[Any
 
 def into_a_closed_pipe(argv: Sequence[str], *, errors_too: bool = False, **options: Any) -> tuple[int, str]:
     """Return the exit code and standard error of a command whose standard output is a closed pipe, as behind `| true`.
-    `errors_too`: standard error is one too."""
+    `errors_too`: standard error is that pipe too."""
     reader, writer = os.pipe()
     os.close(reader)
     try:

@@ -1,4 +1,4 @@
-"""A raw peer on the chunk protocol, beside honest ones: it sends whatever bytes a test wants."""
+"""A raw peer on the chunk protocol, beside honest peers: it sends the bytes that a test chooses."""
 
 from pathlib import Path
 

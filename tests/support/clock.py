@@ -17,7 +17,7 @@ import trio.testing
 
 
 class Deadlock(AssertionError):
-    """Every task waits, and no timer is set."""
+    """Every task waits, and no timer is set: the test would never end."""
 
 
 class _JumpingSelector(selectors.DefaultSelector):  # type: ignore[misc,valid-type]

@@ -1,12 +1,12 @@
 """A folder as SIGKILL or a power cut would have left it, before each system call that changes its files.
 
-A life is a generator: it works in a folder, and yields the durable content of the folder. It runs once; before each of
-its system calls, and each statement of SQLite, the folder is copied. Then every copy is put back, one after the other,
-and the test opens it. It must find the state before the current step, or the state after it.
+A life is a generator: it works in a folder, and yields the state that the folder must durably hold. It runs once;
+before each of its system calls, and each statement of SQLite, the folder is copied. Then the copies are put back, one
+after the other, and the test opens each. It must find the state yielded last before the copy, or the one yielded next.
 
 1. A kill leaves every byte that was written. Bytes that Python still buffers are lost.
 2. A power cut loses the bytes that were not yet fsynced; names appear and vanish in the order of the calls, as on every
-   file system with a journal. Yielded content must be durable under names that did not change after the last fsync.
+   file system with a journal. A yielded state must be durable under names that did not change after the last fsync.
 3. SQLite is trusted: its files are copied, and never truncated.
 """
 
@@ -39,7 +39,7 @@ class Cut(NamedTuple, Generic[State]):
 
 
 class _File(NamedTuple):
-    """A file or folder. `data`: None for a folder. `inode`: so that hard links remain."""
+    """A file or folder. `data`: None for a folder. `inode`: its number, by which hard links are put back."""
 
     data: bytes | None
     mode: int
@@ -76,7 +76,7 @@ def cuts(life: Iterator[State], folder: Path) -> Iterator[Cut[State]]:
 
 
 class _Watch:
-    """Copies `folder` before each call of this process that changes files, while it is entered."""
+    """A context in which `folder` is copied before each call of this process that changes files."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -101,7 +101,7 @@ class _Watch:
         self._patches.close()
 
     def take(self, where: str) -> None:
-        """Keep the states that a kill and a power cut at this point would leave."""
+        """Record the contents that a kill and a power cut at this point would leave. `where`: the call."""
         with self._alone() as entered:
             if entered:
                 files = self._files()
@@ -135,7 +135,7 @@ class _Watch:
                 return
             files = self._files()
             inodes = {file.inode: file.data for file in files.values() if file.data is not None}
-            # The number of a file that is gone may go to another one.
+            # The inode number of a deleted file may be given to another file.
             self._synced = {inode: data for inode, data in self._synced.items() if inode in inodes}
             if fsynced is not None:
                 inode = os.fstat(fsynced).st_ino

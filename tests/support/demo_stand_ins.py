@@ -1,5 +1,5 @@
-"""Stand-ins for the demo's processes: `stand_ins.py coordinator STORY HOME`, and `stand_ins.py demo STORY` with
-them (the node is in node_stand_in.py, which starts quickly).
+"""Stand-ins for the demo's processes. `demo_stand_ins.py coordinator STORY HOME` runs a coordinator, and
+`demo_stand_ins.py demo STORY` the demo with stand-ins. That of a node is in node_stand_in.py, which starts quickly.
 
 The coordinator's state advances by four steps per request, so a story needs no clock.
 """
@@ -52,7 +52,7 @@ def coordinator(story: str, home: Path) -> None:
         def do_GET(self) -> None:
             nonlocal asked
             asked += 1
-            # A node told to end before it ignores SIGINT would end.
+            # If the run finished before that node ignores SIGINT, the node would end.
             waits = story == "deaf" and not (home.parent / "brave-otter").exists()
             state = state_of(story, min(4 * asked, STEPS - 4) if waits else 4 * asked)
             if state.phase == "finished":

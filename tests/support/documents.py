@@ -1,4 +1,4 @@
-"""The project's documents as tests read them: which there are, their code, their tables."""
+"""The project's documents as tests read them: a list of them, their code, their tables."""
 
 import re
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 
 
 def documents() -> list[Path]:
-    """Return every document, those that tell of their day included."""
+    """Return every document, with those that describe an earlier state (the log, the decision records)."""
     return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -41,7 +41,7 @@ def code(cell: str) -> str:
 
 
 def section(text: str, heading: str) -> str:
-    """Return what stands under a heading of any level, up to the next of the same level or a higher one. Raises
+    """Return the text under a heading of any level, up to the next heading of the same level or a higher one. Raises
     LookupError."""
     match = re.search(rf"^(#+) {re.escape(heading)}\n", text, re.MULTILINE)
     if match is None:

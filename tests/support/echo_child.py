@@ -1,4 +1,4 @@
-"""A child process for tests: answers, fails, prints, notifies, computes for ever."""
+"""A child process for tests: it answers, fails, prints, notifies or computes without end, as it is told."""
 
 import fcntl
 import os

@@ -1,4 +1,4 @@
-"""A small coordinator on the in-memory network, honest unless a test replaces one of its methods.
+"""A small coordinator on the in-memory network, honest unless a test replaces one of its methods; and nodes for it.
 
 It signs with real keys, publishes real snapshots through weights, leases groups of a bigram policy, and scores them
 with the same policy. A test falsifies a document by replacing the method that makes it.
@@ -61,7 +61,7 @@ from weights.snapshot import Snapshot
 
 T = TypeVar("T")
 START = 1_700_000_000_000
-"""The world's wall clock when its loop's clock stands at the fake clock's beginning, in ms."""
+"""Wall clock at the beginning of the loop's fake clock, in ms since the Unix epoch."""
 HEAD_LIFE = 60_000
 YEAR = 365 * 24 * 3600_000
 
@@ -149,7 +149,7 @@ class FakeCoordinator:
     # --- publishing --------------------------------------------------------------------------------------------------
 
     async def publish(self, version: int, table_seed: int | None = None, **lies: Any) -> None:
-        """Make, sign and announce a version: a full edge for the first, else one from the version before."""
+        """Make, sign and announce a version: by a full edge for the first, else by a diff from the version before."""
         previous = self.snapshots[max(self.snapshots)] if self.snapshots else None
         base = max(self.snapshots) if self.snapshots else None
         table = random_table(0) if table_seed is None else random_table(table_seed)
@@ -309,7 +309,8 @@ class FakeCoordinator:
         return b""
 
     def judge(self, lease: Lease, body: bytes) -> bytes:
-        """Generate the group again under the lease's version: with seeded sampling there is one right answer."""
+        """Generate the group again under the lease's version, and return a Receipt: seeded sampling has one right
+        answer."""
         engine = BigramEngine()
         engine.load(self.folder, self.snapshots[lease.version].path)
         job = Job(
@@ -333,9 +334,8 @@ class FakeCoordinator:
 
 
 class InProcessEngine(EngineProcess):
-    """An engine's process without a process, over `BigramEngine`; it may be started repeatedly. `seconds`: duration of
-    a group on the loop's clock. `crashes`: number of the next generations that end in a crash. `log`: calls, in
-    order."""
+    """An `EngineProcess` without a process, over `BigramEngine`; it may be started again. `seconds`: duration of a
+    group on the loop's clock. `crashes`: number of the next generations that end in a crash. `log`: calls, in order."""
 
     def __init__(self, *, seconds: float = 1.0, gpu: str = "bigram/fp32/cpu") -> None:
         super().__init__()

@@ -5,7 +5,7 @@ from coordinator.web.node_rows import Cursor, Page
 
 
 class FixedRun:
-    """A source that always returns `state`. `calls`: how often it was asked for it."""
+    """A source that always returns `state`. `calls`: how often the state was requested."""
 
     def __init__(self, state: RunState) -> None:
         self.state = state

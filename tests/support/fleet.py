@@ -22,12 +22,12 @@ def key(kind: str, number: int = 0) -> bytes:
 
 
 def origin_of(connection: str, party: str | None = None) -> Origin:
-    """Return the origin of a connection; its party is the connection itself, unless told."""
+    """Return the origin of a connection. `party`: None: the connection is a party of its own."""
     return Origin(connection, connection if party is None else party)
 
 
 def request_lease(world: World, connection: str, node: bytes = b"", party: str | None = None) -> Lease | Refusal:
-    """Request a lease of the learner's version over a connection, under a key of its own, unless told."""
+    """Request a lease of the learner's version over a connection. `node`: empty: a key of the connection's own."""
     assert world.group_service.progress is not None
     request = world.ask(world.group_service.progress.step)
     answer = world.group_service.lease(node or key(connection), request, world.now, origin_of(connection, party))
@@ -92,7 +92,7 @@ class Fleet:
         self.after(TICK, self._tick)
 
     def ask(self, node: bytes, origin: Origin) -> Lease | Refusal:
-        """Request a lease, and count the answer."""
+        """Request a lease, and count the answer in `asks`."""
         world = self.world
         answer = world.group_service.lease(node, world.ask(self.steps), world.now, origin)
         if isinstance(answer, Refusal):
@@ -140,7 +140,7 @@ class Fleet:
         self.after(0, ask)
 
     def last_second(self, node: bytes) -> None:
-        """Add a node that submits honest groups half a second before its lease ends, one after the other."""
+        """Add a node that submits each honest group 0.5 s before its lease expires, one after the other."""
         origin = origin_of(node.decode())
 
         def ask() -> None:
@@ -157,7 +157,8 @@ class Fleet:
         self.after(0, ask)
 
     def choosy(self, node: bytes, every: int, drops: Callable[[Lease], bool], connection: str | None = None) -> None:
-        """Add a node that requests a lease per `every` milliseconds, and submits a group at once unless `drops`."""
+        """Add a node that requests a lease per `every` milliseconds, and submits a group at once unless
+        `drops(lease)`."""
         origin = origin_of(connection or node.decode())
 
         def ask() -> None:
@@ -171,9 +172,10 @@ class Fleet:
         self.after(0, ask)
 
     def fresh_keys(self, every: int, parties: int, drops: Callable[[Lease], bool]) -> None:
-        """Add a fresh key per `every` milliseconds, each over a connection of its own.
+        """Add a fresh key per `every` milliseconds, each over a connection of its own, of one of `parties` parties.
 
-        Each requests a lease at most nine times. It submits a group after 4 s, or an empty one at once if `drops`."""
+        A key requests a lease at most nine times. It submits a group after 4 s, or an empty one at once if
+        `drops(lease)`."""
         numbers = itertools.count()
 
         def come() -> None:

@@ -1,4 +1,4 @@
-"""A flood of requests from many peers, beside honest ones, on the in-memory network."""
+"""A flood of requests from many peers, beside honest requests, on the in-memory network."""
 
 import contextlib
 from collections.abc import Awaitable, Callable
@@ -11,7 +11,7 @@ from p2p.peer.peer import Peer
 from tests.support.peers import running
 
 FLOOD = 32
-"""Connections of the flood; each may have `PER_PEER` requests at once, which makes 1,024."""
+"""Connections of the flood. Each may have `PER_PEER` (32) requests at once: 1,024 together."""
 
 
 async def echo(peer: str, request: bytes) -> bytes:

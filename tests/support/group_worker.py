@@ -1,4 +1,4 @@
-"""A coordinator's loop in a process of its own, for test_group_service_kill.py: it prints what it has acknowledged.
+"""A coordinator's loop in a process of its own, for test_group_service_kill.py: it prints its acknowledgements.
 
     python -m tests.support.group_worker FOLDER CHECKPOINT
 
@@ -40,7 +40,7 @@ def main(folder: Path, checkpoint: Path) -> None:
         ask = world.ask(step, nonce=secrets.token_bytes(16))
         answer = world.group_service.lease(b"N" * 32, ask, world.now)
         if not isinstance(answer, bytes):
-            world.now += 400_000  # leases that the last process left open run out
+            world.now += 400_000  # so the leases expire that the last process left open
             world.group_service.tick(world.now)
             continue
         taken = world.submit(group(opened("lease", answer, Lease)), b"N" * 32)

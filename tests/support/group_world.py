@@ -108,7 +108,7 @@ def honest_scores(submission: Submission) -> list[SampleScore]:
 
 
 class World:
-    """One coordinator. `now` is the clock; `reopen` is a crash and a restart."""
+    """One coordinator's group service. `now`: the clock, milliseconds. `reopen`: a crash and a restart."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class World:
         fixed = {"staleness": self.spec.staleness, "group_size": self.spec.group_size, "limit": self.spec.limit}
         given = {"batch_groups": 2, "engines": list(self.spec.engines), "per_node": 100} | fixed | self._terms
         database = Database.open(self.path)
-        # No story here loses power; test_coordinator_database.py holds the setting itself to what it promises.
+        # No test here cuts the power; tests/coordinator/test_database.py tests the setting itself.
         database.do("PRAGMA synchronous = OFF")
         terms, prompts = msgspec.convert(given, LeaseTerms), TaskPrompts(self._tasks, TEXT, seed=7)
         context = RolloutContext(self.spec, terms, prompts, TASKS, TEXT)
@@ -149,7 +149,7 @@ class World:
         return Progress(era=era, step=step, version=version, root=root_of(era, version), **more)
 
     def capacity(self, step_seconds: float | None) -> CapacityView:
-        """Return the terms of the capacity model, as the page shows them."""
+        """Return the terms of the capacity model, as the status page shows them."""
         terms, reach = self.group_service.terms, self.group_service.broadcasts.reach() or 0.0
         known = Measured(
             step_seconds=step_seconds,
@@ -163,7 +163,7 @@ class World:
         return view(terms.staleness, 1, completed)
 
     def rows(self, connected: Collection[str] = ()) -> list[NodeRow]:
-        """Return the ranking of nodes, as the page shows it."""
+        """Return the ranking of nodes, as the status page shows it."""
         return node_rows.page(self.group_service.database, None, 1_000, connected, {}).rows
 
     def publish(self, version: int, era: int = 1) -> None:
@@ -213,7 +213,7 @@ class World:
         return receipt
 
     def accepted(self, node: bytes = ALICE, version: int = 0) -> Lease:
-        """Take an honest group from lease to acceptance; return its lease."""
+        """Lease, submit and accept an honest group; return its lease."""
         lease = self.lease(node, version)
         self.submit(group(lease), node)
         (receipt,) = self.decide_all()

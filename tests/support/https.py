@@ -27,7 +27,7 @@ LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 
 @dataclass(frozen=True)
 class Shown:
-    """A key file and a certificate under it. `pin`: the pin that an invite holds."""
+    """A server's identity: a key file and its certificate. `pin`: the pin of the certificate in an invite."""
 
     key: Path
     certificate: Path
@@ -60,7 +60,7 @@ def server_beside(
 
 @asynccontextmanager
 async def running(*networks: Host) -> AsyncIterator[None]:
-    """Run networks inside the context."""
+    """Run networks during the `with` block."""
     tasks = [asyncio.create_task(network.run()) for network in networks]
     try:
         for network in networks:

@@ -79,7 +79,7 @@ async def met(dialler: str, host: IHost | None = None) -> AsyncIterator[tuple[Ou
 
 
 def on_trio(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Make an async test a function that runs it on trio, for at most four minutes."""
+    """Turn an async test into a function that runs it on trio, for at most 4 minutes."""
 
     @wraps(test)
     def run(*arguments: object, **named: object) -> None:
@@ -94,7 +94,7 @@ def on_trio(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
 @asynccontextmanager
 async def repeated(publish: Callable[[str, bytes], Awaitable[None]], topic: str, data: bytes) -> AsyncIterator[None]:
-    """Publish twice a second inside the context: the first message may be sent before the mesh has formed."""
+    """Publish twice per second during the `with` block: the first message may be sent before the mesh has formed."""
 
     async def always() -> None:
         while True:
@@ -108,5 +108,5 @@ async def repeated(publish: Callable[[str, bytes], Awaitable[None]], topic: str,
 
 
 def cut(manifest: Manifest) -> Cut:
-    """Return a manifest in the form of the stock peer."""
+    """Return a manifest in the form that the stock peer takes."""
     return Cut(manifest.hash, manifest.length, manifest.chunk_size, manifest.chunk_root)

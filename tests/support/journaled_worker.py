@@ -1,9 +1,9 @@
-"""A process that forks children; each steps a rolling snapshot and publishes diffs until it is killed.
+"""A process that forks children; each steps a folder of journaled weights and stores diffs until it is killed.
 
     journaled_worker.py FOLDER VERSIONS
 
-FOLDER holds 0.safetensors ... and I-J.payload between neighbours. For each line on stdin a child is forked and its pid
-printed; tests/weights/test_journaled.py kills it.
+FOLDER holds 0.safetensors ... and I-J.payload between neighbours. Each line on stdin is the seed of a child: its
+pid is printed, tests/weights/test_journaled.py kills it, and "dead" is printed.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""Run learners, each in a forked process of its own, for the test that kills them.
+"""Learners, each in a forked process of its own, for the test that kills them.
 
-A line of JSON (a Life) on stdin starts one. Stdout then has its process id, "." once the session is open and after each
-step, and "killed by 9" after its death. Importing takes seconds, forking milliseconds. A process with one thread can be
+A line of JSON (a Life) on stdin starts a learner. Stdout then has its process id, "." before each step, and "killed by
+9" after its death. Importing takes seconds, forking milliseconds. A process with one thread can be
 forked safely; the test's own, once it has loaded a model, cannot. A learner that hangs prints its traceback.
 """
 
@@ -18,7 +18,7 @@ from tests.support.tiny_learner import Main
 
 
 class Life(msgspec.Struct, frozen=True):
-    """The order for one learner. `journal`: a file with one line of JSON per publication, to which it appends."""
+    """The order for one learner. `journal`: a file to which the learner appends one line of JSON per publication."""
 
     folder: str
     model: str
@@ -27,7 +27,8 @@ class Life(msgspec.Struct, frozen=True):
 
 
 def live(life: Life) -> NoReturn:
-    """Open, publish, step, publish, ... until killed. Each publication is a durable line of the journal."""
+    """Open a session and publish, then step and publish until killed. Each publication is a durable line of the
+    journal."""
     journal = Path(life.journal)
     main = Main(Path(life.folder), Path(life.model), life.hyper)
     main.published = [msgspec.json.decode(text_line, type=Export) for text_line in journal.read_bytes().splitlines()]

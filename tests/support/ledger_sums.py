@@ -1,4 +1,4 @@
-"""Check the tables of sums against the tables that they add up."""
+"""A check of the tables of sums against the tables whose rows they add up."""
 
 from coordinator.database import Database
 
@@ -46,9 +46,9 @@ KEPT = (
 
 
 def check_sums(database: Database) -> None:
-    """Check that every table of sums contains what an addition from the start gives."""
+    """Check that every table of sums equals a new addition of all rows."""
     for kept, recomputed in KEPT:
         assert database.all(kept) == database.all(recomputed), kept
     expired = dict(database.all("SELECT node, groups FROM sums WHERE verdict = 'expired'"))
-    for node, groups in database.all(EXPIRED):  # a lease without a submission is forgotten, and stays counted
+    for node, groups in database.all(EXPIRED):  # an expired lease without a submission is deleted, and stays counted
         assert expired.get(node, 0) >= groups

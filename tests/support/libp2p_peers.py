@@ -50,7 +50,7 @@ async def echo(peer: str, request: bytes) -> bytes:
 
 
 async def on_trio(peer: ThreadedPeer, function: Callable[[Any], Awaitable[T]]) -> T:
-    """Run `function(transport)` on the peer's trio thread."""
+    """Run `function(transport)` on the trio thread of a peer; return its result."""
     thread, own = peer.on_trio()
     return await thread.call(function, own._transport)
 

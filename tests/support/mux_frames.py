@@ -43,11 +43,11 @@ FAULTS = {
         frame(OPEN, 2 * number + 1) + frame(RESET, 2 * number + 1) for number in range(mux.ANSWERS_MAX + 1)
     ],
 }
-"""What makes it a violation -> the frames, received by the side that was dialled."""
+"""Name of a violation -> its frames, as received by the side that was dialled."""
 
 
 def check_invariants(one: Mux) -> None:
-    """Assert what must hold of a muxer after any received bytes."""
+    """Assert the invariants of a muxer, which hold after any received bytes."""
     for stream in one.streams.values():
         buffered = sum(map(len, stream.pieces))
         assert buffered == stream.unread

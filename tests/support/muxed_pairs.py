@@ -84,7 +84,7 @@ async def opened(near: MuxConn, far: MuxConn) -> tuple[MuxStream, MuxStream]:
 
 
 async def read_all(stream: MuxStream) -> bytes:
-    """Read a stream to its end."""
+    """Return the bytes of a stream, up to its end."""
     data_read = bytearray()
     try:
         while True:

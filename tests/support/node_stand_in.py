@@ -1,4 +1,4 @@
-"""A stand-in for a node: `node_stand_in.py HOME STORY`. Once HOME exists, it ends on SIGINT like a drained node."""
+"""A stand-in for a node: `node_stand_in.py HOME STORY`. It creates HOME, then ends on SIGINT like a drained node."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""Run the commands `echo2-coord nodes`."""
+"""The commands `echo2-coord nodes`, run in this process."""
 
 from click.testing import Result
 from typer.testing import CliRunner

@@ -23,7 +23,7 @@ def limited(files: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def everything_taken() -> Iterator[None]:
-    """Take every descriptor that this process may open."""
+    """Take every free descriptor of this process during the block."""
     taken: list[int] = []
     with limited(max(map(int, os.listdir("/dev/fd"))) + 2):
         try:

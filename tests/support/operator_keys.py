@@ -20,7 +20,7 @@ def roles(**keys: Key) -> dict[str, RoleKeys]:
 
 @dataclass
 class Operator:
-    """Keys of a run, and documents signed with them; every field may be lied about."""
+    """Keys of a run, and documents signed with them; a test may falsify every field."""
 
     root: Key = field(default_factory=generate_key)
     policy: Key = field(default_factory=generate_key)

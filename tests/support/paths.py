@@ -1,4 +1,4 @@
-"""Where the checkout and its golden vectors lie, so that a test may move between folders."""
+"""The paths of the checkout and of its golden vectors, so that a test may move between folders."""
 
 from pathlib import Path
 

@@ -21,7 +21,7 @@ IP6 = pytest.param(
 
 @asynccontextmanager
 async def running(*network_peers: Peer, connect: bool = True) -> AsyncIterator[None]:
-    """Run these peers, every one connected with every other unless `connect` is False."""
+    """Run these peers, each connected with all others unless `connect` is False."""
     async with anyio.create_task_group() as tasks:
         for peer in network_peers:
             tasks.start_soon(peer.run)

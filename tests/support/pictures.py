@@ -1,4 +1,4 @@
-"""Invented pictures of runs, for tests of their display. No value here comes from a real run."""
+"""Invented states of runs, for tests of their display. No value here comes from a real run."""
 
 import math
 import random
@@ -132,7 +132,7 @@ NODES = [
 
 
 def broadcast(nodes: list[str], *, nbytes: int = 40_000_000, senders: int = 4, seed: int = 3) -> BroadcastView:
-    """Return an invented broadcast: the coordinator feeds the first few most, and later peers are fed by all others."""
+    """Return an invented broadcast. The first few peers get most from the coordinator, later ones from all others."""
     chance = random.Random(seed)
     takes: list[DeliveryView] = []
     for number, name in enumerate(nodes):
@@ -206,7 +206,7 @@ BUSY = msgspec.structs.replace(
     full_bytes=26 * 1_141_600,
     nodes=NODES,
 )
-"""A run in the middle of its way."""
+"""A run halfway to its end."""
 FINISHED = msgspec.structs.replace(
     BUSY,
     now=STARTED + 160_000,

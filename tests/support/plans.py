@@ -1,4 +1,4 @@
-"""Networks to plan broadcasts for, and what every plan must satisfy."""
+"""Networks for which broadcasts are planned, and the invariant of every plan."""
 
 import math
 
@@ -39,7 +39,7 @@ def reached(plan: Plan, stripe: int) -> set[str]:
 
 
 def check(plan: Plan, lines: dict[str, LinkCapacity]) -> None:
-    """Check that every peer is reached in each stripe, once."""
+    """Check that each stripe reaches every peer exactly once."""
     assert plan.parents.keys() == lines.keys()
     for stripe in range(plan.stripes):
         assert reached(plan, stripe) == lines.keys()

@@ -35,7 +35,7 @@ class NoPeers:
 
 
 def network_of(peers: Any, handlers: Handlers | None = None) -> Network:
-    """Return a network whose every part but the handlers is `peers`."""
+    """Return a network of which every part but the handlers is `peers`."""
     return Network(peers, handlers or Handlers(), peers, peers, peers, peers, peers)
 
 
@@ -64,7 +64,7 @@ def publishing(folder: Path, **options: Any) -> Iterator[tuple[Publisher, Store]
 
 
 def export(folder: Path, version: int, before: Export | None) -> Export:
-    """Write what a learner leaves: a snapshot, and a diff from the version `before`; without one a full edge."""
+    """Write the export of a version: its snapshot, and a diff from the version `before`. None: a full edge."""
     path = folder / f"{version}.safetensors"
     with writing_snapshot(path, [TensorEntry(name="w", dtype="BF16", shape=(64,))], {}) as writer:
         writer.write(np.full(64, version, np.uint16))
@@ -80,7 +80,7 @@ def export(folder: Path, version: int, before: Export | None) -> Export:
 
 
 def exports_of(folder: Path, number: int) -> list[Export]:
-    """Write the exports of so many versions, each with a diff from the one before."""
+    """Write the exports of `number` versions, each with a diff from the version before."""
     exports: list[Export] = []
     for version in range(number):
         exports.append(export(folder, version, exports[-1] if exports else None))

@@ -48,7 +48,7 @@ class OwnLearner:
     def __init__(self) -> None:
         self.handlers = LearnerHandlers()
         self.asked: list[bytes] = []
-        """All groups of all steps."""
+        """Ids of the groups of all steps, in order."""
 
     async def open(self, order: Open) -> Opened:
         return self.handlers.open(msgspec.msgpack.decode(msgspec.msgpack.encode(order), type=Open))

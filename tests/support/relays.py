@@ -19,7 +19,7 @@ def relayed(peer: ThreadedPeer, relay: list[str]) -> list[str]:
 async def behind_a_relay(
     limits: RelayLimits | None = None, **options: Any
 ) -> AsyncIterator[tuple[ThreadedPeer, ThreadedPeer, ThreadedPeer]]:
-    """Run (source, relay, target): the target has a reservation; source and target know only the relay's address."""
+    """Run (source, relay, target). The target has a reservation; source and target know only the relay's address."""
     source, relay, target = new_peer(), new_peer(relay=limits or RelayLimits()), new_peer(**options)
     for peer in (source, target):
         peer.serve("echo", echo, limit=100)

@@ -29,7 +29,7 @@ class Drawn(HTMLParser):
         self.words += data
 
     def loaded(self) -> list[str]:
-        """Return the addresses that a browser loads by itself."""
+        """Return the addresses that a browser loads without a click."""
         sources = [attrs.get("src") for _, attrs in self.tags]
         sources += [attrs.get("href") for tag, attrs in self.tags if tag == "link"]
         return [address for address in sources if address]

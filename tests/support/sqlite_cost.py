@@ -1,6 +1,6 @@
-"""Count what an action costs SQLite: instructions of its virtual machine, statements, written rows.
+"""The cost of an action in SQLite: instructions of its virtual machine, statements, written rows.
 
-Instructions tell how much is read and written, whatever the machine; they are counted in tens.
+The number of instructions grows with the rows read and written, and is the same on every machine.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ EVERY = 10
 
 
 def instructions(database: Database, action: Callable[[], object], every: int = EVERY) -> int:
-    """Return how many times `every` instructions an action takes."""
+    """Return the instructions of an action, in units of `every`."""
     counted = 0
 
     def count() -> int:
@@ -39,5 +39,5 @@ def statements(database: Database) -> Iterator[list[str]]:
 
 
 def written_rows(database: Database) -> int:
-    """Return how many rows were written since the database was opened."""
+    """Return the number of rows written since the database was opened."""
     return database.connection.total_changes

@@ -1,4 +1,4 @@
-"""A foreign peer for tests: a stock py-libp2p host, with our protocols implemented anew from docs/protocol.
+"""A foreign peer for tests: a stock py-libp2p host, with this project's protocols implemented anew from docs/protocol.
 
 This module does not import p2p. Hashes are BLAKE3, messages MessagePack, both by their own libraries.
 """
@@ -236,7 +236,7 @@ def node(left: bytes, right: bytes) -> bytes:
 
 
 async def until(what: Callable[[], bool]) -> None:
-    """Wait until `condition()` is True, polling."""
+    """Wait until `what()` is True, by polling."""
     with trio.fail_after(60):
         while not what():  # noqa: ASYNC110
             await trio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""A process that writes to a store without end and reports each call: killed by tests/weights/test_store.py.
+"""A process that writes to a store and reports each call, until tests/weights/test_store.py kills it.
 
     store_worker.py FOLDER FIRST
 

@@ -48,7 +48,7 @@ def wall() -> float:
 
 
 def model_folder(folder: Path) -> Path:
-    """Write a model folder as a hub has it, with a table for weights."""
+    """Write a model folder with the files of one from a hub, and a bigram table for weights."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(
         json.dumps({"model_type": "bigram", "vocab_size": VOCABULARY, "eos_token_id": 1})
@@ -73,7 +73,7 @@ class Kept(NamedTuple):
 
 
 class BigramLearner:
-    """coordinator.training.model_processes.Learner without a process. Its checkpoints are in this object, which
+    """A coordinator.training.model_processes.Learner without a process. Its checkpoints are in this object, which
     outlives coordinators.
 
     `crashes`: how many of the next steps die half-way. `seconds`: the duration of a step. `kept`: the newest
@@ -103,7 +103,7 @@ class BigramLearner:
         self.kept = [Kept(FIRST_ERA, step, drawn, export, None)]
 
     def lose(self) -> None:
-        """Delete its folder."""
+        """Lose every checkpoint and every file of the folder."""
         self.kept.clear()
         shutil.rmtree(self._folder)
         self._folder.mkdir()
@@ -162,7 +162,7 @@ class BigramLearner:
 
 
 class BigramScorer:
-    """coordinator.training.model_processes.Scorer without a process. `crashes`: how many of the next scorings die.
+    """A coordinator.training.model_processes.Scorer without a process. `crashes`: how many of the next scorings die.
     `poisoned`: indices of prompts at which it fails."""
 
     def __init__(self, *, seconds: float = 0.01) -> None:
@@ -235,7 +235,7 @@ class Swarm:
 
     @asynccontextmanager
     async def coordinating(self) -> AsyncIterator[Coordinator]:
-        """Run the coordinator for the length of the block; the next one finds what it leaves on disk."""
+        """Run the coordinator during the block; the next one continues from its files."""
         run = self.run
         network = Network.of(Peer(self.network.transport(run.peer_id), seed=0))
         async with AsyncExitStack() as stack:

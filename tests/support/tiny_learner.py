@@ -1,4 +1,4 @@
-"""A model small enough to train in milliseconds, batches for it, and a main that publishes what the learner exports."""
+"""A model that trains in milliseconds, batches for it, and a main process that publishes the learner's exports."""
 
 import random
 from collections.abc import Sequence
@@ -122,8 +122,8 @@ def _submitted(one: TrainGroup) -> tuple[bytes, bytes, bytes]:
 
 
 class Main:
-    """The main process: opens sessions and publishes exports. `published`: all exports, in order. `reports`: sentences
-    for the operator. `era`: of the last published version. `now`: seconds."""
+    """A stand-in for the main process: it opens sessions and publishes exports. `published`: all exports, in
+    order. `reports`: sentences for the operator. `era`: of the last published version. `now`: seconds."""
 
     def __init__(
         self, folder: Path, model: Path, hyper: Hyper | None = None, *, keep: int = 1, staleness: int = 1000

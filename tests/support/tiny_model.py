@@ -23,7 +23,7 @@ class OnDisk(NamedTuple):
 
 
 def make(folder: Path, seed: int = 0, eos_bias: float = 0.0) -> OnDisk:
-    """Make random weights, so wide that some tokens are likely and others are not; `eos_bias` > 0 favours eos."""
+    """Make a model of random weights, under which tokens differ in likelihood. `eos_bias`: above 0 it favours eos."""
     folder.mkdir(parents=True, exist_ok=True)
     config = Qwen3Config(
         vocab_size=tokenizer.CHAR_SIZE,
@@ -58,7 +58,7 @@ def next_version(old: OnDisk, scale: float = 0.02) -> tuple[OnDisk, Path]:
 def job(
     index: int = 0, samples: int = 8, limit: int = 8, task: str = "reverse", split: str = "train", first: int = 0
 ) -> Job:
-    """Return a group of the demo's tasks; `first` is the number of its first seed."""
+    """Return the job of a group of the demo's tasks. `first`: the number of its first seed."""
     prompt = list(registry.get(task, 1).episode("train" if split == "train" else "heldout", index, TEXT).prompt)
     seeds = [b"seed" + (1000 * index + first + sample).to_bytes(12, "little") for sample in range(samples)]
     return Job(

@@ -6,7 +6,7 @@ CHARS = tokenizer.FileTokenizer(tokenizer.char_tokenizer(), tokenizer.EOS)
 
 
 class Letters:
-    """Any text, one token per character: for tasks whose prompts the demo's characters cannot spell."""
+    """A tokenizer of any text, one token per character: for tasks whose prompts the demo's characters cannot spell."""
 
     eos, size = 0, 0x110000
 

@@ -21,12 +21,12 @@ TOY = EngineRow(
 
 
 def create(device: str, dtype: Dtype) -> BigramEngine:
-    """A table is an engine, wherever it stands."""
+    """Return a bigram engine, whatever the device."""
     return BigramEngine()
 
 
 def inventory() -> Inventory:
-    """This machine, as an engine without torch sees it."""
+    """Return this machine's devices: a CPU, whose name says whether torch was imported."""
     return Inventory(cpu="a processor, with torch" if "torch" in sys.modules else "a processor")
 
 

@@ -1,7 +1,7 @@
-"""Count what a walk through the program costs: functions entered, documents decoded, bytes hashed.
+"""The cost of a walk through the program: functions entered, documents decoded, bytes hashed.
 
 `Watch` sees the calls of this thread and of every thread that is started under it, by `sys.setprofile` and
-`threading.setprofile`. `hashing` counts what goes through BLAKE3, by the module of ours that asked for it.
+`threading.setprofile`. `hashing` counts the bytes hashed with BLAKE3, by the module of this project that asked.
 """
 
 import dis
@@ -27,9 +27,9 @@ PACKAGES = ("runtime", "protocol", "p2p", "weights", "tasks", "engines", "node",
 
 @dataclass
 class Walk:
-    """`functions`: in the order in which they were entered first, with the type of their `self`, empty for none.
-    `waiting`: those that had not returned when `doer` was entered, in that order: the way to it. `decoded`: types of
-    documents, in order; each is a call of a MessagePack decoder."""
+    """The counts of one walk. `functions`: names in the order of first entry, each with the type of its `self`, empty
+    for none. `waiting`: the functions that had not returned when `doer` was entered, in that order: the path to it.
+    `decoded`: types of documents, in order, one per call of a MessagePack decoder."""
 
     doer: CodeType | None
     functions: dict[str, str] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Walk:
             self._decodes(frame, frame.f_locals.get("cls", frame.f_locals.get("type_", Any)))
 
     def _decodes(self, frame: FrameType, type_: Any) -> None:
-        """Count it, unless a test asked for it."""
+        """Record a decoded document, unless a test asked for it."""
         asker: FrameType | None = frame
         while asker is not None and asker.f_code.co_filename == frame.f_code.co_filename:
             asker = asker.f_back
@@ -64,7 +64,7 @@ class Walk:
 
 
 class Watch:
-    """`with Watch() as watch:`, then `with watch.walk() as walk:` around what is to be counted."""
+    """A profiler. Use: `with Watch() as watch:`, then `with watch.walk() as walk:` around the code to count."""
 
     def __init__(self) -> None:
         self._walk: Walk | None = None
@@ -80,7 +80,7 @@ class Watch:
 
     @contextmanager
     def walk(self, doer: Callable[..., Any] | None = None) -> Iterator[Walk]:
-        """Count within the block."""
+        """Count within the block. `doer`: see `Walk.waiting`."""
         self._walk = Walk(None if doer is None else doer.__code__)
         try:
             yield self._walk
@@ -94,8 +94,8 @@ class Watch:
 
 @cache
 def name_of(code: CodeType) -> str:
-    """Return "package/module.py:Class.function" of a function of ours, empty for any other code. A comprehension or a
-    lambda is no function of its own."""
+    """Return "package/module.py:Class.function" for a function of this project; empty for any other code, and for a
+    comprehension or a lambda."""
     path = Path(code.co_filename)
     if code.co_name.startswith("<") or not path.is_relative_to(ROOT):
         return ""
@@ -104,13 +104,13 @@ def name_of(code: CodeType) -> str:
 
 
 def _ended(frame: FrameType) -> bool:
-    """Return whether a function returns for good: a coroutine that waits "returns" what it yields."""
+    """Tell whether a function returns for good: a coroutine that waits "returns" its yielded value."""
     return dis.opname[frame.f_code.co_code[frame.f_lasti]] != "YIELD_VALUE"
 
 
 @contextmanager
 def hashing(patch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
-    """Count the bytes that go through BLAKE3 in the block, by the module of ours that asked."""
+    """Count the bytes hashed with BLAKE3 during the block, by the module of this project that asked."""
     nbytes: Counter[str] = Counter()
 
     def counted_in(place: str) -> type:

@@ -1,6 +1,6 @@
-"""Put on PYTHONPATH, it spoils a demo from inside its real processes: rewards, one batch, one checkpoint.
+"""A saboteur: on PYTHONPATH it spoils a demo from inside its real processes: rewards, one batch, one checkpoint.
 
-Which batch was spoiled stands in the folder for temporary files, so that a new learner spoils the same one again.
+The spoiled batch is recorded in the folder for temporary files, so that a restarted learner fails at it again.
 """
 
 import os
@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 REWARDS = 40
-"""One prompt in so many gets a reward that is not a number."""
+"""One prompt in `REWARDS`, on average, gets a reward that is not a number."""
 BATCH, CHECKPOINT = 8, 16
-"""The steps at which the learner fails at a batch for good, and at which its newest checkpoint is damaged."""
+"""The step from which the learner always fails at one batch, and the step at which its newest checkpoint is damaged."""
 
 
 def spoil_rewards() -> None:
@@ -32,7 +32,7 @@ def spoil_learner() -> None:
     honest, place = Session.step, Path(os.environ["TMPDIR"])
 
     def once(name: str, of: bytes) -> bool:
-        """Whether this is the first, or the same again."""
+        """Tell whether `of` is the first value recorded under `name`, or equal to it."""
         file = place / name
         if not file.exists():
             file.write_bytes(of)
