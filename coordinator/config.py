@@ -4,8 +4,8 @@
    default.
 2. An unknown section, key or variable is an error that names the nearest known one (runtime/settings.py). A value of
    another type is an error too: nothing is converted. Variables hold TOML values, or plain words for a text.
-3. Every key has a unit and a line of explanation; the commented coordinator.toml and the table in
-   docs/operations.md are generated from them (coordinator.config_docs).
+3. Every key has a line of explanation that names its unit, if it has one. The commented coordinator.toml and the table
+   in docs/operations.md are generated from these lines (coordinator.config_docs).
 4. The keys signed in the RunSpec (`SIGNED`) cannot be changed here after `init`: coordinator.run.setup refuses.
 """
 
@@ -315,7 +315,8 @@ def sections() -> Iterable[tuple[str, type[BaseModel]]]:
 
 
 def load(path: Path, *, env: Mapping[str, str] = os.environ, flags: Settings | None = None) -> CoordinatorConfig:
-    """Return the settings of a run folder's coordinator.toml under rule 1. Raises `SettingsFault`."""
+    """Return the settings from coordinator.toml at `path`, variables and flags, with the precedence of rule 1. Raises
+    `SettingsFault`."""
     return parse(read(path), source=path.name, env=env, flags=flags)
 
 
@@ -330,7 +331,8 @@ def read(path: Path) -> dict[str, Any]:
 def parse(
     file: Mapping[str, Any], *, source: str, env: Mapping[str, str] | None = None, flags: Settings | None = None
 ) -> CoordinatorConfig:
-    """Return the settings from a decoded file, variables and flags. `source`: the file's name, for messages."""
+    """Return the settings from a decoded file, variables and flags. `source`: the file's name, for messages. Raises
+    `SettingsFault`."""
     return _LOADER.load(file, source=source, env=env or {}, flags=flags or {})[0]
 
 

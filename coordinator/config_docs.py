@@ -42,7 +42,7 @@ def table() -> str:
 
 
 def with_table(document: str) -> str:
-    """Return `document` with the present table in it. Raises ValueError if the two marking lines are missing."""
+    """Return `document` with the present table between the two marking lines. Raises ValueError if they are missing."""
     before, begin, rest = document.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:

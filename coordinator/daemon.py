@@ -75,7 +75,7 @@ MOST_FAULT = 1_000
 TICK = 1.0
 """Seconds between two checks for expired leases."""
 TIDY = 30.0
-"""Seconds between two checks for files that may be dropped."""
+"""Seconds between two checks for files of old versions that may be deleted."""
 SWITCH = 0.001
 """The interpreter's thread switch interval, seconds. The event loop releases the GIL at every SQLite statement; at
 Python's default of 5 ms a thread that builds the run view would delay it by that long each time."""
@@ -86,8 +86,8 @@ log = structlog.get_logger("coordinator")
 
 
 class Coordinator:
-    """One running coordinator. `network` and `models` may be real or in-process. `clock`: seconds since the Unix
-    epoch."""
+    """One running coordinator. `network`, `models`: real ones, or stand-ins within this process. `clock`: seconds since
+    the Unix epoch. `entropy`: returns that many random bytes."""
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ class Coordinator:
     async def _work(self, commits: GroupCommit) -> None:
         away = self.group_service.start(self._now())
         if away:
-            log.info("back again", away_seconds=round(away / 1000, 1))
+            log.info("coordinator restarted; open leases extended", away_seconds=round(away / 1000, 1))
         async with asyncio.TaskGroup() as group:
             group.create_task(commits.failed(), name="commits")
             group.create_task(self._network.host.run(), name="network")
@@ -185,7 +185,8 @@ class Coordinator:
             group.create_task(self._check(), name="check")
 
     async def remark(self, word: str, peer: str, why: str) -> str:
-        """Record the operator's remark on a key; return the key's new state as a sentence. Raises `LocalFault`."""
+        """Record the operator's remark on a key; return the key's new state as a sentence. `word`: vouch, ban, unban or
+        note. Raises `LocalFault`."""
         said = operator_remarks.record_remark(self.group_service.accounts, word, peer, why, self._now())
         await self.group_service.durable()
         return said
@@ -261,8 +262,8 @@ class Coordinator:
         self.view_builder.links = LinksView(open=len(peers), refused=refused, shortages=descriptors.SHORTAGES.count)
 
     async def _forget(self) -> None:
-        """Delete a few slices of data that neither a restarted learner nor an appeal can request. A long backlog is
-        deleted over hours, so that other work gets its time."""
+        """Delete a few slices of data that no restarted learner needs and whose challenge window has passed. A long
+        backlog is deleted over hours, so that other work gets its time."""
         latest = self.publisher.latest
         if latest is None:
             return

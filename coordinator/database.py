@@ -1,4 +1,6 @@
-"""Open, check and query run.sqlite, the run's only file of record: SQLite in WAL mode with synchronous=FULL.
+"""Open, check and query run.sqlite, the record of a run's nodes, leases, verdicts and ledger.
+
+The file is SQLite's, in WAL mode with synchronous=FULL.
 
 Rules
 1. A transaction is atomic and durable: a committed one survives kill -9 and power loss, an uncommitted one leaves no
@@ -10,8 +12,9 @@ Rules
 5. The whole file is checked for damage after an unclean close, and once per day. A file of up to `LARGE` bytes is
    checked at `open`, a larger one in a thread beside the run (`check`), because a check reads every page. A file that
    failed its check stays due for one. Between two checks a damaged page is detected when it is read.
-6. Every SQLite error is raised as a `DatabaseFault`, or as `DiskFull` when a commit had no room and was rolled back.
-   The message of either is one line and names the fix.
+6. An SQLite error of the machine (damage, a lock, no access, failed I/O) is raised as a `DatabaseFault`, a full disk as
+   `DiskFull`. The message of either is one line and names the fix. An SQLite error by a bug of this program, such as a
+   violated constraint, is raised unchanged.
 7. Under `group_commits` the writes of one iteration of the event loop are one commit, and `durable` waits for it: see
    coordinator/group_commit.py.
 """
@@ -82,7 +85,7 @@ class Database:
     @classmethod
     def open(cls, path: Path, now: int | None = None) -> Self:
         """Open for writing; a missing file is created. `now`: ms since the Unix epoch, default: the system clock.
-        Raises `DatabaseFault`."""
+        Raises `DatabaseFault`, `DiskFull`."""
         lock = _locked(path)
         try:
             opened = cls(_connect(path, f"file:{_quoted(path)}?mode=rwc", _prepare), path, lock)
@@ -153,8 +156,10 @@ class Database:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Run the block as one transaction, durable when the block ends. Nested, or under `group_commits`, it is a
-        savepoint, which can fail alone; `durable` then returns once it is committed."""
+        """Run the block as one transaction, durable when the block ends.
+
+        Nested, or under `group_commits`, the transaction is a savepoint, which can fail alone. It is then durable once
+        the outermost transaction is committed: under `group_commits`, when `durable` returns."""
         self._join()
         self._depth += 1
         name = f"part_{self._depth}"
@@ -225,6 +230,7 @@ class Database:
         return self._run(sql, parameters).rowcount
 
     def all(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        """Return all rows of a query."""
         with _translated(self.path):
             return self._run(sql, parameters).fetchall()
 
@@ -250,6 +256,7 @@ class Database:
         return self.value("SELECT value FROM facts WHERE name = ?", (name,))
 
     def set_fact(self, name: str, value: int | str | bytes) -> None:
+        """Write a named value of the run, in place of an earlier one."""
         self.do("INSERT INTO facts VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value", (name, value))
 
 
@@ -322,7 +329,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def marks(values: Sized) -> str:
-    """Placeholders for so many values, as they stand after IN."""
+    """Return one SQL placeholder per value, joined by commas, to stand in the parentheses after IN."""
     return ", ".join("?" * len(values))
 
 
@@ -358,6 +365,7 @@ def _corrupt(path: Path, why: object) -> Corrupt:
 
 @contextlib.contextmanager
 def _translated(path: Path) -> Iterator[None]:
+    """Raise the SQLite errors of the block as rule 6 says."""
     try:
         yield
     except sqlite3.IntegrityError:

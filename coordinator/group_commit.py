@@ -19,8 +19,8 @@ from typing import NoReturn
 
 
 class GroupCommit:
-    """One commit per iteration of the event loop. `begin`, `commit`: of a transaction of the database; both may raise.
-    Use it from the event loop's thread alone."""
+    """One commit per iteration of the event loop. `begin`, `commit`: open and commit the database's transaction; both
+    may raise. Use it from the event loop's thread alone."""
 
     def __init__(self, begin: Callable[[], None], commit: Callable[[], None]) -> None:
         self._begin = begin

@@ -12,7 +12,7 @@ from runtime.control_socket import ControlSocket, NotYours, socket_path
 from runtime.errors import LocalFault
 
 MOST_WHY = 300
-"""Characters of the operator's reason for a pause; the page shows it."""
+"""Most characters of the operator's reason for a pause; the page shows it."""
 
 
 class OperatorSocket:
@@ -39,7 +39,7 @@ class OperatorSocket:
         self.server = ControlSocket(socket_path(home), commands, logger="coordinator")
 
     async def run(self) -> None:
-        """Serve until cancelled. Raises `LocalFault` if the socket's folder belongs to another user."""
+        """Serve until cancelled. Raises `LocalFault` if the socket or its folder belongs to another user."""
         try:
             await self.server.run()
         except NotYours as error:
@@ -49,7 +49,7 @@ class OperatorSocket:
         why = asked.get("why", "")
         if not isinstance(why, str) or len(why) > MOST_WHY:
             raise ValueError(f"the reason is a text of at most {MOST_WHY} characters")
-        self._watch.stop(why.encode(errors="replace").decode())  # a shell may pass bytes that are no UTF-8
+        self._watch.stop(why.encode(errors="replace").decode())  # a shell may pass bytes that are not UTF-8
         await self._watch.durable()
         return {"paused": True}
 

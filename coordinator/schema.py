@@ -6,7 +6,7 @@ Rules
 2. All migrations of one `open` are one transaction: a kill in the middle leaves the file as it was.
 3. A released migration is never changed. Schema 1 is that of version 0.1; schema 3 is not released yet. An addition to
    it is a `Part` of its own in `SCHEMA_3`, with its columns in docs/protocol/disk.md.
-4. A part works on a file with history: a table of sums is filled from the rows that exist.
+4. A part also works on a file that has rows already: a new table of sums, for example, is filled from them.
 5. Foreign keys are not enforced during a migration, so that a table may be replaced under its name.
 """
 
@@ -22,7 +22,8 @@ _OPCODES = 2_000_000
 
 
 class Part(NamedTuple):
-    """A step of a migration. `what`: its subject, for the log. `script`: SQL statements without a transaction."""
+    """A step of a migration. `what`: the data that it is about, for the log. `script`: SQL statements that neither
+    begin nor commit a transaction."""
 
     what: str
     script: str
@@ -409,7 +410,7 @@ CREATE INDEX strikes_of_free_keys ON strikes (id) WHERE worked = 0;
 MIGRATIONS = (SCHEMA_1, SCHEMA_2, SCHEMA_3)
 SCHEMA_VERSION = len(MIGRATIONS)
 SCRIPT = "".join(part.script for parts in MIGRATIONS for part in parts)
-"""All migrations together, for a new database."""
+"""All statements of all migrations in order: what a new file gets. docs/protocol/disk.md is tested against them."""
 
 
 def migrate(connection: sqlite3.Connection, version: int, tell: Callable[[str, int], None]) -> None:
