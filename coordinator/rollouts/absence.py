@@ -2,8 +2,8 @@
 
 Rules
 1. A stopped process, a suspended machine and a wall clock that was set forward all count as absence. Open leases are
-   extended by it before the next answer, as after a restart. A busy event loop extends no lease: `ran` tells the two
-   apart (runtime/running_time.py).
+   extended by it before the next answer, as after a restart. A busy event loop is no absence and extends no lease:
+   the process's running time tells the two apart (runtime/running_time.py).
 2. After the wall clock was set back, leases that were sent in the future start anew at the present time.
 """
 
@@ -20,7 +20,8 @@ log = structlog.get_logger("coordinator")
 
 
 class Absence:
-    """Detects that this process was not running. `ran`: seconds that it has run, counted from any moment."""
+    """The check whether this process was not running for a while. `ran`: returns the seconds for which it has run,
+    counted from any moment."""
 
     def __init__(self, leases: LeaseTable, ran: Callable[[], float]) -> None:
         self._leases = leases

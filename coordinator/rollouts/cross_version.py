@@ -1,19 +1,19 @@
 """Tell whether tokens that are wrong under one version may be the right tokens of another version. Pure.
 
-A node that loaded another version by mistake is no forger. Scoring its group under each of the S other versions would
-cost S passes and S changes of the scorer's weights, for every fabricated group. One pass per version is enough.
+A node that loaded another version by mistake is no forger. To score a group under each of S other versions would cost S
+passes and S changes of the scorer's weights, also for every fabricated group. One pass per version is enough.
 
 Rules
-1. One sample per version is remembered whose tokens were all right under it: the shortest sample of the accepted groups
-   that has at least `ENOUGH` sampled tokens.
+1. Per version, one sample is remembered whose tokens were all right under it: of the samples of accepted groups that
+   have at least `ENOUGH` sampled tokens, the shortest.
 2. The first time that a group under a version is mostly wrong, the scorer scores one remembered sample under that
    version: that of the farthest other version, at most S steps away. The result holds for all groups under the version.
 3. A token that is right under one version and wrong under another has changed at a step between them. So D steps
    change at most D / d times the share of tokens that d steps of the same size change.
 4. Let D be the distance to the farthest published version, at most S steps. Where the share by rule 3 is at most
-   `HALF`, tokens of another version would be right at half of the positions. A group that is wrong at 9 of 10
-   positions is then of no version. It is also of no version where no other version was published. Where no sample is
-   remembered, the group may be of another version.
+   `HALF`, tokens of another version would be right at half of the positions or more. A group that is wrong at 9 of 10
+   positions is then of no version. It is also of no version where no other version was published. While no share is
+   known, because no sample could be scored, the group may be of another version.
 """
 
 from collections.abc import Iterable
@@ -37,7 +37,7 @@ class VerifiedSample(NamedTuple):
 
 
 class CrossVersionCheck:
-    """Remembers a verified sample per version, and how many tokens change per step. `staleness`: S."""
+    """The verified sample of each version, and the share of tokens that changes per step. `staleness`: S."""
 
     def __init__(self, staleness: int) -> None:
         self._staleness = staleness
@@ -59,7 +59,7 @@ class CrossVersionCheck:
         self._changed = {at: share for at, share in self._changed.items() if at >= oldest}
 
     def sample_to_probe(self, era: int, version: int) -> VerifiedSample | None:
-        """Return the sample to score under a version (rule 2); None if there is none, or one was scored before."""
+        """Return the sample to score under a version (rule 2); None if there is none, or if one was already scored."""
         if version in self._changed:
             return None
         others = [one for one in self._known.values() if one.era == era and self._steps(one.version, version)]

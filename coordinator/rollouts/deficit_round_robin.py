@@ -4,8 +4,9 @@ Rules
 1. Parties with waiting groups are served in rounds, in the order of their names.
 2. Per round a party's credit grows by the quantum, in tokens. Its oldest groups are served while the credit covers
    their cost. The rest of the credit is kept for the next round, and forgotten if no group of the party waits then.
-3. The quantum is the cost of the most expensive group since the queue was last empty. So a party is served at least one
-   group per round, and groups of at most twice the quantum: a new party waits for one such service per other party.
+3. The quantum is the highest cost of a group with which the service of a party has begun since the queue was last
+   empty. So per round a party is served at least one group, and groups that together cost less than twice the quantum.
+   A new party waits for one such service per other party.
 """
 
 from collections.abc import Callable
@@ -22,7 +23,7 @@ class OldestGroup(NamedTuple):
 
 
 class DeficitRoundRobin:
-    """The order of parties, with the credit of each."""
+    """The party that is served now, and the credit of each party."""
 
     def __init__(self) -> None:
         self._party: str | None = None
@@ -41,8 +42,8 @@ class DeficitRoundRobin:
         """Choose the next group; None if no group waits.
 
         `oldest`: returns the oldest waiting group of a party. `after`: returns that of the party whose name follows the
-        given name, or of the first party for None. Both return None if there is no group, and must not return a group
-        again that was chosen."""
+        given name, or of the first party for None. Both return None if there is no group, and never return a group that
+        was already chosen."""
         head = None if self._party is None else oldest(self._party)
         if head is None or head.cost > self._left:
             head = self._next_party(head is not None, after)

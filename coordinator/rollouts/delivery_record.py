@@ -1,7 +1,7 @@
 """Read a node's recent groups from run.sqlite: its time per group, and its groups per time.
 
-Rule: a late group counts for the node's turnaround only if no group came in time. A node that was offline for a while
-is not slow.
+Rule: a late group counts for the node's turnaround only if no group came in time. So a node that was offline for a
+while does not count as slow.
 """
 
 from typing import Final, NamedTuple
@@ -10,16 +10,17 @@ from coordinator.database import Database
 from coordinator.metrics.statistics import union
 
 SAMPLE: Final = 20
+"""The number of last groups that are measured."""
 LOOKED_AT: Final = 4 * SAMPLE
 """Most recent leases of a node that are searched for its groups."""
 
 
 class DeliveryRecord(NamedTuple):
-    """How a node has delivered its last groups.
+    """The measurements of a node's last groups.
 
-    `turnarounds`: milliseconds from lease sent to group received, newest first. `late`: whether all of these groups
-    came after their leases' ends. `rate`: groups per millisecond while the node has leases. `last`: when the lease of
-    its newest group was sent; 0: it has none."""
+    `turnarounds`: milliseconds from lease sent to group received, newest first. `late`: no group came before its
+    lease's end. `rate`: groups in time, per millisecond in which the node had a lease of one of its groups. `last`:
+    when the lease of its newest group was sent, ms; 0: it has no group."""
 
     turnarounds: list[int]
     late: bool

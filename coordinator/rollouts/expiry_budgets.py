@@ -1,12 +1,13 @@
 """The expiry budget: how many leases a holder may let expire per hour before it has to pause. Times in milliseconds.
 
 Rules
-1. Per hour, `FREE` expired leases of a holder are forgiven, and one in `SHARE` of the leases that it was given. After
-   the next expiry its next lease comes after `PAUSE`. Each further expiry doubles the pause, up to `LONGEST`.
+1. Per hour, `FREE` expired leases of a holder are forgiven, and one in `SHARE` of the leases that it was given. The
+   next expiry starts a pause of `PAUSE`, during which the holder gets no lease. Each further expiry doubles the pause,
+   up to `LONGEST`.
 2. The holder is the node's key. For a new key it is the connection, since keys are free.
 3. Only an expiry counts. A refused group has other consequences (coordinator/accounts/). The coordinator's faults and
    absences count against no holder: a lease is extended by the time of an absence.
-4. Budgets are operational state in run.sqlite. A row is dropped once its hour has passed.
+4. Budgets are operational state in run.sqlite. An expiry drops all rows from before the previous hour.
 """
 
 from typing import Final, NamedTuple
@@ -26,20 +27,22 @@ COUNTED: Final = 10_000
 
 
 class ExpiryDebt(NamedTuple):
-    """A pause that a holder has to make. `expired`: leases within the hour. `wait`: milliseconds until the next one."""
+    """A pause that a holder has to make. `expired`: its expired leases within the hour. `wait`: milliseconds until it
+    may have its next lease."""
 
     expired: int
     wait: int
 
 
 def pause_after(expired: int, given: int) -> int:
-    """Return how long a holder pauses after an expiry. `expired`, `given`: its leases within the hour."""
+    """Return how long a holder pauses after an expiry. `expired`, `given`: how many of its leases expired, and how many
+    it was given, within the hour."""
     beyond = expired - FREE - given // SHARE
     return int(_PAUSES.delay(beyond))
 
 
 class ExpiryBudgets:
-    """The table `budgets`: expired leases per holder and hour."""
+    """The table `budgets`: per holder, the expired leases of the hour of its last expiry, and the end of its pause."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -50,7 +53,8 @@ class ExpiryBudgets:
         return ExpiryDebt(row[0], row[1] - now) if row is not None and 0 < row[1] - now <= LONGEST else None
 
     def expired(self, holder: bytes, node: bytes | None, now: int) -> None:
-        """Count an expired lease of `holder`, in the caller's transaction. `node`: its key, if that is the holder."""
+        """Count an expired lease of `holder`, in the caller's transaction. `node`: the node's key if that
+        is the holder, else None."""
         hour = now // HOUR
         self._database.do("DELETE FROM budgets WHERE hour < ?", (hour - 1,))
         row = self._database.one("SELECT expired FROM budgets WHERE holder = ? AND hour = ?", (holder, hour))

@@ -1,4 +1,4 @@
-"""The life of groups behind one object: composes the durable tables and the rules about rollouts for the daemon.
+"""The life of groups behind one object, which composes the durable tables and the rules about rollouts for the daemon.
 
     lease -> submit -> undecided -> (the scorer) -> decide -> draw -> (the learner)
 
@@ -37,8 +37,9 @@ from protocol.requests import Refusal
 class GroupService:
     """Leases, submissions, verdicts and batches of one run.
 
-    `progress`: of the learner; None until it has started, and then no lease is given. `paused`: while true no lease is
-    given. `asked`: answers to lease requests since the last draw, by refusal code; "": a lease was given."""
+    `progress`: of the learner; None until it has started, and while it is None no lease is given. `paused`: while true
+    no lease is given. `asked`: number of answers to lease requests since the last draw, by refusal code; "": a lease
+    was given."""
 
     def __init__(self, database: Database, context: RolloutContext, sealing: Sealing, entropy: Entropy) -> None:
         """Open the service over a database. `entropy`: random bytes for ids, seeds and draws of samples."""
@@ -84,8 +85,8 @@ class GroupService:
         return self.verdicts.expire(now)
 
     def forget(self, covered: Collection[bytes], step: int, era: int, now: int) -> int:
-        """Delete a slice of what is older than the challenge window; return how many rows, 0 if none is left.
-        `covered`, `step`: see `TokenStorage.forget`."""
+        """Delete a slice of the leases' content, nodes and strikes that are no longer kept; return how many, 0 if none
+        is left. `covered`, `step`: see `TokenStorage.forget`."""
         leases = self.tokens.forget(covered, step, era, self.terms.staleness, now - WINDOW)
         return leases + self.registry.forget(now) + self.strikes.forget(now)
 
@@ -105,7 +106,7 @@ class GroupService:
         return answer if isinstance(answer, Refusal) else self._reseal("lease", answer)
 
     def acknowledge(self, node: bytes, message: Acknowledgement, now: int) -> None:
-        """Note that a node has a version."""
+        """Note that a node has applied a version."""
         registry = self.registry
         registry.seen(node, now)
         self.broadcasts.acknowledged(
@@ -151,13 +152,13 @@ class GroupService:
         return self.verdicts.decide(group.lease.id, group.submission.rollouts, verdict, self._standing(), now)
 
     def refuse_unscorable(self, group: Undecided, now: int, why: str | None = None) -> bytes:
-        """Refuse a group that cannot be scored, by the operator's fault. `why`: None: its version is gone."""
+        """Refuse a group that cannot be scored, by the operator's fault; return the sealed Receipt. `why`: the reason;
+        None: its version is gone."""
         detail = f"version {group.lease.version} can no longer be loaded" if why is None else why
         return self.decide(group, Verdict("not-scorable", sentence("not-scorable", detail=detail), None), now)
 
     def draw(self, again: Sequence[bytes] = ()) -> list[DrawnGroup] | None:
-        """Draw the learner's next batch, from which it makes version `progress.step + 1`. `again`: see
-        `ReplayBuffer.draw`."""
+        """Draw the learner's next batch, that of step `progress.step + 1`. `again`: see `ReplayBuffer.draw`."""
         at = self._standing()
         return self.buffer.draw(at.step, at.era, self.terms.batch_groups, again)
 

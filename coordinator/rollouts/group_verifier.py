@@ -1,17 +1,18 @@
 """Verify a group with the scorer: all samples at once, or one sample first.
 
 Rules
-1. A group of a known key without strikes is scored whole, in one pass.
-2. Of a group whose key is new, has a strike or is suspended, one sample is scored first. It is drawn
+1. A group of a known or proven key without strikes is scored whole, in one pass.
+2. Of a group whose key is new, has a strike or is suspended, one sample is scored first. The sample is drawn
    (`GroupService.draw_first_sample`) when the scorer comes to the group, so that a forger cannot know it. A proof
-   against this sample ends the check. Otherwise the other samples are scored together: no sample twice, the prompt
-   twice.
+   against it ends the check. Otherwise the other samples are scored together: only the prompt is computed twice.
 3. A group that was received before its key was suspended is judged by its own content alone, as
-   coordinator/rollouts/verdicts.py says. Later ones are not received (coordinator/rollouts/request_handler.py).
+   coordinator/rollouts/verdicts.py says. Groups that come later are not received
+   (coordinator/rollouts/request_handler.py).
 4. Where a group is mostly wrong, `CrossVersionCheck` tells whether its tokens may be of another version. That
    takes at most one further pass per version.
 
-The caller loads the group's version into the scorer and keeps it there until `verify` returns. Errors are the scorer's.
+The caller loads the group's version into the scorer and keeps it there until `verify` returns. The scorer's errors
+(coordinator/rollouts/scorer.py) are raised unchanged.
 """
 
 import asyncio
@@ -40,9 +41,10 @@ from runtime.child import ChildDied, ChildError
 
 
 class GroupVerifier:
-    """Scores groups and judges them.
+    """The verification of groups by a scorer.
 
-    `eos`: the id that ends a turn. `staleness`: S. `published`: returns the versions of an era that nodes may have."""
+    `eos`: the token id that ends a turn. `staleness`: S. `published`: returns the versions of an era that nodes may
+    have."""
 
     def __init__(
         self,
@@ -107,7 +109,8 @@ class GroupVerifier:
         tokens, number = min((one for one in lengths if one[0] >= ENOUGH), default=(0, 0))
         if self._cross_version.wants_sample(group.lease.version, tokens):
             job, sample = self._job(group, [number]), _sample(group, number)
-            sample = msgspec.structs.replace(sample, packed=sample.packed.copy())  # and not the whole submission
+            # A copy: a view would keep the whole submission in memory.
+            sample = msgspec.structs.replace(sample, packed=sample.packed.copy())
             self._cross_version.remember(VerifiedSample(group.lease.era, group.lease.version, tokens, job, sample))
 
     def _job(self, group: Undecided, numbers: Sequence[int]) -> Job:

@@ -3,7 +3,8 @@
 Rules
 1. The rules stand in coordinator/rollouts/room_shares.py, lease_lifetime.py and expiry_budgets.py. This module reads
    the facts that they need. It writes the owner of a lease (table `lent`) in the transaction that writes the lease.
-2. A request reads rows of its own node, connection and version, and no others.
+2. A request reads rows of its own node and connection, the sums per version, and every `MEASURED_FOR` the last
+   `VERDICTS` accepted groups: its cost does not grow with the number of nodes.
 """
 
 from typing import Final, NamedTuple
@@ -33,8 +34,8 @@ MEASURED_FOR: Final = 1_000
 
 
 class LeaseDemand(NamedTuple):
-    """A lease request with the facts about its node. `lifetime`: of its lease, if it gets one. `holder`: see
-    `ExpiryBudgets`."""
+    """A lease request with the facts about its node. `lifetime`: of its lease, if it gets one. `holder`: the node's key
+    or its connection (expiry_budgets.py, rule 2)."""
 
     requester: Requester
     rank: Rank
@@ -53,7 +54,7 @@ class LeaseOwner(NamedTuple):
 
 
 class LeaseAdmission:
-    """Applies the rules of shares, lifetimes and budgets to lease requests. Use from the thread of the database."""
+    """The rules of shares, lifetimes and budgets, applied to lease requests. Use from the thread of the database."""
 
     def __init__(self, database: Database, bounds: LifetimeBounds, sequential: bool, accounts: Accounts) -> None:
         """Apply the rules within `bounds`. `sequential`: S = 0."""
@@ -67,7 +68,8 @@ class LeaseAdmission:
         self._verdict = (0, -MEASURED_FOR)
 
     def start(self, now: int) -> None:
-        """Restore the fleet's measurements of an earlier process."""
+        """Restore the fleet's measurements of an earlier process. In a run with 3 accepted groups, known keys count as
+        present at first."""
         self._database.do("DELETE FROM paces WHERE at NOT BETWEEN ? AND ?", (now - REMEMBERED, now))
         for node, p90, at in self._database.all("SELECT node, p90, at FROM paces ORDER BY at"):
             self._fleet.note(node, p90, at)
@@ -118,11 +120,12 @@ class LeaseAdmission:
             self._shares.waits(demand.requester, until, now)
 
     def relied_on(self, demand: LeaseDemand, now: int) -> bool:
-        """Tell whether a key is known, or no known key makes requests: keys that were never used before are free."""
+        """Tell whether a returned position may go to this node at once (prompt_positions.py, rule 2), as far as its
+        rank counts: its key is known, or no known key makes requests. New keys are free."""
         return demand.rank != "new" or not self._shares.known_present(now)
 
     def lend(self, demand: LeaseDemand, lease: bytes, era: int, version: int, reasons: str, now: int) -> None:
-        """Write the owner of a new lease, in the caller's transaction."""
+        """Write the owner of a new lease, and the p90 of a proven node, in the caller's transaction."""
         requester = demand.requester
         row = (lease, requester.share, requester.node, requester.origin.connection, era, version, reasons)
         self._database.do("INSERT INTO lent VALUES (?, ?, ?, ?, ?, ?, ?)", row)

@@ -4,11 +4,11 @@ Rules
 1. A lease lasts min(3 x the node's own p90 + 5 s, fleet lifetime), within the bounds of the run. The *fleet lifetime*
    is 4 x the p90 over the proven nodes, one value per node, + 5 s. With fewer than `ENOUGH` proven nodes it is the
    `first_ms` of the run's terms. A node that has submitted fewer than `ENOUGH` groups gets the fleet lifetime.
-2. A node that has submitted groups is *slow* if its p90 takes more than two thirds of the fleet lifetime. Its leases
-   last 3 x its p90 + 5 s, and all slow nodes share a tenth of the room (coordinator/rollouts/room_shares.py). So no
-   honest node's leases expire because others are faster, and slow nodes do not take the room of the others.
-3. A node is refused as `too-slow` if its last `ENOUGH` groups or more all came late, each after more than the longest
-   lifetime. After `TRY_AGAIN` without a lease it may try again.
+2. A node that has submitted groups is *slow* if 1.5 x its p90 + 5 s exceeds the fleet lifetime. Its leases last
+   3 x its p90 + 5 s, and all slow nodes share a tenth of the room (coordinator/rollouts/room_shares.py). So no honest
+   node's leases expire because others are faster, and slow nodes do not take the room of the others.
+3. A node is refused as `too-slow` if it has at least `ENOUGH` measured groups, and all of them came late and took more
+   than the longest lifetime. It may try again `TRY_AGAIN` after the lease of its newest group was sent.
 4. A proven node counts in the fleet for `REMEMBERED` after its last lease.
 """
 
@@ -29,7 +29,7 @@ REMEMBERED: Final = DAY
 
 
 class LifetimeBounds(NamedTuple):
-    """Bounds of every lease of a run. `first`: the fleet lifetime while too few nodes are proven."""
+    """Bounds of every lifetime in a run. `first`: the fleet lifetime while too few nodes are proven."""
 
     first: int
     least: int
@@ -41,7 +41,7 @@ class LifetimeBounds(NamedTuple):
 
 
 class LeaseLifetime(NamedTuple):
-    """How long a lease lasts, and whether its node is slow by rule 2."""
+    """The lifetime of a lease, `lasts`, and whether its node is slow by rule 2."""
 
     lasts: int
     slow: bool
@@ -66,8 +66,8 @@ def fleet_lifetime(fleet: int | None, bounds: LifetimeBounds) -> int:
 
 
 def too_slow(late: Sequence[int], last: int, now: int, bounds: LifetimeBounds) -> bool:
-    """Tell whether rule 3 refuses a node. `late`: turnarounds of its last groups, all of them late. `last`: when its
-    last lease was sent."""
+    """Tell whether rule 3 refuses a node. `late`: turnarounds of its last groups, all of them late. `last`: when the
+    lease of its newest group was sent."""
     return len(late) >= ENOUGH and min(late) > bounds.most and 0 <= now - last < TRY_AGAIN
 
 

@@ -1,15 +1,15 @@
 """The table of leases: a lease lets one node generate one group, under one version, until it expires.
 
 Rules
-1. A lease is durable before it is sent. The same request (node and nonce) gets the same lease again: this is looked up
-   first, costs one search in an index, and counts against no limit.
-2. A lease names exactly the version that the node has loaded, if that is fresh enough and there is room for it:
-   room(p) = (S + p + 1 - step) * batch - buffered - undecided - running, in groups. All terms are read at the request.
+1. A lease is durable before it is sent. The same request (node and nonce) gets the same lease again: the stored lease
+   is looked up first, by one search in an index, and counts against no limit.
+2. A lease names exactly the version that the node has loaded, if that is fresh enough and there is room for it. The
+   room of version p is (S + p + 1 - step) * batch - buffered - undecided - running, in groups, all read at the request.
    The table `on_their_way` counts open and received leases per version, in the transaction that moves them, and only
    versions that are fresh now are added up. A single running total would also count groups that are shed later, and
    would one day give no lease any more.
 3. States: open -> received -> decided, or open -> expired. The last two are final.
-4. The coordinator's absence costs no node: `resume` extends every open lease by the time since `beat`.
+4. The coordinator's absence costs no node: `resume` extends every open lease by the time since the last `beat`.
 5. A node has a bounded number of open leases. Other modules of coordinator/rollouts divide the room (room_shares.py),
    set lifetimes (lease_lifetime.py), limit expiries (expiry_budgets.py) and choose the prompt (prompt_positions.py).
 6. Every refusal states its reason and when to retry, except for a finished run and an engine of another class.
@@ -40,6 +40,7 @@ Seal = Callable[[str, bytes], bytes]
 Reseal = Callable[[str, bytes], bytes]
 """(kind, a stored sealed document) -> the same document, sealed by a current key (coordinator/run/sealing.py)."""
 Entropy = Callable[[int], bytes]
+"""n -> n random bytes."""
 State = Literal["open", "received", "decided", "expired"]
 
 LATE: Final = 1.25
@@ -50,7 +51,7 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
     """What all leases of a run have in common. Times in milliseconds.
 
     `staleness`: S. `batch_groups`: groups per step of the learner. `engines`: classes admitted, prefixes of
-    "<engine>/<dtype>/<device>". `per_node`: most open leases of a node. `first_ms`: lifetime of a lease while its node
+    "<engine>/<dtype>/<device>". `per_node`: most open leases per node. `first_ms`: lifetime of a lease while its node
     is not measured and too few nodes are proven. `least_ms`, `most_ms`: bounds of every lifetime. `retry_ms`: the least
     wait after a refusal (coordinator/rollouts/retry_times.py)."""
 
@@ -105,7 +106,7 @@ def admitted(engine: str, admitted_classes: Sequence[str]) -> bool:
 
 
 class LeaseTable:
-    """The lease table."""
+    """The table of leases, which issues leases, moves them from state to state, and counts them."""
 
     def __init__(
         self,
@@ -147,8 +148,8 @@ class LeaseTable:
         now: int,
         origin: Origin = LOCAL,
     ) -> bytes | Refusal:
-        """Return a sealed Lease, written, or why there is none. `buffered`: groups that may still be drawn. `origin`:
-        where the request came from."""
+        """Return a sealed Lease that is written to the table, or the refusal. `buffered`: groups that may be drawn now.
+        `origin`: where the request came from."""
         if (given := self._given(node, request.nonce)) is not None:
             return given
         rank = self._admission.rank(node, now)
@@ -274,7 +275,7 @@ class LeaseTable:
         )
 
     def find(self, lease: bytes) -> LeaseRecord | None:
-        """Return a lease by its id."""
+        """Return a lease by its id; None if there is none."""
         row = self._database.one("SELECT document, expires, state, sealed FROM leases WHERE id = ?", (lease,))
         return None if row is None else LeaseRecord(decode(row[0], Lease), *row[1:])
 
@@ -283,8 +284,8 @@ class LeaseTable:
         self._database.do("UPDATE leases SET state = ? WHERE id = ?", (state, lease))
 
     def fail(self, lease: bytes, state: State, code: str, now: int) -> None:
-        """End a lease that earned nothing: return its position, and count an expiry. `code`: of the refusal, or
-        "expired"."""
+        """End a lease that earned nothing: its position may be leased again, and an expiry is counted. `code`: of the
+        refusal, or "expired"."""
         lent = self._admission.lent(lease)
         self.move(lease, state)
         if lent is None:

@@ -1,19 +1,20 @@
 """Choose the prompt of the next lease: returned positions are leased again before new ones.
 
 Rules
-1. A position is a prompt of one pass over the task (coordinator/rollouts/prompts.py). If its lease expires or its group
-   is refused, the position is *returned*. It is leased again with new seeds, under the version of the requesting node.
-2. Within `ELSEWHERE` it goes only to a reliable node: another key and another connection than any before, and none of
-   the node's last leases was returned. While known keys make requests, the node must also be known. After `ELSEWHERE`
-   it goes to any node. So nodes cannot bias training by dropping prompts, even as the majority: a prompt is not handed
-   from one such node to the next.
+1. A position is a place in the run's sequence of prompts (coordinator/rollouts/prompts.py). If its lease expires or its
+   group is refused, the position is *returned*. It is leased again with new seeds, under the version of the requesting
+   node.
+2. For `ELSEWHERE` a returned position goes only to a reliable node: one with another key and another connection than
+   its earlier leases, whose own last `LATELY` leases were not returned. While known keys make requests, the node must
+   also be known. After `ELSEWHERE` the position goes to any node.
+   So nodes cannot bias training by dropping prompts, even as the majority: no prompt is passed from one to the next.
 3. A position that was returned n times pauses for (n - 1) `PAUSE` first, and new positions are leased meanwhile.
-   Without the pause, nodes that return prompts at once could all have had it within a second. After the pause they have
-   shown themselves by other prompts.
+   Without the pause, nodes that return prompts at once could all have had the position within a second. After the pause
+   they have returned other positions too, and are not reliable by rule 2.
 4. A position is leased again at most `MOST` times, or `MOST_OURS` times where the end was the operator's fault. Then it
    is skipped, and counted by the reasons of its ends (`skipped`).
-5. A new position for which the task gives no prompt is left out and logged. After `MOST_LEFT_OUT` in a row no lease is
-   given for `NO_PROMPT`, and no task code runs. Then the positions after them are tried.
+5. A new position for which the task gives no prompt is left out and logged. After more than `MOST_LEFT_OUT` in a row no
+   lease is given for `NO_PROMPT`, and no task code runs. Then the positions after them are tried.
 6. The table `again` contains exactly the returned positions. A request reads the `LOOKED_AT` lowest positions whose
    pause has passed.
 """
@@ -29,14 +30,14 @@ from protocol.refusals import REASONS
 from tasks.task import TaskFault
 
 ELSEWHERE: Final = 60_000
-"""Milliseconds."""
+"""Milliseconds after the pause of rule 3."""
 PAUSE: Final = 60_000
 """Milliseconds."""
 MOST: Final = 3
 MOST_OURS: Final = 1
 LOOKED_AT: Final = 16
 LATELY: Final = 32
-"""Leases."""
+"""The number of a node's last leases by which it is reliable or not (rule 2)."""
 MOST_LEFT_OUT: Final = 15
 NO_PROMPT: Final = 60_000
 """Milliseconds."""
@@ -55,7 +56,7 @@ class PromptPosition(NamedTuple):
 
 
 class PromptPositions:
-    """The positions of a run: returned ones, and the next new one. Use inside the caller's transaction."""
+    """The positions of a run: returned ones, and the next new one. Call `take` and `ended` in a transaction."""
 
     def __init__(self, database: Database, prompts: PromptSource) -> None:
         self._database = database
@@ -82,8 +83,8 @@ class PromptPositions:
         return PromptPosition(position, 0, "", prompt)
 
     def ended(self, position: int, attempt: int, reasons: str, code: str, now: int) -> None:
-        """Return a position whose lease ended by `code` without an accepted group (rules 1 and 4). `reasons`: codes of
-        the earlier ends."""
+        """Mark a position as returned, or skip it: its lease ended by `code` without an accepted group (rules 1 and 4).
+        `reasons`: codes of the earlier ends."""
         reasons = f"{reasons},{code}" if reasons else code
         ours = code in REASONS and REASONS[code].fault == "operator"
         if attempt >= (MOST_OURS if ours else MOST):

@@ -1,4 +1,4 @@
-"""Handle the requests of nodes: authenticate each one, answer repeats from memory, pass the others to their method.
+"""Handle the requests of nodes: authenticate each, answer a repeated one from memory, pass the others to their methods.
 
 Rules, in order
 1. A request is signed by exactly one key, and that key is the node. The transport's identity gives no authority.
@@ -8,13 +8,14 @@ Rules, in order
 3. A request expires within `SKEW` of the coordinator's clock, before or after, so a node's clock may be wrong by nearly
    as much. Only a hello is answered at any time: its answer states the coordinator's clock.
 4. The same request id, until it expires, gets the same answer; another request under the same id is refused. The
-   memory for this is bounded and ends with the process. After that a lease is identified by its nonce and a submission
-   by its bytes.
+   memory of answers is bounded and ends with the process. Without it, a repeated lease request is recognised by its
+   nonce and a repeated submission by its bytes.
 5. An answer is sent once everything that was written before is committed (coordinator/group_commit.py).
 6. Requests are answered in the order of coordinator/rollouts/request_priority.py.
-7. A banned or suspended node is told the reason, and until when, for any request: this costs the check of one signature
-   (coordinator/accounts/). A node with another protocol is told the versions to update to. A node that never said hello
-   gets no lease, since the hello shows that it has the run's tasks. One hello is enough, also across restarts.
+7. Any request of a banned or suspended node is refused with the reason, and with the end of a suspension; this costs
+   the check of one signature (coordinator/accounts/). A node with another protocol is told the versions to update to. A
+   node that never said hello gets no lease, since the hello shows that it has the run's tasks. One hello is enough,
+   also across restarts.
 8. A hello contains the record of the node's addresses (p2p/discovery/peer_records.py), signed by the node itself. An
    expired record, or one issued in the future, is ignored: the node may not know the time yet, and sends a new record
    with its next hello.
@@ -76,7 +77,7 @@ Decide = Callable[[RequestContext, bytes], bytes | Refusal]
 
 
 class ResponseLog:
-    """The answers that were given, by (node, request id). The oldest are dropped first."""
+    """The answers given so far, by (node, request id), within bounds: the oldest are dropped first."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[bytes, bytes], tuple[bytes, bytes, int]] = OrderedDict()
@@ -104,8 +105,8 @@ class ResponseLog:
 class RequestHandler:
     """The coordinator's side of the methods hello, lease, submit, verdicts and acknowledge.
 
-    `recipient`: this run's channel key, 32 bytes. `former`: its former keys; requests to them are refused with the
-    Roots until `told`, ms."""
+    `recipient`: this run's channel key, 32 bytes. `former`: its former channel keys. `told`: until when, ms, refusals
+    of requests to a former key contain the Roots."""
 
     def __init__(
         self,
@@ -253,11 +254,11 @@ class RequestHandler:
         return answer
 
     def verdicts(self, context: RequestContext, request: VerdictsRequest) -> VerdictsAnswer:
-        """Return the node's receipts."""
+        """Return the receipts of the leases that the node names, and note those that it confirms."""
         return self._group_service.submissions.verdicts(context.node, request)
 
     def acknowledge(self, context: RequestContext, message: Acknowledgement) -> None:
-        """Note that the node has a version."""
+        """Note that the node has applied a version."""
         self._group_service.acknowledge(context.node, message, context.now)
 
     def _record(self, context: RequestContext, sealed: bytes) -> VerifiedRecord | None:

@@ -5,9 +5,9 @@ Rules
    every iteration, however many requests wait.
 2. Requests that complete work go before requests that start it (`rank`): submissions, then verdicts and
    acknowledgements, then hellos, then lease requests. Within one kind the order is that of arrival.
-3. The coordinator is *overloaded* while more than `BURST` of these requests are unanswered, or more than
-   `MOST_UNANSWERED` have been for `STANDING`. Requests on their way to this loop count. A lease request is then refused
-   at once and unread: this costs no check of a signature, and starts no new work.
+3. The coordinator is *overloaded* while more than `BURST` of these requests are unanswered, or once their number has
+   been above `MOST_UNANSWERED` for `STANDING`. Requests on their way to this loop count. A lease request is then
+   refused at once and unread: this costs no check of a signature, and starts no new work.
 4. Refused nodes are told to retry one after the other, `RETRIES` per second, after `SOONEST` to `LATEST` milliseconds.
    A refused request costs nearly as much as an answered one: retries every few seconds would leave no time for work.
 5. A party (p2p/limits/origin.py) has one place in the order of retries. Its further requests queue behind that place at
@@ -39,7 +39,7 @@ _RANKS: Final = {method.name: method.rank for method in SEALED}
 
 
 class AdmissionQueue:
-    """Lets requests in by priority. Use from the event loop's thread."""
+    """The queue that lets requests in by priority. Use from the event loop's thread."""
 
     def __init__(self, clock: Callable[[], int], unanswered: Callable[[], int]) -> None:
         """Start with an empty queue. `clock`: milliseconds. `unanswered`: counts the requests for these methods that
@@ -110,7 +110,7 @@ class AdmissionQueue:
         for queue in self._waiting:
             while queue and self._free:
                 ticket = queue.popleft()
-                if not ticket.done():  # a cancelled request has no use for it
+                if not ticket.done():  # a cancelled request takes no place
                     ticket.set_result(None)
                     self._free -= 1
         self._armed = any(self._waiting)

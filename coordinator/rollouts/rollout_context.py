@@ -10,10 +10,10 @@ from tasks.task import Task, Tokenizer
 
 
 class RolloutContext(NamedTuple):
-    """What a rollout of a run is.
+    """The values that define the rollouts of a run.
 
-    `prompts`: of the leases. `tasks`: by (name, version), those of the RunSpec. `refill`: the learner's batches leave
-    out groups whose rewards are all equal."""
+    `terms`: of the leases. `prompts`: of the leases. `tasks`: those of the RunSpec, by (name, version). `text`: the
+    model's tokenizer. `refill`: the learner's batches leave out groups whose rewards are all equal."""
 
     spec: RunSpec
     terms: LeaseTerms
@@ -29,7 +29,7 @@ def unchanged(kind: str, sealed: bytes) -> bytes:
 
 
 class Sealing(NamedTuple):
-    """Signs documents. `seal`: new ones. `reseal`: stored ones, before they are sent."""
+    """The functions that sign documents. `seal`: new ones. `reseal`: stored ones, before they are sent."""
 
     seal: Seal
     reseal: Reseal = unchanged

@@ -8,14 +8,14 @@ Rules
 2. New keys get the whole room while no known key has made a request for `HERE`, as in a fresh run.
 3. One connection of new keys may have one lease, two if more than half of the whole is free to it, or an eighth of the
    free room if that is more. This is a dynamic threshold, as Choudhury and Hahne share a switch's buffer (1998). A
-   group that waits for its verdict counts as a lease. So many keys on one connection get a ninth of an empty room, and
-   one lease of a room in demand.
+   group that waits for its verdict counts as a lease. All new keys on one connection together therefore get a ninth of
+   an empty room, and one lease of a room in demand.
 4. If more new keys wait than there is room, they are served round robin by subnet, connection and key
    (coordinator/rollouts/round_robin.py).
 5. While known keys make requests, slow nodes (coordinator/rollouts/lease_lifetime.py) get a tenth of the whole, or a
-   quarter of the free room.
-6. A known node may have `UNDECIDED` groups waiting for verdicts, or twice the groups that it delivers within the p90 of
-   the time to a verdict.
+   quarter of the free room if that is more.
+6. A node with a known key, slow or not, may have `UNDECIDED` groups waiting for verdicts. It may have twice the groups
+   that it delivers within the p90 of the time to a verdict, if that is more.
 7. While known nodes are refused for lack of room, each may have its share of the whole by measured rate, at least one
    lease. The free room is served round robin as by rule 4. Three accepted groups make a key known, so the owner of many
    such keys could otherwise take the whole room.
@@ -83,7 +83,7 @@ class Denial(NamedTuple):
 
 
 class RoomShares:
-    """Divides the room. Its state is in memory alone."""
+    """The division of the room among the nodes that make requests. Its state is in memory alone."""
 
     def __init__(self) -> None:
         self._known_until = 0
@@ -97,7 +97,7 @@ class RoomShares:
         if requester.share == "new":
             return self._new(requester, room, now)
         self._rates.note(requester.node, requester.rate, now)
-        self._new_wait.served(_path(requester))  # where it waited as a new one
+        self._new_wait.served(_path(requester))  # in case it waited there while its key was new
         if requester.share == "known":
             self.note_known(now)
         return self._known(requester, room, now)

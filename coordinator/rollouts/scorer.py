@@ -1,4 +1,4 @@
-"""The engine calls of verification and evaluation. The process: coordinator/training/model_processes.py."""
+"""The engine calls of verification and evaluation. engines/supervisor.py runs them in a process of their own."""
 
 from pathlib import Path
 from typing import Protocol
@@ -14,7 +14,7 @@ class Scorer(Protocol):
 
     @property
     def loaded(self) -> Loaded | None:
-        """What its process has loaded; None if weights must be loaded first, as after a crash or an error."""
+        """The weights that its process has loaded; None if they must be loaded first, as after a crash or an error."""
 
     async def load(self, model: Path, weights: Path) -> Loaded: ...
 

@@ -1,16 +1,16 @@
-"""What the learner's next batch lacks, as data."""
+"""The counts that tell what the learner's next batch lacks; coordinator/training/wait_reason.py makes a sentence."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
 
 class Shortage(NamedTuple):
-    """Why the learner waits, counted in groups.
+    """The groups that a batch needs, and those that are on their way to it.
 
     `batch`: groups of a batch. `ready`: groups that may be drawn. `undecided`: groups that wait for a verdict.
-    `running`: open leases. `flat`: groups left out because all their rewards are equal. `asked`: answers to lease
-    requests since the last draw, by refusal code; "": a lease was given. `refused`: of the last `decided` groups, by
-    code."""
+    `running`: open leases. `flat`: groups left out because all their rewards are equal. `asked`: number of answers to
+    lease requests since the last draw, by refusal code; "": a lease was given. `decided`: number of groups decided
+    last. `refused`: the refused ones among them, by code."""
 
     batch: int
     ready: int

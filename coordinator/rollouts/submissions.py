@@ -1,13 +1,14 @@
 """Receive submissions: check them, store them, and answer the node.
 
 Rules
-1. An answer is sent once everything that it says is durable.
+1. An answer is sent once everything that it states is durable.
 2. A lease has one submission. The same bytes again get the stored answer. Other bytes are refused. The first of them
    are stored as evidence, later ones are only counted (coordinator/rollouts/token_storage.py).
 3. A key cannot read or change anything about another key's lease. If a lease belongs to another key or has a submission
-   already, nothing of a new submission is decoded but the lease.
-4. A submission after the lease's end gets a REFUSED receipt. One in time that fails T0 gets a REFUSED receipt with a
-   ledger entry of its own. One in time that passes T0 gets a sealed RECEIVED, and its verdict later.
+   already, only the lease's id is decoded of a new submission.
+4. A submission after the lease's end gets a REFUSED receipt, and so does one in time that fails T0
+   (coordinator/rollouts/verification.py). A submission in time that passes T0 gets a sealed RECEIVED, and its verdict
+   later.
 5. A refusal that honest work does not cause is a strike against the key (coordinator/accounts/strikes.py).
 """
 
@@ -37,7 +38,7 @@ log = structlog.get_logger("coordinator")
 
 
 class SubmissionService:
-    """Receives submissions, and answers questions about their verdicts."""
+    """The coordinator's side of `submit` and `verdicts`: submissions come in, receipts go out."""
 
     def __init__(
         self,
@@ -121,7 +122,8 @@ class SubmissionService:
         )
 
     def _store_refused(self, lease: bytes, digest: bytes, now: int, data: bytes) -> None:
-        """Store a submission that is about to be refused: its hash alone if its party's share is used up."""
+        """Store a submission that is about to be refused; only its hash if its party has no room left
+        (token_storage.py, rule 2)."""
         self._store(lease, digest, now, data if self._tokens.room(lease, len(data)) else None)
 
     def _examined(self, lease: Lease, submission: SubmittedGroup) -> bytes | GroupFault:

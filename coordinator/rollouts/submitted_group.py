@@ -4,8 +4,8 @@ Rules
 1. `decode_group` accepts and refuses the same bytes as `decode(data, Submission)`. Its rollouts keep the token ids as
    they were received, as MessagePack, which goes to the scorer unchanged. The ids become an array at the first access.
 2. No log-probability becomes a Python object and, for small vocabularies, no token id does.
-3. `lease_of` decodes the lease alone. So the owner of a group, and whether it is wanted, are known before the rest is
-   decoded: a submission can be crafted so that this costs a hundred times as much.
+3. `lease_of` decodes only the lease's id. So the owner of a group, and whether it is wanted, are known before the rest
+   is decoded: a submission can be crafted so that decoding the rest costs a hundred times as much.
 """
 
 import struct
@@ -29,7 +29,7 @@ _ids = msgspec.msgpack.Decoder(Tokens).decode
 
 
 class UnreadRollout(msgspec.Struct, frozen=True, kw_only=True):
-    """`protocol.leases.Rollout`, its token ids unread."""
+    """`protocol.leases.Rollout` with its token ids not decoded."""
 
     tokens: msgspec.Raw
     turns: Annotated[list[Count], Meta(max_length=1024)]
@@ -38,7 +38,7 @@ class UnreadRollout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnreadSubmission(msgspec.Struct, frozen=True, kw_only=True):
-    """`protocol.leases.Submission` of such rollouts."""
+    """`protocol.leases.Submission` with `UnreadRollout`s."""
 
     lease: Id
     era: Count
@@ -77,7 +77,7 @@ class ClaimedRollout:
 
 
 class SubmittedGroup(msgspec.Struct, frozen=True):
-    """A submission, its rollouts `ClaimedRollout`."""
+    """A submission with its rollouts as `ClaimedRollout`s."""
 
     lease: bytes
     era: int
@@ -117,7 +117,7 @@ def decode_stored_group(data: bytes) -> SubmittedGroup:
 def decode_ids(packed: bytes) -> Ids:
     """Decode the token ids of a MessagePack array. Raises `Malformed`."""
     count, start = _head(packed)
-    if len(packed) - start == count <= MOST:  # one byte each: what is below 128 is its own value
+    if len(packed) - start == count <= MOST:  # one byte each: an id below 128 is encoded as itself
         ids = np.frombuffer(packed, np.uint8, offset=start)
         if not (ids & 0x80).any():
             return ids.astype(np.int32)
@@ -129,7 +129,7 @@ def decode_ids(packed: bytes) -> Ids:
 
 
 def _head(packed: bytes) -> tuple[int, int]:
-    """Return (number of items, offset of the first) of an array; (-1, 0) if it is none."""
+    """Return (number of items, offset of the first) of a MessagePack array; (-1, 0) if the bytes are none."""
     first = packed[0]
     if 0x90 <= first <= 0x9F:
         return first & 0x0F, 1

@@ -1,4 +1,4 @@
-"""Retention of tokens in run.sqlite: how long they are stored, and how many that earned nothing.
+"""Retention of tokens in run.sqlite: for how long they are stored, and how many bytes of refused groups per party.
 
 Rules
 1. The content of a group is stored for the challenge window after the lease's end, so that a verdict can be computed
@@ -9,7 +9,8 @@ Rules
 3. After the window the content is deleted (`forget`), whether or not the node has confirmed its receipt. Only tokens
    that the learner may still draw are kept longer; the room for leases bounds them.
 4. The row of a lease stays for its receipt, with a nonce that no request can name. A lease that ended without a
-   submission has no receipt: its row is deleted. The ledger keeps the end of every lease.
+   submission has no receipt: its row is deleted. The ledger states the end of every lease, in an entry of its own or as
+   one of many (coordinator/accounts/lease_ends.py).
 """
 
 import contextlib
@@ -30,9 +31,9 @@ WINDOW: Final = DAY
 MOST_REFUSED: Final = 64 << 20
 """Bytes per party."""
 SLICE: Final = 32
+"""Most leases whose content is deleted in one transaction: few enough that no request is delayed."""
 SLICE_BYTES: Final = 2 << 20
-"""Most leases whose content is deleted in one transaction, and most bytes of their submissions unless it is one lease:
-few enough that no request is delayed."""
+"""Most bytes of their submissions, unless a single submission is larger."""
 
 _ENDED = (
     "SELECT l.id, l.party, s.lease, s.at, v.verdict, b.era, b.version, a.lease FROM leases l"
@@ -43,7 +44,8 @@ _ENDED = (
 
 
 class _Ended(NamedTuple):
-    """A lease that ended. `submitted`: its submission's key, or None. `era`, `version`: in the buffer, or None."""
+    """A lease that ended. `submitted`: its id if it has a submission, else None. `at`: when that was received. `era`,
+    `version`: of its row in the buffer, None without one. `aside`: its id if its group was set aside, else None."""
 
     id: bytes
     party: str
@@ -62,8 +64,8 @@ class TokenStorage:
         self._database = database
 
     def room(self, lease: bytes, nbytes: int) -> bool:
-        """Tell whether `nbytes` more bytes that earned nothing may be stored for the party of this lease. None may be
-        after the lease itself was deleted: they would stay for ever."""
+        """Tell whether `nbytes` more bytes that earned nothing may be stored for the party of this lease. After the
+        lease's content was deleted, no bytes may be stored: they would stay for ever."""
         row = self._database.one(
             "SELECT l.sealed = x'', coalesce(r.nbytes, 0) FROM leases l"
             " LEFT JOIN refused_tokens r ON r.party = l.party WHERE l.id = ?",
@@ -72,7 +74,7 @@ class TokenStorage:
         return row is not None and not row[0] and row[1] + nbytes <= MOST_REFUSED
 
     def refused(self, lease: bytes) -> None:
-        """Keep the tokens of a refused group, or its hash alone (rule 2). Part of the caller's transaction."""
+        """Keep the stored tokens of a refused group, or only its hash (rule 2). Part of the caller's transaction."""
         query = "SELECT length(payload) FROM submissions WHERE lease = ?"
         nbytes = self._database.value(query, (lease,))
         if nbytes is None:
@@ -83,7 +85,7 @@ class TokenStorage:
             self._database.do("UPDATE submissions SET payload = NULL WHERE lease = ?", (lease,))
 
     def other_bytes(self, lease: bytes, digest: bytes, data: bytes, now: int) -> None:
-        """Store the first other bytes that were submitted for a lease, or their hash alone (rule 2). Part of the
+        """Store the first other bytes that were submitted for a lease, or only their hash (rule 2). Part of the
         caller's transaction."""
         kept = data if self.room(lease, len(data)) else b""
         query = "INSERT OR IGNORE INTO evidence VALUES (?, ?, ?, ?)"

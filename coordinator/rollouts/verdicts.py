@@ -67,7 +67,8 @@ class LeaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VerdictService:
-    """Ends leases by verdicts and expiries. `recent`: codes of the groups decided last, since the process started."""
+    """The ends of leases, by verdicts and expiries. `recent`: codes of the groups decided last, at most `RECENT`, since
+    the process started."""
 
     def __init__(
         self, database: Database, leases: LeaseTable, accounting: Accounting, seal: Seal, spec: RunSpec
@@ -147,8 +148,8 @@ class VerdictService:
         return self._receipt(self._end(record, now, "late"), record.lease, place, "refused", reason, now)
 
     def expire(self, now: int, most: int = EXPIRED_AT_ONCE) -> int:
-        """End at most `most` open leases whose time has passed; return how many. The others take no room either, and a
-        group for one of them is late."""
+        """End at most `most` open leases whose time has passed; return how many. Leases beyond `most` take no room
+        either, and a group for one of them is late."""
         due = self._leases.due(now, most)
         with self._database.transaction():
             for lease in due:

@@ -3,8 +3,9 @@
 Rules
 1. T0, `check`: structure against the lease and the RunSpec, at receipt, well under 1 ms per rollout. The signature of
    the request was verified before (coordinator/rollouts/request_handler.py).
-2. T0, `rewards`: the reward comes from the task's own replay of the transcript, never from the node. A task that fails
-   or whose reward is not finite is the operator's fault: the rest is checked and paid, but not learned from.
+2. T0, `rewards`: the reward comes from the task's own replay of the transcript, never from the node. A failure of the
+   task's code, or a reward that is not finite, is the operator's fault. If the whole transcript was checked before it
+   (`task-score`), the group is judged and paid, but not learned from. Otherwise the group is refused (`not-scorable`).
 3. T1 + T2, `judge`: the scorer's teacher-forced pass is compared with what the node claims, under the exact version. A
    group may be refused before all samples are scored, but never accepted.
 4. A group was *not generated* (`not-generated`) if at least `MOSTLY` of at least `ENOUGH` scored tokens are wrong by
@@ -39,7 +40,7 @@ _FLOOR = -3.4028234663852886e38  # the lowest finite float32
 
 
 class GroupFault(NamedTuple):
-    """Why a group is refused: a code of protocol/refusals.py, and its sentence."""
+    """The reason of a refusal: a code of protocol/refusals.py, and its sentence."""
 
     code: str
     sentence: str
@@ -89,7 +90,7 @@ def submission_limit(spec: RunSpec) -> int:
 
 
 def check(submission: Submission | SubmittedGroup, lease: Lease, spec: RunSpec) -> GroupFault | None:
-    """Check the form of a submission against its lease and the run (T0). Return None if it is right."""
+    """Check the form of a submission against its lease and the run (T0). Return its first fault, or None."""
     if (submission.era, submission.version, submission.root) != (lease.era, lease.version, lease.root):
         detail: str | None = f"the group names era {submission.era} version {submission.version}"
         if (submission.era, submission.version) == (lease.era, lease.version):
@@ -161,7 +162,7 @@ def _segments(rollout: Rollout | ClaimedRollout, lease: Lease, spec: RunSpec) ->
 
 
 FormRule = Callable[[Rollout | ClaimedRollout, Lease, RunSpec], str | None]
-"""Returns what is wrong with the form of one rollout, None: nothing."""
+"""Returns the fault in the form of one rollout, in words; None: there is none."""
 FORM_RULES: dict[str, FormRule] = {
     "turns": _turns,
     "tokens": _tokens,
@@ -290,7 +291,7 @@ def mostly_wrong(wrong: int, tokens: int) -> bool:
 
 
 class Evidence(NamedTuple):
-    """What the scorer's pass shows of one sample, one value per sampled token, in nats.
+    """The claimed and the scored values of one sample, one value per sampled token, in nats.
 
     `claimed`, `ours`: log-probabilities by the node and by the scorer. `margins`: by how much the seeded choice beats
     the submitted token.
@@ -303,7 +304,7 @@ class Evidence(NamedTuple):
 
 Facts = dict[str, object]
 ScoreRule = Callable[[Evidence, Calibration], Facts | None]
-"""Returns the facts of the refusal's sentence where the sample is false, None: nothing is wrong."""
+"""Returns the facts for the refusal's sentence if the sample is wrong; None: it is right."""
 
 
 def _wrong_choice(evidence: Evidence, calibration: Calibration) -> Facts | None:
@@ -344,7 +345,8 @@ def _first(wrong: NDArray[np.bool_]) -> int | None:
 
 
 def _median(values: Values) -> float:
-    """Return the smallest value that at least half of the values do not exceed, like `statistics.quantile`."""
+    """Return the smallest value that at least half of the values do not exceed, like `quantile` in
+    coordinator/metrics/statistics.py."""
     middle = (len(values) + 1) // 2 - 1
     return float(np.partition(values, middle)[middle])
 

@@ -24,7 +24,7 @@ from protocol.leases import Lease
 _UNDER: Final = "SELECT party, at, lease, tokens FROM undecided WHERE era = ? AND version = ?"
 MOST_BYTES: Final = 32 << 20
 _FIRST: Final = (-1, b"")
-"""Before every group: (at, lease)."""
+"""(at, lease) before those of every group."""
 
 
 class Undecided(NamedTuple):
@@ -129,8 +129,8 @@ class Visit:
         return None if row is None else OldestGroup(*row)
 
     def _after(self, party: str | None) -> OldestGroup | None:
-        """Return the group of the next party that has one left; groups at the scorer do not count. `party`: None: start
-        with the first party."""
+        """Return the oldest group of the next party that has one left; groups that this visit has taken do not count.
+        `party`: the name before the next; None: start with the first party."""
         while True:
             where, names = ("", ()) if party is None else (" AND party > ?", (party,))
             row = self._database.one(f"{_UNDER}{where} ORDER BY party, at, lease LIMIT 1", (*self._under, *names))
