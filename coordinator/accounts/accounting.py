@@ -8,7 +8,7 @@ from coordinator.database import Database
 
 
 class Accounting:
-    """The ledger, the standing of keys, their strikes, and lease ends that wait for their entry."""
+    """The ledger, the standing of keys, their strikes, and the lease ends that wait for their common entry."""
 
     def __init__(self, database: Database) -> None:
         self.ledger = Ledger(database)

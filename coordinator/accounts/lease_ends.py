@@ -1,4 +1,4 @@
-"""Batch the ends of new keys' leases that earned nothing: one row each at once, one ledger entry per minute together.
+"""Batch the ends of new keys' leases that earned nothing: each gets a row at once, all of a minute one ledger entry.
 
 Keys are free. With one entry per lease, new keys could fill the ledger without limit.
 
@@ -70,7 +70,7 @@ def ended(documents: list[bytes]) -> LeasesEnded:
 
 
 class LeaseEnds:
-    """The table `ends`: LeaseOutcomes that are told to the ledger together."""
+    """The table `ends`: LeaseOutcomes that go into one ledger entry together."""
 
     def __init__(self, database: Database, ledger: Ledger, accounts: Accounts) -> None:
         self._database = database
@@ -78,7 +78,8 @@ class LeaseEnds:
         self._accounts = accounts
 
     def put(self, lease: bytes, document: bytes, now: int) -> LedgerPosition:
-        """Store the end of a lease, an encoded LeaseOutcome, as part of the caller's transaction."""
+        """Store the end of a lease, an encoded LeaseOutcome, and return its position. Part of the caller's
+        transaction."""
         self._database.do("INSERT INTO ends VALUES (?, ?, ?, NULL)", (lease, now, document))
         return position_of(document)
 

@@ -25,7 +25,7 @@ from coordinator.database import Database
 ORIGIN = bytes(32)
 FUND, ESCROW, ROUNDING, FORFEIT = "fund:operator", "escrow:run", "rounding", "forfeit"
 POINTS_ISSUED = 1_000_000_000_000
-"""Milli-RE that move from the fund to escrow whenever escrow runs out, in points mode."""
+"""Milli-RE that move from the fund to escrow whenever escrow runs out, on top of what is due then, in points mode."""
 
 _ACCOUNT = re.compile(
     r"fund:operator|escrow:run|rounding|forfeit|paid:[a-z]+|node:[1-9A-HJ-NP-Za-km-z]+:(accrued|unvested|payable)"
@@ -35,7 +35,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Posting(NamedTuple):
-    """`amount` is added to `account`: nano-USD, or milli-RE in points mode."""
+    """A change of one account: `amount` is added to it, in the unit of the price mode (points: milli-RE)."""
 
     account: str
     amount: int
@@ -171,9 +171,9 @@ class Ledger:
         for entry in self.entries(after=_BEFORE_ALL):
             seq += 1
             if entry.seq != seq:
-                raise Tampered(seq, f"is not where it belongs, but {entry.seq}")
+                raise Tampered(seq, f"is missing: entry {entry.seq} stands in its place")
             if chained(previous, canonical(*entry[:6])) != entry.hash:
-                raise Tampered(seq, "does not hash to what is stored")
+                raise Tampered(seq, "the stored hash is not that of the stored content")
             previous = entry.hash
             try:
                 _check(entry.postings)

@@ -15,7 +15,7 @@ from coordinator.accounts.ledger import Entry
 
 RULES = 1
 WRONG = frozenset(("seeded-choice", "close-choices", "drift", "drift-median", "not-generated"))
-"""Codes of groups that were refused by the scorer's pass (T1 to T3)."""
+"""Codes of groups that were refused by the scorer's pass (T1 and T2, coordinator/rollouts/verification.py)."""
 
 
 class Suspended(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,8 +73,8 @@ class _EarlierBan(msgspec.Struct, frozen=True):
 class KeyAccount(NamedTuple):
     """The sum of one key's entries.
 
-    `groups`: accepted and refused ones. `wrong`: the number, counted from 1, of the last group that the scorer's pass
-    refused; 0: none. `code`, `since`, `until`: of the last suspension, times in ms."""
+    `accepted`: accepted groups. `groups`: accepted and refused ones. `wrong`: the number, counted from 1, of the last
+    group that the scorer's pass refused; 0: none. `code`, `since`, `until`: of the last suspension, times in ms."""
 
     accepted: int = 0
     groups: int = 0
@@ -90,7 +90,7 @@ Change = Callable[[KeyAccount], KeyAccount]
 
 
 def changes(entry: Entry) -> list[tuple[str, Change]]:
-    """Return the changes that an entry makes, as (peer id, change of its account)."""
+    """Return the changes that an entry makes to accounts, as (peer id, change of its account)."""
     read = _READ.get(entry.kind)
     return [] if read is None else read(entry)
 

@@ -4,9 +4,9 @@ Rules
 1. Keys are free, so the row of a node without any accepted or refused group is deleted once the node was not seen for
    `KEPT` (`forget`). Beyond `MOST_WITHOUT_GROUPS` such nodes, each new one replaces the one seen longest ago: one
    connection can say hello under fifty new keys per second. Ledger entries stay in any case.
-2. Of the nodes that a newcomer is told of (`records`), at least half have accepted work, if there are enough of them.
-   At most `PER_SUBNET` of them are dialled in one public subnet. A node that is reached only through a relay counts in
-   no subnet: its addresses are the relay's.
+2. The answer to a hello contains peer records of other nodes (`records`). At least half of these nodes have accepted
+   work, if there are enough of them. At most `PER_SUBNET` of them are dialled in one public subnet. A node that is
+   reached only through a relay counts in no subnet: its addresses are the relay's.
 3. Memory is bounded (coordinator/accounts/sightings.py). No method reads all nodes.
 """
 
@@ -33,10 +33,12 @@ MOST_WITHOUT_GROUPS = 100_000
 """Rows of nodes without groups: some 100 MB of run.sqlite."""
 FORGOTTEN_AT_ONCE = 32
 TOLD = 64
+"""Most peer records in the answer to a hello."""
 PER_SUBNET = 2
 LOOKED_AT = 4
-"""Nodes that are read per node that is told of: more nodes than that in one subnet can hide others."""
+"""Rows that are read per record that is returned: the newest. More new rows of one subnet than that hide all others."""
 SAVE = 10_000
+"""Milliseconds between two writes of the times of last contact."""
 SAVED_AT_ONCE = 1_000
 """Most nodes whose time of last contact is written in one call of `save`."""
 
@@ -52,8 +54,8 @@ class NodeRegistry:
         self._saved = 0
 
     def register(self, node: bytes, hello: Hello, record: VerifiedRecord | None, now: int) -> None:
-        """Store a node's hello, its first or a later one. `record`: the node's own, verified; None: it was expired, or
-        issued in the future. Of two records the one issued later is kept."""
+        """Store a node's hello, its first or a later one. `record`: the node's own, verified; None: the hello's record
+        had expired, or was issued in the future. Of two records the one issued later is kept."""
         known = self._record(node)
         newest = record if known is None or (record is not None and record.issued > known.issued) else known
         self._database.do(
@@ -147,8 +149,8 @@ class NodeRegistry:
         return None if known is None or expired(known, now) else known
 
     def records(self, now: int, most: int = TOLD, subnet_of: SubnetOf = subnet_of) -> list[VerifiedRecord]:
-        """Return the nodes that others are told of, and that are dialled after a restart (rule 2): those seen last,
-        nodes with accepted work first."""
+        """Return the peer records that hellos are answered with, and that are dialled after a restart (rule 2): those
+        of the nodes seen last, nodes with accepted work first."""
         places: Counter[str] = Counter()
         worked = self._told(True, most, now, places, subnet_of)
         return worked + self._told(False, min(most - len(worked), len(worked) or most), now, places, subnet_of)
@@ -156,7 +158,8 @@ class NodeRegistry:
     def _told(
         self, worked: bool, most: int, now: int, places: Counter[str], subnet_of: SubnetOf
     ) -> list[VerifiedRecord]:
-        """Return at most `most` nodes with or without accepted work. `places`: how many were taken per subnet."""
+        """Return the records of at most `most` nodes, all with or all without accepted work. `places`: how many were
+        taken per subnet, updated here."""
         query = f"SELECT addresses, {SERVED} FROM nodes WHERE (weight > 0) = ? ORDER BY last_seen DESC LIMIT ?"
         told: list[VerifiedRecord] = []
         with contextlib.closing(self._database.each(query, (now, worked, LOOKED_AT * most))) as rows:
@@ -187,7 +190,7 @@ def _dialled_at(sealed: bytes) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def _read(sealed: bytes) -> VerifiedRecord | None:
-    """Decode a record of this coordinator's own table; None if there is none."""
+    """Decode a record from the table `nodes`; None if the node has none."""
     try:
         return decode_own(sealed)
     except P2PError:

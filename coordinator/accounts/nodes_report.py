@@ -45,7 +45,7 @@ class KeyRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Strike(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a submission was refused. `evidence`: its BLAKE3, hex."""
+    """A refused submission that counts against its key. `evidence`: the submission's BLAKE3, hex. `at`: ms."""
 
     at: int
     code: str
@@ -53,7 +53,8 @@ class Strike(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EndedLease(msgspec.Struct, frozen=True, kw_only=True):
-    """How a lease ended, or stands. `code`: "ok", a refusal code, "expired", "open" or "received"."""
+    """A lease with its end, or its present state. `at`: of the verdict, or when the lease was sent, ms. `code`: "ok", a
+    refusal code, "expired", "open" or "received"."""
 
     at: int
     lease: str
@@ -63,8 +64,8 @@ class EndedLease(msgspec.Struct, frozen=True, kw_only=True):
 class KeyReport(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that is known of one key.
 
-    `codes`: its decided groups and expired leases, counted by reason. `last`: leases, newest first. `entries`:
-    suspensions and the operator's remarks in words, newest first."""
+    `codes`: its decided groups and expired leases, counted by reason. `last`: its last leases, newest first. `entries`:
+    its last suspensions and remarks of the operator, in words, newest first."""
 
     key: KeyRow
     vouched: bool
@@ -110,7 +111,7 @@ def _wanted(row: KeyRow, rank: Rank | None, out: Out | None) -> bool:
 
 
 def describe_key(path: Path, peer: str, now: int) -> KeyReport:
-    """Return what is known of one key. Raises `LocalFault`, `DatabaseFault`."""
+    """Return the report on one key. `peer`: its peer id. Raises `LocalFault`, `DatabaseFault`."""
     key = key_of(peer)
     with Database.read(path) as database, database.reading():
         accounts = Accounts(database, Ledger(database))

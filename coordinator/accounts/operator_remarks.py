@@ -20,7 +20,7 @@ from p2p.identity import public_key
 from runtime.errors import LocalFault
 
 MOST_WORDS: Final = 300
-"""Characters of a reason or a note; the ledger keeps them for ever."""
+"""Most characters of a reason or a note; the ledger keeps them for ever."""
 KINDS: Final[dict[str, Remarked]] = {
     "vouch": "node.vouched",
     "ban": "node.banned",
@@ -38,7 +38,8 @@ def key_of(peer: str) -> bytes:
 
 
 def record_remark(accounts: Accounts, word: str, peer: str, why: str, now: int) -> str:
-    """Write a remark of `KINDS` into the ledger; return the key's standing in words. Raises `LocalFault`."""
+    """Write a remark into the ledger, unless it changes nothing (rule 3); return the key's standing in words. `word`: a
+    key of `KINDS`. Raises `LocalFault`."""
     node = key_of(peer)
     if len(why) > MOST_WORDS:
         raise LocalFault(f"{len(why)} characters are too many for the ledger: say it in {MOST_WORDS}")
@@ -55,7 +56,7 @@ def record_remark(accounts: Accounts, word: str, peer: str, why: str, now: int) 
 
 def submit_remark(home: Path, word: str, peer: str, why: str, now: int) -> str:
     """Send a remark to the coordinator that runs in `home`, or write it if none runs (rule 1). Return the key's
-    standing in words. Raises `LocalFault`, `Unreachable`."""
+    standing in words. Raises `LocalFault`, and `Unreachable` if a coordinator runs but does not answer."""
     key_of(peer)
     try:
         return str(operator_commands.command(home, "remark", word=word, node=peer, why=why)["said"])

@@ -1,4 +1,4 @@
-"""What an accepted rollout earns, by the price mode that the run's RunSpec states.
+"""The pay of accepted rollouts, by the price mode that the run's RunSpec states.
 
 Rules
 1. A price mode is one row of `PAY_RULES`. A run keeps the mode of its signed RunSpec for life.
@@ -19,14 +19,14 @@ REFERENCE_TOKENS: Final = 128
 
 
 class UnknownPriceMode(LocalFault):
-    """The RunSpec states a price mode that this build lacks; the message names those there are."""
+    """The RunSpec states a price mode that this build lacks; the message names the modes that it has."""
 
 
 class PayRule(NamedTuple):
     """One price mode.
 
-    `weight`: tokens of a rollout, prompt and completion together -> units of the ledger. `fund`: (ledger, ms, units) ->
-    nothing; sees to it that escrow covers what is about to be paid.
+    `weight`: tokens of a rollout, prompt and completion together -> units of the ledger. `fund`: called with (ledger,
+    ms, units) before a payment of so many units; ensures that escrow covers it.
     """
 
     weight: Callable[[int], int]

@@ -18,15 +18,15 @@ from p2p.multiaddr import Route
 MOST_WORKED: Final = 8192
 MOST_OTHERS: Final = 2048
 LATELY: Final = 120_000
-"""Milliseconds for which a node that asked over HTTPS counts as connected."""
+"""Milliseconds for which a node counts as connected after a request over HTTPS."""
 
 
 @dataclass(slots=True)
 class Sighting:
-    """What is remembered of one node.
+    """The memory of one node.
 
-    `seen`: its last contact. `since`: when it arrived; None: it has not said hello to this process. `route`: of its
-    last request."""
+    `seen`: its last contact. `since`: when it arrived; None: it has not said hello to this process. `version`: the last
+    that it named. `route`: of its last request."""
 
     seen: int
     since: int | None = None
@@ -50,11 +50,12 @@ class Sightings:
         return len(self._worked) + len(self._others)
 
     def find(self, node: bytes) -> Sighting | None:
-        """Return what is remembered of a node."""
+        """Return the sighting of a node; None if it is not remembered."""
         return self._worked.get(node) or self._others.get(node)
 
     def meet(self, node: bytes, now: int, *, worked: bool) -> Sighting:
-        """Remember a node as seen now, and return what is known of it. `worked`: it has accepted work."""
+        """Make a node the newest of those remembered, and return its sighting; the caller updates it. `worked`: the
+        node has accepted work."""
         kept, other = (self._worked, self._others) if worked else (self._others, self._worked)
         sighting = kept.pop(node, None) or other.pop(node, None) or Sighting(now)
         kept[node] = sighting
@@ -75,7 +76,7 @@ class Sightings:
             self._https[node] = (peer_id(node) if before is None else before[0], now)
 
     def over_https(self, now: int) -> set[str]:
-        """Return the peer ids of nodes with a recent request over HTTPS: they keep no connection that shows them."""
+        """Return the peer ids of nodes with a recent request over HTTPS: no open connection shows their presence."""
         while self._https and not abs(now - next(iter(self._https.values()))[1]) < LATELY:
             self._https.popitem(last=False)
         return {peer for peer, _ in self._https.values()}

@@ -2,7 +2,8 @@
 
 Rules
 1. A key is *known* after `KNOWN` accepted groups, or once the operator vouches for it. It is *proven* after `PROVEN`
-   accepted groups, as long as the scorer's pass (T1 to T3) refused none of its last `CLEAN`. Every other key is *new*.
+   accepted groups, as long as the scorer's pass (T1 and T2, coordinator/rollouts/verification.py) refused none of its
+   last `CLEAN`. Every other key is *new*.
 2. A suspension ends at the time that its entry states. A ban ends when the operator lifts it, which also ends a
    suspension.
 3. Standing follows from the ledger alone: `standing` reads the entries. `Accounts.of` reads a row that is updated in
@@ -118,11 +119,11 @@ class Accounts:
             )
 
     def remark(self, node: bytes, kind: Remarked, why: str, now: int) -> Entry:
-        """Write that the operator vouches for a key, bans it, lifts its ban, or notes something about it."""
+        """Write an entry by which the operator vouches for a key, bans it, lifts its ban, or adds a note on it."""
         return self._append(now, kind, node, Remark(node=peer_id(node), why=why))
 
     def suspend(self, node: bytes, code: str, evidence: bytes, now: int, until: int) -> Entry:
-        """Write that a key is suspended until `until`, ms. `evidence`: the hash of the submission that caused it."""
+        """Write an entry that suspends a key until `until`, ms. `evidence`: hash of the submission that caused it."""
         fact = Suspended(node=peer_id(node), code=code, evidence=evidence, since=now, until=until)
         return self._append(now, "node.suspended", node, fact)
 

@@ -1,12 +1,12 @@
 """Count strikes against a key, and suspend it when there are enough.
 
 Rules
-1. A refused group whose reason is in `STRIKES` is a strike, and so are bytes that are no group at all. Reasons that may
-   be bad luck or the operator's fault (`late`, `expired`, `unknown-lease`, `not-scorable`, `task-score`) never are.
-2. `ENOUGH` strikes among a key's last `WINDOW` groups suspend it for `TERM`: faulty memory is no fraud. A group that
-   was not generated (`AT_ONCE`) suspends the key at once.
+1. A submission that is refused under a code in `STRIKES` is a strike, also if its bytes are no group at all. Codes that
+   may be bad luck or the operator's fault (`late`, `expired`, `unknown-lease`, `not-scorable`, `task-score`) are not.
+2. `ENOUGH` strikes among a key's last `WINDOW` groups suspend it for `TERM`. A single strike does not, since faulty
+   memory can cause it. A group that was not generated (`AT_ONCE`) suspends the key at once.
 3. A suspension that starts within `MEMORY` after the end of the previous one lasts twice as long, at most `LONGEST`.
-   Faults that are detected during a suspension were made before it, and count for nothing.
+   Faults that are detected during a suspension date from before it, and are not counted.
 4. Strikes are operational state in run.sqlite. A suspension, an entry of the ledger, deletes the key's strikes. A
    strike older than `MEMORY` is deleted. For keys without accepted work only the newest `OF_FREE_KEYS` strikes are
    kept, since keys are free.
@@ -35,6 +35,7 @@ TERM = 3_600_000
 LONGEST = 7 * 24 * TERM
 _TERMS = Backoff(TERM, LONGEST)
 MEMORY = 30 * 24 * TERM
+"""Milliseconds for which a strike, and the length of the last suspension, are remembered (rules 3 and 4)."""
 OF_FREE_KEYS = 1024
 FORGOTTEN_AT_ONCE = 32
 
@@ -76,8 +77,8 @@ class Strikes:
             self._database.do("DELETE FROM strikes WHERE node = ?", (node,))
 
     def forget(self, now: int, most: int = FORGOTTEN_AT_ONCE) -> int:
-        """Delete at most `most` strikes by age, and as many of keys without accepted work (rule 4), oldest first;
-        return how many."""
+        """Delete at most `most` strikes by age, and at most as many of keys without accepted work (rule 4), oldest
+        first; return how many."""
         query = "DELETE FROM strikes WHERE id IN (SELECT id FROM strikes ORDER BY id LIMIT ?) AND at < ?"
         old = self._database.do(query, (most, now - MEMORY))
         newest = "SELECT id FROM strikes WHERE worked = 0 ORDER BY id DESC LIMIT 1 OFFSET ?"
