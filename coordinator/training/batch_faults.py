@@ -4,8 +4,8 @@ Rules
 1. After an error a new learner process gets the same batch once more; a second error sets its groups aside.
 2. A death counts against a batch only if the learner had begun to compute it and was not told to end. The third such
    death in a row, without a step between, sets its groups aside.
-3. A failure to open the learner, a full disk and a missing device count against no batch: if the next learner cannot be
-   opened either, the last charge is withdrawn.
+3. A failure to open the learner, a full disk and a missing device count against no batch. A failure to open it and an
+   error of the machine also withdraw the last charge, since the same fault may have caused that.
 4. A step beyond all earlier ones clears the charges, and so does a charge against another batch. A step that repeats
    one undone by a fall-back to an older checkpoint clears nothing.
 """
@@ -30,12 +30,12 @@ class Charges:
 
     @property
     def guilty(self) -> bool:
-        """Whether the groups are set aside."""
+        """Whether the charges are enough to set the groups aside."""
         return self.errors >= MOST_ERRORS or self.deaths >= MOST_DEATHS
 
 
 class BatchFaults:
-    """The charges against the batch at work."""
+    """The charges against the batch that the learner computes or failed at last."""
 
     def __init__(self) -> None:
         self._reached = (0, 0)

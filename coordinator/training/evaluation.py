@@ -84,7 +84,7 @@ async def evaluate(
 ) -> Evaluation:
     """Generate the answers with `scorer` under `version`, and return the shares solved. `hold`: loads the version into
     the scorer. `between`: called before every `SLICE` answers, for work that goes first; it may load another version.
-    Raises `ChildDied`."""
+    Raises `ChildDied`, `ChildError`."""
     jobs = evaluation_set.jobs()
     shares = []
     for greedy in (False, True):

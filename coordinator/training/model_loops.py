@@ -27,8 +27,8 @@ from tasks.task import Tokenizer
 
 
 class Learning:
-    """The two loops. `arrived`: set it when a submission was received. `sound`: set it once run.sqlite has passed its
-    check; until then there is no verdict, so nothing is credited."""
+    """The two loops. `arrived`: to be set when a submission was received. `sound`: to be set once run.sqlite has passed
+    its check; until then there is no verdict, so nothing is credited."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Learning:
         models: Models,
         clock: Callable[[], float],
     ) -> None:
-        """`clock`: seconds since the Unix epoch."""
+        """Compose both loops. `clock`: seconds since the Unix epoch."""
         self.arrived = asyncio.Event()
         self.sound = asyncio.Event()
         work = asyncio.Event()
@@ -87,7 +87,7 @@ class Learning:
 
 
 def verifier_of(run: Run, scorer: Scorer, group_service: GroupService, publisher: Publisher) -> GroupVerifier:
-    """Return the verification of a run's groups by the scorer."""
+    """Return the verifier of a run's groups."""
 
     def published(era: int) -> list[int]:
         return [one.version for one in publisher.versions if one.era == era]

@@ -68,7 +68,7 @@ def on_death(process: str, tell: Callable[[str], None]) -> Callable[[ChildDied, 
 
 
 class LearnerChild:
-    """The learner in a process of its own, which reports when it begins to compute a batch."""
+    """The learner as a supervised process, which reports when it begins to compute a batch."""
 
     def __init__(self, child: Supervisor[Child]) -> None:
         self.child = child

@@ -59,6 +59,7 @@ class Pauses:
 
     @property
     def pause(self) -> Pause | None:
+        """The present pause; None while the run is not paused."""
         return self.standing.pause
 
     def set_aside(self, reason: str, now: int) -> None:

@@ -1,4 +1,4 @@
-"""Watch over a run: set failing batches aside, pause and resume it, and make both durable.
+"""Watch over a run: set the batches aside at which the learner fails, pause and resume the run, and store both.
 
 Rules
 1. Groups set aside are in run.sqlite (table `set_aside`), and so is the pause (fact `supervision`): a restart changes
@@ -50,6 +50,7 @@ class Watch:
 
     @property
     def pause(self) -> Pause | None:
+        """The present pause; None while the run is not paused."""
         return self._pauses.pause
 
     def look(self) -> None:
@@ -60,7 +61,7 @@ class Watch:
         elif before != self.pause:
             self._save()
         recent = self._group_service.verdicts.recent
-        # A group received during a pause was leased before it: that is no new trouble.
+        # Groups received during a pause were leased before it: their missing rewards are no new trouble.
         if self.pause is None and self._pauses.decided(recent, self._now()):
             recent.clear()
             self._begun()
@@ -125,7 +126,7 @@ class Watch:
         self._group_service.asked.clear()
 
     async def durable(self) -> None:
-        """Return once everything decided here is committed."""
+        """Return once the pause and the groups set aside are committed."""
         await self._group_service.durable()
 
     def view(self) -> TroubleView:

@@ -35,13 +35,13 @@ log = structlog.get_logger("coordinator")
 
 
 class StepTo(NamedTuple):
-    """A move back or forth over journaled steps to `root`."""
+    """A move to `root`, back or forth over journaled steps."""
 
     root: bytes
 
 
 class StepBy(NamedTuple):
-    """A move by an edge. `keep`: number of journals to keep afterwards."""
+    """A move by an edge to a version that is not journaled. `keep`: number of journals to keep afterwards."""
 
     edge: Edge
     keep: int
@@ -52,7 +52,7 @@ def next_move(
 ) -> StepTo | StepBy | None:
     """Return the move that brings the scorer nearer to root `wanted`, which is not loaded; None if there is none.
     `published`: roots of the published versions, in order. `oldest`: root of the oldest version that may still be
-    needed. `edges`: those with a stored payload."""
+    needed. `edges`: the edges with a stored payload."""
     if wanted in (*loaded.behind, *loaded.ahead):
         return StepTo(wanted)
     tip = loaded.ahead[-1] if loaded.ahead else loaded.root
@@ -128,7 +128,8 @@ class ScorerWeights:
         return (self._path / "origin").exists()
 
     async def _mend(self, error: ChildError, faults: int) -> None:
-        """Retry with the same folder after the first fault, with a new folder after the second, then raise `error`."""
+        """Keep the folder after the first fault, and delete it after the second, so that the caller retries. Raise any
+        later fault, and any that does not mean damaged weights."""
         if error.kind not in _SPOILED or faults > 2:
             raise error
         log.warning("scorer's weights", kind=error.kind, reason=str(error), anew=faults == 2)

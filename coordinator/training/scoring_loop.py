@@ -7,15 +7,16 @@ Rules
    each version in place (training/scorer_weights.py). Within a version the parties are served by deficit round robin
    (rollouts/deficit_round_robin.py), and the key's standing decides how a group is verified
    (rollouts/group_verifier.py).
-3. Up to `at_once` groups of one version are in flight to the scorer, so that it never waits for a commit. A verdict is
-   given as soon as its scores are back; verdicts of one iteration of the loop are one commit
+3. Up to `at_once` groups of one version are in flight to the scorer, so that the scorer never waits for a commit. A
+   verdict is given as soon as its scores are back; all verdicts of one iteration of the event loop are one commit
    (coordinator/group_commit.py).
 4. A death of the scorer costs no verdict: unanswered groups stay undecided, and the next scorer scores them.
 5. A group at which the scorer fails is tried again alone, by a scorer that has not failed. If that fails too, the group
    is refused by the operator's fault: one bad group must not stop all others.
 6. An evaluation at which the scorer fails is repeated with a new scorer. If that fails too, the version has none.
-7. A group in flight when the scorer died is tried again alone. If the scorer dies `MOST_DEATHS` times of it alone,
-   without being told to end, the group is refused as in rule 5. An evaluation is abandoned after as many deaths.
+7. A group in flight when the scorer died is tried again alone. If the scorer dies `MOST_DEATHS` times while it scores
+   that group alone, without being told to end, the group is refused as in rule 5. An evaluation is abandoned after as
+   many deaths.
 """
 
 import asyncio
@@ -40,6 +41,7 @@ from coordinator.training.scorer_weights import ScorerWeights
 from runtime.child import ChildDied, ChildError
 
 PATIENCE = 2.0
+"""Seconds for which an evaluation lets groups go first."""
 MOST_AT_ONCE = 32
 MOST_EVALUATIONS = 2
 """Attempts at one version's evaluation (rule 6)."""
@@ -70,21 +72,21 @@ class Scoring:
     evaluate_every: int
     clock: Callable[[], float]
     arrived: asyncio.Event
-    """Set when a submission was received, a version published, or the course has ended."""
+    """Set when a submission was received, a version was published, or the run is finished."""
     decided: asyncio.Event
     """Set by this loop after each verdict."""
     _wanted_since: float | None = None
     _failed: dict[bytes, Undecided] = field(default_factory=dict)
     """Groups at which a scorer failed or died once, by lease."""
     _deaths: Counter[bytes] = field(default_factory=Counter)
-    """Deaths of the scorer of a group alone, by lease (rule 7)."""
+    """Deaths of the scorer while it scored a group alone, by lease (rule 7)."""
     _fresh: bool = True
     """Whether the present scorer process has not failed at any group."""
     _version: int | None = None
     _failed_evaluations: Counter[int] = field(default_factory=Counter)
     """Failures of the scorer at a version's evaluation."""
     _deadly_evaluations: Counter[int] = field(default_factory=Counter)
-    """Deaths of the scorer of a version's evaluation."""
+    """Deaths of the scorer during a version's evaluation."""
 
     async def run(self) -> None:
         """Score and evaluate, until cancelled."""

@@ -43,7 +43,7 @@ log = structlog.get_logger("coordinator")
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """The learner's settings. `steps`: after which the run is finished; None: endless."""
+    """The learner's settings. `steps`: steps after which the run is finished; None: endless."""
 
     model: Path
     folder: Path
@@ -76,8 +76,8 @@ class Utilisation:
 
 @dataclass
 class Training:
-    """The loop of the learner. `parameters`: of the policy, 0 until it has been opened. `watch`: decides on its
-    failures."""
+    """The loop of the learner. `parameters`: the policy's number of parameters; 0 until the learner has been opened.
+    `watch`: decides on the learner's failures. `finished`: set after the last step."""
 
     course: TrainingConfig
     learner: Learner
@@ -99,7 +99,7 @@ class Training:
     _drawing_since: float | None = None
     _era: int = FIRST_ERA
     _computed: list[bytes] | None = None
-    """The batch that the learner computes; None between two."""
+    """The groups of the batch that the learner computes; None between two batches."""
     _undurable: list[list[bytes]] = field(default_factory=list)
     """Batches drawn since the last durable checkpoint."""
     _again: deque[list[bytes]] = field(default_factory=deque)
@@ -129,7 +129,7 @@ class Training:
             case ChildError() if self.parameters:
                 self.watch.cannot_work(str(fault))
             case ChildError():
-                raise fault  # it was never open since the start: the operator is there to see the reason
+                raise fault  # the learner was never opened since the start: the daemon ends, and the operator sees why
         if isinstance(fault, ChildError):
             await self.learner.renew()
         if batch is None:
@@ -197,7 +197,7 @@ class Training:
                     await self.work.wait()
 
     def _drawn(self) -> list[DrawnGroup] | None:
-        """Return the next batch, or None; lost batches come first, if they may still be drawn (rule 3)."""
+        """Draw the next batch; None while there is none. Lost batches come first if they may be drawn (rule 3)."""
         while self._again:
             batch = self.group_service.draw(self._again.popleft())
             if batch is not None:

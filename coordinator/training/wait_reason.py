@@ -1,4 +1,4 @@
-"""Explain in a sentence why there is no batch for the learner. Pure; times in milliseconds.
+"""State in a sentence why there is no batch for the learner. Pure; times in milliseconds.
 
 Rules
 1. During the first `SILENT` of a wait there is no sentence. After that it is on the page; after `LONG`, and then once
@@ -70,7 +70,7 @@ class Wait:
         return now - self._since >= SILENT and (not self.words or now - self._looked >= LOOK)
 
     def say(self, what: str, now: int) -> bool:
-        """Take the sentence; return whether to log it as a warning."""
+        """Store the sentence; return whether to log it as a warning."""
         self.words, self._looked = what, now
         if now - self._warned < LONG:
             return False
