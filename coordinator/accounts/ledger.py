@@ -25,7 +25,7 @@ from coordinator.database import Database
 ORIGIN = bytes(32)
 FUND, ESCROW, ROUNDING, FORFEIT = "fund:operator", "escrow:run", "rounding", "forfeit"
 POINTS_ISSUED = 1_000_000_000_000
-"""Milli-RE that move from the fund to escrow whenever escrow runs out, on top of what is due then, in points mode."""
+"""Milli-RE that move from the fund to escrow whenever escrow runs out, on top of the amount due, in points mode."""
 
 _ACCOUNT = re.compile(
     r"fund:operator|escrow:run|rounding|forfeit|paid:[a-z]+|node:[1-9A-HJ-NP-Za-km-z]+:(accrued|unvested|payable)"

@@ -1,4 +1,4 @@
-"""The registry of nodes: what each one stated in its hello, and when it was last seen.
+"""The registry of nodes: the statements of each node's last hello, and when the node was last seen.
 
 Rules
 1. Keys are free, so the row of a node without any accepted or refused group is deleted once the node was not seen for

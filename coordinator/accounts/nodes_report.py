@@ -1,6 +1,6 @@
 """Report keys and their standing: `echo2-coord nodes ls` and `nodes show`.
 
-The report reads run.sqlite, also while a coordinator runs, and shows what was committed last.
+The report reads run.sqlite, also while a coordinator runs, and shows the state of the last commit.
 """
 
 from collections.abc import Iterator, Sequence

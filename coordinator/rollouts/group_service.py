@@ -163,7 +163,7 @@ class GroupService:
         return self.buffer.draw(at.step, at.era, self.terms.batch_groups, again)
 
     def shortage(self, now: int) -> Shortage:
-        """Return what the learner's next batch lacks."""
+        """Return the shortage of groups for the learner's next batch."""
         at = self._standing()
         load = self.leases.load(at, now)
         return Shortage(

@@ -48,7 +48,7 @@ LATE: Final = 1.25
 
 
 class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """What all leases of a run have in common. Times in milliseconds.
+    """The terms that all leases of a run share. Times in milliseconds.
 
     `staleness`: S. `batch_groups`: groups per step of the learner. `engines`: classes admitted, prefixes of
     "<engine>/<dtype>/<device>". `per_node`: most open leases per node. `first_ms`: lifetime of a lease while its node

@@ -1,4 +1,4 @@
-"""The counts that tell what the learner's next batch lacks; coordinator/training/wait_reason.py makes a sentence."""
+"""The shortage of groups for the learner's next batch; coordinator/training/wait_reason.py puts it into words."""
 
 from collections.abc import Mapping
 from typing import NamedTuple

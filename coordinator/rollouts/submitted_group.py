@@ -48,7 +48,7 @@ class UnreadSubmission(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Named(msgspec.Struct, frozen=True):
-    """`protocol.leases.Submission` with nothing but the lease decoded."""
+    """`protocol.leases.Submission` with only the lease's id decoded."""
 
     lease: Id
 

@@ -1,4 +1,4 @@
-"""Verify that a group is what its lease asked for. Pure: no store, no clock, no GPU.
+"""Verify that a group was generated as its lease says. Pure: no store, no clock, no GPU.
 
 Rules
 1. T0, `check`: structure against the lease and the RunSpec, at receipt, well under 1 ms per rollout. The signature of
@@ -6,7 +6,7 @@ Rules
 2. T0, `rewards`: the reward comes from the task's own replay of the transcript, never from the node. A failure of the
    task's code, or a reward that is not finite, is the operator's fault. If the whole transcript was checked before it
    (`task-score`), the group is judged and paid, but not learned from. Otherwise the group is refused (`not-scorable`).
-3. T1 + T2, `judge`: the scorer's teacher-forced pass is compared with what the node claims, under the exact version. A
+3. T1 + T2, `judge`: the scorer's teacher-forced pass is compared with the node's claims, under the exact version. A
    group may be refused before all samples are scored, but never accepted.
 4. A group was *not generated* (`not-generated`) if at least `MOSTLY` of at least `ENOUGH` scored tokens are wrong by
    more than the margin, and they are not the tokens of another version either (coordinator/rollouts/cross_version.py).

@@ -21,7 +21,7 @@ from tasks.task import Task, TaskFault, Tokenizer, Transcript, begun, prompt_of,
 log = structlog.get_logger("coordinator")
 
 SLICE = 128
-"""Answers generated per call of the scorer: verdicts wait at most for one call."""
+"""Answers generated per call of the scorer: a verdict waits for one such call at most."""
 
 
 @dataclass(frozen=True)
