@@ -410,7 +410,7 @@ CREATE INDEX strikes_of_free_keys ON strikes (id) WHERE worked = 0;
 MIGRATIONS = (SCHEMA_1, SCHEMA_2, SCHEMA_3)
 SCHEMA_VERSION = len(MIGRATIONS)
 SCRIPT = "".join(part.script for parts in MIGRATIONS for part in parts)
-"""All statements of all migrations, in order: a new file gets them all. docs/protocol/disk.md is tested against them."""
+"""All statements of all migrations, in order: those of a new file. docs/protocol/disk.md is tested against them."""
 
 
 def migrate(connection: sqlite3.Connection, version: int, tell: Callable[[str, int], None]) -> None:
