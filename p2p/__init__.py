@@ -1,1 +1,4 @@
-"""The network plane: identities, envelopes, payload exchange, limits, discovery and transports. Knows no weights."""
+"""The network plane: identities, envelopes, payload exchange, limits, discovery and transports.
+
+It knows nothing of weights.
+"""

@@ -1,4 +1,4 @@
-"""Seals and verifies documents: signatures over bytes, bound to role, kind, protocol and run.
+"""Seal and verify documents: signatures over bytes, bound to role, kind, protocol and run.
 
 Rules
 1. Signed bytes = "echo2/<protocol>/<kind>" || run id (32) || payload length (8, big-endian) || payload: no
@@ -7,7 +7,7 @@ Rules
 3. `verify_envelope` verifies the bytes received, never a re-serialisation, and returns the payload only when enough
    *distinct* keys of the role signed it.
 4. Only `verify` and `verify_named` create a `Verified`. It keeps the verified bytes and the value decoded from them:
-   nothing is decoded a second time, and nothing is decoded unverified.
+   no payload is decoded twice, and none before its signatures are verified.
 """
 
 from collections.abc import Callable, Collection

@@ -8,7 +8,7 @@ P2PError
 │   ├── BadChunk       a chunk whose proof does not lead to the signed root
 │   └── WrongIdentity  the other end of a connection has another key than the pinned one
 ├── Unreachable        neither side's fault: no route, reset, timeout; retry
-│   └── Declined       the other side is connected, but has no such method
+│   └── Declined       the other side is connected, but does not answer this method
 │       └── Busy       the other side is overloaded; retry soon
 ├── Exhausted          neither side's fault: this process has no free file descriptor; retry
 ├── Stale              an authentic document older than the one already accepted (rollback, replay, expiry)
@@ -55,7 +55,7 @@ class Declined(Unreachable):
 
 
 class Busy(Declined):
-    """The other side is overloaded. A handler raises it to have the requester told so."""
+    """The other side is overloaded. A handler that raises `Busy` has the requester told to retry soon."""
 
 
 class Exhausted(P2PError):
@@ -67,4 +67,4 @@ class Stale(P2PError):
 
 
 class LocalNetworkFault(P2PError, LocalFault):
-    """An operator must put something on this machine right before it can join the network."""
+    """A fault of this machine, which the operator must correct before the machine can join the network."""

@@ -1,9 +1,9 @@
-"""Contains exceptions: a handler's ends its stream and nothing else, and a group of ours becomes one error.
+"""Contain exceptions: an exception in a handler ends its stream alone, and a group of our errors becomes one error.
 
-py-libp2p ends the whole host on an exception from any stream handler; a remote reset is enough. So every handler, on
-every transport, is registered `guarded`. Cancellation passes through. A disconnected peer (`Unreachable`) is logged for
-debugging only, any other `P2PError` and a `LocalFault` as one line. Any other exception is a bug of ours, logged with
-its traceback.
+py-libp2p ends the whole host on an exception from any stream handler, even on one that a remote reset causes. So every
+handler, on every transport, is registered `guarded`. Cancellation passes through. A disconnected peer (`Unreachable`)
+is logged at level debug, any other `P2PError` and a `LocalFault` as one line. Any other exception is a bug of ours,
+logged with its traceback.
 """
 
 import functools
@@ -25,16 +25,17 @@ log = logging.getLogger("p2p")
 
 @contextmanager
 def one_error() -> Iterator[None]:
-    """Raise one error in place of a group of `OURS`, since callers of `p2p` are promised single ones: this machine's
-    fault before the peer's, both before `Unreachable`."""
+    """Raise one error in place of a group of `OURS`, since callers of `p2p` are promised single errors. A fault of this
+    machine takes precedence over one of the peer, and both over `Unreachable`."""
     with single_error(OURS, (LocalFault, PeerFault, Unreachable)):
         yield
 
 
 def guarded(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """Wrap `handler` so that every `Exception` is logged and contained; a stream among its arguments is reset.
+    """Wrap `handler` so that every `Exception` is logged and contained.
 
-    The result is then None. Guarding twice has no further effect.
+    After an exception, a stream among the arguments is reset, and the result is None. Guarding twice has no further
+    effect.
     """
     if getattr(handler, "guarded", False):
         return handler

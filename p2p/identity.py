@@ -78,7 +78,8 @@ def write_key(path: Path, key: Ed25519PrivateKey | EllipticCurvePrivateKey, pass
 
 
 def load_key(path: Path, passphrase: str | None = None) -> Ed25519PrivateKey:
-    """Read a key file. Raises `LocalNetworkFault` with the fix: missing, too open, not a key, wrong passphrase."""
+    """Read a key file. Raises `LocalNetworkFault`, whose sentence says how to fix it: the file is missing, open to
+    others or no key, or the passphrase is wrong."""
     key = load_any_key(path, passphrase)
     if not isinstance(key, Ed25519PrivateKey):
         raise LocalNetworkFault(f"key file {path} contains no Ed25519 key")

@@ -1,4 +1,5 @@
-"""Computes which addresses other peers can dial, from the listening addresses and those of this machine."""
+"""Compute the addresses at which other peers can dial this one, from its listening addresses and this machine's IP
+addresses."""
 
 import ipaddress
 import socket
@@ -21,15 +22,15 @@ def dialable(addresses: Sequence[str], peer: str, machine: Iterable[str] | None 
 
 
 def listenable(addresses: Sequence[str], has_ip6: bool | None = None) -> list[str]:
-    """Return `addresses` without IPv6 ones if the machine has no IPv6. `has_ip6`: None: try."""
+    """Return `addresses` without IPv6 ones if the machine has no IPv6. `has_ip6`: None: test it."""
     if has_ip6 is None:
         has_ip6 = _has_ip6()
     return [address for address in addresses if has_ip6 or address_of(address).kind != "ip6"]
 
 
 def machine_addresses() -> list[str]:
-    """Return the IP addresses of the interfaces. Loopback and link-local ones, which reach no other machine, are left
-    out unless there is no other."""
+    """Return the IP addresses of the interfaces. Loopback and link-local ones are left out, since no other machine can
+    use them. Without any other address, return those of loopback."""
     addresses = [
         entry.address
         for entries in psutil.net_if_addrs().values()

@@ -7,7 +7,7 @@
 1. An address is a chain of components, `/NAME/VALUE` or `/NAME`. The table of the `multiaddr` library defines the
    names, and which of them have a value. Text that breaks this grammar is `Malformed`.
 2. Parsing checks no value: host, port and peer ID may be any text, or empty. `ip` and `port` check theirs on access,
-   the binary form checks all of them. Parsing takes about 1 us; the library, which checks all, takes 20.
+   the binary form checks all of them. Parsing takes about 1 us; the library, which checks all, takes 20 us.
 3. Most addresses come from unknown peers, as hints. `address_of` never fails: text that is no multiaddress becomes an
    address without components. It has no peer, host or port, and cannot be dialled.
 """
@@ -22,9 +22,9 @@ from multiaddr.protocols import PROTOCOLS
 from p2p.errors import Malformed, Unreachable
 
 MOST: Final = 16
-"""Addresses in an invite or a Head."""
+"""Most addresses in an invite or a Head."""
 LONGEST: Final = 1024
-"""Characters of an address."""
+"""Most characters of an address."""
 Route = Literal["direct", "relay", "https"]
 ROUTES: Final[tuple[Route, ...]] = get_args(Route)
 """The routes to a peer, the best one first."""
@@ -90,7 +90,7 @@ class Address(NamedTuple):
 
     @property
     def ip(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-        """The host, with its zone, if it is an IP address of the stated kind."""
+        """The host, with its zone, if it is an IP address of the stated kind; None otherwise."""
         kind, host = self.components[0] if self.components else ("", "")
         read = _IP_KINDS.get(kind)
         try:
@@ -100,7 +100,7 @@ class Address(NamedTuple):
 
     @property
     def port(self) -> int | None:
-        """The TCP port, if a valid one directly follows the host."""
+        """The TCP port, if a valid one directly follows the host; None otherwise."""
         name, text = self.components[1] if len(self.components) > 1 else ("", "")
         if name != "tcp" or len(text) > 5 or not (text.isascii() and text.isdecimal()):
             return None
@@ -196,7 +196,8 @@ def unpack(packed: bytes) -> str:
 
 
 def tcp(host: str, port: int, peer: str = "") -> str:
-    """Return the address of a TCP port at an IP address, owned by `peer`. Raises `Unreachable` for any other host."""
+    """Return the address of a TCP port at the IP address `host`; it ends in `peer` if given. Raises `Unreachable` for a
+    host that is no IP address."""
     try:
         version = ipaddress.ip_address(host).version
     except ValueError:

@@ -26,7 +26,7 @@ from p2p.transport import GossipHandler
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """How a payload is cut and verified. Every field comes from a signed document.
+    """The chunk size of a payload and the hashes that verify it. Every field comes from a signed document.
 
     `hash`: BLAKE3 of the payload, 32 bytes. `length`: bytes. `chunk_size`: bytes, the last chunk may be shorter.
     `chunk_root`: Merkle root (BLAKE3) over the chunks in order.
@@ -39,8 +39,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
-    """Payload bytes transferred since the start, by peer. `relayed`: bytes of any kind forwarded for others as their
-    relay. `refused`: refused incoming connections, by the limit that refused them."""
+    """Payload bytes transferred since the start, in all and by peer. `relayed`: bytes of any kind forwarded for others
+    as their relay. `refused`: refused incoming connections, by the limit that refused them."""
 
     received: int
     sent: int
@@ -62,7 +62,7 @@ class PeerTransfer(msgspec.Struct, frozen=True, kw_only=True):
 
 class FetchReport(msgspec.Struct, frozen=True, kw_only=True):
     """The report of a fetch. `feeds`: the senders, in the order in which they began. `seconds`: from the first call to
-    the finished file, over calls that were cancelled. Zero and empty if the payload was here already."""
+    the finished file, cancelled calls included. Both are zero or empty if the payload was already on disk."""
 
     seconds: float = 0.0
     feeds: tuple[PeerTransfer, ...] = ()
@@ -79,7 +79,7 @@ class Host(Protocol):
 
 
 class Rpc(Protocol):
-    """Sends requests to connected peers. Requests of others: `p2p.handlers.Handlers`."""
+    """Requests to connected peers. The requests of other peers are answered by `p2p.handlers.Handlers`."""
 
     async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
         """Send one request and return its answer. Raises `Unreachable` (also after `timeout` seconds), `Malformed`."""
@@ -129,15 +129,15 @@ class PayloadExchange(Protocol):
 
     async def follow(self, parents: Sequence[str], children: Sequence[str] = ()) -> None:
         """Set the plan of the current and later broadcasts: the parent of each stripe (chunk i belongs to stripe i mod
-        their number). A hint: chunks that a parent does not send come from others. Empty: no plan. `children`: the
-        peers that the plan assigns to this one, if known; they go first at a limited uplink."""
+        their number). The plan is a hint: chunks that a parent does not send come from others. Empty: no plan.
+        `children`: the peers that the plan assigns to this one, if known; they go first at a limited uplink."""
 
     async def traffic(self) -> Traffic:
         """Return the bytes transferred so far."""
 
 
 class Inbound(Protocol):
-    """How others reach this process."""
+    """The incoming side of this process: its addresses, relays, and the origins and places of those that connect."""
 
     async def addresses(self) -> list[str]:
         """Return the multiaddresses at which this peer can be dialled."""

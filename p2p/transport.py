@@ -1,4 +1,5 @@
-"""The interface between this project and any network stack: streams of frames, and a small gossip.
+"""The interface between this project and any network stack: streams of frames, and gossip of small
+messages.
 
 Two implementations exist: `p2p.memory.transport` (a whole network in one process, with loss, delay and partition) and
 `p2p.libp2p.transport`. A transport runs natively in the event loop that owns it: asyncio for the in-memory one, trio
@@ -64,7 +65,7 @@ class Transport(Protocol):
 
     def remote(self, peer: str) -> str | None:
         """Return the multiaddress of the other end of the connection with a peer; None without a connection or a known
-        address. A direct one precedes a relayed one (which contains /p2p-circuit)."""
+        address. Of several connections a direct one precedes a relayed one, whose address contains /p2p-circuit."""
 
     async def reserve(self, addresses: Sequence[str]) -> None:
         """Stay reachable through the relay at these addresses until `release`. The reservation is renewed, and the
@@ -94,7 +95,8 @@ class Transport(Protocol):
         returns, its side is finished; later frames are discarded until the other side has finished."""
 
     async def publish(self, topic: str, data: bytes) -> None:
-        """Gossip a small message (<= 16 KiB, <= 1 per second)."""
+        """Gossip a message. Callers send about one per second at most; a faster sender may have to wait. Raises
+        `LocalNetworkFault` for one of more than `GOSSIP_LIMIT` bytes."""
 
     def subscribe(self, topic: str, handler: GossipHandler) -> None:
         """Receive a topic's messages, each at most once."""

@@ -1,9 +1,9 @@
-"""Common ground of every wire type: bounded field types, the base class, canonical bytes.
+"""The parts that all wire types share: bounded field types, the base class, the canonical encoding.
 
 Rules
 1. Types only gain optional fields within a protocol version; an unknown field is ignored.
 2. Times are integers: milliseconds since the Unix epoch, on the coordinator's clock unless stated otherwise.
-3. Ids and nonces are 16 bytes, hashes, roots and public keys 32 bytes; `decode` enforces it.
+3. Ids and nonces are 16 bytes, hashes, roots and public keys 32 bytes; `decode` enforces these lengths.
 4. Every list and string has a bound; a decode never allocates more than a small multiple of its input.
 
 Documents are sent sealed (p2p/envelope.py); a node's requests that have an effect are sealed `Request`s

@@ -1,1 +1,1 @@
-"""Find and dial peers: invites, signed peer records, dial-back, multicast DNS."""
+"""Find peers and dial them: invites, signed peer records, dial-back, multicast DNS."""

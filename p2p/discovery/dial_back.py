@@ -1,10 +1,11 @@
-"""Dial-back (AutoNAT): a peer tests whether another one can be dialled, method "reachable" of p2p/peer/rpc.py.
+"""Dial-back (AutoNAT): a peer tests whether another one can be dialled. Method "reachable" of p2p/peer/rpc.py.
 
 1. The peer dials only the address that the request's own connection comes from, so the method cannot be used to probe
    third parties. A request through a relay has no such address and gets no verdict.
-2. At most `PORTS` ports are tried, none below 1024 but 443, for `TIMEOUT` seconds, `AT_ONCE` attempts at a time in all.
-   One request per `PAUSE` seconds is handled per public subnet, or per private address.
-3. A request beyond these limits is refused as busy: if it waited, it would occupy a request slot.
+2. At most `PORTS` ports are tried per request, none below 1024 but 443, each for `TIMEOUT` seconds. At most `AT_ONCE`
+   attempts run at a time, over all requests. One request per `PAUSE` seconds is handled per public subnet, or per
+   private address.
+3. A request beyond these limits is refused as busy, since a waiting one would occupy a request slot.
 4. A port that accepts a connection counts as open. The handshake of a later dial authenticates the peer behind it.
 """
 

@@ -1,4 +1,4 @@
-"""Dials peers learnt from other peers: at addresses from their signed records (p2p/discovery/peer_records.py), within
+"""Dial peers learnt from other peers: at addresses from their signed records (p2p/discovery/peer_records.py), within
 the limits of p2p/limits/dial_backoff.py."""
 
 from collections.abc import Callable, Iterable
@@ -14,13 +14,13 @@ from p2p.multiaddr import peer_of
 from p2p.network import Links
 
 SHORT: Final = 5.0
-"""Longest wait for the limits in `dial_any`, seconds."""
+"""Longest wait for the limits in `dial_any`, seconds per address."""
 
 _log = structlog.get_logger("p2p")
 
 
 class PeerDialer:
-    """Dials peers by their records. `now`: the run's clock, milliseconds. `records`: those received."""
+    """Dials peers by their records. `now`: the run's clock, milliseconds. `records`: the newest one per peer."""
 
     def __init__(self, links: Links, run: bytes, now: Callable[[], int]) -> None:
         self._links = links
@@ -39,7 +39,7 @@ class PeerDialer:
         return verified
 
     async def dial(self, address: str) -> None:
-        """Dial one address from a record. Raises `DialLimited`, `P2PError`."""
+        """Dial one address from a record. Raises `DialLimited` where the limits refuse the dial, and `P2PError`."""
         connected = await self._links.peers()
         self._backoff.admit(address, anyio.current_time(), connected)
         try:
@@ -51,7 +51,8 @@ class PeerDialer:
         self._backoff.reached(address, connected)
 
     async def dial_any(self, addresses: Iterable[str]) -> bool:
-        """Dial one after another until one is reached; return whether one was. Waits up to `SHORT` s for the limits."""
+        """Dial the addresses one after another until one is reached; return whether one was. Wait up to `SHORT` seconds
+        per address for the limits."""
         for address in addresses:
             try:
                 await self._patiently(address)

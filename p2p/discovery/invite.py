@@ -9,7 +9,7 @@ Rules
 3. An invalid invite is a `LocalNetworkFault` whose sentence says how to fix it: the string is the user's own input.
 4. Format 2 is written, formats 1 and 2 are read. Format 1 is MessagePack of `Invite`. Format 2 is MessagePack of
    `_Short`: multiaddresses in binary form, the coordinator's peer id and each host once. It is not deflated: the output
-   of deflate differs between libraries, and would save no more.
+   of deflate differs between libraries, and would hardly be shorter.
 5. An address that format 2 would not reproduce exactly is stored as text.
 """
 

@@ -8,7 +8,7 @@ Rules
    hints, as everywhere.
 2. Runs are announced on private addresses only (RFC 1918, unique local, link-local), so that a machine in a data centre
    multicasts nothing to its neighbours. A coordinator without such an address announces nothing.
-3. A failure to announce or to browse is no fault of the run: it is reported, and the run goes on.
+3. A failure to announce or to browse is no fault of the run: the failure is reported, and the run goes on.
 """
 
 import asyncio
@@ -111,7 +111,7 @@ async def _withdraw(zeroconf: AsyncZeroconf) -> None:
 
 
 async def discover(seconds: float, interfaces: Sequence[str] | None = None) -> list[Announcement]:
-    """Return the runs announced within so many seconds. `interfaces`: IP addresses of this machine; None: all. Raises
+    """Return the runs announced within `seconds`. `interfaces`: IP addresses of this machine; None: all. Raises
     `LocalNetworkFault`."""
     names: dict[str, None] = {}
 

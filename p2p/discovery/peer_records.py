@@ -5,8 +5,8 @@ Rules
    signer's peer id.
 2. A record has at most `LIMIT` bytes and `MOST` addresses. Each is dialable (`is_dialable`): IP and TCP, directly or
    through a relay. Only a relay may be given by a DNS name.
-3. Of a peer's records the one issued last counts. A record expires `LIFE` after it was issued, by the run's clock; one
-   from more than `SKEW` ahead is refused.
+3. Of a peer's records the one issued last counts. By the run's clock, a record expires `LIFE` after its issue, and one
+   issued more than `SKEW` in the future is refused.
 4. A record is passed on unchanged. A node dials only addresses from records, the invite, a signed Head, and those that
    it reached before.
 5. A record may contain third parties' addresses, so it proves nothing. The handshake must show the signer's key, and
@@ -64,7 +64,8 @@ def verify(sealed: bytes, run: bytes, now: int) -> VerifiedRecord:
 
 
 def decode_own(sealed: bytes) -> VerifiedRecord:
-    """Decode a record from this peer's own disk, verified when it was stored. Raises `Malformed`, `BadSignature`."""
+    """Decode a record and check its addresses, but not its signature: for records on this peer's own disk, which were
+    verified before they were stored. Raises `Malformed`, and `BadSignature` unless there is exactly one signature."""
     if len(sealed) > LIMIT:
         raise Malformed(f"a peer record of {len(sealed)} bytes")
     envelope = decode_unverified(sealed)
@@ -124,7 +125,7 @@ class RecordIssuer:
         usable = tuple(address for address in addresses if is_dialable(address, self._peer))[:MOST]
         last = self._last
         if last is None or last.addresses != usable or self.due(now):
-            # Peers refused a record from more than SKEW ahead (a wrong clock): the next need not be later than that.
+            # Peers refused a record from more than SKEW ahead (a wrong clock): the next one may bear an earlier time.
             after = last.issued + 1 if last is not None and last.issued <= now + SKEW else 0
             record = PeerRecord(addresses=list(usable), issued=max(now, after))
             last = self._last = VerifiedRecord(
@@ -149,7 +150,7 @@ class RecordBook:
         return self.hold(verify(sealed, self._run, now))
 
     def hold(self, known: VerifiedRecord) -> VerifiedRecord:
-        """Store a verified record; return the newer one of it and the stored one (rule 3)."""
+        """Store a verified record, unless the stored one is newer; return the one that is then stored (rule 3)."""
         previous = self._known.pop(known.peer, known)
         newest = self._known[known.peer] = known if known.issued > previous.issued else previous
         if len(self._known) > KEPT:

@@ -1,1 +1,1 @@
-"""Limits on what one peer, one address or one subnet may use of this peer, and the origin of each request."""
+"""Limits on the use of this peer by one peer, one address or one subnet, and the origin of each request."""

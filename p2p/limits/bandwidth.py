@@ -1,7 +1,8 @@
-"""Enforces the owner's bandwidth limits: a token bucket of bytes, and a fair queue at the uplink. Callers sleep.
+"""Enforce the owner's bandwidth limits: a token bucket of bytes, and a fair queue at the uplink. Callers sleep.
 
-1. A limited machine transfers its rate, and `BURST` seconds of it at once after a pause. Sent bytes are consumed when
-   they leave, received bytes when they are requested: a limited downloader requests no more than it may receive.
+1. A limited machine transfers at its rate; after a pause, the bytes of `BURST` seconds pass at once. Sent bytes are
+   consumed when they leave, received bytes when they are requested: a limited downloader requests no more than it may
+   receive.
 2. Peers that wait at a limited uplink share it by bytes (start-time fair queueing, Goyal et al. 1996): the peer that
    was sent least goes first, however many streams it has and however large its chunks are. A joining or returning peer
    starts at the current virtual time: idle time earns no credit.
@@ -19,9 +20,9 @@ from p2p.limits.token_bucket import TokenBucket
 BURST = 0.25
 """Seconds of the rate that may leave at once after a pause."""
 OTHERS_SHARE = 0.25
-"""Share of the uplink for peers that are no children of this machine, together."""
+"""Share of the uplink for all peers together that are no children of this machine."""
 _OTHERS = ""
-"""Stands for their ids in the queue."""
+"""The name under which those peers share one place in the queue."""
 
 S = TypeVar("S")
 
@@ -39,7 +40,7 @@ class FairQueue(Generic[S]):
         self._heap: list[tuple[float, int, S]] = []
         self._waiting: dict[S, tuple[float, int, str, float, int]] = {}
         self._sent: dict[str, float] = {}
-        """Virtual time per peer up to which it was sent chunks, or has them queued."""
+        """Virtual time at which the last queued or sent chunk of each peer ends."""
         self._virtual_time = 0.0
         self._number = 0
         self._children = frozenset[str]()

@@ -1,4 +1,4 @@
-"""Bans peers that broke the protocol, each time for longer. Pure: `now` in seconds, monotonic.
+"""Ban peers that broke the protocol, each time for longer. Pure: `now` in seconds, monotonic.
 
 1. A ban lasts `TERM` seconds. Each further one within `MEMORY` seconds after the last one ended lasts `STEP` times as
    long, at most `LONGEST`. Bans end by themselves: a bad disk is replaced, an address gets another owner.

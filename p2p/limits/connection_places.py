@@ -1,4 +1,4 @@
-"""Decides which incoming connections are admitted, from their acceptance on. Pure: `now` in seconds, monotonic.
+"""Decide whether an incoming connection is admitted, as soon as it is accepted. Pure: `now` in seconds, monotonic.
 
 1. A connection occupies a place from its acceptance to its end. It is counted before the handshake, which costs this
    side more than the other.
@@ -7,7 +7,7 @@
    of that rate. Private and loopback addresses are exempt: one owner may run many peers.
 3. At most a quarter of the places, at least `HANDSHAKES_MIN`, are in handshakes. One more evicts the oldest handshake
    of the address with most of them, so that silent connections cannot fill the table. With no free place at all, that
-   handshake is evicted too, if it began `HANDSHAKE_GRACE` ago or earlier.
+   handshake is evicted too, if it began at least `HANDSHAKE_GRACE` seconds ago; otherwise the new one is refused.
 4. A quarter of the places, at most one per such party, is reserved for parties with accepted work, so that unknown
    peers cannot lock them out.
 """
@@ -22,7 +22,7 @@ from p2p.limits.token_bucket import TokenBuckets
 
 HANDSHAKES_MIN: Final = 16
 HANDSHAKE_GRACE: Final = 1.0
-"""Seconds."""
+"""Seconds (rule 3)."""
 
 
 class ConnectionRefused(Exception):
@@ -137,7 +137,7 @@ class ConnectionAdmission:
         return max(0, min(self._limits.connections // 4, len(self._known)) - self._known_here)
 
     def _oldest_handshake(self, until: float) -> object | None:
-        """Return the connection to evict, if its handshake began at `until` or before."""
+        """Return the handshake that rule 3 evicts, if it began at `until` or before; None otherwise."""
         if not self._handshaking:
             return None
         crowded = max(self._handshaking_of.values())

@@ -1,6 +1,6 @@
-"""Attributes requests to an origin, so that one owner with many keys can be limited as one.
+"""Attribute each request to an origin, so that one owner with many keys can be limited as one.
 
-Keys are free, connections and addresses are less so: a resource that many keys must share is shared by origin.
+Keys are free, connections and addresses are less so: a resource that many keys share is divided by origin.
 
 1. The party of a direct connection, or of one over HTTPS, is its subnet (p2p/limits/subnets.py); at a private address
    it is the connection itself.
@@ -23,7 +23,8 @@ SubnetOf = Callable[[str], str | None]
 
 
 class Origin(NamedTuple):
-    """Where a request came from. `connection`: name of the transport connection. `party`: name of its owner."""
+    """The origin of a request. `connection`: its peer id, or the client's name over HTTPS. `party`: the name that all
+    connections of one owner share."""
 
     connection: str
     party: str
@@ -48,7 +49,7 @@ class Origins:
         return self._known.get(peer) or Origin(peer, peer)
 
     def connected(self, peer: str, connection: object, ip: str | None, relay: str) -> None:
-        """Note a connection with a peer. `ip`: of a direct one. `relay`: the relay's peer id, where `ip` is None."""
+        """Note a connection with a peer. `ip`: the other end's; None: relayed. `relay`: the relay's peer id then."""
         self._open.setdefault(peer, {})[connection] = ip, relay
         self._update(peer)
 

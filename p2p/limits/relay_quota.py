@@ -1,12 +1,12 @@
-"""Decides what a relay grants and what it refuses. Pure: the time is an argument.
+"""The quotas of a relay: grant or refuse reservations and circuits. Pure: `now` in seconds, monotonic.
 
 A relay forwards the encrypted bytes of one connection between two peers that cannot reach each other. These rules bound
-what its owner's uplink spends on others:
+the share of its owner's uplink that is spent on others:
 
 1. A peer must reserve before it can be reached through this relay. It has one reservation, and reserving again renews
    it. A reservation ends when it expires, or with the connection of its holder.
 2. Each subnet (p2p/limits/subnets.py; private networks are exempt) has a bounded share of the reservations: many
-   identities in one place do not fill the table. The circuits of one peer, as source and as target, are bounded too.
+   identities in one subnet do not fill the table. The circuits of one peer, as source and as target, are bounded too.
 3. All circuits together carry at most `rate` bytes per second, both directions counted. Delayed frames leave in order,
    so that control messages and gossip pass beside bulk data.
 4. A circuit ends after `data` bytes or `duration` seconds. Its two ends dial again if they still need it.
@@ -125,7 +125,8 @@ class Circuit:
         self._open = True
 
     def consume(self, size: int, now: float) -> float | None:
-        """Return the seconds to wait before `size` bytes may pass; None once the quota is used up."""
+        """Return the seconds to wait before `size` bytes may pass; None once the quota is used up or the deadline has
+        passed."""
         self._left -= size
         if self._left < 0 or now >= self.deadline:
             return None

@@ -1,12 +1,12 @@
 """Slots for requests in progress. Pure: no clock.
 
-1. A request occupies a slot from when its method is known until it is answered. Each class of methods has slots of its
-   own (`CLASSES`): an overload in one class does not affect another, and submissions always get in.
-2. A party (p2p/limits/origin.py) has at most `PER_PARTY` slots per class: many keys at one place cannot fill it.
-3. No request waits for a slot, nor inside one for its rate limit: the answer is BUSY instead. A method that cannot but
-   wait, such as for a plan in the making, is in the class `WAITING`, with one slot per peer.
+1. A request occupies a slot from the arrival of its method's name until it is answered. Each class of methods has slots
+   of its own (`CLASSES`), so that an overload in another class never keeps submissions out.
+2. A party (p2p/limits/origin.py) has at most `PER_PARTY` slots per class: many keys of one owner cannot fill a class.
+3. No request waits for a slot: without a free one, the answer is BUSY. A request delayed by its rate limit has no slot
+   yet. A method whose answer must wait, such as for the next plan, is in the class `WAITING`, with one slot per peer.
 4. Before its method is known, and while its rate limit delays it, a request costs a stream and a few bytes. A peer has
-   at most `PER_PEER` of those, a party `STREAMS_PER_PARTY`, all together `STREAMS`.
+   at most `PER_PEER` of these streams, a party `STREAMS_PER_PARTY`, all together `STREAMS`.
 """
 
 from collections import Counter
@@ -49,7 +49,7 @@ class RequestSlots:
 
     @contextmanager
     def stream(self, origin: Origin) -> Iterator[None]:
-        """Occupy a place for a request whose method is not known yet (rule 4). Raises `Busy`."""
+        """Count a request from its stream on, before its method is known (rule 4). Raises `Busy`."""
         peer, party = origin
         if self._streams[peer] >= PER_PEER or self._streams_of_party[party] >= STREAMS_PER_PARTY:
             raise Busy("too many requests at once")

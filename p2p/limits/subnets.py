@@ -1,15 +1,15 @@
-"""Limits on what one peer, or one subnet, may use of this peer. Pure: `now` in seconds, monotonic.
+"""Limits on the use of this peer by one peer or one subnet. Pure: `now` in seconds, monotonic.
 
-1. A subnet is an IPv4 /24 or an IPv6 /48: about what one owner gets. Its share of our connections and handshakes:
-   p2p/limits/connection_places.py.
+1. A subnet is an IPv4 /24 or an IPv6 /48: about the block that one owner gets. p2p/limits/connection_places.py limits
+   its share of the connections and handshakes.
 2. Private and loopback addresses are exempt: one owner may run many peers. Peers that come through a relay count as
    the relay does.
 3. Requests beyond `ASKS_BURST` at once and `ASKS_RATE` per second are delayed, which slows the requester down. A whole
    party (p2p/limits/origin.py) may send `PARTY` times as many. Exceeding the rate never bans: an honest node that was
    disconnected has much to report when it returns.
 4. All bytes go over connections on which the other side completed a handshake, so no third party can be flooded
-   through this peer: an answer may be larger than its request, since only the requester gets it. Dials to addresses
-   learnt from others: p2p/limits/dial_backoff.py.
+   through this peer. An answer may be larger than its request, since only the requester gets it. Dials to addresses
+   learnt from others are limited by p2p/limits/dial_backoff.py.
 """
 
 import ipaddress
@@ -31,7 +31,7 @@ DIALS_BURST: Final = 64.0
 ASKS_RATE: Final = 50.0
 ASKS_BURST: Final = 200.0
 PARTY: Final = 4
-"""Requests of all connections of one party, as a multiple of those of one connection."""
+"""Limit on the requests of one party, as a multiple of that of one connection."""
 
 
 def subnet_of(ip: str) -> str | None:

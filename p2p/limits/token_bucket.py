@@ -26,7 +26,7 @@ class TokenBucket:
             raise ValueError("a limit is a positive number per second")
         self.rate, self._burst = rate, burst
         self._empty_at = -math.inf
-        """When the bucket would have been empty, had it always been filling: earlier is fuller."""
+        """The time at which the bucket would have been empty, if it had only filled since: an earlier one is fuller."""
 
     def delay(self, tokens: float, now: float) -> float:
         """Return the seconds until `tokens` are available; for 0 tokens, until no debt is left."""

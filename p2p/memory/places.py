@@ -26,7 +26,7 @@ class MemoryAddresses:
         self._of[peer] = self._next()
 
     def is_current(self, address: str) -> bool:
-        """Tell whether the peer named by an address is still there."""
+        """Tell whether an address still leads to the peer that it names."""
         return address_of(address).kind == "memory" or address == self.address(peer_of(address))
 
     def _next(self) -> str:

@@ -57,12 +57,12 @@ class MemoryNetwork:
         self._frozen: set[str] = set()
         self.addresses = MemoryAddresses()
         self.origins: dict[str, Origin] = {}
-        """Origins of peers, unless each is its own party."""
+        """The origin of each peer that is not its own party."""
         self.kept: dict[str, frozenset[str]] = {}
         """The parties for which each peer was told to keep places."""
 
     def transport(self, peer_id: str) -> "MemoryTransport":
-        """Create a transport for `peer_id`, which must not be alive already."""
+        """Create a transport for `peer_id`. Raises `LocalNetworkFault` while that peer is alive already."""
         if peer_id in self.transports:
             raise LocalNetworkFault(f"peer {peer_id} is already in this network")
         self.transports[peer_id] = MemoryTransport(self, peer_id)
@@ -371,7 +371,7 @@ class _MemoryStream:
         self._changed = anyio.Event()
 
     def _until_next(self) -> float | None:
-        """Return the seconds until the next frame arrives; None if none is on its way, as far as is known."""
+        """Return the seconds until the next frame arrives; None if none is on its way, or none can arrive now."""
         if not self._inbox or not self._network.delivers(self.peer, self._owner.peer_id):
             return None
         return self._inbox[0][0] - anyio.current_time()

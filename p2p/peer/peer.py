@@ -1,8 +1,8 @@
 """One peer on any transport, in the transport's own event loop: requests, gossip and payloads.
 
-Written on anyio: under asyncio it runs on the in-memory transport, under trio on libp2p (see
-p2p/libp2p/threaded_network.py). Tests of the one therefore test the other. Methods that only forward are attributes:
-the bound methods of the part that does the work.
+The peer is written on anyio: under asyncio it runs on the in-memory transport, under trio on libp2p (see
+p2p/libp2p/threaded_network.py). Tests on the first therefore test the code that runs on the second. Methods that only
+forward are attributes: the bound methods of the part that does the work.
 """
 
 import anyio
@@ -94,7 +94,7 @@ class Peer:
 
     async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
         """See `Rpc`."""
-        # At most as many as the other side works on at once; the others wait here, and their timeout runs.
+        # At most as many as the other side admits at once. Further ones wait here while their timeout runs.
         limiter = self._asking.setdefault(peer, anyio.CapacityLimiter(PER_PEER))
         try:
             with anyio.fail_after(timeout):

@@ -10,6 +10,7 @@
 4. A slow peer cannot occupy a slot for long: a method's name must arrive within `NAME_TIMEOUT` seconds, a request or an
    answer within `TRANSFER_GRACE` seconds plus one per `TRANSFER_RATE` bytes.
 5. A handler's exception resets the stream: the requester sees `Unreachable`, and learns nothing about this machine.
+   Only `Busy` is answered, as BUSY.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -42,8 +43,8 @@ _OK, _TOO_LONG, _UNKNOWN, _BUSY = b"\x00", b"\x01", b"\x02", b"\x03"
 
 @dataclass
 class Server:
-    """Answers requests by method; `answer` is the protocol's stream handler. `_origin`: returns a peer's origin.
-    `_tables`: of methods, searched in order."""
+    """The answering side of the protocol; `answer` is its stream handler. `_origin`: returns a peer's origin.
+    `_tables`: the tables of methods, searched in order."""
 
     _origin: Callable[[str], Origin]
     _tables: Sequence[Handlers]
@@ -88,8 +89,9 @@ class Server:
 
 
 async def ask(stream: Stream, method: str, payload: bytes) -> bytes:
-    """Send a request over a fresh stream, which is used up. Raises `Unreachable`, or `Malformed` for a payload that is
-    too long for the other side or an answer that breaks the protocol."""
+    """Send a request over a fresh stream, and return its answer; the stream serves no other request. Raises
+    `Unreachable`, and its kinds `Busy` and `Declined`. Raises `Malformed` for a payload that is too long for the other
+    side, or an answer that breaks the protocol."""
     answer = b""
     try:
         with one_error():

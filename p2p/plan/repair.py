@@ -1,13 +1,13 @@
-"""Keeps a plan up to date while peers come and go, changing few edges. Pure.
+"""Keep a plan up to date while peers come and go, by changing few edges. Pure.
 
-1. A peer that joins, or loses a parent, gets the feeder with room that is nearest to the source in that stripe. The
-   order of preference: an inner node of the stripe; a peer that feeds none yet; a peer with room left from its own
-   stripe (only here a repaired plan is less than interior-disjoint); the feeder that is overloaded least by it.
-2. Only those edges change. The plan is built anew when more than `MANY` of the peers changed, or when its predicted
-   time has risen by more than `WORSE` over that of the last fresh plan, both relative to their T*.
+1. A peer that joins, or loses a parent, gets a new parent in that stripe. The order of preference: an inner node of
+   the stripe with room; a peer that feeds none yet; a peer with room left from its own stripe; the feeder that one more
+   child overloads least. Among equals, the one nearest to the source. The last two may break interior-disjointness.
+2. Only those edges change. The plan is built anew when more than the share `MANY` of the peers changed, or when its
+   predicted time exceeds `WORSE` times that of the last fresh plan, each divided by its T* (`lower_bound`).
 3. The planner leaves a share of `SPARE` of the source's uplink unplanned, if that raises T* to at most `CHEAP` times
    its value. Chunks that a plan fails to deliver are requested from the source; an overloaded source would delay them.
-4. A peer never gets a parent that it reported as not feeding it, unless there is no other.
+4. A peer never gets a parent that it reported as not feeding it. Without any other, it gets the source.
 """
 
 from collections import Counter, deque
@@ -38,7 +38,8 @@ class Planner:
         load: PayloadSize,
         excluded: Mapping[str, Collection[str]] | None = None,
     ) -> Plan:
-        """Return the plan for these peers. `uplink`: the source's. `excluded`: peer -> parents that do not feed it."""
+        """Return the plan for the peers in `links`. `uplink`: the source's. `excluded`: the parents that do not feed a
+        peer, by peer."""
         excluded = excluded or {}
         old = self.plan
         uplink = _planned(uplink, links, load)
@@ -70,7 +71,7 @@ def repair(
     load: PayloadSize,
     excluded: Mapping[str, Collection[str]],
 ) -> Plan:
-    """Return `plan` changed for these peers, by rule 1."""
+    """Return `plan` changed for the peers in `links`, by rules 1 and 4."""
     parents = {peer: list(plan.parents.get(peer, ("",) * plan.stripes)) for peer in links}
     for peer, ups in parents.items():
         for stripe, up in enumerate(ups):
@@ -85,7 +86,7 @@ def repair(
 
 
 class _FreeSlots:
-    """How many more children each peer can feed, in all stripes together."""
+    """The room of each feeder: the number of further children that it can feed, in all stripes together."""
 
     def __init__(
         self, plan: Plan, uplink: float, links: Mapping[str, LinkCapacity], parents: Mapping[str, list[str]]
@@ -106,11 +107,11 @@ class _FreeSlots:
         self._fanout[plan.source] = fanout(uplink, plan.stripes, plan.rate, most)
 
     def free(self, feeder: str) -> int:
-        """Return how many more children a feeder can have."""
+        """Return the number of further children that a feeder can have; negative for an overloaded one."""
         return self._fanout[feeder] - self.feeds[feeder]
 
     def rank(self, feeder: str, stripe: int) -> tuple[int, float] | None:
-        """Return (class of rule 1, load), lower is better; None for a peer that can feed none."""
+        """Return (place in the order of rule 1, load): lower is better. Return None for a peer that can feed none."""
         if feeder != self.source and not self._links[feeder].dialable:
             return None
         inner = self.inner_stripe.get(feeder, stripe) if feeder != self.source else stripe

@@ -1,4 +1,4 @@
-"""Plans the trees of a broadcast: from the capacities of the links to each peer's parents. Pure and seeded.
+"""Plan the trees of a broadcast: compute each peer's parents from the capacities of the links. Pure and seeded.
 
 W: bytes of the payload. U: the source's uplink. u_i and d_i: a peer's uplink and downlink. All in bytes per second.
 n: number of peers. c: bytes of a chunk. l: latency of a hop, seconds. B: the payload's flow rate, bytes per second.
@@ -8,8 +8,8 @@ n: number of peers. c: bytes of a chunk. l: latency of a hop, seconds. B: the pa
    has at most u_i K / B children (K where u_i is B). K = 1 is a chain in which no uplink carries two copies.
 2. B is the greatest rate at which every stripe has room for all peers, found by bisection. Strong peers are near the
    root. A peer is a leaf everywhere if it cannot carry B / K once, receives less than B, or cannot be dialled.
-3. Of the K tried, the plan takes the one with the least predicted time; among equals the smallest.
-4. A plan is a hint. Only speed depends on it.
+3. Of the K tried (`STRIPES`), the plan takes the one with the least predicted time; among equals the smallest.
+4. A plan is a hint: only the speed of a broadcast depends on it.
 """
 
 import math
@@ -25,13 +25,14 @@ LATENCY = 0.05
 UPLINK = 1_250_000.0
 """Bytes per second, if not measured: 10 Mbit/s."""
 STRIPES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
+"""Values of K that are tried, each at most n."""
 _PRECISION = 2**-12
 _ROUNDING = 1e-9
 
 
 class LinkCapacity(NamedTuple):
-    """A peer's link: bytes per second up and down, seconds one way to the source. `dialable`: other peers can dial
-    it."""
+    """A peer's link: bytes per second up and down, seconds one way to the source. `dialable`: whether other peers can
+    dial the peer."""
 
     uplink: float = UPLINK
     downlink: float = math.inf
@@ -48,8 +49,8 @@ class PayloadSize(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """The trees of one broadcast. `parents`: each peer's parent in each stripe. `rate`: B. `seconds`: the predicted
-    time."""
+    """The trees of one broadcast. `stripes`: K. `parents`: each peer's parent in each stripe. `rate`: B. `seconds`: the
+    predicted time."""
 
     source: str
     stripes: int
@@ -58,7 +59,7 @@ class Plan:
     seconds: float
 
     def children(self, stripe: int) -> dict[str, list[str]]:
-        """Return feeder -> its children in this stripe, in order."""
+        """Return each feeder (the source, or a peer with children) with its children in this stripe, in order."""
         children: dict[str, list[str]] = {}
         for peer, parents in self.parents.items():
             children.setdefault(parents[stripe], []).append(peer)
@@ -99,9 +100,9 @@ def fanout(uplink: float, stripes: int, rate: float, peers: int) -> int:
 
 
 def predicted(plan: Plan, uplink: float, links: Mapping[str, LinkCapacity], load: PayloadSize) -> float:
-    """Return the seconds until the last peer has the payload: the sending time of the busiest feeder, plus the longest
-    path of a chunk. The former is max(W / min d, children W / (K u)). Each step of the latter takes children c / u + l,
-    which is K c / u + l at a feeder with K children."""
+    """Return the seconds until the last peer has the payload: the time of the slowest link, plus the longest path of a
+    chunk. The former is max(W / min d, children W / (K u)), with the children in all stripes. Each step of the latter
+    takes children c / u + l, with the children in that stripe: K c / u + l at a feeder with K children."""
     longest, busiest = 0.0, 0.0
     counts = dict.fromkeys((plan.source, *plan.parents), 0)
     for stripe in range(plan.stripes):

@@ -1,4 +1,4 @@
-"""Writes verified chunks to the disk, in batches.
+"""Write verified chunks to the disk, in batches.
 
 1. One task writes all waiting chunks at once, in a worker thread: at high rates, few batches wake the thread.
 2. `put` blocks while more than `ROOM` bytes wait to be written, so that a slow disk slows the peers down.
@@ -13,7 +13,7 @@ import anyio.to_thread
 from p2p.swarm.payload_file import PartialPayload
 
 ROOM = 4 << 20
-"""Bytes."""
+"""Most bytes that wait to be written while `put` returns at once."""
 
 ProvenChunk = tuple[int, bytes | memoryview, list[bytes]]
 """Index, data and proof of a chunk."""
@@ -23,7 +23,7 @@ class ChunkWriter:
     """The queue of chunks to write, for one payload."""
 
     def __init__(self, payload: PartialPayload, stored: Callable[[int], None]) -> None:
-        """`stored` is called with each chunk that was written and is new."""
+        """`stored` is called with the index of each chunk that was written and is new."""
         self._payload = payload
         self._stored = stored
         self._waiting: list[ProvenChunk] = []

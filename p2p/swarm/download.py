@@ -1,7 +1,7 @@
 """The downloader's side: fetches one payload from the plan's parents, or from every connected peer that has some of it.
 
 Streams are opened to the plan's parents first. The fallback and all other peers get one only while there is no plan, or
-while the plan leaves chunks that no peer was asked for. (Rules: p2p/swarm/exchange.py, p2p/swarm/picker.py.)
+while some loose chunk is requested from no peer. (Rules: p2p/swarm/exchange.py, p2p/swarm/picker.py.)
 """
 
 import logging
@@ -29,12 +29,13 @@ log = logging.getLogger("p2p")
 POLL_INTERVAL = 0.25
 """Seconds between two checks of the connected peers."""
 RETRY = Backoff(0.5, 15.0)
-"""Seconds before a retry after a failed stream; doubles each time."""
+"""Seconds before a retry after a failed stream: at first, and at most; doubled by each failure."""
 
 
 @dataclass(frozen=True)
 class DownloadContext:
-    """What all downloads of one peer share. `received`: verified bytes by sender. `downlink`: the owner's limit."""
+    """The state that all downloads of one peer share. `received`: verified bytes by sender. `downlink`: the owner's
+    limit."""
 
     transport: Transport
     seed: int
@@ -197,7 +198,7 @@ class Download:
             self._recheck.set()
 
     async def _watch(self) -> None:
-        """Pump when time alone changes the outcome: a peer stalls, or the limit allows more."""
+        """Call `_pump` when time has passed that changes its outcome: a peer stalls, or the limit allows more."""
         while True:
             now = anyio.current_time()
             deadline = self._picker.deadline()

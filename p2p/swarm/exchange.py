@@ -6,8 +6,9 @@
    thus find each other with one request.
 3. One task reads and one writes per stream. Both sides send a keep-alive every `HEARTBEAT` seconds, so that the
    transport's watchdog detects a frozen peer.
-4. A peer is dropped for an unrequested chunk, for bytes that do not decode, or for two bad chunks. Until its ban ends
-   (p2p/limits/bans.py), nothing is requested from it and nothing served to it.
+4. A holder is banned and disconnected for an unrequested chunk, for bytes that do not decode, or for two bad chunks.
+   Until the ban ends (p2p/limits/bans.py), nothing is requested from that peer and nothing is served to it. A
+   downloader's bytes that do not decode reset its stream alone.
 5. Files are read and written in worker threads, except for chunks to send that are in the page cache. Without a free
    file descriptor, opening is retried until there is one (p2p/swarm/open_files.py).
 6. A payload whose file is missing or changed is no longer offered. Sharing or fetching it again starts afresh.

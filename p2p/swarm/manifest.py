@@ -1,11 +1,12 @@
-"""Computes and checks manifests: how a payload is cut into chunks, and the hashes that verify it.
+"""Compute and check manifests: the cut of a payload into chunks, and the hashes that verify it.
 
 1. A chunk has W/256 bytes (rounded up) for a payload of W bytes, but at least 16 KiB and at most 1 MiB; the last one
    may be shorter. (With W/64, a chain of 16 peers would cost 1.23 times the ideal by arithmetic alone.)
 2. The chunk root is the Merkle root over the chunks in order, BLAKE3 with 32 bytes.
 3. A manifest is checked against these bounds before any memory or disk is allocated for it.
-4. A `HashedManifest` has the digests of the chunks too. The process that writes a payload computes it once. The signed
-   document takes its fields from it, and p2p/swarm/open_files.py builds the tree from it without another pass.
+4. A `HashedManifest` has the digests of the chunks too. The process that writes a payload computes this manifest once.
+   The signed document takes its fields from the manifest, and p2p/swarm/open_files.py builds the tree from its digests
+   without another pass over the file.
 """
 
 from functools import partial
@@ -21,8 +22,8 @@ from p2p.swarm.messages import CHUNK_SIZE_MAX, CHUNK_SIZE_MIN, CHUNKS_MAX
 
 
 class HashedManifest(Manifest, frozen=True, kw_only=True):
-    """Describes a payload that this program has just written. `leaves`: the `leaf_digest` of each chunk in order. It
-    never comes from a peer or from the disk, since the payload is not read again to check it."""
+    """The manifest of a payload that this program has just written. `leaves`: the `leaf_digest` of each chunk in order.
+    Such a manifest never comes from a peer or from the disk: the payload is not read again to check it."""
 
     leaves: list[bytes]
 
@@ -69,7 +70,7 @@ def manifest_of(path: Path) -> Manifest:
 
 
 def bare(manifest: Manifest) -> Manifest:
-    """Return a manifest with the four signed fields alone."""
+    """Return a plain `Manifest`, with the four signed fields alone."""
     return Manifest(
         hash=manifest.hash, length=manifest.length, chunk_size=manifest.chunk_size, chunk_root=manifest.chunk_root
     )

@@ -1,8 +1,8 @@
 """The project's one Merkle tree: the shape of RFC 6962 section 2.1, the hash function as an argument.
 
 1. A leaf hashes as H(0x00 || leaf), a node as H(0x01 || left || right), so that no node passes for a leaf.
-2. A tree of n leaves splits at the largest power of two below n. Built from the bottom: neighbours are paired, and an
-   odd one at the end rises unpaired.
+2. A tree of n leaves splits at the largest power of two below n. It is built from the bottom: neighbours are paired,
+   and an odd one at the end rises unpaired.
 3. The root of no leaves is H of the empty string.
 4. A proof is the siblings from the leaf upwards. Its length follows from index and size alone; a proof of any other
    length is refused before any hashing.
@@ -82,7 +82,7 @@ def _siblings(index: int, size: int) -> list[tuple[int, int]]:
 
 
 class Tree:
-    """The known nodes of a tree of `size` leaves: all of them, or those that verified proofs have shown.
+    """The known nodes of a tree of `size` leaves: all of them, or those that verified proofs contain.
 
     `add` checks a proof and keeps its nodes if they lead to `root`; `proof` answers for every leaf added.
     """

@@ -1,8 +1,8 @@
 """Messages of the chunk protocol `/echo2/chunks/1`, one per frame.
 
 Downloader -> holder: `PayloadRequest` once; then `ChunkRequest` (without indices: keep-alive) and `Cancel`.
-Holder -> downloader: `HaveMore` without indices (keep-alive; sent at once by a holder that has no chunk yet); `Have`
-once, when it has the payload or begins to fetch it; then `HaveMore`, `Chunk`, `NotAvailable`.
+Holder -> downloader: `HaveMore` without indices (keep-alive; sent at once by a holder that does not have the payload
+yet); `Have` once, when it has the payload or begins to fetch it; then `HaveMore`, `Chunk`, `NotAvailable`.
 
 A message is a MessagePack array: a letter for its type, then the fields in order. Later versions may append fields; an
 absent field has its default. Every field is bounded, and a frame that breaks a bound is `Malformed`.
@@ -32,31 +32,31 @@ Digest = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
 
 
 class PayloadRequest(msgspec.Struct, frozen=True, array_like=True, tag="a"):
-    """Opens the stream: it is about the payload with this BLAKE3 hash."""
+    """The first message of a stream: the BLAKE3 hash of the payload that the stream is about."""
 
     payload: Digest
 
 
 class ChunkRequest(msgspec.Struct, frozen=True, array_like=True, tag="w"):
-    """Requests these chunks, in this order; chunks that the holder lacks are sent on arrival."""
+    """A request for these chunks, in this order; the holder sends a chunk that it lacks on arrival."""
 
     indices: Indices = ()
 
 
 class Cancel(msgspec.Struct, frozen=True, array_like=True, tag="x"):
-    """Cancels requests, since the chunks came from elsewhere. One may already be on its way."""
+    """A cancellation of requests, since the chunks came from elsewhere. A chunk may be on its way already."""
 
     indices: Indices
 
 
 class Have(msgspec.Struct, frozen=True, array_like=True, tag="h"):
-    """The chunks that the holder has: bit i of byte i // 8, the lowest first, is chunk i."""
+    """The chunks that the holder has: bit i % 8 of byte i // 8 is chunk i; bit 0 is the lowest."""
 
     bitmap: Annotated[bytes, msgspec.Meta(max_length=CHUNKS_MAX // 8)]
 
 
 class HaveMore(msgspec.Struct, frozen=True, array_like=True, tag="n"):
-    """Chunks that the holder has in addition."""
+    """Chunks that the holder has in addition to those announced before."""
 
     indices: Indices = ()
 
@@ -71,7 +71,7 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True, tag="c"):
 
 
 class NotAvailable(msgspec.Struct, frozen=True, array_like=True, tag="g"):
-    """Tells that the holder can no longer send this chunk."""
+    """A notice that the holder can no longer send this chunk."""
 
     index: Index
 

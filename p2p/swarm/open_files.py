@@ -1,4 +1,4 @@
-"""Keeps few payload files open, however many the process offers.
+"""Keep few payload files open, however many the process offers.
 
 Rules
 1. At most `MOST` complete payloads are open. The least recently read one is closed first; a file stays open while a
@@ -30,7 +30,8 @@ from p2p.swarm.manifest import HashedManifest, digest, scan
 from runtime.descriptors import SHORTAGES, is_shortage
 
 MOST: Final = 48
-"""With some 40 files, pipes and listeners of a daemon, it stays below 100 descriptors beside its connections."""
+"""Most open files. A daemon has some 40 other files, pipes and listeners, so that without its connections it stays
+below 100 descriptors."""
 RETRY_INTERVAL: Final = 1.0
 """Seconds until opening is retried after a shortage of descriptors."""
 
@@ -42,8 +43,8 @@ Key = tuple[bytes, Path]
 
 @dataclass(slots=True)
 class OpenPayload:
-    """An open file and the tree over its chunks. `readers`: reads under way. `closing`: close it after the last of
-    them."""
+    """An open file and the tree over its chunks. `readers`: reads under way. `closing`: whether the file is
+    closed after the last of them."""
 
     descriptor: int
     tree: merkle.Tree
@@ -59,7 +60,7 @@ class OpenPayloads:
         self._open: OrderedDict[Key, OpenPayload] = OrderedDict()
         self._lock = threading.Lock()
         self._opening = [threading.Lock() for _ in range(16)]
-        """Locks that let only one of two threads read a file that both want."""
+        """Locks by hash of the key: of two threads that want the same file, one opens and checks it."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -88,7 +89,7 @@ class OpenPayloads:
             self._release(opened)
 
     def adopt(self, key: Key, opened: OpenPayload) -> None:
-        """Keep a file that was opened and checked elsewhere."""
+        """Register a file that is open and checked; close the least recently read one beyond the limit (rule 1)."""
         with self._lock:
             if (older := self._open.pop(key, None)) is not None:
                 _close_when_idle(older)

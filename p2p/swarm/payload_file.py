@@ -35,7 +35,7 @@ RWF_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 
 
 class PayloadFile:
-    """A complete payload file that answers with chunks and proofs."""
+    """A complete payload file, from which chunks are read with their proofs."""
 
     def __init__(self, manifest: Manifest, path: Path, files: OpenPayloads = FILES) -> None:
         self.manifest = bare(manifest)
@@ -112,7 +112,7 @@ class PayloadFile:
         return True
 
     def close(self) -> None:
-        """Stop offering it; its chunks can no longer be read."""
+        """Stop offering the payload; its chunks can no longer be read."""
         self._files.close((self.manifest.hash, self.path))
         self.have = 0
 
@@ -194,7 +194,7 @@ class PartialPayload(PayloadFile):
 
     def close(self) -> None:
         """Close the descriptors; the part stays for the next start."""
-        with self._lock:  # never during a write: the descriptor's number may then belong to another file
+        with self._lock:  # never during a write: the number of a closed descriptor may belong to another file
             self._close_descriptors()
         super().close()
 
@@ -237,8 +237,8 @@ def _write(descriptor: int, data: bytes | memoryview, offset: int) -> None:
 
 
 def _read_cached(descriptor: int, length: int, offset: int) -> bytes:
-    """Read from the page cache alone. Raises `BlockingIOError` if it has less, or does not tell (macOS, some file
-    systems)."""
+    """Read from the page cache alone. Raises `BlockingIOError` if the cache lacks some of the bytes, or if the system
+    does not support such a read (macOS, some file systems)."""
     data = bytearray(length)
     try:
         if RWF_NOWAIT and os.preadv(descriptor, [data], offset, RWF_NOWAIT) == length:

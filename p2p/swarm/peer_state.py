@@ -1,4 +1,4 @@
-"""What a download (p2p/swarm/picker.py) knows about peers, stripes and chunks.
+"""The peers, stripes and chunks of a download, as p2p/swarm/picker.py knows them.
 
 A set of chunks is an integer: bit i is chunk i. Times are in seconds.
 """
@@ -35,7 +35,7 @@ class PeerState:
 
 
 class StallTimer:
-    """Computes after how many seconds without a chunk a peer is stalled (p2p/swarm/picker.py, rule 4)."""
+    """The limit in seconds without a chunk, beyond which a peer is stalled (p2p/swarm/picker.py, rule 4)."""
 
     def __init__(self, chunk_size: int) -> None:
         """`chunk_size`: bytes."""
@@ -43,7 +43,7 @@ class StallTimer:
         self._endgame_most = ENDGAME_STALL + chunk_size / ENDGAME_SLOW
 
     def __call__(self, peer_state: PeerState, *, ending: bool) -> float:
-        """Return the seconds for `peer_state`. `ending`: every missing chunk is requested."""
+        """Return the limit for a peer. `ending`: whether every missing chunk is requested (the endgame)."""
         if ending:
             hasty = math.inf if peer_state.interval is None else max(ENDGAME_MIN, ENDGAME_FACTOR * peer_state.interval)
             return min(hasty, self._endgame_most)
@@ -53,15 +53,17 @@ class StallTimer:
 
 @dataclass
 class Stripe:
-    """One stripe of the plan. `window`: requests that may be open at its parent."""
+    """One stripe of the plan. `chunks`: a set. `window`: requests that may be open at its parent."""
 
     chunks: int
     parent: str
     window: int
     last_progress: float
-    """When its parent last sent a chunk of it, or another peer announced one."""
+    """When its chunks were last left to its parent, or a peer other than the fallback announced a loose missing one."""
     behind_since: float | None = None
+    """Since when the stripe has lagged behind another one; None: it does not."""
     is_lagging: bool = False
+    """Whether the stripe has lagged behind another one for too long, so that its chunks are loose (rule 2)."""
 
 
 class Availability:

@@ -1,4 +1,4 @@
-"""Chooses which missing chunk to request from which connected peer. No I/O: `now` and `seed` are arguments.
+"""Choose which missing chunk is requested from which connected peer. No I/O: `now` and `seed` are arguments.
 
 1. A chunk is requested from one peer at a time. With a plan (p2p/plan/trees.py), chunk i is requested from the parent
    of stripe i mod K, in order. It is requested even before the parent has it: the parent forwards it on arrival. A new
@@ -13,8 +13,8 @@
    - Each other connected peer has sent its `Have`, or had `GRACE` seconds to do so.
    - No other peer announced a chunk of that stripe within the last `GRACE` seconds. A stripe that still spreads will
      come from peers, and the fallback would send it twice.
-   - Its window has room. The window is small and grows only while answers are prompt: with many downloaders in its
-     queue, each must ask for little, or many request the same chunk before the first of them can forward it.
+   - The fallback's window has room. The window is small and grows only while answers are prompt. With many downloaders
+     in its queue, each must ask for little, or many request a chunk before the first of them can forward it.
 4. A peer is stalled when it has sent no chunk for too long, although requests are open:
    - The limit is `STALL_FACTOR` times its mean interval between chunks, at least `STALL_MIN` seconds. Before its first
      chunk, it is `STALL` seconds plus the time of one chunk at `SLOW`. Both are doubled for a parent that lacks every
@@ -55,7 +55,7 @@ LAG_MIN, LAG_SHARE, LAG_SECONDS = 4, 0.25, 2.0
 _SOON = 1e-3
 FALLBACK_WINDOW_MIN = 2
 QUEUED = 0.05
-"""Seconds by which an answer of the fallback may exceed twice its best before its window shrinks."""
+"""Seconds by which an answer of the fallback may exceed twice its best time before its window shrinks."""
 
 
 @dataclass(frozen=True)
@@ -99,14 +99,14 @@ class ChunkPicker:
         """Chunks requested from any peer, stalled ones included."""
         self._update_at = -math.inf
         self._may_request = True
-        """False while there is surely nothing to request. A `Have` of chunks that are requested already leaves it
-        so."""
+        """False while there is surely nothing to request. A `Have` of chunks that are requested already does not set
+        it."""
         self._cancellations: list[PeerRequest] = []
         self._availability = Availability()
 
     @property
     def complete(self) -> bool:
-        """Whether every chunk is here."""
+        """Whether every chunk was received."""
         return not self.missing
 
     @property
@@ -144,7 +144,7 @@ class ChunkPicker:
             self._awaiting_have[peer] = now + GRACE
 
     def on_no_chunks(self, peer: str) -> None:
-        """Note that `peer` is connected, but does not have the payload (yet)."""
+        """Note an empty `HaveMore`: `peer` is connected, and has no chunk to announce now."""
         self._may_request |= self._awaiting_have.pop(peer, None) is not None
 
     def on_have(self, peer: str, indices: int, now: float) -> None:
@@ -251,8 +251,8 @@ class ChunkPicker:
         return taken
 
     def deadline(self) -> float | None:
-        """Return when time alone changes what `next_requests` returns (a peer stalls, or a grace period ends); None:
-        never."""
+        """Return the time at which a peer stalls or a grace period ends, so that `next_requests` must be called again;
+        None: never."""
         owing = [m.progress + self._stall_timeout(m) for m in self._peers.values() if m.requested and not m.stalled]
         return min([*owing, *self._awaiting_have.values(), *self._awaited_parents.values()], default=None)
 
@@ -348,7 +348,7 @@ class ChunkPicker:
         return rest & -rest
 
     def _update_stalls(self, now: float) -> None:
-        """Find stalled peers and lagging stripes, and so the loose chunks (rules 2 and 4)."""
+        """Find stalled peers and lagging stripes, and derive the chunks that are not loose (rules 2 and 4)."""
         self._update_at = now + UPDATE_INTERVAL
         for peer_state in self._peers.values():
             if (
@@ -371,8 +371,8 @@ class ChunkPicker:
                 stripe.last_progress = now
 
     def _update_lag(self, stripe: Stripe, ahead: int, now: float) -> None:
-        """Update whether a stripe lags. A lagging stripe's parent keeps half of its open requests, and half again at
-        the next update."""
+        """Update whether a stripe lags. At each update of a lagging stripe, its window is halved, and the requests open
+        at its parent beyond the window are cancelled."""
         behind = (self.missing & stripe.chunks).bit_count() - ahead
         if behind <= max(LAG_MIN, LAG_SHARE * stripe.chunks.bit_count()):
             stripe.behind_since = None

@@ -1,10 +1,10 @@
 """Open requests of one downloader at one holder, and the chunks still to announce to it. No I/O: `now` is an argument.
 
 1. Available chunks are sent in the order of their requests. A request for a chunk that the holder lacks is deferred:
-   the chunk is sent on its arrival, without another request. A peer that follows a plan requests so from its parent.
+   the chunk is sent on its arrival, without another request. A peer that follows a plan sends its parent such requests.
 2. Announcements precede chunks and are immediate, since they let others forward. A downloader with deferred requests
    gets those chunks themselves; the others are announced to it within `ANNOUNCE_DELAY` seconds, many at a time.
-3. At most `QUEUE_MAX` chunks may be requested and not sent.
+3. At most `QUEUE_MAX` requests may be open. A downloader that exceeds this breaks the protocol.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from p2p.swarm.messages import INDICES_MAX
 
 QUEUE_MAX = 256
 ANNOUNCE_DELAY = 0.25
-"""Seconds."""
+"""Seconds (rule 2)."""
 
 
 class RequestQueue:
@@ -28,7 +28,7 @@ class RequestQueue:
         self._chunks: int | None = None
 
     def start(self, have: int, chunks: int) -> None:
-        """Start once the holder has the payload, or begins to fetch it. `have`: bit i is chunk i."""
+        """Note that the holder has the payload, or begins to fetch it. `have`: its chunks; bit i is chunk i."""
         self._chunks = chunks
         early, self._deferred = self._deferred, {}
         self.request(early, have)

@@ -1,4 +1,4 @@
-"""Records which peer sent how much of a payload, and when. No I/O: `now` is a monotonic clock, in seconds."""
+"""Record which peer sent how many bytes of a payload, and when. No I/O: `now` is a monotonic clock, in seconds."""
 
 from dataclasses import dataclass
 

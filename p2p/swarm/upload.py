@@ -30,7 +30,7 @@ class SharedPayload:
         self.listeners: dict[Upload, None] = {}
 
     def announce(self, index: int) -> None:
-        """Tell every listener of a chunk that was verified and stored."""
+        """Report a chunk that was verified and stored to every listening stream."""
         now = anyio.current_time()
         for upload in self.listeners:
             upload.on_chunk(index, now)
@@ -51,7 +51,7 @@ class UplinkSlot:
         self._awake = anyio.Event()
 
     def wake(self) -> None:
-        """Check the queue again: the slot may be at its head."""
+        """Let `acquire` check the queue again: the slot may be at its head."""
         self._awake.set()
 
     async def acquire(self, peer: str, nbytes: int) -> None:
@@ -70,7 +70,7 @@ class UplinkSlot:
 
 
 class Upload:
-    """One stream: its open requests, its announcements, and its place in the uplink queue."""
+    """One chunk stream at the holder: its open requests, its announcements, and its place in the uplink queue."""
 
     def __init__(self, stream: Stream, queue: "FairQueue[Upload | UplinkSlot]", sent: Counter[str]) -> None:
         self._stream = stream
@@ -81,7 +81,7 @@ class Upload:
         self._awake = anyio.Event()
 
     def wake(self) -> None:
-        """Check again for something to send."""
+        """Let the stream check again for something to send."""
         self._awake.set()
 
     def on_chunk(self, index: int, now: float) -> None:
@@ -164,7 +164,7 @@ class Upload:
 
     def _dequeue(self) -> None:
         if self._queue.dequeue(self) and (front := self._queue.head()) is not None:
-            front.wake()  # it has just become the head, and may not know
+            front.wake()  # it has just become the head, and may be asleep
 
     async def _send_chunk(self, payload: PayloadFile, index: int, now: float) -> None:
         self._requests.mark_sent(index)
