@@ -25,7 +25,7 @@ from p2p.errors import LocalNetworkFault, WrongIdentity
 from p2p.identity import load_any_key, write_key
 
 LIFE: Final = datetime.timedelta(days=730)
-"""Validity of a certificate."""
+"""Validity of a certificate, from its creation."""
 RENEW_BEFORE: Final = datetime.timedelta(days=90)
 """A certificate that ends sooner is renewed at the next start."""
 _CLOCK_SKEW: Final = datetime.timedelta(days=2)

@@ -1,15 +1,15 @@
-"""The network of a node behind a firewall that admits only HTTPS: requests to one coordinator, never from it.
+"""The network of a node behind a firewall that admits only HTTPS: requests go to one coordinator, none come from it.
 
 Rules
-1. The server must hold the pinned key (p2p/https/certificate.py). That is checked before a byte of HTTP is sent, also
-   through a proxy (`HTTPS_PROXY`, `NO_PROXY`). Every document is signed in any case.
-2. A chunk is stored once its proof leads to the signed root (p2p/swarm/payload_file.py). Stored chunks survive a break
-   and a restart: a fetch continues with the missing ones. It retries until cancelled, with growing delays.
+1. The server must hold the pinned key (p2p/https/certificate.py). The key is checked before a byte of HTTP is sent,
+   also through a proxy (`HTTPS_PROXY`, `NO_PROXY`). Every document is signed in any case.
+2. A chunk is stored once its proof leads to the signed root (p2p/swarm/payload_file.py). Stored chunks survive a lost
+   connection and a restart: a fetch continues with the missing ones. It retries until cancelled, with growing delays.
 3. Gossip is received by long polling: the coordinator answers a request for a topic once there is a new message.
 4. A request ends after `patience` seconds without a byte. A long poll has `LONG_POLL` more, since older coordinators
    keep it open for 25 s. Answers are bounded, and compressed ones are not decompressed.
-5. On status 429, a request is retried after `Retry-After` if that is at most `PUT_OFF` seconds; the connection stays
-   up.
+5. On status 429, a request is retried after `Retry-After`, if that is within `PUT_OFF` seconds of its first attempt;
+   the connection stays up.
 """
 
 import asyncio
@@ -48,9 +48,9 @@ LANES: Final = 4
 RUN_BYTES: Final = 4 << 20
 """Most bytes of chunks per request."""
 RETRY: Final = Backoff(0.5, 15.0)
-"""Seconds before a fetch or a topic is retried; doubles per failure."""
+"""Seconds before a fetch or a long poll is retried: at first, and at most; doubled by each failure."""
 PUT_OFF: Final = 5.0
-"""Longest `Retry-After`, in seconds, that is waited for."""
+"""Seconds after the first attempt of a request within which it is retried (rule 5)."""
 LONG_POLL: Final = 25.0
 """Seconds beyond the patience that a long poll may stay open."""
 _TOO_MANY: Final = 429
@@ -105,7 +105,7 @@ class HttpsClient:
         await self._ready.wait()
 
     async def peers(self) -> list[str]:
-        """Return the coordinator while it answers."""
+        """Return the coordinator while it answers; else none."""
         return [self._coordinator] if self._up.is_set() else []
 
     async def route(self, peer: str) -> str | None:
@@ -113,7 +113,7 @@ class HttpsClient:
         return "https" if peer in await self.peers() else None
 
     async def dial(self, addresses: Sequence[str]) -> str:
-        """See `Links`. Dials HTTPS addresses only. Raises also `WrongIdentity`."""
+        """See `Links`. Dial HTTPS addresses only. Raises also `WrongIdentity`."""
         troubles = []
         for address in addresses:
             origin = address_of(address).https_url

@@ -1,9 +1,9 @@
-"""Limits of HTTPS clients on connections and requests. Pure: the time is an argument.
+"""Limits on the connections and requests of HTTPS clients. Pure: the time is an argument.
 
-1. A client is an IPv4 address, or the /64 of an IPv6 one, which is what one household has.
+1. A client is an IPv4 address, or the /64 of an IPv6 one: about the block that one household has.
 2. Connections are limited per client and in all, before the handshake; requests are limited per client by a token
    bucket. An excess is refused and never queued: a waiting client costs more than a refused one.
-3. Memory is bounded: the buckets of the clients that asked longest ago are forgotten first.
+3. Memory is bounded: the bucket of the client whose last request is the oldest is forgotten first.
 4. A quarter of the connections is reserved for clients of parties with accepted work, at most one per such party.
 """
 
@@ -46,8 +46,8 @@ class ClientLimiter:
         self._requests = TokenBuckets(limits.rate, limits.burst)
 
     def enter(self, host: str) -> tuple[str, str] | None:
-        """Count a new connection. Return the limit that refuses it and a sentence; None where it is admitted, and then
-        `leave` must follow."""
+        """Count a new connection. Return the limit that refuses it and a sentence; None if it is admitted: `leave` must
+        then follow."""
         client, most, known = client_key(host), self._limits, self._is_known(host)
         reserved = 0 if known else min(most.connections // 4, len(self._known)) - self._known_total
         if self._connections.total() + max(0, reserved) >= most.connections:
@@ -60,7 +60,7 @@ class ClientLimiter:
         return None
 
     def leave(self, host: str) -> None:
-        """Count the end of a connection that had entered."""
+        """Note the end of a connection that `enter` admitted."""
         client = client_key(host)
         self._connections[client] -= 1
         if self._known_of[client]:
@@ -77,5 +77,5 @@ class ClientLimiter:
         return (self._limits.subnet_of(host) or host) in self._known
 
     def ask(self, host: str, now: float) -> float:
-        """Count a request; return 0 where it is admitted, else the seconds until one will be."""
+        """Count a request; return 0 if it is admitted, else the seconds until one will be. `now`: monotonic."""
         return self._requests.admit(client_key(host), now)

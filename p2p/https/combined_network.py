@@ -1,7 +1,8 @@
 """A coordinator's network over libp2p and HTTPS: one `Network` in front of both.
 
 Rules
-1. Handlers, published messages and shared payloads are served over both. All else is the libp2p peer's alone.
+1. Handlers, published messages and shared payloads are served over both. Addresses, places, origins and traffic cover
+   both. All other methods use the libp2p peer alone.
 2. If one of the two ends, both end.
 """
 

@@ -2,11 +2,11 @@
 
 Rules
 1. An address implies its route (p2p/multiaddr.py). Only the routes that the owner permits are tried, in their order.
-2. A request takes the best connected route. After a failed request, a route to that peer is skipped for `PENALTY`
-   seconds, unless it is dialled again before: a dead connection must not hide a working route.
-3. A payload is fetched over libp2p while bytes arrive; otherwise over HTTPS, and back. Both continue the same partial
-   file on disk.
-4. HTTPS requests stop once a request succeeded by a better route.
+2. A request takes the best connected route. After a request without an answer, that route to the peer is skipped for
+   `PENALTY` seconds, unless it is dialled again before: a dead connection must not hide a working route.
+3. A payload is fetched over libp2p first. A fetch that gets no bytes moves to HTTPS, and likewise back. Both
+   continue the same partial file on disk.
+4. HTTPS requests to a peer stop once a request to that peer succeeded by a better route.
 5. A node that is connected over HTTPS alone cannot be called: its handlers and shares are not reachable.
 """
 
@@ -28,13 +28,13 @@ from p2p.transport import GossipHandler
 PENALTY: Final = 60.0
 """Seconds (rule 2)."""
 STALL: Final = 15.0
-"""Seconds without a byte of payload after which the other network is tried."""
+"""Seconds without a byte of payload after which a fetch moves to the other network, if that is connected."""
 LOOK: Final = 0.5
 """Seconds between two progress checks of a fetch."""
 
 
 class FailoverNetwork:
-    """A node's network over libp2p, HTTPS, or both. Implements the parts of `Network` that both have."""
+    """A node's network over libp2p, HTTPS, or both: the parts of `Network` that both have."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class FailoverNetwork:
 
     @property
     def network(self) -> Network:
-        """The parts of the network; libp2p alone serves those that HTTPS cannot."""
+        """The parts of the network; those that HTTPS cannot serve come from libp2p alone."""
         inbound: Inbound = NoInbound() if self._direct is None else self._direct
         handlers = Handlers() if self._direct is None else self._direct.handlers
         if self._https is None and self._direct is not None:
@@ -144,7 +144,7 @@ class FailoverNetwork:
             await self._direct.unshare(payload_hash)
 
     async def fetch(self, manifest: Manifest, path: Path, *, fallback: str | None = None) -> FetchReport:
-        """See `PayloadExchange`; rule 3. Reports the transfers of the network that completed it."""
+        """See `PayloadExchange`; rule 3. The report contains the transfers of the network that completed the fetch."""
         by, other = self._all[0], self._all[-1]
         while True:
             fetching = asyncio.ensure_future(by.fetch(manifest, path, fallback=fallback))

@@ -1,12 +1,12 @@
 """The sockets of the HTTPS server: TLS, connections, and bounds on slow or hostile clients.
 
 Rules
-1. A connection is counted before its handshake, and closed there if it exceeds a limit (p2p/https/client_limits.py).
+1. A connection is counted before its handshake, and closed at once if it exceeds a limit (p2p/https/client_limits.py).
    Each refusal is counted and logged.
 2. Every wait is bounded: the handshake, the headers, the time between two requests, each read and each write. A body
    must arrive at `HttpsLimits.slowest` on average. A slower client's connection is closed.
-3. A body's length must be known and within the method's limit before its first byte is read. Compressed bodies are not
-   decompressed.
+3. A body's length must be declared and within the method's limit before its first byte is read. Compressed bodies are
+   not decompressed.
 """
 
 import asyncio
@@ -51,8 +51,8 @@ class HttpError(Exception):
 
 
 class HttpsListener:
-    """Accepts HTTPS connections within the limits, and passes their requests to `respond`. `listen`: multiaddresses
-    /ip4/HOST/tcp/PORT or /ip6/...; port 0 is any free one."""
+    """The listening side: accepts HTTPS connections within the limits, and passes their requests to `respond`.
+    `listen`: multiaddresses /ip4/HOST/tcp/PORT or /ip6/...; port 0 is any free one."""
 
     def __init__(self, listen: Sequence[str], context: ssl.SSLContext, respond: Respond, limits: HttpsLimits) -> None:
         self._listen = list(listen)
@@ -72,12 +72,12 @@ class HttpsListener:
 
     @property
     def connections(self) -> int:
-        """Open connections, including those in their handshake."""
+        """Number of open connections, including those in their handshake."""
         return len(self._hosts)
 
     @property
     def requests(self) -> int:
-        """Requests received since the start."""
+        """Number of requests received since the start."""
         return 0 if self._server is None else self._server.requests_count
 
     async def run(self, listening: Callable[[], None]) -> None:
@@ -222,7 +222,7 @@ class HttpsListener:
 
 
 class _Server(web.Server):
-    """aiohttp's server, which also reports each connection's begin and end."""
+    """aiohttp's server, which also reports the beginning and the end of each connection."""
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
     GET  /echo2/1/peer                          the coordinator's peer id, as text
     POST /echo2/1/rpc/METHOD                    a request; its answer. The same bytes as over /echo2/rpc/1
-    GET  /echo2/1/topic/TOPIC                   the last message published there. If-None-Match: wait for another one
+    GET  /echo2/1/topic/TOPIC                   the last message of the topic. If-None-Match: wait for the next one
     GET  /echo2/1/chunks/HASH/FIRST-LAST        chunks of a payload with their proofs, one frame each
 
 A frame is a length (u32, big-endian) and a message of p2p/swarm/messages.py: `Chunk`, or `NotAvailable`.
@@ -21,8 +21,8 @@ RPC: Final = f"{ROOT}/rpc/"
 TOPIC: Final = f"{ROOT}/topic/"
 CHUNKS: Final = f"{ROOT}/chunks/"
 WAIT: Final = 15.0
-"""Seconds that the coordinator keeps a long poll for a topic open: shorter than the timeouts of proxies, and than the
-20 s without a byte after which a node gives a request up."""
+"""Seconds that the coordinator keeps a long poll for a topic open: shorter than the timeouts of proxies, and than
+the 20 s without a byte after which a node gives a request up."""
 BATCH: Final = 64
 """Most chunks per answer."""
 PIECE: Final = 64 << 10

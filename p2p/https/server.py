@@ -1,17 +1,17 @@
 """The coordinator's plain HTTPS server, for nodes behind firewalls that admit only HTTPS.
 
 Rules
-1. A request is answered by the same handler as over libp2p, from the same bytes, under the same limits. The connection
-   lends a document no authority. p2p/https/combined_network.py publishes and shares over both.
-2. A handler receives only "https/ADDRESS" as the name of the client, with its port for a private address
+1. A request is answered by the same handler as over libp2p, from the same bytes, under the same limits. A document
+   gains no authority from the connection. p2p/https/combined_network.py publishes and shares over both.
+2. A handler receives only "https/ADDRESS" as the name of the client, followed by "/PORT" for a private address
    (p2p/limits/origin.py). The signature inside a request identifies the node.
-3. A request that does not decode is the client's fault (400). Any other error of a handler is ours (500): it is logged,
-   and its text is not sent.
+3. A request that does not decode is the client's fault (400). Any other error of a handler is our fault (500): the
+   error is logged, and its text is not sent.
 4. Only payloads that are currently shared are served, by the hash of their content. A file is read and checked at its
    first request. A request's path is never a path on disk.
 5. Connections and slow clients are bounded by p2p/https/listener.py.
-6. Payloads share the machine's one uplink limit and queue with libp2p (p2p/limits/bandwidth.py). They leave in pieces,
-   so that a waiting client keeps receiving bytes.
+6. Payloads share the machine's one uplink limit and queue with libp2p (p2p/limits/bandwidth.py). Frames leave in
+   pieces, so that a waiting client keeps receiving bytes.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ log = logging.getLogger("p2p")
 
 
 class HttpsServer:
-    """Serves handlers, the newest message of each topic, and shared payloads over HTTPS. `sent`: payload bytes per
+    """The HTTPS server of handlers, the newest message of each topic, and shared payloads. `sent`: payload bytes per
     client, named "https/ADDRESS". One `run` per instance."""
 
     def __init__(
@@ -99,7 +99,7 @@ class HttpsServer:
         return self.listener.refusals.counts()
 
     def publish(self, topic: str, data: bytes) -> None:
-        """Publish the newest message of a topic: open long polls are answered with it at once."""
+        """Publish the newest message of a topic; it answers the open long polls for that topic at once."""
         self._topics[topic] = (routes.etag(data), data)
         self._published.set()
         self._published = asyncio.Event()

@@ -1,7 +1,7 @@
 """Circuit relay v2, the two ends: reserve at a relay, dial through one, be dialled through one.
 
-The wire is the specification's (/libp2p/circuit/relay/0.2.0/hop and /stop), upstream's protobuf types on it. What is
-ours is small, because upstream's client retries, discovers and keeps state of its own. A relayed connection is secured
+The wire is the specification's (/libp2p/circuit/relay/0.2.0/hop and /stop), with upstream's protobuf types. Upstream's
+client is not used: it retries, discovers relays and keeps state of its own. A relayed connection is secured
 and multiplexed from end to end like any other: the relay sees only encrypted bytes, and the handshake authenticates the
 other end.
 
@@ -257,7 +257,7 @@ class RelayClient:
 
 
 def remote_address(connection: IMuxedConn) -> str | None:
-    """Return the multiaddress of the other end; None where it is unknown."""
+    """Return the multiaddress of the other end; None if it is unknown."""
     addresses = connection.get_transport_addresses()
     return str(addresses[0]) if addresses else None
 

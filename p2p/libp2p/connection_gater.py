@@ -1,12 +1,12 @@
 """The open connections of one host: their limit, and bans of peers.
 
-1. All peers together may have `PeerLimits.connections`. A connection dialled by this host counts and is never refused.
-   Inbound ones are admitted by p2p/limits/connection_places.py. Each refusal is counted and logged.
+1. All peers together may have `PeerLimits.connections` connections. One dialled by this host counts and is never
+   refused. Inbound ones are admitted by p2p/limits/connection_places.py. Each refusal is counted and logged.
 2. A peer that breaks the muxer's rules repeatedly is banned (p2p/limits/bans.py). Until the ban ends, its connections
    are closed, new ones are refused, and it is not dialled.
 3. Only faults in authenticated data count towards a ban. Bytes that fail decryption may have been injected on the path;
-   slowness, silence, resets and lost connections are nobody's fault. Of stock yamux, which foreign peers speak, only an
-   overrun of its windows counts (p2p/libp2p/yamux.py).
+   slowness, silence, resets and lost connections are nobody's fault. Of a peer that speaks stock yamux, only the
+   overrun of a window counts (p2p/libp2p/yamux.py).
 """
 
 import logging
@@ -29,8 +29,8 @@ log = logging.getLogger("p2p")
 
 
 class Connections(INotifee):
-    """The open connections of one host, notified by upstream of each that begins or ends. Holds their sockets, because
-    upstream forgets the socket of a connection that ends while the host stops."""
+    """The open connections of one host; upstream notifies this object of each that begins or ends. It keeps their
+    sockets, because upstream forgets that of a connection which ends while the host stops."""
 
     def __init__(self, limits: PeerLimits | None = None, now: Callable[[], float] = trio.current_time) -> None:
         """`now`: seconds, monotonic."""
@@ -52,14 +52,15 @@ class Connections(INotifee):
             await self._ended.wait()
 
     async def ended(self, muxed: IMuxedConn) -> None:
-        """Wait until a connection has ended; return at once where it is not open."""
+        """Wait until a connection has ended; return at once if it is not open."""
         for connection, ended in self.open.items():
             if connection.muxed_conn is muxed:
                 await ended.wait()
                 return
 
     async def admit(self, stream: ReadWriteCloser) -> bool:
-        """Admit a connection that a listener accepted; False, counted as a refusal, where the limits leave no place."""
+        """Admit a connection that a listener accepted; return False, and count a refusal, if the limits leave no
+        place."""
         remote = stream.get_remote_address()
         try:
             given_up = self.places.admit(stream, "" if remote is None else remote[0], len(self.open), self._now())
@@ -77,7 +78,7 @@ class Connections(INotifee):
         return [connection for connection in self.open if str(connection.muxed_conn.peer_id) == peer]
 
     def banned_for(self, peer: str) -> float:
-        """Return the seconds until the ban of a peer ends; 0 where it is not banned."""
+        """Return the seconds until the ban of a peer ends; 0 without a ban."""
         return self._bans.remaining(peer, self._now())
 
     async def connected(self, network: INetwork, conn: INetConn) -> None:
@@ -138,7 +139,7 @@ class Connections(INotifee):
 
 
 def _remote(conn: INetConn) -> tuple[str | None, str]:
-    """Return the other end's IP address, and the peer id of the relay where it has none."""
+    """Return the other end's IP address, None for a relayed connection, and the relay's peer id, "" without one."""
     remote = conn.muxed_conn.get_remote_address()  # type: ignore[attr-defined]
     if remote is not None:
         return remote[0], ""

@@ -1,11 +1,12 @@
 """Gossip that survives reconnects and star topologies, on py-libp2p's Pubsub.
 
-Pubsub of py-libp2p 0.8 silently loses gossip with connected peers:
+Pubsub of py-libp2p 0.8 silently loses gossip between connected peers:
 
 1. Of two connections with a peer only the first has a gossip stream, and when it ends the other gets none. A peer that
-   reconnects before the old connection's end is noticed would hear nothing. So each connected peer without a stream on
+   reconnects before the old connection's end is noticed would get no gossip. So each connected peer without a stream on
    an open connection gets one within `LOOK` seconds.
-2. Upstream retries a stream that cannot be opened for two reasons only. Here it is retried every `AGAIN` seconds.
+2. If a stream cannot be opened, upstream retries after two kinds of failure only. Here every failure is retried, each
+   `AGAIN` seconds.
 
 Patches 6 to 8 of p2p/libp2p/patches.py repair three more such losses.
 
@@ -16,7 +17,7 @@ Gossipsub as implemented upstream also loses messages in a star, where most peer
    messages to every connected subscriber (flood publishing of gossipsub 1.1). Others' messages are offered to every
    peer except their author.
 4. Upstream's "adaptive" parameters take a star for an unhealthy network and slow the heartbeat to 60 s. By then most
-   offered messages have left the cache. They are off.
+   offered messages have left the cache. These parameters are off.
 """
 
 from collections import defaultdict

@@ -1,7 +1,7 @@
-"""A cache of gossip validation: each message is validated once, however many copies arrive and however close together.
+"""A cache of verdicts on gossip: each message is validated once, however many copies arrive and however close together.
 
 1. Upstream checks its seen-cache, waits for the validator, and only then marks the message as seen; a copy that arrives
-   meanwhile is validated again. Here a copy waits for the verdict on the first one.
+   meanwhile is validated again. Here a copy waits for the verdict on the first copy.
 2. A message that repeats the content of another one under a new id is handled, but never forwarded. Otherwise any peer
    could keep old content circulating for ever by signing it anew.
 """

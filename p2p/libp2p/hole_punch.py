@@ -8,7 +8,7 @@ The wire is the specification's (/libp2p/dcutr). The peer that was dialled throu
 3. Otherwise both dial at the same moment, from the port that they listen on: each NAT has then seen an outgoing packet
    when the other side's arrives. The leader sends SYNC and waits half a round trip. The two attempts may become
    one connection (TCP simultaneous open). For that case the leader takes the server's role in the handshake.
-4. An upgrade succeeded once both ends have a direct connection. The relayed one is closed after `GRACE` seconds, so
+4. An upgrade has succeeded once there is a direct connection. The relayed one is closed after `GRACE` seconds, so
    that streams on it may end. Without a direct one after `ROUNDS` rounds, the relayed one stays.
 5. A CONNECT cannot be used to amplify dials. Only IP and TCP addresses that a peer record may contain
    (p2p/discovery/peer_records.py) are dialled, at most `PER_SUBNET` per public subnet.
@@ -45,6 +45,7 @@ ROUNDS = 3
 DIAL_TIMEOUT = 4.0
 """Seconds for one dial of one address."""
 GRACE = 10.0
+"""Seconds (rule 4)."""
 AT_ONCE = 4
 PER_SUBNET = 2
 PEER_BURST, PEER_EACH = 6.0, 60.0
@@ -120,7 +121,7 @@ class HolePuncher:
             await stream.close()
 
     def charge_round(self, peer: ID) -> None:
-        """Charge a round to the limits of rule 6. Raises `Unreachable` where they are exhausted."""
+        """Charge a round to the limits of rule 6. Raises `Unreachable` if one is reached."""
         now = trio.current_time()
         if max(self._by_peer.delay(str(peer), now), self._all.delay(1, now)) > 0:
             raise Unreachable(f"no upgrade with {peer} now: the limit on rounds is reached")
@@ -128,7 +129,8 @@ class HolePuncher:
         self._all.consume(1, now)
 
     async def _dial(self, peer: ID, addresses: Sequence[str], *, responder: bool = False, source: bool = True) -> bool:
-        """Dial all addresses at once; return whether there is a direct connection, whichever dial made it."""
+        """Dial all addresses at once; return whether there is a direct connection, dialled by either end. `responder`:
+        take the server's role in the handshake. `source`: dial from the listening port."""
         async with trio.open_nursery() as nursery:
             for address in addresses:
                 nursery.start_soon(self._try, peer, address, responder, source, nursery.cancel_scope)

@@ -5,8 +5,8 @@ stops: after 256 nodes had connected and left, a host accepted no more. Its refu
 
 1. A connection occupies a place (p2p/limits/connection_places.py) from its acceptance to its end, and no longer.
 2. A refused connection is closed before its handshake, counted and logged.
-3. Where a connection is given up for another one, its socket is closed, and its handshake fails. No handshake is
-   cancelled: upstream would not release what it had taken for it.
+3. If a connection is evicted for another one, its socket is closed, and its handshake fails. No handshake is
+   cancelled: upstream would not release the resources that it had acquired.
 4. The handshake starts with the dialler's first byte, which must arrive within `FIRST_BYTE` seconds. A silent
    connection costs a sixth of the CPU time of a handshake begun in vain.
 5. A relayed connection passes no listener; it counts towards the same limit once it is open
@@ -26,7 +26,7 @@ from p2p.libp2p.connection_gater import Connections
 from p2p.libp2p.noise_socket import readable
 
 FIRST_BYTE = 10.0
-"""Seconds."""
+"""Seconds (rule 4)."""
 
 log = logging.getLogger("p2p")
 

@@ -4,11 +4,11 @@
    `FRAME_MAX`. A frame of an unknown type is a protocol violation.
 2. The dialling side opens odd streams, the other side even ones, each in ascending order, at most `STREAMS_MAX` at a
    time. Both sides count alike: a stream counts until both directions have ended, or until a RESET is answered.
-3. A side sends DATA only against credit: `WINDOW_MIN` bytes initially, then what CREDIT adds. Credit is given as the
-   application reads. A window doubles each time it is used up, to at most `WINDOW_MAX`. All windows of a connection
-   together stay within `WINDOWS`: this bounds the memory that a peer can occupy.
-4. FIN ends one direction. RESET ends both at once; it is answered by a RESET unless one was sent already. Until then,
-   data in flight is discarded against the remaining credit. After that, a frame on the stream is a violation.
+3. A side sends DATA only against credit: `WINDOW_MIN` bytes initially, then the bytes that CREDIT adds. Credit is given
+   each time the application has read half a window, and the window then doubles, to at most `WINDOW_MAX`. All windows
+   of a connection together grow to at most `WINDOWS`: this bounds the memory that a peer can occupy.
+4. FIN ends one direction. RESET ends both at once, and is answered by a RESET unless one was sent already. Until the
+   answer, data in flight is discarded against the remaining credit. After it, DATA or FIN on the stream is a violation.
 5. Streams are served round robin, `QUANTUM` bytes each; control frames go first. So a small answer waits for one round
    and not for the megabytes queued before it.
 6. A PING is answered by a PONG with its value. GOAWAY is the last frame: 0 when leaving, 1 when the other side broke a
@@ -76,12 +76,12 @@ class StreamState:
     finished: bool = False
     """This side has sent FIN."""
     ready: bool = False
-    """Queued for sending (rule 5)."""
+    """Waiting for its share in the round robin (rule 5)."""
 
 
 class Mux:
     """The state machine of one connection: receives frames, and produces the frames to send. Public attributes are for
-    reading, but for `opened` and `changed`."""
+    reading, except for `opened` and `changed`."""
 
     def __init__(self, dialled: bool) -> None:
         """`dialled`: whether this side opened the connection."""
@@ -114,7 +114,7 @@ class Mux:
         """The value of the peer's GOAWAY; None before it."""
         self._goaway: bytes | None = None
         self.left = False
-        """This side's GOAWAY was handed out for sending."""
+        """Whether this side's GOAWAY was returned by `data_to_send`."""
 
     # -- receiving
 

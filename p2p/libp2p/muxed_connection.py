@@ -4,8 +4,8 @@
    writer leaves whole frames behind, and a paused reader blocks its own stream alone, for any time.
 2. A protocol violation of the peer closes its connection, and only that one. The reason is logged and stored in
    `fault`, and the peer is notified (GOAWAY).
-3. After `QUIET` seconds without a byte from the peer it is pinged; after `PINGS` pings in vain the connection is
-   closed.
+3. After each `QUIET` seconds without a byte from the peer, the peer is pinged; after `PINGS` such periods in a row, the
+   connection is closed.
 4. No error leaves `start`: upstream would end the host.
 """
 
@@ -38,13 +38,14 @@ log = logging.getLogger("p2p")
 BATCH_MIN, BATCH = 1 * QUANTUM, 8 * QUANTUM
 """Bytes per write to the socket, initially and at most."""
 PROMPT = 0.02
-"""Seconds that a write may take before the next one is halved: frames queued behind it wait as long."""
+"""Longest duration of a write, in seconds, after which the next one may be larger; after a slower one it is halved,
+since frames queued behind a write wait as long."""
 ROOM = 512 << 10
-"""Most unsent bytes of a stream before its writer waits."""
+"""Unsent bytes of a stream beyond which its writer waits."""
 QUIET = 15.0
 """Seconds without a byte before a PING."""
 PINGS = 4
-"""PINGs without a byte in return before the connection is closed."""
+"""Periods of `QUIET` seconds without a byte before the connection is closed."""
 FAREWELL = 1.0
 """Seconds for queued frames to leave when this side closes the connection."""
 BROKEN = (IOException, RawConnError, OSError, trio.BrokenResourceError, trio.ClosedResourceError)
@@ -79,7 +80,7 @@ class MuxStream(IMuxedStream):
         return self._state.unread
 
     async def pieces(self, limit: int, least: int = 1) -> list[memoryview]:
-        """Return up to `limit` bytes; wait for `least`, or for half the window where that is smaller. Empty when the
+        """Return up to `limit` bytes; wait for `least`, or for half the window if that is smaller. Return none when the
         other side has finished. Raises `MuxedStreamReset`."""
         self._least = min(least, self._state.window // 2)
         while not self._readable_now():
@@ -244,7 +245,7 @@ class MuxConn(IMuxedConn):
         await self._end()
 
     async def alive(self, within: float) -> bool:
-        """Ping the peer; return whether anything arrives from it within so many seconds."""
+        """Ping the peer; return whether any byte arrives from it within `within` seconds."""
         self._ping()
         with trio.move_on_after(within) as waiting:
             await self._received.park()

@@ -3,8 +3,8 @@
 1. Upstream spends a task switch and a socket write per message of 64 KiB. Here all received messages are decrypted
    together, and all outgoing ones are encrypted together and written once. The wire is the same.
 2. Noise counts messages: one that was encrypted and not sent, because its task was cancelled, makes every later one
-   fail authentication. Upstream cancels tasks in many places (timeouts, resets). So the write is shielded from
-   cancellation here, where every byte passes.
+   fail authentication. Upstream cancels tasks in many places (timeouts, resets). So every write is shielded from
+   cancellation in this module.
 3. A shielded write is bounded by time: one that has not left after `STUCK` seconds closes the socket.
 """
 
@@ -80,7 +80,7 @@ class NoiseSession(BaseSession):
         return taken
 
     def start(self, conn: IRawConnection, encryptor: Encryptor, decryptor: Decryptor) -> None:
-        """Use this connection and these keys; to be called once, before any other method."""
+        """Set the connection and its keys: once, before any other method is called."""
         self.raw_conn = conn
         self._raw = RawSocket(conn)
         self._encryptor = encryptor

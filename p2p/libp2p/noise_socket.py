@@ -29,7 +29,7 @@ class RawSocket:
         self._buffer = memoryview(bytearray(RECEIVE if self._socket else 0))
 
     async def receive(self) -> Bytes:
-        """Return received bytes, empty at the end; the next call overwrites them. Raises `ConnectionClosedError`."""
+        """Return received bytes, none at the end; the next call overwrites them. Raises `ConnectionClosedError`."""
         if self._socket is None:
             return await self._conn.read(RECEIVE)
         await trio.lowlevel.checkpoint_if_cancelled()
@@ -72,7 +72,8 @@ class RawSocket:
             data = data[self.send_now(data) :]
 
     def _descriptor(self) -> int:
-        """Return the descriptor, read anew per call: once the socket is closed, its number may be another file's."""
+        """Return the descriptor, read anew per call: the number of a closed socket may belong to another file. Raises
+        `trio.ClosedResourceError` if this side closed the socket."""
         assert self._socket is not None
         if (number := self._socket.fileno()) < 0:
             raise trio.ClosedResourceError("this side closed it")
@@ -80,7 +81,7 @@ class RawSocket:
 
 
 async def readable(stream: ReadWriteCloser) -> None:
-    """Wait until a byte has arrived or the other side has closed; return at once where there is no TCP socket. Raises
-    `trio.ClosedResourceError` where this side closes it."""
+    """Wait until a byte has arrived or the other side has closed; return at once if there is no TCP socket. Raises
+    `trio.ClosedResourceError` if this side closes it."""
     if isinstance(stream, TrioTCPStream):
         await trio.lowlevel.wait_readable(stream.stream.socket)  # type: ignore[arg-type]

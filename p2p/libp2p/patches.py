@@ -1,4 +1,4 @@
-"""Every patch of py-libp2p: what it replaces in a running process, why, and until when. Read at version 0.8.1.
+"""Patches of py-libp2p 0.8.1 in the running process: for each, the code that it replaces, and the reason.
 
 A subclass that upstream's own interface accepts (`Router`, `BatchedNoise`, `MuxConn`) is no patch. A patch names
 upstream's issue where there is one; otherwise it describes upstream's code. The tests of this module run upstream's
@@ -14,12 +14,13 @@ own code beside each patch, and fail once the patch is no longer needed.
 5. `Swarm._handle_inbound_connection` releases a connection's place only when the host stops: after `max_connections`
    peers had connected and left, the host accepted no more. p2p/libp2p/inbound.py handles them instead.
 6. `Pubsub._handle_dead_peer` forgets the subscriptions of a peer whose stream broke. A peer whose own stream is intact
-   does not repeat them. So they are kept while it is connected. (Upstream's change 1407 forgets them earlier.)
+   does not repeat them. So the subscriptions are kept while the peer is connected. (Upstream's change 1407
+   forgets them earlier.)
 7. `PeerStore.consume_peer_record` refuses a record older than the known one, and gossip drops the message that carried
-   it: a peer whose clock was set back is not heard. Here only the record is ignored, since we have our own
+   it: the messages of a peer whose clock was set back are lost. Here only the record is ignored, since we have our own
    (p2p/discovery/peer_records.py).
 8. `Pubsub` numbers messages from the second of its start. A peer that sent more than one per second and restarts reuses
-   numbers, and its messages are taken for the old ones. Numbers start at the nanosecond, as in go-libp2p.
+   numbers, so that other peers drop its messages as duplicates. Numbers start at the nanosecond, as in go-libp2p.
 """
 
 import time
@@ -80,7 +81,7 @@ def patch_pubsub(pubsub: Pubsub) -> Pubsub:
 
 
 class MuxerSelector(MuxerMultistream):
-    """Upstream's negotiation, but creating a connection of the configured class (patch 4)."""
+    """Upstream's muxer negotiation, with a connection of the configured class as its result (patch 4)."""
 
     async def new_conn(self, conn: ISecureConn, peer_id: ID) -> IMuxedConn:
         protocol, kind = await self._selector.select(conn, conn.is_initiator, self.negotiate_timeout)

@@ -1,12 +1,12 @@
-"""Circuit relay v2, the relay: forwards encrypted bytes between two peers within the quotas of
+"""Circuit relay v2, the relay's side: forwards encrypted bytes between two peers within the quotas of
 p2p/limits/relay_quota.py.
 
 1. A stream carries one request. At most `REQUESTS` requests per peer are handled at once; further streams are reset.
 2. Requests over a connection that is itself relayed are refused.
 3. A target is asked only over its existing connection to this relay: a relay never dials.
 4. Any failure ends its own circuit only. Every handler is guarded (p2p/guard.py), since upstream would end the host.
-5. Bytes are forwarded in pieces of at most `PIECE`, all circuits sharing one token bucket. While a piece waits, nothing
-   more is read: the sender is slowed down, and no data accumulates here.
+5. Bytes are forwarded in pieces of at most `PIECE` bytes, and all circuits share one token bucket. While a piece waits,
+   the circuit reads no more: the sender is slowed down, and no data accumulates here.
 """
 
 import logging
@@ -68,7 +68,7 @@ class RelayService:
             await self._carry(stream, circuit, ID(asked.peer.id), peer)
 
     async def _grant(self, stream: INetStream, peer: ID, asked: pb.HopMessage) -> Circuit | None:
-        """Answer a request; return the circuit to be carried, None without one."""
+        """Grant or refuse a request. Return the circuit that it opened, for `_carry`; None otherwise."""
         address = remote_address(stream.muxed_conn)
         try:
             if route_of(address or "") == "relay":

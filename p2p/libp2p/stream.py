@@ -46,7 +46,7 @@ class ByteStream(Protocol):
 
 
 class LibP2PStream:
-    """Frames over a muxed stream: implements `p2p.transport.Stream`."""
+    """The `p2p.transport.Stream` over libp2p: frames over a muxed stream."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class LibP2PStream:
             self._break("the handler is done")
 
     async def _exactly(self, count: int) -> bytes:
-        """Return `count` bytes; fewer only where the other side finished."""
+        """Return `count` bytes; fewer only if the other side finished."""
         pieces: list[Bytes] = []
         while count:
             arrived = await self._pieces(count, least=count)
@@ -137,7 +137,7 @@ class LibP2PStream:
         while self._broken is None:
             unread = self._byte_stream.unread
             try:
-                if unread >= least:  # data is there: a deadline would cost more than the call
+                if unread >= least:  # the data has arrived: a deadline would cost more than the call
                     return await self._byte_stream.pieces(limit, least)
                 with trio.fail_after(self._patience):
                     return await self._byte_stream.pieces(limit, least)

@@ -3,7 +3,7 @@
 1. asyncio calls that peer through `Bridged` only: one line of code per method, with the types of `Peer`.
 2. Payload bytes stay on the trio side: a blocked asyncio loop does not stop chunks from being served.
 3. Handlers are called in the asyncio loop, at most `trio_bridge.CALLS` at once.
-4. The end of the thread is an error of `run`.
+4. `run` raises an error when the thread ends by itself.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ PATIENCE = 20.0
 
 @dataclass(frozen=True)
 class PayloadRates:
-    """Limits on payload bytes, per second; None: no limit."""
+    """Limits on payloads, in bytes per second; None: no limit."""
 
     uplink: float | None = None
     downlink: float | None = None
@@ -51,7 +51,7 @@ class Bridged(Generic[P, T]):
         self._method = method
 
     def __get__(self, own: "ThreadedPeer", kind: type["ThreadedPeer"]) -> Callable[P, Coroutine[Any, Any, T]]:
-        """Raises `Unreachable`."""
+        """Return the method, as a function for asyncio. Raises `Unreachable` unless the network runs."""
         thread, peer = own.on_trio()
         return partial(thread.call, self._method(peer))
 
@@ -71,7 +71,7 @@ class ThreadedPeer:
         limits: PeerLimits | None = None,
     ) -> None:
         """`listen`: multiaddresses, none for a peer that only dials. `patience`: seconds without a byte before a stream
-        is reset. `relay`: the quotas of its relay service, None for no such service. `limits`: of connections."""
+        is reset. `relay`: the quotas of its relay service, None for no such service. `limits`: those on connections."""
         self._key = key
         self._listen = list(listen)
         self._seed = seed
@@ -110,7 +110,7 @@ class ThreadedPeer:
         return self._peer_id
 
     def on_trio(self) -> tuple[TrioThread, Peer]:
-        """Return the peer and the thread on which alone it may be used. Raises `Unreachable`."""
+        """Return the trio thread, and the peer, which may be used on that thread alone. Raises `Unreachable`."""
         if self._thread is None or self._peer is None:
             raise Unreachable("the network is not running")
         return self._thread, self._peer

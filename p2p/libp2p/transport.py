@@ -7,9 +7,9 @@ Each rule names a defect of py-libp2p 0.8 under load or attack, and the counter-
    of pubsub: the guard is in place before Pubsub is built.
 2. Plaintext is offered by default, and limits are loose. Here Noise is the only security protocol, and limits are set
    explicitly.
-3. A cancelled write ends the connection for all its streams: Noise has counted a message that was never sent. So writes
-   are shielded where they enter the socket (p2p/libp2p/noise_session.py). Senders only queue bytes for the writing task
-   (p2p/libp2p/muxed_connection.py, p2p/libp2p/yamux.py).
+3. A cancelled write ends the connection for all its streams: Noise has counted a message that was never sent. So a
+   write is shielded from cancellation where it enters the socket (p2p/libp2p/noise_session.py). Senders only queue
+   bytes for the writing task (p2p/libp2p/muxed_connection.py, p2p/libp2p/yamux.py).
 4. A frozen peer causes no error. A wait without a single byte for `patience` seconds resets the stream. A write that
    cannot leave, or a peer that answers no PING, closes the connection.
 5. Stock Noise and yamux spend 4 times the CPU of TLS on task switches, and yamux fails a write when the reader pauses
@@ -28,8 +28,8 @@ Each rule names a defect of py-libp2p 0.8 under load or attack, and the counter-
     a connection without a sign of life within `ALIVE` seconds is replaced. When a peer opens a second connection, the
     first one is probed in the same way.
 12. Gossip silently stops when connections come and go, and a publisher sends to its mesh alone (p2p/libp2p/gossip.py).
-13. After as many inbound connections as may be open at once, even if all are closed, the host silently accepts no more.
-    p2p/libp2p/inbound.py accepts them instead.
+13. Once the host has accepted as many connections as may be open at once, it silently accepts no more, even if all are
+    closed. p2p/libp2p/inbound.py accepts them instead.
 """
 
 import logging
@@ -91,7 +91,7 @@ CLOSE_TIMEOUT = 2.0
 STREAMS_PER_CONNECTION = 16
 """Streams per connection, averaged over all connections."""
 OWN_DIALS = 16
-"""Connections that this host may dial when inbound ones occupy all places."""
+"""Connections that this host may dial beyond `PeerLimits.connections`, when inbound ones occupy all places."""
 MAX_MEMORY_MIB = 512
 GOSSIP_PROTOCOLS = [TProtocol("/meshsub/1.2.0"), TProtocol("/meshsub/1.1.0"), TProtocol("/meshsub/1.0.0")]
 HEARTBEAT = 1
@@ -142,7 +142,7 @@ def upstream_limits(connections: int) -> ConnectionConfig:
 
 
 class LibP2PTransport:
-    """Implements `p2p.transport.Transport` over py-libp2p, on trio. Its further attributes are for reading, on trio."""
+    """The `p2p.transport.Transport` over py-libp2p, on trio. Its further attributes are for reading, on trio."""
 
     def __init__(
         self,

@@ -1,11 +1,11 @@
 """Trio in a thread beside an asyncio loop, and calls in both directions.
 
-1. `TrioThread.run` is the thread's life as an asyncio task: it ends when the thread ends, with the thread's error.
-   Cancelling it cancels trio and waits until the thread has ended. So the thread cannot fail unnoticed, nor outlive its
+1. `TrioThread.run` lasts as long as the thread: it ends when the thread ends, and raises the thread's error. Its
+   cancellation cancels trio and waits until the thread has ended. So the thread cannot fail unnoticed, nor outlive its
    owner.
 2. `call` runs a coroutine function on trio; `call_back` runs one on asyncio. Results, errors and cancellation cross.
    A cancelled caller waits until the call on the other side has ended.
-3. At most `CALLS` calls from trio are at work in the asyncio loop; further ones wait on the trio side.
+3. At most `CALLS` calls from trio run in the asyncio loop at once; further ones wait on the trio side.
 """
 
 import asyncio
@@ -68,7 +68,8 @@ class TrioThread:
             runner.join()  # settling the future was its last act
 
     async def call(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a coroutine function on trio. Raises what it raises, and `Unreachable` when trio has ended."""
+        """Run a coroutine function on trio. Raises the function's errors, and `Unreachable` before trio has started and
+        after it has ended."""
         outcome: asyncio.Future[T] = self._loop.create_future()
         scope = trio.CancelScope()
 
@@ -99,7 +100,8 @@ class TrioThread:
             raise
 
     async def call_back(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a coroutine function on asyncio, from trio. Raises what it raises."""
+        """Run a coroutine function on asyncio, from trio. Raises the function's errors, and `Unreachable` if asyncio
+        cancels the call, as when the daemon stops."""
         async with self._calls:
             done = trio.Event()
             token = trio.lowlevel.current_trio_token()
@@ -127,7 +129,7 @@ class TrioThread:
         return partial(self.call_back, function)
 
     def post(self, function: Callable[[], object]) -> None:
-        """Call `function` in the asyncio loop soon."""
+        """Schedule a call of `function` in the asyncio loop, from any thread; do not wait for it."""
         self._post(function)
 
     async def _main(self, main: Callable[[], Awaitable[None]]) -> None:

@@ -2,7 +2,7 @@
 (p2p/libp2p/muxed_connection.py).
 
 1. Stock yamux fails a write when the reader pauses for 5 s. So a task always reads, up to `READ_AHEAD` bytes ahead of
-   the consumer. Another task writes: senders only queue, so that no write is ever cancelled.
+   the consumer. Another task writes: senders only queue bytes, so that no write is ever cancelled.
 2. Stock yamux buffers data sent past its window and accepts any number of streams, while the limit on streams is shared
    by all peers of the host. Here streams beyond `STREAMS_MAX` per connection are reset, and a connection with more than
    `UNREAD_MAX` unread bytes is closed.
@@ -77,7 +77,7 @@ class YamuxStream:
         return False
 
     async def pieces(self, limit: int, least: int = 1) -> list[bytes]:
-        """See `MuxStream`; does not wait for more than one byte."""
+        """See `MuxStream`. Return as soon as there is one byte; `least` has no effect."""
         while not self._buffer:
             self._check()
             if self._ended:
