@@ -40,7 +40,7 @@ class Handlers:
         self.methods[method] = HandlerEntry(handler, limit)
 
     async def answer(self, method: str, peer: str, request: bytes) -> bytes:
-        """Answer one request that has arrived completely. Raises what the handler raises."""
+        """Answer one request that has arrived completely. Raises the handler's errors."""
         self._unanswered[method] += 1
         try:
             return await self.methods[method].handler(peer, request)

@@ -72,7 +72,7 @@ class StreamState:
     uncredited: int = 0
     """Bytes read for which no credit was given yet."""
     finishing: bool = False
-    """FIN is to follow what is queued."""
+    """FIN is to follow the queued data."""
     finished: bool = False
     """This side has sent FIN."""
     ready: bool = False

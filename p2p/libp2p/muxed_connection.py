@@ -286,7 +286,7 @@ class MuxConn(IMuxedConn):
         return stream
 
     def _notify(self) -> None:
-        """Wake the tasks that wait for what the muxer has just changed."""
+        """Wake the tasks that wait for the streams and frames that the muxer has just changed."""
         mux = self._mux
         while mux.opened:
             self._accepted.append(self._stream(mux.opened.popleft()))

@@ -115,7 +115,7 @@ class RelayTable:
 
 
 class Circuit:
-    """One relayed connection, and what is left of its quota."""
+    """One relayed connection, and the rest of its quota."""
 
     def __init__(self, table: RelayTable, source: str, target: str, now: float) -> None:
         self._table = table

@@ -352,7 +352,7 @@ class _MemoryStream:
         self.abort()
 
     async def linger(self) -> None:
-        """Finish, and discard what still arrives until the other side has finished too."""
+        """Finish, and discard further frames until the other side has finished too."""
         await self.finish()
         while not self._dead and await self.receive(sys.maxsize) is not None:
             pass

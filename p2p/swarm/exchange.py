@@ -1,4 +1,4 @@
-"""Payloads between peers: the anyio shell around picker.py (what to request) and payload_file.py (verification).
+"""Payloads between peers: the anyio shell around picker.py (choice of requests) and payload_file.py (verification).
 
 1. Store and forward: a payload is served from its first verified chunk on, while it is still being fetched. Each new
    chunk is announced to listening peers at once; they never poll.
