@@ -2,7 +2,8 @@
 
 1. A peer that joins, or loses a parent, gets a new parent in that stripe. The order of preference: an inner node of
    the stripe with room; a peer that feeds none yet; a peer with room left from its own stripe; the feeder that one more
-   child overloads least. Among equals, the one nearest to the source. The last two may break interior-disjointness.
+   child overloads least. Among equals, the one nearest to the source goes first. The last two kinds may break
+   interior-disjointness.
 2. Only those edges change. The plan is built anew when more than the share `MANY` of the peers changed, or when its
    predicted time exceeds `WORSE` times that of the last fresh plan, each divided by its T* (`lower_bound`).
 3. The planner leaves a share of `SPARE` of the source's uplink unplanned, if that raises T* to at most `CHEAP` times
