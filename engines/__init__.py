@@ -1,1 +1,2 @@
-"""Generating with exact log-probabilities: engine protocol, seeded sampling, and the child process that hosts one."""
+"""Generating with exact log-probabilities: engine protocol, seeded sampling, and the child process that hosts an
+engine."""

@@ -1,4 +1,4 @@
-"""The engine protocol: load a snapshot, take diffs, generate groups, score groups. All calls are blocking;
+"""The engine protocol: load a snapshot, apply diffs, generate groups, score groups. All calls are blocking;
 an engine lives in a child process (engines.process) and never in a daemon's main process.
 """
 
@@ -43,7 +43,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SampleScore(msgspec.Struct, frozen=True, kw_only=True):
-    """A teacher-forced pass over one sample, a value for each sampled token.
+    """The result of a teacher-forced pass over one sample: one value per sampled token.
 
     `logprobs`: under the scorer's weights: the behaviour log-probabilities. `margins`: by how many nats the seeded
     choice (argmax of logits + noise) beats the submitted token; 0.0 where both are the same token. An engine returns

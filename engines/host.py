@@ -15,7 +15,7 @@ from runtime.child import Pipe
 
 
 class EngineHost:
-    """Pass the parent's calls to one engine."""
+    """The child's table of calls; each is run on one engine."""
 
     def __init__(self) -> None:
         self._engine: Engine | None = None

@@ -37,7 +37,7 @@ class ProbeCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Probed(msgspec.Struct, frozen=True, kw_only=True):
-    """`kind`, `name`, `why`: as in engines.devices.Device. `engine_class`: "<engine>/<dtype>/<device kind>",
+    """`kind`, `name`, `why`: as in engines.devices.ComputeDevice. `engine_class`: "<engine>/<dtype>/<device kind>",
     for example transformers/float32/cpu: RunSpecs admit these, and each has a Calibration of its own."""
 
     kind: str

@@ -62,9 +62,9 @@ class EngineClient:
 
 
 class EngineProcess(Child, EngineClient):
-    """One life of an engine's process, `python -m engines.host`. `async with EngineProcess() as engine:` starts and
-    ends it. `probed`: the engine and device that it took; `loaded`: its weights. Each is None at first. After a failed
-    load or step `loaded` is None too: the process then holds old or new weights, and a load shows which."""
+    """One process of an engine, `python -m engines.host`. `async with EngineProcess() as engine:` starts and
+    ends it. `probed`: the chosen engine and device; `loaded`: its weights. Each is None at first. After a failed load
+    or step `loaded` is None too: the process then has old or new weights, and the next load shows which."""
 
     def __init__(self, *, name: str = "engine", threads: int = 1, module: str = HOST) -> None:
         """`threads`: CPU threads that it computes on, passed in the environment, since torch reads that at import."""

@@ -1,7 +1,7 @@
 """One unfinished rollout: the state of a sample between two tokens. Pure; any engine may use it.
 
 Rules
-1. While the environment has tokens left to add, the next token is its; else it is the policy's. All rollouts of a batch
+1. While the environment has tokens left to add, it gives the next token; else the policy does. All rollouts of a batch
    take exactly one token per step, so that they keep one length and need neither padding nor masks.
 2. A sampled turn ends with eos. The rollout ends once `limit` tokens were sampled in all turns together, or when the
    environment ends the episode after a turn.

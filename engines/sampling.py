@@ -109,7 +109,7 @@ def _at(values: Tensor, index: Tensor) -> Tensor:
 
 
 def _noise(key: Tensor, vocabulary: int) -> tuple[Tensor, Tensor]:
-    """Return (w, room for as many values): float32 [R, V], both good until the next call in this thread."""
+    """Return (w, room for as many values): float32 [R, V], both valid until the next call in this thread."""
     x, spare = _bits(key, vocabulary)
     w = spare.view(torch.float32)
     w.copy_(x.view(torch.int32).bitwise_and_(0x7FFFFFFF)).add_(0.5).mul_(2.0**-31).clamp_(max=W_MAX)

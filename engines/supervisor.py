@@ -25,7 +25,7 @@ P = TypeVar("P", bound=Child)
 
 
 class Restarts:
-    """Compute the pause before a restart, in seconds, by `backoff` from the number of deaths in a row. After a life
+    """The pause before a restart, in seconds: by `backoff`, from the number of deaths in a row. After a life
     longer than `healthy` seconds the pause is 0 and the count restarts. `failures`: deaths in a row. Pure."""
 
     def __init__(self, backoff: Backoff, *, healthy: float = float("inf"), seed: int = 0) -> None:
@@ -43,8 +43,9 @@ class Restarts:
 
 
 class Supervisor(Generic[P]):
-    """`make`: returns a new process, not started. `on_death(death, pause)`: called at each crash. `on_event`: called
-    with each notification, of every process in turn. `deaths`: crashes so far."""
+    """One child process, started when a call needs it. `make`: returns a new process, not started. `on_death(death,
+    pause)`: called at each crash. `on_event`: called with each notification, of every process in turn. `deaths`:
+    crashes so far."""
 
     def __init__(
         self,

@@ -7,7 +7,8 @@ Rules
    rest.
 3. The weights are a folder that the engine steps in place (weights.journaled). An engine that dies within a step leaves
    the folder before or after that step; the next process that opens it finds out which.
-4. More than `MOST_CRASHES` crashes in a row, without useful work between them, end the node: raises `EngineUnusable`.
+4. After more than `MOST_CRASHES` crashes in a row, without useful work between them, `EngineUnusable` is raised, which
+   ends the node.
 """
 
 import asyncio

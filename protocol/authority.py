@@ -64,7 +64,7 @@ class TaskReference(Wire, frozen=True):
 class RunSpec(Wire, frozen=True):
     """operator (root) -> everyone. The definition of a run. `model` names its base for people; weights come by edges.
 
-    `limit`: most sampled tokens a rollout. `vocabulary`: number of token ids. `engines`: engine classes admitted,
+    `limit`: most sampled tokens per rollout. `vocabulary`: number of token ids. `engines`: engine classes admitted,
     each a prefix of "<engine>/<dtype>/<device>". `protocols`: lowest and highest protocol version spoken."""
 
     run: Hash
@@ -92,7 +92,7 @@ class WrongRoot(BadSignature):
 
 
 class Unproven(BadSignature):
-    """The key that signed the document was rotated or revoked before the document's time."""
+    """The key that signed the document was replaced before the document's time, or is revoked (rules 3 and 4)."""
 
 
 def verify_root(sealed: bytes, before: Root | None, run: bytes | None = None) -> Root:
@@ -128,7 +128,7 @@ def revoked(chain: Sequence[Root], stored: int | None = None, at: int | None = N
 def open_kept(sealed: bytes, kind: str, chain: Sequence[Root], *, stored: int | None = None) -> bytes:
     """Verify a Received or a Receipt by these Roots, and return its payload (rules 2 to 5). `stored`: see `revoked`.
 
-    Raises `BadSignature`, of which `Unproven` where a former key signed it, and `Malformed`."""
+    Raises `Malformed` and `BadSignature`; its subclass `Unproven` where a key that no longer counts signed it."""
     if not chain:
         raise BadSignature("no Root of the run is known to verify it with")
     successor: Root | None = None

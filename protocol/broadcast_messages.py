@@ -56,8 +56,8 @@ class PlanRequest(Wire, frozen=True):
 
 
 class PlanResponse(Wire, frozen=True):
-    """coordinator -> node. `parents`: one per stripe; empty: there is no plan. `records`: the sealed PeerRecords, as
-    received, of all of them but the coordinator."""
+    """coordinator -> node, to "plan", and as the request of "follow". `parents`: one per stripe; empty: there is no
+    plan. `records`: the sealed PeerRecords, as received, of all of them but the coordinator."""
 
     parents: Annotated[list[PeerId], Meta(max_length=16)] = []
     records: Annotated[list[SealedRecord], Meta(max_length=16)] = []

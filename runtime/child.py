@@ -67,7 +67,7 @@ class ChildDied(Exception):
 
 
 class _Frame(msgspec.Struct, array_like=True, frozen=True):
-    """`id` 0 is a notification, which has no answer."""
+    """A message on the pipe. `id` 0: a notification, which has no answer."""
 
     id: int
     kind: Literal["call", "answer", "error"]
@@ -132,7 +132,7 @@ class Child:
 
     @property
     def exited(self) -> "asyncio.Future[int]":
-        """Ends with the return code when the process is gone. Shielded: cancelling a waiter ends nothing."""
+        """A future of the return code, done when the process is gone. Shielded: cancelling a waiter ends nothing."""
         if self._life is None:
             raise RuntimeError(f"{self.name} was not started")
         return asyncio.shield(self._life)
@@ -284,7 +284,7 @@ class Child:
 
 
 class Pipe:
-    """The child's end. Make it before anything is imported that might print; `notify` is safe from any thread."""
+    """The child's end of the pipes. Make it before any import that might print; `notify` is safe from any thread."""
 
     def __init__(self) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)

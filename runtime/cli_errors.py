@@ -1,7 +1,7 @@
 """Report an error that ended a command: one line on stderr, and an exit code.
 
-1. An error class of this project has a message that names the fix; it is printed unchanged. Any other error is reported
-   as an internal fault.
+1. An error to which `exit_code` gives a code of its own is printed as its message, which names the fix. Any other error
+   is reported as an internal fault.
 2. `ECHO2_DEBUG=1` shows the traceback below the line.
 3. Of several errors that ended a task group, the first that a person can act on is reported.
 """

@@ -3,11 +3,12 @@
 Rules
 1. It is a Unix socket, mode 0600, in a folder of this user: only processes of its owner can open it. There is no TCP
    port, so no web page can reach it.
-2. A line has at most `LINE_LIMIT` bytes; a client that is silent for `PATIENCE` seconds is disconnected.
+2. A line has at most `LINE_LIMIT` bytes. A connection lasts at most `PATIENCE` seconds, its commands included.
 3. The path must fit into a socket address. If the home's path is too long, the socket lies in the system's folder for
    temporary files, or in /tmp if that is too long as well. There it has a folder of its own, mode 0700; the names hold
    the user's id and the home's hash.
-4. On a file system that cannot hold a socket, the daemon runs without commands, and the log says so.
+4. Where the socket cannot be created (some file systems hold none), the daemon runs without commands, and the log
+   says so.
 """
 
 import asyncio
@@ -63,7 +64,8 @@ def socket_path(home: Path) -> Path:
 
 
 class ControlSocket:
-    """`commands`: name -> its handler. `logger`: the name of the daemon's log. `listening`: it takes commands."""
+    """The daemon's end of the socket. `commands`: name -> its handler. `logger`: the name of the daemon's log.
+    `listening`: set once commands are accepted."""
 
     def __init__(self, path: Path, commands: dict[str, Command], *, logger: str) -> None:
         self._path, self._commands = path, commands

@@ -26,7 +26,8 @@ log = logging.getLogger("runtime")
 
 
 def raise_limit(most: int = MOST) -> int:
-    """Raise the soft limit of open files to the hard one, at most to `most`. Return the soft limit that holds now."""
+    """Raise the soft limit of open files to the hard one, at most to `most`. Return the soft limit in
+    force, or `most` if that is lower."""
     soft, hard = (_finite(limit) for limit in resource.getrlimit(resource.RLIMIT_NOFILE))
     for wanted in (min(hard, most), *FALLBACKS):
         if soft < wanted <= hard:
@@ -94,7 +95,7 @@ class Shortages(logging.Filter):
 
 
 SHORTAGES: Final = Shortages()
-"""Of this process: descriptors are its own."""
+"""The one counter of this process, since all its threads share its descriptors."""
 
 
 def watch() -> None:

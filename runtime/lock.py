@@ -31,7 +31,7 @@ class Lock:
         self._descriptor: int | None = descriptor
 
     def release(self) -> None:
-        """Let go. A second call changes nothing."""
+        """Release the lock. A second call changes nothing."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

@@ -89,7 +89,8 @@ def to_file(path: Path) -> logging.Handler:
 
 
 class _Formatter(structlog.stdlib.ProcessorFormatter):
-    """Renders a line by `last`. `set_up_logging` adds the earlier processors for lines of the standard library."""
+    """A formatter that ends with the processors `last`. `set_up_logging` adds the earlier processors for lines of the
+    standard library."""
 
     def __init__(self, *last: Processor) -> None:
         super().__init__(processors=[self.remove_processors_meta, *last])

@@ -1,5 +1,5 @@
-"""Read settings into one frozen model: a flag overrides an environment variable, that overrides the file, and the file
-overrides the default.
+"""Read settings into one frozen model. A flag overrides an environment variable, a variable overrides the file, and the
+file overrides the default.
 
 Rules
 1. The model is flat, or has sections that are flat. A key is written "name" or "section.name".
@@ -46,7 +46,7 @@ class SettingsFault(LocalFault):
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return a TOML file as it stands. Raises `SettingsFault`, FileNotFoundError."""
+    """Return the content of a TOML file, unchecked. Raises `SettingsFault`, FileNotFoundError."""
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
@@ -66,7 +66,8 @@ def did_you_mean(word: str, known: Mapping[str, object], first: list[str] | None
 
 
 class Loader(Generic[M]):
-    """Loads one model. `prefix`: of its variables. `is_foreign`: whether a variable with the prefix is no setting."""
+    """The loader of one model. `prefix`: that of its variables. `is_foreign`: tells whether a variable with the prefix
+    is no setting."""
 
     def __init__(self, model: type[M], prefix: str, is_foreign: Callable[[str], bool]) -> None:
         self._model, self._prefix, self._is_foreign = model, prefix, is_foreign

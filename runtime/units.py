@@ -1,4 +1,4 @@
-"""Units as they stand in settings and documents, in the units that the code computes with."""
+"""Units of settings and documents, converted to those of the code; the time of the system's clock."""
 
 import time
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 MBIT: Final = 125_000
 """Bytes per second in one Mbit/s."""
 DAY: Final = 24 * 3600 * 1000
-"""Milliseconds."""
+"""Milliseconds in a day."""
 
 
 def bytes_per_second(mbit: float | None) -> float | None:

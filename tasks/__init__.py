@@ -1,1 +1,1 @@
-"""Environments: a prompt from a seed, the episode, the score. Pure, deterministic, without I/O."""
+"""Environments: a prompt from an index, the episode, the score. Pure, deterministic, without I/O."""

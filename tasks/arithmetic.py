@@ -92,7 +92,7 @@ def _add(number: int) -> tuple[str, str]:
 
 
 def _single_sum(number: int) -> tuple[str, str]:
-    """Return each pair of numbers once, in one of its two orders: a policy that knows 3 + 5 knows 5 + 3."""
+    """Return question and answer. Each pair has one number and one order: a policy that knows 3 + 5 knows 5 + 3."""
     large = (math.isqrt(8 * number + 1) - 1) // 2  # numbers count the pairs 0 0, 0 1, 1 1, 0 2, 1 2, ...
     small = number - large * (large + 1) // 2
     a, b = (large, small) if number % 2 else (small, large)
@@ -110,7 +110,7 @@ def _without_carries(question: str, answer: str) -> str:
 
 
 def _one_too_few(question: str, answer: str) -> str:
-    """Counting on, and counting the first number itself."""
+    """Return the sum less one, as by counting on from the first number and counting that number too."""
     return str(abs(int(answer) - 1))
 
 

@@ -85,7 +85,8 @@ class Task(Protocol):
     ) -> Sequence[int]:
         """Return a single-turn answer with eos, for supervised warm-up only.
 
-        With probability `slip` it is the task's usual mistake; then each character is wrong with probability `noise`.
+        With probability `slip` it is the task's usual mistake. After that, each character is replaced by a wrong one
+        with probability `noise`.
         """
 
 

@@ -52,7 +52,7 @@ class FileTokenizer:
             return str(self._tokenizer.decode(list(tokens), skip_special_tokens=False))
         if self._pieces is None:
             self._pieces = pieces(self._tokenizer, self._size, self._strings)
-        if len(tokens) < 2:  # of one index itemgetter makes no tuple
+        if len(tokens) < 2:  # itemgetter of one index returns no tuple
             return b"".join(self._pieces[token] for token in tokens).decode(errors="replace")
         return b"".join(itemgetter(*tokens)(self._pieces)).decode(errors="replace")
 
@@ -69,7 +69,7 @@ def _spell(tokenizer: Tokenizer) -> Spell | None:
 
 
 def pieces(tokenizer: Tokenizer, size: int, spell: Spell) -> list[bytes]:
-    """Return the bytes of each token id; none for ids without a token."""
+    """Return the bytes of each token id; empty for ids without a token."""
     tokens = [tokenizer.id_to_token(index) for index in range(size)]
     return [b"" if token is None else spell(token) for token in tokens]
 

@@ -92,8 +92,8 @@ def apply(
 ) -> Snapshot:
     """Write the snapshot `out` that `payload` makes of `base` (None: a full payload), and open it.
 
-    `expect_root`: content root from the signed Edge or Version. `expect`: the Version, if it is at hand: its tensor
-    table must match, too. `max_bytes`: most bytes of weights that a full payload may claim. Memory for each of
+    `expect_root`: content root from the signed Edge or Version. `expect`: the Version, where the caller has it: its
+    tensor table must match, too. `max_bytes`: most bytes of weights that a full payload may claim. Memory for each of
     `threads` (None: one per core): see `weights.codec.frames`. Raises `BadPayload`, `WrongBase`, `DiskFull`; `base` and
     an older `out` are then untouched."""
     reader = PayloadReader(payload)
@@ -159,7 +159,7 @@ def _encode(old: Snapshot | None, new: Snapshot, frame: Frame) -> tuple[int, byt
 
 
 def open_payload(reader: PayloadReader, base: Snapshot | None, expect_root: bytes | None) -> Table:
-    """Do steps 1 and 2; return the tensor table that the payload leads to."""
+    """Check header, roots and base (steps 1 and 2); return the tensor table that the payload leads to."""
     head = read_header(reader)
     if expect_root is not None and head.root != expect_root:
         raise BadPayload(f"payload leads to {head.root.hex()[:16]}, not to {expect_root.hex()[:16]}")

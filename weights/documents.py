@@ -45,7 +45,7 @@ _ENCODER = msgspec.msgpack.Encoder(order="deterministic")
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Canonical bytes and back."""
+    """The base of all documents: conversion to canonical bytes and back."""
 
     def to_bytes(self) -> bytes:
         """Return the canonical bytes; equal documents give equal bytes."""
@@ -86,7 +86,7 @@ class TensorEntry(msgspec.Struct, frozen=True, kw_only=True):
 class Version(Document, frozen=True, kw_only=True, omit_defaults=True):
     """The policy at (era, version): its content root and tensor table.
 
-    `version`: the learner's step that produced it. `root`: see `weights.snapshot.content_root`. `aliases`: name -> name
+    `version`: the learner's step that produced it. `root`: see `weights.snapshot.root_of`. `aliases`: name -> name
     of the tensor that it is tied to; absent: none.
     """
 

@@ -73,8 +73,8 @@ def lines(store: StoreReader, edges: Iterable[Edge], versions: Iterable[Version]
 
 
 def verify(store: StoreReader) -> Iterator[Finding]:
-    """Hash every payload and snapshot of a store again, the oldest first. Takes a pass over all its bytes. Files that a
-    daemon drops in the meantime are left out."""
+    """Hash every payload of a store again, then every snapshot, the oldest first. This reads all bytes of the store.
+    Files that a daemon drops in the meantime are left out."""
     for file in [*store.payloads(), *store.snapshots()]:
         fault = (_payload_fault if file.path.parent.name == "payloads" else _fault)(file.path, file.hash)
         # A row is deleted before its file: where both are gone, a daemon dropped them in the meantime.

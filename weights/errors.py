@@ -1,7 +1,7 @@
 """Errors of the weights package, by the party at fault.
 
     WeightsError
-    ├── BadPayload     the publisher or carrier: bytes that are malformed, lie, or ask for more than they may
+    ├── BadPayload     the publisher or the sending peer: malformed or contradictory bytes, or bytes above a limit
     ├── WrongBase      no fault of a peer: the local snapshot is not the one that the diff starts from
     ├── BadSnapshot    a file or folder that is no model snapshot; the message names the fix
     ├── StoreCorrupt   the store's index is damaged; the message names the fix
@@ -25,7 +25,7 @@ class WrongBase(WeightsError):
 
 
 class BadSnapshot(WeightsError):
-    """Not a model snapshot, or a header that lies about its file."""
+    """Not a model snapshot, or a header that does not fit its file."""
 
 
 class StoreCorrupt(WeightsError):

@@ -1,7 +1,7 @@
 """Step a snapshot from version to version in place; undo and redo the last steps. One process at a time.
 
     snapshot.safetensors   the weights, memory-mapped
-    forward, back          the journal of a step under way: at most one is there
+    forward, back          the journal of a step under way: at most one of the two exists
     undo/N                 journals of the last steps, the newest with the highest N
     redo/N                 journals of steps that were undone, the one undone last with the lowest N
     origin                 content root of the present version where `undo` is empty, in hex
@@ -66,7 +66,7 @@ class _Record(msgspec.Struct, frozen=True):
 
 
 class _Journal:
-    """Read a whole journal: (base root, root, records). Raises `StoreCorrupt`."""
+    """A whole journal, read and checked: base root, root, records. Raises `StoreCorrupt`."""
 
     def __init__(self, path: Path) -> None:
         self.base_root, self.root = _ends(path)
@@ -89,8 +89,8 @@ class _Journal:
 
 
 class Rolling:
-    """Open with `with Rolling(folder) as rolling`; `create` or `unpack` makes the folder. Methods may raise `DiskFull`,
-    and `StoreCorrupt` where a journal is damaged."""
+    """A folder whose snapshot is stepped in place: `with Rolling(folder) as rolling`. `create` or `unpack` makes the
+    folder. Methods may raise `DiskFull`, and `StoreCorrupt` where a journal is damaged."""
 
     def __init__(self, folder: Path) -> None:
         """Open, and finish a step that a kill interrupted. Raises `StoreCorrupt`, `BadSnapshot`, `FileNotFoundError`
@@ -133,7 +133,7 @@ class Rolling:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Keep no file open between calls."""
+        """Do nothing: no file is open between calls."""
 
     @property
     def root(self) -> bytes:
@@ -318,7 +318,7 @@ def _number(journal: Path) -> int:
 
 
 def _cleared(folder: Path) -> None:
-    """`origin` is written last."""
+    """Make an empty folder with `undo` and `redo`. The caller writes `origin` last."""
     remove(folder)
     for name in ("undo", "redo"):
         (folder / name).mkdir(parents=True)

@@ -4,7 +4,7 @@
 
 Flags: 1 = there is a base; 2 = there is a tensor table (msgpack [tensors, aliases]). A full edge has a table; a diff
 only where its aliases are not the base's. A frame is u8 kind, and unless the kind is SAME, u32 length and body. Frames
-follow the snapshot's data: consecutive tensors of one dtype are one flat array, cut every `codec.FRAME` elements.
+follow the snapshot's data: consecutive tensors of one dtype are one flat array, cut every `frames.FRAME` elements.
 Integers are little-endian. Truncated, unknown or oversized input raises `BadPayload`.
 """
 
@@ -45,7 +45,8 @@ class PayloadHeader(msgspec.Struct, frozen=True):
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """`start`: byte in the snapshot's data. `pieces`: (tensor, first element within it, elements), in order."""
+    """One frame of a snapshot's data. `start`: its first byte there. `pieces`: (tensor, first element within it,
+    elements), in order."""
 
     start: int
     dtype: DType
@@ -55,7 +56,7 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 class PayloadReader:
-    """Reads pieces of a payload in order; a missing piece raises `BadPayload`."""
+    """A reader of a payload's pieces, in order; a missing piece raises `BadPayload`."""
 
     def __init__(self, path: Path) -> None:
         with path.open("rb") as file:

@@ -23,7 +23,8 @@ MAX_HEADER: Final = 64 << 20
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """`offsets`: first byte of each tensor, counted from the file's start, in the order of `tensors` (by name)."""
+    """A parsed header. `offsets`: first byte of each tensor, counted from the file's start, in the order of `tensors`
+    (by name)."""
 
     tensors: list[TensorEntry]
     offsets: list[int]
@@ -64,7 +65,8 @@ def parse(text: bytes, file_size: int) -> Header:
 
 
 def build(tensors: Sequence[TensorEntry], metadata: Mapping[str, str]) -> bytes:
-    """Write length field and JSON, padded to a multiple of 8 bytes: tensors lie in the order given, without holes."""
+    """Return length field and JSON, padded to a multiple of 8 bytes: tensors lie in the order given, without holes.
+    Raises `BadSnapshot` above `MAX_HEADER`."""
     fields: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))}
     position = 0
     for entry in tensors:

@@ -56,7 +56,7 @@ class Snapshot:
 
     @property
     def start(self) -> int:
-        """Where the data begins in the file."""
+        """The byte of the file at which the data begins."""
         return self._start
 
     @property
@@ -89,7 +89,7 @@ class Snapshot:
 
 
 class RootHasher:
-    """Hash the bytes of all tensors in order, in pieces of any size, into the content root."""
+    """The content root of a stream of bytes: those of all tensors in order, in pieces of any size."""
 
     def __init__(self, tensors: Sequence[TensorEntry], aliases: dict[str, str]) -> None:
         self._tensors = list(tensors)
@@ -130,7 +130,7 @@ class RootHasher:
 
 
 class SnapshotWriter(RootHasher):
-    """Writes the tensors to a file while hashing them."""
+    """A `RootHasher` that also writes the tensors to a file."""
 
     def __init__(self, file: BinaryIO, tensors: Sequence[TensorEntry], aliases: dict[str, str]) -> None:
         super().__init__(tensors, aliases)

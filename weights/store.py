@@ -50,7 +50,7 @@ CREATE TABLE files (
 """
 _FOLDERS: Final = ("payloads", "snapshots")
 _LAST: Final = "\U0010ffff"
-"""After every name with the same beginning."""
+"""A character that sorts after every name with the same beginning."""
 
 
 class StoredDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +78,7 @@ class StoreReader:
     `StoreCorrupt`."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises `FileNotFoundError` where no store is, `PermissionError`, `StoreCorrupt`."""
+        """Open to read. Raises `FileNotFoundError` where there is no store, `PermissionError`, `StoreCorrupt`."""
         self.folder = folder
         with contextlib.ExitStack() as undo, self._translated():
             self._open_to_read(undo)
@@ -113,11 +113,12 @@ class StoreReader:
         )
 
     def oldest(self, kind: str, most: int) -> list[StoredDocument]:
-        """Return the documents of a kind with the lowest (era, version), the oldest first."""
+        """Return at most `most` documents of a kind, those with the lowest (era, version), the oldest first."""
         return self._documents("WHERE kind = ? ORDER BY era, version, hash LIMIT ?", (kind, most))
 
     def newest(self, kind: str, most: int) -> list[StoredDocument]:
-        """Return the documents of a kind with the highest (era, version), the oldest of them first."""
+        """Return at most `most` documents of a kind, those with the highest (era, version), the oldest of them
+        first."""
         order = "ORDER BY era DESC, version DESC, hash DESC"
         return self._documents(f"WHERE kind = ? {order} LIMIT ?", (kind, most))[::-1]
 
@@ -194,7 +195,8 @@ class StoreReader:
 
 
 class Store(StoreReader):
-    """Open with `with Store(folder) as store`. Every method may raise `StoreCorrupt` or `DiskFull`."""
+    """Read and write access to a store: `with Store(folder) as store`. Every method may raise `StoreCorrupt` or
+    `DiskFull`."""
 
     def __init__(self, folder: Path) -> None:
         """Open or create. Raises `StoreBusy`, `StoreCorrupt`, `DiskFull`."""
@@ -249,8 +251,9 @@ class Store(StoreReader):
         keep: Collection[tuple[int, int]],
         spare: Collection[bytes],
     ) -> int:
-        """Drop documents of these kinds from before (era, version) `before`, but for those of `keep` and `spare`
-        (hashes); how many. Some at a time, so that a concurrent reader does not wait for all of them."""
+        """Drop documents of these kinds from before (era, version) `before`, except those of `keep` ((era, version)
+        pairs) and `spare` (hashes). Return their number. Each transaction drops few, so that another writer waits
+        briefly."""
         dropped = 0
         for kind in kinds:
             rows = self._read(
@@ -276,7 +279,7 @@ class Store(StoreReader):
         return self.folder / "scratch" / name
 
     def abandon(self, wanted: Collection[bytes]) -> None:
-        """Remove unfinished fetches, but those of `wanted` (hashes)."""
+        """Remove unfinished fetches, except those of `wanted` (hashes)."""
         names = {digest.hex() for digest in wanted}
         for path in (self.folder / "incoming").iterdir():
             if path.name.split(".")[0] not in names:

@@ -17,16 +17,16 @@ def path_to(edges: Iterable[Edge], known: Collection[bytes], head: bytes) -> lis
     """Return the edges that lead, in order, from a snapshot in `known` (content roots), or from nothing, to root
     `head`.
 
-    The chain has the fewest payload bytes; among equals the fewest edges, then the smallest payload hashes, then the
-    newest versions (two versions may have the same weights). [] if `head` is in `known`; None if no chain leads there.
-    Dijkstra (1959); each edge is looked at once."""
+    The chain has the fewest payload bytes; among equals the fewest edges, then the smallest start (nothing before any
+    root), then the smallest payload hashes, then the newest versions (two versions may have the same weights). [] if
+    `head` is in `known`; None if no chain leads there. Dijkstra (1959); each edge is looked at once."""
     if head in known:
         return []
     leaving: dict[bytes | None, list[Edge]] = {}
     for edge in edges:
         leaving.setdefault(edge.base_root, []).append(edge)
     queue: list[tuple[int, int, tuple[bytes, ...], tuple[_Rank, ...], bytes | None, tuple[Edge, ...]]]
-    # Hashes, then ranks end every tie before roots or edges would be compared, except between starts.
+    # Hashes (the start's root first) and then ranks decide every tie, so roots and edges are never compared by order.
     queue = [(0, 0, (b"" if root is None else root,), (), root, ()) for root in (_NOTHING, *known)]
     heapq.heapify(queue)
     done: set[bytes | None] = set()

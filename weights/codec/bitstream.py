@@ -179,7 +179,7 @@ def _below(widths: NDArray[Any]) -> NDArray[np.uint64]:
 
 
 def _unary(values: Numbers) -> NDArray[np.bool_]:
-    """Return each value as so many zeros and a one."""
+    """Return the unary codes of the values: per value that many zeros, then a one."""
     ends = np.cumsum(values + 1, dtype=np.intp)
     bits = np.zeros(int(ends[-1]) + 1 if len(ends) else 1, np.bool_)
     bits[ends] = True

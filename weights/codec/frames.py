@@ -11,9 +11,9 @@ the elements change, applying needs less than a third of a frame's memory, or ha
     XOR         zstd of the byte planes of old ^ new
     FULL        zstd of the byte planes of new (there is no old frame)
 
-BF16 and F16 are CLASSES unless half of the elements change. `decode` enforces, before it uses memory, else
-`BadPayload`: the rules of `weights.codec.exponent_classes`; zstd data must declare exactly the frame's size and
-decompress to it, without trailing bytes.
+BF16 and F16 are CLASSES unless more than half of the elements change. `decode` refuses (`BadPayload`), before it uses
+memory in proportion, a body that breaks the rules of `weights.codec.exponent_classes`, and zstd data that does not
+declare exactly the frame's size. The data must decompress to that size, without trailing bytes.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ SAME, CLASSES, XOR, FULL = range(4)
 
 Bits = NDArray[np.unsignedinteger[Any]]
 _DENSE: Final = 2
-"""From one change per `_DENSE` elements on, planes of old ^ new are smaller."""
+"""With more than one change per `_DENSE` elements, planes of old ^ new are smaller."""
 _LEVEL: Final = 1
 _PIECE: Final = 1 << 18
 _WINDOW: Final = 64 << 20

@@ -22,6 +22,8 @@ MAX_ELIAS: Final = 3
 
 
 class Code(NamedTuple):
+    """Rice(k), or Elias(k) where `elias`."""
+
     k: int
     elias: bool = False
 

@@ -128,5 +128,6 @@ def builds() -> list[Native]:
 
 
 def best() -> Native | None:
+    """Return the fastest build that this processor can run; None without one."""
     loaded = builds()
     return loaded[-1] if loaded else None
