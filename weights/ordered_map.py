@@ -33,8 +33,7 @@ class _Task(Generic[Item, Result]):
 
 
 def in_order(work: Callable[[Item], Result], items: Iterable[Item], threads: int | None = None) -> Iterator[Result]:
-    """Yield `work(item)` of each item, in order. `threads`: number of threads; None: one per core that this process may
-    use.
+    """Yield `work(item)` of each item, in order. `threads`: their number; None: one per core that this process may use.
 
     The caller's thread is one of them: it works where it would wait, so no core is taken from another. At most twice as
     many items as threads are being processed or waiting, so memory does not grow with the number of items. An error
