@@ -84,8 +84,8 @@ class Engine(Protocol):
 
     def step_by(self, payload: Path, root: bytes, keep: int) -> Loaded:
         """Apply an edge's payload to the loaded folder, in place; the result must have content root `root`. `keep`:
-        number of steps that can then be undone; steps undone before cannot be redone any more. Raises weights.errors
-        when payload, base or resulting root is wrong; the old version then stays loaded."""
+        number of steps that can then be undone, at least this one; steps undone before cannot be redone any more.
+        Raises weights.errors when payload, base or resulting root is wrong; the old version then stays loaded."""
 
     def step_to(self, root: bytes) -> Loaded:
         """Undo or redo steps of the loaded folder, in place, until it is at content root `root`. Raises

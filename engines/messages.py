@@ -80,7 +80,7 @@ class LoadCall(EngineCall[Loaded], frozen=True, kw_only=True):
 
 class StepByCall(EngineCall[Loaded], frozen=True, kw_only=True):
     """`payload`: file. `root`: content root that must result, 32 bytes. `keep`: number of steps that can then be
-    undone."""
+    undone, at least this one."""
 
     method: ClassVar[str] = "step_by"
     answer: ClassVar[Any] = Loaded

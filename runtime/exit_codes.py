@@ -4,7 +4,8 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """Why a command ended. A service does not restart after REFUSED, CONFIG and TRUST: only a person can help."""
+    """Why a command ended. A service manager should not restart after REFUSED, CONFIG and TRUST: only a person
+    can help."""
 
     OK = 0
     USAGE = 2

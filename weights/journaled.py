@@ -163,9 +163,9 @@ class Rolling:
         expect: Version | None = None,
         threads: int | None = None,
     ) -> None:
-        """Step forward by a diff; `back` can then undo `keep` steps. `expect_root`, `expect`: as for `diff.apply`.
-        Raises `BadPayload`, `WrongBase`, and `BadSnapshot` where the diff changes which tensors are tied (write a new
-        file with `diff.apply` then)."""
+        """Step forward by a diff; `back` can then undo `keep` steps, at least this one. `expect_root`, `expect`: as for
+        `diff.apply`. Raises `BadPayload`, `WrongBase`, and `BadSnapshot` where the diff changes which tensors are tied
+        (write a new file with `diff.apply` then)."""
         base, reader = self.snapshot, PayloadReader(payload)
         table = open_payload(reader, base, expect_root)
         if expect is not None and (expect.tensors, expect.aliases) != (table.tensors, table.aliases):
