@@ -348,7 +348,7 @@ def policy_ls(
     from coordinator.run import versions_report
     from coordinator.run.run_folder import RunFolder
 
-    rows = versions_report.versions(RunFolder(home), unix_milliseconds())
+    rows = versions_report.versions(RunFolder(home))
     print(msgspec.json.encode(rows).decode() if as_json else "\n".join(versions_report.lines(rows)))
 
 

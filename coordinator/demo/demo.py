@@ -1,11 +1,12 @@
 """`echo2-coord demo`: a whole run on this machine in a few minutes, over real sockets, with one process per daemon.
 
 1. The demo uses a fresh folder, the loopback alone, and ports chosen by the system (port 0). It reads no file or
-   setting of the user's and leaves none, however it ends; only a failure keeps the folder, and prints its path.
+   setting of the user's. Only a failure or the option `keep` leaves the folder, and its path is printed; else it is
+   removed, however the demo ends.
 2. The demo reads the page's address from the run folder, and everything else from the run's public API, the invite
    included.
-3. During the run one node is killed without warning and another joins late; the screen reports both. No other process
-   may crash.
+3. During the run one node is killed without warning and another joins late, unless `faults` is off; the screen reports
+   both. No other process may crash.
 4. Nodes drain and exit with the run, or on one SIGINT. Every group gets its verdict; then the coordinator stops.
 5. The exit code is 0 only if coordinator/demo/summary.py finds no shortcoming.
 """
@@ -44,7 +45,7 @@ from runtime.units import unix_milliseconds
 
 POLL: Final = 0.5
 """Seconds between two requests to the run's API."""
-_START: Final = 60.0  # seconds that the coordinator may take to answer first
+_START: Final = 60.0  # seconds until the coordinator's first answer
 _SILENCE: Final = 20.0  # seconds that a running coordinator may leave requests unanswered
 _DRAIN: Final = 60.0  # seconds for nodes to exit, and as many for the last verdicts
 _BY_THEMSELVES: Final = 10.0  # seconds for nodes to learn that the run is finished, and exit
@@ -118,7 +119,8 @@ def main(options: DemoOptions, programs: Programs | None = None, console: Consol
 
 
 def environment(inherited: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Return the environment of every process: no setting of the user's, no model hub, one thread without spinning."""
+    """Return the environment of every process: no setting of the user's, no model hub, one OpenMP thread that sleeps
+    while it waits."""
     kept = {name: value for name, value in inherited.items() if not name.startswith("ECHO2_")}
     ours = {
         "OMP_NUM_THREADS": "1",
@@ -281,7 +283,7 @@ class DemoRun:
 
 
 def _make_run(home: Path, settings: DemoSettings, seed: int) -> None:
-    """Make the run folder by the function behind `echo2-coord init`. Raises `LocalFault`."""
+    """Make the run folder by the function that `echo2-coord init` calls. Raises `LocalFault`."""
     from coordinator.run import setup
 
     os.environ["TMPDIR"] = str(home.parent / "tmp")  # the learner process that makes the model inherits it
@@ -316,8 +318,8 @@ def _print_fault(console: Console, processes: ProcessGroup, fault: Exception) ->
 
 @contextmanager
 def _terminated_like_interrupted() -> Iterator[None]:
-    """Let SIGTERM end the demo as Ctrl-C does, with clean-up. Both work where a shell set SIGINT to be ignored, as for
-    a script's background processes."""
+    """Let SIGTERM end the demo as Ctrl-C does, with clean-up. Both signals work even if a shell set SIGINT to be
+    ignored, as it does for a script's background processes."""
 
     def end(*_: object) -> None:
         signal.raise_signal(signal.SIGINT)

@@ -9,14 +9,14 @@ from runtime.errors import LocalFault
 
 Model = Literal["tiny", "smollm2"]
 NARROW: Final[tuple[Route, ...]] = ("relay", "https")
-"""Routes of the last nodes with `DemoOptions.ways`."""
+"""Routes of the last two nodes if `DemoOptions.ways` is set."""
 
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """The user's options. `nodes`, `seconds`: None: the model's preset. `seed`: of the model and the learner. `keep`:
-    keep the folder. `faults`: kill one node and let another join late. `ways`: of the last two nodes, one is behind a
-    relay and one connects over HTTPS only."""
+    """The user's options. `nodes`, `seconds`: None means the model's preset. `seed`: of the model and the
+    learner. `keep`: keep the folder. `faults`: kill one node and let another join late. `ways`: of the last two nodes,
+    one is behind a relay and one connects over HTTPS only."""
 
     model: Model = "tiny"
     nodes: int | None = None
@@ -29,11 +29,11 @@ class DemoOptions:
 
 @dataclass(frozen=True)
 class DemoSettings:
-    """The settings of a demo. `seconds`: limit for the run after set-up. `whole`: all `steps` must be made within it;
-    else the demo ends after it. `run`, `learner`: sections of coordinator.config, merged over the model's presets.
-    `warm_up`: fields of the warm-up (coordinator.learner.messages.WarmUp) that differ from the default. `join_at`,
-    `kill_at`: shares of the steps. `least_rise`, `least_greedy_rise`: required rise of held-out accuracy, sampled and
-    greedy. `ways`: see `DemoOptions`."""
+    """The settings of a demo. `seconds`: limit for the run after set-up. `whole`: all `steps` must be made within
+    that limit; if False, the demo ends at the limit. `run`, `learner`: sections of coordinator.config, merged over the
+    model's presets. `warm_up`: fields of the warm-up (coordinator.learner.messages.WarmUp) that differ from the
+    default. `join_at`, `kill_at`: shares of the steps. `least_rise`, `least_greedy_rise`: required rise of held-out
+    accuracy, sampled and greedy; None: no rise is required. `ways`: see `DemoOptions`."""
 
     model: Model
     nodes: int

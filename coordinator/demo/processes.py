@@ -21,7 +21,8 @@ import psutil
 from runtime.figures import figure
 
 MARK = "ECHO2_CONFIG"
-"""Names a file in the demo's own folder, so no other process has its value in the environment."""
+"""The environment variable that marks a demo's processes: its value is a path in the demo's own folder, so no other
+process has it."""
 GRACE = 3.0
 """Seconds that `stop` waits before SIGKILL; all durable state was written before."""
 CLEAN_EXITS: frozenset[int] = frozenset({0, 130})
@@ -29,7 +30,7 @@ CLEAN_EXITS: frozenset[int] = frozenset({0, 130})
 
 
 class ProcessFault(Exception):
-    """A process ended against rule 2, or did not end when told. `names`: the processes whose logs explain it."""
+    """A process ended unexpectedly (rule 2), or did not end when told. `names`: the processes whose logs explain it."""
 
     def __init__(self, message: str, names: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -80,8 +81,8 @@ class ProcessGroup:
         return [name for name in self._members if self.alive(name)]
 
     def check(self, may_end: Iterable[str] = ()) -> None:
-        """Check that no process ended against rule 2. `may_end`: names of those that may end by themselves. Raises
-        `ProcessFault`."""
+        """Check that no process ended before it was told to (rule 2). `may_end`: names of the processes that may end by
+        themselves. Raises `ProcessFault`."""
         free = set(may_end)
         for name, member in self._members.items():
             _check(name, member, name in free)
@@ -161,7 +162,7 @@ def _check(name: str, member: _Member, may_end: bool) -> None:
         return
     if (
         member.signalled and code == -member.signalled
-    ):  # the signal arrived before the program installed its handler, or after
+    ):  # the signal came before the program installed its handler, or after it removed it
         return
     raise ProcessFault(f"{name} {ended_with(code)}", [name])
 

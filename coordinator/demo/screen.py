@@ -17,7 +17,7 @@ from coordinator.metrics.views import RunState
 EVERY = 5.0
 """Least seconds between two plain lines."""
 QUIET = 30.0
-"""The same, while step and accepted groups do not change."""
+"""The same, while neither the step nor the number of accepted groups changes."""
 
 
 class Screen(Protocol):
@@ -76,6 +76,7 @@ class LiveScreen:
 
 
 def screen_for(console: Console) -> Screen:
+    """Return a live view on a terminal, and a display of plain lines elsewhere."""
     return (
         LiveScreen(console)
         if console.is_terminal

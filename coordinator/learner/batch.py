@@ -56,7 +56,8 @@ class Rows(NamedTuple):
 
 
 def rows(batch: TrainBatch, kind: str) -> Rows:
-    """Return the rollouts with their advantages, by group. Raises BadBatch for an inconsistent sample."""
+    """Return the rollouts with their advantages, by group. `kind`: of the advantages. Raises BadBatch for an
+    inconsistent sample."""
     scored = advantages.compute([[sample.reward for sample in group.samples] for group in batch.groups], kind)
     kept = [
         [_row(group, sample, value, batch.age(group)) for sample, value in zip(group.samples, values, strict=True)]

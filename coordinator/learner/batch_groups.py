@@ -42,7 +42,7 @@ class MissingTokens(BadBatch):
 
 
 class TrainSample(msgspec.Struct, frozen=True, kw_only=True):
-    """One rollout as admitted. `tokens`: int32. `turns`: their lengths, sampled ones first, in alternation.
+    """One rollout of an accepted group. `tokens`: int32. `turns`: their lengths, sampled ones first, in alternation.
     `behaviour`: float32, the scorer's log-probability of each sampled token."""
 
     tokens: Tokens

@@ -1,7 +1,7 @@
 """Answer the main process's calls in the learner process.
 
-After any error but `BadBatch` the session is dropped, because a step may have changed a part of the weights. The main
-process then calls `open` again, and the learner continues from its last checkpoint.
+After any error of a step but `BadBatch` the session is dropped, because the step may have changed a part of the
+weights. The main process then calls `open` again, and the learner continues from its last checkpoint.
 """
 
 import sys

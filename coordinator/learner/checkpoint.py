@@ -35,7 +35,7 @@ _STATE, _TENSORS = "state.msgpack", "tensors.safetensors"
 
 
 class CheckpointError(Exception):
-    """Checkpoints exist, but none can be read; the message names the fix."""
+    """Checkpoints exist, but none can be read, or one has another format; the message names the fix."""
 
 
 class _Corrupt(Exception):
@@ -51,8 +51,8 @@ class Base(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The learner's state beside its tensors. `step`: the learner's. `era`: of the policy. `steps`: made with this
-    optimiser. `drawn`: ids of the groups drawn up to `step` that could be drawn again, oldest first. `draws`: (step,
+    """The learner's state beside its tensors. `step`: the learner's. `era`: of the policy. `steps`: how many this
+    optimiser made. `drawn`: ids of groups drawn up to `step` that could be drawn again, oldest first. `draws`: (step,
     its number of groups in `drawn`), oldest first; absent in older files, where `drawn` has all groups of the run.
     `export`: the last exported version. `published`: versions whose snapshots are kept for diffs, oldest first.
     `anchor`: the first version of the era, from which cumulative diffs start."""

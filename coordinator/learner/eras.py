@@ -1,4 +1,4 @@
-"""Decide whether a learner resumes its era or begins a new one. The only place of this rule; pure, no torch.
+"""Decide whether a learner resumes its era or begins a new one. No other module decides this. Pure, no torch.
 
 Rules
 1. A checkpoint covers the last published version if that is the checkpoint's own export, or the version published
@@ -30,7 +30,7 @@ class KnownVersion(NamedTuple):
 
 def covers(published: KnownVersion | None, export: KnownVersion | None, before: KnownVersion | None) -> bool:
     """Tell whether a checkpoint covers the last `published` version (rule 1). `export`: the checkpoint's export.
-    `before`: the version published before that one. If `published` is None, `before` must be None too."""
+    `before`: the version published before that export. If `published` is None, `before` must be None too."""
     return before is None if published is None else published in (export, before)
 
 

@@ -10,8 +10,8 @@ Rules
    2^j divides v (j <= 4); and, every 32 versions, from the first version of the era (the anchor).
 3. Every file is durable when the callable given by `writing` returns. Nothing here rounds: the model's values are the
    published ones (see `optimiser`). The diffs are encoded from files, in a thread, while the checkpoint's tensors are
-   written. A payload is hashed here and nowhere else before it is served: the whole while it is written, and its
-   chunks, whose size depends on its length, in one pass afterwards.
+   written. A payload is hashed here, once before it is served: the whole while it is written, and its chunks, whose
+   size depends on the payload's length, in one pass afterwards.
 4. Files are removed when no diff will start from them and `keep` later versions are published.
 """
 
@@ -64,7 +64,7 @@ def place(folder: Path, version: int) -> Path:
 
 
 def adopt(snapshot: Path, version: int, folder: Path) -> Path:
-    """Link or copy a snapshot into `folder` under its name, so that it stays as long as diffs start from it."""
+    """Link or copy a version's snapshot to its path in `folder`, where it stays as long as diffs start from it."""
     target = place(folder, version)
     if target.exists():
         if target.samefile(snapshot):

@@ -2,7 +2,7 @@
 
     main -> learner   open(Open) -> Opened            once, after every start of the process
     main -> learner   step(Batch) -> Stepped          one step per call; main's buffer decides the draws
-    learner -> main   begun(Begun)                    during a step: from here on the batch may be a death's cause
+    learner -> main   begun(Begun)                    during a step: from here on a death may be due to the batch
     main -> learner   warm_up(WarmUp) -> WarmedUp      supervised steps on noisy demonstrations, before a run
     main -> learner   import_model(Import) -> WarmedUp SmolLM2-135M-Instruct as a base model, before a run
 
@@ -41,10 +41,10 @@ class Open(msgspec.Struct, frozen=True, kw_only=True):
     """A request to open the learner. `model`: folder with config.json and model.safetensors (the base). `folder`: the
     learner's own, for checkpoints and exports. `published`: snapshot file of the last *published* version, with its
     number and root. "" means that none is published: number and root are then ignored, and `Opened.export` is the base
-    itself, as version 0 with one full edge. `era`: of `published`, or of that version 0. `next_era`: to begin if
-    published steps are undone (`learner.eras`). `staleness`: S; draws older than it allows are forgotten. `keep`: how
-    many published exports' files stay, the newest included (the scorer reads them). `threads`: of the CPU. `database`:
-    run.sqlite, which the learner only reads."""
+    itself, as version 0 with one full edge. `era`: of `published`, or of that version 0. `next_era`: the era to begin
+    if published steps are undone (`learner.eras`). `staleness`: S; draws older than S allows are forgotten. `keep`: how
+    many published exports' files stay, the newest included, as the scorer reads them. `threads`: of the CPU.
+    `database`: run.sqlite, which the learner only reads."""
 
     model: str
     folder: str
@@ -89,7 +89,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 BEGUN = "begun"
-"""The learner's notification that it begins to compute a batch, which it has read and checked."""
+"""Method of the learner's notification that it begins to compute a batch, which it has read and checked."""
 
 
 class Begun(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,8 +99,8 @@ class Begun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Export(msgspec.Struct, frozen=True, kw_only=True):
-    """A version ready to be signed; every file that it names is durable. `edges`: payload files that lead to it.
-    Roots, shapes: as in weights.documents."""
+    """A version ready to be signed; every file that it names is durable. `root`: its content root
+    (weights.documents). `snapshot`: path. `edges`: payload files that lead to it. `seconds`: taken to write them."""
 
     version: int
     root: bytes

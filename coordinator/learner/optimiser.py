@@ -1,4 +1,4 @@
-"""Run AdamW over float32 masters; the model itself has only the published values.
+"""Run AdamW over float32 master weights; the model itself has only the published values.
 
 Rules
 1. The policy is the masters rounded once to bfloat16, to nearest, in `publishable` and nowhere else. The model computes

@@ -44,7 +44,7 @@ class Session:
     def __init__(
         self, order: Open, report: Callable[[str], None], read: Callable[[Sequence[bytes]], list[TrainGroup]]
     ) -> None:
-        """Raises WrongOrder, CheckpointError, BadModelFolder, BadSnapshot."""
+        """Raises WrongOrder, CheckpointError, BadModelFolder, NotFinetunable, BadTensors, BadSnapshot."""
         check_hyper(order.hyper)
         self._order = order
         self._hyper = order.hyper

@@ -1,9 +1,14 @@
-"""Compute a step's metrics of its tokens: sums over micro-batches, in total and by age.
+"""Compute a step's metrics from its tokens: sums over micro-batches, in total and by age.
 
 ess         (sum w)^2 / (n sum w^2), w = proximal/behaviour: the share of tokens that effectively count (Kish)
 log_ratio2  mean of log(w)^2: M2PO's measure of staleness (arXiv 2510.01161)
 kl          mean of w - 1 - log w: the k3 estimate of KL(behaviour || proximal)
-clipped, truncated   shares of tokens (see `loss`)
+clipped, truncated   shares of tokens (learner/loss.py)
+
+Only in total:
+loss          mean over the mini-batches
+entropy       mean of -log behaviour; absent without tokens
+kl_reference  mean KL to the reference model, k3; only with a reference
 """
 
 from typing import NamedTuple
@@ -36,7 +41,8 @@ class _Sums(NamedTuple):
 
 
 class StepMetrics:
-    """Sums over the micro-batches of a step. `metrics` returns the names above, and each with `_age_<n>` appended."""
+    """Sums over the micro-batches of a step. `metrics` returns the names above; those by age have `_age_<n>`
+    appended."""
 
     def __init__(self) -> None:
         self._sums: dict[int, Tensor] = {}
@@ -56,8 +62,8 @@ class StepMetrics:
         self._reference.append(divergence.detach())
 
     def metrics(self, minibatches: int) -> dict[str, float]:
-        """Return the metrics; `loss` is the mean over mini-batches. Without tokens (no group has signal) they have
-        neutral values."""
+        """Return the metrics. Without tokens (no group has signal) they have neutral values. `minibatches`: number of
+        mini-batches, for the mean loss."""
         by_age = {age: _Sums(*sums.tolist()) for age, sums in sorted(self._sums.items())}
         if not by_age:
             return {"loss": 0.0, "ess": 1.0, "log_ratio2": 0.0, "kl": 0.0, "clipped": 0.0, "truncated": 0.0}

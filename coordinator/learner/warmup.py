@@ -4,7 +4,7 @@ The folder has the usual files: config.json, generation_config.json (eos), token
 tied weights once).
 
 The length of the warm-up matters: a policy that never answers correctly gets no signal, and one that always does has
-nothing to learn (benchmarks/learning.py measures it).
+nothing to learn. benchmarks/learning.py measures the effect of the length.
 """
 
 import time
@@ -33,6 +33,7 @@ SHAPE = {
     "max_position_embeddings": 256,
 }
 RAMP = 20
+"""Steps over which the learning rate rises linearly to its value."""
 GRADIENT_CLIP = 1.0
 _ONE_BATCH = 1 << 40
 

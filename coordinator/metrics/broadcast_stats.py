@@ -5,11 +5,12 @@ Rules
    arrival, less the elapsed time that the node reports. It is never before the Head nor after the arrival, and no wall
    clock of a node enters.
 2. One acknowledgement counts per node and version: the first.
-3. T_bcast counts nodes with earlier accepted work that were connected when the Head was published. A node that joined
-   later did not wait for this version; a new key is free, so it must not move the figure.
+3. T_bcast, the seconds from a version's first Head to its payloads at a node, is measured over nodes with earlier
+   accepted work that were connected when the Head was published. A node that joined later did not wait for the version.
+   New keys are free, so nodes without accepted work must not move the figure.
 4. A false report changes only its sender's own duration. Its reports of other nodes' uploads are one sample in a median
    (`uplinks`): a hint for the planner, never a reason for pay, bans or trust.
-5. Kept for the last `VERSIONS` versions, in memory: after a restart the next version is measured anew.
+5. The deliveries of the last `VERSIONS` versions are kept, in memory: after a restart only later versions are measured.
 """
 
 import statistics
@@ -23,8 +24,8 @@ from protocol.broadcast_messages import Acknowledgement, TransferSource
 VERSIONS = 8
 MOST_TAKES = 48
 """Nodes that the page shows."""
-MOST_STRANGERS = 256
-"""Nodes per version beyond which only nodes with accepted work are recorded: other keys are free."""
+MOST_WITHOUT_WORK = 256
+"""Nodes per version beyond which only nodes with accepted work are recorded: new keys are free."""
 LEAST_BYTES = 1 << 18
 """Bytes from one peer below which their duration measures latency, not its uplink."""
 
@@ -55,13 +56,13 @@ class BroadcastStats:
     def acknowledged(
         self, node: str, message: Acknowledgement, now: int, *, here_since: int | None, admitted: bool
     ) -> None:
-        """Record that a node has a version. `here_since`: time of its first contact with this process. `admitted`:
-        whether any work of it was accepted."""
+        """Record that a node has a version. `here_since`: since when the node has been in contact with this process;
+        None: never. `admitted`: whether any work of the node was accepted."""
         key = (message.era, message.version)
         sent = self._announced.get(key)
         if sent is None or here_since is None or here_since > sent or node in self._takes[key]:
             return
-        if not admitted and len(self._takes[key]) >= MOST_STRANGERS:
+        if not admitted and len(self._takes[key]) >= MOST_WITHOUT_WORK:
             return
 
         def after(ago: int) -> float:
@@ -130,7 +131,7 @@ class BroadcastStats:
 
 
 def _by_peer(message: Acknowledgement, node: str) -> dict[str, list[TransferSource]]:
-    """Group a node's transfer reports by the sending peer, over all payloads, without itself."""
+    """Group a node's transfer reports by the sending peer, over all payloads, without the node itself."""
     senders: dict[str, list[TransferSource]] = {}
     for taken in message.taken:
         for sender in taken.senders:

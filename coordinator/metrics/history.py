@@ -1,14 +1,16 @@
-"""Record the run's curve in history.jsonl: steps, evaluations and published versions, as JSON lines.
+"""Record the run's history in history.jsonl: steps, evaluations and published versions, as JSON lines.
 
 Rules
 1. One line per record, appended and flushed: a crash tears at most the last line, which is skipped at a start. A file
    of `MOST_BYTES` is renamed to history-before.jsonl, replacing the previous one, and a new file begins.
-2. A step repeated after a restart replaces the earlier one (same number), as does an evaluation of a version.
-3. It is for people: no decision depends on it. Decisions use run.sqlite and the checkpoint.
-4. In memory is a curve of at most `MOST` points per kind: the newest `RECENT`, and of the earlier ones every second,
+2. On the curve, a step repeated after a restart replaces the earlier one of its number; so does an evaluation of the
+   same version.
+3. The history is for people: no decision depends on it. Decisions use run.sqlite and the checkpoint.
+4. The curve in memory has at most `MOST` points per kind: the newest `RECENT`, and of the earlier ones every second,
    fourth, eighth ... number, so that it spans the whole run. Sums over all versions are kept beside it.
 5. Every `SAVED` lines that curve is written to history-thinned.json, with the length of history.jsonl that it covers.
-   A start reads it and the lines after that length. If it is missing, damaged or of another file, a start reads all.
+   A start reads that file and the lines after that length. If the file is missing, damaged or covers another
+   history.jsonl, a start reads all lines.
 """
 
 import contextlib
@@ -86,7 +88,7 @@ class History:
         self._save_when_due()
 
     def first_asked(self, version: int, now: int) -> None:
-        """Record the time from the publication of `version` to its first lease request, at `now` in milliseconds."""
+        """Record a lease request under `version` at `now` (milliseconds); only the first one of a version counts."""
         row = self.versions.get(version)
         if row is not None and row.first_node_seconds is None:
             self.add(msgspec.structs.replace(row, first_node_seconds=(now - row.at) / 1000))

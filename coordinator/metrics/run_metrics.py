@@ -17,7 +17,7 @@ _LEASES = 20
 MEASURED = 64
 """Nodes whose rate is measured per call."""
 AWAY = 600_000
-"""Milliseconds without an ended lease after which a node adds nothing to the supply."""
+"""Milliseconds since a node's last request, or since its last ended lease began, after which it adds no supply."""
 
 
 def turnaround(database: Database) -> float | None:
@@ -88,9 +88,9 @@ def work(database: Database) -> int:
 
 
 class GroupCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Groups since the run began, and groups under way now. `too_old`: accepted, but not trainable when decided.
-    `unscored`: accepted, but without a finite reward by the task. `refused`: by code. `skipped`: prompts that are no
-    longer leased, by the codes of their leases' ends (coordinator/rollouts/prompt_positions.py)."""
+    """Groups since the run began, and groups under way now. `too_old`: accepted, but too old to be trained on
+    when decided. `unscored`: accepted, but without a finite reward by the task. `refused`: by code. `skipped`: prompts
+    that are no longer leased, by the codes of their leases' ends (coordinator/rollouts/prompt_positions.py)."""
 
     received: int
     accepted: int

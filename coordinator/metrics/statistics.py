@@ -20,7 +20,7 @@ def smoothed(before: float | None, newest: float, share: float = SMOOTHING) -> f
 
 
 def union(intervals: Iterable[tuple[int, int]]) -> int:
-    """Return the length of the union of intervals: parallel leases count once."""
+    """Return the length of the union of intervals, so that overlapping leases count once."""
     total, end = 0, -math.inf
     for start, stop in sorted(intervals):
         if stop > end:

@@ -98,8 +98,8 @@ class BroadcastView(View, frozen=True, kw_only=True):
     """The deliveries of the last versions. `median`, `p90`, `p95`, `slowest`: T_bcast, seconds from a version's first
     Head to its payloads at a node. `applied`: p90 until the engine has loaded it, as the capacity model uses it. All
     are over `samples` acknowledgements; None before the first. `version`: the newest version acknowledged by a node
-    that was connected at its publication, with up to `MOST_TAKES` of those nodes, fastest first. `unshown`: the number
-    of further ones."""
+    that was connected at its publication. `takes`: up to `MOST_TAKES` of those nodes (metrics/broadcast_stats.py),
+    fastest first. `unshown`: the number of further ones."""
 
     source: str
     samples: int = 0
@@ -114,7 +114,9 @@ class BroadcastView(View, frozen=True, kw_only=True):
 
 
 class VersionRow(View, frozen=True, kw_only=True):
-    """A published version and the bytes of its cheapest and full edges. `era`: 0 in records of older programs."""
+    """A published version. `era`: 0 in records of older programs. `diff_bytes`: of its smallest diff; None: it has no
+    diff. `full_bytes`: of its snapshot. `first_node_seconds`: from its publication to the first lease request under it;
+    None: no request yet."""
 
     version: int
     era: int = 0
@@ -152,8 +154,8 @@ class LinksView(View, frozen=True, kw_only=True):
 
 
 class TroubleView(View, frozen=True, kw_only=True):
-    """The learner's troubles. `set_aside`: the last such batches. `reasons`: groups set aside per reason, since the run
-    began. `waiting`: why the learner waits; empty: it does not wait, or not for long."""
+    """The learner's troubles. `set_aside`: the last batches at which it failed. `reasons`: groups set aside per reason,
+    since the run began. `waiting`: why the learner waits; empty: it does not wait, or not for long."""
 
     paused: PauseView | None = None
     set_aside: list[SetAsideView] = []

@@ -2,11 +2,11 @@
 
 Rules
 1. The addresses are those of the settings, else the network's actual ones (coordinator/run/https_identity.py). The
-   invite and every Head carry them. Each tick compares them, and a change is announced at once.
+   invite and every Head carry them. The daemon compares them at each tick, and announces a change at once.
 2. After a start the nodes known from before it are dialled, so that they learn the coordinator's addresses. Nodes that
    do not answer are tried again later, because their own network may not be up yet.
 3. Reservations at the relays of the settings are retried until each succeeds.
-4. On a private network the run is announced (rules: p2p/discovery/mdns.py).
+4. On a private network the run is announced over mDNS (rules: p2p/discovery/mdns.py).
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from p2p.network import Inbound, Links
 from runtime.errors import LocalFault
 
 REDIALS = (0.0, 35.0, 70.0)
-"""Seconds before each round of dials to known nodes; p2p/limits/dial_backoff.py delays a repeated dial as long."""
+"""Seconds before each round of dials to known nodes, above the backoff of 30 and 60 s (p2p/limits/dial_backoff.py)."""
 RELAY_RETRY = 30.0
 """Seconds between two reservation attempts at a relay."""
 
@@ -34,8 +34,8 @@ log = structlog.get_logger("coordinator")
 
 
 class Advertiser:
-    """The coordinator's addresses and their announcements. `known`: records of nodes seen before, valid at a time.
-    `now`: milliseconds since the Unix epoch."""
+    """The coordinator's addresses and their announcements. `known`: returns the records of nodes seen before that are
+    valid at a time. `now`: milliseconds since the Unix epoch."""
 
     def __init__(
         self,
@@ -73,8 +73,8 @@ class Advertiser:
         return True
 
     async def run(self) -> None:
-        """Redial known nodes, reserve at relays and announce over mDNS. Start it once the network is ready; it returns
-        when nothing is left to do."""
+        """Redial known nodes, reserve at relays and announce over mDNS. Start it once the network is ready. The mDNS
+        announcement runs until cancelled; without one, this returns after the last dial and reservation."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._redial(), name="redial")
             group.create_task(self._reserve(), name="reserve")

@@ -1,4 +1,4 @@
-"""Plan the broadcast trees of the connected nodes: answer "plan", and send "follow" to nodes whose parents change.
+"""Plan the broadcast trees of the connected nodes: answer "plan" requests, and send "follow" when parents change.
 
 Rules
 1. The plan covers every connected node that requested one; disconnected nodes are dropped when it is rebuilt. It is
@@ -43,7 +43,7 @@ SETTLE = 1.0
 LOOK = 0.25
 """Seconds between two checks for disconnected nodes."""
 PATIENCE = 5.0
-"""Timeout of a "follow", seconds; a node that misses it requests the plan later by itself."""
+"""Timeout of a "follow", seconds. A node that misses a "follow" requests the plan later by itself."""
 SHARE = 0.1
 APART = 300.0
 FADE = 0.9
@@ -83,7 +83,8 @@ class PlanInputs:
 
 class BroadcastPlanner:
     """The plan of the connected nodes, and the handler of "plan". `uplink`: the coordinator's own limit, bytes per
-    second; None: no limit. `enabled`: if False, every plan is empty. `clock`: monotonic seconds."""
+    second; None: no limit. `enabled`: if False, every plan is empty. `clock`: monotonic seconds. `seed`: of the planner
+    (p2p/plan/repair.py)."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """Rebuild payloads that the disk budget dropped, when a node requests one.
 
 Rules
-1. Only payloads of edges signed here are rebuilt, only if both snapshots are in the store, one at a time: other or
-   repeated requests cost nothing.
+1. Only payloads of edges signed here are rebuilt, only if the snapshots at their ends are in the store, one at a time:
+   other or repeated requests cost nothing.
 2. A rebuilt payload is served only if its hash is that of the signed Edge, so its bytes are the original ones.
 3. A rebuilt payload stays for at least `KEPT` seconds, so that the requesting node can fetch it.
 """
@@ -31,7 +31,7 @@ log = structlog.get_logger("coordinator")
 
 
 class PayloadRebuilder:
-    """The handler of "remake". `edges`: all signed edges. `clock`: seconds."""
+    """The handler of "remake". `edges`: returns all signed edges. `clock`: seconds."""
 
     def __init__(
         self, store: Store, handlers: Handlers, *, edges: Callable[[], Iterable[Edge]], clock: Callable[[], float]
@@ -43,7 +43,7 @@ class PayloadRebuilder:
         REMAKE.serve(handlers, self._answer)
 
     def possible(self) -> set[bytes]:
-        """Return the hashes of the payloads that can be rebuilt: both snapshots are in the store."""
+        """Return the hashes of the payloads that can be rebuilt. A full edge needs one snapshot, a diff both."""
         roots = {None, *(file.hash for file in self._store.snapshots())}
         return {edge.payload_hash for edge in self._edges() if edge.base_root in roots and edge.root in roots}
 

@@ -9,15 +9,15 @@ Rules
 3. Heads are ordered by (era, version, sequence); the sequence never falls, not even across a restart. A sequence more
    than a day ahead of the clock, left by a clock that was wrong, is dropped: nodes would reject it.
 4. A Head is signed again every third of its life, even without a change, so that a node detects a freeze attack.
-5. One task at a time stores, shares or drops files. Versions and edges are added in the event loop alone, together,
-   once they are shared: other tasks read them while a thread is at work.
-6. Kept, in memory and in the store: the newest `WINDOW` versions and those back to the oldest in use; the first version
-   of their era and the edges from it to them; the newest full edge and its anchor. These are documents, and payloads
-   within the budget. No node needs anything else: an index lists newer edges only, and a node that joins or has an
-   older version starts from the anchor or the full edge. run.sqlite keeps the root of every version. So a publication,
-   a check of the disk and a start cost the same after any number of versions.
-7. A payload is not hashed here: the export carries the hash computed while writing, which goes into the Edge and to the
-   server of payloads. A file found on disk after a crash or at a start is hashed once before it is signed or shared.
+5. One task at a time stores, shares or drops files. Only the event loop adds a version and its edges, together, once
+   the payloads are shared: other tasks read both while a thread stores files.
+6. Memory and store keep the newest `WINDOW` versions and those back to the oldest in use; the first version of their
+   era and the edges from it to them; the newest full edge and the newest edge from its version (the *anchor*). Their
+   documents are always kept, their payloads within the budget. No node needs anything else: an index lists newer edges
+   only, and a node that joins or has an older version starts from the anchor or the full edge. run.sqlite keeps the
+   root of every version. So a publication, a check of the disk and a start cost the same after any number of versions.
+7. A payload is not hashed here: the export carries the hashes computed while writing, which go into the Edge and to the
+   payload exchange. A file found on disk after a crash or at a start is hashed once before it is signed or shared.
 """
 
 import asyncio
@@ -58,13 +58,13 @@ SEQUENCE_AHEAD = 24 * 3600 * 1000
 HEAD_LIFE = 180.0
 """Seconds until a Head expires."""
 REACH = 128
-"""Edges that an EdgeIndex lists beside the anchor: a node that missed no more than these updates by diffs alone."""
+"""Newest edges that an EdgeIndex lists, beside the full edge and the anchor: within them a node updates by diffs."""
 WINDOW = 1024
 """Versions whose documents and payloads are kept; a verdict under one of them can be repeated."""
 RESTORED = 4 * WINDOW
-"""Versions that a start reads: more than are kept, unless an earlier program kept all of them."""
+"""Most versions that a start reads. The store has fewer, unless an older program, which kept all, wrote it."""
 EARLIER = 1024
-"""Edges from before those versions that a start reads: those of the first version, and of the path from it."""
+"""Most edges older than those versions that a start reads: those of the first version, and of the path from it."""
 KINDS = ("version", "edge", "edgeindex", "published")
 
 log = structlog.get_logger("coordinator")
@@ -79,7 +79,7 @@ class Signing:
     channel: Ed25519PrivateKey
     root_serial: int
     former: frozenset[bytes] = frozenset()
-    """Public keys of both roles in earlier Roots: stored documents may be signed by them."""
+    """Public keys of the roles policy and channel in earlier Roots: stored documents may be signed by them."""
     roots: Mapping[int, bytes] = field(default_factory=dict)
     """Every sealed Root of the run, by serial."""
 
@@ -178,14 +178,15 @@ class Publisher:
         return self._store.payload(edge.payload_hash)
 
     async def sign_with(self, signing: Signing) -> None:
-        """Switch to the keys of a newer Root, and announce it (rule 2)."""
+        """Switch to the keys of a newer Root, sign again (rule 2), and announce a Head under them."""
         async with self._storing:
             self._signing = signing
             self._edges, self.versions = await anyio.to_thread.run_sync(self._sealed_anew)
         await self.announce()
 
     async def publish(self, era: int, step: int, export: Export) -> Published:
-        """Sign and announce a version; return once its Head is published (rules 1 and 2)."""
+        """Sign and announce a version; return once its Head is published (rules 1 and 2). For a version that is not
+        newer than the latest, only sign a new Head, and return the latest. `step`: the learner's, for the Head."""
         self._step, latest = step, self.latest
         if latest is not None and (latest.era, latest.version) >= (era, export.version):
             await self.announce()
@@ -246,12 +247,13 @@ class Publisher:
         await self._rebuilder.run(self._offer)
 
     async def retain(self, oldest: tuple[int, int], budget: int, payloads: int) -> None:
-        """Drop files until the store fits `budget` bytes in all and `payloads` bytes of payloads.
+        """Drop files until the store fits `budget` bytes in all and `payloads` bytes of payloads. `oldest`: (era,
+        version) of the oldest version in use.
 
         All snapshots but those of an era's first and the latest version are dropped. Payloads are dropped oldest first,
         but never the latest version's. Those on the path from the first version to `oldest` and onwards are dropped
         only if they can be rebuilt. Versions and edges outside rule 6 are removed. During a publication this does
-        nothing: its files are in the store before the version is in `versions`."""
+        nothing: the files of the new version are in the store before `versions` has it."""
         if not self.versions or self._storing.locked():
             return
         async with self._storing:
@@ -325,6 +327,7 @@ class Publisher:
         return stored | {edge.payload_hash for edge in path}
 
     async def _sleep_unless_announced(self, seconds: float) -> None:
+        """Wait until no Head was announced for `seconds`."""
         while True:
             self._changed.clear()
             try:
@@ -442,7 +445,8 @@ class Publisher:
         }
 
     def _restored_head(self) -> Head | None:
-        """Return the last Head, for its sequence. It is served again only if the present channel key signed it."""
+        """Return the last Head, for its sequence; None if there is none. Serve it again only if the present channel key
+        signed it."""
         today, run = public_bytes(self._signing.channel), self._signing.run
         try:
             sealed = self._head_file.read_bytes()

@@ -2,8 +2,9 @@
 
 1. `init` generates the key once. A start renews a certificate near its end under the same key, so invites that pin
    the key stay valid.
-2. A run created before HTTPS existed has neither; its next start generates both. Its older invites pin no key, and lead
-   over libp2p only. A certificate without its key is an error, never repaired silently: the key is lost.
+2. A run created before HTTPS existed has neither file; its next start with HTTPS generates both. Its older invites pin
+   no key and lead over libp2p only. A certificate without its key is an error, never repaired silently: invites pin the
+   lost key.
 """
 
 import datetime
@@ -26,8 +27,8 @@ log = structlog.get_logger("coordinator")
 
 
 def prepare(folder: RunFolder, name: str, now: int, secret: str | None) -> None:
-    """Generate the key and the certificate if missing, and renew a certificate near its end. `name`: the subject, for
-    people. `now`: milliseconds. Raises `LocalFault`."""
+    """Generate the key and the certificate if missing, and renew a certificate near its end. `name`: the certificate's
+    subject, for people. `now`: milliseconds. `secret`: passphrase of the key file. Raises `LocalFault`."""
     at = datetime.datetime.fromtimestamp(now / 1000, datetime.UTC)
     current = folder.https_certificate.read_bytes() if folder.https_certificate.exists() else None
     if not folder.https_key.exists():

@@ -4,7 +4,7 @@
 2. Only the coordinator's main process loads `policy`, `channel` and `ledger`; learner and scorer never do.
 3. The network identity is the channel key of the first Root, for the run's life, so addresses and invites never change.
    Its file is `channel.pem`, and `network.pem` from the first rotation of the channel key on.
-4. The passphrase comes from `ECHO2_KEY_PASSPHRASE`, encrypts every key file, and is never written anywhere.
+4. The passphrase in `ECHO2_KEY_PASSPHRASE`, if set, encrypts every key file. No file ever contains it.
 5. The key of `init` is in `ROLE.pem`, each later one in `ROLE-DIGITS.pem`, named by its fingerprint. No key file is
    ever overwritten: after a crash, the file exists for whichever Root became durable.
 """
@@ -169,7 +169,7 @@ def role_keys(keys: dict[str, Ed25519PrivateKey]) -> dict[str, RoleKeys]:
 
 
 def shown(folder: RunFolder, chain: Sequence[Root]) -> list[KeyFile]:
-    """Return the first key file per role of the newest Root, and the network identity if it has a file of its own."""
+    """Describe the key file of each role of the newest Root, and that of the network identity if it has its own."""
     newest = chain[-1]
     newest_keys = [(role, path_of(folder, role, newest), newest.roles[role].keys[0]) for role in ROLES]
     if network_path(folder).exists():

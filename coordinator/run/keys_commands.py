@@ -2,14 +2,14 @@
 coordinator/run/root_request.py).
 
 Rules
-1. Files are written in this order, each durable before the next: the new key's file; the network identity, at the first
-   change of the channel key; the RunSpec, where the root key changes; the Root. The new RunSpec is valid under the old
-   Root, too. A crash at any point leaves a folder that starts: with the old keys before the Root, with the new ones
-   after it.
+1. Files are written in this order, each durable before the next: the network identity, at the first change of the
+   channel key; the new key's file; the RunSpec, if the root key changes; the Root. The new RunSpec is valid under the
+   old Root, too. After a crash at any point the coordinator still starts from the folder: with the old keys until the
+   new Root is durable, with the new ones afterwards.
 2. Before any file is written, the given passphrase must open the existing keys: the coordinator opens the new ones with
    the same passphrase.
-3. One command at a time works in a folder. At its end the command notifies a running coordinator. Where none runs, or
-   one of an older version, the next start loads the new Root.
+3. One command at a time changes a run folder. At its end the command notifies a running coordinator. If none runs, or
+   the running one is of an older version, the next start loads the new Root.
 """
 
 import contextlib
@@ -37,9 +37,9 @@ SIGNED: Final = ".signed"
 def change(
     home: Path, role: str | None, *, now: int, secret: str | None, since: int | None = None, out: Path | None = None
 ) -> list[str]:
-    """Issue the next Root and return lines for the operator. `role`: gets another key; None: the Root is only renewed.
-    `since`: revoke the old key from that time on (ms). `out`: write a request to this file instead of signing. Raises
-    `LocalFault`, `Untrusted`."""
+    """Issue the next Root and return lines for the operator. `role`: the role that gets another key; None: the Root is
+    only renewed. `since`: revoke the old key from that time on (ms). `out`: write a request to this file instead of
+    signing. Raises `LocalFault`, `Untrusted`."""
     place = RunFolder(home)
     with _alone(place):
         roots, chain, runspec, _ = setup.read_documents(place)
@@ -139,7 +139,7 @@ def _installed(place: RunFolder, answer: SignedRoot, secret: str | None) -> list
 
 
 def _told(place: RunFolder) -> list[str]:
-    """Notify a running coordinator of the new Root and return a line on the outcome (rule 3)."""
+    """Notify a running coordinator of the new Root (rule 3), and return a line with the outcome for the operator."""
     try:
         serial = operator_commands.command(place.path, "keys")["serial"]
     except Unreachable as error:

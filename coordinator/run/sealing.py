@@ -14,7 +14,7 @@ from protocol.authority import open_kept
 
 
 class Sealer:
-    """Seals documents of the run: `sealer(kind, payload)`."""
+    """The signer of a run's documents. `sealer(kind, payload)` returns the sealed document."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

@@ -1,4 +1,4 @@
-"""Creation of a run folder (`init`) and its loading (`load_run`).
+"""Creating a run folder (`init`), and loading a run from it (`load_run`).
 
 1. `init` builds the whole folder in a draft beside its destination (coordinator/run/draft.py) and moves it there at the
    end, coordinator.toml last: a folder with coordinator.toml is complete. It never changes a folder that is not empty.
@@ -41,7 +41,7 @@ PRESETS: Final[Mapping[str, Settings]] = {
         "learner": {"learning_rate": 2e-5},
     },
 }
-"""Model -> settings that suit it. A folder by path takes those of smollm2."""
+"""Model -> settings that suit it. A model given as the path of a folder gets those of smollm2."""
 
 
 @dataclass
@@ -130,7 +130,7 @@ def init(
 ) -> Run:
     """Make the run folder and return the run. `model`: tiny, smollm2 or the path of a model folder. `warm_up`: settings
     for making `tiny`; its folder and task are filled in here. `now`: milliseconds. `secret`: passphrase of the keys.
-    `report`: gets a line per part. Raises `LocalFault`; no folder has been made then.
+    `report`: gets a line per part. Raises `LocalFault`; no run has been made then.
     """
     task = model_folder.task_named(config.run.task)
     check_sizes(config, task)

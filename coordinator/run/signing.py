@@ -2,8 +2,8 @@
 
 1. The first Root has serial 1; each later one follows the one before by protocol/authority.py.
 2. The coordinator does not start under an expired Root. An expired Root can still be renewed.
-3. The RunSpec never changes, and must be signed by the newest Root's `root` role, as a thief of an old root key could
-   sign another. When the root key changes, both keys seal the RunSpec before the Root: it is valid under either.
+3. The RunSpec never changes, and must be signed by the newest Root's `root` role: a thief of an old root key could sign
+   another one. When the root key changes, both keys seal the RunSpec before the Root, so it is valid under either.
 4. The next Root states a later issue time than the one before, lives `ROOT_LIFE`, and keeps all revocations. A run has
    `MOST_ROOTS` Roots at most.
 5. The operator is reminded from `REMINDED` before the newest Root's expiry on.
@@ -29,8 +29,9 @@ from runtime.units import DAY
 from tasks.task import Task
 
 ROOT_LIFE: Final = 365 * DAY
+"""Lifetime of a Root, milliseconds."""
 REMINDED: Final = 30 * DAY
-"""Milliseconds."""
+"""Milliseconds before a Root's expiry at which the reminders begin."""
 SAMPLING: Final = registry.TRANSFORMERS.sampling
 """The sampling rule of the scoring engine: temperature 1, no truncation, seeded noise."""
 PRICE_MODE: Final = "points"

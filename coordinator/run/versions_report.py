@@ -1,4 +1,4 @@
-"""`echo2-coord policy`: the published versions in the run's store, also while the coordinator runs.
+"""Reports of `echo2-coord policy`: the published versions in the run's store, also while the coordinator runs.
 
 1. The report writes nothing and takes no lock: it reads the store beside the daemon.
 2. Only documents that verify under a policy key of one of the run's Roots are shown.
@@ -44,7 +44,7 @@ class VersionReport(msgspec.Struct, frozen=True, kw_only=True):
     edges: list[EdgeRow]
 
 
-def versions(place: RunFolder, now: int) -> list[VersionReport]:
+def versions(place: RunFolder) -> list[VersionReport]:
     """Return all published versions, oldest first. Raises `Untrusted`, `BadSignature`, `LocalFault`."""
     _, chain, _, _ = setup.read_documents(place)
     root, keys = chain[-1], {key for one in chain for key in one.roles["policy"].keys}

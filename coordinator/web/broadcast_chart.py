@@ -25,7 +25,7 @@ ARCS = 96
 """Pixels that the widest arc reaches out."""
 _NAME, _SHORT = 22, 11  # characters of a row's name, and on a narrow screen
 _THICK, _THIN = 7.0, 1.0  # pixels: width of an arrow for all bytes of a node, and the least width
-_SPOKEN = 8
+_SPOKEN = 8  # nodes described in words
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,8 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Tick:
+    """A mark on an axis, with its label."""
+
     at: float
     label: str
 
@@ -60,6 +62,8 @@ class Hint:
 
 @dataclass(frozen=True)
 class Chart:
+    """The layout of a line chart. `summary`: its content in one sentence, for screen readers."""
+
     id: str
     title: str
     summary: str
@@ -72,6 +76,8 @@ class Chart:
 
 @dataclass(frozen=True)
 class Bar:
+    """A bar of a histogram. `label`: below the bar. `value`: above the bar. `hint`: its tooltip."""
+
     left: float
     width: float
     top: float
@@ -183,7 +189,7 @@ def _value(value: float, form: str) -> str:
 
 
 def _apart(heights: Sequence[float]) -> dict[float, float]:
-    """Move labels apart so that none covers another: wanted height -> height."""
+    """Move labels apart so that none covers another; return wanted height -> height."""
     placed: dict[float, float] = {}
     floor = -math.inf
     for height in sorted(set(heights)):

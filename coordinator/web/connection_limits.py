@@ -7,8 +7,8 @@ Rules
    request.
 2. Each public address (an IPv4 address, an IPv6 /64) has a bound on connections and on requests per second. Loopback
    and private addresses have none: all visitors through a reverse proxy share one of these.
-3. A connection idle for `idle` seconds is closed. So a client has that long to receive an answer, or to send the head
-   of a request.
+3. A connection idle for `idle` seconds is closed. So a client has that long to send its first request, and to
+   receive an answer and send the next request.
 4. A request has a head of at most `head` bytes and no body. A connection that sends more between two requests is
    closed.
 """
@@ -98,7 +98,7 @@ class ClientConnections:
             self._idle.move_to_end(connection)
 
     def overdue(self, now: float) -> list[object]:
-        """Return the connections to close by rule 3."""
+        """Return the connections that were idle for too long, to be closed (rule 3)."""
         overdue_connections = []
         for connection, since in self._idle.items():
             if now - since < self._limits.idle:
@@ -107,7 +107,7 @@ class ClientConnections:
         return overdue_connections
 
     def _victim(self) -> object:
-        """Choose the connection to evict by rule 1."""
+        """Choose the idle connection to evict (rule 1)."""
         # Of equals `max` returns the first, which is idle longest.
         return max(self._idle, key=lambda one: self._open[self._addresses[one]])
 

@@ -36,7 +36,7 @@ class Source(Protocol):
     """The source of the pages: coordinator/web/run_view_builder.py."""
 
     def nodes(self, after: Cursor | None, most: int) -> Page:
-        """Return at most `most` nodes after `after`, ordered by work. Called in a thread."""
+        """Return at most `most` nodes after `after`, most accepted work first. Called in a thread."""
 
 
 class Ranking:

@@ -42,7 +42,7 @@ class Volunteer:
 
 
 def live(state: RunState) -> str:
-    """Render the changing parts of the page, for its script."""
+    """Render the parts of the page that change, which its script fetches."""
     return _environment().get_template("live.html").render(facts(state))
 
 

@@ -31,7 +31,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class PageConnection(asyncio.Protocol):
-    """One connection: aiohttp's protocol behind a limit on the bytes since the last request."""
+    """One connection: aiohttp's protocol behind a limit of `most` bytes since the last request. `lost`: called when the
+    connection has ended."""
 
     def __init__(self, inner: RequestHandler, ip: str, most: int, lost: Callable[["PageConnection"], None]) -> None:
         self._inner = inner
@@ -77,7 +78,7 @@ class PageConnection(asyncio.Protocol):
 
 
 class Listener:
-    """A server of an application under limits. `clock`: monotonic seconds."""
+    """The server of a web application, under limits. `clock`: monotonic seconds."""
 
     def __init__(self, app: web.Application, limits: WebLimits, clock: Callable[[], float]) -> None:
         self._limits = limits

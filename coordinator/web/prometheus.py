@@ -119,10 +119,10 @@ def of_capacity(state: RunState) -> Iterator[Metric]:
     yield _gauge(
         "echo2_capacity_turnaround_seconds", "B: seconds from a version to its verdicts.", capacity.turnaround_seconds
     )
-    yield _gauge("echo2_capacity_rollouts_per_step", "R: rollouts a step uses.", capacity.rollouts_per_step)
+    yield _gauge("echo2_capacity_rollouts_per_step", "R: rollouts per step.", capacity.rollouts_per_step)
     yield _gauge("echo2_capacity_publish_every", "kappa: steps from version to version.", capacity.publish_every)
-    yield _gauge("echo2_capacity_supply", "Rollouts a second that nodes deliver.", capacity.supply)
-    yield _gauge("echo2_capacity_need", "Rollouts a second that keep the learner busy.", capacity.need)
+    yield _gauge("echo2_capacity_supply", "Rollouts per second that nodes deliver.", capacity.supply)
+    yield _gauge("echo2_capacity_need", "Rollouts per second that keep the learner busy.", capacity.need)
 
 
 def of_broadcast(broadcast: BroadcastView) -> Iterator[Metric]:
@@ -143,8 +143,8 @@ def of_nodes(nodes: Iterable[NodeRow]) -> Iterator[Metric]:
     """Yield one sample per node, labelled by id and name."""
     labels = ["node", "name"]
     connected = GaugeMetricFamily("echo2_node_connected", "1 while the node is connected.", labels=labels)
-    accepted = CounterMetricFamily("echo2_node_groups_accepted", "Groups accepted of the node.", labels=labels)
-    refused = CounterMetricFamily("echo2_node_groups_refused", "Groups refused of the node.", labels=labels)
+    accepted = CounterMetricFamily("echo2_node_groups_accepted", "Accepted groups of the node.", labels=labels)
+    refused = CounterMetricFamily("echo2_node_groups_refused", "Refused groups of the node.", labels=labels)
     rollouts = CounterMetricFamily("echo2_node_rollouts", "Rollouts in accepted groups.", labels=labels)
     tokens = CounterMetricFamily("echo2_node_tokens", "Tokens in accepted groups.", labels=labels)
     work = CounterMetricFamily("echo2_node_work", "Accepted work in reference rollouts.", labels=labels)

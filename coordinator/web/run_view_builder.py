@@ -1,4 +1,4 @@
-"""Builds `coordinator.metrics.views.RunState`, the public state of the run, from run.sqlite and the live objects.
+"""Build `coordinator.metrics.views.RunState`, the public state of the run, from run.sqlite and the live objects.
 
 Rules
 1. The event loop copies only the state of live objects, in a time independent of the history (`_copy_live`). Another
@@ -43,8 +43,8 @@ _NOT_YET = CapacityView(
 
 
 class LiveState(NamedTuple):
-    """The part copied from live objects. `state`: incomplete, without the figures of run.sqlite and the other fields.
-    `ways`: node's key -> route of its last request."""
+    """The part copied from live objects. `state`: without the figures that `_complete` computes from run.sqlite
+    and the other fields. `connected`: peer ids. `ways`: node's key -> route of its last request."""
 
     state: RunState
     broadcasts: BroadcastStats
@@ -82,7 +82,7 @@ class RunViewBuilder:
         return self._complete(self._copy_live())
 
     def nodes(self, after: Cursor | None, most: int) -> Page:
-        """Return at most `most` nodes after `after`, ordered by work. Not for the event loop's thread."""
+        """Return at most `most` nodes after `after`, most accepted work first. It blocks: call it in a thread."""
         with Database.read(self.group_service.database.path) as database, database.reading():
             return page(database, after, most, self.connected, {})
 

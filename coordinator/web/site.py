@@ -1,7 +1,7 @@
 """The web site of one run: routes, headers, and response bodies cached for all visitors.
 
 1. The state is built at most once per second, for at most `SHARE` of the time. Each body is rendered and compressed
-   once per state, so 1,000 visitors cost as much as one. Both happen in a thread beside the event loop, one at a time.
+   once per state, so 1,000 visitors cost as much as one. A thread does this beside the event loop, one task at a time.
 2. The page loads nothing from other hosts and has no inline script or style; the content security policy enforces it.
 3. The site is read-only: no cookie, no form, no session. It answers only under the page's own names, and other web
    sites may read it only at a public address (host_names.py).
@@ -136,7 +136,7 @@ class Site:
         return f"http://[{host}]:{self.port}/" if ":" in host else f"http://{host}:{self.port}/"
 
     def refused(self) -> dict[str, int]:
-        """Connections refused since the start, by limit."""
+        """Return the number of connections refused since the start, by limit."""
         return self._listener.refusals.counts()
 
     async def stop(self) -> None:

@@ -18,7 +18,7 @@ _MOST: Final = 64 << 20  # bytes of an answer
 
 
 def address_of(web: WebSection) -> str:
-    """Return the page's URL on this machine; for an unspecified address, that of the loopback."""
+    """Return the page's URL on this machine; an unspecified listening address becomes loopback."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(web.host, web.host)
     return f"http://[{host}]:{web.port}" if ":" in host else f"http://{host}:{web.port}"
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.accounts.node_registry import SAVE
-from coordinator.metrics.broadcast_stats import LEAST_BYTES, MOST_STRANGERS, MOST_TAKES, VERSIONS, BroadcastStats
+from coordinator.metrics.broadcast_stats import LEAST_BYTES, MOST_TAKES, MOST_WITHOUT_WORK, VERSIONS, BroadcastStats
 from coordinator.metrics.views import BroadcastView
 from p2p.identity import peer_id
 from protocol.broadcast_messages import Acknowledgement, PayloadTransfer, TransferSource
@@ -102,14 +102,14 @@ def test_an_acknowledgement_without_a_measurement_is_not_counted(who: str) -> No
 
 def test_any_number_of_unknown_nodes_takes_bounded_memory_and_excludes_no_known_one() -> None:
     broadcasts = told()
-    for number in range(MOST_STRANGERS + 50):
-        broadcasts.acknowledged(f"stranger {number}", acknowledgement(), T0 + 1, here_since=T0, admitted=False)
+    for number in range(MOST_WITHOUT_WORK + 50):
+        broadcasts.acknowledged(f"new {number}", acknowledgement(), T0 + 1, here_since=T0, admitted=False)
     broadcasts.acknowledged("honest", acknowledgement(), T0 + 700, here_since=T0, admitted=True)
     view = broadcasts.view("s")
     assert (view.samples, view.slowest) == (1, 0.7)
     assert "honest" in {take.node for take in view.takes}
     assert len(view.takes) == MOST_TAKES
-    assert view.unshown == MOST_STRANGERS + 1 - MOST_TAKES
+    assert view.unshown == MOST_WITHOUT_WORK + 1 - MOST_TAKES
 
 
 def test_only_the_last_versions_are_kept() -> None:
@@ -214,7 +214,7 @@ def test_a_false_report_changes_the_figures_of_no_other_node() -> None:
         assert after.reach() == pytest.approx(before.reach(), abs=0.0011)
 
 
-# --- the books -------------------------------------------------------------------------------------------------------
+# --- the capacity model ----------------------------------------------------------------------------------------------
 
 
 def test_the_capacity_model_uses_the_acknowledged_delivery_times(world: World) -> None:
