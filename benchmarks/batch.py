@@ -1,9 +1,12 @@
 """Measure the cost of a large batch for main process and learner: `python -m benchmarks.batch [--quick]`.
 
-A run.sqlite with one batch of 128 groups of 16 rollouts of 8,192 tokens (--quick: 512). Measured in the same run:
-- ours: main draws ids and packs them into a frame; the learner's process reads the tokens as arrays;
-- the anchor: main decodes every group into lists and packs them into a frame, as in a coordinator that passes tokens.
-Bars: main is blocked for at most 50 ms, and its frame has at most 20 bytes per group plus 200 bytes.
+A run.sqlite holds one batch: 128 groups of 16 rollouts of 8,192 tokens (--quick: 512). Two ways to pass the batch from
+the main process to the learner are measured in the same run:
+
+    ours      main draws ids and packs them into a frame; the learner's process reads the tokens as arrays
+    anchor    main decodes every group into lists and packs these into a frame
+
+Bars for ours: main is blocked for at most 50 ms, and its frame has at most 20 bytes per group plus 200 bytes.
 """
 
 import argparse
@@ -28,7 +31,9 @@ from tasks.task import Score
 GROUPS: Final = 128
 SAMPLES: Final = 16
 MOST_HELD: Final = 0.050
+"""Most seconds for which the main process may be blocked."""
 
+# Prints: tokens, seconds, growth of the peak of resident bytes.
 READ: Final = """
 import resource, sys, time
 from pathlib import Path
@@ -65,7 +70,7 @@ def main() -> int:
 
 
 def fill(database: Database, tokens: int) -> None:
-    """Fill the buffer with one batch of accepted groups."""
+    """Fill the buffer with one batch of accepted groups. `tokens`: of each rollout."""
     chance = np.random.default_rng(0)
     with database.transaction():
         for place in range(GROUPS):
@@ -105,7 +110,7 @@ def rollout(chance: np.random.Generator, tokens: int) -> Rollout:
 
 
 def learner(path: Path, names: list[bytes]) -> tuple[int, float, int]:
-    """Read the batch in a new process; return (tokens, seconds, bytes of memory)."""
+    """Read the batch in a new process; return (tokens, seconds, growth of the peak of memory in bytes)."""
     command = [sys.executable, "-c", READ, str(path)]
     given = "\n".join(name.hex() for name in names)
     done = subprocess.run(command, input=given, capture_output=True, text=True, check=True)
@@ -114,7 +119,7 @@ def learner(path: Path, names: list[bytes]) -> tuple[int, float, int]:
 
 
 def anchor(database: Database, names: list[bytes]) -> tuple[int, float, int]:
-    """Pass the tokens through a frame; return (its bytes, seconds, peak bytes of memory)."""
+    """Pack the tokens into a frame; return (its bytes, seconds, growth of the peak of memory in bytes)."""
     before = resident()
     began, groups = time.perf_counter(), list[Any]()
     for name in names:

@@ -3,11 +3,12 @@
 A host of the product (`LibP2PTransport`, with the connection limits of a coordinator or of a node) runs in a process of
 its own, which treats loopback addresses as foreign ones: each 127.x.y.0/24 is a subnet.
 
-    closed   10,000 connections with a whole handshake are made and closed (--quick: 400), by 16 peers at home; then a
-             newcomer with a new key connects. Bar: descriptors and tasks of the host as before, within ten minutes
-    silent   300 connections per second that never send a byte, first from one address, then from 300 subnets;
-             meanwhile a newcomer every half second, each from an address and a subnet of its own, for 30 s
-             (--quick: 8). Bar: 95 in 100 are accepted within 5 s
+    closed   16 peers at a private address make and close 10,000 connections (--quick: 400), each with a whole
+             handshake; then a newcomer with a new key connects. Bars: the host's descriptors and tasks at most 1.05
+             times those after the first 16, at most ten minutes, 0.999 of the connections made
+    silent   300 connections per second are opened that never send a byte, first from one address, then from 300
+             subnets. Meanwhile a newcomer comes every half second for 30 s (--quick: 8), each from an address and a
+             subnet of its own. Bar: 0.95 of the newcomers are accepted within 5 s
 """
 
 import argparse
@@ -37,18 +38,23 @@ from p2p.peer.peer import Peer
 from runtime import descriptors
 
 PLACES: Final = {"coordinator": 1024, "node": 256}
+"""Most connections of each kind of host."""
 HOME: Final = "127.0.0."
+"""The only loopback addresses that count as private."""
 LOOPBACK: Final = "/ip4/127.0.0.1/tcp/0"
 VISITORS: Final = 16
 LOOKS: Final = 5
+"""Number of times that the host's state is taken while connections are made."""
 RATE, KEPT = 300, 2_000
 """Silent connections per second, and the number that is kept open."""
 EVERY, WITHIN = 0.5, 5.0
+"""Seconds from one newcomer to the next, and until one has to be accepted."""
 LONGEST: Final = 600.0
+"""Most seconds for all connections of `closed`."""
 
 
 def foreign(ip: str) -> str | None:
-    """Return the subnet of a loopback address, except for the first one, from which the benchmark looks at the host."""
+    """Return the subnet of a loopback address as if it were public; None at `HOME`."""
     return None if ip.startswith(HOME) else f"{ip.rpartition('.')[0]}.0/24"
 
 
@@ -56,7 +62,7 @@ def foreign(ip: str) -> str | None:
 
 
 async def serve(places: int) -> None:
-    """Run the host, and answer each line of the input with its state, until the input ends."""
+    """Run the host with at most `places` connections; answer each line on stdin with its state, until stdin ends."""
     descriptors.raise_limit()
     transport = LibP2PTransport(generate_key(), [LOOPBACK], limits=PeerLimits(connections=places, subnet_of=foreign))
     peer = Peer(transport, seed=0)
@@ -76,7 +82,7 @@ async def serve(places: int) -> None:
 
 
 class Host:
-    """The host as a child process."""
+    """The host as a child process. `cpu`: returns its CPU times."""
 
     def __init__(self, places: int) -> None:
         argv = [sys.executable, "-m", "benchmarks.connections", "--serve", str(places)]
@@ -92,7 +98,7 @@ class Host:
         return counts
 
     async def emptied(self) -> dict[str, int]:
-        """Return the host's state once no peer is connected, or after a while."""
+        """Return the host's state once no peer is connected, or after 30 s."""
         with trio.move_on_after(30):
             while self.look()["connected"]:  # noqa: ASYNC110
                 await trio.sleep(0.2)
@@ -133,6 +139,7 @@ async def peer_running() -> AsyncIterator[LibP2PTransport]:
 
 
 async def closed(host: Host, count: int) -> list[Claim]:
+    """Make and close `count` connections; print the host's state meanwhile, and return the claims."""
     attempts, failed = 0, 0
 
     async def visit(until: int) -> None:
@@ -170,8 +177,8 @@ async def closed(host: Host, count: int) -> list[Claim]:
 
 
 def attack(port: int, subnets: int) -> NoReturn:
-    """Open silent connections from an address in each of `subnets` subnets, until killed. The oldest are closed
-    first."""
+    """Open silent connections from one address in each of `subnets` subnets, until killed. Above `KEPT`, the oldest is
+    closed."""
     descriptors.raise_limit()
     sockets: deque[socket.socket] = deque()
     began, attempts = time.monotonic(), 0
@@ -190,7 +197,7 @@ def attack(port: int, subnets: int) -> NoReturn:
 
 
 async def came(address: str, source: str) -> float | None:
-    """Return the seconds until a newcomer from this address is connected; None after `WITHIN`."""
+    """Return the seconds until a newcomer from the address `source` is connected; None after `WITHIN`."""
     began = time.perf_counter()
     async with peer_running() as transport:
         network, target = transport.host.get_network(), ID.from_string(peer_of(address))
@@ -205,6 +212,7 @@ async def came(address: str, source: str) -> float | None:
 
 
 async def newcomers(host: Host, seconds: float, first: int) -> list[float | None]:
+    """Let newcomers connect for `seconds`, from subnets 127.`first`.0 on; return what `came` gives for each."""
     waits: list[float | None] = []
 
     async def one(number: int) -> None:
@@ -218,6 +226,7 @@ async def newcomers(host: Host, seconds: float, first: int) -> list[float | None
 
 
 async def silent(host: Host, seconds: float) -> list[Claim]:
+    """Measure newcomers for `seconds` each: calm, and under both attacks; print the table, and return the claims."""
     rows, shares = [], []
     for name, first, subnets in (("calm", 100, 0), ("from one address", 150, 1), ("from 300 subnets", 200, RATE)):
         attacker = None

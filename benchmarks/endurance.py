@@ -1,16 +1,17 @@
 """Measure a long honest run: `python -m benchmarks.endurance [--seconds 3600] [--descriptors 256] [--out FOLDER]`.
 
-A real run of the tiny model, a coordinator and three nodes as real processes over libp2p, each under `ulimit -n 256`,
-with an open tab: a client that requests the page as the page itself does, and the API as `status` does. Memory and open
-descriptors of every process are sampled every 10 s and drawn in the end. The run has so many steps that it ends by
-itself after about `--seconds`: a first, short run measures its speed, unless `--steps` gives a number.
+A coordinator and three nodes train the tiny model, as real processes over libp2p, each under `ulimit -n 256`. Beside
+them a client imitates an open browser tab: it requests the page as the page itself does, and the API as `status` does.
+Memory and open descriptors of every process are sampled every 10 s, and drawn at the end. The run has so many steps
+that it ends by itself after about `--seconds`: a short run before it measures the speed, unless `--steps` is given.
 
     ended by itself     processes that ended before the run did: none
     steps               the run reached its end
-    receipts            every accepted group's receipt lies in its node's outbox
+    receipts            every accepted group's receipt is in its node's outbox
     tab                 every request was answered
-    descriptors         of a process less its connections: at most 100, and no more at the end than after a third
-    memory              growth per version, after the first ten minutes (a third of a shorter run)
+    descriptors         of a process, less its connections: at most 100; their median in the last third of the run at
+                        most 2 above that in the second third
+    memory              bytes per version, after the first ten minutes (a third of a shorter run): at most 2,048
 """
 
 import argparse
@@ -46,16 +47,18 @@ from p2p.errors import Unreachable
 EVERY: Final = 10.0
 """Seconds from one sample to the next."""
 PILOT: Final = 90.0
-"""Seconds of the run that measures the speed of steps."""
+"""Seconds of the short run that measures the speed of steps."""
 NODES: Final = ("node-1", "node-2", "node-3")
 COORDINATOR: Final = "coordinator"
 SETTLED: Final = 600.0
+"""Seconds after which growth of memory counts."""
 _START, _SILENCE, _DRAIN = 90.0, 60.0, 120.0  # seconds
 _CHILDREN: Final = {"learner": "learner", "engines.host": "engine"}
 
 
 class Sample(NamedTuple):
-    """One process at one time. `at`: seconds since the start; `connections`: established TCP connections."""
+    """One process at one time. `at`: seconds since the nodes were started; `memory`: resident bytes; `connections`:
+    established TCP connections."""
 
     at: float
     version: int
@@ -66,7 +69,8 @@ class Sample(NamedTuple):
 
 @dataclass
 class Tab:
-    """An open tab. `answers`: number of answers; `failures`: the failed requests. `slowest`: seconds."""
+    """A client that requests the same as an open browser tab. `answers`: their number; `failures`: the failed requests;
+    `slowest`: seconds until the slowest answer."""
 
     url: str
     answers: int = 0
@@ -96,7 +100,8 @@ class Tab:
 
 @dataclass
 class Outcome:
-    """Result of a run. `samples`: by process. `fault`: the reason of an early end."""
+    """Result of a run. `samples`: by process. `accepted`: groups; `receipts`: those whose receipt is in an outbox.
+    `fault`: the reason of an early end."""
 
     state: RunState
     seconds: float
@@ -109,7 +114,8 @@ class Outcome:
 
 @dataclass
 class EnduranceRun:
-    """One run. `descriptors`: the limit of each process; `steps`: of the run, None: until `seconds` have passed."""
+    """One run. `descriptors`: the limit of each process. `steps`: of the run, which then takes about `seconds`; None:
+    the run has no end, and is stopped after `seconds`."""
 
     folder: Path
     descriptors: int
@@ -118,7 +124,7 @@ class EnduranceRun:
     samples: dict[str, list[Sample]] = field(default_factory=dict)
 
     def run(self) -> Outcome:
-        """Run from the first process to the last."""
+        """Start all processes, sample them until the run ends, and end them."""
         logs, tmp = self.folder / "logs", self.folder / "tmp"
         for path in (logs, tmp):
             path.mkdir(parents=True)
@@ -157,7 +163,7 @@ class EnduranceRun:
         self._crew.start(name, [*limited, sys.executable, "-m", module, *arguments])
 
     def _watched(self, state: RunState, began: float) -> RunState:
-        """Sample until the run is finished, or until its time has passed where it has no end."""
+        """Sample until the run is finished; a run without end, until `seconds` have passed. Raises `ProcessFault`."""
         due, answered = 0.0, time.monotonic()
         while state.phase != "finished":
             now = time.monotonic() - began
@@ -184,7 +190,7 @@ class EnduranceRun:
                 self.samples.setdefault(name, []).append(one)
 
     def _end(self, state: RunState) -> RunState:
-        """End the nodes, which end by themselves or on a signal; then the coordinator."""
+        """Wait until the nodes end, interrupt those that do not, then end the coordinator. Raises `ProcessFault`."""
         running = self._crew.wait([name for name in NODES if self._crew.alive(name)], 30.0 if self.steps else 0.0)
         for name in running:
             self._crew.tell(name, signal.SIGINT)
@@ -246,7 +252,7 @@ def processes(root: int, folder: Path) -> Iterator[tuple[str, psutil.Process]]:
 
 
 def counted(folder: Path) -> tuple[int, int]:
-    """Count the accepted groups in the ledger's file, and their receipts in the outboxes of the nodes."""
+    """Return the number of accepted groups in run.sqlite, and of those whose receipt is in a node's outbox."""
     accepted = set(_column(folder / "run" / "run.sqlite", "SELECT lease FROM verdicts WHERE verdict = 'accepted'"))
     kept: set[bytes] = set()
     for outbox in folder.glob("node-*/runs/*/outbox.sqlite"):
@@ -268,7 +274,7 @@ def settled(samples: Sequence[Sample], seconds: float) -> list[Sample]:
 
 
 def slope(samples: Sequence[Sample]) -> float:
-    """Return the bytes of memory per version: least squares."""
+    """Return the growth of memory in bytes per version, by least squares."""
     versions, memory = [one.version for one in samples], [one.memory for one in samples]
     if len(set(versions)) < 2:
         return 0.0
@@ -278,13 +284,13 @@ def slope(samples: Sequence[Sample]) -> float:
 
 
 def beside_connections(samples: Sequence[Sample]) -> int:
-    """Return the most open descriptors besides connections."""
+    """Return the largest number of open descriptors besides connections."""
     return max(one.descriptors - one.connections for one in samples)
 
 
 def grown(samples: Sequence[Sample], seconds: float) -> int:
-    """Return the growth of descriptors besides connections: the median of the last third less that of the second. A
-    file that is open for a moment (a payload that is read, an answer of the page) is no growth."""
+    """Return the growth of descriptors besides connections: the median of the last third less that of the second. So a
+    file that is open for a moment (a payload that is read, an answer of the page) does not count as growth."""
     thirds = [[one for one in samples if low <= one.at / seconds < high] for low, high in ((1 / 3, 2 / 3), (2 / 3, 9))]
     if not all(thirds):
         return 0

@@ -8,13 +8,14 @@ libp2p on the loopback, none of them killed. There is no bar yet.
     sign and store          files, Version, Edges                        Head signed     and written to disk
     Head on its way         gossip, and the node's check                 documents       Version, EdgeIndex, Edges
     payload                 chunks of the diff                           apply           in the engine
-    running group ends      a lease is generated under one version       lease           one round trip
-    lease refused           waits until there is room for another group
-    first token             not reported by engines: the group's time divided by the tokens of its longest rollout
+    running group ends      a group is generated under one version       lease           one round trip
+    lease refused           the node waits until there is room for another group
+    first token             estimated, since engines do not report it: the group's time divided by the tokens of its
+                            longest rollout
 
-Times are read from the log lines of the processes; all share this machine's clock. A row counts each pair of a version
+Times are read from the log lines of the processes; all share this machine's clock. Figures are over pairs of a version
 and a node that got a lease under it; a node that skipped to a later version forms no such pair. Everything is in
-seconds by the clock, so the machine's load matters: it is printed.
+seconds by the clock, and depends on the machine's load, which is printed.
 """
 
 import argparse
@@ -50,7 +51,7 @@ STAGES: Final = (
 
 
 class Event(NamedTuple):
-    """A log line. `at`: seconds since the epoch."""
+    """A log line. `at`: seconds since the Unix epoch."""
 
     name: str
     at: float
@@ -62,7 +63,7 @@ class Event(NamedTuple):
 
 
 class Journey(NamedTuple):
-    """The path from the end of a version's step to a node's first token under it. `seconds`: of each of `STAGES`."""
+    """The time from the end of a version's step to a node's first token under it. `seconds`: of each of `STAGES`."""
 
     version: int
     node: str
@@ -86,8 +87,8 @@ def events(lines: Iterable[str]) -> list[Event]:
 
 
 def births(coordinator: Sequence[Event]) -> dict[int, list[float]]:
-    """Return per version the end of its step, and the times of its export, the learner's answer, the store and the
-    Head."""
+    """Return per version five times: the end of its step, the end of its export, the learner's answer, the store of its
+    files, the signature of its Head. Versions without one of them are left out."""
     begun: dict[int, float] = {}
     marks_of: dict[int, list[float]] = {}
     for event in coordinator:
@@ -105,7 +106,7 @@ def births(coordinator: Sequence[Event]) -> dict[int, list[float]]:
 
 
 def journeys(coordinator: Sequence[Event], nodes: Mapping[str, Sequence[Event]]) -> list[Journey]:
-    """Return every pair of a version and a node that got a lease under it."""
+    """Return the journey of every pair of a version and a node that got a lease under it. `nodes`: events by node."""
     born = births(coordinator)
     pairs = []
     for node, own in nodes.items():
@@ -145,7 +146,7 @@ def p90(values: Sequence[float]) -> float:
 
 
 def firsts(journeys_seen: Sequence[Journey]) -> list[Journey]:
-    """Return the fastest node of each version."""
+    """Return the shortest journey of each version."""
     return [
         min((journey for journey in journeys_seen if journey.version == version), key=lambda journey: journey.total)
         for version in sorted({journey.version for journey in journeys_seen})
@@ -153,7 +154,8 @@ def firsts(journeys_seen: Sequence[Journey]) -> list[Journey]:
 
 
 def rows(journeys_seen: Sequence[Journey]) -> Iterator[tuple[str, float, float, float, float]]:
-    """Yield (stage, median and p90 over the first node of each version, the same over all nodes), and the sum's row."""
+    """Yield per stage, and last for their sum: name, median and p90 over the first node of each version, then over all
+    nodes."""
     quick = firsts(journeys_seen)
     for place, stage in enumerate(STAGES):
         some, every = ([journey.seconds[place] for journey in group] for group in (quick, journeys_seen))
@@ -163,7 +165,7 @@ def rows(journeys_seen: Sequence[Journey]) -> Iterator[tuple[str, float, float, 
 
 
 def report(journeys_seen: Sequence[Journey], final: RunState) -> int:
-    """Print table and closing lines; return the exit status."""
+    """Print the table and the closing lines; return the exit status."""
     if not journeys_seen:
         print("loop: no node got a lease under a version that a step made: nothing to report")
         return 1
@@ -198,7 +200,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _play(settings: DemoSettings, folder: Path) -> tuple[RunState, list[Journey]]:
-    """Run the demo's processes without its faults. Raises `ProcessFault`."""
+    """Run the demo's processes without its faults; return the run's last state and the journeys. Raises
+    `ProcessFault`."""
     programs, logs = _logging_programs(), folder / "logs"
     logs.mkdir()
     programs.make(folder / "run", settings, 0)
@@ -214,7 +217,8 @@ def _play(settings: DemoSettings, folder: Path) -> tuple[RunState, list[Journey]
 
 
 def _finished(crew: ProcessGroup, programs: Programs, settings: DemoSettings, folder: Path) -> RunState:
-    """Return the run's state once all steps are made; the nodes join as soon as there is an invite."""
+    """Start the nodes as soon as there is an invite; return the run's state once all steps are made. Raises
+    `ProcessFault`."""
     names = [f"node-{number}" for number in range(1, settings.nodes + 1)]
     until = time.monotonic() + settings.seconds
     while time.monotonic() < until:
@@ -231,7 +235,7 @@ def _finished(crew: ProcessGroup, programs: Programs, settings: DemoSettings, fo
 
 
 def _logging_programs() -> Programs:
-    """Return the real programs; nodes log at level debug, in JSON."""
+    """Return the demo's programs, with nodes that log at level debug in JSON."""
     real = real_programs()
 
     def node(invite: str, home: Path, name: str, journey: multiaddr.Route) -> list[str]:

@@ -5,11 +5,11 @@ Claims, for a group of 8 with seeded sampling and exact log-probabilities:
     node      accepted tokens per CPU second of a whole node (its main and engine process, from the first lease to the
               last verdict, start-up excluded) are at least 0.90 of the same decode loop called bare with plain
               `torch.multinomial`, and at least 1.1 times those of `transformers.generate` with log-probabilities
-    engine    the same for the engine alone
+    engine    the same for the engine alone: at least 0.95 and 1.1
     checking  teacher-forced log-probabilities and the seeded choice of every token cost at most half of generating
 
 The model is SmolLM2-135M-Instruct in float32, with 64 new tokens per rollout; with --quick random weights of its shape,
-and 24. The token that ends a turn is one that the model does not write, so that all rollouts have full length. All
+and 24. A token that the model does not write stands for the end of a turn, so that all rollouts have full length. All
 candidates alternate in one run, on one thread each.
 """
 
@@ -50,12 +50,12 @@ BARS = {
     ("engine", GENERATE): 1.10,
 }
 HOPED = 1.3
-"""Hoped-for ratio against GENERATE; printed, not required."""
+"""Hoped-for ratio of the node against GENERATE; printed, not required."""
 
 
 class Setup(NamedTuple):
-    """A model on disk, and the group that every candidate in this process generates, as a lease would ask for it.
-    `snapshot`: bf16. `groups`: number that a node makes per round."""
+    """A model folder, and the group that every candidate in this process generates, as a lease would ask for it.
+    `snapshot`: the weights in bf16. `groups`: number that the whole node makes per round."""
 
     folder: Path
     snapshot: Path
@@ -64,10 +64,11 @@ class Setup(NamedTuple):
 
 
 Work = Callable[[], float]
-"""Generates the group once and returns the tokens that count: for a whole node, those accepted."""
+"""Generates the group once, or scores it once, and returns its number of sampled tokens."""
 
 
 def prepare(folder: Path, *, real: bool, new_tokens: int, groups: int) -> Setup:
+    """Make the model and the group's job. `real`: SmolLM2; else random weights of its shape."""
     if real:
         model_folder.make_smollm2(folder)
         _silence(folder)
@@ -86,7 +87,7 @@ def prepare(folder: Path, *, real: bool, new_tokens: int, groups: int) -> Setup:
 
 
 def _silence(folder: Path) -> None:
-    """Make the end of a turn a special token that the model was never taught to write."""
+    """Declare a special token that the model was never taught to write as the end of a turn."""
     path = folder / "config.json"
     config = json.loads(path.read_text())
     config["eos_token_id"] = Tokenizer.from_file(str(folder / "tokenizer.json")).token_to_id("<jupyter_script>")
@@ -94,8 +95,8 @@ def _silence(folder: Path) -> None:
 
 
 def _random_model(folder: Path) -> None:
-    """Make SmolLM2-135M's shape with random weights, whose values do not affect speed. One token per word or
-    character."""
+    """Make a model of SmolLM2-135M's shape with random weights, whose values do not affect speed. Its tokenizer has one
+    token per word or character."""
     config = LlamaConfig(
         vocab_size=49_152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
         num_key_value_heads=3, max_position_embeddings=8192, tie_word_embeddings=True, rms_norm_eps=1e-5,
@@ -117,12 +118,14 @@ def _engine(setup: Setup) -> TransformersEngine:
 
 @contextmanager
 def engine(setup: Setup) -> Iterator[Candidate]:
+    """Yield the engine alone, in this process."""
     loaded_engine = _engine(setup)
     yield bench.timed(lambda: float(sum(len(sample.logprobs) for sample in loaded_engine.generate(setup.job))))
 
 
 @contextmanager
 def node(setup: Setup) -> Iterator[Candidate]:
+    """Yield a whole node, of which only accepted tokens count."""
     with (
         tempfile.TemporaryDirectory() as folder,
         volunteer.joined(
@@ -134,6 +137,7 @@ def node(setup: Setup) -> Iterator[Candidate]:
 
 
 def checking(setup: Setup) -> Work:
+    """Return the scoring of a group that the same engine generated."""
     loaded_engine = _engine(setup)
     samples = loaded_engine.generate(setup.job)
     return lambda: float(sum(len(score.logprobs) for score in loaded_engine.score(setup.job, samples)))
@@ -150,8 +154,8 @@ def plain_model(setup: Setup) -> Any:
 
 
 def multinomial_loop(model: Any, job: Job) -> Work:
-    """Return the least work of a decode loop on a KV cache: the prompt once, softmax, multinomial,
-    log-probabilities."""
+    """Return a decode loop on a KV cache that does the least possible: the prompt once; per token softmax, multinomial
+    and log-probability."""
 
     @torch.inference_mode()
     def work() -> float:
@@ -175,7 +179,7 @@ def multinomial_loop(model: Any, job: Job) -> Work:
 
 
 def library_generate(model: Any, job: Job) -> Work:
-    """Return the library's own loop, with scores, from which the log-probabilities are computed."""
+    """Return `transformers.generate` with scores, from which the log-probabilities are computed."""
     model.generation_config.eos_token_id = None
 
     @torch.inference_mode()
@@ -215,7 +219,7 @@ def main() -> int:
 
 
 def report(measured: Mapping[str, Sequence[bench.Measured]]) -> int:
-    """Print table and closing lines; return the exit status."""
+    """Print the table and the closing lines; return the exit status."""
     rows = [
         (
             name,

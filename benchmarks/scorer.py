@@ -1,12 +1,17 @@
 """Measure the scorer's change of version and its checks of groups: `python -m benchmarks.scorer [--quick]`.
 
-The engine keeps S + 1 versions (`--staleness S`). Three changes of version alternate: loading a snapshot file anew, as
-a whole copy of each version would need; a step by a payload; and a step among the kept versions, back and forth. The
-cost of checking a group is measured by benchmarks/scorer_looks.py.
+The engine keeps S + 1 versions (`--staleness S`). Three changes of version alternate:
 
-Seconds are CPU time of the thread, and by the clock, which includes the disk. The model is SmolLM2-135M-Instruct, with
---quick random weights of a smaller one. A version changes each weight by one unit of its last place with
-P = u / ulp(w), u so that a share `RHO` of them changes.
+    loaded anew         the snapshot file of a version is loaded, as with a whole copy of each version on disk
+    step by a payload   from the newest version to the next
+    step among them     from one kept version to another, back and forth
+
+Bars: a step among the kept versions costs at most half of loading anew, and the S + 1 versions take at most half of the
+bytes of whole copies. The cost of checking a group is measured by benchmarks/scorer_looks.py.
+
+Seconds are CPU time of the thread, and by the clock, which includes the disk. The model is SmolLM2-135M-Instruct; with
+--quick a smaller one with random weights. A new version changes each weight by one unit in its last place with
+probability u / ulp(w), where u is chosen so that a share `RHO` of them changes.
 """
 
 import argparse
@@ -27,11 +32,12 @@ from weights.journaled import Rolling
 from weights.snapshot import Snapshot, writing_snapshot
 
 RHO: Final = 0.008
+"""Share of the weights that a version changes."""
 TURNS: Final = 5
 
 
 def next_version(old: Snapshot, path: Path, rng: np.random.Generator) -> Snapshot:
-    """Write the next version, as the module describes. Weights of other dtypes than bfloat16 stay."""
+    """Write a next version, changed as the module describes. Only bfloat16 weights change."""
     with writing_snapshot(path, old.tensors, old.aliases) as writer:
         for entry in old.tensors:
             bits = old.bits(entry.name)
@@ -45,7 +51,8 @@ def next_version(old: Snapshot, path: Path, rng: np.random.Generator) -> Snapsho
 
 
 def measure(model: Path, base: Path, folder: Path, staleness: int) -> int:
-    """Print the table and the closing lines; return the exit status."""
+    """Measure, print the tables and the closing lines, and return the exit status. `base`: the model's weights.
+    `folder`: for versions and payloads."""
     from engines.transformers.engine import TransformersEngine
 
     rng = np.random.default_rng(0)
@@ -126,7 +133,7 @@ def main() -> int:
 
 
 def _small(folder: Path) -> None:
-    """Make a model of 8 M random weights."""
+    """Make a model folder with 8 M random weights."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 

@@ -1,9 +1,11 @@
 """Measure the scorer's cost of checking a group: a fabricated group against an honest one.
 
-The first sample of a fabricated group ends its check. An honest group is checked whole, and also in two passes. The
-cost is CPU time of the engine's own passes over groups that it generated; a fabricated group has random tokens of the
-same lengths. Bar for a fabricated group, as a share of an honest one of as many tokens: 0.15 where 16 samples have
-prompts no longer than completions, elsewhere 1.2 (P + C) / (P + G C).
+The scorer checks one sample of a group first. In a fabricated group that sample is proof, and the check ends. An honest
+group is checked in one pass, and also in two: that sample, then the others. The cost is CPU time of the engine's own
+passes over groups that it generated; a fabricated group has random tokens of the same lengths.
+
+Bar for a fabricated group, as a share of an honest one of as many tokens: 0.15 for 16 samples whose prompt is no longer
+than a completion, else 1.2 (P + C) / (P + G C). P, C: tokens of the prompt and of a completion. G: samples.
 """
 
 import statistics
@@ -27,7 +29,7 @@ FIRST: Final = 3
 
 
 class Shape(NamedTuple):
-    """Tokens of the prompt and of each completion, and samples."""
+    """The size of a group: tokens of the prompt and of each completion, and samples."""
 
     prompt: int
     completion: int
@@ -48,9 +50,9 @@ SHAPES: Final = (Shape(64, 64, 16), Shape(32, 128, 16), Shape(128, 32, 16), Shap
 
 
 class ShapeCost(NamedTuple):
-    """Result of one shape: CPU seconds of an honest group in one pass; the shares of that for a fabricated group, and
-    for an honest one in two passes; the largest difference of log-probabilities between one pass and two, and the
-    largest margin."""
+    """Result of one shape. `whole`: CPU seconds of an honest group in one pass. `made_up`, `two`: cost of a fabricated
+    group, and of an honest one in two passes, as shares of `whole`. `apart`: largest difference of a log-probability
+    between one pass and two. `margin`: largest margin, in nats."""
 
     shape: Shape
     whole: float
@@ -61,7 +63,8 @@ class ShapeCost(NamedTuple):
 
 
 def claims(engine: Any, eos: int) -> list[bench.Claim]:
-    """Measure an engine that holds weights, print the table, and return the claims. `eos`: the id that ends a turn."""
+    """Measure an engine that holds weights, print the table, and return the claims. `eos`: id of the token that ends a
+    turn."""
     measured = [_measured(engine, shape, eos, number) for number, shape in enumerate(SHAPES)]
     bench.table(
         ("group", "CPU s, whole", "made up", "bar", "honest, in two passes"),
@@ -142,7 +145,7 @@ def _looked(engine: Any, job: Job, samples: Sequence[Sample], *numbers: int) -> 
 def _check(
     honest: Sequence[Sample], scores: Sequence[SampleScore], forged: Sequence[Sample], first: SampleScore
 ) -> None:
-    """Check the passes: the honest group is accepted, and one sample suffices to refuse the fabricated one."""
+    """Assert that the honest group is accepted, and that one sample suffices to refuse the fabricated one."""
     assert judge(_claimed(honest), scores).accepted
     looked = [first if number == FIRST else None for number in range(len(forged))]
     fault = find_fault(_claimed(forged), looked, other_version_possible=False)

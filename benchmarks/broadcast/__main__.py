@@ -1,18 +1,20 @@
 """Measure the time until n peers hold a new payload: `python -m benchmarks.broadcast [--quick]`.
 
-One source and n peers, each a process in a network namespace of its own, on links that `tc tbf` caps alike in both
-directions. Every peer runs the product's network plane (`ThreadedPeer`: libp2p, chunks verified before they are
-stored and passed on), with parents by `p2p.plan.trees`. The clock runs from the moment when all are told of the payload
-until the last of them holds the whole of it, verified and on disk. In one run:
+One source and n peers run as processes, each in a network namespace of its own, on links that `tc tbf` caps alike in
+both directions. Every peer runs the product's network stack (`ThreadedPeer`: libp2p; chunks are verified before they
+are stored and passed on), with the parents that `p2p.plan` assigns. Time runs from the moment when all peers are told
+of the payload until the last of them holds the whole of it, verified and on disk. In one run:
 
-    T*          W / r: the bound for links that are all alike. r is the rate of one plain TCP stream on such a link
-    star        all peers fetch from the source alone: n W / r by the formula, and measured once
+    ours        n peers, undisturbed
+    T*          W / r: the bound where all links are alike. W: bytes of the payload. r: the rate of one plain TCP stream
+                on such a link
+    star        all peers fetch from the source alone: n W / r by the formula; also measured
     libtorrent  the same file, links and number of peers, at its best settings; from its first payload byte on
     churn       30 % of the peers are killed after half of T*; `NOTICED` seconds later the plan is rebuilt
     poison      30 % of the peers send chunks with a flipped bit
 
-Where namespaces are not permitted, the benchmark says so. Peers then share the loopback, their uplinks are token
-buckets, the rate is the bucket's, and libtorrent, which ignores its limits on private addresses, is left out.
+Where namespaces are not permitted, the benchmark says so. Peers then share the loopback, token buckets cap their
+uplinks, and r is the bucket's rate. Libtorrent is left out, since it ignores its limits at private addresses.
 """
 
 import argparse
@@ -37,7 +39,7 @@ from runtime.units import MBIT
 PEER: Final = "benchmarks.broadcast.peer"
 TORRENT: Final = "benchmarks.broadcast.torrent_peer"
 LATENCY: Final = 0.001
-"""Latency of such an idle link one way, in seconds; given to the planner."""
+"""Latency of an idle link one way, in seconds; given to the planner."""
 HARMED: Final = 0.3
 """Share of the peers that are killed, or send false chunks."""
 NOTICED: Final = 1.0
@@ -45,6 +47,9 @@ NOTICED: Final = 1.0
 
 
 class Plan(NamedTuple):
+    """One measurement: Mbit/s of each link, bytes of the payload, numbers of peers, and those at which a star is
+    measured too."""
+
     mbit: float
     payload: int
     sizes: tuple[int, ...]
@@ -56,8 +61,9 @@ QUICK: Final = Plan(mbit=40, payload=20 << 20, sizes=(4, 8), star=(4,))
 
 
 class Outcome(NamedTuple):
-    """Result of one broadcast. `times`: seconds to each peer that completed. `bad_sent`: chunks with a flipped bit that
-    honest peers sent on."""
+    """Result of one broadcast. `times`: seconds until each surviving peer was complete. `from_source`: bytes that the
+    source sent. `bad_sent`: chunks with a flipped bit that honest peers sent on. `bad_received`: those that they
+    refused."""
 
     times: list[float]
     from_source: int
@@ -90,7 +96,7 @@ class Loopback:
 
 
 class Ground(NamedTuple):
-    """The hosts of a broadcast, and the `rate` of each link in bytes per second."""
+    """The hosts of a broadcast. `rate`: of each link, bytes per second. `real`: whether `tc tbf` caps the links."""
 
     lab: Lab | Loopback
     rate: float
@@ -99,7 +105,7 @@ class Ground(NamedTuple):
 
 @contextlib.contextmanager
 def ground(hosts: int, mbit: float) -> Iterator[Ground]:
-    """Make a fresh network, so that no scheme profits from the connections of another."""
+    """Make a new network: each broadcast gets its own, so that none profits from the connections of another."""
     try:
         with Lab(hosts).running(mbit) as lab:
             yield Ground(lab, mbit * MBIT, True)
@@ -113,12 +119,14 @@ def ground(hosts: int, mbit: float) -> Iterator[Ground]:
 
 
 def rate_of_a_line(plan: Plan) -> float:
+    """Return r, the bytes of payload per second that a link carries."""
     with ground(2, plan.mbit) as hosts:
         return payload_rate(hosts.lab, plan.payload) if isinstance(hosts.lab, Lab) else hosts.rate
 
 
 class Ours:
-    """A source and `n` peers that have found each other."""
+    """A source and `n` connected peers. `star`: each is connected with the source alone, without a plan. `liars`:
+    number of peers that flip a bit of each chunk."""
 
     def __init__(
         self, hosts: Ground, n: int, folder: Path, payload: Path, *, star: bool = False, liars: int = 0
@@ -148,7 +156,7 @@ class Ours:
             self._follow(self.processes[1:])
 
     def _follow(self, processes: Sequence[Process]) -> None:
-        """Send the plan to all peers, as a coordinator does that has measured their links."""
+        """Send the plan to these peers, as from a coordinator that has measured their links."""
         _, length, chunk, _ = self._manifest
         lines = {self._named[process]: LinkCapacity(self._rate, self._rate, LATENCY) for process in processes}
         plan = self._planner.update(self._rate, lines, PayloadSize(length, chunk))
@@ -156,6 +164,7 @@ class Ours:
             process.say(follow=plan.parents[self._named[process]])
 
     def broadcast(self, *, kill_after: float | None = None) -> Outcome:
+        """Let all peers fetch the payload. `kill_after`: seconds after which a share `HARMED` of them is killed."""
         start = time.monotonic()
         waiting = self.processes[1:]
         for process in waiting:
@@ -186,13 +195,14 @@ class Ours:
 
 
 def _heard(process: Process, what: str) -> dict[str, Any]:
-    """Return the next message with this key; notices about the plan may come between."""
+    """Return the next message with this key; skip replies to orders about the plan."""
     while what not in (said := process.hear()):
         pass
     return said
 
 
 def ours(plan: Plan, n: int, folder: Path, payload: Path, **how: Any) -> Outcome:
+    """Broadcast to `n` peers in a new network. `how`: `kill_after` of `Ours.broadcast`, the rest for `Ours`."""
     kill_after = how.pop("kill_after", None)
     with ground(n + 1, plan.mbit) as hosts, tempfile.TemporaryDirectory(dir=folder) as own:
         return Ours(hosts, n, Path(own), payload, **how).broadcast(kill_after=kill_after)
@@ -200,7 +210,7 @@ def ours(plan: Plan, n: int, folder: Path, payload: Path, **how: Any) -> Outcome
 
 def torrent(plan: Plan, n: int, folder: Path, payload: Path) -> float | None:
     """Return the seconds from the first payload byte until the last peer has all; None where libtorrent is not
-    installed."""
+    installed or namespaces are not permitted."""
     if importlib.util.find_spec("libtorrent") is None:
         print("libtorrent is not installed (pip install libtorrent): left out")
         return None
@@ -220,7 +230,7 @@ def torrent(plan: Plan, n: int, folder: Path, payload: Path) -> float | None:
 
 
 class Table:
-    """The measured rows. `best`: T* in seconds."""
+    """Runs the broadcasts, and keeps a row of each. `best`: T* in seconds."""
 
     def __init__(self, plan: Plan, folder: Path, best: float) -> None:
         self.plan, self.best = plan, best
@@ -249,6 +259,7 @@ class Table:
 
 
 def measured(plan: Plan, folder: Path) -> list[Claim]:
+    """Run all broadcasts, print the table, and return the claims."""
     (folder / "payload").write_bytes(os.urandom(plan.payload))
     rate = rate_of_a_line(plan)
     best = plan.payload / rate

@@ -1,8 +1,8 @@
 """Draw a broadcast: the time until the last of n peers has all, against n, both axes logarithmic, as an SVG.
 
-After Figure 4 of ECHO-2 (arXiv 2602.02192). All links are alike, U up and down. So W / U is both the bound T* and the
-time of a star whose uplink has no limit; a star whose uplink is U takes n W / U. The vertical axis is in units of
-W / U, so that broadcasts of another payload, or over other links, fit into the same picture.
+After Figure 4 of ECHO-2 (arXiv 2602.02192). All links are alike: U bytes per second up and down. W: bytes of the
+payload. So W / U is both the bound T* and the time of a star whose uplink has no limit; a star whose uplink is U takes
+n W / U. The vertical axis is in units of W / U: broadcasts of another payload or over other links fit into one picture.
 """
 
 from collections.abc import Mapping
@@ -13,10 +13,8 @@ from runtime.errors import LocalFault
 
 
 def draw(simulated: Mapping[int, float], measured: Mapping[int, float], load: str) -> str:
-    """Return the SVG of n -> times W / U, with values beside the points. `load`: the simulated payload, in a few words.
-
-    Raises `LocalFault` unless two n were simulated.
-    """
+    """Return the SVG. `simulated`, `measured`: per n the time in units of W / U. `load`: the simulated payload, in a
+    few words. Raises `LocalFault` unless at least two n were simulated."""
     sizes = sorted({*simulated, *measured})
     if len(simulated) < 2:
         raise LocalFault("a picture needs two numbers of peers or more")
@@ -48,7 +46,7 @@ def _lines(simulated: Mapping[int, float], across: Axis, up: Axis) -> list[str]:
 
 
 def _points(simulated: Mapping[int, float], measured: Mapping[int, float], across: Axis, up: Axis) -> list[str]:
-    """Draw points; values of simulated ones stand below the bound, those of measured ones above all points."""
+    """Draw the points. Values of simulated points stand below the bound, those of measured ones above both points."""
     points = []
     for n, times in simulated.items():
         x = across.at(n)

@@ -1,11 +1,12 @@
 """Measure the time until a Head reaches all hosts: `python -m benchmarks.broadcast.gossip [--quick]`.
 
-N hosts with the product's transport (`LibP2PTransport`: gossipsub over libp2p, real connections on the loopback) in one
-process, each connected to the publisher and to some others, as nodes of a run are. The publisher sends one message of
-a Head's size per second. A host's latency runs from the call of `publish` until its handler has the message. The
-anchor is direct unicast: the publisher asks every host at once, and the answer holds the time of the question.
+N hosts with the product's transport (`LibP2PTransport`: gossipsub over libp2p, real connections on the loopback) run in
+one process, each connected to the publisher and to some others, as nodes of a run are. The publisher sends one message
+of a Head's size per second. A host's latency runs from the call of `publish` until its handler has the message. The
+anchor is unicast: the publisher sends the message to all hosts at once, as one request to each.
 
-All hosts share one thread, so both figures are mostly its work: the more hosts, the more CPU time. There is no bar.
+All hosts share one thread, so both latencies are mostly CPU time, which grows with the number of hosts. There is no
+bar.
 
 `--star N`: N hosts know only the publisher and listen nowhere, like nodes that can only dial the coordinator. The
 publisher sends a Head every 2 s, 20 times. Bar: each host has each Head within 5 s.
@@ -31,9 +32,9 @@ TOPIC: Final = "head"
 SIZE: Final = 300
 """Bytes of a message."""
 NEIGHBOURS: Final = 4
-"""Hosts besides the publisher that a host dials."""
+"""Most hosts besides the publisher that a host dials."""
 SETTLE: Final = 5.0
-"""Seconds for the meshes to form: some heartbeats."""
+"""Seconds for the gossip meshes to form: some heartbeats."""
 
 
 STAR_HEADS: Final = 20
@@ -42,6 +43,9 @@ STAR_EVERY, STAR_BAR = 2.0, 5.0
 
 
 class Host:
+    """A host that gets messages by gossip and by request. `arrived`: when it first had each message, monotonic
+    seconds."""
+
     def __init__(self, seed: int, listen: Sequence[str] = ("/ip4/127.0.0.1/tcp/0",)) -> None:
         self.arrived: dict[bytes, float] = {}
         self.transport = LibP2PTransport(generate_key(), listen)
@@ -60,6 +64,7 @@ class Host:
 
 @asynccontextmanager
 async def connected(count: int) -> AsyncIterator[list[Host]]:
+    """Run `count` connected hosts; the first is the publisher."""
     hosts = [Host(seed) for seed in range(count)]
     choose = random.Random(0)
     async with trio.open_nursery() as nursery:
@@ -76,12 +81,14 @@ async def connected(count: int) -> AsyncIterator[list[Host]]:
 
 
 async def gossiped(hosts: Sequence[Host], message: bytes) -> float:
+    """Publish a message; return when that began."""
     start = time.perf_counter()
     await hosts[0].peer.publish(TOPIC, message)
     return start
 
 
 async def unicast(hosts: Sequence[Host], message: bytes) -> float:
+    """Send a message to every host as a request; return when that began."""
     start = time.perf_counter()
     async with trio.open_nursery() as nursery:
         for host in hosts[1:]:
@@ -97,7 +104,8 @@ WAYS: Final = {"gossip": gossiped, "unicast": unicast}
 
 
 async def measure(count: int, rounds: int) -> dict[str, tuple[list[list[float]], int]]:
-    """Return per transport the latencies in s of each round, ascending, and the number of lost messages."""
+    """Return, for gossip and for unicast, the latencies of each round in s, ascending, and the number of lost
+    messages."""
     results: dict[str, tuple[list[list[float]], int]] = {}
     async with connected(count) as hosts:
         for name, network_of in WAYS.items():
@@ -114,8 +122,8 @@ async def measure(count: int, rounds: int) -> dict[str, tuple[list[list[float]],
 
 
 async def starred(count: int) -> tuple[list[float], float]:
-    """Return the latencies in s of all Heads that arrived at `count` hosts of a star, ascending, and the CPU seconds
-    per Head of all hosts together."""
+    """Return the latencies in s of all Heads that arrived at the `count` hosts of a star, ascending, and the CPU
+    seconds of all hosts together per Head."""
     publisher, hosts = Host(0), [Host(seed, ()) for seed in range(1, count + 1)]
     async with trio.open_nursery() as nursery:
         for host in (publisher, *hosts):
@@ -136,6 +144,7 @@ async def starred(count: int) -> tuple[list[float], float]:
 
 
 def star(count: int) -> int:
+    """Measure a star of `count` hosts; return the exit status."""
     bench.header("gossip over a star: from the publisher to hosts that know nobody else", ["libp2p"])
     latencies, cpu = trio.run(starred, count)
     wanted, prompt = count * STAR_HEADS, sum(latency <= STAR_BAR for latency in latencies)

@@ -1,4 +1,4 @@
-"""One peer of benchmarks.broadcast, driven by JSON lines: the product's `ThreadedPeer`, with its sent chunks counted.
+"""One peer of benchmarks.broadcast, driven by JSON lines: the product's `ThreadedPeer`, with false chunks counted.
 
     ADDRESS FOLDER SEED [--liar] [--uplink BYTES]   -> {peer, addresses}
     {dial: [[address ...] ...]}                     -> {connected}
@@ -7,8 +7,9 @@
     {fetch: MANIFEST, last: PEER, truth: PATH}      -> {end, by_peer}, later; other orders are carried out meanwhile
     {report: true}                                  -> {sent, bad_sent, bad_received}
 
-`truth` is the payload itself: an honest peer compares each chunk that it sends with it. With `--liar`, a peer flips a
-bit of each chunk.
+`last` is the fallback, the source: the peer that is asked last for a chunk. `truth` is the payload itself: an honest
+peer compares each chunk that it sends with it. `end` is monotonic time in seconds, `sent` counts bytes, `bad_sent` and
+`bad_received` count false chunks. With `--liar`, a peer flips a bit of each chunk that it sends.
 """
 
 import argparse
@@ -28,7 +29,8 @@ from p2p.swarm.payload_file import PartialPayload, PayloadFile
 
 
 class Eye:
-    """Counts chunks sent and chunks refused. Installed before any chunk is served."""
+    """Counts false chunks, those sent and those refused on arrival. It patches the product's classes: make it before
+    any chunk is served."""
 
     def __init__(self, liar: bool) -> None:
         self.truth: bytes | None = None
@@ -63,6 +65,7 @@ def say(**message: Any) -> None:
 
 
 async def obey(peer: ThreadedPeer, eye: Eye, folder: Path, order: dict[str, Any]) -> None:
+    """Carry out one order, and print the reply."""
     if "dial" in order:
         await asyncio.gather(*(peer.dial(addresses) for addresses in order["dial"]))
         say(connected=len(await peer.peers()))

@@ -1,18 +1,19 @@
 """Simulate broadcasts to thousands of peers: `python -m benchmarks.broadcast.simulate [--quick]`.
 
-The shipped planner and chunk picker, with every message and chunk between the peers as an event
-(benchmarks/broadcast/simulator.py). All figures are simulated. Links differ (Mbit/s up/down: a quarter 5/50, a third
-20/100, a quarter 50/200, the rest 100/500), the source has 100; the planner believes 80 to 100 % of each uplink.
+The product's planner and chunk picker run, with every message and chunk between the peers as an event
+(benchmarks/broadcast/simulator.py). All figures are simulated. Links differ, in Mbit/s up/down: 25 % of the peers have
+5/50, 35 % 20/100, 25 % 50/200, 15 % 100/500. The source's uplink is 100. The planner knows 80 to 100 % of each uplink.
 Scenarios:
 
     calm        all peers stay
-    30 % fail   at any time within T*, one in three of them by freezing; meanwhile 10 % join
-    unplanned   as calm, with the planner switched off
-    equal       all peers and the source on the same link of 40 Mbit/s, as in `benchmarks.broadcast`
-    30 % killed as equal; all of them at T*/2, and their connections with them
-    star        all peers fetch from the source alone: n W / U, by its formula
+    30 % fail   30 % of the peers fail at any time within T*, one in three of them by freezing; meanwhile 10 % join
+    unplanned   100 peers as in calm, with the planner switched off
+    equal       16 peers and the source on equal links of 40 Mbit/s, as in `benchmarks.broadcast`
+    30 % killed as equal; 30 % of the peers are killed at T*/2, and their connections end with them
 
-hop = K c / B + l, with B the rate of the plan's stripes together and l the mean latency to the source.
+The column `star` is the time in which all peers fetch from the source alone: n W / U, by its formula. The bars of calm
+and 30 % fail are 2 T* + 2 ceil(log_K n) hops. A hop is K c / B + l: K stripes, chunks of c bytes, B the rate of all
+stripes together, l the mean latency to the source.
 
 `--picture FILE` draws time against n instead, over links that are all alike, beside stars and the bound; `--measured`
 adds measured points, as `benchmarks.broadcast` prints them in its column `of T*`.
@@ -40,7 +41,7 @@ from runtime.units import MBIT
 
 SOURCE_UPLINK: Final = 100 * MBIT
 LINES: Final = ((0.25, 5, 50), (0.60, 20, 100), (0.85, 50, 200), (1.0, 100, 500))
-"""Links: up to this share of the peers, Mbit/s up, down."""
+"""Kinds of links: cumulative share of the peers, Mbit/s up, down."""
 FAILING, FROZEN, COMING = 0.3, 1 / 3, 0.1
 QUICK: Final = (300,)
 FULL: Final = (1_000, 10_000)
@@ -55,9 +56,10 @@ MOST: Final = 100.0
 
 
 class Outcome(NamedTuple):
-    """Result of one simulation. `times`: seconds from a peer's start until it had all, per peer that stayed. `best`:
-    T*. `hop`, `stripes`: of the first plan. `unserved`: peers that never had all. `surplus`: share of chunks that came
-    twice. `copies`: of the payload, sent by the source."""
+    """Result of one simulation. `times`: per peer that stayed, the seconds from its arrival until it had all. `best`:
+    T*. `hop`, `stripes`: of the first plan. `unserved`: number of peers that stayed and never had all. `surplus`: share
+    of the chunks that arrived a second time. `copies`: of the payload, sent by the source. `cpu`: seconds of the
+    simulation."""
 
     n: int
     times: list[float]
@@ -80,7 +82,7 @@ class Outcome(NamedTuple):
 
 
 def places(n: int, seed: int) -> list[Place]:
-    """Place `n` peers on a disk, with different links."""
+    """Place `n` peers at random on a disk, with links of the kinds in `LINES`."""
     random, drawn_places = Random(seed), []
     for _ in range(n):
         chance = random.random()
@@ -92,7 +94,7 @@ def places(n: int, seed: int) -> list[Place]:
 
 
 def alike(n: int, uplink: float, seed: int) -> list[Place]:
-    """Place `n` peers on a disk, all with the source's link."""
+    """Place `n` peers at random on a disk, all with links of `uplink` bytes per second up and down."""
     return [place._replace(up=uplink, down=uplink, believed=uplink) for place in places(n, seed)]
 
 
@@ -147,7 +149,7 @@ EQUALS: Final = {"equal": None, "30 % killed": kill}
 
 
 class Table:
-    """The simulated rows."""
+    """Runs the simulations, and keeps a row of each."""
 
     def __init__(self, load: PayloadSize) -> None:
         self._load = load
@@ -178,6 +180,7 @@ class Table:
 
 
 def claims_of(sizes: Sequence[int], load: PayloadSize) -> list[Claim]:
+    """Simulate all scenarios, print the table, and return the claims."""
     table, claims = Table(load), []
     for n in sizes:
         for what, trouble in (("calm", None), ("30 % fail", disturb)):
@@ -199,8 +202,8 @@ def claims_of(sizes: Sequence[int], load: PayloadSize) -> list[Claim]:
 
 
 def picture(sizes: Sequence[int], measured: Mapping[int, float], load: PayloadSize) -> str:
-    """Return the SVG of broadcasts over equal links, and a table of them. Raises `LocalFault` where sizes are too
-    few."""
+    """Simulate broadcasts over equal links, print their table, and return the SVG. Raises `LocalFault` for fewer than
+    two sizes."""
     uplink = EQUAL_MBIT * MBIT
     outcomes = [simulated(load, alike(n, uplink, SEED), uplink, SEED) for n in sizes]
     times = {one.n: one.last / one.best for one in outcomes}
@@ -214,7 +217,7 @@ def picture(sizes: Sequence[int], measured: Mapping[int, float], load: PayloadSi
 
 
 def point(given: str) -> tuple[int, float]:
-    """Parse N=TIMES of the command line."""
+    """Parse N=TIMES of the command line. Raises `ValueError`."""
     n, _, times = given.partition("=")
     position = int(n), float(times)
     if position[0] < 1 or not 0 < position[1] < math.inf:

@@ -1,4 +1,4 @@
-"""Positions of simulated peers, and the queue of simulated events."""
+"""The space and the time of a simulated broadcast: positions of peers, and the queue of events."""
 
 import math
 from collections.abc import Callable
@@ -6,11 +6,12 @@ from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 NEAREST, ACROSS = 0.005, 0.06
-"""Seconds one way: of the nearest peer, and in addition of one at a distance of the disk's radius."""
+"""Latency one way in seconds: to a peer at the same place, and in addition per distance of the disk's radius."""
 
 
 class Place(NamedTuple):
-    """A peer's position and its real link, in bytes per second. `believed`: its uplink as the planner knows it."""
+    """A peer's position on a disk of radius 1, and its link in bytes per second. `believed`: its uplink as the planner
+    knows it."""
 
     up: float
     down: float
@@ -19,12 +20,12 @@ class Place(NamedTuple):
     y: float
 
     def distance(self, other: "Place") -> float:
-        """Return the seconds one way."""
+        """Return the latency to a peer at `other`, in seconds one way."""
         return NEAREST + ACROSS * math.hypot(self.x - other.x, self.y - other.y)
 
 
 class Clock:
-    """The event queue. `steps`: events so far."""
+    """Simulated time, with the queue of events. `now`: seconds. `steps`: number of events so far."""
 
     def __init__(self) -> None:
         self.now, self.steps = 0.0, 0
@@ -32,11 +33,12 @@ class Clock:
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
 
     def after(self, seconds: float, do: Callable[..., None], *what: Any) -> None:
+        """Schedule the call `do(*what)`."""
         self._number += 1
         heappush(self._events, (self.now + seconds, self._number, do, what))
 
     def run(self, until: Callable[[], bool], most: float) -> None:
-        """Run until the condition holds, or simulated time is over."""
+        """Run events until the condition holds, none is left, or `most` seconds have passed."""
         while self._events and not until() and self.now < most:
             self.now, _, do, what = heappop(self._events)
             self.steps += 1

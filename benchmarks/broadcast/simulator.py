@@ -1,17 +1,17 @@
-"""A broadcast in simulated time: the shipped planner, chunk picker and request queues, without bytes or sockets.
+"""A broadcast in simulated time: the product's planner, chunk picker and request queues, without bytes or sockets.
 
 The product's own code decides the parents (p2p/plan/repair.py), the next requests (p2p/swarm/picker.py), the chunks
-that a holder owes a stream (p2p/swarm/request_queue.py) and the order at an uplink (p2p/limits/bandwidth.py). Timeouts
-are the product's too. The model:
+that a holder has yet to send on a stream (p2p/swarm/request_queue.py), and the order at an uplink
+(p2p/limits/bandwidth.py). Timeouts are the product's too. The rest is a model:
 
 1. An uplink sends one chunk at a time, a downlink receives one at a time; messages between peers cost latency alone.
    Peers lie on a disk with the source at its middle; latency grows with distance. The planner knows each peer's
    latency to the source, and its uplink with an error.
-2. Opening a stream costs one round trip, two to a peer without a connection. Streams of a killed peer reset one latency
-   later, those of a frozen one after `WATCHDOG` seconds; its connection to the coordinator ends in the same way.
-3. The coordinator notices the end of a connection within `SEEN` seconds, and informs the peers whose parents changed.
-   A peer that loses a parent dials it in vain and requests a plan `LOOK` seconds later; all request one every
-   `ASK_EVERY` seconds.
+2. Opening a stream costs one round trip, or two to a peer without a connection. The streams of a killed peer are reset
+   one latency later, those of a frozen peer after `WATCHDOG` seconds. Its connection to the coordinator ends with them.
+3. The coordinator notices the end of a connection within `SEEN` seconds, and informs the peers whose parents changed. A
+   peer that loses a parent dials it in vain, and requests a plan `LOOK` seconds later. Every peer that is not complete
+   requests one every `ASK_EVERY` seconds.
 4. Each peer knows `NEIGHBOURS` random others, its parents and children, and the source. All peers are honest.
 """
 
@@ -38,7 +38,7 @@ SOURCE: Final = "source"
 
 
 class Stream:
-    """A stream from one holder to one downloader."""
+    """A stream from one holder to one downloader, `getter`. `telling`: an announcement of chunks is scheduled."""
 
     __slots__ = ("getter", "holder", "latency", "open", "orders", "telling")
 
@@ -49,7 +49,8 @@ class Stream:
 
 
 class Peer:
-    """A peer as holder and as downloader. `since`: its arrival; `joined`, `done`: start and end of its fetch."""
+    """A peer as holder and as downloader. `have`: a bitmap of its chunks. `alive` and not `awake`: it is frozen;
+    neither: it was killed. `since`: its arrival; `joined`, `done`: start and end of its fetch."""
 
     def __init__(self, world: "World", name: str, place: Place, *, source: bool = False) -> None:
         self.world, self.clock, self.name, self.place = world, world.clock, name, place
@@ -71,7 +72,7 @@ class Peer:
     # As a downloader.
 
     def start(self) -> None:
-        """Start the fetch: the Head has arrived."""
+        """Start the fetch, as when the Head has arrived."""
         if not self.awake:
             return
         self.joined = self.clock.now
@@ -148,7 +149,7 @@ class Peer:
             self._pump()
 
     def _arriving(self, stream: Stream, index: int) -> None:
-        """Receive a chunk whose last byte has left the holder's uplink."""
+        """Receive a chunk whose last byte has left the holder's uplink: the downlink takes one at a time."""
         first = self.clock.now + stream.latency
         self._received_until = max(first, self._received_until + self.world.size(index) / self.place.down)
         self.clock.after(self._received_until - self.clock.now, self._arrived, stream, index)
@@ -238,7 +239,7 @@ class Peer:
         self._offer(stream)
 
     def _tell(self, stream: Stream) -> None:
-        """Announce the chunks whose announcement is due; schedule the rest."""
+        """Announce new chunks if that is due; else schedule the announcement."""
         stream.telling = False
         if not self.awake or not stream.open:
             return
@@ -292,9 +293,9 @@ class Peer:
 
 
 class World:
-    """One source, its peers, and the coordinator's planner. `waiting`: peers that are present and incomplete. `coming`:
-    peers still to join. `delivered`: chunks that arrived, `surplus` of them duplicates. `from_source`: chunks that the
-    source sent."""
+    """One source, its peers, and the coordinator's planner. `waiting`: number of peers that are present and incomplete.
+    `coming`: number of peers still to join. `delivered`: chunks that arrived, `surplus` of them duplicates.
+    `from_source`: chunks that the source sent. `first`: the first plan."""
 
     def __init__(
         self, uplink: float, places: Sequence[Place], load: PayloadSize, seed: int, *, planned: bool = True
@@ -334,11 +335,11 @@ class World:
         return min(self.load.chunk, self.load.length - index * self.load.chunk)
 
     def met(self, peer: Peer) -> Iterable[str]:
-        """Return the peers with a connection from before the broadcast."""
+        """Return the peers with which `peer` was connected before the broadcast."""
         return self._met.get(peer.name, ())
 
     def reachable(self, name: str) -> bool:
-        """Tell whether a dial seems to succeed: a frozen peer's connection still stands."""
+        """Tell whether a stream to this peer can be requested. To a frozen peer it can, until its connections end."""
         return name == SOURCE or name in self._here
 
     def come(self, name: str, place: Place) -> None:
@@ -377,7 +378,8 @@ class World:
             self.clock.after(ASK_EVERY, self._again, peer)
 
     def _settle(self) -> None:
-        """Rebuild the plan, at most once in `SETTLE` seconds, and inform the peers whose parents changed."""
+        """Schedule a rebuild of the plan, at most one per `SETTLE` seconds; it informs the peers whose parents
+        changed."""
         if not self._due:
             self._due = True
             self.clock.after(max(SEEN, self._made_at + SETTLE - self.clock.now), self._tell)

@@ -1,11 +1,12 @@
-"""One peer of a libtorrent swarm on the same links, the anchor of benchmarks.broadcast; driven by JSON lines.
+"""One peer of a libtorrent swarm, an anchor of benchmarks.broadcast on the same links; driven by JSON lines.
 
     ADDRESS FOLDER          -> {port}
     {seed: PATH}            -> {torrent: HEX}
     {fetch: HEX, peers: [[address, port] ...]} -> {first, end}   (first: arrival of the first payload byte)
 
-No tracker, DHT, LSD, UPnP or NAT-PMP: peers are named. The settings are the best that were found for such a swarm
-(docs/log.md): TCP only, short request queues, pieces of 64 KiB, no limit on unchoked peers.
+There is no tracker, DHT, LSD, UPnP or NAT-PMP: the order names the other peers. `first` and `end` are monotonic times
+in seconds. The settings are the best that were found for such a swarm (docs/log.md): TCP only, short request queues,
+pieces of 64 KiB, no limit on unchoked peers.
 """
 
 import importlib

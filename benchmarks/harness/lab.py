@@ -1,12 +1,12 @@
-"""A small network of our own: hosts in network namespaces, each on a capped link to one switch.
+"""A laboratory network on this machine: hosts in network namespaces, each on a capped link to one switch.
 
     switch (a bridge in a namespace) ── tbf ── veth ── tbf ── host 1 (10.77.0.1)
                                      ── tbf ── veth ── tbf ── host 2 ...
 
-1. A host's link is capped in both directions by `tc tbf`; the payload rate is the cap less the Ethernet, IP and TCP
-   headers.
-2. The network is unreachable from outside, and it is removed at the end, also after an error.
-3. Where the machine does not permit namespaces, `NotPermitted` carries the error of the command that failed.
+1. A host's link is capped in both directions by `tc tbf`. The cap includes the Ethernet, IP and TCP headers, so the
+   rate of payload is lower (`payload_rate`).
+2. The network is unreachable from outside. It is removed at the end, also after an error.
+3. Where the machine does not permit namespaces, `NotPermitted` is raised with the error of the command that failed.
 """
 
 import contextlib
@@ -27,11 +27,11 @@ PROBE: Final = "benchmarks.harness.lab"
 
 
 class NotPermitted(Exception):
-    """This machine does not permit network namespaces."""
+    """The machine does not permit network namespaces, or lacks the command for them."""
 
 
 class Process:
-    """A process that runs a Python module and speaks JSON lines over its pipes."""
+    """A process that runs a Python module, and exchanges JSON lines over its stdin and stdout."""
 
     def __init__(self, prefix: Sequence[str], module: str, *arguments: str) -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
@@ -57,7 +57,7 @@ class Process:
         self._process.stdin.flush()
 
     def hear(self) -> dict[str, Any]:
-        """Return the next message. Raises `RuntimeError` when the process has ended."""
+        """Wait for the next message, and return it. Raises `RuntimeError` when the process has ended."""
         assert self._process.stdout is not None
         text_line = self._process.stdout.readline()
         if not text_line:
@@ -76,7 +76,7 @@ class Process:
 
 
 class Lab:
-    """A network of `hosts` hosts; host `n` has the address `address(n)`."""
+    """A network of `hosts` hosts, numbered from 0; host `n` has the address `address(n)`."""
 
     def __init__(self, hosts: int) -> None:
         self._name = f"e2-{os.getpid()}"

@@ -1,14 +1,14 @@
 """One real node of a real run, measured from its first lease to its last verdict.
 
     this process, in a thread: the coordinator's network, group service, publisher and scoring ── scorer process
-    echo2-node join: main ── engine process                                              <- measured
+    `echo2-node join`: main process ── engine process                                    <- measured
 
-1. The node is the program that volunteers run, over libp2p on the loopback: its main process and its engine's.
-2. The coordinator is made of the product's own parts, without a learner: version 0 stays. Groups come in rounds;
-   between two rounds it refuses leases, as a paused run does. Tokens count once its scorer has accepted them.
+1. The node is the program that volunteers run, over libp2p on the loopback. Its CPU is that of both its processes.
+2. The coordinator is made of the product's own parts, without a learner: version 0 stays. It gives leases for a round
+   of groups; between two rounds it refuses leases, as a paused run does. Tokens count once the scorer accepted them.
 3. The groups of a round are scored after the last of them has arrived: otherwise scorer and node would compete for
    memory bandwidth, at the node's expense. Meanwhile the node waits for its verdicts, and that time counts.
-4. A round ends when the node has confirmed that all its Receipts are stored.
+4. A round ends when the node has confirmed that it has stored the Receipts of all groups.
 """
 
 import asyncio
@@ -65,22 +65,23 @@ from weights.store import Store
 WITHIN: Final = 500.0
 """Seconds that the node's start, or a round, may take."""
 BATCH: Final = 64
-"""Groups per batch: with the staleness limit, room for more groups than all rounds make. No batch is drawn."""
+"""Groups per batch, so many that all rounds have room within the staleness limit. No batch is drawn."""
 _RETRY: Final = 500  # ms until a node without a lease asks again
-_END_WITHIN: Final = 20.0
+_END_WITHIN: Final = 20.0  # seconds from the signal until a node is killed
 _LOOPBACK: Final = "/ip4/127.0.0.1/tcp/0"
 
 
 class NodeFault(Exception):
-    """The node ended, was too slow, or one of its groups was refused."""
+    """The node ended, took more than `WITHIN`, or submitted a group that was refused."""
 
 
 @contextmanager
 def joined(
     model: Path, snapshot: Path, folder: Path, *, task: str, limit: int, group: int, groups: int
 ) -> Iterator[Candidate]:
-    """Start a node that holds `snapshot` as version 0 of `model`; each call of the candidate is a round of `groups`
-    groups. `limit`: most new tokens. `group`: rollouts. Raises `NodeFault`."""
+    """Start a coordinator that publishes `snapshot` as version 0 of `model`, and a node. Each call of the candidate is
+    a round of `groups` groups. `folder`: for both. `limit`: most new tokens of a rollout. `group`: rollouts per group.
+    Raises `NodeFault`."""
     flags: dict[str, dict[str, Any]] = {
         "run": {"task": task, "limit": limit, "group_size": group, "batch_groups": BATCH, "heldout": 1},
         "network": {"listen": [_LOOPBACK]},
@@ -96,7 +97,7 @@ def joined(
 
 
 class Measuring(RequestHandler):
-    """A request handler that gives one node as many leases as `open` allows, and measures their cost."""
+    """A request handler that gives one node as many leases as `open` allows, and measures the node's cost."""
 
     def __init__(
         self,
@@ -108,7 +109,8 @@ class Measuring(RequestHandler):
         absence: Absence,
         clock: Callable[[], int],
     ) -> None:
-        """`arrived`: called for each submission; `delivered`: set with the last submission of a round."""
+        """See `RequestHandler`. `delivered` is set with the last submission of a round, `settled` with its last
+        confirmation."""
         super().__init__(run, group_service, publisher, history, arrived, absence, clock)
         self._database = group_service.database
         self._allowed = 0
@@ -119,7 +121,7 @@ class Measuring(RequestHandler):
         self.delivered, self.settled = asyncio.Event(), asyncio.Event()
 
     def open(self, groups: int) -> None:
-        """Allow `groups` more leases."""
+        """Begin a round: allow `groups` more leases."""
         self._allowed += groups
         self._tokens = 0
         self.settled.clear()
@@ -262,7 +264,8 @@ def _scoring(
     history: History,
     arrived: asyncio.Event,
 ) -> Scoring:
-    """Evaluate version 0 briefly, which warms the scorer up; then decide groups."""
+    """Return the scoring loop. It first evaluates version 0 briefly, which warms the scorer up. `arrived`: see
+    `Measuring.delivered` (rule 3)."""
     text = model_folder.tokenizer(run.folder.model, run.runspec.eos)
     weights = ScorerWeights(
         scorer, publisher, model=run.folder.model, folder=run.folder.scorer, oldest=lambda: (FIRST_ERA, 0)
@@ -278,7 +281,7 @@ def _scoring(
 async def _publish(
     run: Run, snapshot: Path, group_service: GroupService, publisher: Publisher, network: ThreadedPeer
 ) -> None:
-    """Publish version 0 in full, as the learner exports it."""
+    """Publish version 0 with a full edge, as from the learner's first export."""
     opened, payload = Snapshot(snapshot), snapshot.with_suffix(".edge")
     encode_full(opened, payload)
     edge = ExportedEdge(base=None, base_root=None, payload=str(payload))
