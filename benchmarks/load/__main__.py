@@ -1,13 +1,15 @@
 """Measure the capacity and the cost of a coordinator: `python -m benchmarks.load [--quick] [--only PART ...]`.
 
-    goodput    accepted groups at twice the peak's load against the peak, also where each commit takes 4 ms longer
+    goodput    accepted groups per second at twice the peak's load against the peak, also where each commit takes 4 ms
+               longer
     cost       CPU of the main process per group against five bare rounds of Ed25519 and SQLite
-    growth     a start, a tick, a lease request, a judged group, a version and a view of the page after 1,000 and after
-               1,000,000 groups
+    growth     cost of a start, a tick, a lease request, a judged group, a version and a view of the page, after 1,000
+               and after 1,000,000 groups
     idle       CPU that a refused node costs per second
     versions   descriptors and memory after 3,000 versions
 
-A real coordinator in every part; model processes are stubs behind their real pipes, nodes have no engine.
+The coordinator is real in every part. Model processes are stubs behind their real pipes, except that in `cost` and
+`growth` the stub learner is an object in the coordinator's process. Nodes have no engine.
 """
 
 import argparse

@@ -1,7 +1,7 @@
-"""A whole coordinator in this process without a network: its handlers are called as by a network.
+"""A whole coordinator in this process, without a network: a benchmark calls its handlers as a network would.
 
-The scorer is the stub behind its real pipe; the learner is an object in this process, which makes a step when told to.
-As long as requests are prepared before and answers are read afterwards, the process spends what the coordinator spends.
+The scorer is the stub behind its real pipe. The learner is an object in this process, which makes a step when told to.
+Requests are to be prepared before, and answers read afterwards: meanwhile the process's CPU is the coordinator's.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from weights.store import Store
 
 
 class Nobody:
-    """A network without any peer, in all its parts."""
+    """A network without any other peer: implements every protocol of `p2p.network.Network`."""
 
     def __init__(self, peer: str) -> None:
         self._peer = peer
@@ -123,7 +123,8 @@ class HeldLearner:
 
 
 class Bare:
-    """A running coordinator. `started`: CPU seconds and seconds by the clock until its first Head was signed."""
+    """A running coordinator with its handlers. `started`: CPU seconds, and seconds by the clock, until its first Head
+    was signed."""
 
     def __init__(
         self, run: Run, coordinator: Coordinator, network: Nobody, learner: HeldLearner, database: Database
@@ -152,7 +153,7 @@ async def until(condition: Callable[[], Any], seconds: float = 120.0) -> None:
 
 @asynccontextmanager
 async def bare(run: Run, clock: Callable[[], float] = time.time, scorer: Scorer | None = None) -> AsyncIterator[Bare]:
-    """Start a coordinator over the run folder. `clock`: seconds since the epoch. `scorer`: replaces the stub."""
+    """Run a coordinator over the run folder. `clock`: seconds since the Unix epoch. `scorer`: replaces the stub."""
     stub = SupervisedEngine(lambda: EngineProcess(name="scorer", module="benchmarks.load.stub_scorer"), restarts())
     scorer = scorer or stub
     learner, network = HeldLearner(), Nobody(run.peer_id)

@@ -1,13 +1,13 @@
 """Measure the CPU of the coordinator's main process per group, against five bare rounds of its unavoidable work.
 
-The anchor: five times a signature verified, a signature made, and 1 KiB written by a commit of its own in WAL mode with
-synchronous=FULL; the first of them also writes the bytes of the submission. The five stand for a lease, a submission, a
-verdict, its receipt and its confirmation.
+The anchor is five rounds. In each, a signature is verified, another is made, and 1 KiB is written by a commit of its
+own in WAL mode with synchronous=FULL; the first round also writes the bytes of the submission. The five stand for a
+lease, a submission, a verdict, its receipt and its confirmation.
 
-The coordinator's share: every request of the groups is prepared before and goes to its handler, 16 at a time as over 16
-connections; the stub scorer answers over its pipe. A node requests the verdict of its last group beside its next lease
-request, and confirms that receipt beside its next submission, as node/rollouts/outbox_relay.py does. Sealing requests
-and reading answers does not count.
+The coordinator's cost: every request is prepared before and goes to its handler, 16 at a time as over 16 connections;
+the stub scorer answers over its pipe. A node requests the verdict of its last group beside its next lease request, and
+confirms that receipt beside its next submission, as node/rollouts/outbox_relay.py does. Sealing requests and reading
+answers does not count.
 """
 
 import asyncio
@@ -44,8 +44,8 @@ class Size(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """Milliseconds of CPU per group, median over rounds; `ratio`: median of the ratios of each round. `requests`: per
-    group."""
+    """Milliseconds of CPU per group, of the main process and of the anchor: the median over `turns` measurements.
+    `ratio`: the median of their ratios. `requests`: per group."""
 
     main: float
     anchor: float
@@ -54,7 +54,7 @@ class Cost(NamedTuple):
 
 
 def measured(size: Size, groups: int, turns: int) -> Cost:
-    """Measure groups of one size."""
+    """Measure `groups` groups of one size, `turns` times after one to warm up."""
     with tempfile.TemporaryDirectory(prefix="echo2-load-") as folder:
         return asyncio.run(_measured(Path(folder), size, groups, turns))
 
@@ -84,7 +84,7 @@ def _median(values: Sequence[float]) -> float:
 
 
 class CostCrew:
-    """Nodes that make one group each per round. `requests`: so far. `payload`: bytes of a submission."""
+    """Nodes that make one group each per call of `work_once`. `requests`: so far. `payload`: bytes of a submission."""
 
     def __init__(self, coordinator: Bare, size: Size, groups: int) -> None:
         self._coordinator = coordinator
@@ -98,7 +98,7 @@ class CostCrew:
         await _asked(self._coordinator, "hello", [node.hello() for node in self._nodes])
 
     async def work_once(self) -> float:
-        """Work off one group per node; return the CPU seconds."""
+        """Make one group per node, up to its verdict; return the CPU seconds of the coordinator."""
         asks = [
             node.ask(VerdictsRequest(leases=last, confirmed=[]))
             for node, last in zip(self._nodes, self._last, strict=True)

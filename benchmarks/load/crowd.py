@@ -1,14 +1,18 @@
 """Many light nodes in one process, over a few real libp2p connections: `python -m benchmarks.load.crowd`.
 
 A request carries its node's signature, so that nodes may share a connection. The first line on stdin is a `Crowd`.
-{"nodes": N} introduces N nodes, {"seconds": S} lets them work for S seconds. {"idle": S, "settling": T} lets them
-request leases, as often as the refusals permit, and counts after T seconds. Each line is answered with a line of
-counts.
+Each later line is an order:
 
-1. Offered load is a population: each node makes a group every `PERIOD` seconds, and starts its next one late where the
-   last one took longer. So each node waits only for its own groups, as volunteers do.
-2. A node requests a lease and submits, and repeats each until it is answered. Beside both it requests verdicts and
-   confirms receipts (node/rollouts/outbox_relay.py).
+    {"nodes": N}                  introduce N nodes
+    {"seconds": S}                let them work for S seconds
+    {"idle": S, "settling": T}    let them request leases for S seconds, as often as the refusals permit; count after T
+
+Each line is answered with a line, that of an order with counts.
+
+1. The offered load is a number of nodes: each makes a group every `PERIOD` seconds, and starts its next one late where
+   the last one took longer. So each node waits only for its own groups, as volunteers do.
+2. A node requests a lease and submits, and repeats each request until it is answered. Beside both it requests verdicts
+   and confirms receipts, as node/rollouts/outbox_relay.py does.
 3. A node that is refused because its version is too old requests the newest Head and its Version; all nodes then hold
    that version.
 """
@@ -39,13 +43,13 @@ from weights.documents import Version
 
 PERIOD: Final = 8.0
 _TIMEOUT: Final = 15.0
-_SHORTEST: Final = 0.5
+_SHORTEST: Final = 0.5  # seconds until an unanswered request is repeated the first time; then 1.5 times as long
 _LONGEST: Final = 8.0
-_BATCH: Final = 256
+_BATCH: Final = 256  # leases in one request for verdicts
 
 
 class Crowd(msgspec.Struct, frozen=True, kw_only=True):
-    """First line of the input. `addresses`: of the coordinator. `connections`: libp2p peers, each of which may send 50
+    """First line on stdin. `addresses`: of the coordinator. `connections`: libp2p peers, each of which may send 50
     requests per second."""
 
     terms: Terms
@@ -146,7 +150,7 @@ class Member:
             await trio.sleep(answer.retry_after / 1000)
 
     async def _surely(self, method: str, request_of: Callable[[VerdictsRequest], bytes]) -> bytes | Refusal:
-        """Repeat a request until there is an answer, ever more rarely; a verdicts request goes beside it (rule 2)."""
+        """Repeat a request, after ever longer pauses, until it is answered; with a verdicts request (rule 2)."""
         wait = _SHORTEST
         while True:
             ask = VerdictsRequest(leases=self._undecided[:_BATCH], confirmed=self._unconfirmed[:_BATCH])
@@ -200,7 +204,7 @@ async def _introduced(crowd: Crowd, peers: list[tuple[Peer, str]], count: int, c
 async def _for(
     seconds: float, members: list[Member], task: Callable[[Member, float], Awaitable[None]], spread: float
 ) -> None:
-    """Run a task per member for `seconds`; their starts are spread over `spread` seconds."""
+    """Run `task` for each member until `seconds` have passed; the starts are spread over `spread` seconds."""
     with trio.move_on_after(seconds):
         async with trio.open_nursery() as nursery:
             for place, member in enumerate(members):

@@ -1,6 +1,6 @@
-"""Make a run folder whose policy is a table of numbers, so that a run needs neither torch nor a model.
+"""Make the folder of a run whose model is one tensor of numbers, so that it needs neither torch nor a real model.
 
-Keys, Root, RunSpec, tokenizer and settings are what `echo2-coord init` makes. The weights are one real bf16 tensor.
+Keys, Root, RunSpec, tokenizer and settings are those that `echo2-coord init` makes. The tensor is real, in bf16.
 """
 
 import json
@@ -23,7 +23,7 @@ _TENSOR: Final = "table"
 
 
 def make_run(folder: Path, *, now: int, **sections: Mapping[str, Any]) -> Run:
-    """Make the run folder `folder`. `now`: ms. `sections`: settings over those here, by section. Raises
+    """Make the run folder `folder`. `now`: ms. `sections`: settings that replace the ones here, by section. Raises
     `LocalFault`."""
     ours: dict[str, dict[str, Any]] = {
         "run": {"task": "reverse", "group_size": 2, "batch_groups": 10, "limit": 6, "staleness": 4, "heldout": 4},
@@ -41,7 +41,7 @@ def make_run(folder: Path, *, now: int, **sections: Mapping[str, Any]) -> Run:
 
 
 def make_model(folder: Path) -> None:
-    """Make a model folder as a hub has it."""
+    """Make a model folder with the files that a model hub has: configuration, tokenizer, weights."""
     folder.mkdir(parents=True)
     config = {"model_type": "table", "vocab_size": CHAR_SIZE, "eos_token_id": EOS}
     (folder / "config.json").write_text(json.dumps(config))
@@ -50,7 +50,8 @@ def make_model(folder: Path) -> None:
 
 
 def write_weights(path: Path, version: int, elements: int = 4096) -> Snapshot:
-    """Write a snapshot of one tensor. Two versions differ in about one element of twenty."""
+    """Write a snapshot of one tensor. A version differs from version 0 in about 5 % of the elements, and from any other
+    version in about 10 %."""
     bits = np.random.default_rng(0).integers(0, 1 << 14, elements).astype("<u2")
     if version:
         changed = np.random.default_rng(version)

@@ -1,7 +1,8 @@
 """Measure goodput against offered load: accepted groups per second of a real coordinator, light nodes, stub processes.
 
-Each load gets a coordinator of its own. Loads rise until less than `KEPT_UP` of the offered groups is accepted; the
-peak is the most that was accepted at any of them. Then twice the load of the peak is offered.
+Each load gets a coordinator of its own. Loads rise until less than a share `KEPT_UP` of the offered groups is accepted,
+or `_MOST` is exceeded. The peak is the largest rate of accepted groups at any load. Then twice the peak's load is
+offered.
 """
 
 import tempfile
@@ -19,7 +20,7 @@ SETTINGS: Final[Mapping[str, Mapping[str, Any]]] = {
     "run": {"group_size": 2, "limit": 6, "batch_groups": 9000, "staleness": 8, "heldout": 4},
     "leases": {"minimum_seconds": 60.0},
 }
-"""Room for more groups than are made; the learner never makes a step."""
+"""A batch is larger than the number of groups that are made: there is room for all, and the learner makes no step."""
 
 
 class Rung(NamedTuple):
@@ -45,8 +46,8 @@ def climb(seconds: float, *, first: float, factor: float, commit: float) -> tupl
 
 
 def measured(rate: float, seconds: float, *, commit: float) -> Rung:
-    """Offer `rate` groups per second, and count from each node's second group on: by then refused nodes have been told
-    when to come again."""
+    """Offer `rate` groups per second, and count for `seconds`, from each node's second group on: by then refused nodes
+    have been told when to ask again. `commit`: as in `climb`."""
     nodes = max(1, round(rate * PERIOD))
     options = ("--commit-milliseconds", f"{commit:g}") if commit else ()
     with (

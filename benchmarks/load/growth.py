@@ -1,9 +1,11 @@
-"""Measure a coordinator's recurring work, after a short run and after a long one.
+"""Measure a coordinator's start and its recurring work, after a short run and after a long one.
 
 Each figure is CPU time of the coordinator's process: a lease request and a judged group through its handlers, as
 benchmarks/load/cost.py measures them; a version from the learner's batch to the signed Head, less the step itself; a
-tick over many fast ticks, a thirtieth of which tidy up, as in a real run. Long and short run alternate. The page is
-requested over HTTP of a coordinator in a process of its own, by three tabs; each callback of its event loop is timed.
+tick as the mean over many fast ticks, one in 30 of which tidies up, as in a real run. Long and short run alternate.
+
+For the page, a coordinator runs in a process of its own, and three tabs request the page over HTTP; each callback of
+the event loop is timed.
 """
 
 import asyncio
@@ -32,12 +34,14 @@ from coordinator.run.setup import Run
 GROUPS: Final = 10
 """Groups of a batch, and so of a cycle: leased, judged, drawn."""
 TICK: Final = 0.05
+"""Seconds between two of the fast ticks."""
 TABS: Final = 3
 PATHS: Final = ("/live", "/api/v1/run")
 
 
 class Cost(NamedTuple):
-    """Seconds of CPU; `start_wall`: seconds by the clock. Lease requests, groups, versions and ticks: the median."""
+    """Seconds of CPU; `start_wall`: seconds by the clock. `tick`: the mean. `ask` (a lease request), `judged` (a group)
+    and `version`: the median."""
 
     start: float
     start_wall: float
@@ -48,8 +52,9 @@ class Cost(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """Cost of the page with three tabs open. `loop_seconds`, `held_cpu`: longest callback of the event loop, seconds by
-    the clock and of CPU. `cpu`: share of a core. `answers`: their number; `nbytes`: of the largest one, unpacked."""
+    """Cost of the page with three tabs open. `loop_seconds`, `held_cpu`: longest callback of the event loop, in seconds
+    by the clock and of CPU. `cpu`: share of a core that the main process uses. `answers`: their number; `nbytes`: of
+    the largest one, decompressed."""
 
     loop_seconds: float
     held_cpu: float
@@ -67,8 +72,8 @@ def run_with_history(folder: Path, groups: int) -> Run:
 
 
 def compared(folders: Sequence[Path], turns: int, cycles: int, ticks: int) -> list[Cost]:
-    """Measure each folder in a process of its own, alternating, `turns` times; return the least of each figure, since
-    other work only adds to it. The runs are longer afterwards."""
+    """Measure the folders alternately, `turns` times, each time in a new process; return the least of each figure,
+    since other work only adds to it. `cycles`, `ticks`: of one measurement. The runs are longer afterwards."""
     costs_of: dict[Path, list[Cost]] = {folder: [] for folder in folders}
     for _ in range(turns):
         for folder in folders:
@@ -85,13 +90,13 @@ def measured(folder: Path, cycles: int, ticks: int) -> Cost:
 
 async def _measured(run: Run, cycles: int, ticks: int) -> Cost:
     names, before = vars(daemon), (daemon.TICK, daemon.TIDY, vars(daemon)["check"])
-    names["check"] = lambda path: None  # a large file is checked once, beside the run: in no tick, request or group
+    names["check"] = lambda path: None  # the check of run.sqlite runs once, and belongs to no tick, request or group
     try:
         async with bare(run) as coordinator:
             started = coordinator.started
             rounds = [await _cycle(coordinator) for _ in range(cycles + 1)][1:]
-            # The folder is as an earlier program leaves it, with the documents of every version: the first request
-            # drops most, once.
+            # The folder has the documents of every version, as an earlier program left them: the first call of `retain`
+            # drops most of them, once.
             await coordinator.coordinator.publisher.retain(
                 coordinator.coordinator.group_service.oldest_needed(), 1 << 50, 1 << 50
             )
@@ -107,7 +112,8 @@ async def _measured(run: Run, cycles: int, ticks: int) -> Cost:
 
 
 async def _cycle(coordinator: Bare) -> tuple[float, float, float]:
-    """Return the CPU seconds of a lease request, of a judged group, and of a version."""
+    """Make one batch of groups and a version; return the CPU seconds of a lease request, of a judged group, and of the
+    version."""
     nodes = [LightNode(coordinator.terms()) for _ in range(GROUPS)]
     for node in nodes:
         await coordinator.ask("hello", node.hello())
@@ -178,7 +184,7 @@ def picture(run: Run, seconds: float) -> Picture:
 
 
 def _tab(port: int, statuses: list[int], stopping: threading.Event) -> None:
-    """Request as often as the page does."""
+    """Request what an open tab requests, as often; append the bytes of each answer to `statuses`."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     while not stopping.is_set():
         for path in PATHS:

@@ -1,15 +1,15 @@
 """A coordinator as `echo2-coord run` starts it, with stub model processes: `python -m benchmarks.load.host FOLDER`.
 
-Libp2p, group service, database, publisher and page are the product's own: `coordinator.daemon.serve`. It reads a JSON
-line on stdin and answers with one:
+Libp2p, group service, database, publisher and page are the product's own: `coordinator.daemon.serve`. The process
+answers each JSON line on stdin with its figures (`measured`), until stdin ends:
 
-    {"say": "measure"}                memory, descriptors, CPU seconds, and the longest callback of the event loop
-    {"say": "freshly"}                the same after Python and the C library have given back unused memory
-    {"say": "forget"}                 forget the longest callback
+    {"say": "measure"}                at once
+    {"say": "freshly"}                after Python and the C library have given back unused memory
+    {"say": "forget"}                 after forgetting the longest callback of the event loop
 
-Options: `--commit-milliseconds` is added to each commit of run.sqlite; `--watch` times every callback of the loop;
-`--scorer` names a module that replaces the stub; `--foreign-loopback` treats each 127.x.y.0/24 but the first as a
-foreign subnet.
+Options: `--commit-milliseconds` is added to each commit of run.sqlite; `--descriptors` limits open files; `--watch`
+times every callback of the event loop; `--scorer` names a module that replaces the stub scorer; `--foreign-loopback`
+treats each 127.x.y.0/24 but 127.0.0.0/24 as a public subnet.
 """
 
 import argparse
@@ -44,8 +44,8 @@ _WRITES: Final = ("INSERT", "UPDATE", "DELETE", "REPLACE")
 
 
 class SlowConnection(sqlite3.Connection):
-    """A connection that sleeps `seconds` at each commit, as on a slow disk: an explicit one, and that of a lone
-    statement."""
+    """A connection that sleeps `seconds` at each commit, as on a slow disk: at COMMIT, and after a statement outside a
+    transaction that writes."""
 
     seconds = 0.0
 
@@ -58,7 +58,7 @@ class SlowConnection(sqlite3.Connection):
 
 
 def slow_commits(seconds: float) -> None:
-    """Let each commit of run.sqlite take `seconds` longer."""
+    """Make each commit of run.sqlite take `seconds` longer, from now on."""
     SlowConnection.seconds = seconds
     plain = sqlite3.connect
 
@@ -92,14 +92,14 @@ class Holds:
 
 
 def foreign(ip: str) -> str | None:
-    """Return the subnet of an address as `PeerLimits.subnet_of` does; the machine's own addresses stand for foreign
-    ones."""
+    """Return the subnet of a loopback address as if it were public, for `PeerLimits.subnet_of`; None for other
+    addresses and 127.0.0.0/24, which count as private."""
     net = ip.rpartition(".")[0]
     return f"{net}.0/24" if net.startswith("127.") and net != "127.0.0" else None
 
 
 def with_foreign_loopback() -> None:
-    """Make the daemon treat loopback addresses as foreign ones."""
+    """Make the daemon treat loopback addresses as public ones (`foreign`)."""
     names = vars(daemon)
     real = names["connection_limits"]
 
@@ -119,7 +119,7 @@ def with_stubs(scorer: str | None) -> None:
 
 
 def measured(holds: Holds) -> dict[str, float]:
-    """Return the memory and descriptors of this process."""
+    """Return the figures of this process, as `benchmarks.load.station.Measure` names them."""
     return {
         "memory": float(psutil.Process().memory_info().rss),
         "descriptors": float(len(os.listdir("/proc/self/fd")) if sys.platform == "linux" else 0),
@@ -131,7 +131,7 @@ def measured(holds: Holds) -> dict[str, float]:
 
 
 def give_back() -> None:
-    """Give unused memory back to the system, with SQLite's page cache, which is bounded."""
+    """Give unused memory back to the system, and SQLite's page caches, which are bounded."""
     gc.collect()
     for candidate in gc.get_objects():
         if issubclass(type(candidate), sqlite3.Connection):  # isinstance would ask the object: some warn, or are gone
@@ -142,7 +142,7 @@ def give_back() -> None:
 
 
 async def answer(holds: Holds) -> None:
-    """Answer on stdout until stdin ends."""
+    """Answer the lines on stdin until it ends."""
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     while order_text := await reader.readline():

@@ -1,8 +1,9 @@
 """Measure a refused node: the coordinator's CPU per second, where the node asks as often as its refusals permit.
 
-There is no room for a group: a batch of one, a staleness limit of 0, and a node that holds the only lease. The other
-nodes request leases until the window ends; the main process's CPU without them is subtracted. The cost of a node is the
-cost of a request divided by the time that its refusal tells the node to wait. So late answers do not change it.
+There is room for one group (a batch of one, a staleness limit of 0), and one node holds its lease. The other nodes
+request leases until the measurement ends. The main process's CPU without requests, measured before, is subtracted. The
+cost of a node per second is the cost of a request divided by the seconds that the refusal tells the node to wait. So
+late answers do not change it.
 """
 
 import tempfile
@@ -18,12 +19,12 @@ SETTINGS: Final[Mapping[str, Mapping[str, Any]]] = {
     "leases": {"minimum_seconds": 900.0},
 }
 SETTLING: Final = 20.0
-"""Seconds until every node has sent a request, and was told when to send the next."""
+"""Seconds within which every node sends a request, and is told when to send the next."""
 
 
 class Idle(NamedTuple):
-    """Result. `cpu`: milliseconds per node and second. `ask`: milliseconds per request. `told`: seconds until a node
-    may send the next request, the mean of the refusals."""
+    """Result. `cpu`: milliseconds of CPU per node and second. `ask`: milliseconds of CPU per request. `told`: seconds
+    until a node may send its next request, the mean over the refusals."""
 
     cpu: float
     ask: float
@@ -31,7 +32,7 @@ class Idle(NamedTuple):
 
 
 def measured(nodes: int, seconds: float) -> Idle:
-    """Let `nodes` nodes wait, and measure for `seconds`."""
+    """Let `nodes` nodes request leases, and measure for `seconds`."""
     with (
         tempfile.TemporaryDirectory(prefix="echo2-load-") as folder,
         station(Path(folder) / "run", sections=SETTINGS) as place,

@@ -1,11 +1,11 @@
 """Make the run folder of a long run: `python -m benchmarks.load.large FOLDER [--groups 1000000] [--quick]`.
 
-    run.sqlite      groups, nodes, open leases (benchmarks/load/rows.py), first in schema 1, then opened by this program
-    store/, head    documents of all versions, files of the last ones (benchmarks/load/published.py)
-    history.jsonl   a step and a version per line, an evaluation every 8
+    run.sqlite      groups, nodes, open leases (benchmarks/load/rows.py)
+    store/          documents of all versions, files of the last ones (benchmarks/load/published.py)
+    history.jsonl   per version a line of its step and one of the version; every 8 versions one of an evaluation
 
-The file is written in the schema of commit 439044d and then opened with `Database.open`, which migrates it to this
-program's schema, as for an operator's year-old run.
+run.sqlite is written in schema 1, that of commit 439044d. Then `Database.open` migrates it to this program's schema, as
+for an operator whose run began under that commit.
 """
 
 import argparse
@@ -50,8 +50,8 @@ _COLUMNS: Final = {
 
 
 def make_large(folder: Path, shape: Shape, **sections: Any) -> Run:
-    """Make the run folder. `sections`: settings of the run, by section. The clock of a program that opens it continues
-    from `shape.now`."""
+    """Make the run folder. `sections`: settings of the run, by section. The run ends at `shape.now`, so a program that
+    opens it needs a clock that is not behind that."""
     sections.setdefault("run", {}).update(group_size=shape.group_size)
     run = make_run(folder, now=shape.now, **sections)
     history = VersionHistory.of(run, shape)
@@ -108,7 +108,7 @@ def _insert(connection: sqlite3.Connection, table: str, rows: Iterable[Any]) -> 
 
 
 def write_drawn(run: Run, shape: Shape) -> None:
-    """Write the lease ids that the stub learner has drawn: those of the last groups, except for the last
+    """Write the lease ids that the stub learner has drawn: the last 1,000 accepted, except for the last
     `shape.undrawn`."""
     with closing(sqlite3.connect(run.folder.database)) as connection:
         newest = "SELECT lease FROM buffer ORDER BY rowid DESC LIMIT 1000 OFFSET ?"
@@ -132,7 +132,7 @@ def _node(run: bytes, key: bytes, shape: Shape) -> tuple[Any, ...]:
 
 
 def write_history(path: Path, shape: Shape) -> None:
-    """Write the run's curve."""
+    """Write history.jsonl: steps, versions and evaluations, with a reward that rises."""
     metrics = {name: 0.0123 for name in ("loss", "grad_norm", "kl", "ess", "clipped", "truncated", "tokens")}
     with path.open("wb") as file:
         for version in range(shape.versions):

@@ -1,4 +1,4 @@
-"""A node without an engine: signs requests and fabricates groups that the stub scorer accepts. No network here."""
+"""A node without engine and network: it signs requests, and fabricates groups that the stub scorer accepts."""
 
 import os
 import struct
@@ -23,7 +23,8 @@ from tasks.tokenizer import EOS
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """A light node's knowledge of a run. `tokens`: of each of its rollouts. `engine`: its class."""
+    """The facts that a light node knows about a run and its newest version. `recipient`: public key of the role
+    channel. `tokens`: of each rollout that it makes. `engine`: its engine class."""
 
     run: bytes
     recipient: bytes
@@ -37,7 +38,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def terms_of(run: Run, version: int, root: bytes, tokens: int) -> Terms:
-    """Return the facts about the run at a version."""
+    """Return the facts about the run, with this version as the newest."""
     reference = run.runspec.tasks[0]
     return Terms(
         run=run.id,
@@ -53,14 +54,14 @@ def terms_of(run: Run, version: int, root: bytes, tokens: int) -> Terms:
 
 @dataclass
 class LightNode:
-    """A node's key and requests. `clock`: ms."""
+    """A node's key and its sealed requests, without a connection. `clock`: ms since the Unix epoch."""
 
     terms: Terms
     clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     key: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate)
 
     def sealed(self, method: str, body: bytes, verdicts: VerdictsRequest | None = None) -> bytes:
-        """Seal a request, with a verdicts request beside it."""
+        """Seal a request. `verdicts`: a verdicts request beside it."""
         request = Request(
             recipient=self.terms.recipient, id=os.urandom(16), method=method, expires=self.clock() + 60_000, body=body,
             verdicts=verdicts,
@@ -68,7 +69,7 @@ class LightNode:
         return seal("request", self.terms.run, encode(request), self.key)
 
     def hello(self) -> bytes:
-        """Introduce the node."""
+        """Seal a hello."""
         terms, now = self.terms, self.clock()
         record = seal("peer", terms.run, encode(PeerRecord(addresses=[], issued=now)), self.key)
         name = f"light-{public_bytes(self.key)[:4].hex()}"
@@ -80,7 +81,7 @@ class LightNode:
         return self.sealed("hello", encode(hello))
 
     def ask(self, verdicts: VerdictsRequest | None = None) -> bytes:
-        """Ask for a lease."""
+        """Seal a request for a lease under the version of `terms`."""
         terms = self.terms
         ask = LeaseRequest(
             nonce=os.urandom(16), era=terms.era, version=terms.version, root=terms.root, engine=terms.engine
@@ -88,11 +89,11 @@ class LightNode:
         return self.sealed("lease", encode(ask), verdicts)
 
     def submit(self, lease: Lease, verdicts: VerdictsRequest | None = None) -> bytes:
-        """Submit a group for a lease."""
+        """Seal the submission of a fabricated group for a lease."""
         return self.sealed("submit", encode(submission(lease, self.terms.tokens)), verdicts)
 
     def verdicts(self, leases: list[bytes], confirmed: list[bytes]) -> bytes:
-        """Ask for verdicts, and confirm receipts."""
+        """Seal a request for the verdicts of `leases` that confirms the receipts of `confirmed`."""
         return self.sealed("verdicts", encode(VerdictsRequest(leases=leases, confirmed=confirmed)))
 
 

@@ -1,9 +1,10 @@
-"""Make the store of a long run: documents of every version, and the files of the last ones.
+"""Make the store of a long run: documents of every version, and files of the last versions.
 
 Rules
-1. Version and Edge are truly signed, since a coordinator verifies edges when it starts. Edges lead from the version
-   before, and every 32 versions also from version 0, as the learner makes them.
-2. The last versions have real weights and payloads, from an anchor on: a node can join, the scorer can step.
+1. Version and Edge are truly signed, since a coordinator verifies edges when it starts. An edge leads to each version
+   from the one before, and to every 32nd also from version 0, as the learner makes them.
+2. The last versions have real weights and payloads, from a version with an edge from version 0 on. So a node can join,
+   and the scorer can step.
 """
 
 import sqlite3
@@ -28,21 +29,21 @@ from weights.snapshot import Snapshot
 from weights.store import Store
 
 ANCHOR_EVERY: Final = 32
-_REACH: Final = 128
-_FOLDER: Final = "making"
+_REACH: Final = 128  # edges in an EdgeIndex
+_FOLDER: Final = "making"  # of the run folder, for snapshots; removed in the end
 
 
 @dataclass(frozen=True)
 class VersionHistory:
-    """The content roots of a run. `roots`: of all versions. `real`: the first of the last versions whose files exist;
-    version 0's exist too."""
+    """The versions of a run. `roots`: content roots of all of them. `real`: the version from which on weights exist;
+    those of version 0 exist too."""
 
     roots: list[bytes]
     real: int
 
     @classmethod
     def of(cls, run: Run, shape: Shape) -> "VersionHistory":
-        """Draw the roots, and write the last versions' snapshots."""
+        """Draw random roots, write the snapshots of version 0 and the last versions, and use their roots."""
         random = np.random.default_rng(13).bytes(32 * shape.versions)
         roots = [random[at : at + 32] for at in range(0, len(random), 32)]
         real = max(0, (shape.versions - ANCHOR_EVERY - 1) // ANCHOR_EVERY * ANCHOR_EVERY)
@@ -53,12 +54,12 @@ class VersionHistory:
         return cls(roots, real)
 
     def exists(self, version: int) -> bool:
-        """Tell whether the version's weights were really made."""
+        """Tell whether the version's weights exist."""
         return version == 0 or version >= self.real
 
 
 def write_store(run: Run, shape: Shape, history: VersionHistory) -> None:
-    """Fill the store of `run`."""
+    """Fill the store of `run`, and remove the snapshots that `VersionHistory.of` wrote."""
     folder, documents = run.folder.path / _FOLDER, list[tuple[bytes, str, int, int, bytes]]()
     with Store(run.folder.store) as store:
         recent, table = deque[bytes](maxlen=_REACH), Snapshot(_snapshot(folder, 0), root=history.roots[0])
@@ -82,7 +83,8 @@ def _bases(version: int) -> list[int | None]:
 
 
 def _edge(run: Run, store: Store, folder: Path, history: VersionHistory, base: int | None, version: int) -> bytes:
-    """Seal an edge; its payload is in the store where both ends are real."""
+    """Return the sealed edge from `base`; where the weights of both its versions exist, put its payload into the
+    store."""
     digest, length, size, root = blake3(b"%d/%d" % (version, base or 0)).digest(), 900, 1 << 14, bytes(32)
     if history.exists(version) and (base is None or history.exists(base)):
         path, new = folder / "payload", Snapshot(_snapshot(folder, version), root=history.roots[version])
@@ -111,7 +113,7 @@ def _edge(run: Run, store: Store, folder: Path, history: VersionHistory, base: i
 def _rest(
     run: Run, table: Snapshot, history: VersionHistory, version: int, edges: list[bytes]
 ) -> list[tuple[bytes, str, int, int, bytes]]:
-    """Write the EdgeIndex, the Version, and the record that publishes it."""
+    """Return the rows of the EdgeIndex, the Version, and the record that publishes it. `edges`: hashes of the edges."""
     index = EdgeIndex(era=ERA, version=version, edges=edges).to_bytes()
     policy = Version(
         era=ERA, version=version, root=history.roots[version], tensors=table.tensors, aliases=table.aliases

@@ -1,11 +1,12 @@
 """The rows of a long honest run, group by group, as commit 439044d wrote them into run.sqlite (schema 1).
 
 Rules
-1. Every 50th group is refused and every 50th expired; the others are accepted. The last `Shape.undrawn` groups are
-   accepted and not confirmed. After the history, `Shape.open` leases of old versions are still open.
-2. The ledger's chain, its postings and balances are true: `Ledger.verify` passes. Documents decode as their types.
-3. Signatures below leases and receipts have the right length and verify nowhere: no program reads them again, and a
-   million true ones would take minutes.
+1. One group in 50 is refused, and the lease of one in 50 expires; the other groups are accepted. The last
+   `Shape.undrawn` groups are accepted, and their receipts not confirmed. At the end `Shape.open` leases under old
+   versions are open.
+2. The ledger's chain, its postings and balances are valid: `Ledger.verify` passes. Documents decode as their types.
+3. Signatures of leases and receipts have the right length, but do not verify: no program reads them again, and a
+   million valid ones would take minutes.
 """
 
 import struct
@@ -38,7 +39,8 @@ _pack = msgspec.msgpack.Encoder().encode
 
 @dataclass(frozen=True)
 class Shape:
-    """The size of a run that ends at `now` (ms). `every`: ms from one group to the next. `open`: leases still open."""
+    """The size of a run that ends at `now` (ms). `open`: leases still open at the end. `every`: ms from one group to
+    the next. `undrawn`: groups that the learner has not drawn."""
 
     now: int
     groups: int = 1_000_000
@@ -56,7 +58,7 @@ class Shape:
         return group * self.versions // self.groups
 
     def sent(self, group: int) -> int:
-        """Return when its lease was sent, ms."""
+        """Return when the lease of group number `group` was sent, ms."""
         return self.now - (self.groups - group) * self.every - _DECIDED_AFTER
 
 
@@ -71,7 +73,8 @@ class Group(NamedTuple):
 
 
 class Rows:
-    """Makes the rows in order. `roots`: content root of each version. `role`: public key of channel and ledger."""
+    """Makes the rows in order. `role`: public key of the roles channel and ledger. `nodes`: public keys of the nodes.
+    `roots`: content root of each version. `balances`: of the accounts so far."""
 
     def __init__(
         self,
@@ -95,13 +98,13 @@ class Rows:
         self._behaviour = _pack([self._logprobs] * shape.group_size)
 
     def issued(self) -> tuple[Any, ...]:
-        """Return the ledger's first entry: points for all that follows."""
+        """Return the ledger's first entry, which issues the points for all that follow."""
         return self._entry(
             self._shape.sent(0), "points.issued", "points:1", {"amount": POINTS_ISSUED}, (FUND, ESCROW), POINTS_ISSUED
         )
 
     def groups(self, start: int, stop: int) -> Iterator[Group]:
-        """Make groups `start` to `stop`, which follow those made before."""
+        """Make groups `start` to `stop` - 1. Call it in order: a group's entry is chained to the one before."""
         random = self._random.bytes(32 * (stop - start))
         for number in range(start, stop):
             at = 32 * (number - start)
@@ -174,7 +177,7 @@ class Rows:
     def _end(
         self, lease: Lease, node: int, at: int, code: str, digest: bytes | None, total: int = 0
     ) -> tuple[Any, ...]:
-        """Return the ledger's entry of a lease's end."""
+        """Return the ledger's entry of a lease's outcome. `digest`: hash of the submission, if any; `total`: points."""
         size = self._shape.group_size if total else 0
         end = LeaseOutcome(
             node=self._peers[node],

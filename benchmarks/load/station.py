@@ -27,8 +27,9 @@ class StationFault(Exception):
 
 @dataclass(frozen=True)
 class Measure:
-    """Figures of the coordinator's main process: bytes, descriptors, CPU seconds, seconds by the clock; `loop_seconds`,
-    `held_cpu`: the longest callback of the event loop, seconds by the clock, and of its thread's CPU."""
+    """Figures of the coordinator's main process. `memory`: resident bytes. `cpu`: its CPU seconds so far, `at`:
+    monotonic seconds. `loop_seconds`, `held_cpu`: the longest callback of the event loop, by the clock and in CPU
+    seconds of its thread."""
 
     memory: float
     descriptors: float
@@ -46,12 +47,12 @@ class Station:
         self.addresses = [f"/ip4/127.0.0.1/tcp/{port}/p2p/{run.peer_id}"]
 
     def measure(self, say: str = "measure") -> Measure:
-        """Return the process's figures. `say`: see benchmarks/load/host.py."""
+        """Return the figures of the main process. `say`: see benchmarks/load/host.py."""
         self._host.say(say=say)
         return Measure(**self._host.hear())
 
     def cpu(self) -> float:
-        """Return the CPU seconds of the coordinator and its model processes."""
+        """Return the CPU seconds so far of the coordinator and its model processes."""
         return cpu_of(self._host.pid)
 
     def accepted(self) -> int:
@@ -59,7 +60,7 @@ class Station:
         return int(self.value("SELECT count(*) FROM verdicts WHERE verdict = 'accepted'"))
 
     def value(self, query: str) -> Any:
-        """Return the first value of run.sqlite's answer to a query."""
+        """Return the first value that a query gives in run.sqlite."""
         with closing(sqlite3.connect(f"file:{self.run.folder.database}?mode=ro", uri=True, timeout=10.0)) as reader:
             row = reader.execute(query).fetchone()
             return None if row is None else row[0]
@@ -72,7 +73,7 @@ class Station:
 
     @contextmanager
     def crowd(self, nodes: int, *, connections: int = 64, tokens: int = 4) -> Iterator[Process]:
-        """Start light nodes and wait until they have said hello."""
+        """Start light nodes, yield their process once they have said hello, and end it. `tokens`: of a rollout."""
         process = Process([], "benchmarks.load.crowd")
         try:
             crowd = Crowd(terms=self.terms(tokens), addresses=self.addresses, connections=connections)
@@ -89,8 +90,8 @@ class Station:
 def station(
     folder: Path, *, sections: Mapping[str, Mapping[str, Any]], options: tuple[str, ...] = (), run: Run | None = None
 ) -> Iterator[Station]:
-    """Run a coordinator, with a new run folder or of `run`. `sections`: its settings. `options`: of
-    benchmarks/load/host.py. Raises `StationFault`."""
+    """Run a coordinator until the block ends: that of `run`, or of a new run in `folder`. `sections`: settings of a new
+    run. `options`: of benchmarks/load/host.py. Raises `StationFault`."""
     port, page = free_port(), free_port()
     listen = {"network": {"listen": [f"/ip4/127.0.0.1/tcp/{port}"], "mdns": False}}
     run = run or make_run(folder, now=time.time_ns() // 1_000_000, **{**sections, **listen})

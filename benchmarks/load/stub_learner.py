@@ -1,8 +1,8 @@
 """The learner's process without a model: a step takes no time. `python -m benchmarks.load.stub_learner`.
 
-Pipe, frames and types are the product's own. A version is a real snapshot with real diffs: from the version before,
-and every 32 versions from version 0. The last drawn lease ids lie in `DRAWN` of the learner's folder, for the next
-start.
+Pipe, frames and types are the product's own. A version is a real snapshot with real diffs: from the version before, and
+for every 32nd version also from version 0. The ids of the last drawn leases are in the file `DRAWN` of the learner's
+folder, for the next start.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,13 +19,13 @@ from weights.diff import encode, encode_full
 from weights.snapshot import Snapshot
 
 DRAWN: Final = "stub.drawn"
-"""A MessagePack list of lease ids."""
-_KEPT: Final = 20
+"""A file with a MessagePack list of lease ids."""
+_KEPT: Final = 20  # versions whose files stay
 _MOST_DRAWN: Final = 10_000
 
 
 class StubLearner:
-    """Answers `open` and `step`."""
+    """Answers the calls `open` and `step` of coordinator/learner/messages.py."""
 
     def __init__(self) -> None:
         self._folder, self._every = Path(), 1

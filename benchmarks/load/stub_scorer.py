@@ -1,7 +1,7 @@
-"""The engine's process with an engine that confirms every node's claims: `python -m benchmarks.load.stub_scorer`.
+"""The scorer's process with an engine that confirms every node's claims: `python -m benchmarks.load.stub_scorer`.
 
-Pipe, frames and types are the product's own (engines/host.py), and so is their cost for the coordinator; versions are
-really stepped in place. Only the teacher-forced pass is left out.
+Pipe, frames and types are the product's own (engines/host.py), and so is their cost for the coordinator. Versions are
+stepped in place as by a real engine. Only the teacher-forced pass is left out.
 """
 
 from pathlib import Path

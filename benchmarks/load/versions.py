@@ -1,9 +1,9 @@
 """Measure memory and open descriptors of a coordinator's main process after many versions.
 
-The light nodes feed the stub learner, which makes a version of every batch. Memory is measured after unused memory was
-given back, SQLite's page cache too. Much is kept in a bounded number: documents of `publisher.WINDOW` versions, 1,000
-messages in libp2p's gossip, 4,096 answers. So the lasting growth per version is the slope from `FULL` versions on, the
-median over all pairs of measures (Theil and Sen), which one doubling of a table does not change.
+Light nodes submit groups, and the stub learner makes a version of every batch. Memory is measured after unused memory
+was given back, SQLite's page cache too. Bounded tables fill first: documents of `publisher.WINDOW` versions, 1,000
+messages in libp2p's gossip, 4,096 answers. So the lasting growth per version is the slope from `FULL` versions on: the
+median over all pairs of measurements (Theil and Sen), which one doubling of a table does not change.
 """
 
 import statistics
@@ -18,6 +18,7 @@ from benchmarks.load.crowd import PERIOD
 from benchmarks.load.station import Station, station
 
 CONNECTIONS: Final = 4
+"""Connections of the light nodes."""
 RATE: Final = 24.0
 """Groups offered per second."""
 SETTINGS: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -25,9 +26,12 @@ SETTINGS: Final[Mapping[str, Mapping[str, Any]]] = {
     "leases": {"minimum_seconds": 60.0},
 }
 EARLY: Final = 100
+"""Version of the first measurement, which is printed alone."""
 FULL: Final = 2000
+"""Version from which on all bounded tables are full."""
 EVERY: Final = 50
-_PATIENCE: Final = 900.0
+"""Versions from one measurement to the next."""
+_PATIENCE: Final = 900.0  # seconds
 
 
 class Kept(NamedTuple):
@@ -42,7 +46,8 @@ class Kept(NamedTuple):
 
 
 def measured(versions: int, descriptors: int | None = None) -> Kept:
-    """Run until so many versions exist. `descriptors`: the soft limit of the process."""
+    """Run until so many versions exist. `descriptors`: the main process's limit of open files. Raises
+    `TimeoutError`."""
     options = ("--descriptors", str(descriptors)) if descriptors else ()
     with (
         tempfile.TemporaryDirectory(prefix="echo2-load-") as folder,
@@ -59,7 +64,7 @@ def measured(versions: int, descriptors: int | None = None) -> Kept:
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
-    """Return the median slope over all pairs of points."""
+    """Return the median slope over all pairs of points (x, y)."""
     pairs = combinations(points, 2)
     return statistics.median((y - before) / (x - was) for (was, before), (x, y) in pairs)
 
