@@ -1,11 +1,14 @@
 """Measure attackers without accepted work: `python -m benchmarks.flood [--quick] [--only PART ...]`.
 
-    room        learner's steps under each attack of benchmarks/flood/catalogue.py against calm, on a fake clock
-    requests    CPU of the main process per hostile request against an honest one's
-    forged      CPU of the scorer for a fabricated group against an honest one's, G = 16
+    room        the learner's steps under each attack of benchmarks/flood/catalogue.py, against a run without attack
+                (calm), on a fake clock
+    requests    CPU of the main process per hostile request against an honest one
+    forged      CPU of the scorer for a fabricated group against an honest one, 16 rollouts each
     greetings   CPU of a hello after 100,000 keys, and the list of nodes that a newcomer gets
-    doors       silent connections, tiny requests and idle visitors, at a coordinator process over libp2p and HTTP
-    wires       attacks on room again, and attackers over HTTPS, all of them processes; not with --quick
+    doors       connection limits: silent connections, tiny requests and idle connections to the page, at a coordinator
+                process over libp2p and HTTP
+    wires       some attacks of room, and attackers over HTTPS, over real connections between processes; not with
+                --quick
 
 The churn of 10,000 identities in 24 h of fake time is `python -m benchmarks.flood.churn`.
 """
@@ -35,13 +38,13 @@ HELLO: Final = 2.0
 KEYS: Final = 100_000
 CALM: Final = "calm"
 SECONDS: Final = 60.0
-"""Length of a run over real connections."""
+"""Seconds of a run over real connections."""
 
 
 class Room:
-    """The runs on a fake clock, each in a process of its own, beside other parts that are measured by their CPU time.
+    """The runs on a fake clock, in the processes of a pool, while parts that are measured by CPU time run here.
 
-    Calm runs have `KNOWN` length: they are steady, so longer attacks are compared by steps per second.
+    Calm runs have the length of `KNOWN`: their speed is constant, so longer attacks are compared by steps per second.
     """
 
     def __init__(self, quick: bool, pool: ProcessPoolExecutor) -> None:
@@ -153,9 +156,9 @@ def wire_claims(quick: bool) -> list[Claim]:
 Part = Callable[[bool], list[Claim]]
 ROOM: Final = "room"
 TIMED: Final[dict[str, Part]] = {"doors": door_claims, "wires": wire_claims}
-"""Parts measured by the clock: no other part runs meanwhile."""
+"""Parts measured by the clock: each runs alone."""
 COUNTED: Final[dict[str, Part]] = {"requests": request_claims, "forged": forged_claims, "greetings": greeting_claims}
-"""Parts measured by CPU time."""
+"""Parts measured by CPU time: they run beside `room`."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,9 +1,9 @@
 """Attackers, each with one method to stop a run or to choose what it learns.
 
 Rules
-1. An attacker has `keys` keys over `lines` connections of `parties` subnets. It sends `RATE` lease requests per second
-   in all, each for the key that has waited longest, under the newest version, and ignores refusals.
-2. Some methods need honest work first: a known key may hold more leases.
+1. An attacker has `keys` keys over `lines` connections from `parties` subnets. It sends `RATE` lease requests per
+   second in all, each for the key whose last request is oldest, under the newest version. It ignores refusals.
+2. Some methods need honest work first: a key with accepted work, a known key, may hold more leases.
 """
 
 from abc import ABC, abstractmethod
@@ -22,20 +22,21 @@ from protocol.leases import Lease
 from protocol.requests import Refusal
 
 RATE: Final = 8.0
+"""Lease requests per second of an attacker."""
 SETTLED: Final = 180.0
 """Seconds after which a prompt without an accepted group counts as lost."""
 
 
 @dataclass
 class Crowd(ABC):
-    """Keys that request leases in turn. A subclass's `use` is its method."""
+    """An attacker whose keys request leases in turn (rule 1). A subclass's `use` is its method."""
 
     keys: int
     lines: int
     parties: int
 
     async def run(self, world: Place) -> None:
-        """Ask until cancelled (rule 1)."""
+        """Request leases until cancelled."""
         connections = [await world.connect(f"stranger {number % self.parties}") for number in range(self.lines)]
         waiting = deque(world.key(connections[number % self.lines]) for number in range(self.keys))
         greeted = set[int]()
@@ -58,7 +59,8 @@ class Crowd(ABC):
         """Use a lease by this method."""
 
     def said(self, world: Place) -> dict[str, float]:
-        """Return how many leases were given, and how many groups were decided: of all keys, and of one at the most."""
+        """Return the number of leases given to all keys, and of their groups decided: in all, and the most of one
+        key."""
         taken = [_decided(world, key) for key in world.attackers]
         return {
             "leases": sum(key.given for key in world.attackers),
@@ -82,7 +84,7 @@ class Forgers(Crowd):
 
 
 class Returners(Crowd):
-    """Attackers that give each lease back at once, by a group that is refused at receipt."""
+    """Attackers that end each lease at once, by a group that is refused at receipt."""
 
     async def use(self, world: Place, key: Key, lease: Lease) -> None:
         await key.submit(nothing(lease))
@@ -104,7 +106,7 @@ class Turncoats(Crowd):
             await self.turned(key, lease)
 
     async def turned(self, key: Key, lease: Lease) -> None:
-        """Use a lease once the key is known."""
+        """Use a lease of a known key: by default, return nothing."""
 
 
 class Sleepers(Turncoats):
@@ -116,8 +118,8 @@ class Sleepers(Turncoats):
 
 @dataclass
 class LastSecond(Crowd):
-    """Attackers that submit honest groups when a lease has almost expired: each makes the next lease as long as
-    possible."""
+    """Attackers that submit honest groups when a lease has almost expired. A late group makes the key's next lease
+    longer."""
 
     share: float = 0.99
 
@@ -128,9 +130,10 @@ class LastSecond(Crowd):
 
 @dataclass
 class Pickers(Crowd):
-    """Attackers that work honestly, and drop each prompt of one class, so that the learner never sees it.
+    """Attackers that work honestly, except that they drop each prompt of one class, so that the learner never sees it.
 
-    `back`: a dropped lease is given back at once; else it expires. `every`: one of so many prompts is dropped.
+    `seconds`: per honest group. `back`: a dropped lease is ended at once; else it expires. `every`: the class is every
+    prompt whose index is a multiple of it.
     """
 
     seconds: float = 6.0

@@ -1,23 +1,25 @@
 """Measure a day of short-lived keys: `python -m benchmarks.flood.churn [--hours 24] [--identities 10000]`.
 
-A whole coordinator on a fake clock and the in-memory network (benchmarks/flood/world.py), two honest nodes that stay,
-and short-lived peers that come one after the other, each with a key and a connection of its own, and leave for good:
+A whole coordinator runs on a fake clock and the in-memory network (benchmarks/flood/world.py), with two honest nodes
+that stay. Short-lived peers come one after the other, each with a key and a connection of its own, and leave for good.
+There are five kinds, a fifth of the peers each. A peer
 
-    a fifth each    says hello, and no more
-                    takes a lease and returns nothing
-                    submits a fabricated group
-                    submits an honest group and never requests its verdict
-                    works honestly, requests its verdict, and leaves
+    1. says hello, and no more
+    2. takes a lease and returns nothing
+    3. submits a fabricated group
+    4. submits an honest group and never requests its verdict
+    5. submits an honest group, requests its verdict, and leaves
 
 Memory is measured after unused memory was given back; tasks are those of the event loop; rows are counted by table. The
-growth per peer is the slope over the identities from half of them on, the median over all pairs of samples. By then
-all bounded tables are full (4,096 answers and records, 2,048 nodes seen, the documents of 1,024 versions). Rows of the
-record of payments and refusals, and those that are kept for a day or a week, are kept by design (`LASTING`): they are
+growth per peer is the slope over the second half of the peers: the median over all pairs of samples. By then all
+bounded tables are full (4,096 answers and records, 2,048 nodes seen, the documents of 1,024 versions). Some rows are
+kept by design (`LASTING`): the record of payments and refusals, and rows that go after a day or a week. They are
 printed, and their number per peer has a bar.
 
-A second run without honest nodes measures the disk: the bytes that peers without accepted work (the first three kinds)
-leave in run.sqlite. They are measured against those before the first peer came: after the peers' hour, and after the
-clock was put forward by 25 hours and by 8 days, with time to clean up each time.
+A second run without honest nodes measures the disk: the bytes that peers without accepted work (kinds 1 to 3) leave in
+run.sqlite, less those before the first peer came. They are measured at the end of the hour in which the peers come, and
+after the clock was put forward to 25 hours and to 8 days after it, each time after a while for the coordinator to clean
+up.
 """
 
 import argparse
@@ -46,10 +48,11 @@ from protocol.requests import Refusal  # noqa: E402
 
 SETTING: Final = Setting(nodes=(60.0, 90.0), step=20.0, before=0.0, batch_groups=2)
 SAMPLES: Final = 24
+"""Number of samples in the first run."""
 TICK: Final = 5.0
 LOOK: Final = 2.0
-"""Seconds between two ticks of the coordinator, and of its planner, where nothing happens. The defaults, a second and a
-quarter of one, are most of what a calm day costs."""
+"""Seconds between two ticks of the coordinator, and between two looks of its planner. At the defaults of 1 s and 0.25 s
+they would be most of the CPU time of a calm day."""
 LASTING: Final = (
     *("entries", "leases", "submissions", "verdicts", "versions", "buffer", "sums", "balances", "accounts"),
     *("nodes", "ends", "refused_tokens"),
@@ -58,20 +61,20 @@ LASTING: Final = (
 MOST_BYTES: Final = 512.0
 """Most bytes of memory that a short-lived peer may leave behind."""
 MOST_ROWS: Final = 10.0
-"""Most rows of these tables per peer."""
+"""Most rows of the `LASTING` tables per peer."""
 KINDS: Final = 5
 FREE_KINDS: Final = 3
-"""Number of the first kinds, those without accepted work."""
+"""Number of kinds of peers without accepted work: the first ones."""
 AFTER: Final = (0.0, 25.0, 8 * 24.0)
-"""Hours after the peers' own to which the clock is put forward."""
+"""Hours after the last peer came to which the clock is put forward."""
 MOST_OF_A_GROUP: Final = 10_000.0
 """Most bytes on disk of a refused group after the challenge window."""
-_SETTLES: Final = 300.0
-_PATIENCE: Final = 120.0
+_SETTLES: Final = 300.0  # seconds in which the coordinator cleans up
+_PATIENCE: Final = 120.0  # seconds after which a peer leaves in any case
 
 
 class Sample(NamedTuple):
-    """State at one time: peers that came, bytes of memory, tasks of the loop, rows by table."""
+    """State at one time: peers that came so far, resident bytes, tasks of the event loop, rows by table."""
 
     came: int
     memory: int
@@ -90,7 +93,7 @@ class Sample(NamedTuple):
 
 
 class Left(NamedTuple):
-    """State after so many more hours: bytes on disk per peer, rows by table."""
+    """State some hours after the last peer came: bytes on disk per peer, rows by table."""
 
     hours: float
     nbytes: float
@@ -98,7 +101,8 @@ class Left(NamedTuple):
 
 
 def measured(hours: float, identities: int, count: int = SAMPLES) -> list[Sample]:
-    """Let so many short-lived peers come and leave; return `count` samples at equal times."""
+    """Let `identities` short-lived peers come and leave within `hours`; return about `count` samples at equal
+    distances."""
     setting = replace(SETTING, seconds=3600 * hours)
 
     async def main(world: World) -> list[Sample]:
@@ -118,8 +122,7 @@ def measured(hours: float, identities: int, count: int = SAMPLES) -> list[Sample
 
 
 def left(strangers: int, after: Sequence[float] = AFTER) -> list[Left]:
-    """Let peers without accepted work come for an hour; return what they leave then, and after so many more hours
-    each."""
+    """Let peers without accepted work come for an hour; return what they leave `after` so many hours more."""
 
     async def main(world: World) -> list[Left]:
         await anyio.sleep(60)

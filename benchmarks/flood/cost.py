@@ -1,8 +1,8 @@
 """Measure the CPU of the main process per hostile request against an honest one's.
 
-A whole coordinator without a network (benchmarks/load/bare.py), with a stand-in scorer that takes no time. Every
-request is prepared before and goes to its handler, `AT_ONCE` at a time; its consequences (the verdict, the receipt)
-count with it.
+A whole coordinator runs without a network (benchmarks/load/bare.py), with a stand-in scorer that takes no time. Every
+request is prepared before and goes to its handler, `AT_ONCE` at a time. The CPU for its consequences (the verdict, the
+receipt) counts too.
 
 The honest request is the mean over a group's requests, by known nodes: the lease request with the verdicts request for
 the last group beside it, and the submission with the confirmation of the last receipt. Each kind of hostile request
@@ -33,7 +33,7 @@ from protocol.requests import DocumentsRequest
 
 AT_ONCE: Final = 16
 NODES: Final = 16
-"""Honest nodes."""
+"""Number of honest nodes."""
 BATCH: Final = 200
 SECTIONS: Final[dict[str, dict[str, Any]]] = {
     "run": {"group_size": 4, "limit": 40, "batch_groups": BATCH, "staleness": 8},
@@ -50,7 +50,7 @@ class Ask(NamedTuple):
 
 
 class RequestCost(NamedTuple):
-    """CPU milliseconds of a hostile request, and its ratio to an honest one's."""
+    """CPU milliseconds of a hostile request of one kind and of an honest request. `requests`: hostile ones measured."""
 
     kind: str
     hostile: float
@@ -63,7 +63,7 @@ class RequestCost(NamedTuple):
 
 
 def measured(requests: int) -> list[RequestCost]:
-    """Measure every kind, by so many requests each."""
+    """Measure every kind of hostile request, each by `requests` of them."""
     with tempfile.TemporaryDirectory(prefix="echo2-flood-") as folder:
         run = make_run(Path(folder) / "run", now=time.time_ns() // 1_000_000, **SECTIONS)
 
@@ -76,7 +76,7 @@ def measured(requests: int) -> list[RequestCost]:
 
 class _Bench:
     def __init__(self, coordinator: Bare, most: int) -> None:
-        """`most`: bytes of the largest submission that is accepted for reading."""
+        """`most`: bytes of the largest submission that the coordinator decodes."""
         self._at, self._most = coordinator, most
         self._nodes = [LightNode(coordinator.terms(40)) for _ in range(NODES)]
         self._known: dict[int, list[bytes]] = {number: [] for number in range(NODES)}
@@ -107,7 +107,7 @@ class _Bench:
         return costs
 
     async def _honest(self, requests: int) -> float:
-        """Return the CPU seconds of a request of an honest group."""
+        """Return the mean CPU seconds per request of honest groups, over about `requests` requests."""
         spent, rounds = 0.0, max(1, requests // (2 * NODES))
         for _ in range(rounds):
             await self._drawn()
@@ -147,7 +147,8 @@ class _Bench:
         return await self._brought(requests, nothing)
 
     async def _brought(self, requests: int, group: Callable[[Lease], Submission]) -> float:
-        """Return the CPU seconds of a request, where each key requests a lease and, if it gets one, submits a group."""
+        """Return the CPU seconds per request, where each fresh key requests a lease and, if it gets one, submits a
+        group."""
         keys = await self._introduced(requests // 2)
         asked, answers = await self._ask([Ask(peer, "lease", key.ask()) for peer, key in keys])
         groups = [
@@ -162,7 +163,7 @@ class _Bench:
         ((peer, key),) = await self._introduced(1)
         ids = self._most // 4 - 300
         rollout = Rollout(
-            tokens=[2] * (ids - 1) + [200],  # a token above one byte, so that reading makes a Python object of each
+            tokens=[2] * (ids - 1) + [200],  # one token above 127: else all could be read as single bytes
             turns=[ids],
             logprobs=bytes(160),
             segments=[Segment(version=0, root=bytes(32), first=0)],
@@ -199,7 +200,8 @@ class _Bench:
         return (await self._ask(asks))[0] / requests
 
     async def _drawn(self) -> None:
-        """Let the learner draw the waiting groups: the cost of a request must not depend on the length of the run."""
+        """Let the learner draw the waiting groups, so that the cost of a request does not depend on the length of the
+        run."""
         group_service = self._at.coordinator.group_service
         while group_service.buffered() >= BATCH:
             version = self._at.terms().version + 1
@@ -214,7 +216,7 @@ class _Bench:
         return LightNode(self._at.terms(40), key=Ed25519PrivateKey.generate())
 
     async def _introduced(self, keys: int) -> list[tuple[str, LightNode]]:
-        """Introduce attackers, each with a connection of its own."""
+        """Introduce fresh keys, each with a connection of its own."""
         self._introduced_so_far += 1
         visitors = [(f"stranger {self._introduced_so_far} {number}", self._stranger()) for number in range(keys)]
         await self._ask([Ask(peer, "hello", key.hello()) for peer, key in visitors])

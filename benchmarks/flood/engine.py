@@ -1,8 +1,8 @@
-"""Stand-ins for the model processes, on the clock of the event loop: their time is slept, not computed.
+"""Stand-ins for the model processes, on the event loop's clock: they sleep for the time that computing would take.
 
-The right completion of a seed under a version is a hash of the seed; the version changes a few of its tokens, as a step
-of a learner does. So a stand-in scorer distinguishes an honest group from a fabricated one as the real one does, token
-by token, and a fabricated one takes as long to score.
+There is one right completion of a seed under a version: a hash of the seed, of which the version changes a few tokens,
+as a learner's step does. So a stand-in scorer distinguishes honest from fabricated groups token by token, as the real
+one does, and takes as long for both.
 """
 
 import hashlib
@@ -22,15 +22,16 @@ from weights.snapshot import Snapshot
 
 LOGPROB: Final = -0.5
 WRONG: Final = 3.0
-"""Nats by which the right token exceeds any other."""
+"""The margin of a wrong token, in nats."""
 CHANGED: Final = 4
-"""Of 256 tokens, those that a version changes: two versions differ in 3 %."""
+"""Number of tokens in 256 that a version changes: two versions differ in 3 %."""
 CHANGE: Final = 0.05
 """Seconds that a change of version takes."""
 
 
 def right(root: bytes, seed: bytes, tokens: int) -> list[int]:
-    """Return the completion of `seed` under the version of content root `root`: no token ends it."""
+    """Return the right completion of `seed` under the version with content root `root`: `tokens` tokens, none of which
+    ends it."""
     common, own = _tokens(seed, tokens), _tokens(root + seed, tokens)
     changed = hashlib.shake_128(b"changed" + root + seed).digest(tokens)
     return [new if byte < CHANGED else old for old, new, byte in zip(common, own, changed, strict=True)]
@@ -56,8 +57,8 @@ def nothing(lease: Lease) -> Submission:
 
 
 def scored(root: bytes, seeds: list[bytes], tokens: list[int]) -> SampleScore:
-    """Score one sample. A call for some samples of a group may come with the seeds of all: the seed that fits best is
-    used."""
+    """Score one sample against the seed of `seeds` that fits best: a call for some samples of a group may name the
+    seeds of all."""
     submitted = np.array(tokens)
     wrong = min((np.array(right(root, seed, len(tokens))) != submitted for seed in seeds), key=lambda one: one.sum())
     values = np.full(len(tokens), LOGPROB, np.float32)
@@ -78,7 +79,7 @@ def _group(lease: Lease, completions: list[list[int]]) -> Submission:
 
 
 class StandInScorer:
-    """`coordinator.training.model_processes.Scorer`, asleep instead of computing. `per_token`: seconds. `tokens`:
+    """A `coordinator.training.model_processes.Scorer` that sleeps instead of computing. `per_token`: seconds. `tokens`:
     scored so far."""
 
     def __init__(self, per_token: float) -> None:
@@ -128,8 +129,8 @@ class StandInScorer:
 
 
 class StandInLearner:
-    """`coordinator.training.model_processes.Learner` with real versions. `steps`: the times of the steps, seconds;
-    `drawn`: lease ids."""
+    """A `coordinator.training.model_processes.Learner` that sleeps for a step, and makes real versions. `steps`: when
+    each step ended, seconds. `drawn`: lease ids."""
 
     def __init__(self, seconds: float) -> None:
         self._stub, self._seconds = StubLearner(), seconds

@@ -14,7 +14,7 @@ from protocol.leases import Lease
 from protocol.requests import Refusal
 
 LONGEST: Final = 60.0
-"""Longest wait of an honest node between two requests, in seconds."""
+"""Longest wait between two requests for a lease, in seconds."""
 
 
 class Tasks(Protocol):
@@ -24,12 +24,13 @@ class Tasks(Protocol):
 
 
 class Place(ABC):
-    """A coordinator with its nodes. `honest`, `attackers`: the keys made so far. `tasks`: those of all of them."""
+    """A coordinator with its nodes. `honest`, `attackers`: the keys made so far. `tasks`: the group in which the tasks
+    of all keys run."""
 
     tasks: Tasks
 
     def __init__(self, seed: int, first: int) -> None:
-        """`first`: number of the first key; the same number is the same key."""
+        """`first`: the keys get the numbers after it. Equal numbers give equal keys."""
         self.random = random.Random(seed)
         self.honest: list[Key] = []
         self.attackers: list[Key] = []
@@ -49,10 +50,10 @@ class Place(ABC):
 
     @abstractmethod
     def rows(self, query: str, *parameters: Any) -> Sequence[tuple[Any, ...]]:
-        """Return what run.sqlite gives to a query."""
+        """Return the rows that a query gives in run.sqlite."""
 
     def value(self, query: str, *parameters: Any) -> Any:
-        """Return the first value that run.sqlite gives to a query."""
+        """Return the first value that a query gives in run.sqlite."""
         rows = self.rows(query, *parameters)
         return rows[0][0] if rows else None
 
@@ -62,8 +63,8 @@ class Place(ABC):
         return self.attackers[-1]
 
     async def lease(self, key: Key) -> Lease:
-        """Request a lease until there is one: again when a refusal permits it, or when a new version comes, as
-        node/rollouts/lease_check.py does."""
+        """Request a lease until one is given. After a refusal the next request is sent when the refusal permits it, or
+        when a new version comes, as node/rollouts/lease_check.py does."""
         while True:
             terms = self.terms()
             answer = await key.lease(terms)

@@ -1,7 +1,7 @@
-"""The engine's process with an engine that knows the right completion: `python -m benchmarks.flood.stub_scorer`.
+"""The scorer's process with an engine that knows the right completion: `python -m benchmarks.flood.stub_scorer`.
 
-As benchmarks/load/stub_scorer.py, but groups are judged by the rule of benchmarks/flood/engine.py, and a token takes
-`PER_TOKEN` seconds.
+It differs from benchmarks/load/stub_scorer.py in two points. Groups are scored by the rule of
+benchmarks/flood/engine.py, so that fabricated ones are refused, and a token takes `PER_TOKEN` seconds.
 """
 
 import time
@@ -14,11 +14,11 @@ from engines.messages import ProbeCall, Probed
 from runtime.child import Pipe
 
 PER_TOKEN: Final = 0.4 / 166
-"""Seconds: 0.4 for a group of 4 samples of 40 tokens, as commit 439044d needed."""
+"""Seconds: 0.4 for a group of 4 samples of 40 tokens with a prompt of 6, as commit 439044d needed."""
 
 
 class JudgingEngine(StubEngine):
-    """`engines.engine.Engine` without a model that distinguishes honest groups from fabricated ones."""
+    """An `engines.engine.Engine` without a model, which distinguishes honest groups from fabricated ones."""
 
     def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]:
         time.sleep(PER_TOKEN * (len(job.prompt) + sum(len(one.tokens) for one in samples)))

@@ -1,9 +1,9 @@
 """Measure the attacks on room over real connections: coordinator, honest nodes and attackers are separate processes.
 
-Model processes are stubs behind their real pipes (benchmarks/flood/stub_scorer.py). Half of the honest nodes come over
-libp2p, half over HTTPS. They work for `BEFORE` seconds. Then the learner's steps are counted over equal times by the
-clock, first calm, then with the attackers: a busy machine shows in both. In a fresh run the attackers come with the
-nodes, and a calm fresh run precedes it.
+Model processes are stubs behind their real pipes (benchmarks/flood/stub_scorer.py). Half of the honest nodes connect
+over libp2p, half over HTTPS. They first work for `BEFORE` seconds. Then the learner's steps are counted over equal
+times by the clock, first calm, then with the attackers: other work on the machine affects both. In a fresh run the
+attackers come with the nodes, and the run before it is fresh and calm.
 """
 
 import tempfile
@@ -21,6 +21,7 @@ from benchmarks.harness.lab import Process
 from benchmarks.load.station import Measure, Station, free_port, station
 
 NODES: Final = (3.0, 3.5, 4.0, 4.5, 5.0, 6.0)
+"""Seconds per group of each honest node."""
 BEFORE: Final = 30.0
 SECTIONS: Final[dict[str, dict[str, Any]]] = {
     "run": {
@@ -36,9 +37,9 @@ OPTIONS: Final = ("--foreign-loopback", "--scorer", "benchmarks.flood.stub_score
 
 
 class Wired(NamedTuple):
-    """Results of one attack. `bar`: least share of the calm steps. `calm`, `steps`: the learner's. `calm_cpu`, `cpu`:
-    the main process's milliseconds of CPU per second. `requests`: of honest nodes during the attack, `unanswered`: of
-    those. `said`: summary of the attackers."""
+    """Results of one attack. `bar`: least share of the calm steps. `calm`, `steps`: the learner's steps without and
+    with the attack. `calm_cpu`, `cpu`: the main process's milliseconds of CPU per second. `requests`: number of
+    requests of honest nodes during the attack, `unanswered`: of those. `said`: summary of the attackers."""
 
     bar: float
     calm: int
@@ -55,7 +56,7 @@ class Wired(NamedTuple):
 
 
 def compared(seconds: float) -> dict[str, Wired]:
-    """Measure each attack on room that `--quick` contains, and attackers over HTTPS."""
+    """Measure the attacks that `--quick` contains, without those that drop prompts, and attackers over HTTPS."""
     results = {}
     for name, case in CASES.items():
         if case.quick and case.learned is None:
@@ -86,7 +87,7 @@ def _fresh(attack: str, seconds: float, bar: float) -> Wired:
 
 
 class _Place:
-    """A coordinator with honest nodes, half of them over HTTPS."""
+    """A coordinator process, with honest nodes in two processes: over libp2p, and over HTTPS."""
 
     def __init__(self, place: Station, https: list[str]) -> None:
         self._at, self._https = place, https
@@ -94,17 +95,18 @@ class _Place:
         self._nodes = [self._crowd(nodes=list(NODES[::2])), self._crowd(nodes=list(NODES[1::2]), https=True)]
 
     def strangers(self, attack: str) -> Process:
-        """Start attackers."""
+        """Start a process of attackers."""
         return self._crowd(attack=attack, https=attack == VISITORS)
 
     def counted(self, seconds: float) -> tuple[int, float]:
-        """Wait; return the learner's steps, and the main process's milliseconds of CPU per second."""
+        """Wait for `seconds`; return the learner's steps in them, and the main process's milliseconds of CPU per
+        second."""
         before, began = self._version(), self._at.measure()
         time.sleep(seconds)
         return self._version() - before, _cpu(began, self._at.measure())
 
     def honest(self) -> dict[str, float]:
-        """Return how many requests honest nodes have sent, and how many were not answered."""
+        """Return the number of requests of honest nodes so far, and of those that were not answered."""
         parts = [_said(crowd) for crowd in self._nodes]
         return {what: sum(part[what] for part in parts) for what in parts[0]}
 

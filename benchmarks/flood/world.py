@@ -1,11 +1,11 @@
-"""A whole run in one process: the shipped coordinator on the in-memory network, a fake clock, stand-in models.
+"""A whole run in one process: the product's coordinator, the in-memory network, a fake clock, stand-in models.
 
 Rules
-1. Only sleep takes time here: generating, scoring, a step. So a run repeats exactly, and an attack can only cost room,
-   order and leases. The CPU cost of attacks is measured apart (benchmarks/flood/cost.py).
+1. Only sleep takes time here: generating, scoring and a step are slept. So a run repeats exactly, and shows what an
+   attack takes of room, order and leases. The CPU cost of attacks is measured apart (benchmarks/flood/cost.py).
 2. Honest nodes hear of a version at once, and work on one group at a time.
-3. A run first goes `Setting.before` seconds without the attack; in a fresh run that is none. Steps are then counted
-   for `Setting.seconds`.
+3. For the first `Setting.before` seconds there is no attack; in a fresh run they are 0. Then the attack begins, and
+   steps are counted for `Setting.seconds`.
 """
 
 import asyncio
@@ -46,8 +46,9 @@ _MEMORY: Final = Path("/dev/shm")
 
 @dataclass(frozen=True)
 class Setting:
-    """One run. `nodes`: seconds per group of each honest node. `step`: of the learner, seconds. `scoring`: of an honest
-    group, seconds. `sections`: settings of the coordinator, each (section, name, value)."""
+    """One run. `nodes`: seconds per group of each honest node. `step`: seconds of a step of the learner. `scoring`:
+    seconds in which an honest group is scored. `before`, `seconds`: rule 3. `tokens`: most sampled tokens of a rollout.
+    `sections`: settings of the coordinator, each (section, name, value)."""
 
     nodes: tuple[float, ...] = (4.0, 5.0, 6.0, 7.0, 8.0, 10.0)
     step: float = 3.0
@@ -68,12 +69,12 @@ class Attack(Protocol):
     async def run(self, world: Place) -> None: ...
 
     def said(self, world: Place) -> dict[str, float]:
-        """Return its summary for the report."""
+        """Return the attack's summary for the report: figures by name."""
 
 
 class Outcome(NamedTuple):
-    """Result of a run. `steps`: of the learner, in the counted time. `accepted`: groups of honest nodes in it. `said`:
-    see `Attack.said`. `cpu`: seconds of the simulation."""
+    """Result of a run. `steps`: of the learner, in the counted time. `accepted`: groups of honest nodes in the counted
+    time. `said`: see `Attack.said`. `cpu`: seconds of the simulation."""
 
     steps: int
     accepted: int
@@ -82,7 +83,7 @@ class Outcome(NamedTuple):
 
 
 class World(Place):
-    """A run under way, simulated."""
+    """The simulated environment of one run, while it goes on."""
 
     tasks: TaskGroup
 
@@ -120,13 +121,13 @@ class World(Place):
         return Connection(peer, await peer.dial([f"/memory/coordinator/p2p/{self.run.peer_id}"]))
 
     def hang_up(self, connection: Connection) -> None:
-        """End a connection, and the peer at its other end, for good."""
+        """End a connection, and the attacker's peer with it."""
         name = connection.network.peer_id
         self.network.kill(name)
         self.network.origins.pop(name, None)
 
     def put_forward(self, seconds: float) -> None:
-        """Put the clock forward, as for a machine that slept."""
+        """Put the fake clock forward, as on a machine that was suspended."""
         loop = asyncio.get_running_loop()
         assert isinstance(loop, FakeClockLoop)
         loop.advance(seconds)
@@ -137,7 +138,7 @@ class World(Place):
 
 
 def went(setting: Setting, attack: Attack | None = None) -> Outcome:
-    """Run to the end, with an attack or calm."""
+    """Run a setting to its end, with an attack or calm."""
     started = time.process_time()
 
     async def main(world: World) -> Outcome:
@@ -156,7 +157,7 @@ def went(setting: Setting, attack: Attack | None = None) -> Outcome:
 
 
 def running(setting: Setting, main: Callable[[World], Awaitable[T]], scorer: Scorer | None = None) -> T:
-    """Run `main` in a world of its own. `scorer`: replaces the stand-in."""
+    """Run `main` in a new world on a fake clock. `scorer`: replaces the stand-in."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
     async def within() -> T:
