@@ -1,18 +1,23 @@
 """Measure the diff between two policy versions: `python -m benchmarks.diff [--quick] [--stream FILE]`.
 
-Claims, per stream of real versions: bytes against the full weights and the two codecs in use elsewhere, both at their
-best; against the entropy of a change given the old exponent; 16 missed versions at once against one by one. And on the
-stream tiled to 256 MB, one core: encode, and decode and write into the weights, against memcpy of the same buffer;
-and two threads against one, where two cores are free, beside two processes that share nothing.
+A stream is a sequence of versions. The claims, per stream:
+
+    bytes     of all diffs, against the full weights, against the two codecs in use elsewhere at their best settings,
+              and against the entropy of a change given the old exponent; one diff over 16 versions against 16 diffs
+    speed     of a step tiled to at least 256 MiB, on one core: encode, and decode and write into the weights, against
+              memcpy of the same buffer
+    cores     the same by two threads against one, where two cores are free, beside two processes that share no data
+    memory    the peak while a payload is applied
 
 Sources of versions: `--stream FILE ...`, recorded (format: `benchmarks.diff.streams`); `--snapshots FOLDER`, the
 snapshots of your own run, in the order of their names (era, version). With neither, a short run of the project's own
 learner on SmolLM2-135M makes them (`benchmarks.diff.learner` lists its differences from a real run); `--task`,
-`--rate`, `--steps`, `--fresh` and `--lessons` change it, and `--save FILE` keeps its stream. `--quick` synthesises a
-stream, and says so: AdamW on random gradients, exported as bf16. Its sizes are claimed as well, but prove nothing about
-a real learner.
+`--rate`, `--steps`, `--fresh` and `--lessons` change it. `--save FILE` keeps the streams. `--quick` synthesises a
+stream, which its name says: AdamW on random gradients, exported as bf16. Its sizes are claimed as well, but prove
+nothing about a real learner.
 
-`--picture FILE` draws bytes against learning rate, for streams whose names contain it. `--sizes` leaves speed out.
+`--picture FILE` draws bytes against learning rate, for streams whose names contain the rate. `--sizes` leaves out
+speed, cores and memory.
 """
 
 import argparse
@@ -37,7 +42,7 @@ STRETCH: Final = "stretch: 230 or 145 times, 3.25 or 3.0, 3.5, 1.02; 0.12 portab
 
 
 def streams_of(arguments: argparse.Namespace, folder: Path) -> list[Stream]:
-    """Yield the streams that the options select. Raises `LocalFault` where a package is missing."""
+    """Return the streams that the options select. Raises `LocalFault` where a package is missing."""
     if arguments.stream:
         return [stream for path in arguments.stream for stream in recorded(path)]
     if arguments.snapshots:
@@ -46,7 +51,7 @@ def streams_of(arguments: argparse.Namespace, folder: Path) -> list[Stream]:
         return [synthetic(1 << 21, MISSED)]
     os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"  # read when transformers is imported
     from benchmarks.diff import (
-        learner as diff_learner,  # with torch, whose threads and memory must stay out of other measurements
+        learner as diff_learner,  # imports torch, whose threads and memory must stay out of other measurements
     )
 
     streams = []
@@ -89,6 +94,7 @@ def main() -> int:
 
 
 def measured(arguments: argparse.Namespace, folder: Path) -> list[Claim]:
+    """Measure what the options select, print the tables, and return the claims. Raises `LocalFault`."""
     streams = streams_of(arguments, folder)
     if arguments.save:
         save(arguments.save, streams)

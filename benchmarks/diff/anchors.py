@@ -1,4 +1,4 @@
-"""The anchors of `benchmarks.diff`: the two codecs in use elsewhere, at their best, and the entropy."""
+"""The anchors of `benchmarks.diff`: the two codecs in use elsewhere, at their best settings, and the entropy."""
 
 from typing import Any
 
@@ -11,6 +11,7 @@ _PIECE = 1 << 24
 
 
 def pack(*parts: NDArray[Any]) -> list[bytes]:
+    """Compress each part by zstd-1."""
     return [zstandard.ZstdCompressor(level=1).compress(part.tobytes()) for part in parts]
 
 
@@ -28,7 +29,8 @@ def xor_apply(parts: list[bytes], current: Words) -> None:
 
 
 def gaps_encode(old: Words, new: Words) -> list[bytes]:
-    """Encode as PULSE v2 and GRAIL do: int32 gaps and bf16 values, zstd-1 each; together they would be larger."""
+    """Encode as PULSE v2 and GRAIL do: int32 gaps and bf16 values, by zstd-1 each. One frame for both would be
+    larger."""
     index = np.flatnonzero(old != new)
     return pack(np.diff(index, prepend=0).astype(np.int32), new[index])
 
@@ -38,7 +40,8 @@ def gaps_apply(parts: list[bytes], current: Words) -> None:
 
 
 def entropy(old: Words, new: Words) -> float:
-    """Return the bytes of independent changes, given the old exponents: the entropy of each element's change in ULP."""
+    """Return the entropy, in bytes, of each element's change in ULP given its old exponent: the least for a codec that
+    codes the changes independently."""
     exponents, bits = old >> 7 & 0xFF, 0.0
     moved = np.flatnonzero(old != new)
     steps = (_place(new[moved]) - _place(old[moved])).astype(np.int64)
@@ -53,5 +56,6 @@ def entropy(old: Words, new: Words) -> float:
 
 
 def _place(bits: Words) -> NDArray[np.int32]:
+    """Return the place of each value in the order of all bf16 values: 1 ULP apart is 1 apart."""
     signed = bits.astype(np.int32)
     return np.where(signed < 0x8000, signed, 0x7FFF - signed)

@@ -1,8 +1,8 @@
 """Measure the gain of the diff codec from a second core: two threads against one, by the clock. For `benchmarks.diff`.
 
-The possible gain depends on the machine: its cores share memory, and a virtual machine shares it with other guests. So
-two processes that share nothing, each with its own weights, alternate with the two threads: their gain is the machine's
-limit for any program.
+The possible gain depends on the machine: its cores share memory bandwidth, and a virtual machine shares it with other
+guests. So two processes that share no data, each with its own weights, alternate with the two threads. Their gain is
+the machine's limit for any program.
 """
 
 import multiprocessing
@@ -20,26 +20,27 @@ from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
 
 Work = Callable[[int], Any]
-"""Does its work with so many threads."""
+"""Does its work with the given number of threads."""
 BAR: Final = 1.8
+"""Least gain from the second core."""
 CLAIMED: Final = ("encode", "decode+apply")
 TURNS: Final = 30
 QUIET: Final = 5
-"""Least number of rounds in which both cores were free."""
+"""Least number of quiet rounds, those in which both cores were free, for a claim."""
 WAITED: Final = 0.02
-"""Most time that a thread waits for a core in a round that counts, as a share."""
+"""Largest share of its time that a thread waits for a core in a quiet round."""
 
 
 class Took(NamedTuple):
-    """Duration of one piece of work. `waited`: the share of `seconds`, by the clock, in which a thread had no core
-    because of other work."""
+    """Duration of one piece of work by the clock. `waited`: the share of it in which a thread was ready to run and had
+    no core."""
 
     seconds: float
     waited: float
 
 
 class CoreTurn(NamedTuple):
-    """The same work by one thread, by two threads, and by two processes at once, each of which does all of it."""
+    """The same work by one thread, by two threads, and by two processes at once, each of which does the whole work."""
 
     one: Took
     two: Took
@@ -51,9 +52,9 @@ class CoreTurn(NamedTuple):
 
 
 def cores(stream: Stream) -> list[Claim]:
-    """Compare two threads with one, over the rounds in which two cores were free.
+    """Compare two threads with one over the quiet rounds, print the table, and return the claims.
 
-    With too few such rounds no claim is made: a round without a free core tells nothing about the codec.
+    With fewer than `QUIET` of them no claim is made: without a second free core a round tells nothing about the codec.
     """
     tiled = Tiled(stream)
     claims: list[Claim] = []
@@ -97,7 +98,7 @@ def _core_turn(tiled: Tiled, what: str, work: Work, other: Connection) -> CoreTu
 
 
 def _took(tiled: Tiled, work: Work, threads: int) -> Took:
-    """Time one call. `waited` is a share of the time of all threads."""
+    """Time one call. `waited` is the mean over the threads."""
     tiled.waits.clear()
     start = perf_counter()
     work(threads)
@@ -120,7 +121,7 @@ def _other(stream: Stream) -> Iterator[Connection]:
 
 
 def _serve(stream: Stream, pipe: Connection) -> None:
-    """Serve as the second process: do the ordered work and report its duration, until the pipe closes."""
+    """Run the second process: do the work that the pipe names and send its duration, until the pipe closes."""
     tiled = Tiled(stream)
     works = _works(tiled)
     pipe.send(None)

@@ -1,7 +1,7 @@
 """Draw `benchmarks.diff`: bytes of a version against the learning rate, both axes logarithmic, as an SVG.
 
-A point is the mean over a stream's versions, scaled to a model of `MODEL` bytes, so that streams of a part and of the
-whole of a model share one axis. Beside each curve stand its name and its bytes at the highest rate.
+A point is the mean over a stream's steps, scaled to a model of `MODEL` bytes, so that streams of a whole model and of a
+part of it share one axis. The label at the end of each curve gives its name and its bytes at the highest rate.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ MODEL: Final = 269_030_016
 
 
 class Curve(NamedTuple):
-    """A codec: its name, its colour class, and its bytes."""
+    """A codec: its name, its class of line (benchmarks/harness/picture.py), and its bytes."""
 
     name: str
     style: str
@@ -37,6 +37,8 @@ CURVES: Final = (
 
 
 class Point(NamedTuple):
+    """A point of a curve: a learning rate, and bytes per version of a model of `MODEL` bytes."""
+
     rate: float
     nbytes: float
 

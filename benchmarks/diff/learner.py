@@ -1,18 +1,19 @@
-"""A stream of versions by the project's own learner on SmolLM2-135M, for `benchmarks.diff`.
+"""Make a stream of versions by the project's own learner on SmolLM2-135M. For `benchmarks.diff`.
 
-The product's own parts: the model (coordinator.learner.smollm2); rollouts by the engine under the version just
-exported, which it reaches by the exported payload; the task's episode and reward; `coordinator.learner.session` with
-its GRPO objective, AdamW over float32 masters, export in bfloat16, edges and checkpoints.
+These parts are the product's own: the model (coordinator.learner.smollm2); rollouts by the engine under the version
+just exported, which it reaches by the exported payload; the task's episode and reward; `coordinator.learner.session`
+with its GRPO objective, AdamW over float32 master weights, export in bfloat16, edges and checkpoints.
 
 Differences from a real run:
 
 1. There is no network and no staleness, and the batch is small (`GROUPS` groups of `GROUP_SIZE`).
-2. The engine's log-probabilities stand for the scorer's, which differ by rounding.
-3. Unless `fresh`, each master starts anywhere within the cell that rounds to the same bfloat16, as after many steps. In
-   the first step of a real run masters lie on bfloat16's grid, where few weights would cross to the next value.
-4. The quantiser's exact zeros, one in a hundred of the embedding, lie anywhere within their cell of the quantiser. No
-   trained model has them, and they would change by many units in every step.
-5. Versions are left out until the optimiser's moments are steady.
+2. The engine's log-probabilities replace the scorer's, which differ by rounding.
+3. Unless `fresh`, each master weight starts at random within the cell that rounds to the same bfloat16, as after many
+   steps. In the first step of a real run the master weights lie on bfloat16's grid, and few cross to the next value.
+4. Unless `fresh`, the exact zeros that the model file's quantiser made, one in a hundred of the embedding, start at
+   random within their cell of the quantiser. No trained model has them, and they would change by many units in every
+   step.
+5. Unless `fresh`, the first versions are left out, until the optimiser's moments are steady.
 """
 
 import random
@@ -54,9 +55,9 @@ WARM: Final = 12
 
 
 class Course(NamedTuple):
-    """Settings of a stream. `steps`: versions recorded after the first. `fresh`: the masters start on the bfloat16
-    grid, and nothing is left out. `lessons`: supervised steps on the task's demonstrations before it, for a task at
-    which the base model earns no reward, so that there is no gradient."""
+    """Settings of a stream. `rate`: learning rate. `steps`: versions recorded after the first. `fresh`: the master
+    weights start on the bfloat16 grid, and no version is left out. `lessons`: supervised steps on the task's
+    demonstrations before it, for a task at which the base model earns no reward: then there is no gradient."""
 
     task: str
     rate: float
@@ -74,7 +75,8 @@ class Course(NamedTuple):
 
 
 def learned(course: Course, folder: Path, say: Callable[[str], None]) -> Stream:
-    """Make the stream; `folder` is filled with about 5 GB. Raises `LocalFault` where the package is not installed."""
+    """Make the stream, with about 5 GB of files in `folder`. `say`: gets progress lines. Raises `LocalFault` where the
+    model's package is not installed."""
     model_folder.make_smollm2(folder / "model")
     if course.lessons:
         say(f"last loss of the lessons {teach(folder / 'model', course):.2f}")
@@ -95,7 +97,7 @@ def learned(course: Course, folder: Path, say: Callable[[str], None]) -> Stream:
 
 
 class Loop:
-    """Learner and engine in one process, alternating."""
+    """A learner and an engine in one process, which alternate."""
 
     def __init__(self, course: Course, folder: Path) -> None:
         base = folder / "model"
@@ -117,7 +119,7 @@ class Loop:
 
     @property
     def at(self) -> Snapshot:
-        """Return the snapshot that both hold, until the next step."""
+        """Return the snapshot of the current version, which is valid until the next step."""
         return Snapshot(self._folder / "engine" / "snapshot.safetensors")
 
     def step(self) -> str:
@@ -174,17 +176,18 @@ def teach(folder: Path, course: Course) -> float:
 
 
 def reward(task: Task, index: int, text: Tokenizer, transcript: Transcript) -> float:
+    """Return the task's reward for a transcript of prompt `index`."""
     return replay(task.episode("train", index, text), transcript, eos=text.eos, limit=LIMIT).reward
 
 
 def bits_of(snapshot: Snapshot) -> Words:
-    """Return all bits, tensor by tensor in the snapshot's order."""
+    """Return the bits of all weights, tensor by tensor in the snapshot's order."""
     return np.concatenate([snapshot.bits(entry.name) for entry in snapshot.tensors])
 
 
 def spread(weights: Path) -> None:
-    """Rewrite a bfloat16 safetensors file in float32: place each weight anywhere within the cell that rounds to it, and
-    the quantiser's zeros anywhere within theirs."""
+    """Rewrite a bfloat16 safetensors file in float32: move each weight at random within the cell that rounds to it, and
+    the quantiser's zeros within their cells (differences 3 and 4)."""
     chance = np.random.default_rng(0)
     tensors = load_file(weights)
     spread = {name: _within_bf16(_without_zeros(tensor.float(), chance), chance) for name, tensor in tensors.items()}
@@ -192,8 +195,8 @@ def spread(weights: Path) -> None:
 
 
 def _without_zeros(tensor: torch.Tensor, chance: np.random.Generator) -> torch.Tensor:
-    """Replace zeros of a quantised matrix. Its values are multiples of one step per block of `BLOCK`: the least
-    difference within it."""
+    """Replace the zeros of a quantised matrix by values within half a quantiser's step. The step of a block of `BLOCK`
+    weights is the least difference between two of them."""
     if tensor.ndim < 2 or tensor.numel() % BLOCK:
         return tensor
     blocks = tensor.reshape(-1, BLOCK)
@@ -205,8 +208,8 @@ def _without_zeros(tensor: torch.Tensor, chance: np.random.Generator) -> torch.T
 
 
 def _within_bf16(tensor: torch.Tensor, chance: np.random.Generator) -> torch.Tensor:
-    """Place values within their bf16 cell: the upper half of a float32's bits are the bfloat16's, so the cell is
-    +-0x7FFF of the lower half; 0 stays 0."""
+    """Move values at random within their bf16 cell. The upper half of a float32's bits is its bfloat16, so the cell is
+    the bits plus or minus 0x7FFF. 0 stays 0."""
     bits: NDArray[np.uint32] = publishable(tensor).float().numpy().view(np.uint32)
     within = chance.integers(-0x7FFF, 0x7FFF, bits.shape, np.int32, endpoint=True)
     return torch.from_numpy((bits.view(np.int32) + within * (bits & 0x7FFFFFFF != 0)).view(np.float32))

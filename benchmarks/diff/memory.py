@@ -19,9 +19,10 @@ from weights.snapshot import Snapshot
 
 
 def memory(stream: Stream, folder: Path) -> list[Claim]:
-    """Measure the peak of anonymous memory while a payload is applied, in frames. Mapped files do not count.
+    """Return the claims about the peak of anonymous memory while a payload is applied, against a frame. Mapped files do
+    not count.
 
-    Each measurement runs in a new process: spare memory of this one would hide the allocation.
+    Each measurement runs in a new process: free memory of this one would hide allocations.
     """
     tiled = Tiled(stream)
     old, new = written(tiled.old, folder / "old.safetensors"), written(tiled.new, folder / "new.safetensors")
@@ -37,10 +38,11 @@ def memory(stream: Stream, folder: Path) -> list[Claim]:
 
 
 def peak_of_apply(base: Path, base_root: bytes, payload: Path, root: bytes, which: str) -> int:
-    """Return the peak in bytes; call it once per process."""
+    """Apply `payload` to `base`; return the peak in bytes. Call it once per process. `which`: the build of the
+    codec."""
     current = Snapshot(base, root=base_root)
     with frames.using(builds()[which]):
-        # First-use allocations are no part of applying.
+        # What the first use allocates is no part of applying.
         old = np.arange(4, dtype=np.uint16)
         kind, body = frames.encode("BF16", old, old ^ (old == 1))
         patch = frames.decode("BF16", kind, memoryview(body), old, len(old))
@@ -49,7 +51,7 @@ def peak_of_apply(base: Path, base_root: bytes, payload: Path, root: bytes, whic
 
 
 def peak_of(work: Callable[[], Any]) -> int:
-    """Return the peak of anonymous bytes above those before, sampled every millisecond."""
+    """Run `work`; return by how much anonymous memory grew at its peak, in bytes, sampled every millisecond."""
     samples, done = [anonymous()], threading.Event()
 
     def sample() -> None:
@@ -67,6 +69,7 @@ def peak_of(work: Callable[[], Any]) -> int:
 
 
 def anonymous() -> int:
+    """Return the anonymous resident bytes of this process; 0 where the system does not report them."""
     for text_line in Path("/proc/self/status").read_text().splitlines():
         if text_line.startswith("RssAnon:"):
             return int(text_line.split()[1]) << 10

@@ -1,4 +1,5 @@
-"""Bytes of a stream's diffs and of the anchors' codecs, with the bars: for `benchmarks.diff`."""
+"""Measure the bytes of a stream's diffs against the anchors' codecs and the entropy, with the bars. For
+`benchmarks.diff`."""
 
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -11,22 +12,23 @@ from weights.documents import TensorEntry
 from weights.snapshot import Snapshot, writing_snapshot
 
 MISSED: Final = 16
-"""Versions that a peer missed and takes in one diff."""
+"""Number of versions that a peer missed, and gets by one diff."""
 
 
 COLUMNS: Final = ("stream", "rho", "steps", "ours", "full", "full zstd-1", "XOR + zstd-1", "int32 gaps", "entropy")
 
 
 class Jump(NamedTuple):
-    """One diff over `MISSED` versions, against the sum of the single ones: our bytes, and the entropies. The second is
-    about the least that a codec by exponents can reach, so it is the limit of the stream."""
+    """One diff over `MISSED` versions, as a share of the sum of the single diffs. `ours`: by our bytes. `bound`: by the
+    entropies, about the least that a codec that codes by exponent can reach."""
 
     ours: float
     bound: float
 
 
 class Sizes(NamedTuple):
-    """Bytes, summed over the steps of a stream."""
+    """Bytes, summed over the steps of a stream. `bound`: the entropies. `jump`: None for a stream of fewer than
+    `MISSED` steps."""
 
     ours: float
     full: float
@@ -38,8 +40,8 @@ class Sizes(NamedTuple):
 
 
 def sizes(stream: Stream, folder: Path) -> Sizes:
-    """Encode each version from the one before; the weights are one flat tensor to all codecs. `folder` gets three
-    snapshots at most."""
+    """Encode each version from the one before, by all codecs. The weights are one flat tensor to each codec. `folder`
+    holds three snapshots at most."""
     total = dict.fromkeys(("full", "full_zstd", "xor", "gaps", "bound"), 0.0)
     versions, payload = stream.versions(), folder / "payload"
     old = base = next(versions)
@@ -75,6 +77,7 @@ def written(bits: Words, path: Path) -> Snapshot:
 
 
 def size_claims(stream: Stream, measured: Sizes) -> list[Claim]:
+    """Return the claims about sizes. Some bars depend on rho, the share of the weights that a step changes."""
     rho = stream.rho
     name = f"{stream.name} (rho {rho:.2%})"
     least_xor = 3.0 if rho >= 0.0035 else 2.8

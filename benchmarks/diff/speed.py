@@ -1,5 +1,5 @@
-"""Measure the speed of the diff codec on a stream tiled to 256 MB, against memcpy of the same buffer. For
-`benchmarks.diff`."""
+"""Measure the speed of the diff codec on the first step of a stream, tiled to at least 256 MiB, against memcpy of the
+same buffer. For `benchmarks.diff`."""
 
 import math
 from collections.abc import Callable
@@ -20,13 +20,14 @@ from weights.ordered_map import in_order
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 TILED: Final = 256 << 20
+"""Least bytes of the weights that are measured."""
 SPARSE: Final = 0.01
-"""Highest share of changed weights at which the portable bar is the higher one."""
+"""Highest share of changed weights at which numpy has the higher one of its two bars."""
 
 
 def waited() -> float:
-    """Return the seconds that the calling thread was runnable without a core so far; NaN where the system does not
-    report it."""
+    """Return the seconds so far in which the calling thread was ready to run and had no core; NaN where the system does
+    not report it."""
     try:
         return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
     except OSError:
@@ -34,7 +35,8 @@ def waited() -> float:
 
 
 class Tiled:
-    """A step of a stream, repeated to `TILED` bytes; with the work of each codec on it."""
+    """The first step of a stream, repeated to at least `TILED` bytes, with the work of each codec on it. `old`, `new`:
+    the weights before and after; `current`: the buffer into which diffs are applied."""
 
     def __init__(self, stream: Stream) -> None:
         versions = stream.versions()
@@ -50,8 +52,8 @@ class Tiled:
         return self._each(lambda part: frames.encode("BF16", self.old[part], self.new[part]), self.frames, threads)
 
     def decode(self, bodies: list[tuple[int, bytes]], threads: int = 1) -> None:
-        """Decode into `current`, frame by frame. The old bits are read apart, since `current` may hold the new weights
-        of an earlier round."""
+        """Decode frame by frame, and apply to `current`. The old bits are read from `old`, since `current` may hold the
+        new weights of an earlier round."""
 
         def one(tile: tuple[slice, tuple[int, bytes]]) -> None:
             part, (kind, body) = tile
@@ -75,6 +77,8 @@ class Tiled:
         return list(in_order(one, items, threads))
 
     def candidates(self, build: Build) -> dict[str, Candidate]:
+        """Return the codec's work under one build. The amount of work is in bytes of weights."""
+
         def encoding() -> float:
             with frames.using(build):
                 self.encode()
@@ -91,6 +95,8 @@ class Tiled:
         return {"encode": bench.timed(encoding), "decode+apply": bench.timed(decoding)}
 
     def anchors(self) -> dict[str, Candidate]:
+        """Return memcpy and the work of the other codecs."""
+
         def work(done: Callable[[], Any]) -> Candidate:
             def run() -> float:
                 done()
@@ -109,7 +115,7 @@ class Tiled:
 
 
 def bars(stream: Stream) -> dict[tuple[str, str], float]:
-    """Return the least ratio to memcpy of each build. numpy runs where the C part was not built."""
+    """Return the least ratio to memcpy per build and work. The build numpy serves where the C part was not built."""
     portable = 0.08 if stream.rho <= SPARSE else 0.06
     return {
         ("numpy", "encode"): portable, ("numpy", "decode+apply"): portable,
@@ -118,11 +124,13 @@ def bars(stream: Stream) -> dict[tuple[str, str], float]:
 
 
 def builds() -> dict[str, Build]:
+    """Return the builds of the codec that this machine has."""
     native_build = native.best()
     return {"numpy": REFERENCE} | ({"native": native_build} if native_build else {})
 
 
 def speeds(stream: Stream, repeats: int) -> list[Claim]:
+    """Measure every build and anchor, print the table, and return the claims."""
     tiled = Tiled(stream)
     candidates = tiled.anchors()
     for which, build in builds().items():

@@ -19,13 +19,15 @@ from weights.snapshot import Snapshot
 
 
 class Stream(NamedTuple):
-    """A first version and its changes. `steps`: (flat indices, new bits) of each version after the first."""
+    """A first version and its changes. `base`: bits of the first; `steps`: per later version, the flat indices of the
+    changed weights, and their new bits."""
 
     name: str
     base: Words
     steps: list[tuple[NDArray[np.int64], Words]]
 
     def versions(self) -> Iterator[Words]:
+        """Yield a copy of the bits of each version."""
         current = self.base.copy()
         yield current.copy()
         for index, bits in self.steps:
@@ -34,17 +36,18 @@ class Stream(NamedTuple):
 
     @property
     def rho(self) -> float:
-        """Return the share of the weights that a step changes."""
+        """Return the mean share of the weights that a step changes."""
         return sum(len(index) for index, _ in self.steps) / len(self.steps) / len(self.base)
 
     @property
     def rate(self) -> float | None:
-        """Return the learning rate, where the name contains it."""
+        """Return the learning rate; None where the name does not contain it."""
         named = re.search(r"lr(\d+(?:\.\d+)?(?:e-\d+)?)", self.name)
         return float(named[1]) if named else None
 
 
 def recorded(path: Path) -> list[Stream]:
+    """Read the streams of a file."""
     data = np.load(path)
     runs = [name.removesuffix("_base") for name in data.files if name.endswith("_base")]
     streams = []
@@ -56,6 +59,7 @@ def recorded(path: Path) -> list[Stream]:
 
 
 def save(path: Path, streams: list[Stream]) -> None:
+    """Write streams into a file."""
     parts: dict[str, Any] = {f"{one.name}_base": one.base for one in streams}
     for one in streams:
         for number, (index, bits) in enumerate(one.steps, 1):
@@ -64,7 +68,7 @@ def save(path: Path, streams: list[Stream]) -> None:
 
 
 def of_snapshots(folder: Path) -> Stream:
-    """Read the bf16 tensors of the snapshots in a store's folder."""
+    """Return the stream of the snapshots in a folder, by era and version. Only bf16 tensors count."""
     paths = sorted(folder.glob("*.safetensors"), key=lambda path: [int(part) for part in path.name.split("-")[:2]])
     bits = [
         np.concatenate([snapshot.bits(entry.name) for entry in snapshot.tensors if entry.dtype == "BF16"])
@@ -78,7 +82,8 @@ def of_snapshots(folder: Path) -> Stream:
 
 
 def synthetic(elements: int, count: int, rate: float = 2e-6) -> Stream:
-    """Synthesise a stream: AdamW on random gradients, each weight's of its own size; weights lie off the bf16 grid."""
+    """Synthesise a stream of `count` steps: AdamW on random gradients, of a scale per weight, over weights off the bf16
+    grid."""
     rng = np.random.default_rng(0)
     weights = rng.normal(0, 0.05, elements)
     scale = np.exp(rng.normal(0, 1, elements))
@@ -100,6 +105,6 @@ def synthetic(elements: int, count: int, rate: float = 2e-6) -> Stream:
 
 
 def _bf16(weights: NDArray[np.float64]) -> Words:
-    """Round to nearest, ties to even."""
+    """Return bf16 bits: rounded to nearest, ties to even."""
     bits = weights.astype(np.float32).view(np.uint32)
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)

@@ -1,4 +1,4 @@
-"""The attacks on room, order and prompts, each keyed by one sentence, with the bar for the learner's steps.
+"""The attacks on room, order and prompts, each keyed by one sentence, with its bars.
 
 A calm run is the same run without the attack. In a `KNOWN` run honest nodes have worked for a while when the attack
 begins; in a `FRESH` run all nodes are new.
@@ -19,14 +19,15 @@ LONGER: Final = replace(KNOWN, seconds=2700.0)
 
 
 def small(setting: Setting) -> Setting:
-    """Return the same run at half its size: half of the honest nodes, steps of half as many groups. Attackers stay."""
+    """Return the same run at half its size: half of the honest nodes, batches of half as many groups, as many
+    attackers."""
     return replace(setting, nodes=setting.nodes[::2], batch_groups=setting.batch_groups // 2)
 
 
 class Case(NamedTuple):
-    """An attack with its bars. `bar`: least share of calm's steps. `most_groups`: most groups of one key that are
-    judged, None: any number. `learned`: least share of the dropped prompts that is learned all the same, None: none is
-    dropped. `quick`: part of `--quick`, at half the size unless prompts are dropped."""
+    """An attack with its bars. `bar`: least share of the calm run's steps. `most_groups`: most groups of one key that
+    are judged; None: any number. `learned`: least share of the dropped prompts that is learned all the same; None: no
+    prompt is dropped. `quick`: part of `--quick`, at half the size unless prompts are dropped."""
 
     attack: Attack
     setting: Setting = KNOWN

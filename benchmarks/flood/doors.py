@@ -1,7 +1,12 @@
-"""Measure the connection limits of a real coordinator: silent connections, tiny requests, idle visitors of the page.
+"""Measure the connection limits of a real coordinator: silent connections, tiny requests, idle connections to the page.
 
 The coordinator runs in a process of its own (benchmarks/load/station.py) with 1,024 descriptors, over libp2p and HTTP.
-Each 127.x.y.0/24 of this machine but the first stands for a foreign subnet.
+It treats each 127.x.y.0/24 but 127.0.0.0/24 as a public subnet.
+
+    tiny requests         honest requests, while 40 peers send 1,000 requests that cost little, each again 5 s after its
+                          answer
+    silent connections    newcomers, while one address opens 300 connections per second that never send a byte
+    idle connections      a newcomer, the Head and the page, while 1,100 connections to the page send nothing
 """
 
 import contextlib
@@ -35,19 +40,23 @@ DESCRIPTORS: Final = 1024
 SILENT_RATE: Final = 300
 """Silent connections per second."""
 IN_TIME: Final = 5.0
+"""Seconds within which a newcomer has to be answered."""
 ASKS: Final = 1000
+"""Tiny requests that are repeated."""
 PEERS: Final = 40
-"""Peers over which those requests arrive."""
+"""Peers that send the tiny requests."""
 AGAIN: Final = 5.0
-"""Seconds after which each of these peers repeats a request that was answered or refused."""
+"""Seconds after which a tiny request that was answered or refused is repeated."""
 FEWEST: Final = 20
 """Least number of honest requests for a share: on a busy machine the measurement continues until there are as many."""
 IDLE: Final = 1100
+"""Idle connections to the page."""
 
 
 class Doors(NamedTuple):
-    """Results. `came`: share of newcomers that were answered within `IN_TIME`. `answered`: share of honest requests.
-    `served`: whether, with `IDLE` idle connections, a version came out, a newcomer was answered, and the page too."""
+    """Results. `came`: share of the newcomers that were answered within `IN_TIME`, beside silent connections.
+    `answered`: share of the honest requests that were answered, beside tiny ones. `served`: whether each service
+    worked, beside idle connections to the page."""
 
     came: float
     newcomers: int
@@ -57,7 +66,7 @@ class Doors(NamedTuple):
 
 
 def measured(seconds: float) -> Doors:
-    """Measure all three, `seconds` each."""
+    """Measure beside tiny requests and beside silent connections, for `seconds` each, then beside idle connections."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     options = ("--descriptors", str(DESCRIPTORS), "--foreign-loopback")
@@ -75,7 +84,7 @@ def measured(seconds: float) -> Doors:
 
 
 async def _newcomers(place: Station, seconds: float) -> list[float]:
-    """Return the seconds until each newcomer of another subnet was answered."""
+    """Return per newcomer the seconds until it was answered, at most 10. Each comes from a subnet of its own."""
     waits: list[float] = []
 
     async def come(number: int) -> None:
@@ -105,7 +114,7 @@ async def _answered(place: Station, source: str) -> bool:
 
 
 async def _questions(place: Station, seconds: float) -> list[bool]:
-    """Return for each honest request whether it was answered, while `ASKS` tiny ones are always in flight."""
+    """Return for each honest request whether it was answered, while `ASKS` tiny ones are sent again and again."""
     answered: list[bool] = []
     ask, head = encode(ReachableRequest(ports=[4310])), encode(HeadRequest())
 
@@ -141,7 +150,7 @@ async def _questions(place: Station, seconds: float) -> list[bool]:
 
 
 async def _peer(nursery: trio.Nursery, place: Station, source: str) -> Peer:
-    """Connect a peer to the coordinator from an address of this machine."""
+    """Connect a new peer to the coordinator from the local address `source`. Raises `P2PError`."""
     peer = Peer(LibP2PTransport(Ed25519PrivateKey.generate(), [], patience=20.0), seed=0)
     nursery.start_soon(peer.run)
     await peer.ready()
@@ -160,7 +169,7 @@ async def _open_from_source(host: Any, port: int, **options: Any) -> trio.Socket
 
 @contextlib.contextmanager
 def _from(source: str) -> Iterator[None]:
-    """Make the connections of this block begin at `source`."""
+    """Bind the connections that trio opens in this block to the local address `source`."""
     global _source
     before, _source = _source, source
     trio.open_tcp_stream = _open_from_source
@@ -171,7 +180,7 @@ def _from(source: str) -> Iterator[None]:
 
 
 def _visited(place: Station) -> dict[str, bool]:
-    """Return which services still work while idle visitors occupy the page's connections."""
+    """Return for each service whether it works while `IDLE` connections to the page send nothing."""
     head = place.run.folder.path / "head"
     with _connections(place.page, "127.0.0.1", 2000, most=IDLE):
         time.sleep(2.0)
@@ -186,7 +195,7 @@ def _visited(place: Station) -> dict[str, bool]:
 
 
 async def _worked(place: Station) -> bool:
-    """Tell whether a fresh node can say hello, get a lease, and submit a group."""
+    """Tell whether a new node can say hello, get a lease, and submit a group."""
     node, taken = LightNode(place.terms()), False
     async with trio.open_nursery() as nursery:
         with contextlib.suppress(P2PError):
@@ -210,6 +219,7 @@ def _changes(condition: Any, seconds: float = 10.0) -> bool:
 
 
 def _page(place: Station) -> bool:
+    """Tell whether the page answers another address."""
     visitor = http.client.HTTPConnection("127.0.0.1", place.page, timeout=5.0, source_address=("127.30.0.1", 0))
     try:
         visitor.request("GET", "/")

@@ -1,4 +1,5 @@
-"""Measure the cost of a hello after many keys, and the newcomer's list of nodes while attackers try to fill it."""
+"""Measure the cost of a hello after many keys, and the list of nodes that a newcomer gets while attackers try to fill
+it."""
 
 import asyncio
 import os
@@ -27,15 +28,15 @@ HELLOS: Final = 300
 
 
 class Greeting(NamedTuple):
-    """Milliseconds of CPU of a hello after few keys, and after many."""
+    """Milliseconds of CPU of a hello after few keys, and after many: medians of `HELLOS`."""
 
     few: float
     many: float
 
 
 class Told(NamedTuple):
-    """The list that a newcomer gets: `told` records, `worked` of them of nodes with accepted work, of which `here` are
-    connected; `of_a_subnet`: most records of attackers from one subnet."""
+    """The list that a newcomer gets. `told`: number of its records; `worked`: of those, the records of nodes with
+    accepted work, of which there are `here`. `of_a_subnet`: most records of attackers from one subnet."""
 
     told: int
     worked: int
@@ -52,7 +53,7 @@ async def _coordinator() -> AsyncIterator[Bare]:
 
 
 def greeted(keys: int) -> Greeting:
-    """Measure the hello of a key before and after `keys` keys have come."""
+    """Measure the hello of a fresh key, before and after `keys` rows were added to the table of nodes."""
 
     async def main() -> Greeting:
         async with _coordinator() as coordinator:
@@ -80,6 +81,7 @@ def greeted(keys: int) -> Greeting:
 
 
 async def _hello(coordinator: Bare) -> float:
+    """Return the median milliseconds of CPU of the hellos of fresh keys."""
     spent = []
     for _ in range(HELLOS):
         data = LightNode(coordinator.terms()).hello()
@@ -90,8 +92,8 @@ async def _hello(coordinator: Bare) -> float:
 
 
 def told(workers: int, strangers: int) -> Told:
-    """Let `workers` nodes work from as many subnets, then `strangers` fresh keys of 8 subnets say hello; return a
-    newcomer's list."""
+    """Let `workers` nodes of as many subnets get a group accepted, then `strangers` fresh keys of 8 subnets say hello;
+    return what a newcomer's list contains."""
 
     async def main() -> Told:
         async with _coordinator() as coordinator:

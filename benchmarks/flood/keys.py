@@ -1,6 +1,6 @@
-"""A key with its requests to the coordinator, over a connection that keys may share: for honest nodes and attackers.
+"""A key with its requests to the coordinator, for honest nodes and attackers. Several keys may share a connection.
 
-Requests are signed by the product's own types.
+Requests are sealed with the product's own types.
 """
 
 import os
@@ -20,18 +20,19 @@ from p2p.wire_types import decode, encode
 from protocol.leases import Lease, Submission, VerdictsRequest, VerdictsResponse
 from protocol.requests import Refusal, Response
 
-_TIMEOUT = 30.0
+_TIMEOUT = 30.0  # seconds
 _AGAIN = 1.0
 """Seconds after which an unanswered request is repeated."""
 
 
 class Asker(Rpc, Links, Protocol):
-    """A peer that can only send requests."""
+    """The parts of a network that sending requests needs."""
 
 
 @dataclass
 class Connection:
-    """A connection to the coordinator `to`. `asked`: requests, `unanswered`: those of them that failed."""
+    """A connection to the coordinator, whose peer id is `to`. `asked`: requests so far; `unanswered`: those that
+    failed."""
 
     network: Asker
     to: str
@@ -51,8 +52,9 @@ class Connection:
 
 @dataclass
 class Key:
-    """One identity. `clock`: ms. `given`: leases it got, `prompts`: (sent, index) of each; `taken`: its groups that
-    were taken in; `refused`: refusals by code."""
+    """One identity, derived from `number`. `clock`: ms since the Unix epoch. `given`: number of leases that it got;
+    `prompts`: time of sending (ms) and prompt index of each. `taken`: number of its groups that were not refused at
+    receipt. `refused`: number of refusals by code. `undecided`: leases whose verdict it has yet to get."""
 
     connection: Connection
     terms: Terms
@@ -74,11 +76,11 @@ class Key:
         return public_bytes(self._light.key)
 
     async def hello(self) -> Refusal | None:
-        """Introduce the key; return None where it is accepted."""
+        """Introduce the key; return the refusal, if any."""
         return self._counted(await self.connection.ask("hello", self._light.hello()))
 
     async def lease(self, terms: Terms) -> Lease | Refusal:
-        """Request a lease once, under the version of `terms`."""
+        """Request a lease once, under the version of `terms`, with a verdicts request beside it."""
         self._light.terms = terms
         beside = self._beside()
         answer = await self.connection.ask("lease", self._light.ask(beside))
@@ -93,7 +95,7 @@ class Key:
         return lease
 
     async def submit(self, group: Submission) -> Refusal | None:
-        """Submit a group; return None where it was taken in, or its receipt came at once."""
+        """Submit a group, with a verdicts request beside it; return the refusal, if it is refused at receipt."""
         beside = self._beside()
         answer = await self.connection.ask("submit", self._light.sealed("submit", encode(group), beside))
         self._take(beside, answer)
@@ -103,7 +105,7 @@ class Key:
         return refused
 
     async def ask_verdicts(self) -> None:
-        """Request the verdicts of undecided groups, and confirm the receipts that came."""
+        """Request the verdicts of undecided groups, and confirm receipts."""
         asked = self._beside()
         answer = await self.connection.ask("verdicts", self._light.sealed("verdicts", encode(asked)))
         if self._counted(answer) is None and answer.body is not None:

@@ -1,10 +1,11 @@
-"""Attackers over HTTPS: one key pair each, many connections, many requests over each of them.
+"""Attackers over HTTPS: one key each, many connections, many requests over each of them.
 
 Rules
 1. An attacker has one key and one address. Half of its connections are kept alive, the others are made anew for each
-   request. Each sends its next request as soon as the last was answered or refused, and ignores `Retry-After`. The
-   requests alternate: for a lease, for verdicts of 256 leases that do not exist, for 64 documents that do not exist.
-2. A request's signature costs the attacker as much as an honest node; the coordinator knows none of its keys.
+   request. Each connection sends its next request as soon as the last was answered or refused, and ignores
+   `Retry-After`. The requests alternate: for a lease, for the verdicts of 256 leases that do not exist, for 64
+   documents that do not exist.
+2. A signed request costs the attacker as much as an honest node. Its key says hello, and has no accepted work.
 """
 
 import os
@@ -27,12 +28,12 @@ from p2p.wire_types import encode
 from protocol.requests import DocumentsRequest
 
 SOURCE: ContextVar[str] = ContextVar("source")
-"""The address from which the connections of a task and of its child tasks begin."""
+"""The local address of the connections of a task and of its child tasks."""
 _CONNECTOR: Final = aiohttp.TCPConnector
 
 
 def from_sources() -> None:
-    """Make every HTTPS connection of this process begin at `SOURCE`, and bypass proxies."""
+    """Bind every HTTPS connection of this process to the local address `SOURCE`, and bypass proxies."""
 
     def connector(**options: Any) -> aiohttp.TCPConnector:
         return _CONNECTOR(local_addr=(SOURCE.get(), 0), **options)
@@ -43,7 +44,8 @@ def from_sources() -> None:
 
 @dataclass
 class Visitors:
-    """`strangers` attackers, each over `connections` connections. `counts`: answers by status; 0: none."""
+    """`strangers` attackers, each with `connections` connections. `pin`: hash of the coordinator's HTTPS key. `counts`:
+    answers by HTTP status; at 0, requests without an answer."""
 
     addresses: list[str]
     pin: bytes
@@ -58,7 +60,7 @@ class Visitors:
             world.tasks.start_soon(self._visit, world, key)
 
     def said(self, world: Place) -> dict[str, float]:
-        """Return how many requests were answered, refused as too many, and lost."""
+        """Return the number of requests in all, answered with 200, refused with 429, and without an answer."""
         return {
             "requests": self.counts.total(),
             "answered": self.counts[200],

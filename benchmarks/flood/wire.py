@@ -1,8 +1,9 @@
 """Honest nodes or attackers in a process of their own, over real connections: `python -m benchmarks.flood.wire`.
 
 The first line on stdin is an `Order`. The process works until stdin ends, and answers each later line with a summary of
-the attackers (`Attack.said`) or of the honest nodes (`Wire.asked`). A party is a subnet 127.x.y.0/24 of this machine
-(benchmarks/load/host.py). Nodes connect over libp2p, or with a pin over HTTPS.
+the attackers (`Attack.said`) or of the honest nodes (`Wire.asked`). A party is a subnet 127.x.y.0/24, which the
+coordinator treats as a public one (benchmarks/load/host.py). All connect over libp2p; if the order has a pin, over
+HTTPS.
 """
 
 import json
@@ -33,13 +34,15 @@ from p2p.libp2p.transport import LibP2PTransport
 from p2p.peer.peer import Peer
 
 _LOOK: Final = 0.25
-"""Seconds between two looks at the newest version."""
+"""Seconds between two queries for the newest version."""
 VISITORS: Final = "strangers ask over HTTPS without end"
+"""Name of the attack of benchmarks/flood/visitors.py, which the catalogue does not contain."""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """The process's task. `nodes`: seconds per group of each honest node; `attack`: a key of the catalogue, `VISITORS`,
-    or empty. `addresses`: of libp2p; with `pin`, of HTTPS. `database`: run.sqlite, which is only read."""
+    """The process's task. `addresses`: of the coordinator, for libp2p; with `pin`, for HTTPS. `database`: run.sqlite,
+    which is only read. `nodes`: seconds per group of each honest node. `attack`: a key of the catalogue, `VISITORS`, or
+    empty."""
 
     terms: Terms
     addresses: list[str]
@@ -51,7 +54,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wire(Place):
-    """The environment as seen from a process of its own."""
+    """The environment of nodes in a process of their own: the coordinator is another process."""
 
     tasks: TaskGroup
 
@@ -70,7 +73,7 @@ class Wire(Place):
         return self._terms
 
     def asked(self) -> dict[str, float]:
-        """Return how many requests there were, and how many of them were not answered."""
+        """Return the number of requests so far, and of those that were not answered."""
         return {
             "requests": sum(connection.asked for connection in self._lines),
             "unanswered": sum(connection.unanswered for connection in self._lines),

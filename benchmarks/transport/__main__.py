@@ -1,10 +1,11 @@
 """Measure chunks of 1 MiB from one process to another: `python -m benchmarks.transport [--quick]`.
 
-Ours over the loopback against raw TCP, aiohttp over TLS and stock py-libp2p, in throughput and CPU.
+Throughput and CPU of our transport over the loopback are compared with raw TCP, aiohttp over TLS and stock py-libp2p.
 
-1. `stream` is compared with transports that move bytes and do no more. `fetch`, the path of a payload between two
-   nodes, is compared with aiohttp and stock py-libp2p doing the same work (`benchmarks.transport.anchors.Store`).
-2. All candidates stay up and alternate; a ratio is the median over rounds of the ratio within a round.
+1. `stream`, a libp2p stream of ours, is compared with transports that move bytes and do no more. `fetch`, the path of a
+   payload between two nodes, is compared with aiohttp and stock py-libp2p doing the same work
+   (`benchmarks.transport.anchors.Store`).
+2. All candidates run throughout and alternate; a ratio is the median over rounds of the ratio within a round.
 """
 
 import argparse
@@ -61,7 +62,7 @@ def take_turns(names: Sequence[str], chunks: int, repeats: int) -> dict[str, lis
 
 
 def ratio(turns: Turns, subject: str, anchor: str, what: Callable[[TransferTurn], float]) -> float:
-    """Return the median of the paired ratios."""
+    """Return the median over rounds of `what` of the subject divided by `what` of the anchor."""
     pairs = zip(turns[subject], turns[anchor], strict=True)
     return statistics.median(what(one) / what(other) for one, other in pairs)
 

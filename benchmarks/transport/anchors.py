@@ -1,6 +1,6 @@
 """The anchors of `benchmarks.transport`: raw TCP, aiohttp over TLS, stock py-libp2p.
 
-Each of the latter two also comes with the work on chunks that the path of a payload needs (`Store`).
+Of aiohttp and py-libp2p there is also a variant with the work that a payload's chunks need (`Store`).
 """
 
 import asyncio
@@ -31,16 +31,16 @@ from multiaddr import Multiaddr
 from benchmarks.transport.ends import CHUNK, CHUNK_BYTES, LOOPBACK, SENT, TAKEN, Ends, Say, Taker, chunk
 
 AT_ONCE = 4
-"""Concurrent requests of aiohttp, each on its own connection."""
+"""Concurrent requests of aiohttp, each on a connection of its own."""
 PROTOCOL = TProtocol("/echo2/benchmark/1")
 COUNT = 4
-"""Bytes of a request: a number of chunks, or of a chunk."""
+"""Length of a request in bytes: it is the number of chunks wanted."""
 
 
 class Store:
-    """The work of p2p/swarm/payload_file.py without its code, for anchors: a chunk is hashed before it leaves and on
-    arrival, and written to a file; the whole is hashed and made durable. Proofs and the choice of chunks are left out,
-    to the anchor's advantage."""
+    """The work of p2p/swarm/payload_file.py, written anew for the anchors. A chunk is hashed before it leaves and on
+    arrival, and written to a file; in the end the whole file is hashed and made durable. Proofs and the choice of
+    chunks are left out, to the anchors' advantage."""
 
     def __init__(self, folder: Path, chunks: int) -> None:
         self._digests = [blake3(chunk(index)).digest() for index in range(chunks)]
@@ -67,7 +67,7 @@ class Store:
         os.fsync(self._taken)
 
     async def clear(self) -> None:
-        """Forget all chunks."""
+        """Drop all chunks that have arrived."""
         os.truncate(self._taken, 0)
 
 
@@ -102,7 +102,7 @@ async def take_tcp(port: int, folder: Path, chunks: int) -> AsyncIterator[Taker]
 
 
 def certificate(folder: Path) -> ssl.SSLContext:
-    """Make a server's certificate for the loopback; the client finds it in the folder."""
+    """Make a certificate for the loopback, put it into the folder for the client, and return the server's context."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, LOOPBACK)])
     now = datetime.datetime.now(datetime.UTC)
@@ -155,7 +155,7 @@ async def session(port: int, folder: Path) -> AsyncIterator[aiohttp.ClientSessio
 
 @asynccontextmanager
 async def take_https(port: int, folder: Path, chunks: int) -> AsyncIterator[Taker]:
-    """Take all chunks in one answer: the fastest way that aiohttp has."""
+    """Take all chunks in one answer, which is fastest with aiohttp."""
     async with session(port, folder) as client:
 
         async def take(count: int) -> None:
@@ -213,7 +213,7 @@ async def hold_stock(say: Say, folder: Path, chunks: int) -> None:
 
 @asynccontextmanager
 async def stock(address: str, protocol: str) -> AsyncIterator[Any]:
-    """Open a stream to the holder."""
+    """Open a stream to the holder, from a new host."""
     host = new_host()
     async with host.run(listen_addrs=[]):
         info = info_from_p2p_addr(Multiaddr(address))
@@ -222,7 +222,7 @@ async def stock(address: str, protocol: str) -> AsyncIterator[Any]:
 
 
 async def chunk_of(stream: Any) -> bytes:
-    """Read one chunk, by as many reads as stock libp2p makes of it."""
+    """Read one chunk; stock libp2p delivers it in several parts."""
     data = bytearray()
     while len(data) < CHUNK:
         data += await stream.read(CHUNK - len(data))

@@ -1,7 +1,8 @@
-"""A candidate of `benchmarks.transport`: two processes, a holder of chunks and a taker.
+"""A candidate of `benchmarks.transport` in two processes: a holder, which sends chunks, and a taker, which receives
+them.
 
-Both stay for all rounds. The taker is told how many chunks to take and reports the duration; the cost is the CPU time
-of both processes from before to after.
+Both processes run for all rounds. In a round the taker is told how many chunks to take, and reports the duration. The
+cost is the CPU time of both processes in between.
 """
 
 import multiprocessing
@@ -29,6 +30,7 @@ TAKEN = "taken"
 """The name of the folder for received chunks."""
 
 Say = Callable[[object], None]
+"""Tells the benchmark where the holder can be reached."""
 
 
 async def nothing() -> None:
@@ -40,18 +42,18 @@ class Taker:
     """The actions of a connected taker."""
 
     take: Callable[[int], Awaitable[None]]
-    """Takes so many chunks."""
+    """Takes this number of chunks."""
     clear: Callable[[], Awaitable[None]] = nothing
-    """Forgets them, off the clock."""
+    """Drops the chunks of a round, outside the measured time."""
 
 
 def chunk(index: int) -> bytes:
-    """Return chunk `index` of the sent file: no two are alike."""
+    """Return chunk `index` of the sent file. No two chunks are equal."""
     return index.to_bytes(8, "big") + CHUNK_BYTES[8:]
 
 
 def write_chunks(folder: Path, chunks: int) -> None:
-    """Write the file that is sent."""
+    """Write the file that is sent, of `chunks` chunks."""
     with (folder / SENT).open("wb") as file:
         file.writelines(map(chunk, range(chunks)))
 
@@ -61,15 +63,15 @@ class Ends:
     """The functions of a candidate. They run in separate processes, so they are module-level."""
 
     hold: Callable[[Say, Path, int], Awaitable[None]]
-    """(callback for its address, folder for files, chunks per round): serves until cancelled."""
+    """Takes a callback for its address, the folder for files, and the chunks per round; serves until cancelled."""
     take: Callable[[Any, Path, int], AbstractAsyncContextManager[Taker]]
-    """(the holder's address, folder, chunks per round): connected while entered."""
+    """Takes the holder's address, the folder, and the chunks per round; gives a connected taker."""
     loop: Literal["asyncio", "trio"]
 
 
 @dataclass(frozen=True)
 class TransferTurn:
-    """The cost of `nbytes` of chunks: seconds by the clock, and CPU seconds of the two processes."""
+    """One round: `nbytes` bytes of chunks, seconds by the clock, and CPU seconds of the two processes."""
 
     nbytes: int
     wall: float

@@ -19,10 +19,11 @@ from p2p.transport import Stream
 
 LISTEN = [f"/ip4/{LOOPBACK}/tcp/0"]
 PATIENCE = 3600.0
-"""Seconds that a stream may be quiet while other candidates run."""
+"""Seconds for which a stream may be idle while other candidates run."""
 
 
 async def hold_stream(say: Say, folder: Path, chunks: int) -> None:
+    """Send chunks from memory on a libp2p stream of ours."""
     transport = LibP2PTransport(generate_key(), LISTEN, patience=PATIENCE)
 
     async def serve(stream: Stream) -> None:
@@ -53,14 +54,15 @@ async def take_stream(addresses: list[str], folder: Path, chunks: int) -> AsyncI
 
 
 def manifest_of(path: Path, size: int) -> Manifest:
-    """Return the manifest of `p2p.swarm.manifest.manifest_of`, with the largest chunks also for a file that would get
-    smaller ones."""
+    """Return a manifest as `p2p.swarm.manifest.manifest_of` does, but with chunks of `size` bytes, whatever the file's
+    length."""
     with path.open("rb") as file:
         leaves, whole, length = scan(file, size)
     return Manifest(hash=whole, length=length, chunk_size=size, chunk_root=merkle.Tree.of(leaves, digest).root)
 
 
 async def hold_fetch(say: Say, folder: Path, chunks: int) -> None:
+    """Share the file as a payload."""
     path = folder / SENT
     peer = ThreadedPeer(generate_key(), LISTEN)
     async with asyncio.TaskGroup() as group:
