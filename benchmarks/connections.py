@@ -270,7 +270,7 @@ async def silent(host: Host, seconds: float) -> list[Claim]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Connections that come and go, and silent ones.")
     parser.add_argument("--quick", action="store_true", help="400 connections, 8 s of silence")
-    parser.add_argument("--host", choices=PLACES, default="coordinator", help="whose number of connections")
+    parser.add_argument("--host", choices=PLACES, default="coordinator", help="the host whose connection limits apply")
     parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--attack", type=int, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)

@@ -419,10 +419,10 @@ def folder_for(keep: bool) -> Iterator[Path]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=3600.0, help="about how long the run is to take")
-    parser.add_argument("--steps", type=int, help="of the run, instead of what a pilot of 90 s suggests")
+    parser.add_argument("--steps", type=int, help="steps of the run (default: determined by a run of 90 s)")
     parser.add_argument("--descriptors", type=int, default=256, help="the limit of open files of each process")
     parser.add_argument("--out", type=Path, default=Path("."), help="a folder for the pictures")
-    parser.add_argument("--keep", action="store_true", help="leave the run's folder and logs")
+    parser.add_argument("--keep", action="store_true", help="keep the run's folder and logs")
     options = parser.parse_args(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
     bench.one_thread()

@@ -290,8 +290,8 @@ def measured(plan: Plan, folder: Path) -> list[Claim]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="n = 4 and 8, a smaller file")
-    parser.add_argument("--mbit", type=float, help="what each line carries")
-    parser.add_argument("--megabytes", type=int, help="length of the file")
+    parser.add_argument("--mbit", type=float, help="rate of each link, Mbit/s")
+    parser.add_argument("--megabytes", type=int, help="length of the file, MiB")
     given = parser.parse_args()
     bench.one_thread()
     bench.header("broadcast: from one source to n peers, until the last has all of it", ["libp2p"])

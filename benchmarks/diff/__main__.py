@@ -71,7 +71,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--save", type=Path, metavar="FILE", help="write the streams there (.npz)")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw bytes against learning rate (.svg)")
     parser.add_argument("--sizes", action="store_true", help="measure sizes alone, neither speed nor memory")
-    learner = parser.add_argument_group("a stream by the project's own learner (none of the above says where from)")
+    learner = parser.add_argument_group("a stream by the own learner (without --stream, --snapshots and --quick)")
     learner.add_argument("--task", default="single_sum", help="a task of this build (default: %(default)s)")
     learner.add_argument("--rate", type=float, nargs="+", default=[2e-6], help="learning rates, a stream each")
     learner.add_argument("--steps", type=int, default=MISSED, help="versions recorded (default: %(default)s)")

@@ -69,7 +69,7 @@ def header(title: str, packages: Sequence[str] = ()) -> None:
     print(f"{_cpu()}, {os.cpu_count()} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB, {platform.platform()}")
     print(f"Python {platform.python_version()}{', ' if versions else ''}{versions}")
     print(
-        f"threads a process: {os.environ.get('OMP_NUM_THREADS', 'not set')}; load {os.getloadavg()[0]:.1f}\n",
+        f"threads per process: {os.environ.get('OMP_NUM_THREADS', 'not set')}; load {os.getloadavg()[0]:.1f}\n",
         flush=True,
     )
 

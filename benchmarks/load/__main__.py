@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="100,000 groups instead of 1,000,000, shorter windows")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="these parts alone")
-    parser.add_argument("--keep", type=Path, help="a folder for the long runs: made once, taken again the next time")
+    parser.add_argument("--keep", type=Path, help="a folder for the long runs, which are made once and reused")
     options = parser.parse_args(arguments)
     bench.header("load: a coordinator under load and after a long run", ["libp2p", "cryptography"])
     claims = []

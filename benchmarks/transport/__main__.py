@@ -96,11 +96,11 @@ def rows(turns: Turns) -> list[list[object]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="64 MiB a turn instead of 256, 5 turns instead of 9")
+    parser.add_argument("--quick", action="store_true", help="64 MiB per round instead of 256, 5 rounds instead of 9")
     chunks, repeats = (64, 5) if (quick := parser.parse_args().quick) else (256, 9)
     bench.header("Chunks of 1 MiB between two processes", ["libp2p", "aiohttp", "cryptography", "trio"])
     turns = take_turns(list(CANDIDATES), chunks, repeats)
-    print(f"{repeats} turns of {chunks * CHUNK >> 20} MiB{' (quick)' if quick else ''}; medians\n")
+    print(f"{repeats} rounds of {chunks * CHUNK >> 20} MiB{' (quick)' if quick else ''}; medians\n")
     bench.table(["candidate", "MB/s", "best", "sender CPU s/GB", "receiver", "both"], rows(turns))
     gained = ratio(turns, FETCH, STOCK_STORED, TransferTurn.speed)
     print(f"{FETCH} throughput: ratio {gained:.2f} against {STOCK_STORED}, reported, no bar")
