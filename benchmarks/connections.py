@@ -1,7 +1,7 @@
 """Measure connections that come and go, and silent ones: `python -m benchmarks.connections [--quick] [--host node]`.
 
 A host of the product (`LibP2PTransport`, with the connection limits of a coordinator or of a node) runs in a process of
-its own, which treats loopback addresses as foreign ones: each 127.x.y.0/24 is a subnet.
+its own. It treats each 127.x.y.0/24 but 127.0.0.0/24 as a public subnet.
 
     closed   16 peers at a private address make and close 10,000 connections (--quick: 400), each with a whole
              handshake; then a newcomer with a new key connects. Bars: the host's descriptors and tasks at most 1.05

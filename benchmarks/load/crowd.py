@@ -7,7 +7,7 @@ Each later line is an order:
     {"seconds": S}                let them work for S seconds
     {"idle": S, "settling": T}    let them request leases for S seconds, as often as the refusals permit; count after T
 
-Each line is answered with a line, that of an order with counts.
+Each line is answered with a line: the first with {"ready": true}, an order with counts.
 
 1. The offered load is a number of nodes: each makes a group every `PERIOD` seconds, and starts its next one late where
    the last one took longer. So each node waits only for its own groups, as volunteers do.
