@@ -116,7 +116,7 @@ class NodeDaemon:
         self.context.store.close()
 
     def interrupt(self, why: str) -> None:
-        """Finish because of a signal; if the node finishes already, end at once. `why`: the reason for the log."""
+        """Finish because of a signal; if the node is already finishing, end at once. `why`: the reason for the log."""
         if self.run_state.finishing and self._tasks is not None:
             self._cut_short = True
             self._tasks.cancel_scope.cancel()

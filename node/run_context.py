@@ -1,4 +1,4 @@
-"""What the parts of a daemon share: the run's invite, the node's key, trusted documents, stored files, the clock."""
+"""The context shared by a daemon's parts: the run's invite, the node's key, trusted documents, stored files, clock."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -75,7 +75,7 @@ class NodeRunState:
         await self._paused.wait()
 
     async def unless_finishing(self, wait: Awaitable[object]) -> None:
-        """Wait until `wait` is done or the node begins to finish, which cancels `wait`. Raises the errors of `wait`."""
+        """Wait until `wait` is done; cancel it if the node begins to finish first. Raises the errors of `wait`."""
         waiting = asyncio.ensure_future(wait)
         ending = asyncio.ensure_future(self._finish.wait())
         try:

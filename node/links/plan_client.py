@@ -109,8 +109,8 @@ class PlanClient:
             await self._exchange.follow(self.parents)
 
     async def _watch(self, coordinator: str) -> list[str]:
-        """Dial parents that are not connected. Return when the place must be requested again: the parents that
-        cannot be dialled."""
+        """Dial parents that are not connected, until the place must be requested again. Return the parents that cannot
+        be dialled."""
         until = anyio.current_time() + ASK_EVERY
         while anyio.current_time() < until:
             here = set(await self._links.peers())

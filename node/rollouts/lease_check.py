@@ -26,7 +26,7 @@ from protocol.leases import Lease, LeaseRequest, Rollout, Segment, Submission
 
 
 class BadLease(PeerFault):
-    """A lease that demands work outside the run's limits (rule 3)."""
+    """A lease whose work is not within the RunSpec or the model (rule 3)."""
 
 
 def check_lease(

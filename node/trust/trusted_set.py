@@ -66,7 +66,7 @@ class ExpiredHead(Stale):
 
 
 class Mismatch(BadSignature):
-    """Documents that contradict each other, although the run's keys signed them."""
+    """An authentic document that does not match the trusted documents, the request or this node."""
 
 
 class TooFarAhead(BadSignature):

@@ -1,1 +1,1 @@
-"""The following of versions: fetch documents and payloads, step the local weights, acknowledge."""
+"""The node's advance to new versions: fetch documents and payloads, step the local weights, acknowledge."""

@@ -1,4 +1,4 @@
-"""The acknowledgement to the coordinator: this version is loaded, took so long to arrive, and came from these peers.
+"""The acknowledgement sent to the coordinator: the version loaded, the time that it took, and the peers that sent it.
 
 Rules
 1. There is one acknowledgement per version, created once the engine has verified the version's content root. A newer

@@ -1,4 +1,4 @@
-"""The following of the run's versions: hear Heads, fetch the cheapest chain of edges, have the engine apply it.
+"""The node's advance from version to version: hear Heads, fetch the cheapest chain of edges, have the engine apply it.
 
 Rules
 1. No payload is fetched before node/trust has verified Head, Version, EdgeIndex and Edges. No version counts as loaded
