@@ -125,7 +125,7 @@ def _installed(place: RunFolder, answer: SignedRoot, secret: str | None) -> list
     roots, chain, runspec, _ = setup.read_documents(place)
     if answer.root == roots[-1]:
         return [f"Root {chain[-1].serial} is installed already", *_told(place)]
-    root = root_request.taken(answer, roots, runspec)
+    root = root_request.verify_answer(answer, roots, runspec)
     keys.load(place, [*chain, root], secret)
     if answer.runspec != runspec:
         _write(place.runspec, answer.runspec)

@@ -138,14 +138,14 @@ def signed(asked: RootRequest, key: Ed25519PrivateKey, new: Ed25519PrivateKey | 
     )
 
 
-def taken(answer: SignedRoot, roots: Sequence[bytes], runspec: bytes) -> Root:
+def verify_answer(answer: SignedRoot, roots: Sequence[bytes], runspec: bytes) -> Root:
     """Verify an answer against the folder's `roots` and sealed `runspec`, and return its Root (rule 4). Raises
     `Untrusted`, and `LocalFault` for an answer to another run or to a request older than the newest Root."""
     _check_place(answer, signing.check_chain(roots)[-1])
     chain = signing.check_chain([*roots, answer.root])
+    signing.check_runspec(answer.runspec, chain[-1])
     if decode_unverified(answer.runspec).payload != decode_unverified(runspec).payload:
         raise Untrusted("the answer contains another RunSpec than the run's: not installed")
-    signing.check_runspec(answer.runspec, chain[-1])
     return chain[-1]
 
 

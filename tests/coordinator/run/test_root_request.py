@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from coordinator.run import root_request, signing
@@ -22,7 +23,7 @@ def test_a_request_is_signed_and_its_answer_follows_the_newest_root(home: Path) 
     assert f"ledger   {spaced(old)} -> {spaced(new)}" in lines
     assert any(line_text.startswith(f"revoked  {spaced(old)} from") for line_text in lines)
     answer = root_request.signed(asked, load_key(home / "keys/root.pem"), None)
-    assert root_request.taken(answer, run.roots, run.runspec_sealed) == root
+    assert root_request.verify_answer(answer, run.roots, run.runspec_sealed) == root
     assert root.revoked == {old: NOW}
 
 
@@ -31,7 +32,7 @@ def test_an_answer_to_an_outdated_request_is_refused(home: Path) -> None:
     asked = root_request.request(run.roots, run.runspec_sealed, NOW + 1, None, None, None)
     answer = root_request.signed(asked, key, None)
     with pytest.raises(LocalFault, match="requested before Root 2 was installed"):
-        root_request.taken(answer, [*run.roots, answer.root], run.runspec_sealed)
+        root_request.verify_answer(answer, [*run.roots, answer.root], run.runspec_sealed)
 
 
 def test_only_the_runs_root_key_signs(home: Path) -> None:
@@ -43,11 +44,27 @@ def test_only_the_runs_root_key_signs(home: Path) -> None:
         root_request.signed(asked, load_key(home / "keys/root.pem"), generate_key())
 
 
+@pytest.mark.parametrize("damaged", [b"", b"\xc1", b"not an envelope"])
+def test_an_answer_with_a_damaged_runspec_is_refused(damaged: bytes, home: Path) -> None:
+    run, key = load(home), load_key(home / "keys/root.pem")
+    asked = root_request.request(run.roots, run.runspec_sealed, NOW + 1, None, None, None)
+    answer = msgspec.structs.replace(root_request.signed(asked, key, None), runspec=damaged)
+    with pytest.raises(Untrusted, match="the RunSpec is not signed by this run's root key"):
+        root_request.verify_answer(answer, run.roots, run.runspec_sealed)
+
+
+def test_a_request_without_roots_is_refused(home: Path) -> None:
+    run = load(home)
+    asked = root_request.request(run.roots, run.runspec_sealed, NOW + 1, None, None, None)
+    with pytest.raises(Untrusted):
+        root_request.checked(msgspec.structs.replace(asked, roots=[]))
+
+
 def test_a_new_root_key_seals_the_runspec_beside_the_old_one(home: Path) -> None:
     run, old, new = load(home), load_key(home / "keys/root.pem"), generate_key()
     asked = root_request.request(run.roots, run.runspec_sealed, NOW + 1, ROOT, None, None)
     answer = root_request.signed(asked, old, new)
-    root = root_request.taken(answer, run.roots, run.runspec_sealed)
+    root = root_request.verify_answer(answer, run.roots, run.runspec_sealed)
     assert root.roles[ROOT].keys == [public_bytes(new)]
     for valid_under in (run.root, root):
         assert signing.check_runspec(answer.runspec, valid_under) == run.runspec
