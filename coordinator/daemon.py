@@ -34,7 +34,8 @@ from coordinator.metrics.views import LinksView
 from coordinator.operator_socket import OperatorSocket
 from coordinator.publishing.advertiser import Advertiser
 from coordinator.publishing.broadcast_planner import BroadcastPlanner, PlanInputs
-from coordinator.publishing.publisher import Publisher, Signing
+from coordinator.publishing.publisher import Publisher
+from coordinator.publishing.signing_keys import Signing
 from coordinator.rollouts.absence import Absence
 from coordinator.rollouts.group_service import GroupService
 from coordinator.rollouts.lease_table import Entropy, LeaseTerms
@@ -118,7 +119,7 @@ class Coordinator:
             head_file=run.folder.path / "head",
             addresses=self.advertiser.addresses,
             clock=clock,
-            announcing=self.group_service.broadcasts.announced,
+            on_announce=self.group_service.broadcasts.announced,
         )
         self.learning = Learning(run, text, self.group_service, self.publisher, self.history, models, clock)
         self.view_builder = RunViewBuilder(

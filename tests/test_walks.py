@@ -18,7 +18,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.learner.batch_groups import read
 from coordinator.learner.messages import Export, ExportedEdge
-from coordinator.publishing.publisher import Publisher, Signing
+from coordinator.publishing.publisher import Publisher
+from coordinator.publishing.signing_keys import Signing
 from coordinator.rollouts.request_handler import RequestHandler
 from coordinator.rollouts.submissions import SubmissionService
 from coordinator.rollouts.submitted_group import UnreadSubmission

@@ -32,7 +32,8 @@ from coordinator.demo.demo import environment
 from coordinator.learner.eras import FIRST_ERA
 from coordinator.learner.messages import Export, ExportedEdge
 from coordinator.metrics.history import History
-from coordinator.publishing.publisher import Publisher, Signing
+from coordinator.publishing.publisher import Publisher
+from coordinator.publishing.signing_keys import Signing
 from coordinator.rollouts.absence import Absence
 from coordinator.rollouts.group_service import GroupService
 from coordinator.rollouts.lease_table import Progress

@@ -1,4 +1,4 @@
-"""Publish the learner's exports: store, sign, serve, and announce by a signed Head. The only user of the policy key.
+"""Publish the learner's exports: store, sign, serve, and announce them. The only user of the policy key.
 
 Rules
 1. Durable before visible: payloads and snapshot are in the store before their Version and Edges are signed, and these
@@ -6,57 +6,47 @@ Rules
 2. Each (era, version) is published once: an export that the store already has is not signed again with other bytes.
    When the policy key changes, the same edges and the latest Version with its index are signed again, in one
    transaction of the store: nodes no longer accept the former key.
-3. Heads are ordered by (era, version, sequence); the sequence never falls, not even across a restart. A sequence more
-   than a day ahead of the clock, left by a clock that was wrong, is dropped: nodes would reject it.
-4. A Head is signed again every third of its life, even without a change, so that a node detects a freeze attack.
-5. One task at a time stores, shares or drops files. Only the event loop adds a version and its edges, together, once
+3. One task at a time stores, shares or drops files. Only the event loop adds a version and its edges, together, once
    the payloads are shared: other tasks read both while a thread stores files.
-6. Memory and store keep the newest `WINDOW` versions and those back to the oldest in use; the first version of their
+4. Memory and store keep the newest `WINDOW` versions and those back to the oldest in use; the first version of their
    era and the edges from it to them; the newest full edge and the newest edge from its version (the *anchor*). Their
    documents are always kept, their payloads within the budget. No node needs anything else: an index lists newer edges
    only, and a node that joins or has an older version starts from the anchor or the full edge. run.sqlite keeps the
    root of every version. So a publication, a check of the disk and a start cost the same after any number of versions.
-7. A payload is not hashed here: the export carries the hashes computed while writing, which go into the Edge and to the
+5. A payload is not hashed here: the export carries the hashes computed while writing, which go into the Edge and to the
    payload exchange. A file found on disk after a crash or at a start is hashed once before it is signed or shared.
 """
 
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
 import anyio
 import structlog
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.learner.messages import Export, ExportedEdge
+from coordinator.publishing.head_announcer import HeadAnnouncer
 from coordinator.publishing.payload_rebuild import PayloadRebuilder
+from coordinator.publishing.published import Published
+from coordinator.publishing.signing_keys import Signing
 from p2p.envelope import document_hash, seal, verify_envelope
-from p2p.errors import BadSignature, PeerFault
-from p2p.identity import public_bytes
 from p2p.network import Manifest, Network
 from p2p.plan.trees import PayloadSize
 from p2p.swarm import manifest as chunks
 from p2p.swarm.manifest import bare
-from p2p.wire_types import decode, encode
 from protocol import document_service
 from protocol.methods import DOCUMENTS, HEAD
 from protocol.requests import DocumentsRequest, DocumentsResponse
-from protocol.versions import Head, HeadRequest, HeadResponse, head_topic, manifest_of_edge
+from protocol.versions import HeadRequest, HeadResponse, manifest_of_edge
 from runtime.errors import LocalFault
-from runtime.files import writing
 from weights.codec import frames
 from weights.documents import Edge, EdgeIndex, Version
 from weights.snapshot import Snapshot
 from weights.store import Store, StoredFile
 from weights.update_path import path_to
 
-SEQUENCE_AHEAD = 24 * 3600 * 1000
-"""Milliseconds by which a Head's sequence may be ahead of the clock."""
-HEAD_LIFE = 180.0
-"""Seconds until a Head expires."""
 REACH = 128
 """Newest edges that an EdgeIndex lists, beside the full edge and the anchor: within them a node updates by diffs."""
 WINDOW = 1024
@@ -68,41 +58,6 @@ EARLIER = 1024
 KINDS = ("version", "edge", "edgeindex", "published")
 
 log = structlog.get_logger("coordinator")
-
-
-@dataclass(frozen=True)
-class Signing:
-    """The publisher's signing keys and their run."""
-
-    run: bytes
-    policy: Ed25519PrivateKey
-    channel: Ed25519PrivateKey
-    root_serial: int
-    former: frozenset[bytes] = frozenset()
-    """Public keys of the roles policy and channel in earlier Roots: stored documents may be signed by them."""
-    roots: Mapping[int, bytes] = field(default_factory=dict)
-    """Every sealed Root of the run, by serial."""
-
-    @property
-    def policies(self) -> frozenset[bytes]:
-        """The public keys whose Versions and Edges are accepted from the store."""
-        return self.former | {public_bytes(self.policy)}
-
-    @property
-    def channels(self) -> frozenset[bytes]:
-        """The public keys whose Heads are accepted from the disk."""
-        return self.former | {public_bytes(self.channel)}
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """A published version, as the store records it."""
-
-    era: int
-    version: int
-    root: bytes
-    version_hash: bytes
-    index_hash: bytes
 
 
 class Publisher:
@@ -118,26 +73,21 @@ class Publisher:
         head_file: Path,
         addresses: Callable[[], Awaitable[list[str]]],
         clock: Callable[[], float],
-        announcing: Callable[[int, int, int], None] = lambda era, version, now: None,
+        on_announce: Callable[[int, int, int], None] = lambda era, version, now: None,
     ) -> None:
-        """`addresses`: under which nodes reach this coordinator. `clock`: seconds since the Unix epoch. `announcing`:
-        called before each Head is published, with era, version and milliseconds."""
+        """`addresses`: under which nodes reach this coordinator. `clock`: seconds since the Unix epoch. `on_announce`:
+        see `HeadAnnouncer`."""
         self._signing = signing
         self._store = store
-        self._gossip = network.gossip
         self._exchange = network.exchange
-        self._head_file = head_file
-        self._addresses = addresses
-        self._clock = clock
-        self._announcing = announcing
+        self.heads = HeadAnnouncer(
+            signing, network.gossip, head_file=head_file, addresses=addresses, clock=clock, on_announce=on_announce
+        )
         self._step = 0
-        self._changed = asyncio.Event()
         self._storing = asyncio.Lock()
         self.finished = False
-        self.sealed_head: bytes | None = None
-        self._head = self._restored_head()
         self.versions = self._restored_versions()
-        """The first version of the era and the newest ones (rule 6), oldest first."""
+        """The first version of the era and the newest ones (rule 4), oldest first."""
         self._edges = self._restored_edges()
         self._rebuilder = PayloadRebuilder(store, network.handlers, edges=lambda: [*self._edges.values()], clock=clock)
         self._edges, self.versions = self._sealed_anew()
@@ -148,6 +98,11 @@ class Publisher:
     def latest(self) -> Published | None:
         """The newest version published, None before the first."""
         return self.versions[-1] if self.versions else None
+
+    @property
+    def sealed_head(self) -> bytes | None:
+        """The newest sealed Head, None before the first."""
+        return self.heads.sealed
 
     @property
     def edges(self) -> Mapping[bytes, Edge]:
@@ -181,6 +136,7 @@ class Publisher:
         """Switch to the keys of a newer Root, sign again (rule 2), and announce a Head under them."""
         async with self._storing:
             self._signing = signing
+            self.heads.sign_with(signing)
             self._edges, self.versions = await anyio.to_thread.run_sync(self._sealed_anew)
         await self.announce()
 
@@ -203,44 +159,15 @@ class Publisher:
 
     async def announce(self) -> None:
         """Sign a Head of the latest version and gossip it."""
-        latest = self.latest
-        if latest is None:
-            return
-        addresses = await self._addresses()  # before the sequence is chosen: two calls may overlap
-        now, signing = int(self._clock() * 1000), self._signing
-        self._head = Head(
-            era=latest.era,
-            version=latest.version,
-            version_hash=latest.version_hash,
-            index_hash=latest.index_hash,
-            step=max(self._step, latest.version),
-            sequence=self._next_sequence(now),
-            addresses=addresses,
-            root_serial=signing.root_serial,
-            issued=now,
-            expires=now + int(HEAD_LIFE * 1000),
-            finished=self.finished,
-        )
-        sealed = seal("head", signing.run, encode(self._head), signing.channel)
-        with writing(self._head_file) as file:
-            file.write(sealed)
-        self._announcing(latest.era, latest.version, now)
-        self.sealed_head = sealed
-        self._changed.set()
-        log.info("head out", version=latest.version, sequence=self._head.sequence)
-        await self._gossip.publish(head_topic(signing.run), sealed)
-
-    def _next_sequence(self, now: int) -> int:
-        """Return a sequence above the last Head's, unless that one is far ahead of the clock (rule 3)."""
-        before = -1 if self._head is None else self._head.sequence
-        return max(now, before + 1) if before < now + SEQUENCE_AHEAD else now
+        if self.latest is not None:
+            await self.heads.announce(self.latest, self._step, self.finished)
 
     async def run(self) -> None:
-        """Serve the stored payloads and renew the Head until cancelled (rule 4). Start it when the network is ready."""
+        """Serve the stored payloads and renew the Head until cancelled. Start it when the network is ready."""
         await self._offer(list(self._edges.values()))
         while True:
             await self.announce()
-            await self._sleep_unless_announced(HEAD_LIFE / 3)
+            await self.heads.until_due()
 
     async def rebuild(self) -> None:
         """Rebuild dropped payloads when nodes request them, until cancelled."""
@@ -252,7 +179,7 @@ class Publisher:
 
         All snapshots but those of an era's first and the latest version are dropped. Payloads are dropped oldest first,
         but never the latest version's. Those on the path from the first version to `oldest` and onwards are dropped
-        only if they can be rebuilt. Versions and edges outside rule 6 are removed. During a publication this does
+        only if they can be rebuilt. Versions and edges outside rule 4 are removed. During a publication this does
         nothing: the files of the new version are in the store before `versions` has it."""
         if not self.versions or self._storing.locked():
             return
@@ -278,7 +205,7 @@ class Publisher:
         return [firsts[era] for era in sorted({asked, self.versions[-1].era})]
 
     def _forget(self, window: list[Published], firsts: list[Published], path: list[Edge]) -> None:
-        """Remove versions and edges outside rule 6 from memory, before their files, so that none is offered."""
+        """Remove versions and edges outside rule 4 from memory, before their files, so that none is offered."""
         since = (window[0].era, window[0].version)
         self.versions = [one for one in firsts if one not in window] + window
         starts = {(edge.era, edge.version) for edge in path} | {(one.era, one.version) for one in firsts}
@@ -297,7 +224,7 @@ class Publisher:
         recent: set[bytes],
         path: list[Edge],
     ) -> list[StoredFile]:
-        """Drop the files over the budgets and outside rule 6; return them. `since`: where the window begins. Blocks."""
+        """Drop the files over the budgets and outside rule 4; return them. `since`: where the window begins. Blocks."""
         firsts, latest = self._firsts(oldest), (self.versions[-1].era, self.versions[-1].version)
         whole = {*((one.era, one.version) for one in firsts), latest}
         dropped = self._store.collect(whole, 0, kind="snapshots/")
@@ -310,7 +237,7 @@ class Publisher:
         return dropped
 
     def _paths(self, root: bytes, firsts: list[Published]) -> list[Edge]:
-        """Return the edges from before the window that rule 6 keeps. `root`: of the window's first version."""
+        """Return the edges from before the window that rule 4 keeps. `root`: of the window's first version."""
         entrances = _entrances(self._signed_edges(self._edges))
         return self._path_to(root, firsts) + [self._edges[digest] for digest in entrances]
 
@@ -325,16 +252,6 @@ class Publisher:
         path = self._path_to(since[0].root, self._firsts(oldest)) if since else []
         stored = {file.hash for file in self._store.payloads() if (file.era, file.version) >= oldest}
         return stored | {edge.payload_hash for edge in path}
-
-    async def _sleep_unless_announced(self, seconds: float) -> None:
-        """Wait until no Head was announced for `seconds`."""
-        while True:
-            self._changed.clear()
-            try:
-                async with asyncio.timeout(seconds):
-                    await self._changed.wait()
-            except TimeoutError:
-                return
 
     def _make(self, era: int, export: Export) -> tuple[Published, list[tuple[bytes, Edge, Manifest]]]:
         """Put the files into the store, then the signed documents. Return the version, and each edge with its
@@ -352,7 +269,7 @@ class Publisher:
         version_hash = self._store.put_document("version", era, export.version, sealed)
         # This record makes the version published: it is written last and read at a restart.
         published = Published(era, export.version, export.root, version_hash, index_hash)
-        self._store.put_document("published", era, export.version, _record(published))
+        self._store.put_document("published", era, export.version, published.record())
         return published, edges
 
     def _sealed_anew(self) -> tuple[dict[bytes, Edge], list[Published]]:
@@ -370,9 +287,9 @@ class Publisher:
         version = self._seal("version", verify_envelope(stored, "version", self._signing.run, self._signing.policies))
         index = EdgeIndex(era=old.era, version=old.version, edges=self._index(edges)).to_bytes()
         new = Published(old.era, old.version, old.root, document_hash(version), document_hash(index))
-        contents = {"version": version, "edgeindex": index, "published": _record(new)}
+        contents = {"version": version, "edgeindex": index, "published": new.record()}
         resealed += [(kind, old.era, old.version, content) for kind, content in contents.items()]
-        gone = {*self._edges, old.version_hash, old.index_hash, document_hash(_record(old))}
+        gone = {*self._edges, old.version_hash, old.index_hash, document_hash(old.record())}
         self._store.replace_documents(resealed, gone)
         log.info("versions sealed by the new policy key", edges=len(edges), version=old.version)
         return edges, [*self.versions[:-1], new]
@@ -382,7 +299,7 @@ class Publisher:
 
     def _edge(self, era: int, export: Export, edge: ExportedEdge) -> tuple[bytes, Edge, Manifest]:
         payload = Path(edge.payload)
-        manifest = edge.hashed or chunks.hashed(payload)  # rule 7
+        manifest = edge.hashed or chunks.hashed(payload)  # rule 5
         stored = self._store.put_payload(era, export.version, manifest.hash, self._adopted(payload))
         # If the store already has a file of that name, it keeps it; the chunk hashes are of the learner's file.
         known: Manifest = manifest if stored.samefile(payload) else bare(manifest)
@@ -444,36 +361,16 @@ class Publisher:
             for stored in [*documents, *self._store.documents("edge", since)]
         }
 
-    def _restored_head(self) -> Head | None:
-        """Return the last Head, for its sequence; None if there is none. Serve it again only if the present channel key
-        signed it."""
-        today, run = public_bytes(self._signing.channel), self._signing.run
-        try:
-            sealed = self._head_file.read_bytes()
-            if _signed(sealed, "head", run, today):
-                self.sealed_head = sealed
-            return decode(verify_envelope(sealed, "head", run, self._signing.channels), Head)
-        except FileNotFoundError:
-            return None
-        except PeerFault as error:
-            log.warning("stored Head is invalid; a new one is signed", reason=str(error))
-            self.sealed_head = None
-            return None
-
     def _signed_today(self) -> bool:
         """Tell whether the present policy key signed the latest Version, and so all documents signed with it. True if
         there is no version."""
         document = self._store.document(self.versions[-1].version_hash) if self.versions else None
-        today, run = public_bytes(self._signing.policy), self._signing.run
-        return document is None or _signed(document, "version", run, today)
+        return document is None or self._signing.by_policy(document, "version")
 
     def _restored_versions(self) -> list[Published]:
         documents = self._store.newest("published", RESTORED)
         first = [one for one in self._store.oldest("published", 1) if one not in documents[:1]]
-        return [
-            Published(one.era, one.version, one.sealed[64:96], one.sealed[:32], one.sealed[32:64])
-            for one in [*first, *documents]
-        ]
+        return [Published.of(one) for one in [*first, *documents]]
 
     async def _answer_head(self, peer: str, ask: HeadRequest) -> HeadResponse:
         return document_service.head(ask, self.sealed_head, self._signing.roots)
@@ -487,17 +384,3 @@ def _entrances(signed: dict[bytes, Edge]) -> list[bytes]:
     from its version (the anchor)."""
     full = [digest for digest, edge in signed.items() if edge.base is None][-1:]
     return full + [digest for digest, edge in signed.items() if full and edge.base_root == signed[full[0]].root][-1:]
-
-
-def _signed(sealed: bytes, kind: str, run: bytes, key: bytes) -> bool:
-    """Tell whether `key` signed a document of this kind and run. Raises `Malformed`."""
-    try:
-        verify_envelope(sealed, kind, run, [key])
-    except BadSignature:
-        return False
-    return True
-
-
-def _record(one: Published) -> bytes:
-    """Encode a published version for the store."""
-    return one.version_hash + one.index_hash + one.root

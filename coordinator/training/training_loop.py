@@ -26,7 +26,8 @@ from coordinator.learner.messages import Batch, Export, Hyper, Open, Stepped
 from coordinator.metrics.history import History
 from coordinator.metrics.statistics import smoothed
 from coordinator.metrics.views import StepPoint, VersionRow
-from coordinator.publishing.publisher import Published, Publisher
+from coordinator.publishing.published import Published
+from coordinator.publishing.publisher import Publisher
 from coordinator.rollouts.group_service import GroupService
 from coordinator.rollouts.lease_table import Progress
 from coordinator.rollouts.replay_buffer import DrawnGroup

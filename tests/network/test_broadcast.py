@@ -31,14 +31,14 @@ class Witness:
         self.announced: dict[int, float] = {}
         self.complete: dict[tuple[str, int], float] = {}
         self.applied: dict[tuple[str, int], float] = {}
-        publisher = swarm.coordinator.publisher
-        known = publisher._announcing
+        heads = swarm.coordinator.publisher.heads
+        known = heads.on_announce
 
         def announcing(era: int, version: int, now: int) -> None:
             self.announced.setdefault(version, anyio.current_time())
             known(era, version, now)
 
-        publisher._announcing = announcing
+        heads.on_announce = announcing
         for node in nodes:
             self._watch(node)
 

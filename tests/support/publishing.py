@@ -9,7 +9,8 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.learner.messages import Export, ExportedEdge
-from coordinator.publishing.publisher import Publisher, Signing
+from coordinator.publishing.publisher import Publisher
+from coordinator.publishing.signing_keys import Signing
 from p2p.handlers import Handlers
 from p2p.network import Network
 from weights.diff import encode, encode_full

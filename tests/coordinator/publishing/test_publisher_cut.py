@@ -7,13 +7,14 @@ import anyio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.learner.messages import Export
-from coordinator.publishing.publisher import Publisher, Signing
+from coordinator.publishing.publisher import Publisher
+from coordinator.publishing.signing_keys import Signing
 from p2p.envelope import decode_unverified, verify_envelope
 from p2p.identity import public_bytes
 from p2p.wire_types import decode
 from protocol.versions import Head
 from tests.support.cuts import cuts
-from tests.support.publishing import KEY, export, exports_of, publishing
+from tests.support.publishing import KEY, exports_of, publishing
 from tests.support.quick_disk import quick_folder
 from weights.documents import EdgeIndex
 from weights.snapshot import Snapshot
@@ -119,16 +120,3 @@ def test_cut_at_any_moment_a_new_policy_key_signs_all_that_a_node_needs_and_no_d
                 assert list(publisher.edges.values()) == edges, cut.where
                 assert len(store.documents("version")) == len(exports), cut.where
                 assert len(store.documents("published")) == len(exports), cut.where
-
-
-def test_a_sequence_of_a_clock_that_was_a_year_ahead_is_dropped_when_the_clock_is_right() -> None:
-    now = [400 * 86_400.0]
-    with quick_folder() as folder, publishing(folder, clock=lambda: now[0]) as (publisher, _):
-        first = export(folder, 0, None)
-        anyio.run(publisher.publish, 1, 0, first)
-        for clock, sequence in ((35 * 86_400.0, 35 * 86_400_000), (34.5 * 86_400, 35 * 86_400_000 + 1)):
-            now[0] = clock
-            anyio.run(publisher.announce)
-            head = head_of(publisher)
-            assert head is not None
-            assert head.sequence == sequence

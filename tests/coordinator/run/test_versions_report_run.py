@@ -14,7 +14,8 @@ from coordinator import cli
 from coordinator.learner.checkpoint import Base
 from coordinator.learner.export import starts
 from coordinator.learner.messages import Export, ExportedEdge
-from coordinator.publishing.publisher import Publisher, Signing
+from coordinator.publishing.publisher import Publisher
+from coordinator.publishing.signing_keys import Signing
 from coordinator.run import setup
 from tests.support.publishing import publisher_over
 from tests.support.quick_disk import quick_folder

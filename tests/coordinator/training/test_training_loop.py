@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.learner.messages import Batch, Export, Hyper, Open, Opened, Stepped
 from coordinator.metrics.history import History
-from coordinator.publishing.publisher import Published
+from coordinator.publishing.published import Published
 from coordinator.training.model_processes import DiedComputing
 from coordinator.training.run_watch import Watch
 from coordinator.training.training_loop import Training, TrainingConfig, Utilisation
