@@ -3,8 +3,7 @@
 1. Log-probabilities are exact: log softmax, in float32, of the same logits from which the token was chosen.
 2. A prompt is computed once, and its keys and values are repeated for the group. Rollouts of a batch have one length
    (engines.rollout_state, rule 1); a finished one drops out.
-3. Scoring is teacher-forced: one pass over prompt and one over all samples of a group, the head on
-   `HEAD_ROWS` positions at a time.
+3. Scoring is teacher-forced (engines.transformers.scoring).
 4. By default the engine computes in float32: bf16 snapshots are cast up, without loss. In fp32 a decode step and a
    teacher-forced pass agree to about 1e-5, independent of the rest of the batch. On a CPU the products of large layers
    are oneDNN's (engines.transformers.packed_linear).
@@ -13,7 +12,6 @@
 6. No code comes with a model: config.json names an architecture of the installed library.
 """
 
-import copy
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,15 +21,15 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from engines import sampling
 from engines.engine import Dtype, EngineError, Job, Loaded, Sample, SampleScore
 from engines.rollout_state import RolloutState
 from engines.transformers import packed_linear
-from engines.transformers.kv_cache import growing_cache
+from engines.transformers.scoring import GroupScorer, prefill
 from tasks import registry
-from tasks.task import Tokenizer, sampled_mask
+from tasks.task import Tokenizer
 from tasks.tokenizer import load as load_text
 from weights.diff import Change
 from weights.errors import BadSnapshot, WrongBase
@@ -39,12 +37,8 @@ from weights.journaled import Rolling
 from weights.snapshot import Snapshot
 from weights.torch_io import load_into, patch
 
-HEAD_ROWS = 64
-"""Positions whose logits exist at once while scoring: 64 x 49,152 float32 are 12.6 MB."""
 BATCH_LOGITS = 2**23
 """Most logits of one decode step, all rows together; a group always stays together."""
-PASS_TOKENS = 2**14
-"""Most tokens of one teacher-forced pass."""
 
 
 class _Live(NamedTuple):
@@ -123,20 +117,11 @@ class TransformersEngine:
         return results
 
     def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]:
-        """See `Engine.score`. Given tokens are fed to the model, and get no value."""
+        """See `Engine.score`."""
         model = self._loaded().model
         _check_job(job, model.config.vocab_size)
-        for sample in samples:
-            _check_sample(sample, model.config.vocab_size)
-        if len(samples) != len(job.seeds):
-            raise EngineError(f"{len(samples)} samples for {len(job.seeds)} seeds: score one sample per seed")
-        scores: dict[int, SampleScore] = {}
         with _translated(), torch.inference_mode():
-            cache, first = self._prefill(model, [job.prompt])
-            for part in _parts([len(sample.tokens) for sample in samples]):
-                seeded = [(job.seeds[index], samples[index]) for index in part]
-                scores.update(zip(part, self._score_part(model, cache, first, seeded), strict=True))
-        return [scores[index] for index in range(len(samples))]
+            return GroupScorer(model, self._noise_device).score(job, samples)
 
     def _loaded(self) -> _Live:
         if self._live is None:
@@ -162,16 +147,9 @@ class TransformersEngine:
             self._texts[eos] = load_text(self._loaded().folder / "tokenizer.json", eos)
         return self._texts[eos]
 
-    def _prefill(self, model: Any, prompts: Sequence[Sequence[int]]) -> tuple[DynamicCache, Tensor]:
-        """Prompts of one length: their cache, and the last hidden state of each, [J, 1, D]."""
-        cache = growing_cache(model.config)
-        ids = torch.tensor(prompts, device=self._device)
-        hidden = model.base_model(ids, past_key_values=cache, use_cache=True).last_hidden_state
-        return cache, hidden[:, -1:]
-
     def _decode(self, model: Any, jobs: Sequence[Job], greedy: bool) -> list[Sample]:
         rollouts = [RolloutState(job, seed, self._episode(job)) for job in jobs for seed in job.seeds]
-        cache, hidden = self._prefill(model, [job.prompt for job in jobs])
+        cache, hidden = prefill(model, [job.prompt for job in jobs])
         owner = torch.tensor([index for index, job in enumerate(jobs) for _ in job.seeds], device=self._device)
         cache.batch_select_indices(owner)
         logits = model.get_output_embeddings()(hidden)[owner, 0].float()
@@ -201,49 +179,6 @@ class TransformersEngine:
 
     def _episode(self, job: Job) -> Any:
         return registry.get(job.task, job.task_version).episode(_split(job), job.index, self._text(job.eos))
-
-    def _score_part(
-        self, model: Any, prompt_cache: DynamicCache, first: Tensor, seeded: Sequence[tuple[bytes, Sample]]
-    ) -> Iterator[SampleScore]:
-        """`first`: last hidden state of the prompt, [1, 1, D]."""
-        longest = max(len(sample.tokens) for _, sample in seeded)
-        hidden = first.expand(len(seeded), -1, -1)
-        if longest > 1:
-            # Padding stands on the right, where causal attention never looks.
-            fed = [[*sample.tokens[:-1], *[0] * (longest - len(sample.tokens))] for _, sample in seeded]
-            cache = copy.deepcopy(prompt_cache)
-            cache.batch_repeat_interleave(len(seeded))
-            ids = torch.tensor(fed, device=self._device)
-            after = model.base_model(ids, past_key_values=cache, use_cache=True).last_hidden_state
-            hidden = torch.cat([hidden, after], 1)
-        places = [
-            (row, position, seed, token)
-            for row, (seed, sample) in enumerate(seeded)
-            for position, (token, is_sampled) in enumerate(zip(sample.tokens, sampled_mask(sample.turns), strict=True))
-            if is_sampled
-        ]
-        logprobs, margins = self._rescore(model, hidden, places)
-        start = 0
-        for _, sample in seeded:
-            end = start + sum(sampled_mask(sample.turns))
-            yield SampleScore(logprobs=logprobs[start:end], margins=margins[start:end])
-            start = end
-
-    def _rescore(
-        self, model: Any, hidden: Tensor, places: Sequence[tuple[int, int, bytes, int]]
-    ) -> tuple[list[float], list[float]]:
-        """(log-probabilities, margins) of tokens at (row, position, seed, token) of hidden [R, L, D]."""
-        logprobs: list[float] = []
-        margins: list[float] = []
-        head = model.get_output_embeddings()
-        for start in range(0, len(places), HEAD_ROWS):
-            rows, positions, seeds, tokens = zip(*places[start : start + HEAD_ROWS], strict=True)
-            logits = head(hidden[list(rows), list(positions)]).float().to(self._noise_device)
-            keys = sampling.keys(zip(seeds, positions, strict=True), self._noise_device)
-            gap, logprob = sampling.margin(logits, keys, torch.tensor(tokens, device=self._noise_device))
-            logprobs += logprob.tolist()
-            margins += gap.tolist()
-        return logprobs, margins
 
 
 def create(device: str, dtype: Dtype) -> TransformersEngine:
@@ -302,13 +237,6 @@ def _check_job(job: Job, vocabulary: int) -> None:
         raise EngineError(f"the prompt has a token outside the model's vocabulary of {vocabulary}")
 
 
-def _check_sample(sample: Sample, vocabulary: int) -> None:
-    if not sample.tokens or sum(sample.turns) != len(sample.tokens) or min(sample.turns) < 1:
-        raise EngineError("a sample is empty, or its turns do not add up to its tokens")
-    if not all(0 <= token < vocabulary for token in sample.tokens):
-        raise EngineError(f"a sample has a token outside the model's vocabulary of {vocabulary}")
-
-
 def _batches(indices: Sequence[int], rows: Sequence[int], most: int) -> Iterator[list[int]]:
     """Yield the indices in order, in batches of at most `most` rows, or of one index. Indices without rows are left
     out."""
@@ -321,21 +249,6 @@ def _batches(indices: Sequence[int], rows: Sequence[int], most: int) -> Iterator
             batch.append(index)
     if batch:
         yield batch
-
-
-def _parts(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Yield the samples that share a pass: longest first, at most `PASS_TOKENS` tokens, with little padding."""
-    part: list[int] = []
-    padding = 0
-    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
-        longest = lengths[part[0]] if part else lengths[index]
-        padding += longest - lengths[index]
-        if part and (longest * (len(part) + 1) > PASS_TOKENS or padding > max(64, longest * (len(part) + 1) // 8)):
-            yield part
-            part, padding = [], 0
-        part.append(index)
-    if part:
-        yield part
 
 
 @contextmanager

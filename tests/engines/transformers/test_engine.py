@@ -8,7 +8,7 @@ import torch
 from engines import sampling
 from engines.engine import EngineError, Job, Sample
 from engines.transformers import packed_linear
-from engines.transformers.engine import TransformersEngine, _parts
+from engines.transformers.engine import TransformersEngine
 from tasks import registry
 from tasks.task import InvalidTranscript, Transcript, replay, sampled_mask
 from tests.support import tiny_model
@@ -433,13 +433,6 @@ def test_weights_that_are_not_finite_are_an_error(tiny: OnDisk) -> None:
         broken._loaded().model.model.norm.weight.fill_(torch.nan)
     with pytest.raises(EngineError, match="not finite"):
         broken.generate(job())
-
-
-def test_samples_of_like_length_share_a_pass() -> None:
-    assert list(_parts([5, 6, 5, 6])) == [[1, 3, 0, 2]]
-    assert list(_parts([500, 1, 490, 2])) == [[0, 2], [3, 1]]
-    assert sorted(index for part in _parts([9000] * 5) for index in part) == [0, 1, 2, 3, 4]
-    assert max(len(part) for part in _parts([9000] * 5)) == 1
 
 
 def test_the_noise_is_taken_at_the_position_within_the_rollout(engine: TransformersEngine) -> None:
