@@ -25,6 +25,8 @@ MARK = "ECHO2_CONFIG"
 process has it."""
 GRACE = 3.0
 """Seconds that `stop` waits before SIGKILL; all durable state was written before."""
+ORPHANS = 1.0
+"""Seconds that the children of ended processes get to end by themselves."""
 CLEAN_EXITS: frozenset[int] = frozenset({0, 130})
 """Exit codes of a process that was told to end, or that finished its work (runtime.exit_codes)."""
 
@@ -129,7 +131,7 @@ class ProcessGroup:
             self._signal(member, signal.SIGKILL)
             member.process.wait()
         while left := self._marked():
-            _, stubborn = psutil.wait_procs(left, timeout=1.0)
+            _, stubborn = psutil.wait_procs(left, timeout=ORPHANS)
             for process in stubborn:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()

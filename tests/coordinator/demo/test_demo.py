@@ -34,6 +34,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(demo, "POLL", 0.05)
     monkeypatch.setattr(demo, "_BY_THEMSELVES", 0.2)
+    monkeypatch.setattr(processes, "ORPHANS", 0.05)
     return tmp_path
 
 
