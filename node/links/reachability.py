@@ -1,7 +1,8 @@
 """The addresses at which peers can reach this node: found out, kept reachable, and signed for the greeting.
 
 Rules
-1. At its start, the node reserves a slot at each relay that the owner named.
+1. From its start on, the node reserves a slot at each relay that the owner named. A relay that grants none is asked
+   again after growing pauses.
 2. The connected coordinator is asked to dial back (p2p/discovery/dial_back.py): at first, when this machine's addresses
    change, and every `AGAIN` seconds. If a dial succeeds, the address that the coordinator saw is announced beside the
    local ones.
@@ -27,12 +28,15 @@ from p2p.local_addresses import dialable
 from p2p.multiaddr import peer_of, route_of, tcp
 from p2p.network import Inbound, Links, Rpc
 from protocol.methods import REACHABLE
+from runtime.backoff import Backoff
 
 AGAIN: Final = 600.0
 """Seconds between two requests to dial back while no address changes."""
 LOOK: Final = 5.0
 """Seconds between two looks at this machine's addresses."""
 PATIENCE: Final = 15.0
+RETRY: Final = Backoff(1.0, 60.0)
+"""Seconds between two attempts at a relay that the owner named."""
 _PEERS: Final = 4
 """Peers to ask for a reservation when the coordinator grants none."""
 
@@ -88,8 +92,20 @@ class Reachability:
 
     async def run(self) -> None:
         """Keep this node reachable until cancelled."""
-        for relay in self._relays.named:
-            await self._reserve(_same_peer(self._relays.named, relay))
+        async with asyncio.TaskGroup() as group:
+            for relay in self._named():
+                group.create_task(self._reserve_named(_of_peer(self._relays.named, relay)))
+            group.create_task(self._keep_known())
+
+    async def _reserve_named(self, addresses: list[str]) -> None:
+        """Reserve at a relay that the owner named; try until it grants a slot (rule 1)."""
+        failures = 0
+        while await self._reserve(addresses) is not None:
+            failures += 1
+            await asyncio.sleep(RETRY.delay(failures))
+
+    async def _keep_known(self) -> None:
+        """Find out how peers can dial this node, and tell the coordinator, until cancelled (rules 2 to 4)."""
         asked_at = 0.0
         loop = asyncio.get_running_loop()
         while True:
@@ -131,14 +147,14 @@ class Reachability:
         """Reserve at the first candidate that grants a slot (rule 3). `why`: why a relay is needed."""
         reasons = []
         candidates = [address for address in self._relays.candidates() if route_of(address) == "direct"]
-        peers = list(dict.fromkeys(map(peer_of, candidates)))
+        peers = [peer for peer in dict.fromkeys(map(peer_of, candidates)) if peer != self._links.peer_id]
         for peer in peers[: 1 + _PEERS]:
-            addresses = [address for address in candidates if peer_of(address) == peer]
-            if peer != self._links.peer_id and (reason := await self._reserve(addresses)) is None:
+            reason = await self._reserve(_of_peer(candidates, peer))
+            if reason is None:
                 self._relay, self.summary = peer, f"through the relay {peer}: {why}"
                 return
             reasons.append(reason)
-        refused = next(filter(None, reasons), "none is known")
+        refused = reasons[0] if reasons else "none is known"
         self.summary = f"by nobody: {why}, and no relay accepts this node ({refused})"
 
     async def _reserve(self, addresses: list[str]) -> str | None:
@@ -152,10 +168,14 @@ class Reachability:
         return None
 
     async def _release(self) -> None:
-        """Release the reservation of rule 3, which is no longer needed."""
-        if self._relay is not None:
+        """Release the reservation of rule 3, which is no longer needed, unless the owner named its relay."""
+        if self._relay is not None and self._relay not in self._named():
             await self._inbound.release(self._relay)
-            self._relay = None
+        self._relay = None
+
+    def _named(self) -> list[str]:
+        """Return the peer ids of the relays that the owner named."""
+        return list(dict.fromkeys(map(peer_of, self._relays.named)))
 
     async def _tell(self) -> None:
         """Call `on_change` if the addresses or their record are outdated (rule 4)."""
@@ -166,5 +186,5 @@ class Reachability:
             self.on_change("this node's peer record must be renewed")
 
 
-def _same_peer(addresses: list[str], one: str) -> list[str]:
-    return [address for address in addresses if peer_of(address) == peer_of(one)]
+def _of_peer(addresses: list[str], peer: str) -> list[str]:
+    return [address for address in addresses if peer_of(address) == peer]

@@ -32,7 +32,7 @@ class FakeNetwork:
         self.own = [OWN]
         self.reservations: dict[str, str] = {}
         self.by = "direct"
-        self.questions = 0
+        self.questions = self.attempts = 0
 
     async def addresses(self) -> list[str]:
         return [*self.own, *(f"{relay}/p2p-circuit/p2p/{ME}" for relay in self.reservations.values())]
@@ -47,6 +47,7 @@ class FakeNetwork:
         return encode(self.verdict)
 
     async def reserve(self, addresses: list[str]) -> None:
+        self.attempts += 1
         peer = addresses[0].rpartition("/p2p/")[2]
         if peer not in self.relays:
             raise Unreachable(f"{peer} is no relay")
@@ -57,11 +58,13 @@ class FakeNetwork:
 
 
 @asynccontextmanager
-async def reaching(network: FakeNetwork, relays: tuple[str, ...] = ()):
+async def reaching(
+    network: FakeNetwork, relays: tuple[str, ...] = (), candidates: tuple[str, ...] = (HTTPS, COORDINATOR, OTHER)
+):
     """Run a `Reachability` after its first greeting; yield it and the reasons for further greetings."""
     changes: list[str] = []
     reachability = Reachability(
-        network, network, network, RelaySources(list(relays), lambda: [HTTPS, COORDINATOR, OTHER]),
+        network, network, network, RelaySources(list(relays), lambda: list(candidates)),
         RecordIssuer(KEY, bytes(32)), coordinator=lambda: "coordinator", now=wall,
     )  # fmt: skip
     reachability.on_change = changes.append
@@ -133,6 +136,58 @@ def test_the_relays_that_the_owner_named_are_used_in_any_case():
         network = FakeNetwork(ReachableResponse(observed="198.51.100.7", ports=[4000]), relays=("other",))
         async with reaching(network, relays=(OTHER,)):
             assert list(network.reservations) == ["other"]
+
+    run_fake(main)
+
+
+def test_a_named_relay_that_is_down_at_the_start_is_tried_again_after_growing_pauses():
+    async def main() -> None:
+        network = FakeNetwork(ReachableResponse(observed="198.51.100.7", ports=[4000]))
+        async with reaching(network, relays=(OTHER,)) as (_, changes):
+            await asyncio.sleep(600)
+            assert 12 <= network.attempts <= 17, "pauses of 1, 2, 4, 8, 16, 32 and then 60 s"
+            assert network.questions == 2, "the coordinator is asked meanwhile"
+            network.relays = ("other",)
+            await asyncio.sleep(70)
+            assert list(network.reservations) == ["other"]
+            assert len(changes) == 2, "the coordinator hears of the address through the relay"
+            attempts = network.attempts
+            await asyncio.sleep(600)
+            assert network.attempts == attempts
+
+    run_fake(main)
+
+
+def test_a_named_relay_that_also_served_as_the_one_found_is_not_given_back():
+    async def main() -> None:
+        network = FakeNetwork(ReachableResponse(observed="198.51.100.7", ports=[]), relays=("other",))
+        async with reaching(network, relays=(OTHER,)) as (reachability, _):
+            assert "through the relay other" in reachability.summary
+            network.own, network.verdict = (
+                ["/ip4/10.9.9.9/tcp/4000"],
+                ReachableResponse(observed="203.0.113.1", ports=[4000]),
+            )
+            await asyncio.sleep(10)
+            assert "directly" in reachability.summary
+            assert list(network.reservations) == ["other"]
+
+    run_fake(main)
+
+
+def test_a_node_that_is_itself_the_first_candidate_reserves_at_the_next():
+    async def main() -> None:
+        network = FakeNetwork(ReachableResponse(observed="198.51.100.7", ports=[]), relays=("other",))
+        async with reaching(network, candidates=(f"{OWN}/p2p/{ME}", OTHER)):
+            assert list(network.reservations) == ["other"]
+
+    run_fake(main)
+
+
+def test_a_node_that_is_itself_the_only_candidate_knows_no_relay():
+    async def main() -> None:
+        network = FakeNetwork(ReachableResponse(observed="198.51.100.7", ports=[]))
+        async with reaching(network, candidates=(f"{OWN}/p2p/{ME}",)) as (reachability, _):
+            assert reachability.summary.endswith("no relay accepts this node (none is known)")
 
     run_fake(main)
 
