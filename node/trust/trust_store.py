@@ -16,8 +16,8 @@ import structlog
 
 from node.trust.trusted_set import TrustedSet
 from p2p.envelope import Verified, document_hash
-from p2p.errors import P2PError
-from protocol.authority import RunSpec
+from p2p.errors import Malformed, P2PError
+from protocol.authority import RunSpec, WrongRoot
 from protocol.versions import Head
 from runtime.files import writing
 from weights.documents import Version
@@ -30,13 +30,16 @@ class TrustStore:
     return."""
 
     def __init__(self, folder: Path, run: bytes, root_hash: bytes, now: int) -> None:
-        """Read the folder. `now`: milliseconds, by this machine's clock. Raises `WrongRoot` if the stored Roots are not
-        the invite's."""
+        """Read the folder. `now`: milliseconds, by this machine's clock. Raises `WrongRoot` if the stored Roots are
+        damaged, or not the invite's."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._folder = folder
         self.trusted = TrustedSet(run, root_hash)
         for path in sorted(folder.glob("root.*")):
-            self.trusted.restore_root(path.read_bytes())
+            try:
+                self.trusted.restore_root(path.read_bytes())
+            except Malformed as error:
+                raise WrongRoot(f"{path} is no Root ({error}): move it away, and it is fetched again") from error
         if self.trusted.root is not None:
             self._restore(now)
 

@@ -31,6 +31,7 @@ import structlog
 
 from engines.context import context_of
 from engines.versioned import LoadedVersion, VersionedEngine
+from node.errors import TrustFailure
 from node.run_context import RunContext
 from node.trust.trusted_set import NotSigned, RootExpired, order
 from node.versions.acknowledgements import Acknowledger
@@ -56,6 +57,7 @@ LIFE_BOUNDS: Final = 10.0, 3600.0
 DOCUMENTS_KEPT: Final = 300
 """Documents kept per kind, and Edges whose payloads are kept: an index names the newest 128."""
 _ASSET_ENDINGS: Final = (".json", ".txt", ".model", ".jinja")
+_ASK: Final = "ask the operator, or install a newer version"
 
 _log = structlog.get_logger("node")
 
@@ -167,12 +169,16 @@ class Follower:
         return min(max(life, LIFE_BOUNDS[0]), LIFE_BOUNDS[1])
 
     async def prepare(self, folder: Path, assets: list[Asset]) -> None:
-        """Fetch the model's files (config.json, tokenizer.json) into `folder`. Raises `P2PError`."""
+        """Fetch the model's files (config.json, tokenizer.json) into `folder`. Raises `TrustFailure` for a RunSpec that
+        no honest operator signs: no retry helps, because a RunSpec never changes."""
         await anyio.Path(folder).mkdir(parents=True, exist_ok=True)
         for asset in assets:
             if Path(asset.name).name != asset.name or not asset.name.endswith(_ASSET_ENDINGS):
-                raise PeerFault(f"the RunSpec names an asset {asset.name[:80]!r}, which is no plain file of a model")
-            await self._payloads.fetch_file(asset.manifest, folder / asset.name)
+                raise TrustFailure(f"the RunSpec names an asset {asset.name[:80]!r}, no plain file of a model: {_ASK}")
+            try:
+                await self._payloads.fetch_file(asset.manifest, folder / asset.name)
+            except PeerFault as error:
+                raise TrustFailure(f"the RunSpec's asset {asset.name} cannot be fetched ({error}): {_ASK}") from error
         self._engine.model, self._engine.context = folder, context_of(folder)
 
     def resume(self) -> None:

@@ -71,7 +71,8 @@ class PayloadFetcher:
         self.taken_bytes = 0
 
     async def get(self, verified: Verified[Edge]) -> Path:
-        """Return the file of an edge's payload, fetched if it is not here. Raises `Stalled`, `P2PError`."""
+        """Return the file of an edge's payload, fetched if it is not here. One fetch at a time: all payload bytes that
+        this node receives meanwhile count as its progress (rules 1 and 2). Raises `Stalled`, `P2PError`."""
         edge = verified.value
         stored = self._store.payload(edge.payload_hash)
         if stored is not None:
@@ -96,7 +97,8 @@ class PayloadFetcher:
         return path
 
     async def fetch_file(self, manifest: Manifest, path: Path) -> None:
-        """Fetch a file that belongs to no edge, such as a model's config.json, to `path`. Raises `P2PError`."""
+        """Fetch a file that belongs to no edge, such as a model's config.json, to `path`. Raises `PeerFault` for a
+        manifest beyond the bounds, `LocalFault`."""
         await self._exchange.fetch(manifest, path, fallback=self._coordinator())
 
     async def share_all(self, edges: Iterable[Verified[Edge]]) -> None:

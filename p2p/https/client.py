@@ -32,6 +32,7 @@ from p2p.multiaddr import address_of
 from p2p.network import FetchReport, Manifest, Traffic
 from p2p.peer.rpc import ANSWER_LIMIT
 from p2p.swarm import messages
+from p2p.swarm.open_files import retry_while_exhausted
 from p2p.swarm.payload_file import PartialPayload, PayloadFile
 from p2p.swarm.transfer_log import TransferLog
 from p2p.transport import GossipHandler
@@ -160,15 +161,15 @@ class HttpsClient:
         """See `PayloadExchange`. Raises `LocalNetworkFault` (the disk), `Malformed` (the manifest exceeds a bound)."""
         if manifest.hash in self._fetching:
             raise LocalNetworkFault(f"payload {manifest.hash.hex()[:16]} is being fetched already")
-        if await anyio.to_thread.run_sync(_is_whole, manifest, path):
+        if await retry_while_exhausted(_is_whole, manifest, path):
             return FetchReport()
         self._fetching.add(manifest.hash)
         transfers = TransferLog(anyio.current_time())
         try:
-            payload = await anyio.to_thread.run_sync(PartialPayload, manifest, path)
+            payload = await retry_while_exhausted(PartialPayload, manifest, path)
             try:
                 await self._fill(payload, transfers)
-                await anyio.to_thread.run_sync(payload.finish)
+                await retry_while_exhausted(payload.finish)
             finally:
                 payload.close()
         finally:

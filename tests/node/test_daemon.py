@@ -2,13 +2,16 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import anyio
+import msgspec
 import pytest
 
-from node.errors import NoUsableDevice
+from node.errors import NoUsableDevice, TrustFailure
 from p2p.identity import generate_key
 from p2p.memory.transport import MemoryNetwork
+from protocol.authority import Asset
 from protocol.requests import Refusal
 from runtime.exit_codes import Exit
 from tests.support.clock import run_fake
@@ -48,6 +51,35 @@ def test_an_engine_that_never_comes_up_ends_the_node_with_its_reason(tmp_path: P
             with pytest.raises(NoUsableDevice, match="times in a row") as ended:
                 await node.daemon.run()
             assert ended.value.exit == Exit.NO_DEVICE
+
+    run_fake(main)
+
+
+UNUSABLE_ASSETS: dict[str, dict[str, Any]] = {
+    "a path out of the folder": {"name": "../node.key.json"},
+    "a kind of file that no model has": {"name": "model.bin"},
+    "a chunk size beyond the bounds": {"chunk_size": 1},
+    "more chunks than the bound": {"length": 1 << 62},
+}
+
+
+@pytest.mark.parametrize("asset", UNUSABLE_ASSETS)
+def test_a_runspec_with_an_unusable_asset_ends_the_node_as_a_matter_for_the_operator(
+    asset: str, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
+        changes = dict(UNUSABLE_ASSETS[asset])
+        good, path = coordinator.assets[0]
+        name = changes.pop("name", good.name)
+        manifest = msgspec.structs.replace(good.manifest, **changes)
+        coordinator.runspec = coordinator.sealed_runspec(assets=[Asset(name=name, manifest=manifest)])
+        async with coordinator.serving(network):
+            await coordinator.publish(0)
+            node = make_node(network, tmp_path / "node", coordinator.invite())
+            with pytest.raises(TrustFailure, match="the RunSpec.* asset .*: ask the operator") as ended:
+                await node.daemon.run()
+            assert ended.value.exit == Exit.TRUST
 
     run_fake(main)
 

@@ -39,6 +39,19 @@ def test_stored_roots_of_another_run_end_with_a_trust_failure(tmp_path: Path) ->
         opened(tmp_path / "home", coordinator, root_hash=b"x" * 32)
 
 
+def test_a_damaged_stored_root_ends_with_a_trust_failure_that_names_the_file(tmp_path: Path) -> None:
+    coordinator = FakeCoordinator(tmp_path / "coordinator")
+    context = opened(tmp_path / "home", coordinator)
+    context.trust_store.update_roots(coordinator.roots, START)
+    context.store.close()
+    damaged = context.folder / "trust" / "root.000001"
+    damaged.write_bytes(b"\xff" * 100)
+    with pytest.raises(TrustFailure, match=r"root.000001 is no Root .*move it away"):
+        opened(tmp_path / "home", coordinator)
+    damaged.unlink()
+    opened(tmp_path / "home", coordinator).store.close()
+
+
 def test_a_store_that_another_process_uses_is_tried_later(tmp_path: Path) -> None:
     coordinator = FakeCoordinator(tmp_path / "coordinator")
     context = opened(tmp_path / "home", coordinator)

@@ -7,12 +7,12 @@ import threading
 
 import pytest
 
-from p2p.errors import Unreachable, WrongIdentity
+from p2p.errors import Exhausted, Unreachable, WrongIdentity
 from p2p.https import certificate, routes
 from p2p.https.client import HttpsClient
 from p2p.https.client_limits import HttpsLimits
 from p2p.swarm import messages
-from p2p.swarm.payload_file import PayloadFile
+from p2p.swarm.payload_file import PartialPayload, PayloadFile
 from tests.support.https import (
     LOOPBACK,
     NOW,
@@ -165,6 +165,25 @@ async def test_a_payload_is_fetched_whole(length, tmp_path):
         assert (await server.traffic()).sent_by_peer.get("https/127.0.0.1", 0) == length
         await client.fetch(manifest, tmp_path / "b")  # there already
         assert (await client.traffic()).received == length
+
+
+async def test_a_fetch_waits_for_a_free_file_descriptor(tmp_path, monkeypatch):
+    manifest = payload_file(tmp_path / "a", MB)
+    shortages = [2]
+
+    def opened(manifest, path):
+        if shortages[0]:
+            shortages[0] -= 1
+            raise Exhausted(f"opening {path}")
+        return PartialPayload(manifest, path)
+
+    monkeypatch.setattr("p2p.https.client.PartialPayload", opened)
+    monkeypatch.setattr("p2p.swarm.open_files.RETRY_INTERVAL", 0.01)
+    async with served() as server, client_of(server) as client:
+        await server.share(manifest, tmp_path / "a")
+        await client.fetch(manifest, tmp_path / "b")
+    assert shortages == [0]
+    assert (tmp_path / "b").read_bytes() == (tmp_path / "a").read_bytes()
 
 
 async def test_a_false_chunk_is_not_stored_and_is_fetched_again(tmp_path, caplog):
