@@ -5,7 +5,8 @@ NodeError
 ├── RefusedByRun     the run refuses work of this node
 ├── TrustFailure     the run's keys did not sign its documents, or its Root has expired
 ├── NoUsableDevice   no device of this machine can run the model
-└── TryLater         the disk is full, no peer answers, or a node runs here already, or none runs
+└── TryLater         the disk is full, no peer answers, or no node runs here
+    └── AlreadyRuns  a node runs here already
 """
 
 from runtime.exit_codes import Exit
@@ -40,3 +41,7 @@ class NoUsableDevice(NodeError):
 
 class TryLater(NodeError):
     exit = Exit.TEMPORARY
+
+
+class AlreadyRuns(TryLater):
+    """A daemon holds the lock of this home."""

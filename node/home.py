@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from node.errors import BadConfig, TryLater
+from node.errors import AlreadyRuns, BadConfig, TryLater
 from p2p.discovery.invite import Invite
 from runtime.errors import DiskFull
 from runtime.lock import AlreadyLocked, lock_file
@@ -12,13 +12,13 @@ from runtime.lock import AlreadyLocked, lock_file
 
 @contextmanager
 def locked(home: Path) -> Iterator[None]:
-    """Create `home` if it is missing, and hold its lock during the `with` block. Raises `TryLater` if a daemon has
-    locked it or the disk is full, and `BadConfig` if `home` is not writable."""
+    """Create `home` if it is missing, and hold its lock during the `with` block. Raises `AlreadyRuns` if a
+    daemon has locked it, `TryLater` if the disk is full, and `BadConfig` if `home` is not writable."""
     try:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = lock_file(home / "lock", name_holder=True)
     except AlreadyLocked as error:
-        raise TryLater(
+        raise AlreadyRuns(
             f"a node already runs in {home} (process {error.holder or '?'}): stop it, or choose another --home"
         ) from error
     except DiskFull as error:

@@ -1,6 +1,7 @@
 """The command `echo2-node doctor`: it takes the settings, and returns lines of text and an exit code."""
 
 import asyncio
+import contextlib
 import logging
 
 import msgspec
@@ -8,18 +9,19 @@ import msgspec
 from node.config import NodeConfig
 from node.control import doctor_checks
 from node.control.doctor_probes import examine
-from node.errors import BadConfig, NodeError, TryLater
+from node.errors import AlreadyRuns, BadConfig, NodeError
 from node.home import joined, locked
 from p2p.discovery.invite import Invite
 from runtime.errors import LocalFault
 
 
 def diagnose(config: NodeConfig, *, as_json: bool) -> tuple[list[str], int]:
-    """Run every check; return (lines, exit code). Raises `BadConfig` for an invite that cannot be read, or a
-    home that is not writable."""
+    """Run every check; return (lines, exit code). Raises `BadConfig` for an invite that cannot be read."""
     logging.getLogger("p2p").setLevel(logging.CRITICAL)  # p2p logs every address that does not answer
-    running = config.home.exists() and _runs(config)
+    running, trouble = _lock_state(config)
     rows = asyncio.run(examine(config, _invite(config), running=running))
+    if trouble is not None:
+        rows.insert(0, doctor_checks.unwritable(str(config.home), trouble, trouble.exit))
     lines = [msgspec.json.encode(rows).decode()] if as_json else doctor_checks.table(rows)
     return lines, doctor_checks.exit_code(rows)
 
@@ -33,11 +35,13 @@ def _invite(config: NodeConfig) -> Invite | None:
         return None
 
 
-def _runs(config: NodeConfig) -> bool:
-    """Tell whether a daemon of this home runs. A full disk, where the lock cannot be tried, counts as a running daemon.
-    Raises `BadConfig`."""
+def _lock_state(config: NodeConfig) -> tuple[bool, NodeError | None]:
+    """Try the lock of the home, if there is one. Return whether a daemon holds it, and why it cannot be tried: a full
+    disk, or a home that is not writable."""
     try:
-        with locked(config.home):
-            return False
-    except TryLater:
-        return True
+        with locked(config.home) if config.home.exists() else contextlib.nullcontext():
+            return False, None
+    except AlreadyRuns:
+        return True, None
+    except NodeError as error:
+        return False, error

@@ -78,6 +78,15 @@ def disk(home: str, free: int, allowed: float) -> Check:
     )  # fmt: skip
 
 
+def unwritable(home: str, trouble: object, code: int) -> Check:
+    """Return the row of a home in which no file can be written. `trouble`: the reason, with its fix. `code`: the exit
+    code."""
+    return Check(
+        check="home", actual=f"{home} cannot be written", wanted="a folder to write to", remedy=str(trouble),
+        verdict="bad", exit=code,
+    )  # fmt: skip
+
+
 def gpu(asked: str, present: str) -> Check:
     """Check the device. `asked`: the setting `gpu`. `present`: the GPU that the system reports, or empty."""
     wanted = "a GPU" if asked == "auto" else asked

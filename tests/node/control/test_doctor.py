@@ -1,6 +1,8 @@
 """The command `echo2-node doctor`: rows, text, exit code."""
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,7 @@ from node.control.doctor import diagnose
 from node.errors import BadConfig
 from node.home import locked
 from runtime.exit_codes import Exit
+from runtime.files import room
 
 
 @pytest.mark.slow
@@ -38,6 +41,29 @@ def test_with_a_running_daemon_its_ports_are_not_tested(tmp_path: Path) -> None:
     assert "listening" not in rows
     assert rows["invite"]["found"] == "none"
     assert code == Exit.OK
+
+
+@pytest.mark.parametrize(
+    ("fault", "remedy", "exits"),
+    [(errno.ENOSPC, "free space", Exit.TEMPORARY), (errno.EROFS, "--home", Exit.CONFIG)],
+    ids=["a full disk", "a disk that is read-only"],
+)
+def test_a_home_that_cannot_be_written_is_not_taken_for_a_running_daemon(
+    fault: int, remedy: str, exits: Exit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, a full disk hid the row of the ports, and a read-only one ended the command without any row."""
+
+    def refuse(*_: object, **__: object) -> None:
+        with room(tmp_path / "lock"):
+            raise OSError(fault, os.strerror(fault))
+
+    monkeypatch.setattr("node.home.lock_file", refuse)
+    lines, code = diagnose(NodeConfig(home=tmp_path, listen=("/ip4/127.0.0.1/tcp/0",), disk=0.001), as_json=True)
+    rows = {row["check"]: row for row in json.loads(lines[0])}
+    assert code == exits
+    assert rows["home"]["verdict"] == "bad"
+    assert remedy in rows["home"]["remedy"]
+    assert rows["listening"]["verdict"] == "good"
 
 
 def test_a_damaged_invite_is_a_bad_setting(tmp_path: Path) -> None:

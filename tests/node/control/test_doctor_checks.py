@@ -19,6 +19,12 @@ FINDINGS = {
     "this Python": (doctor_checks.python(), "good", 0, ""),
     "no libp2p": (doctor_checks.libp2p(False), "bad", Exit.CONFIG, "pip install --no-deps libp2p==0.8.1"),
     "less disk than allowed": (doctor_checks.disk("/h", 20 * 10**9, 50.0), "poor", 0, "disk = 16"),
+    "a home that cannot be written": (
+        doctor_checks.unwritable("/h", "no room: free space there", Exit.TEMPORARY),
+        "bad",
+        Exit.TEMPORARY,
+        "free space",
+    ),
     "no disk": (doctor_checks.disk("/h", 10**9, 50.0), "bad", Exit.TEMPORARY, "free space"),
     "a GPU that was asked for and is not there": (doctor_checks.gpu("cuda", ""), "bad", Exit.NO_DEVICE, "driver"),
     "no GPU where any device will do": (doctor_checks.gpu("auto", ""), "poor", 0, "the CPU works"),
