@@ -27,10 +27,11 @@ def check_start(run: "Run") -> None:
     """Probe the run folder's lock and every TCP port (rule 2). Raises `FolderInUse`, `LocalFault`."""
     web = run.config.web
     with locked(run.folder):
-        check_port(web.host, web.port, "choose another with --port or web.port")
+        check_port(web.host, web.port, host_setting="web.host", fix="choose another with --port or web.port")
         for name in ("network", "https"):
+            setting = f"{name}.listen"
             for host, port in tcp_ports(getattr(run.config, name).listen):
-                check_port(host, port, f"choose another in {name}.listen")
+                check_port(host, port, host_setting=setting, fix=f"choose another in {setting}")
 
 
 def serve_until_stopped(run: "Run") -> None:
@@ -48,15 +49,16 @@ def tcp_ports(addresses: Sequence[str]) -> list[tuple[str, int]]:
     return [(matches.host, matches.port) for matches in listening if matches.port is not None]
 
 
-def check_port(host: str, port: int, fix: str) -> None:
-    """Bind the port and release it. Raises `LocalFault`, with `fix`, if that fails."""
+def check_port(host: str, port: int, *, host_setting: str, fix: str) -> None:
+    """Bind the port and release it. Raises `LocalFault` if that fails. `host_setting`: the setting that names the host.
+    `fix`: what to do about the port."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
     except socket.gaierror as error:
-        raise LocalFault(f"{host} is no address of this machine ({error.strerror}): correct web.host") from error
+        raise LocalFault(f"{host} is no address of this machine ({error.strerror}): correct {host_setting}") from error
     except OSError as error:
         why = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used ({os.strerror(error.errno or 0)})"
         raise LocalFault(f"port {port} of {host} {why}: {fix}") from error

@@ -12,6 +12,7 @@ import pytest
 
 from coordinator import main
 from coordinator.run import setup
+from runtime.errors import LocalFault
 from tests.support.children import child
 from tests.support.run_folders import NOW
 
@@ -73,3 +74,9 @@ async def test_a_cancellation_without_a_signal_is_raised(home: Path, monkeypatch
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+@pytest.mark.parametrize("setting", ["web.host", "network.listen", "https.listen"])
+def test_a_host_that_is_no_address_names_the_setting_to_correct(setting: str) -> None:
+    with pytest.raises(LocalFault, match=f"is no address of this machine .*: correct {setting}"):
+        main.check_port("not an address", 0, host_setting=setting, fix="choose another")
