@@ -43,7 +43,7 @@ class OperatorSocket:
         try:
             await self.server.run()
         except NotYours as error:
-            raise LocalFault(f"{error}: move the run to a folder with a shorter path") from error
+            raise LocalFault(str(error)) from error
 
     async def _pause(self, asked: dict[str, Any]) -> dict[str, Any]:
         why = asked.get("why", "")

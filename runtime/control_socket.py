@@ -3,7 +3,8 @@
 Rules
 1. It is a Unix socket, mode 0600, in a folder of this user: only processes of its owner can open it. There is no TCP
    port, so no web page can reach it.
-2. A line has at most `LINE_LIMIT` bytes. A connection lasts at most `PATIENCE` seconds, its commands included.
+2. A line has at most `LINE_LIMIT` bytes. It arrives within `PATIENCE` seconds of the answer before it, and an answer is
+   taken within as many; else the connection ends. A command takes as long as it needs: it is not ended halfway.
 3. The path must fit into a socket address. If the home's path is too long, the socket lies in the system's folder for
    temporary files, or in /tmp if that is too long as well. There it has a folder of its own, mode 0700; the names hold
    the user's id and the home's hash.
@@ -26,6 +27,8 @@ import structlog
 
 LINE_LIMIT: Final = 64 << 10
 PATIENCE: Final = 30.0
+_NAME: Final = "control.sock"
+"""File name of a socket that lies in its home."""
 _LONGEST_PATH: Final = 100
 """Bytes; Linux takes 107, macOS 103."""
 
@@ -54,7 +57,7 @@ class Rejected(ControlFault):
 
 def socket_path(home: Path) -> Path:
     """Return where the daemon of `home` listens."""
-    path = home.absolute() / "control.sock"
+    path = home.absolute() / _NAME
     if len(os.fsencode(path)) <= _LONGEST_PATH:
         return path
     digest = hashlib.sha256(os.fsencode(home.absolute())).hexdigest()[:16]
@@ -96,15 +99,16 @@ class ControlSocket:
         folder = self._path.parent
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if folder.stat().st_uid != os.geteuid():
-            raise NotYours(f"{folder} belongs to another user: run the daemon as that user, or have the folder removed")
+            in_home = "run this as that user, or choose another --home"
+            elsewhere = "have it removed, or choose a --home with a shorter path"
+            raise NotYours(f"{folder} belongs to another user: {in_home if self._path.name == _NAME else elsewhere}")
         self._path.unlink(missing_ok=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with asyncio.timeout(PATIENCE):
-                while request := await reader.readline():
-                    writer.write(json.dumps(await self._answer(request)).encode() + b"\n")
-                    await writer.drain()
+            while request := await asyncio.wait_for(reader.readline(), PATIENCE):
+                writer.write(json.dumps(await self._answer(request)).encode() + b"\n")
+                await asyncio.wait_for(writer.drain(), PATIENCE)
         except (TimeoutError, ValueError, ConnectionError) as error:
             self._log.debug("control client dropped", reason=str(error))
         finally:

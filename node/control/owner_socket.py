@@ -21,7 +21,7 @@ class CommandServer(control_socket.ControlSocket):
         try:
             await super().run()
         except NotYours as error:
-            raise BadConfig(f"{error}: choose a shorter --home") from error
+            raise BadConfig(str(error)) from error
 
 
 def ask_daemon(home: Path, **asked: Any) -> dict[str, Any]:

@@ -1,0 +1,67 @@
+"""The control socket of a daemon: bounds of time, and whose folder it lies in."""
+
+import asyncio
+import contextlib
+import json
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime import control_socket
+from runtime.control_socket import ControlSocket, NotYours, socket_path
+
+
+@contextlib.asynccontextmanager
+async def serving(home: Path) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Serve the command `slow`, which takes several times the patience; yield one connection."""
+
+    async def slow(asked: dict[str, Any]) -> dict[str, Any]:
+        await asyncio.sleep(4 * control_socket.PATIENCE)
+        return {"done": asked["number"]}
+
+    server = ControlSocket(socket_path(home), {"slow": slow}, logger="test")
+    running = asyncio.create_task(server.run())
+    await server.listening.wait()
+    reader, writer = await asyncio.open_unix_connection(str(socket_path(home)))
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        running.cancel()
+        await asyncio.wait([running])
+
+
+async def test_a_command_that_takes_longer_than_the_patience_is_answered_and_so_is_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_socket, "PATIENCE", 0.1)
+    async with serving(tmp_path) as (reader, writer):
+        for number in (1, 2):
+            writer.write(json.dumps({"command": "slow", "number": number}).encode() + b"\n")
+            assert json.loads(await reader.readline()) == {"ok": True, "done": number}
+
+
+@pytest.mark.parametrize("sent", [b"", b'{"command": '], ids=["nothing", "half a line"])
+async def test_a_connection_that_sends_no_whole_line_in_time_is_ended(
+    sent: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_socket, "PATIENCE", 0.1)
+    async with serving(tmp_path) as (reader, writer):
+        writer.write(sent)
+        assert await asyncio.wait_for(reader.read(), 30) == b""
+
+
+@pytest.mark.parametrize(("depth", "fix"), [(1, "choose another --home"), (120, "a --home with a shorter path")])
+async def test_a_folder_of_another_user_is_named_with_the_fix_of_its_place(
+    depth: int, fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A home with a long path has its socket elsewhere: only there does a shorter path help."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    path = socket_path(tmp_path / ("x" * depth))
+    me = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: me + 1)
+    with pytest.raises(NotYours, match=f"{path.parent} belongs to another user: .*{fix}"):
+        await ControlSocket(path, {}, logger="test").run()
