@@ -70,14 +70,14 @@ def test_a_runspec_with_an_unusable_asset_ends_the_node_as_a_matter_for_the_oper
     async def main() -> None:
         network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
         changes = dict(UNUSABLE_ASSETS[asset])
-        good, path = coordinator.assets[0]
+        good, _ = coordinator.assets[0]
         name = changes.pop("name", good.name)
         manifest = msgspec.structs.replace(good.manifest, **changes)
         coordinator.runspec = coordinator.sealed_runspec(assets=[Asset(name=name, manifest=manifest)])
         async with coordinator.serving(network):
             await coordinator.publish(0)
             node = make_node(network, tmp_path / "node", coordinator.invite())
-            with pytest.raises(TrustFailure, match="the RunSpec.* asset .*: ask the operator") as ended:
+            with pytest.raises(TrustFailure, match=r"the RunSpec.* asset .*: ask the operator") as ended:
                 await node.daemon.run()
             assert ended.value.exit == Exit.TRUST
 
