@@ -25,7 +25,7 @@ from coordinator.rollouts.scorer import Scorer
 from coordinator.rollouts.verification import (
     ENOUGH,
     EXACT,
-    Calibration,
+    ExactThresholds,
     Verdict,
     find_fault,
     judge,
@@ -53,7 +53,7 @@ class GroupVerifier:
         eos: int,
         staleness: int,
         published: Callable[[int], Iterable[int]],
-        calibration: Calibration = EXACT,
+        calibration: ExactThresholds = EXACT,
     ) -> None:
         self._scorer = scorer
         self._eos = eos

@@ -46,7 +46,7 @@ class GroupFault(NamedTuple):
     sentence: str
 
 
-class Calibration(msgspec.Struct, frozen=True, kw_only=True):
+class ExactThresholds(msgspec.Struct, frozen=True, kw_only=True):
     """Thresholds of an engine class, in nats.
 
     The defaults are for fp32 checked in fp32. Honest figures (measured on SmolLM2-135M): decode against re-scoring
@@ -66,7 +66,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     close_chance: float = 1e-7
 
 
-EXACT = Calibration()
+EXACT = ExactThresholds()
 
 
 class Verdict(NamedTuple):
@@ -211,7 +211,7 @@ def _score(rollout: Rollout | ClaimedRollout, lease: Lease, task: Task, text: To
 def judge(
     rollouts: Sequence[Rollout | ClaimedRollout],
     scores: Sequence[SampleScore | None],
-    calibration: Calibration = EXACT,
+    calibration: ExactThresholds = EXACT,
     *,
     other_version_possible: bool = True,
 ) -> Verdict:
@@ -239,7 +239,7 @@ def judge(
 def find_fault(
     rollouts: Sequence[Rollout | ClaimedRollout],
     scores: Sequence[SampleScore | None],
-    calibration: Calibration = EXACT,
+    calibration: ExactThresholds = EXACT,
     *,
     other_version_possible: bool = True,
 ) -> GroupFault | None:
@@ -259,7 +259,7 @@ def find_fault(
 
 
 def _against(
-    number: int, rollout: Rollout | ClaimedRollout, score: SampleScore, calibration: Calibration
+    number: int, rollout: Rollout | ClaimedRollout, score: SampleScore, calibration: ExactThresholds
 ) -> GroupFault | None:
     """Return the fault that the scorer's values show in one sample, if any."""
     claimed, ours, margins = floats(rollout.logprobs), _values(score.logprobs), _values(score.margins)
@@ -274,13 +274,13 @@ def _against(
     return None
 
 
-def wrong_tokens(scores: Sequence[SampleScore | None], calibration: Calibration = EXACT) -> tuple[int, int]:
+def wrong_tokens(scores: Sequence[SampleScore | None], calibration: ExactThresholds = EXACT) -> tuple[int, int]:
     """Return the number of tokens that are wrong by more than the margin, and that of all scored tokens."""
     margins = [_values(score.margins) for score in scores if score is not None]
     return sum(int((one > calibration.margin).sum()) for one in margins), sum(map(len, margins))
 
 
-def right_tokens(score: SampleScore, calibration: Calibration = EXACT) -> int:
+def right_tokens(score: SampleScore, calibration: ExactThresholds = EXACT) -> int:
     """Count the tokens of a sample that are right within the margin. A margin that is not a number counts as wrong."""
     return int((_values(score.margins) <= calibration.margin).sum())
 
@@ -303,18 +303,18 @@ class Evidence(NamedTuple):
 
 
 Facts = dict[str, object]
-ScoreRule = Callable[[Evidence, Calibration], Facts | None]
+ScoreRule = Callable[[Evidence, ExactThresholds], Facts | None]
 """Returns the facts for the refusal's sentence if the sample is wrong; None: it is right."""
 
 
-def _wrong_choice(evidence: Evidence, calibration: Calibration) -> Facts | None:
+def _wrong_choice(evidence: Evidence, calibration: ExactThresholds) -> Facts | None:
     position = _first(evidence.margins > calibration.margin)
     if position is None:
         return None
     return {"position": position, "margin": evidence.margins[position].item()}
 
 
-def _drift(evidence: Evidence, calibration: Calibration) -> Facts | None:
+def _drift(evidence: Evidence, calibration: ExactThresholds) -> Facts | None:
     off = np.abs(evidence.claimed - evidence.ours)
     position = _first(~(off <= calibration.drift_most))
     if position is None:
@@ -322,7 +322,7 @@ def _drift(evidence: Evidence, calibration: Calibration) -> Facts | None:
     return {"position": position, "off": off[position].item(), "most": calibration.drift_most}
 
 
-def _drift_median(evidence: Evidence, calibration: Calibration) -> Facts | None:
+def _drift_median(evidence: Evidence, calibration: ExactThresholds) -> Facts | None:
     middle = _median(np.abs(evidence.claimed - evidence.ours))
     return {"off": middle, "most": calibration.drift_median} if middle > calibration.drift_median else None
 
@@ -351,7 +351,7 @@ def _median(values: Values) -> float:
     return float(np.partition(values, middle)[middle])
 
 
-def close_choices_allowed(tokens: int, calibration: Calibration = EXACT) -> int:
+def close_choices_allowed(tokens: int, calibration: ExactThresholds = EXACT) -> int:
     """Return the least k for which an honest group has more than k close choices with a chance below `close_chance`, by
     the Poisson distribution."""
     rate = tokens * calibration.close_rate

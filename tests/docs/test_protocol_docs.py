@@ -31,6 +31,7 @@ from coordinator.learner import checkpoint
 from coordinator.publishing import publisher
 from coordinator.rollouts import request_handler, request_priority, verdicts, verification
 from coordinator.schema import SCRIPT as RUN_SCHEMA
+from coordinator.verification import calibration, evidence, token_evidence
 from engines import sampling_reference as noise
 from node.config import NodeConfig
 from node.rollouts import outbox
@@ -98,7 +99,12 @@ DESCRIBED = {
     for module in (*WIRE_MODULES, documents, wire, network, envelope, invite)
     for type_ in structs(module)
     if type_.__name__ not in BASES | LOCAL
-} | {"State": checkpoint.State, "Base": checkpoint.Base, "LeaseOutcome": verdicts.LeaseOutcome}
+} | {
+    "Calibration": calibration.Calibration,
+    "State": checkpoint.State,
+    "Base": checkpoint.Base,
+    "LeaseOutcome": verdicts.LeaseOutcome,
+}
 
 
 def power(number: int) -> str:
@@ -281,6 +287,19 @@ CONSTANTS: dict[str, str] = {
     "requests.md: status beat": f"every {rpc.HEARTBEAT:g} s",
     "requests.md: requests a peer": f"{request_slots.PER_PEER} requests of one peer",
     "requests.md: gossip limit": f"{transport.GOSSIP_LIMIT >> 10} KiB",
+    "evidence.md: bins": f"{token_evidence.BINS} bins",
+    "evidence.md: edges": f"first edges {', '.join(map(str, token_evidence.GAP_EDGES[:6]))}",
+    "evidence.md: start": f"first {token_evidence.START_TOKENS} sampled tokens",
+    "evidence.md: statistics": ", ".join(f"`{name}`" for name in token_evidence.STATISTICS),
+    "evidence.md: bets": f"bets {', '.join(map(str, evidence.BETS))} in units of 1/{evidence.BET_UNIT}",
+    "evidence.md: least p": f"at least 2^{(evidence.LEAST_P / token_evidence.ONE).hex().partition('p')[2]}",
+    "evidence.md: thresholds": f"{evidence.REFUSAL:,} per node and day, {evidence.LIFELONG_REFUSAL:,} per key",
+    "evidence.md: doubt": f"from {evidence.DOUBT:,} on",
+    "evidence.md: largest stake": f"above 2^{evidence.MOST_POWER} becomes",
+    "evidence.md: smallest stake": f"below 2^{evidence.LEAST_POWER} becomes 0",
+    "evidence.md: confidence": f"confidence {calibration.CONFIDENCE}",
+    "evidence.md: allowance": f"{calibration.ALLOWANCE:g} times",
+    "evidence.md: fewest tokens": f"{calibration.TOKENS_LEAST:,} tokens",
     "mux.md: the protocol of streams": f"`{mux.PROTOCOL}`",
     "mux.md: header": f"a header of {mux.HEADER.size} bytes",
     "mux.md: longest frame": f"| 1 to {mux.FRAME_MAX} |",

@@ -24,7 +24,7 @@ from coordinator.config_docs import table
 from coordinator.learner import loss, model, step
 from coordinator.learner.messages import Hyper
 from coordinator.learner.optimiser import Optimiser
-from coordinator.rollouts.verification import FORM_RULES, SCORE_RULES, Calibration, Evidence, Facts
+from coordinator.rollouts.verification import FORM_RULES, SCORE_RULES, Evidence, ExactThresholds, Facts
 from engines import registry as engine_registry
 from engines.engine import Job, SampleScore
 from engines.registry import TRANSFORMERS
@@ -209,7 +209,7 @@ def seven_is_unlucky(rollout: Rollout, lease: Lease, spec: RunSpec) -> str | Non
     return "it has a seven" if seven in list(rollout.tokens) else None
 
 
-def sure_of_itself(evidence: Evidence, calibration: Calibration) -> Facts | None:
+def sure_of_itself(evidence: Evidence, calibration: ExactThresholds) -> Facts | None:
     return {"nats": float(evidence.ours.max())} if evidence.ours.max() > -0.1 else None
 
 

@@ -1,0 +1,144 @@
+"""What honest nodes of one engine class do: fitted from honest groups, signed, and named by hash. Pure.
+
+Rules
+1. The tokens of each machine are fitted alone: per statistic and gap bin an upper bound on the mean, with confidence
+   `CONFIDENCE`. The table of a class is the highest bound of any machine.
+2. The bound is that of Hoeffding (1963): the greatest q with n kl(mean, q) <= ln(1 / (1 - confidence)). It holds for
+   any values from 0 to 1.
+3. How often a token differs does not rise with the gap. So for `differs`, `start`, `end` and `raising` the bound of a
+   bin is the least of any run of bins that ends at it or before it (isotonic). Other statistics have no such order.
+4. `ALLOWANCE` widens each bound, for machines that were not at hand: the part above an honest mean of exactly 0, or of
+   1/2 for `above` and `below`.
+5. A bin that no machine has shown has p = 1: a node cannot lose there.
+6. A Calibration is valid for one run and class. Leases name it by the hash of the sealed document
+   (`document_hash`); its tables are integers.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Final
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec import Meta
+from numpy.typing import NDArray
+
+from coordinator.verification.evidence import LEAST_P, Tables
+from coordinator.verification.token_evidence import BINS, ONE, STATISTICS, TokenArray
+from p2p.envelope import seal, verify_envelope
+from p2p.errors import Malformed
+from p2p.wire_types import Count, Hash, Milliseconds, Name, Wire, decode, encode
+from protocol.authority import RoleKeys
+
+CONFIDENCE: Final = 0.999
+ALLOWANCE: Final = 1.5
+MONOTONE: Final = frozenset(("differs", "start", "end", "raising"))
+HALVES: Final = frozenset(("above", "below"))
+TOKENS_LEAST: Final = 2_000
+"""Fewest tokens per machine of a Calibration."""
+
+Bound = Annotated[int, Meta(ge=LEAST_P, le=ONE)]
+Table = Annotated[list[Bound], Meta(min_length=BINS, max_length=BINS)]
+
+
+class TooFewTokens(ValueError):
+    """There are not enough honest tokens to calibrate a class by."""
+
+
+class Calibration(Wire, frozen=True):
+    """coordinator (ledger): the bounds by which groups of a class are judged. `engine_class`: engine/dtype/device.
+    `builds`: of the engines measured. `era`, `version`, `root`: the weights that they ran. `machines`: machine -> its
+    number of tokens. `tables`: statistic -> p of each gap bin, in units of 2^-32. `at`: ms."""
+
+    run: Hash
+    engine_class: Name
+    builds: Annotated[list[Name], Meta(max_length=64)]
+    era: Count
+    version: Count
+    root: Hash
+    machines: Annotated[dict[Name, Count], Meta(max_length=256)]
+    tables: Annotated[dict[Name, Table], Meta(max_length=64)]
+    at: Milliseconds
+
+
+def fit(machines: Mapping[str, TokenArray]) -> dict[str, list[int]]:
+    """Return the tables of a class from the honest tokens of its machines (rules 1 to 5). Raises `TooFewTokens`."""
+    for name, tokens in machines.items():
+        if len(tokens) < TOKENS_LEAST:
+            raise TooFewTokens(f"machine {name} has {len(tokens)} tokens, the least is {TOKENS_LEAST}")
+    if not machines:
+        raise TooFewTokens("there is no machine to calibrate by")
+    return {name: _table(name, list(machines.values())) for name in STATISTICS}
+
+
+def _table(name: str, machines: Sequence[TokenArray]) -> list[int]:
+    bounds = np.stack([_bounds(name, tokens) for tokens in machines])
+    shown = np.where(np.isnan(bounds), -1.0, bounds).max(0)
+    base = 0.5 if name in HALVES else 0.0
+    wide = np.where(shown < 0, 1.0, base + ALLOWANCE * (shown - base))
+    return [min(ONE, max(LEAST_P, math.ceil(value * ONE))) for value in wide.tolist()]
+
+
+def _bounds(name: str, tokens: TokenArray) -> NDArray[np.float64]:
+    """Return the upper bound of each gap bin for one machine; NaN where it has shown no token."""
+    values, counts = STATISTICS[name](tokens)
+    bins = tokens["gap"][counts]
+    numbers = np.bincount(bins, minlength=BINS)
+    sums: NDArray[np.float64] = np.bincount(bins, values[counts] / ONE, minlength=BINS).astype(np.float64)
+    if name in MONOTONE:
+        return _isotonic(sums, numbers)
+    return np.array([upper_bound(total, int(number)) for total, number in zip(sums, numbers, strict=True)])
+
+
+def _isotonic(sums: NDArray[np.float64], numbers: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the bounds under rule 3."""
+    best = np.full(BINS, np.nan)
+    for last in range(BINS):
+        runs = [slice(first, last + 1) for first in range(last + 1)]
+        bounds = [upper_bound(float(sums[run].sum()), int(numbers[run].sum())) for run in runs]
+        best[last] = np.fmin.reduce([*bounds, *best[:last]])
+    return best
+
+
+def upper_bound(total: float, number: int, confidence: float = CONFIDENCE) -> float:
+    """Return the upper bound on a mean of values from 0 to 1, by their sum and number (rule 2); NaN for no values."""
+    if not number:
+        return math.nan
+    mean = min(1.0, total / number)
+    least, most = mean, 1.0
+    allowed = -math.log(1 - confidence) / number
+    for _ in range(60):
+        middle = (least + most) / 2
+        least, most = (middle, most) if _divergence(mean, middle) <= allowed else (least, middle)
+    return most
+
+
+def _divergence(p: float, q: float) -> float:
+    """Return the Kullback-Leibler divergence of two coins, nats."""
+    if q >= 1.0:
+        return 0.0 if p >= 1.0 else math.inf
+    heads = p * math.log(p / q) if p > 0 else 0.0
+    tails = (1 - p) * math.log((1 - p) / (1 - q)) if p < 1 else 0.0
+    return heads + tails
+
+
+def tables_of(calibration: Calibration) -> Tables:
+    """Return the tables; a statistic that this build does not know is left out. Raises `Malformed` if one lacks."""
+    missing = [name for name in STATISTICS if name not in calibration.tables]
+    if missing:
+        raise Malformed(f"the Calibration of {calibration.engine_class} has no table {missing[0]}")
+    return {name: calibration.tables[name] for name in STATISTICS}
+
+
+def seal_calibration(calibration: Calibration, key: Ed25519PrivateKey) -> bytes:
+    """Sign a Calibration by the ledger key."""
+    return seal("calibration", calibration.run, encode(calibration), key)
+
+
+def verify_calibration(sealed: bytes, run: bytes, ledger: RoleKeys) -> Calibration:
+    """Verify a sealed Calibration by the ledger role of the Root, and return it. Raises `PeerFault`."""
+    calibration = decode(verify_envelope(sealed, "calibration", run, ledger.keys, ledger.threshold), Calibration)
+    if calibration.run != run:
+        raise Malformed("the Calibration is of another run")
+    tables_of(calibration)
+    return calibration

@@ -1,0 +1,182 @@
+"""Evidence against the claim that a node computes in its class: betting e-processes in exact integers. Pure.
+
+For each statistic (token_evidence.py) a Calibration states a bound p(gap) on its mean for an honest node of the class.
+A bet multiplies its stake by 1 + bet (x - p) per token. For an honest node no stake grows in the mean, whatever the
+dependence between tokens, so a stake of 1 ever reaches n with a chance of at most 1 / n (Ville's inequality).
+
+Rules
+1. E is the mean over `STATISTICS` x `BETS` of the stakes; the mean of e-processes is one.
+2. p is a multiple of 2^-32, at least `LEAST_P` and at most 1. A bet is lowered to 1 / (2 p) where it is above, so that
+   no factor is below 1/2. Each factor is a multiple of 2^-32, rounded down; no factor is above 16, so one outlier
+   multiplies E by 16 at most.
+3. Products and sums are 64-bit mantissas with an exponent, rounded down after every operation. Rounding down keeps the
+   bound, and a second calculation gives the same bits.
+4. The tokens of a group are multiplied in their order, from 1 on, and the product then goes to the node's stakes.
+   Groups count in the order of the ledger.
+5. Before its g-th group each stake gains 1 / (g (g + 1)): all of these together are at most 1, so E stays an e-process.
+   A node that turns bad after g groups is thereby seen as if it had begun there, at the price of g (g + 1) in E.
+6. After each group a stake above 2^`MOST_POWER` becomes that, and one below 2^`LEAST_POWER` becomes 0. Both round down.
+   So the state has one size, and a node that was mended comes back by honest groups.
+7. `daily` begins anew with each day (UTC) of a verdict, but not after a day that ended at `DOUBT` or above: then it
+   goes on. `lifelong` never begins anew.
+8. A group is refused while `daily` is at `REFUSAL` or above, or `lifelong` at `LIFELONG_REFUSAL`. It is in doubt while
+   `daily` is at `DOUBT` or above.
+"""
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Literal, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator.verification.token_evidence import ONE, STATISTICS, TokenArray
+
+BET_UNIT: Final = 16
+BETS: Final = (8, 16, 40, 96, 240)
+"""The published grid, in units of 1 / `BET_UNIT`: 0.5, 1, 2.5, 6 and 15."""
+LEAST_P: Final = ONE >> 12
+DOUBT: Final = 10**3
+REFUSAL: Final = 10**6
+LIFELONG_REFUSAL: Final = 10**9
+STAKES: Final = len(STATISTICS) * len(BETS)
+MOST_POWER: Final = 40
+LEAST_POWER: Final = -1024
+DAY: Final = 86_400_000
+"""Milliseconds."""
+
+Conclusion = Literal["honest", "doubt", "refusal"]
+Tables = Mapping[str, Sequence[int]]
+"""Statistic -> p of each gap bin, in units of 2^-32."""
+_STAKE: Final = struct.Struct("<Qi")
+
+
+class Stake(NamedTuple):
+    """A number that is not negative: mantissa x 2^exponent, rounded down. `mantissa`: 0, or from 2^63 to 2^64 - 1."""
+
+    mantissa: int
+    exponent: int
+
+    @classmethod
+    def of(cls, value: int, exponent: int = 0) -> Self:
+        """Return value x 2^exponent, rounded down."""
+        shift = value.bit_length() - 64
+        if value == 0:
+            return cls(0, 0)
+        return cls(value >> shift if shift >= 0 else value << -shift, exponent + shift)
+
+    def times(self, other: "Stake") -> "Stake":
+        """Return the product."""
+        return Stake.of(self.mantissa * other.mantissa, self.exponent + other.exponent)
+
+    def reaches(self, least: int) -> bool:
+        """Tell whether it is `least` or more."""
+        return self.mantissa << max(self.exponent, 0) >= least << max(-self.exponent, 0)
+
+    def bounded(self) -> "Stake":
+        """Return it between the bounds of rule 6."""
+        power = self.exponent + 64
+        if power > MOST_POWER:
+            return Stake(1 << 63, MOST_POWER - 63)
+        return self if power >= LEAST_POWER else NOTHING
+
+
+NOTHING: Final = Stake(0, 0)
+WHOLE: Final = Stake.of(1)
+
+
+def total(stakes: Iterable[Stake]) -> Stake:
+    """Return the sum, each stake cut to the exponent of the largest one."""
+    positive = [stake for stake in stakes if stake.mantissa]
+    if not positive:
+        return NOTHING
+    top = max(stake.exponent for stake in positive)
+    return Stake.of(sum(stake.mantissa >> min(top - stake.exponent, 64) for stake in positive), top)
+
+
+def mean(stakes: Sequence[Stake]) -> Stake:
+    """Return the sum divided by the number of stakes."""
+    whole = total(stakes)
+    return Stake.of((whole.mantissa << 64) // len(stakes), whole.exponent - 64)
+
+
+def products(tokens: TokenArray, tables: Tables) -> list[Stake]:
+    """Return by what each stake is multiplied by the tokens of one group (rule 4): statistics in their order, and the
+    bets of each."""
+    result = []
+    for name, statistic in STATISTICS.items():
+        values, counts = statistic(tokens)
+        p = np.asarray(tables[name], np.int64)[tokens["gap"][counts]]
+        result += [_product(factors(values[counts], p, bet).tolist()) for bet in BETS]
+    return result
+
+
+def factors(values: NDArray[np.int64], p: NDArray[np.int64], bet: int) -> NDArray[np.int64]:
+    """Return 1 + bet (x - p) of each token in units of 2^-32 (rule 2). `bet`: in units of 1 / `BET_UNIT`."""
+    p = np.clip(p, LEAST_P, ONE)
+    lowered = np.minimum(bet, (BET_UNIT * ONE // 2) // p)
+    won: NDArray[np.int64] = ONE + (lowered * (values - p)) // BET_UNIT
+    return won
+
+
+def _product(ones: Sequence[int]) -> Stake:
+    """Multiply factors in units of 2^-32, each at least 1/2."""
+    mantissa, exponent = WHOLE
+    for factor in ones:
+        mantissa *= factor
+        shift = mantissa.bit_length() - 64
+        mantissa >>= shift
+        exponent += shift - 32
+    return Stake(mantissa, exponent)
+
+
+class EProcess(NamedTuple):
+    """An e-process after some groups: the stakes, one per statistic and bet."""
+
+    groups: int = 0
+    stakes: tuple[Stake, ...] = (NOTHING,) * STAKES
+
+    def after(self, group: Sequence[Stake]) -> "EProcess":
+        """Return it after a further group, given by its `products` (rules 4 and 5)."""
+        number = self.groups + 1
+        share = Stake.of((1 << 128) // (number * (number + 1)), -128)
+        pairs = zip(self.stakes, group, strict=True)
+        return EProcess(number, tuple(total((stake, share)).times(product).bounded() for stake, product in pairs))
+
+    def value(self) -> Stake:
+        """Return E (rule 1)."""
+        return mean(self.stakes)
+
+
+class NodeEvidence(NamedTuple):
+    """The evidence against one key. `day`: days since the Unix epoch of its last group."""
+
+    day: int = 0
+    daily: EProcess = EProcess()
+    lifelong: EProcess = EProcess()
+
+    def after(self, group: Sequence[Stake], now: int) -> "NodeEvidence":
+        """Return it after a further group whose verdict falls at `now`, ms. `group`: its `products`."""
+        today = now // DAY
+        daily = self.daily if today == self.day or self.daily.value().reaches(DOUBT) else EProcess()
+        return NodeEvidence(today, daily.after(group), self.lifelong.after(group))
+
+    def conclusion(self) -> Conclusion:
+        """Return what follows for the last group (rule 8)."""
+        today = self.daily.value()
+        if today.reaches(REFUSAL) or self.lifelong.value().reaches(LIFELONG_REFUSAL):
+            return "refusal"
+        return "doubt" if today.reaches(DOUBT) else "honest"
+
+    def encode(self) -> bytes:
+        """Return its bytes, as many for any number of groups."""
+        parts = [struct.pack("<QQQ", self.day, self.daily.groups, self.lifelong.groups)]
+        parts += [_STAKE.pack(*stake) for process in (self.daily, self.lifelong) for stake in process.stakes]
+        return b"".join(parts)
+
+    @classmethod
+    def decode(cls, data: bytes) -> "NodeEvidence":
+        """Read `encode`'s bytes."""
+        day, today, ever = struct.unpack_from("<QQQ", data)
+        stakes = tuple(Stake(*stake) for stake in _STAKE.iter_unpack(data[24:]))
+        return cls(day, EProcess(today, stakes[:STAKES]), EProcess(ever, stakes[STAKES:]))

@@ -1,0 +1,90 @@
+"""The comparison of one sampled token with the scorer's pass, in integers. Pure.
+
+Rules
+1. A token has a gap bin: by how much the runner-up lies behind the seeded choice, both by the scorer. The gap is known
+   before the node's choice is, and says how easily honest rounding changes the choice.
+2. Values are rounded down from float32 by powers of two, so every machine computes the same integers.
+3. A statistic maps a token to a value from 0 to 1, in units of 2^-32, or leaves it out. Which tokens a statistic leaves
+   out is known before the node's choice, but for `end`, `raising` and their calibration alike: their tables are fitted
+   to the same selection.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+ONE: Final = 1 << 32
+"""The unit of values and tables: 1.0."""
+TOKEN: Final = np.dtype([("gap", "u1"), ("flags", "u1"), ("margin", "<u2"), ("drift", "<i2")])
+"""`gap`: index of its bin. `flags`: a sum of the constants below. `margin`: units of 2^-17 nats, at most 0.5 nats.
+`drift`: claimed minus scored log-probability, units of 2^-16 nats, from -0.5 to 0.5 nats."""
+DIFFERS, START, END, RAISING = 1, 2, 4, 8
+"""Flags. `DIFFERS`: not the seeded choice. `START`: among the first `START_TOKENS` sampled tokens of its rollout.
+`END`: end-of-sequence. `RAISING`: the rollout's reward is above its group's mean."""
+START_TOKENS: Final = 50
+GAP_UNIT: Final = 2.0**-16
+"""Nats."""
+GAP_EDGES: Final = (*(edge for power in range(4, 16) for edge in (1 << power, 3 << (power - 1))), 1 << 16)
+"""Lower edges of all gap bins but the first, units of `GAP_UNIT`: from 2^-12 nats to 1 nat, two per octave."""
+BINS: Final = len(GAP_EDGES) + 1
+
+Values = NDArray[np.int64]
+TokenArray = NDArray[Any]
+"""An array of `TOKEN`."""
+Statistic = Callable[[TokenArray], tuple[Values, NDArray[np.bool_]]]
+"""Returns (value of each token in units of 2^-32, whether the token counts)."""
+
+
+def compare_tokens(
+    claimed: NDArray[np.float32],
+    scored: NDArray[np.float32],
+    margins: NDArray[np.float32],
+    gaps: NDArray[np.float32],
+    *,
+    ends: NDArray[np.bool_],
+    raising: bool,
+) -> TokenArray:
+    """Compare the sampled tokens of one rollout with the scorer's values, all finite, in nats.
+
+    `claimed`, `scored`: log-probabilities. `ends`: whether the token is end-of-sequence. `raising`: as `RAISING`."""
+    tokens = np.zeros(len(claimed), TOKEN)
+    tokens["gap"] = np.searchsorted(GAP_EDGES, _units(gaps, 16, 0, 1 << 17), side="right")
+    tokens["margin"] = _units(margins, 17, 0, (1 << 16) - 1)
+    tokens["drift"] = _units(np.asarray(claimed, np.float64) - scored, 16, -(1 << 15), (1 << 15) - 1)
+    tokens["flags"] = (np.asarray(margins) > 0) * DIFFERS + np.asarray(ends) * END + raising * RAISING
+    tokens["flags"][:START_TOKENS] |= START
+    return tokens
+
+
+def _units(values: NDArray[Any], power: int, least: int, most: int) -> Values:
+    """Return floor(values * 2^power) from `least` to `most`."""
+    return np.clip(np.floor(np.asarray(values, np.float64) * 2.0**power), least, most).astype(np.int64)
+
+
+def _differs(tokens: TokenArray) -> Values:
+    return (tokens["flags"] & DIFFERS).astype(np.int64) << 32
+
+
+def _all(values: Callable[[TokenArray], Values]) -> Statistic:
+    return lambda tokens: (values(tokens), np.ones(len(tokens), np.bool_))
+
+
+def _differs_where(flag: int) -> Statistic:
+    return lambda tokens: (_differs(tokens), (tokens["flags"] & flag) > 0)
+
+
+STATISTICS: Final[Mapping[str, Statistic]] = {
+    "differs": _all(_differs),
+    "margin": _all(lambda tokens: tokens["margin"].astype(np.int64) << 16),
+    "drift": _all(lambda tokens: np.abs(tokens["drift"].astype(np.int64)) << 17),
+    "above": _all(lambda tokens: (tokens["drift"].astype(np.int64) + (1 << 15)) << 16),
+    "below": _all(lambda tokens: ((1 << 15) - tokens["drift"].astype(np.int64)) << 16),
+    "start": _differs_where(START),
+    "end": _differs_where(END),
+    "raising": _differs_where(RAISING),
+}
+"""What is counted per token. differs: 1 where the token is not the seeded choice. margin: by how much it misses, of 0.5
+nats. drift: the difference of the log-probabilities, of 0.5 nats; above and below: the same with its sign, 0.5 where
+there is none. start, end, raising: `differs` among the tokens with that flag."""

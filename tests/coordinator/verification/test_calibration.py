@@ -1,0 +1,145 @@
+"""Fitting of what honest nodes do, on tokens whose truth is known, and the signed document."""
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from coordinator.verification.calibration import (
+    ALLOWANCE,
+    CONFIDENCE,
+    TOKENS_LEAST,
+    Calibration,
+    TooFewTokens,
+    fit,
+    seal_calibration,
+    tables_of,
+    upper_bound,
+    verify_calibration,
+)
+from coordinator.verification.evidence import LEAST_P, EProcess, products
+from coordinator.verification.token_evidence import BINS, DIFFERS, GAP_EDGES, GAP_UNIT, ONE, TOKEN, TokenArray
+from p2p.errors import PeerFault
+from p2p.identity import public_bytes
+from protocol.authority import RoleKeys
+
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+LEDGER = RoleKeys(keys=[public_bytes(KEY)], threshold=1)
+RUN = bytes(32)
+
+
+def honest(seed: int, number: int, noise: float = 0.02) -> TokenArray:
+    """Return tokens of a machine whose rounding moves a choice by `noise` nats: it differs where the gap is smaller
+    than a normal deviate."""
+    generator = np.random.default_rng(seed)
+    gaps = generator.exponential(1.0, number)
+    moved = np.abs(generator.normal(0, noise, number))
+    tokens = np.zeros(number, TOKEN)
+    tokens["gap"] = np.searchsorted(GAP_EDGES, gaps / GAP_UNIT, side="right")
+    tokens["flags"] = np.where(moved > gaps, DIFFERS, 0) | generator.integers(0, 8, number) << 1
+    tokens["margin"] = np.where(moved > gaps, np.minimum(65535, gaps * 2**17), 0)
+    tokens["drift"] = np.clip(generator.normal(0, noise, number) * 2**16, -32768, 32767)
+    return tokens
+
+
+def calibration(**changes: object) -> Calibration:
+    facts = {
+        "run": RUN,
+        "engine_class": "transformers/bfloat16/cpu",
+        "builds": ["torch 2.13.0"],
+        "era": 0,
+        "version": 3,
+        "root": bytes(range(32)),
+        "machines": {"one": TOKENS_LEAST},
+        "tables": fit({"one": honest(1, TOKENS_LEAST)}),
+        "at": 1_000,
+    }
+    return Calibration(**(facts | changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("total", "number"), [(0, 100), (1, 100), (30, 1_000), (999, 1_000), (10, 10)])
+def test_the_bound_contains_the_mean_and_has_its_confidence(total: int, number: int) -> None:
+    bound = upper_bound(total, number)
+    assert total / number <= bound <= 1.0
+    generator = np.random.default_rng(0)
+    if bound < 1.0:  # a coin of that rate shows as few heads with a chance of 1 - confidence at most
+        assert (generator.binomial(number, bound, 100_000) <= total).mean() <= 1 - CONFIDENCE
+
+
+def test_without_any_tokens_there_is_no_bound() -> None:
+    assert np.isnan(upper_bound(0, 0))
+
+
+def test_a_wider_gap_is_never_given_a_higher_chance() -> None:
+    tables = fit({"one": honest(1, 20_000)})
+    for name in ("differs", "start", "end", "raising"):
+        assert tables[name] == sorted(tables[name], reverse=True), name
+        assert all(LEAST_P <= p <= ONE for p in tables[name])
+    assert tables["differs"][0] > ONE // 2
+    assert tables["differs"][-1] < ONE // 500
+
+
+def test_the_bounds_are_above_the_truth_and_not_far_above_it() -> None:
+    table = np.array(fit({"one": honest(1, 50_000)})["differs"]) / ONE
+    many = honest(2, 1_000_000)
+    differs = (many["flags"] & DIFFERS) > 0
+    truth = np.bincount(many["gap"], differs, BINS) / np.bincount(many["gap"], minlength=BINS)
+    assert (table >= np.minimum(truth, 1.0) * 0.999).all()
+    often = np.bincount(many["gap"], minlength=BINS) / len(many) > 0.02
+    assert (table[often] <= ALLOWANCE * truth[often] + 0.06).all()
+
+
+def test_a_class_has_the_highest_bound_of_any_machine() -> None:
+    calm, loud = honest(1, 5_000, 0.01), honest(2, 5_000, 0.03)
+    one, other, both = fit({"calm": calm}), fit({"loud": loud}), fit({"calm": calm, "loud": loud})
+    for name in both:
+        shown = [p for p in zip(one[name], other[name], both[name], strict=True) if ONE not in p[:2]]
+        assert all(joint == max(alone) for *alone, joint in shown), name
+
+
+def test_a_machine_left_out_is_not_refused_and_coarser_arithmetic_is() -> None:
+    tables = fit({str(seed): honest(seed, 8_000) for seed in range(4)})
+    left_out, coarse = EProcess(), EProcess()
+    for start in range(0, 4_000, 200):
+        left_out = left_out.after(products(honest(9, 4_000)[start : start + 200], tables))
+        coarse = coarse.after(products(honest(9, 4_000, 0.08)[start : start + 200], tables))
+    assert not left_out.value().reaches(10)
+    assert coarse.value().reaches(10**6)
+
+
+def test_bins_that_no_machine_has_shown_cannot_be_lost_in() -> None:
+    tokens = honest(1, 4_000)
+    tokens["gap"] = BINS - 1
+    tables = fit({"one": tokens})
+    assert tables["margin"][:-1] == [ONE] * (BINS - 1)
+    assert tables["differs"][:-1] == [ONE] * (BINS - 1)
+    assert tables["differs"][-1] < ONE
+
+
+@pytest.mark.parametrize("machines", [{}, {"one": honest(1, TOKENS_LEAST - 1)}])
+def test_too_few_tokens_calibrate_nothing(machines: dict[str, TokenArray]) -> None:
+    with pytest.raises(TooFewTokens):
+        fit(machines)
+
+
+def test_a_sealed_calibration_is_verified_by_the_ledger_key() -> None:
+    sealed = seal_calibration(calibration(), KEY)
+    assert verify_calibration(sealed, RUN, LEDGER) == calibration()
+    assert tables_of(calibration()) == fit({"one": honest(1, TOKENS_LEAST)})
+
+
+OTHER = Ed25519PrivateKey.from_private_bytes(bytes(32))
+BAD = {
+    "another key": seal_calibration(calibration(), OTHER),
+    "another run": seal_calibration(calibration(run=bytes([1]) * 32), KEY),
+    "a table too short": seal_calibration(calibration(tables={"differs": [LEAST_P] * (BINS - 1)}), KEY),
+    "a bound of 0": seal_calibration(calibration(tables={"differs": [0] * BINS}), KEY),
+    "a bound above 1": seal_calibration(calibration(tables={"differs": [ONE + 1] * BINS}), KEY),
+    "a table that lacks": seal_calibration(calibration(tables={"differs": [ONE] * BINS}), KEY),
+    "no document": b"no document",
+}
+
+
+@pytest.mark.parametrize("sealed", BAD.values(), ids=BAD.keys())
+def test_other_documents_are_no_calibration(sealed: bytes) -> None:
+    with pytest.raises(PeerFault):
+        verify_calibration(sealed, RUN, LEDGER)
