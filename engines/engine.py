@@ -13,6 +13,8 @@ from runtime.errors import LocalFault
 
 Dtype = Literal["float32", "bfloat16"]
 """The type that weights are computed with."""
+GAP_MOST = 1.0
+"""Nats. A runner-up further behind the seeded choice counts as this far behind."""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,12 +48,14 @@ class SampleScore(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a teacher-forced pass over one sample: one value per sampled token.
 
     `logprobs`: under the scorer's weights: the behaviour log-probabilities. `margins`: by how many nats the seeded
-    choice (argmax of logits + noise) beats the submitted token; 0.0 where both are the same token. An engine returns
-    lists; values from a pipe (engines.messages.PackedScore) are arrays of float32.
+    choice (argmax of logits + noise) beats the submitted token; 0.0 where both are the same token. `gaps`: by how many
+    nats, at most `GAP_MOST`, the seeded choice beats its runner-up; empty: the engine does not tell. An
+    engine returns lists; values from a pipe (engines.messages.PackedScore) are arrays of float32.
     """
 
     logprobs: list[float] | NDArray[np.float32]
     margins: list[float] | NDArray[np.float32]
+    gaps: list[float] | NDArray[np.float32] = []
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):

@@ -141,15 +141,18 @@ class PackedScore(msgspec.Struct, frozen=True, kw_only=True):
 
     logprobs: bytes
     margins: bytes
+    gaps: bytes = b""
 
     @classmethod
     def of(cls, score: SampleScore) -> Self:
         """Pack the values."""
-        return cls(logprobs=float_bytes(score.logprobs), margins=float_bytes(score.margins))
+        return cls(
+            logprobs=float_bytes(score.logprobs), margins=float_bytes(score.margins), gaps=float_bytes(score.gaps)
+        )
 
     def score(self) -> SampleScore:
         """Return the values as arrays."""
-        return SampleScore(logprobs=floats(self.logprobs), margins=floats(self.margins))
+        return SampleScore(logprobs=floats(self.logprobs), margins=floats(self.margins), gaps=floats(self.gaps))
 
 
 class ScoreCall(EngineCall[list[PackedScore]], frozen=True, kw_only=True):

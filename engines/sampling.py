@@ -13,11 +13,12 @@ in float32; w near 0 keeps it. Without the bound w rounds to 1 and gumbel to min
 computes the same in plain Python; golden vectors pin it (tests/vectors/sampling.json).
 
 Lazy logs (scorer): E = -log1p(-w) >= w, so exp(logit) / w is an upper bound of exp(logit) / E, by which tokens rank.
-Logarithms are computed only where the bound reaches the best score found: about one token per row, with the same
-result.
+Logarithms are computed only where the bound reaches the best score found less `GAP_MOST`: about three tokens per row,
+with the same result.
 """
 
 import hashlib
+import math
 import sys
 import threading
 from collections.abc import Iterable
@@ -27,12 +28,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engines.engine import GAP_MOST
+
 if sys.byteorder != "little":
     raise ImportError("seeded sampling reads 64-bit words as pairs of 32-bit ones: little-endian machines only")
 
 W_MAX = 1 - 2.0**-24
 # Relative margin above the float32 rounding of exp, of the bound and of logit + gumbel together, for |logit| < 1000.
 _SLACK = 1e-3
+_REACH = (1 - _SLACK) * math.exp(-GAP_MOST)
 BLOCK = 2**19
 """Values that `margin` processes at a time on a CPU: four arrays of 2 MB each stay in its caches."""
 
@@ -71,30 +75,35 @@ def greedy(logits: Tensor) -> tuple[Tensor, Tensor]:
     return tokens, _logprobs(logits, tokens, torch.empty_like(logits))
 
 
-def margin(logits: Tensor, key: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Return by how many nats the seeded choice beats each of `tokens` [R], and their log-probabilities as in `choose`.
-    Both float32 [R]; the margin is 0.0 where the token is the seeded choice."""
+def margin(logits: Tensor, key: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return by how many nats the seeded choice beats each of `tokens` [R], their log-probabilities as in `choose`, and
+    by how many nats, at most `GAP_MOST`, the seeded choice beats its runner-up. All float32 [R]; the margin is 0.0
+    where the token is the seeded choice."""
     rows = max(1, BLOCK // logits.shape[1]) if logits.device.type == "cpu" else len(logits)
     blocks = zip(*(torch.split(part, rows) for part in (logits, key, tokens)), strict=True)
-    gaps, logprobs = zip(*(_margin(*block) for block in blocks), strict=True)
-    return torch.cat(gaps), torch.cat(logprobs)
+    margins, logprobs, gaps = zip(*(_margin(*block) for block in blocks), strict=True)
+    return torch.cat(margins), torch.cat(logprobs), torch.cat(gaps)
 
 
-def _margin(logits: Tensor, key: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+def _margin(logits: Tensor, key: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     w, spare = _noise(key, logits.shape[1])
     logprobs = _logprobs(logits, tokens, spare)  # leaves exp(logits - top) in `spare`
     bound = spare.div_(w)
     first = bound.argmax(-1)
     best = _at(bound, first) * _at(w, first) / -torch.log1p(-_at(w, first))
-    row, column = (bound >= (best * (1 - _SLACK))[:, None]).nonzero(as_tuple=True)
+    row, column = (bound >= (best * _REACH)[:, None]).nonzero(as_tuple=True)
     score = logits[row, column] + _gumbel(w[row, column])
     winner_score = torch.full_like(logprobs, -torch.inf).scatter_reduce_(0, row, score, "amax")
     is_winner = score == winner_score[row]
     # The lowest id among equals, as argmax takes it.
     winner = torch.full_like(tokens, logits.shape[1])
     winner.scatter_reduce_(0, row[is_winner], column[is_winner], "amin")
-    gap = winner_score - (_at(logits, tokens) + _gumbel(_at(w, tokens)))
-    return torch.where(winner == tokens, 0.0, gap.clamp_(min=0.0)), logprobs
+    is_other = column != winner[row]
+    runner_up = torch.full_like(logprobs, -torch.inf)
+    runner_up.scatter_reduce_(0, row[is_other], score[is_other], "amax")
+    gap = (winner_score - runner_up).clamp_(max=GAP_MOST)
+    missed = winner_score - (_at(logits, tokens) + _gumbel(_at(w, tokens)))
+    return torch.where(winner == tokens, 0.0, missed.clamp_(min=0.0)), logprobs, gap
 
 
 def _logprobs(logits: Tensor, tokens: Tensor, out: Tensor) -> Tensor:

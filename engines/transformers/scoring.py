@@ -64,28 +64,31 @@ class GroupScorer:
             for position, (token, is_sampled) in enumerate(zip(sample.tokens, sampled_mask(sample.turns), strict=True))
             if is_sampled
         ]
-        logprobs, margins = self._rescore(hidden, places)
+        logprobs, margins, gaps = self._rescore(hidden, places)
         start = 0
         for _, sample in seeded:
             end = start + sum(sampled_mask(sample.turns))
-            yield SampleScore(logprobs=logprobs[start:end], margins=margins[start:end])
+            yield SampleScore(logprobs=logprobs[start:end], margins=margins[start:end], gaps=gaps[start:end])
             start = end
 
     def _rescore(
         self, hidden: Tensor, places: Sequence[tuple[int, int, bytes, int]]
-    ) -> tuple[list[float], list[float]]:
-        """(log-probabilities, margins) of tokens at (row, position, seed, token) of hidden [R, L, D]."""
+    ) -> tuple[list[float], list[float], list[float]]:
+        """(log-probabilities, margins, gaps) of tokens at (row, position, seed, token) of hidden [R, L, D]."""
         logprobs: list[float] = []
         margins: list[float] = []
+        gaps: list[float] = []
         head = self._model.get_output_embeddings()
         for start in range(0, len(places), HEAD_ROWS):
             rows, positions, seeds, tokens = zip(*places[start : start + HEAD_ROWS], strict=True)
             logits = head(hidden[list(rows), list(positions)]).float().to(self._noise_device)
             keys = sampling.keys(zip(seeds, positions, strict=True), self._noise_device)
-            gap, logprob = sampling.margin(logits, keys, torch.tensor(tokens, device=self._noise_device))
+            chosen = torch.tensor(tokens, device=self._noise_device)
+            margin, logprob, gap = sampling.margin(logits, keys, chosen)
             logprobs += logprob.tolist()
-            margins += gap.tolist()
-        return logprobs, margins
+            margins += margin.tolist()
+            gaps += gap.tolist()
+        return logprobs, margins, gaps
 
 
 def prefill(model: Any, prompts: Sequence[Sequence[int]]) -> tuple[DynamicCache, Tensor]:

@@ -6,6 +6,7 @@ import torch
 
 from engines import sampling
 from engines import sampling_reference as reference
+from engines.engine import GAP_MOST
 from tests.support import paths
 
 VECTORS = json.loads((paths.VECTORS / "sampling.json").read_text())
@@ -115,15 +116,25 @@ def test_lazy_margins_are_those_of_the_full_noise() -> None:
         keys = sampling.keys((seed(row), row) for row in range(200))
         scores = logits + gumbel_of(keys, 777)
         chosen, logprobs = sampling.choose(logits, keys)
-        margins, again = sampling.margin(logits, keys, chosen)
+        margins, again, gaps = sampling.margin(logits, keys, chosen)
         assert margins.tolist() == [0.0] * 200
         assert torch.allclose(logprobs, again, atol=1e-5)
         other = torch.randint(777, (200,), generator=generator)
-        margins, other_logprobs = sampling.margin(logits, keys, other)
+        margins, other_logprobs, same_gaps = sampling.margin(logits, keys, other)
+        best, second = scores.topk(2).values.unbind(-1)
+        assert torch.allclose(gaps, (best - second).clamp(max=GAP_MOST), atol=2e-5)
+        assert torch.equal(gaps, same_gaps)
         expected = scores.amax(-1) - scores.gather(1, other[:, None])[:, 0]
         assert torch.allclose(margins, expected, atol=2e-5)
         assert torch.equal(margins == 0, other == chosen)
         assert torch.allclose(other_logprobs, logits.log_softmax(-1).gather(1, other[:, None])[:, 0], atol=2e-5)
+
+
+def test_the_gap_of_a_lone_token_is_the_widest() -> None:
+    keys = sampling.keys((seed(row), 0) for row in range(20))
+    lone = torch.full((20, 40), -60.0)
+    lone[:, 9] = 60.0
+    assert sampling.margin(lone, keys, torch.full((20,), 9))[2].tolist() == [GAP_MOST] * 20
 
 
 def test_a_certain_token_has_log_probability_zero_and_never_more() -> None:

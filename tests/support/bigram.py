@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engines import sampling_reference
-from engines.engine import EngineError, Job, Loaded, Sample, SampleScore
+from engines.engine import GAP_MOST, EngineError, Job, Loaded, Sample, SampleScore
 from engines.rollout_state import RolloutState
 from tasks import registry
 from tasks.task import Score, sampled_mask
@@ -125,7 +125,7 @@ class BigramEngine:
         return rollout.sample()
 
     def _score(self, job: Job, seed: bytes, sample: Sample) -> SampleScore:
-        logprobs, margins = [], []
+        logprobs, margins, gaps = [], [], []
         before = [job.prompt[-1], *sample.tokens]
         for position, sampled in enumerate(sampled_mask(sample.turns)):
             if not sampled:
@@ -137,8 +137,10 @@ class BigramEngine:
                 for index, logit in enumerate(logits.tolist())
             ]
             logprobs.append(float(log_softmax(logits)[token]))
-            margins.append(max(noisy) - noisy[token])
-        return SampleScore(logprobs=logprobs, margins=margins)
+            second, best = sorted(noisy)[-2:]
+            margins.append(best - noisy[token])
+            gaps.append(min(GAP_MOST, best - second))
+        return SampleScore(logprobs=logprobs, margins=margins, gaps=gaps)
 
     def _episode(self, job: Job) -> _OneTurn:
         tokenizer = self._model / "tokenizer.json"

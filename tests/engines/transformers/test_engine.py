@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from engines import sampling
-from engines.engine import EngineError, Job, Sample
+from engines.engine import GAP_MOST, EngineError, Job, Sample
 from engines.transformers import packed_linear
 from engines.transformers.engine import TransformersEngine
 from tasks import registry
@@ -112,6 +112,9 @@ def test_a_sample_scored_alone_has_the_values_that_it_has_in_its_group(engine: T
         (alone,) = engine.score(msgspec.structs.replace(asked, seeds=[seed]), [samples[number]])
         assert alone.logprobs == pytest.approx(list(whole.logprobs), abs=DRIFT / 10)
         assert alone.margins == whole.margins == [0.0] * len(whole.margins)
+        assert alone.gaps == pytest.approx(list(whole.gaps), abs=DRIFT)
+        assert len(whole.gaps) == len(whole.margins)
+        assert all(0.0 < gap <= GAP_MOST for gap in whole.gaps)
 
 
 def test_prompts_of_several_lengths_come_back_in_the_order_asked(engine: TransformersEngine) -> None:
