@@ -77,13 +77,15 @@ class ClaimedRollout:
 
 
 class SubmittedGroup(msgspec.Struct, frozen=True):
-    """A submission with its rollouts as `ClaimedRollout`s."""
+    """A submission with its rollouts as `ClaimedRollout`s. `nbytes`: of the submission; the packed token ids refer to
+    it, so it stays in memory as long as they do, with every field that was ignored."""
 
     lease: bytes
     era: int
     version: int
     root: bytes
     rollouts: list[ClaimedRollout]
+    nbytes: int
 
 
 def lease_of(data: bytes) -> bytes:
@@ -111,6 +113,7 @@ def decode_stored_group(data: bytes) -> SubmittedGroup:
         submission.version,
         submission.root,
         [ClaimedRollout(one) for one in submission.rollouts],
+        len(data),
     )
 
 

@@ -48,10 +48,9 @@ class DecodedGroups:
 
     def put(self, group: Undecided) -> None:
         """Add a group, and drop the oldest beyond the bound. Its token ids stay packed."""
-        nbytes = 0
+        nbytes = group.submission.nbytes
         for rollout in group.submission.rollouts:
             rollout.pack()
-            nbytes += memoryview(rollout.packed).nbytes + len(rollout.logprobs)
         self.pop(group.lease.id)
         self._groups[group.lease.id] = group, nbytes
         self._bytes += nbytes

@@ -5,10 +5,12 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from coordinator.rollouts import submitted_group
 from coordinator.rollouts.scoring_order import PendingVersion
+from coordinator.rollouts.submitted_group import decode_group
 from coordinator.rollouts.waiting_groups import DecodedGroups, Undecided, Visit
 from p2p.limits.origin import Origin
 from p2p.wire_types import decode, encode
@@ -151,7 +153,7 @@ def test_decoded_groups_are_bounded_by_the_bytes_of_their_submissions(world: Wor
     for _ in range(3):
         received(world, "a")
     waiting = world.group_service.undecided()
-    size = sum(len(bytes(one.packed)) + len(one.logprobs) for one in waiting[0].submission.rollouts)
+    size = waiting[0].submission.nbytes
     kept = DecodedGroups(most=2 * size)
     for one in [*waiting, waiting[1]]:
         kept.put(one)
@@ -160,6 +162,20 @@ def test_decoded_groups_are_bounded_by_the_bytes_of_their_submissions(world: Wor
     assert "tokens" not in vars(waiting[1].submission.rollouts[0])
     kept.put(waiting[0])
     assert len(kept) == 2
+
+
+def test_a_padded_submission_counts_with_its_padding(world: World) -> None:
+    """An unknown field is ignored, and stays in memory with the packed token ids, which refer to the whole message."""
+    answer = world.group_service.lease(key(0), world.ask(0), world.now, Origin("a", "a"))
+    assert isinstance(answer, bytes)
+    lease: Lease = opened("lease", answer, Lease)
+    plain = encode(group(lease))
+    padded = msgspec.msgpack.encode(msgspec.msgpack.decode(plain) | {"padding": bytes(100_000)})
+    kept = DecodedGroups(most=100_000)
+    kept.put(Undecided(lease, decode_group(plain), 0))
+    assert len(kept) == 1
+    kept.put(Undecided(lease, decode_group(padded), 0))
+    assert len(kept) == 0
 
 
 def test_a_group_whose_transaction_was_taken_back_is_never_scored(world: World) -> None:
