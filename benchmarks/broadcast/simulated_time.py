@@ -25,10 +25,10 @@ class Place(NamedTuple):
 
 
 class Clock:
-    """Simulated time, with the queue of events. `now`: seconds. `steps`: number of events so far."""
+    """Simulated time, with the queue of events. `now`: seconds."""
 
     def __init__(self) -> None:
-        self.now, self.steps = 0.0, 0
+        self.now = 0.0
         self._number = 0
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
 
@@ -41,5 +41,4 @@ class Clock:
         """Run events until the condition holds, none is left, or `most` seconds have passed."""
         while self._events and not until() and self.now < most:
             self.now, _, do, what = heappop(self._events)
-            self.steps += 1
             do(*what)

@@ -40,12 +40,6 @@ class Forged(NamedTuple):
     def ratio(self) -> float:
         return self.forged / self.honest
 
-    @property
-    def allowed(self) -> float:
-        """Return 1.2 (P + C) / (P + G C): one sample of G, plus a fifth."""
-        prompt, completion = self.prompt, self.completion
-        return 1.2 * (prompt + completion) / (prompt + SETTING.group_size * completion)
-
 
 class TimedScorer(StandInScorer):
     """A scorer with a real engine. `spent`: CPU seconds by lease. `group_of`: lease id by seed, to be filled before a

@@ -113,7 +113,8 @@ class Member:
             due = max(due + PERIOD, trio.current_time())
 
     async def idle(self, first: float, counted: float) -> None:
-        """Request a lease as often as the refusals permit, until cancelled; count from `counted` on."""
+        """Request a lease as often as the refusals permit, until one is granted or this is cancelled; count the
+        refusals from `counted` on."""
         await trio.sleep_until(first)
         while True:
             try:
@@ -122,11 +123,14 @@ class Member:
                 self._counts["unanswered"] += 1
                 await trio.sleep(1.0)
                 continue
-            told = answer.retry_after or 1000 if isinstance(answer, Refusal) else 1000
+            if not isinstance(answer, Refusal):
+                return
+            if answer.retry_after is None:
+                raise Fault(f"a lease was refused for good: {answer.sentence}")
             if trio.current_time() >= counted:
                 self._counts["asks"] += 1
-                self._counts["told"] += told
-            await trio.sleep(told / 1000)
+                self._counts["told"] += answer.retry_after
+            await trio.sleep(answer.retry_after / 1000)
 
     async def _group(self) -> None:
         lease = await self._lease()

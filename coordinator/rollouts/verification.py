@@ -53,7 +53,7 @@ class ExactThresholds(msgspec.Struct, frozen=True, kw_only=True):
     differs by 4e-6 in the mean and 4e-5 at most; no mismatch in 4,608 tokens. The nearest dishonest policy, one
     step of RL away, drifts by 7e-3 to 4e-2; llama.cpp in fp32 by 8e-4 in the mean.
 
-    `margin`: a token beaten by more is proof: 10 x the honest maximum. `drift_most`: of any token, 25 x the honest
+    `margin`: a token beaten by more is proof: 12.5 x the honest maximum. `drift_most`: of any token, 25 x the honest
     maximum, a seventh of one RL step. `drift_median`: of a sample, 25 x the honest mean. `close_rate`: honest
     mismatches within the margin, per token: 0.5 % of tokens have a second choice within 0.01 nats, so
     noise of 4e-5 flips about 2e-5 of them. `close_chance`: how often an honest group may be refused for it.

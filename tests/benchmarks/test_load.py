@@ -1,19 +1,51 @@
 """The product opens the synthetic long run of the load benchmark as its own."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
+import trio
+import trio.testing
 
 from benchmarks.load import cost, goodput
+from benchmarks.load.crowd import Member, Policy
 from benchmarks.load.large import make_large, shape_of
+from benchmarks.load.light import Terms
 from coordinator.accounts.ledger import Ledger
 from coordinator.accounts.node_registry import NodeRegistry
 from coordinator.database import Database
-from p2p.wire_types import decode
+from p2p.wire_types import decode, encode
 from protocol.leases import Lease, Submission
+from protocol.requests import Refusal, Response
 from weights.store import Store
 
 NOW = 1_700_000_000_000
+
+
+class StandInPeer:
+    """A peer whose requests get the given answers in turn."""
+
+    def __init__(self, *answers: Response) -> None:
+        self.answers = list(answers)
+
+    async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
+        return encode(self.answers.pop(0))
+
+
+def test_the_idle_node_that_gets_the_lease_is_counted_as_no_refused_one() -> None:
+    """Before, it counted as a node that is told to wait for one second, and requested leases on."""
+    terms = Terms(run=bytes(32), recipient=bytes(32), task="sum", task_version=1, era=1, version=0, root=bytes(32))
+    refusal = Refusal(code="full", sentence="no room", retry_after=4000)
+    granted, refused = Response(body=b"a lease"), Response(refusal=refusal)
+
+    async def main() -> Counter[str]:
+        counts: Counter[str] = Counter()
+        for answers in ([granted], [refused, refused, granted]):
+            await Member(Policy(terms), StandInPeer(*answers), "coordinator", counts).idle(0.0, 0.0)  # type: ignore[arg-type]
+        return counts
+
+    counts = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert (counts["asks"], counts["told"]) == (2, 2 * 4000)
 
 
 def test_a_made_up_run_has_a_true_ledger_and_documents_that_decode(tmp_path: Path) -> None:
