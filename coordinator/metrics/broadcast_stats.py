@@ -15,7 +15,8 @@ Rules
 
 import statistics
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 from coordinator.metrics.statistics import quantile
 from coordinator.metrics.views import BroadcastView, DeliveryView, TransferView
@@ -38,6 +39,11 @@ class BroadcastStats:
     def __init__(self) -> None:
         self._announced: dict[_Key, int] = {}
         self._takes: dict[_Key, dict[str, DeliveryView]] = {}
+
+    @property
+    def deliveries(self) -> Mapping[tuple[int, int], Mapping[str, DeliveryView]]:
+        """The deliveries by (era, version) and node; a version without any has an empty entry."""
+        return MappingProxyType(self._takes)
 
     def copy(self) -> "BroadcastStats":
         """Copy the present state for another thread. The deliveries themselves are never changed."""

@@ -26,7 +26,7 @@ from tasks.arithmetic import REVERSE
 from tasks.task import Score
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
-from tests.support.swarm import BigramLearner, Swarm, accepted, make_swarm, working
+from tests.support.swarm import BigramLearner, Swarm, accepted, make_swarm, wall, working
 
 try:
     from coordinator.training.model_processes import DiedComputing as Died
@@ -117,7 +117,7 @@ def test_a_batch_at_which_the_learner_fails_twice_is_set_aside_paid_all_the_same
         learner.fails = fails
         async with lasting(swarm) as coordinator:
             await until(lambda: step(coordinator) >= 8, 600)
-            group_service, now = coordinator.group_service, coordinator._now()
+            group_service, now = coordinator.group_service, int(wall() * 1000)
             assert [batch for batch in learner.asked if set(batch) & set(bad)] == [bad, bad], "the same one, once more"
             assert learner.renewed == 2
             stored = group_service.database.all("SELECT lease, reason, at FROM set_aside")
@@ -213,7 +213,7 @@ def test_a_pause_outlives_the_process_and_nodes_go_on_delivering_meanwhile(tmp_p
             at = step(coordinator)
             await anyio.sleep(60)
             assert step(coordinator) <= at + 1, "the step under way is made"
-            counts = run_metrics.counts(coordinator.group_service.database, coordinator._now())
+            counts = run_metrics.counts(coordinator.group_service.database, int(wall() * 1000))
             assert (counts.running, counts.undecided) == (0, 0), "what was out came back, and was decided"
             assert accepted(swarm.nodes[0]) == counts.accepted
         at = learner.step_number
@@ -396,7 +396,7 @@ def test_a_group_of_which_the_scorer_dies_again_and_again_is_refused_and_the_run
                 poison.add(job.index)
             if job.index in poison:
                 await anyio.sleep(1)
-                swarm.scorer._loaded = None
+                swarm.scorer.forget()
                 raise ChildDied("scorer", -9, "out of memory")
             return await honest(job, samples)
 
@@ -422,7 +422,7 @@ def test_an_evaluation_of_which_the_scorer_dies_again_and_again_is_left_out(
     async def tell(swarm: Swarm, learner: Failing) -> None:
         async def dies(jobs: Any, *, greedy: bool) -> Any:
             await anyio.sleep(1)
-            swarm.scorer._loaded = None
+            swarm.scorer.forget()
             raise ChildDied("scorer", -9, "out of memory")
 
         monkeypatch.setattr(swarm.scorer, "generate_many", dies)

@@ -3,12 +3,13 @@
 The coordinator's figures are compared with times that the test takes from the loop's clock.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import anyio
 import pytest
 
+from coordinator.metrics.broadcast_stats import BroadcastStats
 from coordinator.metrics.views import BroadcastView, DeliveryView
 from p2p.memory.transport import Link, MemoryNetwork
 from p2p.network import FetchReport
@@ -64,9 +65,9 @@ def view(swarm: Swarm) -> BroadcastView:
     return swarm.coordinator.view_builder.build().broadcast
 
 
-def takes(swarm: Swarm, version: int) -> dict[str, DeliveryView]:
+def takes(swarm: Swarm, version: int) -> Mapping[str, DeliveryView]:
     assert swarm.coordinator is not None
-    return swarm.coordinator.group_service.broadcasts._takes[1, version]
+    return swarm.coordinator.group_service.broadcasts.deliveries[1, version]
 
 
 def story(folder: Path, tell: Callable[[Swarm, list[Node], Witness], Awaitable[None]], *, skew: int = 0) -> None:
@@ -74,8 +75,7 @@ def story(folder: Path, tell: Callable[[Swarm, list[Node], Witness], Awaitable[N
     clock is ahead."""
 
     async def main() -> None:
-        swarm = make_swarm(folder)
-        swarm.network._default = Link(delay=WAY, bandwidth=200_000)
+        swarm = make_swarm(folder, link=Link(delay=WAY, bandwidth=200_000))
         async with swarm.coordinating():
             nodes = [swarm.node(name) for name in ("alice", "bob", "carol")]
             nodes[0].daemon.context.clock.local = lambda: int(wall() * 1000) + skew
@@ -91,11 +91,11 @@ async def acknowledged(swarm: Swarm, nodes: list[Node]) -> int:
     """Wait for a new version that all these nodes acknowledge; return its number."""
     assert swarm.coordinator is not None
     group_service = swarm.coordinator.group_service
-    after = max(version for _, version in group_service.broadcasts._announced)
+    after = max(version for _, version in group_service.broadcasts.deliveries)
 
     def versions() -> list[int]:
         who = {node.peer_id for node in nodes}
-        return [v for (_, v), told in group_service.broadcasts._takes.items() if v > after and who <= set(told)]
+        return [v for (_, v), told in group_service.broadcasts.deliveries.items() if v > after and who <= set(told)]
 
     await until(versions, 120)
     return versions()[0]
@@ -117,7 +117,7 @@ def test_every_node_acknowledges_a_version_and_the_times_are_those_that_passed(t
             assert all(0 <= feed.began <= feed.ended <= take.complete for feed in take.feeds)
         assert sum(feed.nbytes for take in told.values() for feed in take.feeds) > 0
         shown = view(swarm)
-        slowest = max(take.complete for one in swarm.coordinator.group_service.broadcasts._takes.values()  # type: ignore[union-attr]
+        slowest = max(take.complete for one in swarm.coordinator.group_service.broadcasts.deliveries.values()  # type: ignore[union-attr]
                       for take in one.values() if take.counted)  # fmt: skip
         assert shown.slowest == slowest
         assert shown.median is not None
@@ -135,7 +135,7 @@ def test_the_capacity_model_works_with_what_the_nodes_acknowledged(tmp_path: Pat
         assert reach is not None
         assert picture.broadcast.applied == reach
         with_it = picture.capacity.turnaround_seconds
-        group_service.broadcasts._takes = {key: {} for key in group_service.broadcasts._takes}
+        group_service.broadcasts = BroadcastStats()
         without = swarm.coordinator.view_builder.build().capacity.turnaround_seconds
         assert with_it is not None
         assert without is not None

@@ -22,6 +22,7 @@ from p2p.https.failover import FailoverNetwork
 from p2p.identity import generate_key, peer_id, public_bytes
 from p2p.memory.transport import MemoryNetwork
 from p2p.multiaddr import ROUTES, Route
+from p2p.network import Network
 from p2p.peer.peer import Peer
 from p2p.wire_types import decode, encode
 from protocol.broadcast_messages import PlanRequest, PlanResponse
@@ -34,15 +35,16 @@ from tests.support.swarm import Swarm, accepted, make_swarm, wall
 from weights.store import Store
 
 
-async def coordinating(swarm: Swarm, stack: AsyncExitStack) -> tuple[Coordinator, Invite]:
-    """Run the swarm's coordinator with HTTPS beside the in-memory network until the stack ends; return it and an
-    invite."""
+async def coordinating(swarm: Swarm, stack: AsyncExitStack) -> tuple[Coordinator, Invite, Network]:
+    """Run the swarm's coordinator with HTTPS beside the in-memory network until the stack ends; return it, an invite
+    and its network."""
     run = swarm.run
     server = server_beside(Peer(swarm.network.transport(run.peer_id), seed=0))
     store = stack.enter_context(Store(run.folder.store))
     database = stack.enter_context(Database.open(run.folder.database))
+    network = server.network
     coordinator = Coordinator(
-        run, server.network, Models(swarm.learner, swarm.scorer), store=store, database=database, clock=wall,
+        run, network, Models(swarm.learner, swarm.scorer), store=store, database=database, clock=wall,
         entropy=np.random.default_rng(0).bytes,
     )  # fmt: skip
     tasks = await stack.enter_async_context(anyio.create_task_group())
@@ -52,7 +54,8 @@ async def coordinating(swarm: Swarm, stack: AsyncExitStack) -> tuple[Coordinator
     https = [f"{one}/p2p/{run.peer_id}" for one in server.https.addresses()]
     old = swarm.invite()
     addresses = [f"/memory/{run.peer_id}/p2p/{run.peer_id}", *https]
-    return coordinator, Invite(run=old.run, root_hash=old.root_hash, addresses=addresses, https_key=shown().pin)
+    invite = Invite(run=old.run, root_hash=old.root_hash, addresses=addresses, https_key=shown().pin)
+    return coordinator, invite, network
 
 
 def node_of(
@@ -93,7 +96,7 @@ def swarm(tmp_path: Path) -> Swarm:
 
 async def test_a_node_on_https_alone_follows_works_and_is_paid(swarm):
     async with AsyncExitStack() as stack:
-        coordinator, invite = await coordinating(swarm, stack)
+        coordinator, invite, _ = await coordinating(swarm, stack)
         node = node_of(swarm, "node", invite, None, ("https",))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(node.daemon.run)
@@ -110,7 +113,7 @@ async def test_a_node_on_https_alone_follows_works_and_is_paid(swarm):
 
 async def test_a_new_channel_key_reaches_a_node_on_https_alone(swarm):
     async with AsyncExitStack() as stack:
-        coordinator, invite = await coordinating(swarm, stack)
+        coordinator, invite, _ = await coordinating(swarm, stack)
         node = node_of(swarm, "node", invite, None, ("https",))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(node.daemon.run)
@@ -131,7 +134,7 @@ async def test_a_node_whose_libp2p_is_cut_goes_on_over_https_and_returns(swarm, 
     monkeypatch.setattr("node.links.coordinator_client.PATIENCE", 0.5)
     swarm.network.patience = 0.2
     async with AsyncExitStack() as stack:
-        coordinator, invite = await coordinating(swarm, stack)
+        coordinator, invite, _ = await coordinating(swarm, stack)
         node = node_of(swarm, "node", invite, swarm.network)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(node.daemon.run)
@@ -158,8 +161,8 @@ async def test_a_node_whose_libp2p_is_cut_goes_on_over_https_and_returns(swarm, 
 async def test_what_the_coordinator_answers_over_https_is_what_the_page_says(swarm):
     """A request that does not decode is the client's fault, and none of these gets a 500 (docs/protocol/https.md)."""
     async with AsyncExitStack() as stack:
-        coordinator, _ = await coordinating(swarm, stack)
-        largest = submission_limit(coordinator._run.runspec)
+        _, _, network = await coordinating(swarm, stack)
+        largest = submission_limit(swarm.run.runspec)
         asked = {
             "plan": encode(PlanRequest()),
             "plan that is none": b"\xc1",
@@ -172,7 +175,7 @@ async def test_what_the_coordinator_answers_over_https_is_what_the_page_says(swa
             "follow": b"\x80",
             "reachable": b"\x81\xa5ports\x90",
         }
-        address = next(one for one in await coordinator._network.inbound.addresses() if "https" in one)
+        address = next(one for one in await network.inbound.addresses() if "https" in one)
         origin = f"https://127.0.0.1:{address.split('/')[4]}"
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=False)) as session:
             answers = {}
@@ -200,8 +203,8 @@ async def test_a_version_costs_a_node_at_most_60_kb_of_documents_each_asked_for_
     """The cost of a version (docs/protocol/requests.md), counted over a whole run of a node that keeps documents."""
     asked, nbytes = [], 0
     async with AsyncExitStack() as stack:
-        coordinator, invite = await coordinating(swarm, stack)
-        handlers = coordinator._network.handlers
+        _, invite, network = await coordinating(swarm, stack)
+        handlers = network.handlers
         answer, limit = handlers.methods["documents"]
 
         async def counted(peer, data):

@@ -9,10 +9,10 @@ from p2p.discovery.peer_records import VerifiedRecord
 from p2p.identity import public_key
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import Node, until
-from tests.support.swarm import Swarm, make_swarm, working
+from tests.support.swarm import Swarm, make_swarm, wall, working
 
-SLOW = 20_000
-"""Bytes per second of a coordinator's uplink, so slow that it should send each chunk once."""
+SLOW = 0.16
+"""Mbit/s of a coordinator's uplink, so slow that it should send each chunk once."""
 NAMES = ("alice", "bob", "carol", "dave")
 
 
@@ -23,7 +23,7 @@ def parents(node: Node) -> set[str]:
 def settled(swarm: Swarm, nodes: list[Node]) -> bool:
     """Tell whether exactly these nodes follow the current plan, and are connected with their parents."""
     assert swarm.coordinator is not None
-    plan = swarm.coordinator.feeding._planner.plan
+    plan = swarm.coordinator.feeding.plan
     return plan.parents.keys() == {node.peer_id for node in nodes} and all(
         tuple(node.daemon.connectivity.plan_client.parents) == plan.parents[node.peer_id]
         and parents(node) <= set(swarm.network.transports[node.peer_id].peers())
@@ -37,9 +37,8 @@ async def received(node: Node) -> dict[str, int]:
 
 def test_nodes_follow_the_coordinators_plan_and_take_new_versions_from_their_parents(tmp_path: Path) -> None:
     async def main() -> None:
-        swarm = make_swarm(tmp_path, steps=40)
+        swarm = make_swarm(tmp_path, network={"uplink": SLOW}, steps=40)
         async with swarm.coordinating() as coordinator:
-            coordinator.feeding._limit = SLOW
             nodes = [swarm.node(name) for name in NAMES]
             async with working(*nodes):
                 await until(lambda: settled(swarm, nodes))
@@ -87,9 +86,8 @@ def test_nodes_follow_the_plan_of_a_coordinator_that_was_started_again(tmp_path:
 @pytest.mark.parametrize("enabled", [True, False])
 def test_a_run_finishes_with_and_without_a_plan(tmp_path: Path, enabled: bool) -> None:
     async def main() -> None:
-        swarm = make_swarm(tmp_path, steps=4)
+        swarm = make_swarm(tmp_path, network={"plan": enabled}, steps=4)
         async with swarm.coordinating() as coordinator:
-            coordinator.feeding._enabled = enabled
             nodes = [swarm.node(name) for name in ("alice", "bob")]
             async with working(*nodes):
                 await until(lambda: coordinator.view_builder.build().phase == "finished", 600)
@@ -107,7 +105,7 @@ def test_a_node_that_moves_is_found_again_by_its_new_record(tmp_path: Path) -> N
             moving, *staying = nodes
 
             def record() -> VerifiedRecord:
-                known = coordinator.group_service.registry.record(public_key(moving.peer_id), coordinator._now())
+                known = coordinator.group_service.registry.record(public_key(moving.peer_id), int(wall() * 1000))
                 assert known is not None
                 return known
 

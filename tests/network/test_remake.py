@@ -2,6 +2,11 @@
 
 from pathlib import Path
 
+import anyio
+from structlog.testing import capture_logs
+
+from p2p.handlers import MethodHandler
+from p2p.wire_types import encode
 from protocol.requests import DocumentsRequest
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
@@ -15,7 +20,7 @@ def test_a_late_joiner_gets_a_dropped_payload_that_is_rebuilt(tmp_path: Path) ->
             first = swarm.node("first")
             async with working(first):
                 await until(lambda: coordinator.publisher.latest.version >= 3, 600)
-            store = coordinator.publisher._store
+            store = swarm.store
             before = {file.hash: file.path.read_bytes() for file in store.payloads()}
             await coordinator.publisher.retain(coordinator.group_service.oldest_needed(), 1 << 30, 0)
             kept = {file.hash for file in store.payloads()}
@@ -35,19 +40,23 @@ def test_a_late_joiner_gets_a_dropped_payload_that_is_rebuilt(tmp_path: Path) ->
     run_fake(main)
 
 
-def test_payloads_that_cannot_be_rebuilt_are_kept_and_unknown_peers_cost_nothing(tmp_path: Path) -> None:
+def test_payloads_that_cannot_be_rebuilt_are_kept_and_unknown_peers_cost_nothing(
+    tmp_path: Path, handlers: dict[str, MethodHandler]
+) -> None:
     async def main() -> None:
         swarm = make_swarm(tmp_path)
         async with swarm.coordinating() as coordinator:
             first = swarm.node("first")
             async with working(first):
                 await until(lambda: coordinator.publisher.latest.version >= 2, 600)
-            store, remaking = coordinator.publisher._store, coordinator.publisher._rebuilder
+            store = swarm.store
             (base,) = [file for file in store.snapshots() if file.version == 0]
             store.drop_file(base.path)
             await coordinator.publisher.retain(coordinator.group_service.oldest_needed(), 1 << 30, 0)
             assert {0, 1} <= {file.version for file in store.payloads()}
-            await remaking._answer("stranger", DocumentsRequest(hashes=[bytes(32)]))
-            assert not remaking._wanted
+            with capture_logs() as logs:
+                await handlers["remake"]("stranger", encode(DocumentsRequest(hashes=[bytes(32)])))
+                await anyio.sleep(5)
+            assert not [line for line in logs if line["event"] in ("payload made again", "payload rebuild failed")]
 
     run_fake(main)

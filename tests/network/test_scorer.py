@@ -72,7 +72,7 @@ def test_lost_damaged_or_outdated_weights_are_rebuilt(tmp_path: Path) -> None:
 
             for harm in (rotten, without_journals, gone, from_elsewhere):
                 harm()
-                swarm.scorer._loaded = None
+                swarm.scorer.forget()
                 for version in (oldest, publisher.versions[-1]):
                     assert await weights.hold(version.root), harm.__name__
                     assert Snapshot(Rolling(folder).path).root == version.root
@@ -85,7 +85,7 @@ def test_a_coordinator_that_comes_back_goes_on_with_the_weights_as_they_stood(tm
         swarm = make_swarm(tmp_path)
         async with swarm.coordinating():
             await _at_version(swarm, 3)
-        swarm.scorer._loaded = None
+        swarm.scorer.forget()
         folder = swarm.run.folder.scorer / "held"
         inode = (folder / "snapshot.safetensors").stat().st_ino
         async with swarm.coordinating():

@@ -6,7 +6,7 @@ documents, diffs, leases, seeded sampling, re-scoring, verdicts, ledger and buff
 
 import json
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +27,7 @@ from coordinator.training.model_processes import Models
 from engines.engine import EngineError, Job, Loaded, Sample, SampleScore
 from engines.messages import PackedSample
 from p2p.discovery.invite import Invite
-from p2p.memory.transport import MemoryNetwork
+from p2p.memory.transport import Link, MemoryNetwork
 from p2p.network import Network
 from p2p.peer.peer import Peer
 from runtime.child import ChildDied, ChildError
@@ -189,7 +189,7 @@ class BigramScorer:
         await anyio.sleep(self.seconds)
         if self.crashes:
             self.crashes -= 1
-            self._loaded = None
+            self.forget()
             raise ChildDied("scorer", -9, "killed")
         if job.index in self.poisoned:
             raise ChildError("EngineError", "this prompt breaks it")
@@ -200,6 +200,10 @@ class BigramScorer:
 
     async def renew(self) -> None:
         self.renewed += 1
+        self.forget()
+
+    def forget(self) -> None:
+        """Lose the loaded version, as a process does that dies."""
         self._loaded = None
 
     def _moved(self, call: Callable[[], Loaded]) -> Loaded:
@@ -217,15 +221,15 @@ class BigramScorer:
 
 @dataclass
 class Swarm:
-    """One run and its peers. `coordinator` is None while it is down."""
+    """One run and its peers. `coordinator`: None while it is down. `store`: that of the coordinator, the newest one."""
 
     folder: Path
     network: MemoryNetwork
     learner: BigramLearner
     scorer: BigramScorer
     coordinator: Coordinator | None = None
+    store: Store | None = None
     nodes: list[Node] = field(default_factory=list)
-    _life: anyio.CancelScope | None = None
 
     @property
     def run(self) -> Run:
@@ -240,7 +244,7 @@ class Swarm:
         run = self.run
         network = Network.of(Peer(self.network.transport(run.peer_id), seed=0))
         async with AsyncExitStack() as stack:
-            store = stack.enter_context(Store(run.folder.store))
+            self.store = store = stack.enter_context(Store(run.folder.store))
             database = stack.enter_context(Database.open(run.folder.database))
             coordinator = Coordinator(
                 run, network, Models(self.learner, self.scorer), store=store, database=database, clock=wall,
@@ -270,19 +274,23 @@ async def working(*nodes: Node) -> AsyncIterator[None]:
         tasks.cancel_scope.cancel()
 
 
-def make_swarm(folder: Path, seed: int = 0, **run: Any) -> Swarm:
-    """Create a run that is ready to start. `run`: settings of its [run] section."""
+def make_swarm(
+    folder: Path, seed: int = 0, *, link: Link | None = None, network: Mapping[str, Any] | None = None, **run: Any
+) -> Swarm:
+    """Create a run that is ready to start. `link`: between any two peers. `network`, `run`: settings of its sections
+    [network] and [run]."""
     model = model_folder(folder / "bigram")
     settings = {"task": "reverse", "group_size": 2, "batch_groups": 2, "limit": 6, "heldout": 4, "evaluate_every": 5}
     flags = {
         "run": settings | {"engines": ("bigram",)} | run,
         "https": {"listen": []},
+        "network": dict(network or {}),
         "leases": {"minimum_seconds": 20.0, "maximum_seconds": 60.0},
     }
     config = setup.settings_for(str(model), flags, env={})
     setup.init(folder / "run", str(model), config, now=1_000_000_000)
     learner = BigramLearner(folder / "learner")
-    return Swarm(folder, MemoryNetwork(seed), learner, BigramScorer())
+    return Swarm(folder, MemoryNetwork(seed, link=link), learner, BigramScorer())
 
 
 def whole(swarm: Swarm, *, late: int = 0) -> None:

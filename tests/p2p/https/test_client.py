@@ -186,11 +186,11 @@ async def test_a_fetch_waits_for_a_free_file_descriptor(tmp_path, monkeypatch):
     assert (tmp_path / "b").read_bytes() == (tmp_path / "a").read_bytes()
 
 
-async def test_a_false_chunk_is_not_stored_and_is_fetched_again(tmp_path, caplog):
+async def test_a_false_chunk_is_not_stored_and_is_fetched_again(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr("p2p.https.server.PayloadFile", Liar)
     manifest = payload_file(tmp_path / "a", 3 * MB)
     async with served() as server, client_of(server) as client:
         await server.share(manifest, tmp_path / "a")
-        server.https._shared[manifest.hash] = Liar.open(manifest, tmp_path / "a")
         await client.fetch(manifest, tmp_path / "b")
         assert (tmp_path / "b").read_bytes() == (tmp_path / "a").read_bytes()
     assert "does not lead to the chunk root" in caplog.text
@@ -217,20 +217,23 @@ async def test_malformed_frames_are_survived_and_not_stored(frames, tmp_path, mo
         assert not malformed
 
 
-async def test_a_fetch_continues_with_the_missing_chunks_after_the_server_was_away(tmp_path):
+async def test_a_fetch_continues_with_the_missing_chunks_after_the_server_was_away(tmp_path, monkeypatch):
     manifest = payload_file(tmp_path / "a", 8 * MB)
+    away, half = threading.Event(), 128 * manifest.chunk_size
+
+    class Half(PayloadFile):
+        """A payload file of which only the first half can be read until the server is away."""
+
+        def read(self, index):
+            return super().read(index) if index < 128 or away.is_set() else away.wait(60) and None
+
+    monkeypatch.setattr("p2p.https.server.PayloadFile", Half)
     async with contextlib.AsyncExitStack() as stack:
         first = contextlib.AsyncExitStack()
         server = await first.enter_async_context(served())
         port = (await address_of(server)).split("/")[4]
         client = await stack.enter_async_context(client_of(server))
         await server.share(manifest, tmp_path / "a")
-        payload, away, half = server.https._shared[manifest.hash], threading.Event(), 128 * manifest.chunk_size
-
-        def first_half(index: int):
-            return PayloadFile.read(payload, index) if index < 128 else away.wait(60) and None
-
-        payload.read = first_half
         fetch = asyncio.create_task(client.fetch(manifest, tmp_path / "b"))
         await until(lambda: client.received.total() >= half)
         away.set()
