@@ -75,8 +75,8 @@ class Course(NamedTuple):
 
 
 def learned(course: Course, folder: Path, say: Callable[[str], None]) -> Stream:
-    """Make the stream, with about 5 GB of files in `folder`. `say`: gets progress lines. Raises `LocalFault` where the
-    model's package is not installed."""
+    """Make the stream, with about 5 GB of files in `folder`, and 7 GB while a checkpoint is written. `say`: gets
+    progress lines. Raises `LocalFault` where the model's package is not installed."""
     model_folder.make_smollm2(folder / "model")
     if course.lessons:
         say(f"last loss of the lessons {teach(folder / 'model', course):.2f}")
