@@ -33,6 +33,7 @@ from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM  # noqa: E4
 
 from benchmarks.harness.bench import Candidate  # noqa: E402
 from coordinator.run import model_folder  # noqa: E402
+from engines.direct import generate  # noqa: E402
 from engines.engine import Job  # noqa: E402
 from engines.transformers.engine import TransformersEngine  # noqa: E402
 from tasks import tokenizer as text  # noqa: E402
@@ -120,7 +121,7 @@ def _engine(setup: Setup) -> TransformersEngine:
 def engine(setup: Setup) -> Iterator[Candidate]:
     """Yield the engine alone, in this process."""
     loaded_engine = _engine(setup)
-    yield bench.timed(lambda: float(sum(len(sample.logprobs) for sample in loaded_engine.generate(setup.job))))
+    yield bench.timed(lambda: float(sum(len(sample.logprobs) for sample in generate(loaded_engine, setup.job))))
 
 
 @contextmanager
@@ -139,7 +140,7 @@ def node(setup: Setup) -> Iterator[Candidate]:
 def checking(setup: Setup) -> Work:
     """Return the scoring of a group that the same engine generated."""
     loaded_engine = _engine(setup)
-    samples = loaded_engine.generate(setup.job)
+    samples = generate(loaded_engine, setup.job)
     return lambda: float(sum(len(score.logprobs) for score in loaded_engine.score(setup.job, samples)))
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from benchmarks.harness import bench
 from coordinator.rollouts.submitted_group import ClaimedRollout, UnreadRollout
 from coordinator.rollouts.verification import EXACT, find_fault, judge
+from engines.direct import generate
 from engines.engine import Job, Sample, SampleScore
 from engines.messages import packed
 from protocol.leases import Segment
@@ -82,7 +83,7 @@ def claims(engine: Any, eos: int) -> list[bench.Claim]:
 
 def _measured(engine: Any, shape: Shape, eos: int, seed: int) -> ShapeCost:
     job, others = _job(shape, eos, seed), [number for number in range(shape.samples) if number != FIRST]
-    honest = engine.generate(job)
+    honest = generate(engine, job)
     forged = _made_up(honest, seed)
 
     def whole() -> list[SampleScore]:

@@ -1,9 +1,17 @@
-"""The engine protocol: load a snapshot, apply diffs, generate groups, score groups. All calls are blocking;
-an engine lives in a child process (engines.process) and never in a daemon's main process.
+"""The engine protocol: load a snapshot, apply diffs, generate groups, score groups.
+
+Rules
+1. All calls are blocking; an engine lives in a child process (engines.process) and never in a daemon's main process.
+2. Groups are generated together, in steps: `begin` queues a group, each `step` takes every row one token further, and
+   returns the groups that ended. A row is one rollout. (engines.continuous_batch does this for any engine that can
+   compute one token for many rows.)
+3. `load`, `step_by` and `step_to` are called only while no group is under way.
+4. A group's tokens depend on its job and the loaded weights alone, not on what is generated beside it, but for choices
+   that are equal to within the margin of the engine's class.
 """
 
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -22,7 +30,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     `prompt`: token ids. `seeds`: 16 bytes per sample, in order. `limit`: most sampled tokens per rollout. `eos`: the id
     that ends a turn. `task`, `task_version`, `split`, `index`: the episode, for the tokens that the environment gives.
-    Sampling is at temperature 1 without top-p or top-k, with the noise of engines.sampling.
+    Sampling is at temperature 1 without top-p or top-k, with the noise of engines.sampling. `greedy`: the most likely
+    token instead, no noise; the seeds then only say how many samples.
     """
 
     prompt: list[int]
@@ -33,6 +42,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     task_version: int
     split: str
     index: int
+    greedy: bool = False
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +80,28 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
     ahead: list[bytes] = []
 
 
+class Rows(msgspec.Struct, frozen=True, kw_only=True):
+    """The rows of an engine. `running`: those that each step takes further. `waiting`: those of groups begun that have
+    no place yet. `limit`: the most that it runs at once now; it changes as the engine measures (engines.row_limit)."""
+
+    running: int = 0
+    waiting: int = 0
+    limit: int = 0
+
+    @property
+    def free(self) -> int:
+        """The places for rows of further groups."""
+        return max(0, self.limit - self.running - self.waiting)
+
+
+class Finished(NamedTuple):
+    """A group that ended. `ticket`: as given to `begin`. `outcome`: its samples in the order of its seeds, or why there
+    are none."""
+
+    ticket: int
+    outcome: list[Sample] | Exception
+
+
 class EngineError(Exception):
     """The engine cannot continue: bad model folder, out of memory, wedged device. The message names the fix."""
 
@@ -95,11 +127,21 @@ class Engine(Protocol):
         """Undo or redo steps of the loaded folder, in place, until it is at content root `root`. Raises
         weights.errors.WrongBase if no kept step leads there."""
 
-    def generate(self, job: Job) -> list[Sample]:
-        """Generate all samples of a group; the prompt is computed once."""
+    def begin(self, ticket: int, job: Job) -> None:
+        """Queue a group. `ticket`: names it, unique among those under way. Raises for a job that cannot be generated:
+        nothing is queued then."""
 
-    def generate_many(self, jobs: list[Job], *, greedy: bool = False) -> list[list[Sample]]:
-        """Generate several groups at once (evaluation): prompts of equal length share a batch."""
+    def cancel(self, ticket: int) -> None:
+        """End a group without an outcome; nothing happens if there is none of this name."""
+
+    def step(self) -> list[Finished]:
+        """Take every row one token further; return the groups that ended. The prompt of a group is computed once. An
+        error that concerns one group is its outcome, and the others go on. Raises only where none can go on; all are
+        then lost."""
+
+    @property
+    def rows(self) -> Rows:
+        """How many rows run, and how many may run."""
 
     def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]:
         """Score a group by a teacher-forced pass under the loaded version."""

@@ -4,21 +4,28 @@ torch is imported only when the first call asks for a device. By then the parent
 library prints at import cannot reach the pipe.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from engines import registry
 from engines.devices import choose
-from engines.engine import Engine, EngineError
-from engines.messages import CALLS, EngineCall, ProbeCall, Probed
+from engines.engine import Engine, EngineError, Rows
+from engines.messages import CALLS, MOVES, ROWS, EngineCall, GenerateCall, ProbeCall, Probed
 from runtime.child import Pipe
 
 
 class EngineHost:
-    """The child's table of calls; each is run on one engine."""
+    """The child's table of calls; each is run on one engine, whose groups are the pipe's `DeferredWork`. `notify`:
+    called with the rows, as engines.messages says."""
 
-    def __init__(self) -> None:
+    calls: Mapping[str, Any] = {GenerateCall.method: GenerateCall}
+    barriers: Collection[str] = frozenset({"probe", *(call.method for call in MOVES)})
+
+    def __init__(self, notify: Callable[[Rows], None] = lambda rows: None) -> None:
         self._engine: Engine | None = None
+        self._notify = notify
+        self._groups: set[int] = set()
+        self._told: object = None
 
     def handlers(self) -> Mapping[str, tuple[Any, Callable[[Any], Any]]]:
         """Return the table for `Pipe.serve`."""
@@ -36,14 +43,54 @@ class EngineHost:
 
     def run(self, call: EngineCall[Any]) -> Any:
         """Run a call on the engine."""
+        answer = call.run(self._chosen())
+        self._tell()
+        return answer
+
+    def begin(self, id: int, body: GenerateCall) -> None:
+        """Begin a group."""
+        self._chosen().begin(id, body.job)
+        self._groups.add(id)
+        self._tell()
+
+    def cancel(self, id: int) -> None:
+        """End a group without an answer."""
+        self._chosen().cancel(id)
+        self._groups.discard(id)
+        self._tell()
+
+    def step(self) -> Iterable[tuple[int, object]]:
+        """Take all groups one token further. An error of the engine ends them all."""
+        engine = self._chosen()
+        try:
+            ended = [(done.ticket, done.outcome) for done in engine.step()]
+        except Exception as error:
+            ended = [(id, error) for id in sorted(self._groups)]
+            for id, _ in ended:
+                engine.cancel(id)
+        self._groups.difference_update(id for id, _ in ended)
+        self._tell()
+        return ended
+
+    def _chosen(self) -> Engine:
         if self._engine is None:
             raise EngineError("no engine is chosen yet: the first call must be probe")
-        return call.run(self._engine)
+        return self._engine
+
+    def _tell(self) -> None:
+        """Notify of the rows where something changed that the parent acts on: tokens and single rows end too often."""
+        rows = self._chosen().rows
+        state = (rows.limit, rows.waiting, rows.free > 0, tuple(sorted(self._groups)))
+        if state != self._told:
+            self._told = state
+            self._notify(rows)
 
 
 def main() -> None:
     """Serve until the parent goes away."""
-    Pipe().serve(EngineHost().handlers())
+    pipe = Pipe()
+    host = EngineHost(lambda rows: pipe.notify(ROWS, rows))
+    pipe.serve(host.handlers(), work=host)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,17 @@
 """The calls of an engine's process, parent -> child. Each call is one class: its name on the pipe, fields, type of
 answer, and `run`, which calls the engine. A new class here needs no other code: `engines.process` and `engines.host`
-handle all calls alike.
+handle all calls alike. GenerateCall is the one that is answered later: groups are generated together, in steps, and a
+caller that is cancelled takes its group back. `MOVES` wait until the groups begun before are done.
 
     probe          ProbeCall         -> Probed              first: picks engine and device
     load           LoadCall          -> Loaded
     step_by        StepByCall        -> Loaded
     step_to        StepToCall        -> Loaded
     generate       GenerateCall      -> list[Sample]
-    generate_many  GenerateManyCall  -> list[list[Sample]]
     score          ScoreCall         -> list[PackedScore]
+
+Notification, child -> parent: "rows", with Rows, whenever places become free or full, a group begins or ends, and the
+limit changes.
 
 Errors return as runtime.child.ChildError, except a full disk (DiskFull). `kind` is the name of a class of
 engines.engine, engines.devices, engines.registry, weights.errors or tasks. Paths are absolute.
@@ -56,13 +59,15 @@ class Probed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineCall(msgspec.Struct, Generic[A], frozen=True, kw_only=True):
-    """One call. `method`: its name on the pipe. `answer`: the type A, as msgspec decodes it."""
+    """One call. `method`: its name on the pipe. `answer`: the type A, as msgspec decodes it. `withdraw`: whether a
+    caller that is cancelled takes it back."""
 
     method: ClassVar[str]
     answer: ClassVar[Any]
+    withdraw: ClassVar[bool] = False
 
     def run(self, engine: Engine) -> A:
-        """Run the call on `engine`, in the child."""
+        """Run the call on `engine`, in the child; for calls that are answered at once."""
         raise NotImplementedError
 
 
@@ -106,20 +111,8 @@ class StepToCall(EngineCall[Loaded], frozen=True, kw_only=True):
 class GenerateCall(EngineCall[list[Sample]], frozen=True, kw_only=True):
     method: ClassVar[str] = "generate"
     answer: ClassVar[Any] = list[Sample]
+    withdraw: ClassVar[bool] = True
     job: Job
-
-    def run(self, engine: Engine) -> list[Sample]:
-        return engine.generate(self.job)
-
-
-class GenerateManyCall(EngineCall[list[list[Sample]]], frozen=True, kw_only=True):
-    method: ClassVar[str] = "generate_many"
-    answer: ClassVar[Any] = list[list[Sample]]
-    jobs: list[Job]
-    greedy: bool = False
-
-    def run(self, engine: Engine) -> list[list[Sample]]:
-        return engine.generate_many(self.jobs, greedy=self.greedy)
 
 
 class PackedSample(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,10 +159,13 @@ class ScoreCall(EngineCall[list[PackedScore]], frozen=True, kw_only=True):
 
 
 CALLS: Final[tuple[type[EngineCall[Any]], ...]] = (
-    LoadCall, StepByCall, StepToCall, GenerateCall, GenerateManyCall, ScoreCall,
+    LoadCall, StepByCall, StepToCall, ScoreCall,
 )  # fmt: skip
+"""Calls that are answered at once."""
 MOVES: Final = (LoadCall, StepByCall, StepToCall)
 """Calls that change the weights loaded."""
+ROWS: Final = "rows"
+"""The notification's name."""
 
 
 def packed(samples: Sequence[Sample]) -> list[PackedSample]:

@@ -4,17 +4,21 @@ Any call raises runtime.child.ChildError (the engine refused), runtime.errors.Di
 process is gone: start a new one, as engines.supervisor does).
 """
 
+import asyncio
 import os
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from engines.engine import Dtype, Job, Loaded, Sample, SampleScore
+import msgspec
+
+from engines.engine import Dtype, Job, Loaded, Rows, Sample, SampleScore
 from engines.messages import (
     MOVES,
+    ROWS,
     EngineCall,
     GenerateCall,
-    GenerateManyCall,
     LoadCall,
     PackedSample,
     ProbeCall,
@@ -49,12 +53,18 @@ class EngineClient:
         return await self.ask(StepToCall(root=root))
 
     async def generate(self, job: Job) -> list[Sample]:
-        """See `Engine.generate`."""
+        """Generate a group. Calls may overlap: their groups are generated together. A caller that is cancelled ends its
+        group alone."""
         return await self.ask(GenerateCall(job=job))
 
-    async def generate_many(self, jobs: list[Job], *, greedy: bool = False) -> list[list[Sample]]:
-        """See `Engine.generate_many`."""
-        return await self.ask(GenerateManyCall(jobs=jobs, greedy=greedy))
+    async def generate_all(self, jobs: Sequence[Job]) -> list[list[Sample]]:
+        """Generate several groups; the first error ends them all."""
+        groups = [asyncio.ensure_future(self.generate(job)) for job in jobs]
+        try:
+            return list(await asyncio.gather(*groups))
+        finally:
+            for group in groups:
+                group.cancel()
 
     async def score(self, job: Job, samples: list[PackedSample]) -> list[SampleScore]:
         """See `Engine.score`; the values are arrays."""
@@ -64,7 +74,8 @@ class EngineClient:
 class EngineProcess(Child, EngineClient):
     """One process of an engine, `python -m engines.host`. `async with EngineProcess() as engine:` starts and
     ends it. `probed`: the chosen engine and device; `loaded`: its weights. Each is None at first. After a failed load
-    or step `loaded` is None too: the process then has old or new weights, and the next load shows which."""
+    or step `loaded` is None too: the process then has old or new weights, and the next load shows which. `rows`: from
+    its last notification, with the groups requested since; `on_rows` is called at each notification."""
 
     def __init__(self, *, name: str = "engine", threads: int = 1, module: str = HOST) -> None:
         """`threads`: CPU threads that it computes on, passed in the environment, since torch reads that at import."""
@@ -72,6 +83,9 @@ class EngineProcess(Child, EngineClient):
         super().__init__([sys.executable, "-m", module], name=name, env=python_path(env))
         self.probed: Probed | None = None
         self.loaded: Loaded | None = None
+        self.rows = Rows()
+        self.on_rows: Callable[[Rows], None] | None = None
+        self.events(self._told)
 
     async def __aenter__(self) -> "EngineProcess":
         await self.start()
@@ -87,6 +101,8 @@ class EngineProcess(Child, EngineClient):
 
     async def ask(self, call: EngineCall[A]) -> A:
         """See `EngineClient`."""
+        if isinstance(call, GenerateCall):
+            self.rows = msgspec.structs.replace(self.rows, waiting=self.rows.waiting + len(call.job.seeds))
         if not isinstance(call, MOVES):
             return await self._answer(call)
         self.loaded = None
@@ -95,8 +111,14 @@ class EngineProcess(Child, EngineClient):
         return answer  # type: ignore[no-any-return]
 
     async def _answer(self, call: EngineCall[A]) -> A:
-        answer: A = await self.call(call.method, call, call.answer)
+        answer: A = await self.call(call.method, call, call.answer, withdraw=call.withdraw)
         return answer
+
+    def _told(self, method: str, body: bytes) -> None:
+        if method == ROWS:
+            self.rows = msgspec.msgpack.decode(body, type=Rows)
+            if self.on_rows is not None:
+                self.on_rows(self.rows)
 
 
 def _absolute(path: Path) -> str:

@@ -1,8 +1,8 @@
 """One unfinished rollout: the state of a sample between two tokens. Pure; any engine may use it.
 
 Rules
-1. While the environment has tokens left to add, it gives the next token; else the policy does. All rollouts of a batch
-   take exactly one token per step, so that they keep one length and need neither padding nor masks.
+1. While the environment has tokens left to add, it gives the next token; else the policy does. A rollout takes exactly
+   one token per step.
 2. A sampled turn ends with eos. The rollout ends once `limit` tokens were sampled in all turns together, or when the
    environment ends the episode after a turn.
 3. The noise of a token is keyed by its index within the rollout, tokens given by the environment counted.
@@ -31,6 +31,11 @@ class RolloutState:
     @property
     def last(self) -> int:
         return self._tokens[-1]
+
+    @property
+    def given(self) -> int | None:
+        """The next token, if it is the environment's."""
+        return self._given[0] if self._given else None
 
     def step(self, token: int, logprob: float) -> None:
         """Take the next token: `token` if it is the policy's turn, else the environment's next one."""

@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
-from engines.engine import Dtype, Loaded
+from engines.engine import Dtype, Loaded, Rows
 from engines.messages import EngineCall, Probed
 from engines.process import EngineClient, EngineProcess
 from runtime.backoff import Backoff
@@ -131,7 +131,7 @@ class Supervisor(Generic[P]):
 
 class SupervisedEngine(Supervisor[EngineProcess], EngineClient):
     """An engine whose process is started, given a device, and called. `probed`: its engine and device, known after the
-    first start. `dtype` may be changed while no process runs."""
+    first start. `dtype` may be changed while no process runs. `on_rows`: called whenever `rows` changes."""
 
     def __init__(
         self,
@@ -145,6 +145,7 @@ class SupervisedEngine(Supervisor[EngineProcess], EngineClient):
     ) -> None:
         super().__init__(make, restarts, clock=clock, on_death=on_death)
         self._device = device
+        self.on_rows: Callable[[], None] = lambda: None
         self.dtype: Dtype = dtype
         self.probed: Probed | None = None
 
@@ -153,10 +154,19 @@ class SupervisedEngine(Supervisor[EngineProcess], EngineClient):
         """The weights that the process has loaded; None where they must be loaded, as after a crash or an error."""
         return self._process.loaded if self._process is not None else None
 
+    @property
+    def rows(self) -> Rows:
+        """The rows of the process, as it last told; none where no process runs."""
+        return self._process.rows if self._process is not None else Rows()
+
     async def ask(self, call: EngineCall[A]) -> A:
         """See `EngineClient`."""
         return await self.use(lambda process: process.ask(call))
 
     async def _prepare(self, process: EngineProcess) -> None:
+        process.on_rows = self._rows_changed
         if process.probed is None:
             self.probed = await process.probe(self._device, self.dtype)
+
+    def _rows_changed(self, rows: Rows) -> None:
+        self.on_rows()

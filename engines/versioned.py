@@ -1,10 +1,12 @@
-"""A node's engine: lent to one part of the daemon at a time, always with the node's current version loaded.
+"""A node's engine, always with the node's current version loaded.
 
 Rules
-1. A part of the daemon takes the engine with `async with exclusive()`, first come, first served. A lease is requested
-   and generated within one such block, so that the version never changes under it.
+1. A group is requested and generated within one `async with shared()` block, so that the version never changes under
+   it; many such blocks run at once. Another version is loaded within an `exclusive()` block, alone. An exclusive block
+   that waits lets no shared one begin (engines/version_lock.py): groups that have begun are finished under the old
+   version, and nothing starts under it any more.
 2. The beginning of a block starts the engine and loads the current version where needed: after a crash, or after a
-   rest.
+   rest. Where several blocks need it, one does it and the others wait.
 3. The weights are a folder that the engine steps in place (weights.journaled). An engine that dies within a step leaves
    the folder before or after that step; the next process that opens it finds out which.
 4. After more than `MOST_CRASHES` crashes in a row, without useful work between them, `EngineUnusable` is raised, which
@@ -24,6 +26,7 @@ from engines.engine import EngineUnusable, Job, Sample
 from engines.messages import Probed
 from engines.process import EngineProcess
 from engines.supervisor import Restarts, SupervisedEngine
+from engines.version_lock import VersionLock
 from runtime.backoff import Backoff
 from runtime.child import ChildDied, ChildError
 
@@ -58,12 +61,10 @@ class VersionedEngine(SupervisedEngine):
         self.context: int | None = None
         self.current: LoadedVersion | None = None
         self.on_corrupt: Callable[[LoadedVersion], None] = lambda version: None
-        self._lock = asyncio.Lock()
-        self._waiting = 0
+        self._lock = VersionLock()
+        self._recovering = asyncio.Lock()
         self._target: LoadedVersion | None = None
         """The target of a step under way."""
-        self._awake = asyncio.Event()
-        self._awake.set()
         self._death = ""
 
     async def start(self) -> Probed:
@@ -85,23 +86,24 @@ class VersionedEngine(SupervisedEngine):
 
     @property
     def wanted(self) -> bool:
-        """Whether some part waits for the engine."""
-        return self._waiting > 0
+        """Whether some part waits to have the engine alone."""
+        return self._lock.change_waits
 
     @contextlib.asynccontextmanager
     async def exclusive(self) -> AsyncIterator[None]:
         """Lend the engine to this caller alone, running, with the current version loaded. Waits while the engine
         rests."""
-        self._waiting += 1
-        try:
-            await self._acquire()
-        finally:
-            self._waiting -= 1
-        try:
+        async with self._lock.change():
             await self.recover()
             yield
-        finally:
-            self._lock.release()
+
+    @contextlib.asynccontextmanager
+    async def shared(self) -> AsyncIterator[None]:
+        """Lend the engine to this caller beside others, running, with the current version loaded. Waits while the
+        engine rests, and while some part waits to have it alone."""
+        async with self._lock.use():
+            await self.recover()
+            yield
 
     async def advance(self, payload: Path, to: LoadedVersion) -> None:
         """Within a block, with a current version: step to `to` by a diff (rule 3). After a crash the step is repeated
@@ -134,9 +136,13 @@ class VersionedEngine(SupervisedEngine):
 
     async def recover(self) -> None:
         """Within a block, also after `ChildDied`: start the engine and load the current version, where needed."""
+        async with self._recovering:
+            await self._recover()
+
+    async def _recover(self) -> None:
         while True:
             await self.rest_of_pause()
-            await self._awake.wait()
+            await self._lock.opened()
             await self.start()
             if self.loaded is not None or self.current is None or self.model is None:
                 return
@@ -157,32 +163,21 @@ class VersionedEngine(SupervisedEngine):
             self._give_up()
 
     async def rest(self, patience: float) -> None:
-        """Free the device after the running block, but at most `patience` seconds from now. No block begins until
+        """Free the device after the running blocks, but at most `patience` seconds from now. No block begins until
         `wake`."""
-        self._awake.clear()
+        self._lock.close()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(patience), self._lock:
-                await self.stop()
-                return
+            async with asyncio.timeout(patience):
+                await self._lock.unused()
         await self.stop()
 
     def wake(self) -> None:
         """Let blocks begin again."""
-        self._awake.set()
+        self._lock.open()
 
     async def stop(self, grace: float = 0.0) -> None:
         """End the process at once, to free its memory: a kill can harm no state of it."""
         await super().stop(grace)
-
-    async def _acquire(self) -> None:
-        """Take the lock once the engine is awake. If the engine went to rest meanwhile, release the lock and wait
-        again."""
-        while True:
-            await self._awake.wait()
-            await self._lock.acquire()
-            if self._awake.is_set():
-                return
-            self._lock.release()
 
     def _give_up(self) -> None:
         version, self.current = self.current, None

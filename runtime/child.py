@@ -10,7 +10,9 @@ Rules
 4. An error raised by a handler is data: it crosses as (kind, message) and is raised in the parent as `ChildError`. A
    full disk is raised as `DiskFull`, since it concerns the whole machine.
 5. A child that sends an invalid frame is killed: nothing that follows on such a pipe can be trusted.
-6. A child computes on one thread and waits passively unless told otherwise, by environment variables set before torch
+6. A child may answer some calls later, several at a time, while it computes in steps (`DeferredWork`); the order is
+   that of runtime/call_order.py. The parent may take such a call back.
+7. A child computes on one thread and waits passively unless told otherwise, by environment variables set before torch
    is imported. With torch's defaults two busy cores slow a decode step thirtyfold.
 """
 
@@ -22,13 +24,14 @@ import struct
 import sys
 import threading
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn, Protocol, TypeVar
 
 import msgspec
 import structlog
 
+from runtime.call_order import CallOrder, WaitingCall
 from runtime.errors import DiskFull
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -66,11 +69,14 @@ class ChildDied(Exception):
         return self.returncode in (0, -signal.SIGTERM, -signal.SIGINT)
 
 
+_Kind = Literal["call", "answer", "error", "cancel"]
+
+
 class _Frame(msgspec.Struct, array_like=True, frozen=True):
-    """A message on the pipe. `id` 0: a notification, which has no answer."""
+    """A message on the pipe. `id` 0: a notification, which has no answer. The kind cancel takes back the call `id`."""
 
     id: int
-    kind: Literal["call", "answer", "error"]
+    kind: _Kind
     method: str
     body: msgspec.Raw
 
@@ -92,7 +98,7 @@ def _raised(fault: _Fault) -> Exception:
     return DiskFull(fault.message) if fault.kind == DiskFull.__name__ else ChildError(fault.kind, fault.message)
 
 
-def _frame(id: int, kind: Literal["call", "answer", "error"], method: str, body: object) -> bytes:
+def _frame(id: int, kind: _Kind, method: str, body: object) -> bytes:
     """Encode one frame with its length. Raises ValueError above `MAX_FRAME`."""
     data = msgspec.msgpack.encode(_Frame(id, kind, method, msgspec.Raw(msgspec.msgpack.encode(body))))
     if len(data) > MAX_FRAME:
@@ -160,10 +166,12 @@ class Child:
         type_: type[T],
         *,
         timeout: float | None = None,
+        withdraw: bool = False,
     ) -> T:
-        """Call a handler in the child; return its answer as `type_`.
+        """Call a handler in the child; return its answer as `type_`. `withdraw`: a caller that is cancelled, or that
+        waits no longer, takes the call back.
 
-        Raises ChildError, DiskFull, ChildDied, TimeoutError (the child then works on).
+        Raises ChildError, DiskFull, ChildDied, TimeoutError (without `withdraw` the child then works on).
         """
         process, loop = self._running(), asyncio.get_running_loop()
         self._last_id += 1
@@ -175,9 +183,18 @@ class Child:
             async with asyncio.timeout(timeout):
                 await self._send(process, data)
                 raw = await answer
+        except (asyncio.CancelledError, TimeoutError):
+            if withdraw:
+                self._take_back(process, call_id, method)
+            raise
         finally:
             self._pending.pop(call_id, None)
         return msgspec.msgpack.decode(raw, type=type_)
+
+    def _take_back(self, process: Process, call_id: int, method: str) -> None:
+        assert process.stdin is not None
+        if not process.stdin.is_closing():
+            process.stdin.write(_frame(call_id, "cancel", method, None))
 
     async def notify(self, method: str, body: msgspec.Struct | None) -> None:
         """Send a message without an answer, which the child takes even while it computes. Raises ChildDied."""
@@ -283,6 +300,39 @@ class Child:
                 self._log.info("stderr", line=text_line.decode(errors="replace"))
 
 
+class DeferredWork(Protocol):
+    """Calls that a child works on together, in steps, and answers as they finish. `calls`: method -> type of its body.
+    `barriers`: methods that begin only while no such call is under way (runtime/call_order.py, rule 3)."""
+
+    calls: Mapping[str, Any]
+    barriers: Collection[str]
+
+    def begin(self, id: int, body: Any) -> None:
+        """Begin a call. An error raised here is its answer."""
+
+    def cancel(self, id: int) -> None:
+        """End a call that was begun, without an answer."""
+
+    def step(self) -> Iterable[tuple[int, object]]:
+        """Compute one step; return (id, answer or Exception) of each call that it finished. Raises nothing."""
+
+
+class _NoWork:
+    """The deferred work of a child that answers each call at once."""
+
+    calls: Mapping[str, Any] = {}
+    barriers: Collection[str] = ()
+
+    def begin(self, id: int, body: Any) -> None:
+        raise NotImplementedError
+
+    def cancel(self, id: int) -> None:
+        raise NotImplementedError
+
+    def step(self) -> Iterable[tuple[int, object]]:
+        raise NotImplementedError
+
+
 class Pipe:
     """The child's end of the pipes. Make it before any import that might print; `notify` is safe from any thread."""
 
@@ -303,25 +353,59 @@ class Pipe:
         self,
         handlers: Mapping[str, tuple[Any, Callable[[Any], Any]]],
         on_notify: Callable[[str, bytes], None] | None = None,
+        work: DeferredWork | None = None,
     ) -> NoReturn:
         """Answer calls in the calling (main) thread until the parent goes away; never returns.
 
         `handlers`: method -> (type of its body, function from the body to a Struct or None). `on_notify(method,
-        msgpack body)` runs in the reading thread, also while a handler computes: it should only set a flag.
+        msgpack body)` runs in the reading thread, also while a handler computes: it should only set a flag. `work`:
+        the calls that are answered later.
         """
-        calls: queue.SimpleQueue[_Frame] = queue.SimpleQueue()
-        threading.Thread(target=self._watch, args=(calls, on_notify), name="pipe", daemon=True).start()
+        frames: queue.SimpleQueue[_Frame] = queue.SimpleQueue()
+        threading.Thread(target=self._watch, args=(frames, on_notify), name="pipe", daemon=True).start()
+        work = work or _NoWork()
+        order = CallOrder(work.calls, work.barriers)
         while True:
-            frame = calls.get()
-            try:
-                type_, handler = handlers[frame.method]
-                body = msgspec.msgpack.decode(frame.body, type=type_)
-                answer = _frame(frame.id, "answer", frame.method, handler(body))
-            except Exception as error:
-                answer = _frame(frame.id, "error", frame.method, _Fault(type(error).__name__, str(error)))
-            self._write(answer)
+            call = order.take()
+            if call is not None and order.defers(call):
+                self._begin(call, order, work)
+            elif call is not None:
+                self._handle(call, handlers)
+            elif order.busy:
+                for id, answer in work.step():
+                    order.answered(id)
+                    self._answer(id, answer)
+            else:
+                _arrived(frames.get(), order, work)
+            while not frames.empty():
+                _arrived(frames.get(), order, work)
 
-    def _watch(self, calls: "queue.SimpleQueue[_Frame]", on_notify: Callable[[str, bytes], None] | None) -> NoReturn:
+    def _begin(self, call: WaitingCall, order: CallOrder, work: DeferredWork) -> None:
+        try:
+            work.begin(call.id, msgspec.msgpack.decode(call.body, type=work.calls[call.method]))
+        except Exception as error:
+            order.answered(call.id)
+            self._answer(call.id, error)
+
+    def _handle(self, call: WaitingCall, handlers: Mapping[str, tuple[Any, Callable[[Any], Any]]]) -> None:
+        try:
+            type_, handler = handlers[call.method]
+            answer = handler(msgspec.msgpack.decode(call.body, type=type_))
+        except Exception as error:
+            answer = error
+        self._answer(call.id, answer)
+
+    def _answer(self, id: int, answer: object) -> None:
+        """Send an answer, or an error in its place (rule 4)."""
+        try:
+            if isinstance(answer, Exception):
+                raise answer
+            data = _frame(id, "answer", "answer", answer)
+        except Exception as error:
+            data = _frame(id, "error", "answer", _Fault(type(error).__name__, str(error)))
+        self._write(data)
+
+    def _watch(self, frames: "queue.SimpleQueue[_Frame]", on_notify: Callable[[str, bytes], None] | None) -> NoReturn:
         """Read until the pipe closes, then end the process in the middle of any computation."""
         status = 1
         try:
@@ -331,7 +415,7 @@ class Pipe:
                     raise _Garbage(f"a frame of {length} bytes")
                 frame = _decode_frame(self._read(length))
                 if frame.id:
-                    calls.put(frame)
+                    frames.put(frame)
                 elif on_notify is not None:
                     on_notify(frame.method, bytes(frame.body))
         except EOFError:
@@ -358,6 +442,13 @@ class Pipe:
                     view = view[os.write(self._output, view) :]
                 except BrokenPipeError:
                     os._exit(0)  # the parent is gone
+
+
+def _arrived(frame: _Frame, order: CallOrder, work: DeferredWork) -> None:
+    if frame.kind != "cancel":
+        order.put(WaitingCall(frame.id, frame.method, frame.body))
+    elif order.take_back(frame.id):
+        work.cancel(frame.id)
 
 
 def serve(

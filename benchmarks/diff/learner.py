@@ -37,6 +37,7 @@ from coordinator.learner.optimiser import publishable
 from coordinator.learner.session import Session
 from coordinator.learner.warmup import save, supervise
 from coordinator.run import model_folder
+from engines.direct import generate
 from engines.engine import Job
 from engines.transformers.engine import TransformersEngine
 from tasks import tokenizer
@@ -156,7 +157,7 @@ class Loop:
                 behaviour=np.array(one.logprobs, np.float32),
                 reward=reward(task, index, self._text, Transcript(one.tokens, one.turns)),
             )
-            for one in self._engine.generate(job)
+            for one in generate(self._engine, job)
         ]
         name = b"%d-%d" % (self._number, place)
         return TrainGroup(id=name, version=self._number - 1, prompt=np.array(job.prompt, np.int32), samples=samples)

@@ -6,6 +6,7 @@ one does, and takes as long for both.
 """
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -112,7 +113,7 @@ class StandInScorer:
             root = self._holds().root
             return [scored(root, job.seeds, one.sample().tokens) for one in samples]
 
-    async def generate_many(self, jobs: list[Job], *, greedy: bool) -> list[list[Sample]]:
+    async def generate_all(self, jobs: Sequence[Job]) -> list[list[Sample]]:
         return [[Sample(tokens=[job.eos], turns=[1], logprobs=[LOGPROB]) for _ in job.seeds] for job in jobs]
 
     async def renew(self) -> None:

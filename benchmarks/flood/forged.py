@@ -16,6 +16,7 @@ import anyio
 from benchmarks.flood.engine import StandInScorer
 from benchmarks.flood.keys import Key
 from benchmarks.flood.world import Setting, World, running
+from engines.direct import generate
 from engines.engine import Job, Sample, SampleScore
 from engines.messages import PackedSample
 from protocol.leases import Lease, Rollout, Segment, Submission
@@ -82,7 +83,7 @@ async def _brought(world: World, scorer: TimedScorer, groups: int) -> Forged:
     await friend.hello()
     for number in range(groups):
         lease = await world.lease(friend)
-        samples = scorer.engine.generate(_job(lease))
+        samples = generate(scorer.engine, _job(lease))
         prompts.append(len(lease.prompt))
         completions += [len(one.tokens) for one in samples]
         cost["honest"].append(await _judged(world, scorer, friend, lease, samples))

@@ -36,4 +36,5 @@ class JudgingHost(StubHost):
 
 
 if __name__ == "__main__":
-    Pipe().serve(JudgingHost().handlers())
+    host = JudgingHost()
+    Pipe().serve(host.handlers(), work=host)

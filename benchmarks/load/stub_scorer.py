@@ -6,7 +6,7 @@ stepped in place as by a real engine. Only the teacher-forced pass is left out.
 
 from pathlib import Path
 
-from engines.engine import Job, Loaded, Sample, SampleScore
+from engines.engine import Finished, Job, Loaded, Rows, Sample, SampleScore
 from engines.host import EngineHost
 from engines.messages import ProbeCall, Probed
 from runtime.child import Pipe
@@ -20,6 +20,7 @@ class StubEngine:
     def __init__(self) -> None:
         self._rolling: Rolling | None = None
         self._root = bytes(32)
+        self._begun: dict[int, Finished] = {}
 
     def load(self, model: Path, weights: Path) -> Loaded:
         self._rolling = Rolling(weights) if weights.is_dir() else None
@@ -40,11 +41,20 @@ class StubEngine:
                 rolling.redo()
         return self._loaded()
 
-    def generate(self, job: Job) -> list[Sample]:
-        return [Sample(tokens=[job.eos], turns=[1], logprobs=[-0.5]) for _ in job.seeds]
+    def begin(self, ticket: int, job: Job) -> None:
+        samples = [Sample(tokens=[job.eos], turns=[1], logprobs=[-0.5]) for _ in job.seeds]
+        self._begun[ticket] = Finished(ticket, samples)
 
-    def generate_many(self, jobs: list[Job], *, greedy: bool = False) -> list[list[Sample]]:
-        return [self.generate(job) for job in jobs]
+    def cancel(self, ticket: int) -> None:
+        self._begun.pop(ticket, None)
+
+    def step(self) -> list[Finished]:
+        finished, self._begun = list(self._begun.values()), {}
+        return finished
+
+    @property
+    def rows(self) -> Rows:
+        return Rows(limit=1024)
 
     def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]:
         return [SampleScore(logprobs=one.logprobs, margins=[0.0] * len(one.logprobs)) for one in samples]
@@ -68,4 +78,5 @@ class StubHost(EngineHost):
 
 
 if __name__ == "__main__":
-    Pipe().serve(StubHost().handlers())
+    host = StubHost()
+    Pipe().serve(host.handlers(), work=host)

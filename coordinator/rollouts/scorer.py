@@ -1,5 +1,6 @@
 """The engine calls of verification and evaluation. engines/supervisor.py runs them in a process of their own."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -24,7 +25,7 @@ class Scorer(Protocol):
 
     async def score(self, job: Job, samples: list[PackedSample]) -> list[SampleScore]: ...
 
-    async def generate_many(self, jobs: list[Job], *, greedy: bool) -> list[list[Sample]]: ...
+    async def generate_all(self, jobs: Sequence[Job]) -> list[list[Sample]]: ...
 
     async def renew(self) -> None:
         """End this process; the next call starts a new one."""

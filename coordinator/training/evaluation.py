@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
+from msgspec.structs import replace
 
 from coordinator.metrics.views import Evaluation
 from coordinator.rollouts.scorer import Scorer
@@ -21,7 +22,7 @@ from tasks.task import Task, TaskFault, Tokenizer, Transcript, begun, prompt_of,
 log = structlog.get_logger("coordinator")
 
 SLICE = 128
-"""Answers generated per call of the scorer: a verdict waits for one such call at most."""
+"""Answers generated together: verdicts under another version wait at most for these."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,6 @@ async def evaluate(
         for start in range(0, len(jobs), SLICE):
             await between()
             await hold()
-            answers += await scorer.generate_many(jobs[start : start + SLICE], greedy=greedy)
+            answers += await scorer.generate_all([replace(job, greedy=greedy) for job in jobs[start : start + SLICE]])
         shares.append(evaluation_set.successes(jobs, answers))
     return Evaluation(version=version, at=int(clock() * 1000), prompts=len(jobs), sampled=shares[0], greedy=shares[1])

@@ -1,8 +1,7 @@
 """The default engine: PyTorch and transformers on any CPU or GPU, with a decode loop of its own.
 
 1. Log-probabilities are exact: log softmax, in float32, of the same logits from which the token was chosen.
-2. A prompt is computed once, and its keys and values are repeated for the group. Rollouts of a batch have one length
-   (engines.rollout_state, rule 1); a finished one drops out.
+2. Groups are generated together (engines.continuous_batch) by engines.transformers.decoder.
 3. Scoring is teacher-forced (engines.transformers.scoring).
 4. By default the engine computes in float32: bf16 snapshots are cast up, without loss. In fp32 a decode step and a
    teacher-forced pass agree to about 1e-5, independent of the rest of the batch. On a CPU the products of large layers
@@ -13,21 +12,21 @@
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from engines import sampling
-from engines.engine import Dtype, EngineError, Job, Loaded, Sample, SampleScore
+from engines.continuous_batch import ContinuousBatch, OutOfMemory
+from engines.engine import Dtype, EngineError, Finished, Job, Loaded, Rows, Sample, SampleScore
 from engines.rollout_state import RolloutState
+from engines.row_limit import RowLimit
 from engines.transformers import packed_linear
-from engines.transformers.scoring import GroupScorer, prefill
+from engines.transformers.decoder import ComputedPrompt, Decoder
+from engines.transformers.scoring import GroupScorer
 from tasks import registry
 from tasks.task import Tokenizer
 from tasks.tokenizer import load as load_text
@@ -37,25 +36,25 @@ from weights.journaled import Rolling
 from weights.snapshot import Snapshot
 from weights.torch_io import load_into, patch
 
-BATCH_LOGITS = 2**23
-"""Most logits of one decode step, all rows together; a group always stays together."""
-
 
 class _Live(NamedTuple):
     model: Any  # transformers.PreTrainedModel, whose methods carry no types
     folder: Path
     rolling: Rolling | None
     loaded: Loaded
+    batch: ContinuousBatch[ComputedPrompt]
 
 
 class TransformersEngine:
-    """`engines.engine.Engine`. `device`: 'cpu', 'cuda', 'cuda:1', 'mps'."""
+    """`engines.engine.Engine`. `device`: 'cpu', 'cuda', 'cuda:1', 'mps'. `most_rows`: the owner's bound on rows; None:
+    as many as gain (engines.row_limit)."""
 
-    def __init__(self, device: str = "cpu", dtype: Dtype = "float32") -> None:
+    def __init__(self, device: str = "cpu", dtype: Dtype = "float32", *, most_rows: int | None = None) -> None:
         self._device = torch.device(device)
         self._dtype = torch.float32 if dtype == "float32" else torch.bfloat16
         # 64-bit integer operations are incomplete on MPS.
         self._noise_device = torch.device("cpu") if self._device.type == "mps" else self._device
+        self._limit = RowLimit(most_rows)
         self._live: _Live | None = None
         self._texts: dict[int, Tokenizer] = {}
 
@@ -73,8 +72,12 @@ class TransformersEngine:
             load_into(built, opened)
             packed_linear.pack(built)
             _check_head(built)
+            decoder = Decoder(built, self._device)
+            decoder.check()
+            packed_linear.forget(built)
         self._texts = {}
-        self._live = _Live(built, model, rolling, _loaded(built, opened.root, rolling))
+        batch = ContinuousBatch(decoder, self._rollouts, self._limit, decoder.clock)
+        self._live = _Live(built, model, rolling, _loaded(built, opened.root, rolling), batch)
         return self._live.loaded
 
     def step_by(self, payload: Path, root: bytes, keep: int) -> Loaded:
@@ -97,24 +100,25 @@ class TransformersEngine:
             self._step_live(rolling, rolling.last_changes(back=back))
         return self._loaded().loaded
 
-    def generate(self, job: Job) -> list[Sample]:
-        return self.generate_many([job])[0]
+    def begin(self, ticket: int, job: Job) -> None:
+        """See `Engine.begin`."""
+        live = self._loaded()
+        _check_job(job, live.model.config.vocab_size)
+        live.batch.begin(ticket, job)
 
-    def generate_many(self, jobs: list[Job], *, greedy: bool = False) -> list[list[Sample]]:
-        """`greedy`: the most likely token, no noise; the seeds then only say how many samples."""
-        model = self._loaded().model
-        rows_at_once = max(1, BATCH_LOGITS // model.config.vocab_size)
-        results: list[list[Sample]] = [[] for _ in jobs]
-        for job in jobs:
-            _check_job(job, model.config.vocab_size)
-        order = sorted(range(len(jobs)), key=lambda index: len(jobs[index].prompt))
-        for _, same_length in groupby(order, key=lambda index: len(jobs[index].prompt)):
-            for batch in _batches(list(same_length), [len(job.seeds) for job in jobs], rows_at_once):
-                with _translated(), torch.inference_mode():
-                    samples = iter(self._decode(model, [jobs[index] for index in batch], greedy))
-                for index in batch:
-                    results[index] = [next(samples) for _ in jobs[index].seeds]
-        return results
+    def cancel(self, ticket: int) -> None:
+        """See `Engine.cancel`."""
+        if self._live is not None:
+            self._live.batch.cancel(ticket)
+
+    def step(self) -> list[Finished]:
+        """See `Engine.step`."""
+        return self._loaded().batch.step()
+
+    @property
+    def rows(self) -> Rows:
+        """See `Engine.rows`."""
+        return self._live.batch.rows if self._live is not None else Rows()
 
     def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]:
         """See `Engine.score`."""
@@ -147,35 +151,8 @@ class TransformersEngine:
             self._texts[eos] = load_text(self._loaded().folder / "tokenizer.json", eos)
         return self._texts[eos]
 
-    def _decode(self, model: Any, jobs: Sequence[Job], greedy: bool) -> list[Sample]:
-        rollouts = [RolloutState(job, seed, self._episode(job)) for job in jobs for seed in job.seeds]
-        cache, hidden = prefill(model, [job.prompt for job in jobs])
-        owner = torch.tensor([index for index, job in enumerate(jobs) for _ in job.seeds], device=self._device)
-        cache.batch_select_indices(owner)
-        logits = model.get_output_embeddings()(hidden)[owner, 0].float()
-        live = rollouts
-        while live:
-            self._step(logits, live, greedy)
-            going = [row for row, rollout in enumerate(live) if not rollout.ended]
-            if len(going) < len(live):
-                cache.batch_select_indices(torch.tensor(going, dtype=torch.int64, device=self._device))
-                live = [live[row] for row in going]
-            if live:
-                ids = torch.tensor([[rollout.last] for rollout in live], device=self._device)
-                logits = model(ids, past_key_values=cache, use_cache=True).logits[:, -1].float()
-        return [rollout.sample() for rollout in rollouts]
-
-    def _step(self, logits: Tensor, live: Sequence[RolloutState], greedy: bool) -> None:
-        logits = logits.to(self._noise_device)
-        if greedy:
-            tokens, logprobs = sampling.greedy(logits)
-        else:
-            pairs = [(rollout.seed, rollout.position) for rollout in live]
-            tokens, logprobs = sampling.choose(logits, sampling.keys(pairs, self._noise_device))
-        if not bool(logprobs.isfinite().all()):
-            raise EngineError("the weights give log-probabilities that are not finite")
-        for rollout, token, logprob in zip(live, tokens.tolist(), logprobs.tolist(), strict=True):
-            rollout.step(token, logprob)
+    def _rollouts(self, job: Job) -> list[RolloutState]:
+        return [RolloutState(job, seed, self._episode(job)) for seed in job.seeds]
 
     def _episode(self, job: Job) -> Any:
         return registry.get(job.task, job.task_version).episode(_split(job), job.index, self._text(job.eos))
@@ -230,30 +207,18 @@ def _split(job: Job) -> Literal["train", "heldout"]:
 
 
 def _check_job(job: Job, vocabulary: int) -> None:
-    """Check a job's prompt and limit: a token id out of range would wedge a GPU until its process ends."""
+    """Check a job's prompt, limit and seeds: a token id out of range would wedge a GPU until its process ends."""
     if not job.prompt or job.limit < 1:
         raise EngineError("a job needs a prompt, and a limit of one token at least")
     if not all(0 <= token < vocabulary for token in job.prompt):
         raise EngineError(f"the prompt has a token outside the model's vocabulary of {vocabulary}")
-
-
-def _batches(indices: Sequence[int], rows: Sequence[int], most: int) -> Iterator[list[int]]:
-    """Yield the indices in order, in batches of at most `most` rows, or of one index. Indices without rows are left
-    out."""
-    batch: list[int] = []
-    for index in indices:
-        if batch and sum(rows[other] for other in batch) + rows[index] > most:
-            yield batch
-            batch = []
-        if rows[index]:
-            batch.append(index)
-    if batch:
-        yield batch
+    if any(len(seed) != 16 for seed in job.seeds):
+        raise EngineError("a seed must have 16 bytes")
 
 
 @contextmanager
 def _translated() -> Iterator[None]:
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except (torch.OutOfMemoryError, OutOfMemory) as error:
         raise EngineError(f"out of memory: ask for smaller groups or shorter rollouts ({error})") from error

@@ -1,13 +1,24 @@
-"""An estimate of when to request the next lease, so that it arrives just before the current group is done. Pure.
+"""An estimate of when to request the next lease, so that the engine always has rows for its places. Pure.
 
-A lease binds the version loaded now, and its time runs from the request. So a lease is requested as late as possible:
-`TRIPS` round trips before the expected end of the current group. A group is expected to take as long as the last one.
+A lease binds the version loaded now, and its time runs from the request. So it is requested as late as possible: as
+soon as the engine has a free place, or `TRIPS` round trips before groups are expected to end that leave more places
+than rows wait for. The expected duration of a group, from its first place, is that of the last one that ended.
 """
 
+import math
 from typing import Final
+
+from engines.engine import Rows
 
 TRIPS: Final = 2.0
 """One round trip for the request, one as a margin for the network and the coordinator's disk."""
+
+
+class _Group:
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+        self.started: float | None = None
+        """When it got its first place; None: it waits."""
 
 
 class LeasePrefetch:
@@ -15,17 +26,48 @@ class LeasePrefetch:
 
     def __init__(self) -> None:
         self._trip = 0.0
-        self._group: float | None = None
+        self._duration: float | None = None
+        self._groups: dict[bytes, _Group] = {}
+
+    @property
+    def under_way(self) -> int:
+        """The number of groups that were given to the engine and have not ended."""
+        return len(self._groups)
 
     def answered(self, seconds: float) -> None:
         """Record the time from the request of a lease to its arrival."""
         self._trip = seconds
 
-    def generated(self, seconds: float) -> None:
-        """Record the time that the engine took for a group."""
-        self._group = seconds
+    def begun(self, lease: bytes, rows: int) -> None:
+        """Record that a group of so many rows was given to the engine."""
+        self._groups[lease] = _Group(rows)
 
-    @property
-    def wait(self) -> float | None:
-        """Time from the start of a group to the request for the next lease; None before the first group."""
-        return None if self._group is None else max(0.0, self._group - TRIPS * self._trip)
+    def told(self, rows: Rows, now: float) -> None:
+        """Record what the engine told of its rows: the groups given last are those that wait."""
+        waiting = rows.waiting
+        for group in reversed(self._groups.values()):
+            if waiting >= group.rows:
+                group.started = None
+            elif group.started is None:
+                group.started = now
+            waiting = max(0, waiting - group.rows)
+
+    def ended(self, lease: bytes, now: float) -> None:
+        """Record the end of a group."""
+        group = self._groups.pop(lease)
+        if group.started is not None:
+            self._duration = now - group.started
+
+    def wait(self, rows: Rows, now: float) -> float:
+        """Return the time until the next lease is to be requested, if nothing changes before; infinity: never."""
+        free = rows.limit - rows.running - rows.waiting
+        if free > 0 or not self._groups:
+            return 0.0
+        if self._duration is None:
+            return math.inf
+        started = sorted((group.started, group.rows) for group in self._groups.values() if group.started is not None)
+        for since, places in started:
+            free += places
+            if free > 0:
+                return max(0.0, since + self._duration - TRIPS * self._trip - now)
+        return math.inf

@@ -114,9 +114,14 @@ class Outbox:
         return dict(self._do("SELECT state, count(*) FROM submissions GROUP BY state").fetchall())
 
     @property
+    def room(self) -> int:
+        """How many more submissions may wait for an answer."""
+        return max(0, self._limit - self.waiting())
+
+    @property
     def full(self) -> bool:
         """Whether `limit` submissions wait for an answer."""
-        return self.waiting() >= self._limit
+        return not self.room
 
     def rows(self, most: int = -1) -> list[OutboxRow]:
         """Return the newest `most` submissions, newest first; -1 for all."""

@@ -88,9 +88,9 @@ class OutboxRelay:
         self.settled = asyncio.Event()
 
     @property
-    def full(self) -> bool:
-        """Whether the outbox takes no more submissions."""
-        return self._outbox.full
+    def room(self) -> int:
+        """How many more submissions the outbox takes."""
+        return self._outbox.room
 
     def put(self, lease: bytes, body: bytes) -> None:
         """Store an encoded submission durably, and start the next round."""

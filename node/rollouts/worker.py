@@ -1,25 +1,27 @@
-"""The rollout loop: request a lease, generate its group, store the submission in the outbox, repeat.
+"""The rollout loop: request leases, generate their groups together, store the submissions in the outbox.
 
 Rules
-1. A lease is requested and completed, and its submission stored, while the engine is reserved. So the version never
-   changes under a lease.
-   a. The next lease is requested in the same reservation, shortly before the current group is done
-      (node/rollouts/lease_prefetch.py), so that the engine need not wait for the coordinator.
-   b. No lease is requested ahead while another part waits for the engine, to load a newer version. A part that begins
-      to wait later waits for one more group at most.
-2. No lease is requested while the node is paused or finishes, the outbox is full, or the newest Root known here has
-   expired. A lease requested ahead is completed before an end, and kept over a pause while it is valid.
-3. After a crash of the engine the group of the lease is generated again, unless the lease has expired. Seeds and
-   version are the same, so the tokens are too.
-4. After a refusal the node waits as long as the coordinator says, and at random up to a fifth longer.
+1. A lease is requested, completed and stored while the engine is shared (engines.versioned), so the version never
+   changes under it. While a newer version waits to be loaded, no lease is requested; the groups that have begun are
+   finished first.
+2. Leases are requested one at a time, whenever the engine has a free place or is about to have one
+   (node/rollouts/lease_prefetch.py). So as many groups are under way as the device can use, and as the coordinator
+   grants.
+3. No lease is requested while the node is paused or finishes, while the outbox has no room for the groups under way
+   and one more, and while the newest Root known here has expired. The groups under way are completed before an end, and
+   kept over a pause while their leases are valid.
+4. After a crash of the engine the groups under way are generated again, from the same seeds under the same version,
+   except for those whose leases have expired: the tokens are the same.
+5. After a refusal the node requests nothing for as long as the coordinator says, and at random up to a fifth longer.
+   The groups under way go on.
    a. A newer version ends the wait early, unless the coordinator had too many requests of all nodes.
    b. If the refusal names a version that this node has not heard of, the node asks for the newest Head.
    c. A refusal that no retry can change ends the node. If the run is finished, the node finishes.
-5. `blocked` is the one reason that blocks work now, as a sentence; it is empty during work.
+6. `blocked` is the one reason that blocks work now, a sentence; empty while groups are under way.
 """
 
 import asyncio
-import contextlib
+import math
 import os
 import random
 from collections.abc import Awaitable, Callable
@@ -27,6 +29,7 @@ from typing import Final
 
 import structlog
 
+from engines.engine import Sample
 from engines.versioned import LoadedVersion, VersionedEngine
 from node.errors import RefusedByRun
 from node.links.coordinator_client import CoordinatorClient, RequestRefused
@@ -36,7 +39,7 @@ from node.rollouts.outbox_relay import OutboxRelay
 from node.run_context import RunContext
 from node.run_state import NodeRunState
 from node.versions.follower import Follower
-from p2p.errors import P2PError, PeerFault, Stale, Unreachable
+from p2p.errors import PeerFault, Stale, Unreachable
 from protocol import refusals
 from protocol.leases import Lease, LeaseRequest
 from protocol.methods import LEASE
@@ -47,6 +50,8 @@ MOST_WAIT: Final = 1800.0
 """Longest wait after a refusal, seconds: no `retry_after` can stop a node for good."""
 UNSAID: Final = 30.0
 """Seconds to wait after a refusal that names no time."""
+LOOK: Final = 1.0
+"""Longest wait for a place without a look at what forbids work, seconds."""
 STARTING: Final = "starting"
 EXPIRED: Final = "the run's Root has expired: the operator must sign a new one"
 
@@ -54,8 +59,7 @@ _log = structlog.get_logger("node")
 
 
 class RolloutWorker:
-    """The loop over leases. `done`: leases completed since the start. `working`: whether a group is being generated.
-    `refusals`: the last 16, newest last. `blocked`: rule 5's sentence."""
+    """The loop over leases. `done`: leases completed since the start. `refusals`: the last 16, newest last."""
 
     def __init__(
         self,
@@ -75,32 +79,52 @@ class RolloutWorker:
         self._run_state, self._once = run_state, once
         self._random = random.Random(context.seed)
         self._prefetch = LeasePrefetch()
-        self._kept: Lease | None = None
+        self._changed = asyncio.Event()
+        """Set when the engine's rows or the groups under way change."""
         self._crowded = False
-        """Whether the last refusal was for too many requests of all nodes (rule 4a)."""
-        self.blocked = STARTING
-        self.working = False
+        """Whether the last refusal was for too many requests of all nodes (rule 5a)."""
+        self._dropped = False
+        """Whether a group failed since the last request."""
+        self._blocked = STARTING
         self.done = 0
         self.refusals: list[Refusal] = []
+        engine.on_rows = self._told
+
+    @property
+    def working(self) -> bool:
+        """Whether groups are being generated."""
+        return self._prefetch.under_way > 0
+
+    @property
+    def blocked(self) -> str:
+        """Rule 6's sentence."""
+        return "" if self.working else self._blocked
+
+    @blocked.setter
+    def blocked(self, sentence: str) -> None:
+        self._blocked = sentence
 
     async def run(self) -> None:
-        """Work until the owner or the run finishes. Raises `RefusedByRun`, `EngineUnusable`, `TryLater`."""
-        while await self._allowed():
-            self._follower.changed.clear()
-            pause = await self._round()
-            if pause is not None:
-                if self._newer_version_named():
-                    await self._follower.search()
-                await self._wait(pause)
+        """Work until the owner or the run finishes. Raises a group of `RefusedByRun`, `EngineUnusable`."""
+        async with asyncio.TaskGroup() as groups:
+            while await self._allowed():
+                if not await self._place():
+                    continue
+                self._follower.changed.clear()
+                pause = await self._request(groups)
+                if pause is not None:
+                    if self._newer_version_named():
+                        await self._follower.search()
+                    await self._wait(pause)
 
     async def _allowed(self) -> bool:
-        """Wait until work is allowed (rule 2); return False once the node finishes."""
+        """Wait until work is allowed (rule 3); return False once the node finishes."""
         while not self._run_state.finishing:
             missing = f"no version to work with: {self._follower.trouble}"
             waits: list[tuple[bool, str, Callable[[], Awaitable[object]]]] = [
                 (self._run_state.paused, self._run_state.why_paused, self._run_state.until_resumed),
                 (
-                    self._outbox_relay.full,
+                    self._outbox_relay.room <= 0,
                     "the outbox is full: answers are outstanding",
                     lambda: self._nap(1.0),
                 ),
@@ -111,7 +135,7 @@ class RolloutWorker:
             blocking = next((wait for wait in waits if wait[0]), None)
             if blocking is None:
                 return True
-            self.blocked = blocking[1]
+            self._blocked = blocking[1]
             await self._run_state.unless_finishing(blocking[2]())
         return False
 
@@ -119,33 +143,73 @@ class RolloutWorker:
         root = self._trust_store.trusted.root
         return root is not None and self._clock.now() >= root.expires
 
-    async def _round(self) -> float | None:
-        """Complete leases of one version; return the seconds to wait before the next request, None for no wait."""
-        async with self._engine.exclusive():
-            current, serial = self._engine.current, self._trust_store.serial
-            if current is None or self._run_state.idle or self._expired():
-                return 0.0
+    async def _place(self) -> bool:
+        """Return True if another group is to be requested now (rule 2); else wait until that may have changed."""
+        self._changed.clear()
+        wait = self._until_place()
+        if wait > 0.0:
+            await self._run_state.unless_finishing(self._until_changed(min(wait, LOOK)))
+        return wait <= 0.0
+
+    def _until_place(self) -> float:
+        if self.working and (self._once or self._outbox_relay.room <= self._prefetch.under_way):
+            return math.inf
+        return self._prefetch.wait(self._engine.rows, asyncio.get_running_loop().time())
+
+    def _told(self) -> None:
+        self._prefetch.told(self._engine.rows, asyncio.get_running_loop().time())
+        self._changed.set()
+
+    async def _until_changed(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    async def _request(self, groups: asyncio.TaskGroup) -> float | None:
+        """Request a lease, and let its group begin; return the seconds to wait before the next request, None for no
+        wait."""
+        pause: asyncio.Future[float | None] = asyncio.get_running_loop().create_future()
+        groups.create_task(self._group(pause))
+        return await pause
+
+    async def _group(self, pause: "asyncio.Future[float | None]") -> None:
+        """Request and complete one lease. `pause`: gets the result of `_request`."""
+        try:
+            async with self._engine.shared():
+                lease = await self._leased(pause)
+                if lease is not None:
+                    await self._complete(lease)
+        except BaseException as error:
+            if not pause.done():
+                pause.cancel()
+            raise error
+
+    async def _leased(self, pause: "asyncio.Future[float | None]") -> Lease | None:
+        """Request a lease for the loaded version. After a failure `pause` says for how long to wait."""
+        current, serial = self._engine.current, self._trust_store.serial
+        seconds: float = 0.0
+        if current is not None and not self._run_state.idle and not self._expired():
+            seconds = self._random.uniform(0.5, 1.5)
             try:
-                lease: Lease | None = self._fitting(current) or await self._ask(current)
-                self.blocked, self.working = "", True
-                while lease is not None and not self._run_state.paused:
-                    lease = await self._work_and_ask(lease, current)
-                self._kept = lease
-                return None
+                lease = await self._ask(current)
+                self._prefetch.begun(lease.id, len(lease.seeds))
+                pause.set_result(seconds if self._dropped else None)
+                self._blocked, self._dropped = "", False
+                return lease
             except RequestRefused as error:
-                return self._refused(error.refusal)
+                seconds = self._refused(error.refusal)
             except Unreachable as error:
-                self.blocked = str(error)
+                self._blocked = str(error)
             except Stale as error:
-                self.blocked = str(error)
-                _log.warning("lease dropped", reason=str(error))
+                self._drop(error)
             except PeerFault as error:
                 if not await self._coordinator_client.behind(serial):
-                    self.blocked = f"invalid lease: {error}"
-                    self._coordinator_client.distrust(self.blocked)
-            finally:
-                self.working = False
-        return self._random.uniform(0.5, 1.5)
+                    self._blocked = f"invalid lease: {error}"
+                    self._coordinator_client.distrust(self._blocked)
+        pause.set_result(seconds)
+        return None
 
     async def _ask(self, current: LoadedVersion) -> Lease:
         """Request a lease for the loaded version, and check it. Raises `RequestRefused`, `P2PError`."""
@@ -171,51 +235,29 @@ class RolloutWorker:
         _log.debug("lease received", version=lease.version, lease=lease.id.hex())
         return lease
 
-    def _fitting(self, current: LoadedVersion) -> Lease | None:
-        """Return the lease kept over a pause, if it has not expired and binds the loaded version."""
-        kept, self._kept = self._kept, None
-        if kept is None or (kept.era, kept.version, kept.root) != (current.era, current.version, current.root):
-            return None
-        return kept if self._clock.now() < kept.expires else None
-
-    async def _work_and_ask(self, lease: Lease, current: LoadedVersion) -> Lease | None:
-        """Complete a lease; return the next one if it was obtained ahead."""
-        done = asyncio.Event()
-        asking = asyncio.create_task(self._ask_ahead(current, done))
+    async def _complete(self, lease: Lease) -> None:
+        """Generate a lease's group, and store its submission."""
         try:
-            await self._work(lease)
-            done.set()
-            return await asking
+            samples = await self._generate(lease)
+            longest = max(len(sample.tokens) for sample in samples)
+            _log.debug("group generated", version=lease.version, lease=lease.id.hex(), longest=longest)
+            self._outbox_relay.put(lease.id, submission_of(lease, samples))
+            self.done += 1
+            if self._once:
+                self._run_state.finish("the one group of --once is generated")
+        except Stale as error:
+            self._drop(error)
         finally:
-            asking.cancel()
+            self._prefetch.ended(lease.id, asyncio.get_running_loop().time())
+            self._changed.set()
 
-    async def _ask_ahead(self, current: LoadedVersion, done: asyncio.Event) -> Lease | None:
-        """Request the next lease shortly before the group is done (rules 1a and 1b). After a failure the next round
-        requests one anyway."""
-        if self._once or self._prefetch.wait is None:
-            return None
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._prefetch.wait):
-                await done.wait()
-                return None
-        if self._engine.wanted or self._run_state.idle or self._outbox_relay.full or self._expired():
-            return None
-        try:
-            return await self._ask(current)
-        except (RequestRefused, P2PError) as error:
-            _log.debug("no lease given ahead", reason=str(error))
-            return None
-
-    async def _work(self, lease: Lease) -> None:
-        """Generate the group of a lease, again after a crash (rule 3), and store its submission. Raises `Stale`."""
+    async def _generate(self, lease: Lease) -> list[Sample]:
+        """Generate the group of a lease, again after a crash (rule 4). Raises `Stale`."""
         spec = self._trust_store.trusted.runspec
         assert spec is not None
         while True:
-            began = asyncio.get_running_loop().time()
             try:
-                samples = await self._engine.generate(job_of(lease, spec.value))
-                self._prefetch.generated(asyncio.get_running_loop().time() - began)
-                break
+                return await self._engine.generate(job_of(lease, spec.value))
             except ChildError as error:
                 raise Stale(f"the engine cannot generate this lease's group: {error.message}") from error
             except ChildDied:
@@ -223,18 +265,16 @@ class RolloutWorker:
                 if self._clock.now() >= lease.expires:
                     raise Stale("the lease expired while the engine was down") from None
                 _log.info("generating the lease again", lease=lease.id.hex())
-        longest = max(len(sample.tokens) for sample in samples)
-        _log.debug("group generated", version=lease.version, lease=lease.id.hex(), longest=longest)
-        self._outbox_relay.put(lease.id, submission_of(lease, samples))
-        self.done += 1
-        if self._once:
-            self._run_state.finish("the one group of --once is generated")
+
+    def _drop(self, error: Stale) -> None:
+        self._blocked, self._dropped = str(error), True
+        _log.warning("lease dropped", reason=str(error))
 
     def _refused(self, refusal: Refusal) -> float:
-        """Record a refusal; return the seconds to wait (rule 4). Raises `RefusedByRun`."""
+        """Record a refusal; return the seconds to wait (rule 5). Raises `RefusedByRun`."""
         self.refusals.append(refusal)
         del self.refusals[:-16]
-        self.blocked = f"no lease: {refusal.sentence}"
+        self._blocked = f"no lease: {refusal.sentence}"
         then = refusals.then(refusal)
         self._crowded = then == "wait"
         if then == "finish":
@@ -246,8 +286,8 @@ class RolloutWorker:
         return wait * self._random.uniform(1.0, 1.2)
 
     def _newer_version_named(self) -> bool:
-        """Tell whether the last refusal names a version that this node has not heard of (rule 4b), because
-        gossip does not reach the node."""
+        """Tell whether the last refusal names a version that this node has not heard of (rule 5b): gossip does not
+        reach the node then."""
         current, newest = self._follower.current, self._follower.newest
         if (
             current is None
@@ -259,7 +299,7 @@ class RolloutWorker:
         return (newest.era, newest.version) == (current.era, current.version)
 
     async def _wait(self, seconds: float) -> None:
-        """Sleep until `seconds` have passed, the owner finishes, or a newer version ends the wait (rule 4a)."""
+        """Sleep until `seconds` have passed, the owner finishes, or a newer version ends the wait (rule 5a)."""
         crowded, self._crowded = self._crowded, False
         await self._run_state.unless_finishing(asyncio.sleep(seconds) if crowded else self._nap(seconds))
 

@@ -26,6 +26,7 @@ from coordinator.learner.messages import Hyper
 from coordinator.learner.optimiser import Optimiser
 from coordinator.rollouts.verification import FORM_RULES, SCORE_RULES, Evidence, ExactThresholds, Facts
 from engines import registry as engine_registry
+from engines.direct import generate
 from engines.engine import Job, SampleScore
 from engines.registry import TRANSFORMERS
 from node import cli
@@ -174,7 +175,7 @@ def test_an_engine_is_a_class_and_a_row(tmp_path: Path, monkeypatch: pytest.Monk
         prompt=[2, 3], seeds=[bytes(16), bytes([1]) * 16], limit=4, eos=1, task="reverse", task_version=1,
         split="train", index=0,
     )  # fmt: skip
-    samples = engine.generate(job)
+    samples = generate(engine, job)
     assert len(samples) == 2
     assert all(not np.any(np.asarray(score.margins)) for score in engine.score(job, samples))
 

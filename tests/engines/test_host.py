@@ -3,8 +3,10 @@ import signal
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from engines.direct import generate, generate_all
 from engines.messages import packed
 from engines.process import EngineProcess
 from engines.transformers.engine import TransformersEngine
@@ -32,10 +34,13 @@ async def test_an_engine_in_a_child_does_all_that_an_engine_does(tmp_path: Path)
         loaded = await engine.load(old.folder, old.snapshot)
         assert loaded.root == old.root
         samples = await engine.generate(asked)
-        assert [sample.tokens for sample in samples] == [sample.tokens for sample in here.generate(asked)]
+        assert [sample.tokens for sample in samples] == [sample.tokens for sample in generate(here, asked)]
         assert {margin for score in await engine.score(asked, packed(samples)) for margin in score.margins} == {0.0}
-        many = await engine.generate_many([asked, job(3, samples=1)], greedy=True)
-        assert [len(group) for group in many] == [8, 1]
+        many = await engine.generate_all([asked, msgspec.structs.replace(job(3, samples=1), greedy=True)])
+        assert [[sample.tokens for sample in group] for group in many] == [
+            [sample.tokens for sample in group]
+            for group in generate_all(here, [asked, msgspec.structs.replace(job(3, samples=1), greedy=True)])
+        ]
         new, payload = tiny_model.next_version(old)
         folder = tmp_path / "rolling"
         Rolling.create(folder, Snapshot(old.snapshot))

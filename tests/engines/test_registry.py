@@ -7,6 +7,7 @@ import pytest
 
 from coordinator.run.signing import SAMPLING
 from engines import registry
+from engines.direct import generate
 from engines.engine import Job
 from engines.process import EngineProcess
 from engines.registry import TRANSFORMERS, UnknownEngine, choose, known, register
@@ -32,7 +33,7 @@ async def test_an_engine_is_one_module_and_one_row(tmp_path: Path) -> None:
         assert (probed.engine_class, probed.hardware) == ("toy/float32/cpu", "a processor")
         assert probed.sentence() == "generating on a processor (toy/float32/cpu): no GPU found"
         assert (await engine.load(tmp_path, snapshot.path)).root == snapshot.root
-        assert await engine.generate(job()) == here.generate(job())
+        assert await engine.generate(job()) == generate(here, job())
 
 
 REFUSED = {

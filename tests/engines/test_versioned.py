@@ -104,7 +104,7 @@ def test_an_engine_that_refuses_to_load_for_another_reason_ends_the_node(tmp_pat
         engine, _ = engine_of(tmp_path, process)
         whole = process.call
 
-        async def full(method, body, type_, *, timeout=None):  # type: ignore[no-untyped-def]
+        async def full(method, body, type_, *, timeout=None, withdraw=False):  # type: ignore[no-untyped-def]
             if method == "load":
                 raise ChildError("EngineError", "out of memory: ask for less")
             return await whole(method, body, type_, timeout=timeout)
@@ -163,5 +163,58 @@ def test_a_rest_that_cannot_wait_ends_the_group_under_way_and_counts_no_crash(tm
             await engine.rest(2.0)
             assert process.engine is None
         assert (engine.deaths, engine.restarts.failures) == (0, 0)
+
+    run_fake(main)
+
+
+def test_groups_share_the_engine_and_one_crash_starts_it_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        process = InProcessEngine(places=3)
+        engine, _ = engine_of(tmp_path, process)
+        done: list[int] = []
+
+        async def work(number: int) -> None:
+            async with engine.shared():
+                try:
+                    await engine.generate(JOB)
+                except ChildDied:
+                    await engine.recover()
+                    await engine.generate(JOB)
+                done.append(number)
+
+        process.crashes = 1
+        async with anyio.create_task_group() as tasks:
+            for number in range(3):
+                tasks.start_soon(work, number)
+        assert len(done) == 3
+        assert engine.deaths == 1
+        assert process.log.count("load") == 2
+
+    run_fake(main)
+
+
+def test_having_the_engine_alone_waits_for_the_groups_begun_and_stops_new_ones(tmp_path: Path) -> None:
+    async def main() -> None:
+        process, log = InProcessEngine(places=3, seconds=5.0), list[str]()
+        engine, _ = engine_of(tmp_path, process)
+
+        async def work(name: str) -> None:
+            async with engine.shared():
+                await engine.generate(JOB)
+                log.append(name)
+
+        async def change() -> None:
+            async with engine.exclusive():
+                log.append("change")
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(work, "first")
+            tasks.start_soon(work, "second")
+            await anyio.sleep(1.0)
+            tasks.start_soon(change)
+            await anyio.lowlevel.checkpoint()
+            assert engine.wanted
+            tasks.start_soon(work, "later")
+        assert log == ["first", "second", "change", "later"]
 
     run_fake(main)

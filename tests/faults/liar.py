@@ -16,6 +16,7 @@ import anyio
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from engines import direct
 from engines.engine import Job, Sample
 from engines.messages import float_bytes, floats
 from node.rollouts.lease_check import job_of, submission_of
@@ -134,7 +135,7 @@ class Liar:
 
     def generate(self, job: Job, snapshot: Path) -> list[Sample]:
         self.engine.load(self._coordinator.folder.model, snapshot)
-        return self.engine.generate(job)
+        return direct.generate(self.engine, job)
 
     def work(self, lease: Lease) -> Submission:
         """What an honest node would submit."""
@@ -260,7 +261,7 @@ def _other_weights(liar: Liar, lease: Lease, honest: Submission) -> Submission:
     with torch.no_grad():
         for parameter in loaded_model.model.parameters():
             parameter.copy_(torch.from_numpy(nudged(parameter.numpy(), 0, share=0.2)))
-    return liar.tagged(lease, liar.engine.generate(liar.job(lease)))
+    return liar.tagged(lease, direct.generate(liar.engine, liar.job(lease)))
 
 
 def _short(liar: Liar, lease: Lease, honest: Submission) -> Submission:

@@ -363,16 +363,16 @@ def test_an_evaluation_at_which_the_scorer_fails_is_tried_again_and_then_left_ou
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def tell(swarm: Swarm, learner: Failing) -> None:
-        honest, asked = swarm.scorer.generate_many, 0
+        honest, asked = swarm.scorer.generate_all, 0
 
-        async def fails(jobs: Any, *, greedy: bool) -> Any:
+        async def fails(jobs: Any) -> Any:
             nonlocal asked
             asked += 1
             if asked in (3, 4):  # the first evaluation calls the scorer twice: sampled, and greedy
                 raise ChildError("EngineError", "log-probabilities that are not finite")
-            return await honest(jobs, greedy=greedy)
+            return await honest(jobs)
 
-        monkeypatch.setattr(swarm.scorer, "generate_many", fails)
+        monkeypatch.setattr(swarm.scorer, "generate_all", fails)
         with capture_logs() as said:
             async with lasting(swarm) as coordinator:
                 await until(lambda: len(picture(coordinator)["evaluations"]) >= 3, 900)
@@ -420,12 +420,12 @@ def test_an_evaluation_of_which_the_scorer_dies_again_and_again_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def tell(swarm: Swarm, learner: Failing) -> None:
-        async def dies(jobs: Any, *, greedy: bool) -> Any:
+        async def dies(jobs: Any) -> Any:
             await anyio.sleep(1)
             swarm.scorer.forget()
             raise ChildDied("scorer", -9, "out of memory")
 
-        monkeypatch.setattr(swarm.scorer, "generate_many", dies)
+        monkeypatch.setattr(swarm.scorer, "generate_all", dies)
         async with lasting(swarm) as coordinator:
             await until(lambda: coordinator.learning.training.finished.is_set(), 600)
             await until(lambda: coordinator.learning.scoring.settled(), 600)

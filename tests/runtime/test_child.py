@@ -248,3 +248,44 @@ async def test_a_child_computes_on_one_thread_unless_told_otherwise(monkeypatch:
         assert (await child.call("environment", Text("OMP_WAIT_POLICY"), Text)).text == "passive"
     async with running(env={"OMP_NUM_THREADS": "4"}) as child:
         assert (await child.call("environment", Text("OMP_NUM_THREADS"), Text)).text == "4"
+
+
+async def test_deferred_calls_are_worked_on_together_and_answered_as_they_end() -> None:
+    async with running() as child:
+        long, short = (asyncio.create_task(child.call("count", Text(text), Text)) for text in ("60", "20"))
+        assert await child.call("echo", Text("between"), Text) == Text("between")
+        assert int((await short).text) < int((await long).text)
+        with pytest.raises(ChildError, match="below zero"):
+            await child.call("count", Text("-1"), Text)
+        with pytest.raises(ChildError, match="invalid literal"):
+            await child.call("count", Text("word"), Text)
+
+
+async def test_a_barrier_begins_after_the_calls_before_it_and_before_those_after_it() -> None:
+    async with running() as child:
+        first = asyncio.create_task(child.call("count", Text("30"), Text))
+        await asyncio.sleep(0)
+        reset = asyncio.create_task(child.call("reset", None, Text))
+        await asyncio.sleep(0)
+        second = asyncio.create_task(child.call("count", Text("5"), Text))
+        assert (await first, await reset, await second) == (Text("30"), Text("0"), Text("5"))
+
+
+async def test_a_caller_that_is_cancelled_takes_its_call_back_if_it_may() -> None:
+    async with running() as child:
+        endless = asyncio.create_task(child.call("count", Text("1000000"), Text, withdraw=True))
+        assert await child.call("echo", Text("begun"), Text) == Text("begun")
+        endless.cancel()
+        assert await child.call("reset", None, Text) == Text("1")  # which waits for all that was not taken back
+        with pytest.raises(TimeoutError):
+            await child.call("count", Text("1000000"), Text, timeout=0.01, withdraw=True)
+        await child.call("reset", None, Text)
+
+
+async def test_a_child_that_dies_fails_all_deferred_calls() -> None:
+    async with running() as child:
+        calls = [asyncio.create_task(child.call("count", Text("1000000"), Text)) for _ in range(3)]
+        assert await child.call("echo", Text("begun"), Text) == Text("begun")
+        child.kill()
+        ends = await asyncio.gather(*calls, return_exceptions=True)
+        assert all(isinstance(end, ChildDied) for end in ends)

@@ -4,15 +4,17 @@ Its weights are a real snapshot: one bf16 tensor "table" of V x V logits. So dif
 whole network of nodes runs in one process without torch. Sampling is the reference of engines.sampling_reference.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engines import sampling_reference
-from engines.engine import GAP_MOST, EngineError, Job, Loaded, Sample, SampleScore
+from engines.continuous_batch import Chosen, ContinuousBatch, FirstToken, NextToken
+from engines.engine import GAP_MOST, EngineError, Finished, Job, Loaded, Rows, Sample, SampleScore
 from engines.rollout_state import RolloutState
+from engines.row_limit import Memory, RowLimit
 from tasks import registry
 from tasks.task import Score, sampled_mask
 from tasks.tokenizer import load as load_text
@@ -71,6 +73,7 @@ class BigramEngine:
         self._model = Path()
         self._rolling: Rolling | None = None
         self.snapshot: Snapshot | None = None
+        self._batch = ContinuousBatch(self, self._rollouts, RowLimit(), lambda: 0.0)
 
     def load(self, model: Path, weights: Path) -> Loaded:
         self._model = model
@@ -94,11 +97,18 @@ class BigramEngine:
                 self._rolling.redo()
         return self._hold(self._rolling.snapshot)
 
-    def generate(self, job: Job) -> list[Sample]:
-        return [self._rollout(job, seed, greedy=False) for seed in job.seeds]
+    def begin(self, ticket: int, job: Job) -> None:
+        self._batch.begin(ticket, job)
 
-    def generate_many(self, jobs: list[Job], *, greedy: bool = False) -> list[list[Sample]]:
-        return [[self._rollout(job, seed, greedy=greedy) for seed in job.seeds] for job in jobs]
+    def cancel(self, ticket: int) -> None:
+        self._batch.cancel(ticket)
+
+    def step(self) -> list[Finished]:
+        return self._batch.step()
+
+    @property
+    def rows(self) -> Rows:
+        return self._batch.rows
 
     def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]:
         return [self._score(job, seed, sample) for seed, sample in zip(job.seeds, samples, strict=True)]
@@ -115,14 +125,44 @@ class BigramEngine:
             raise EngineError("no weights are loaded")
         return self._table[last]
 
-    def _rollout(self, job: Job, seed: bytes, *, greedy: bool) -> Sample:
-        rollout = RolloutState(job, seed, self._episode(job))
-        while not rollout.ended:
-            logits = self._logits(rollout.last if rollout.position else job.prompt[-1])
-            key = sampling_reference.key(seed, rollout.position)
-            token = int(np.argmax(logits)) if greedy else sampling_reference.choose(logits.tolist(), key)
-            rollout.step(token, float(log_softmax(logits)[token]))
-        return rollout.sample()
+    # --- engines.continuous_batch.Backend; a prompt is its last token
+
+    overlap = False
+
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
+        return [[prompt[-1]] for prompt in prompts]
+
+    def extend(self, prompt: list[int], tokens: Sequence[int]) -> None:
+        prompt[0] = tokens[-1]
+
+    def release(self, prompt: list[int]) -> None:
+        pass
+
+    def decode(self, rows: Sequence[NextToken], first: Sequence[FirstToken[list[int]]]) -> Callable[[], Chosen]:
+        chosen = [self._choice(row.token or 0, row.seed, row.number, row.greedy) for row in rows]
+        chosen += [self._choice(one.prompt[0], one.seed, 0, one.greedy) for one in first]
+        return lambda: Chosen([token for token, _ in chosen], [logprob for _, logprob in chosen])
+
+    def vacate(self, place: int, last: int) -> None:
+        pass
+
+    def clean(self, place: int) -> None:
+        pass
+
+    def reset(self) -> None:
+        pass
+
+    def memory(self) -> Memory:
+        return Memory(1 << 40, 1, 1)
+
+    def _choice(self, last: int, seed: bytes, index: int, greedy: bool) -> tuple[int, float]:
+        logits = self._logits(last)
+        key = sampling_reference.key(seed, index)
+        token = int(np.argmax(logits)) if greedy else sampling_reference.choose(logits.tolist(), key)
+        return token, float(log_softmax(logits)[token])
+
+    def _rollouts(self, job: Job) -> list[RolloutState]:
+        return [RolloutState(job, seed, self._episode(job)) for seed in job.seeds]
 
     def _score(self, job: Job, seed: bytes, sample: Sample) -> SampleScore:
         logprobs, margins, gaps = [], [], []

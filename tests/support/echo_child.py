@@ -4,6 +4,8 @@ import fcntl
 import os
 import sys
 import time
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -15,9 +17,44 @@ class Text(msgspec.Struct):
     text: str
 
 
+class Counting:
+    """Deferred calls: "count" to a number is answered that many steps later, with the steps of this process so far; a
+    negative number is refused, and "word" is no number."""
+
+    calls: Mapping[str, Any] = {"count": Text}
+    barriers: Collection[str] = ("reset",)
+
+    def __init__(self) -> None:
+        self.left: dict[int, int] = {}
+        self.steps = 0
+        self.cancelled = 0
+
+    def begin(self, id: int, body: Text) -> None:
+        if int(body.text) < 0:
+            raise ValueError("below zero")
+        self.left[id] = int(body.text)
+
+    def cancel(self, id: int) -> None:
+        del self.left[id]
+        self.cancelled += 1
+
+    def step(self) -> Iterable[tuple[int, object]]:
+        self.steps += 1
+        time.sleep(0.001)
+        ended = [id for id, left in self.left.items() if left <= 1]
+        self.left = {id: left - 1 for id, left in self.left.items() if left > 1}
+        return [(id, Text(str(self.steps))) for id in ended]
+
+    def reset(self, _: None) -> Text:
+        assert not self.left
+        self.steps = 0
+        return Text(str(self.cancelled))
+
+
 def main() -> None:
     pipe = Pipe()
     flags: list[str] = []
+    counting = Counting()
 
     def echo(body: Text) -> Text:
         print("printed by the handler", flush=True)
@@ -61,9 +98,10 @@ def main() -> None:
         {
             "echo": (Text, echo), "fail": (Text, fail), "fill": (Text, fill), "tell": (Text, tell),
             "wait_flag": (None, wait_flag), "compute": (Text, compute), "grumble": (Text, grumble),
-            "rubbish": (None, rubbish), "environment": (Text, environment),
+            "rubbish": (None, rubbish), "environment": (Text, environment), "reset": (None, counting.reset),
         },
         on_notify=lambda method, body: flags.append(method),
+        work=counting,
     )  # fmt: skip
 
 

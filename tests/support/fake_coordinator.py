@@ -4,6 +4,7 @@ It signs with real keys, publishes real snapshots through weights, leases groups
 with the same policy. A test falsifies a document by replacing the method that makes it.
 """
 
+import asyncio
 import hashlib
 import os
 from collections.abc import AsyncIterator, Callable
@@ -13,10 +14,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
+import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from engines.engine import Job
-from engines.messages import Probed
+from engines.direct import generate
+from engines.engine import Job, Rows, Sample
+from engines.messages import ROWS, Probed
 from engines.process import EngineProcess
 from node.config import NodeConfig
 from node.daemon import NodeDaemon
@@ -317,7 +320,7 @@ class FakeCoordinator:
             prompt=lease.prompt, seeds=lease.seeds, limit=lease.limit, eos=1, task=lease.task,
             task_version=lease.task_version, split="train", index=lease.index,
         )  # fmt: skip
-        right = [sample.tokens for sample in engine.generate(job)]
+        right = [sample.tokens for sample in generate(engine, job)]
         submission = decode(body, Submission)
         good = [rollout.tokens for rollout in submission.rollouts] == right and submission.root == lease.root
         return self.sealed_receipt(lease, body, "accepted" if good else "refused")
@@ -335,11 +338,14 @@ class FakeCoordinator:
 
 class InProcessEngine(EngineProcess):
     """An `EngineProcess` without a process, over `BigramEngine`; it may be started again. `seconds`: duration of a
-    group on the loop's clock. `crashes`: number of the next generations that end in a crash. `log`: calls, in order."""
+    group on the loop's clock. `places`: groups that it generates at once. `crashes`: number of the next generations
+    that end in a crash. `log`: calls, in order."""
 
-    def __init__(self, *, seconds: float = 1.0, gpu: str = "bigram/fp32/cpu") -> None:
+    def __init__(self, *, seconds: float = 1.0, gpu: str = "bigram/fp32/cpu", places: int = 1) -> None:
         super().__init__()
         self.seconds, self.crashes, self._class = seconds, 0, gpu
+        self.places, self._places = places, asyncio.Semaphore(places)
+        self._under_way: list[int] = []
         self.engine: BigramEngine | None = None
         self.log: list[str] = []
         self.generated = 0
@@ -347,7 +353,9 @@ class InProcessEngine(EngineProcess):
     async def start(self) -> None:
         self.engine, self.probed, self.loaded = BigramEngine(), None, None
 
-    async def call(self, method: str, body: Any, type_: type[T], *, timeout: float | None = None) -> T:
+    async def call(
+        self, method: str, body: Any, type_: type[T], *, timeout: float | None = None, withdraw: bool = False
+    ) -> T:
         engine = self._running()
         self.log.append(f"start {body.dtype}" if method == "probe" else method)
         answer: Any = None
@@ -355,7 +363,8 @@ class InProcessEngine(EngineProcess):
             answer = Probed(kind="cpu", name="a table", why="it is a test", engine_class=self._class)
             return answer  # type: ignore[no-any-return]
         if method == "generate":
-            await self._generating(engine)
+            answer = await self._generated(engine, body.job)
+            return answer  # type: ignore[no-any-return]
         try:
             answer = body.run(engine)
         except WeightsError as error:
@@ -367,14 +376,37 @@ class InProcessEngine(EngineProcess):
         self.engine = None
         return 0
 
+    async def _generated(self, engine: BigramEngine, job: Job) -> list[Sample]:
+        self._under_way.append(len(job.seeds))
+        self._tell()
+        try:
+            async with self._places:
+                if self.engine is engine:
+                    await self._generating(engine)
+                return generate(self._same(engine), job)
+        finally:
+            self._under_way.remove(len(job.seeds))
+            self._tell()
+
+    def _tell(self) -> None:
+        """Tell of the rows, as if all groups were of the size of the largest one under way."""
+        size = max(self._under_way, default=1)
+        waiting = size * max(0, len(self._under_way) - self.places)
+        rows = Rows(running=sum(self._under_way) - waiting, waiting=waiting, limit=size * self.places)
+        self._told(ROWS, msgspec.msgpack.encode(rows))
+
     async def _generating(self, engine: BigramEngine) -> None:
         await anyio.sleep(self.seconds)
         if self.crashes:
             self.crashes -= 1
             self.engine = None
+        self._same(engine)
+        self.generated += 1
+
+    def _same(self, engine: BigramEngine) -> BigramEngine:
         if self.engine is not engine:
             raise ChildDied("engine", -9, "killed")
-        self.generated += 1
+        return engine
 
     def _running(self) -> BigramEngine:
         if self.engine is None:

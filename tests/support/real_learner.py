@@ -6,7 +6,7 @@ clock.
 
 import itertools
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,7 @@ class Believer:
         claimed = [one.sample().logprobs for one in samples]
         return [SampleScore(logprobs=list(one), margins=[0.0] * len(one)) for one in claimed]
 
-    async def generate_many(self, jobs: list[Job], *, greedy: bool) -> list[list[Sample]]:
+    async def generate_all(self, jobs: Sequence[Job]) -> list[list[Sample]]:
         return [[Sample(tokens=[1], turns=[1], logprobs=[-0.5]) for _ in job.seeds] for job in jobs]
 
     async def renew(self) -> None:

@@ -6,7 +6,7 @@ documents, diffs, leases, seeded sampling, re-scoring, verdicts, ledger and buff
 
 import json
 import shutil
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,7 @@ from coordinator.learner.messages import Batch, Export, ExportedEdge, Open, Open
 from coordinator.run import setup
 from coordinator.run.setup import Run
 from coordinator.training.model_processes import Models
+from engines import direct
 from engines.engine import EngineError, Job, Loaded, Sample, SampleScore
 from engines.messages import PackedSample
 from p2p.discovery.invite import Invite
@@ -195,8 +196,8 @@ class BigramScorer:
             raise ChildError("EngineError", "this prompt breaks it")
         return self.engine.score(job, [one.sample() for one in samples])
 
-    async def generate_many(self, jobs: list[Job], *, greedy: bool) -> list[list[Sample]]:
-        return self.engine.generate_many(jobs, greedy=greedy)
+    async def generate_all(self, jobs: Sequence[Job]) -> list[list[Sample]]:
+        return direct.generate_all(self.engine, jobs)
 
     async def renew(self) -> None:
         self.renewed += 1

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from engines import sampling
+from engines.direct import generate, generate_all
 from engines.engine import GAP_MOST, EngineError, Job, Sample
 from engines.transformers import packed_linear
 from engines.transformers.engine import TransformersEngine
@@ -70,7 +71,7 @@ def test_rescoring_an_honest_engine_finds_no_mismatch_in_thousands_of_tokens(eng
     tokens, mismatches, drift = 0, 0, 0.0
     for index in range(12):
         asked = job(index, samples=16, limit=24)
-        samples = engine.generate(asked)
+        samples = generate(engine, asked)
         for sample, score in zip(samples, engine.score(asked, samples), strict=True):
             tokens += len(score.margins)
             mismatches += sum(margin != 0.0 for margin in score.margins)
@@ -84,7 +85,7 @@ def test_log_probabilities_are_those_of_a_plain_forward_pass(tiny: OnDisk, engin
     """Against the library itself, prompt and completion in one pass, without any code of ours."""
     asked = job(3, samples=4, limit=6)
     model = engine._loaded().model
-    for sample in engine.generate(asked):
+    for sample in generate(engine, asked):
         with torch.no_grad():
             logits = model(torch.tensor([[*asked.prompt, *sample.tokens]])).logits[0, len(asked.prompt) - 1 : -1]
         expected = logits.log_softmax(-1)[range(len(sample.tokens)), sample.tokens]
@@ -95,18 +96,18 @@ def test_log_probabilities_are_those_of_a_plain_forward_pass(tiny: OnDisk, engin
 def test_a_group_does_not_depend_on_its_size_or_company(engine: TransformersEngine) -> None:
     large = job(5, samples=16, limit=20)
     alone = [msgspec.structs.replace(large, seeds=[seed]) for seed in large.seeds]
-    together = engine.generate(large)
-    for sample, single in zip(together, (engine.generate(one)[0] for one in alone), strict=True):
+    together = generate(engine, large)
+    for sample, single in zip(together, (generate(engine, one)[0] for one in alone), strict=True):
         assert (sample.tokens, sample.turns) == (single.tokens, single.turns)
         assert sample.logprobs == pytest.approx(single.logprobs, abs=DRIFT)
-    many = engine.generate_many([job(9, samples=3, limit=20), large, job(2, samples=5, limit=20)])
+    many = generate_all(engine, [job(9, samples=3, limit=20), large, job(2, samples=5, limit=20)])
     assert [sample.tokens for sample in many[1]] == [sample.tokens for sample in together]
 
 
 def test_a_sample_scored_alone_has_the_values_that_it_has_in_its_group(engine: TransformersEngine) -> None:
     """So a group may be looked at in two passes (coordinator/rollouts/group_verifier.py)."""
     asked = job(5, samples=16, limit=20)
-    samples = engine.generate(asked)
+    samples = generate(engine, asked)
     together = engine.score(asked, samples)
     for number, (seed, whole) in enumerate(zip(asked.seeds, together, strict=True)):
         (alone,) = engine.score(msgspec.structs.replace(asked, seeds=[seed]), [samples[number]])
@@ -120,24 +121,16 @@ def test_a_sample_scored_alone_has_the_values_that_it_has_in_its_group(engine: T
 def test_prompts_of_several_lengths_come_back_in_the_order_asked(engine: TransformersEngine) -> None:
     jobs = [job(index, samples=2, task=task) for index in range(3) for task in ("add", "reverse", "guess")]
     assert len({len(asked.prompt) for asked in jobs}) > 1
-    apart = [engine.generate(asked) for asked in jobs]
-    together = engine.generate_many(jobs)
+    apart = [generate(engine, asked) for asked in jobs]
+    together = generate_all(engine, jobs)
     assert [[sample.tokens for sample in group] for group in together] == [
         [sample.tokens for sample in group] for group in apart
     ]
 
 
-def test_batches_are_cut_where_they_grow_too_large(engine: TransformersEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    jobs = [job(index, samples=3) for index in range(5)]
-    whole = engine.generate_many(jobs)
-    monkeypatch.setattr("engines.transformers.engine.BATCH_LOGITS", 7 * 64)
-    cut = engine.generate_many(jobs)
-    assert [[s.tokens for s in group] for group in cut] == [[s.tokens for s in group] for group in whole]
-    assert engine.generate_many([]) == []
-
-
 def test_greedy_takes_the_most_likely_token_whatever_the_seed(engine: TransformersEngine) -> None:
-    [first], [second] = engine.generate_many([job(1, samples=1), job(1, samples=1, first=77)], greedy=True)
+    jobs = [job(1, samples=1), job(1, samples=1, first=77)]
+    [first], [second] = generate_all(engine, [msgspec.structs.replace(one, greedy=True) for one in jobs])
     assert first == second
     model = engine._loaded().model
     with torch.no_grad():
@@ -147,7 +140,7 @@ def test_greedy_takes_the_most_likely_token_whatever_the_seed(engine: Transforme
 
 def test_eos_ends_a_rollout_and_the_others_go_on(chatty: TransformersEngine) -> None:
     asked = job(4, samples=32, limit=10)
-    samples = chatty.generate(asked)
+    samples = generate(chatty, asked)
     lengths = {len(sample.tokens) for sample in samples}
     assert len(lengths) >= 3
     for sample in samples:
@@ -161,14 +154,14 @@ def test_eos_ends_a_rollout_and_the_others_go_on(chatty: TransformersEngine) -> 
 
 def test_a_limit_of_one_gives_one_token(engine: TransformersEngine) -> None:
     asked = job(0, samples=5, limit=1)
-    samples = engine.generate(asked)
+    samples = generate(engine, asked)
     assert [len(sample.tokens) for sample in samples] == [1] * 5
     assert margins(engine, asked, samples) == [0.0] * 5
 
 
 def test_a_group_of_no_seeds_is_empty(engine: TransformersEngine) -> None:
     asked = job(samples=0)
-    assert engine.generate(asked) == []
+    assert generate(engine, asked) == []
     assert engine.score(asked, []) == []
 
 
@@ -176,7 +169,7 @@ def multi_turn(engine: TransformersEngine) -> tuple[Job, list[Sample]]:
     """Generate groups of the guessing game until one has rollouts with a hint in them, and rollouts without."""
     for index in range(200):
         asked = job(index, samples=32, limit=9, task="guess")
-        samples = engine.generate(asked)
+        samples = generate(engine, asked)
         if {len(sample.turns) for sample in samples} >= {1, 3}:
             return asked, samples
     raise AssertionError("no game with two turns")
@@ -214,7 +207,7 @@ def test_a_changed_hint_is_refused_and_shows_in_the_tokens_after_it(chatty: Tran
 @pytest.fixture(scope="module")
 def honest(engine: TransformersEngine) -> tuple[Job, list[Sample]]:
     asked = job(7, samples=16, limit=24)
-    return asked, engine.generate(asked)
+    return asked, generate(engine, asked)
 
 
 def test_a_changed_token_shows_where_it_stands(engine: TransformersEngine, honest: tuple[Job, list[Sample]]) -> None:
@@ -259,7 +252,7 @@ def other_prompt(honest: tuple[Job, list[Sample]], tiny: OnDisk) -> tuple[Job, l
     engine = TransformersEngine()
     engine.load(tiny.folder, tiny.snapshot)
     prompt = [*honest[0].prompt[:-1], honest[0].prompt[0]]
-    return honest[0], engine.generate(msgspec.structs.replace(honest[0], prompt=prompt))
+    return honest[0], generate(engine, msgspec.structs.replace(honest[0], prompt=prompt))
 
 
 def _with_weights(tiny: OnDisk, asked: Job, change: object, only: str = "") -> list[Sample]:
@@ -270,7 +263,7 @@ def _with_weights(tiny: OnDisk, asked: Job, change: object, only: str = "") -> l
         for name, parameter in engine._loaded().model.named_parameters():
             if only in name:
                 parameter.copy_(change(parameter))
-    return engine.generate(asked)
+    return generate(engine, asked)
 
 
 @pytest.mark.parametrize("lie", [other_seed, other_weights, rounded_weights, other_temperature, other_prompt])
@@ -302,19 +295,19 @@ def test_a_step_in_place_gives_what_loading_the_new_snapshot_gives_and_back_what
     live, fresh = live_engine(old, tmp_path / "rolling", device), TransformersEngine(device)
     pointers = [parameter.data_ptr() for parameter in live._loaded().model.parameters()]
     asked = job(1, limit=20)
-    before = live.generate(asked)
+    before = generate(live, asked)
     stepped = live.step_by(payload, new.root, 1)
     loaded = fresh.load(new.folder, new.snapshot)
     assert (stepped.root, stepped.behind, stepped.ahead, loaded.root) == (new.root, [old.root], [], new.root)
     assert (tmp_path / "rolling" / "snapshot.safetensors").read_bytes() == new.snapshot.read_bytes()
-    assert live.generate(asked) == fresh.generate(asked) != before
+    assert generate(live, asked) == generate(fresh, asked) != before
     undone = live.step_to(old.root)
     assert (undone.root, undone.behind, undone.ahead) == (old.root, [], [new.root])
-    assert live.generate(asked) == before
+    assert generate(live, asked) == before
     with pytest.raises(WrongBase, match="leads to"):
         live.step_to(bytes(32))
     assert live.step_to(new.root) == stepped
-    assert live.generate(asked) == fresh.generate(asked)
+    assert generate(live, asked) == generate(fresh, asked)
     assert pointers == [parameter.data_ptr() for parameter in live._loaded().model.parameters()]
 
 
@@ -332,10 +325,10 @@ def test_a_diff_that_fails_leaves_the_old_version_held(fault: str, tmp_path: Pat
         live.step_by(payload, new.root, 0)
         expected, error = new, WrongBase
     asked = job(1, limit=20)
-    before = live.generate(asked)
+    before = generate(live, asked)
     with pytest.raises(error):
         live.step_by(payload, root, 0)
-    assert live.generate(asked) == before
+    assert generate(live, asked) == before
     assert Snapshot(tmp_path / "rolling" / "snapshot.safetensors").root == expected.root
 
 
@@ -353,7 +346,7 @@ def test_tensors_that_were_left_half_patched_are_not_used_and_load_anew(
     with pytest.raises(RuntimeError):
         live.step_by(payload, new.root, 0)
     with pytest.raises(EngineError, match="no weights"):
-        live.generate(job(1))
+        generate(live, job(1))
     assert live.load(old.folder, tmp_path / "rolling").root == new.root
 
 
@@ -389,7 +382,7 @@ def test_a_job_that_cannot_be_done_is_refused(
     fields: dict[str, object], sentence: str, engine: TransformersEngine
 ) -> None:
     with pytest.raises((EngineError, LookupError, ValueError), match=sentence):
-        engine.generate(msgspec.structs.replace(job(), **fields))
+        generate(engine, msgspec.structs.replace(job(), **fields))
 
 
 BAD_SAMPLES: dict[str, tuple[list[Sample], str]] = {
@@ -411,7 +404,7 @@ def test_samples_that_cannot_be_scored_are_refused(
 
 def test_an_engine_without_weights_says_so() -> None:
     with pytest.raises(EngineError, match="no weights"):
-        TransformersEngine().generate(job())
+        generate(TransformersEngine(), job())
 
 
 def test_a_folder_that_is_no_model_says_so(tmp_path: Path, tiny: OnDisk) -> None:
@@ -435,12 +428,12 @@ def test_weights_that_are_not_finite_are_an_error(tiny: OnDisk) -> None:
     with torch.no_grad():
         broken._loaded().model.model.norm.weight.fill_(torch.nan)
     with pytest.raises(EngineError, match="not finite"):
-        broken.generate(job())
+        generate(broken, job())
 
 
 def test_the_noise_is_taken_at_the_position_within_the_rollout(engine: TransformersEngine) -> None:
     asked = job(2, samples=1, limit=3)
-    [sample] = engine.generate(asked)
+    [sample] = generate(engine, asked)
     model = engine._loaded().model
     for position, token in enumerate(sample.tokens):
         with torch.no_grad():

@@ -1,10 +1,13 @@
 """Leases requested ahead: the engine does not wait for the coordinator, and no lease is open longer than needed."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
 import anyio
+import pytest
 
+from engines.engine import Rows
 from node.rollouts.lease_prefetch import LeasePrefetch
 from p2p.memory.transport import Link, MemoryNetwork
 from protocol.leases import Lease
@@ -19,14 +22,49 @@ TRIP = 4 * DELAY
 """Seconds from a question to its answer: a stream is opened first."""
 
 
-def test_the_next_lease_is_requested_two_round_trips_before_the_group_is_done() -> None:
+def full(waiting: int = 0) -> Rows:
+    return Rows(running=16, waiting=waiting, limit=16)
+
+
+def test_a_free_place_asks_for_a_lease_now() -> None:
+    ahead = LeasePrefetch()
+    ahead.begun(b"a", 9)
+    assert ahead.wait(Rows(running=9, waiting=0, limit=16), 5.0) == 0.0
+    assert ahead.wait(Rows(running=9, waiting=7, limit=16), 5.0) == math.inf
+
+
+def test_an_engine_without_a_group_asks_whatever_it_told() -> None:
+    assert LeasePrefetch().wait(Rows(), 5.0) == 0.0
+
+
+def test_the_next_lease_is_requested_two_round_trips_before_a_group_is_done() -> None:
     ahead = LeasePrefetch()
     ahead.answered(0.3)
-    assert ahead.wait is None
-    ahead.generated(10.0)
-    assert ahead.wait == 9.4
+    ahead.begun(b"a", 16)
+    ahead.told(full(), 80.0)
+    assert ahead.wait(full(), 80.0) == math.inf  # no group has ended yet
+    ahead.ended(b"a", 90.0)
+    ahead.begun(b"b", 8)
+    ahead.told(Rows(running=8, limit=16), 97.0)
+    ahead.begun(b"c", 8)
+    ahead.told(full(), 100.0)
+    assert ahead.wait(full(), 100.0) == pytest.approx(6.4)
     ahead.answered(7.0)
-    assert ahead.wait == 0.0
+    assert ahead.wait(full(), 100.0) == 0.0
+
+
+def test_rows_that_wait_take_the_places_of_the_groups_that_end_first() -> None:
+    ahead = LeasePrefetch()
+    ahead.begun(b"a", 8)
+    ahead.told(Rows(running=8, limit=16), 90.0)
+    ahead.ended(b"a", 100.0)
+    for number in range(3):
+        ahead.begun(bytes([number]), 8)
+        ahead.told(full(8) if number == 2 else full(), 100.0 + number)
+    assert ahead.wait(full(8), 104.0) == pytest.approx(7.0)  # when the second ends: the third waits for the first
+    ahead.begun(b"d", 8)
+    ahead.told(full(16), 104.0)
+    assert ahead.wait(full(16), 104.0) == math.inf
 
 
 class Recorded(FakeCoordinator):

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import anyio
 
+from engines.versioned import MOST_CRASHES
 from p2p.memory.transport import MemoryNetwork
 from protocol.requests import Refusal
 from tests.support.clock import run_fake
-from tests.support.fake_coordinator import FakeCoordinator, make_node, until
+from tests.support.fake_coordinator import FakeCoordinator, InProcessEngine, make_node, until
 from tests.support.swarm import working
 
 
@@ -88,5 +89,104 @@ def test_a_full_outbox_stops_new_work_and_is_reported(tmp_path: Path) -> None:
                 assert node.daemon.outbox.waiting() == 3
                 del coordinator.refusals["submit"]
                 await until(lambda: node.daemon.outbox.counts().get("accepted", 0) >= 6)
+
+    run_fake(main)
+
+
+def test_as_many_groups_are_under_way_as_the_engine_has_places(tmp_path: Path) -> None:
+    async def main() -> None:
+        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
+        async with coordinator.serving(network):
+            await coordinator.publish(0)
+            engine = InProcessEngine(places=4, seconds=10.0)
+            node = make_node(network, tmp_path / "node", coordinator.invite(), engine=engine)
+            async with working(node):
+                await until(lambda: engine.generated >= 4)
+                before = engine.generated
+                await anyio.sleep(100)
+                assert engine.generated - before >= 36  # one at a time it would be 10
+                assert len(set(coordinator.leases) - set(coordinator.submitted)) <= 8
+                assert node.daemon.rollouts.blocked == ""
+
+    run_fake(main)
+
+
+def test_a_refusal_while_groups_are_under_way_leaves_them_alone_and_blocks_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
+        async with coordinator.serving(network):
+            await coordinator.publish(0)
+            engine = InProcessEngine(places=4, seconds=20.0)
+            node = make_node(network, tmp_path / "node", coordinator.invite(), engine=engine)
+            async with working(node):
+                await until(lambda: len(coordinator.leases) >= 2)
+                coordinator.refusals["lease"] = Refusal(code="no-room", sentence="enough", retry_after=5000)
+                asked = coordinator.asked["lease"]
+                await anyio.sleep(15)
+                assert coordinator.asked["lease"] - asked <= 4
+                assert node.daemon.rollouts.working
+                assert node.daemon.rollouts.blocked == ""
+                await until(lambda: not node.daemon.rollouts.working)
+                await until(lambda: node.daemon.rollouts.blocked == "no lease: enough")
+                assert set(coordinator.submitted) == set(coordinator.leases)
+
+    run_fake(main)
+
+
+def test_a_crash_with_several_groups_under_way_loses_none(tmp_path: Path) -> None:
+    async def main() -> None:
+        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
+        async with coordinator.serving(network):
+            await coordinator.publish(0)
+            engine = InProcessEngine(places=4, seconds=5.0)
+            node = make_node(network, tmp_path / "node", coordinator.invite(), engine=engine)
+            async with working(node):
+                for _ in range(MOST_CRASHES + 2):  # one crash, however many groups it ends, is one crash
+                    await until(lambda: len(set(coordinator.leases) - set(coordinator.submitted)) >= 4)
+                    leases = set(coordinator.leases)
+                    engine.crashes = 1
+                    deaths = node.daemon.engine.deaths
+                    await until(lambda n=deaths: node.daemon.engine.deaths == n + 1)
+                    await until(lambda ids=leases: ids <= set(coordinator.submitted), 120)
+                await until(lambda: set(coordinator.decided) >= leases, 120)
+                assert "refused" not in node.daemon.outbox.counts()
+
+    run_fake(main)
+
+
+def test_a_new_version_lets_the_groups_under_way_finish_and_starts_none_under_the_old_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
+        async with coordinator.serving(network):
+            await coordinator.publish(0)
+            engine = InProcessEngine(places=4, seconds=5.0)
+            node = make_node(network, tmp_path / "node", coordinator.invite(), engine=engine)
+            async with working(node):
+                for version in range(1, 4):
+                    await until(lambda: len(set(coordinator.leases) - set(coordinator.submitted)) >= 4)
+                    await coordinator.publish(version)
+                    await until(lambda: node.daemon.engine.wanted)
+                    leases = set(coordinator.leases)
+                    await until(lambda v=version: node.holds(v))
+                    assert {id for id, lease in coordinator.leases.items() if lease.version < version} == leases
+                    await until(lambda ids=leases: ids <= set(coordinator.submitted))
+                assert "refused" not in node.daemon.outbox.counts()
+                assert {lease.version for lease in coordinator.leases.values()} >= {0, 1, 2}
+
+    run_fake(main)
+
+
+def test_a_node_that_finishes_has_completed_all_its_groups(tmp_path: Path) -> None:
+    async def main() -> None:
+        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
+        async with coordinator.serving(network):
+            await coordinator.publish(0)
+            engine = InProcessEngine(places=4, seconds=5.0)
+            node = make_node(network, tmp_path / "node", coordinator.invite(), engine=engine)
+            async with working(node):
+                await until(lambda: len(set(coordinator.leases) - set(coordinator.submitted)) >= 4)
+                node.daemon.interrupt("the test")
+                await until(lambda: not node.daemon.rollouts.working and set(coordinator.decided))
+                assert set(coordinator.leases) == set(coordinator.submitted)
 
     run_fake(main)

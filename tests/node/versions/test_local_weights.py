@@ -28,7 +28,7 @@ class Dying(InProcessEngine):
         super().__init__()
         self.when = when
 
-    async def call(self, method, body, type_, *, timeout=None):  # type: ignore[no-untyped-def]
+    async def call(self, method, body, type_, *, timeout=None, withdraw=False):  # type: ignore[no-untyped-def]
         when = ""
         if method == "step_by":
             when, self.when = self.when, ""

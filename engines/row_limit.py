@@ -1,0 +1,86 @@
+"""How many rows an engine takes further at once. Pure; the caller measures.
+
+A decode step reads all weights, whatever the number of rows: so more rows make more tokens per second, until arithmetic
+or memory is the bound. Where that is differs between devices, and is found by trying.
+
+Rules
+1. It begins with `BEGIN` rows. Once `STEPS` steps with that many rows are measured, the number is doubled. A doubling
+   that gained less than `GAIN` in tokens per second is undone, and tried again after `RETRY` full steps: another
+   program may have disturbed it.
+2. Never more than fit into memory (`fitting`), nor more than the owner allows (`most`).
+3. After an out-of-memory it halves, and finds its number anew. It then stays below the number that did not fit, until
+   `RETRY` full steps have passed.
+"""
+
+import statistics
+from typing import Final, NamedTuple
+
+BEGIN: Final = 16
+STEPS: Final = 12
+GAIN: Final = 1.05
+RETRY: Final = 4096
+MEMORY_SHARE: Final = 0.6
+"""The part of the memory at hand that rows may take: the rest is for prompts, a buffer that grows, and other
+programs."""
+
+
+class Memory(NamedTuple):
+    """What rows cost and may cost, bytes. `at_hand`: free memory, and what the rows take already. `token`: keys and
+    values of one token. `row`: what a row takes beside its tokens."""
+
+    at_hand: int
+    token: int
+    row: int
+
+    def fitting(self, longest: int) -> int:
+        """Return how many rows of at most `longest` tokens fit, at least 1."""
+        return max(1, int(self.at_hand * MEMORY_SHARE) // max(1, self.token * longest + self.row))
+
+
+class RowLimit:
+    """Finds the number for one engine. `rows`: the number, before memory at hand is considered. `most`: the owner's
+    bound; None: none."""
+
+    def __init__(self, most: int | None = None) -> None:
+        self._most = most
+        self.rows = BEGIN if most is None else max(1, min(BEGIN, most))
+        self._below: int | None = None
+        """The least number that did not fit into memory."""
+        self._fewer: tuple[int, float] | None = None
+        """The number before, and its rows per second, while a higher one is being measured."""
+        self._seconds: list[float] = []
+        self._settled = False
+        self._full = 0
+
+    def measured(self, rows: int, seconds: float) -> None:
+        """Take the duration of a step that only decoded. Steps of fewer rows than the present number say nothing."""
+        if rows < self.rows:
+            return
+        self._full += 1
+        if self._full >= RETRY:
+            self._below = None
+            self._measure(self.rows, None)
+        if not self._settled:
+            self._seconds.append(seconds)
+            if len(self._seconds) == STEPS:
+                self._decide()
+
+    def out_of_memory(self, rows: int) -> None:
+        """Halve after a step or a prompt with `rows` rows did not fit."""
+        self._below = max(2, min(rows, self._below or rows))
+        self._measure(self._below // 2, None)
+
+    def _decide(self) -> None:
+        rate = self.rows / max(1e-9, statistics.median(self._seconds))
+        if self._fewer is not None and rate < GAIN * self._fewer[1]:
+            self.rows, self._settled = self._fewer[0], True
+            return
+        more = 2 * self.rows if self._most is None else min(2 * self.rows, self._most)
+        if more <= self.rows or (self._below is not None and more >= self._below):
+            self._settled = True
+        else:
+            self._measure(more, (self.rows, rate))
+
+    def _measure(self, rows: int, fewer: tuple[int, float] | None) -> None:
+        self.rows, self._fewer = rows, fewer
+        self._seconds, self._settled, self._full = [], False, 0

@@ -1,0 +1,238 @@
+"""Continuous batching's backend in PyTorch (engines.continuous_batch.Backend): one token for many rows per pass.
+
+1. Log-probabilities are exact: log softmax, in float32, of the same logits from which the token was chosen.
+2. Prompts of like length are computed in one pass, padded on the right, where causal attention never looks. Their keys
+   and values are then copied into the places of their rows.
+3. On a GPU the tokens of a step are fed to the next one on the device, and copied to the host beside it: no step waits
+   for this process.
+4. It serves decoder models whose layers all have full or sliding attention. `check` compares a decode step with a plain
+   pass over the same tokens, so that a model of another kind is refused.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import psutil
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from engines import sampling
+from engines.continuous_batch import Chosen, FirstToken, NextToken, OutOfMemory
+from engines.engine import EngineError
+from engines.row_limit import Memory
+from engines.transformers.row_cache import FULL, SLIDING, RowCache, kinds
+
+LOGITS: Final = 24
+"""Bytes per row and word of the vocabulary: logits in two types, noise, and what the choice computes from them."""
+_NO_MEMORY: Final = ("can't allocate memory", "not enough memory", "out of memory")
+
+
+class ComputedPrompt:
+    """A prompt, or the beginning of one. `cache`, `row`: its keys and values. `logits`: after its last token, [V]."""
+
+    def __init__(self, cache: DynamicCache, row: int, length: int, logits: Tensor) -> None:
+        self.cache, self.row, self.length, self.logits = cache, row, length, logits
+
+    def states(self, name: str) -> list[Tensor]:
+        """Return the keys, or the values, of each layer: [heads, tokens, size]."""
+        return [getattr(layer, name)[self.row, :, : self.length] for layer in self.cache.layers]
+
+
+class Decoder:
+    """`engines.continuous_batch.Backend` over a transformers model. `overlap`: see there."""
+
+    def __init__(self, model: Any, device: torch.device, *, overlap: bool | None = None) -> None:
+        self._model, self._device = model, device
+        self._config = model.config.get_text_config()
+        self._kinds = kinds(self._config)
+        self._dtype: torch.dtype = next(model.parameters()).dtype
+        # 64-bit integer operations are incomplete on MPS.
+        self._noise_device = torch.device("cpu") if device.type == "mps" else device
+        self.overlap = device.type == "cuda" if overlap is None else overlap
+        self.clock: Callable[[], float] = time.process_time if device.type == "cpu" else time.perf_counter
+        unknown = set(self._kinds) - {FULL, SLIDING}
+        if unknown:
+            raise EngineError(f"{type(model).__name__} has layers of {', '.join(sorted(unknown))}: use another model")
+        self.reset()
+
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> list[ComputedPrompt]:
+        """See `Backend.prefill`."""
+        longest = max(len(prompt) for prompt in prompts)
+        ids = [[*prompt, *[0] * (longest - len(prompt))] for prompt in prompts]
+        cache, last = DynamicCache(), [len(prompt) - 1 for prompt in prompts]
+        with _computing():
+            hidden = self._pass(ids, cache)
+            logits = self._head(hidden[list(range(len(prompts))), last])
+        return [ComputedPrompt(cache, row, end + 1, logits[row]) for row, end in enumerate(last)]
+
+    def extend(self, prompt: ComputedPrompt, tokens: Sequence[int]) -> None:
+        """See `Backend.extend`."""
+        with _computing():
+            prompt.logits = self._head(self._pass([tokens], prompt.cache)[:, -1])[0]
+            prompt.length += len(tokens)
+
+    def release(self, prompt: ComputedPrompt) -> None:
+        """See `Backend.release`: nothing else refers to it."""
+
+    def decode(self, rows: Sequence[NextToken], first: Sequence[FirstToken[ComputedPrompt]]) -> Callable[[], Chosen]:
+        """See `Backend.decode`."""
+        with _computing():
+            logits = [self._decoded(rows)] if rows else []
+            if first:
+                self._place(first)
+                logits.append(torch.stack([one.prompt.logits for one in first]))
+            choices = [(row.seed, row.number, row.greedy) for row in rows] + [
+                (one.seed, 0, one.greedy) for one in first
+            ]
+            tokens, logprobs = self._choose(torch.cat(logits), choices)
+            self._last = tokens.to(self._device)
+            return _reading(tokens, logprobs)
+
+    def vacate(self, place: int, last: int) -> None:
+        """See `Backend.vacate`."""
+        length = self._lengths.pop()
+        if place != last:
+            with _computing():
+                self._cache.move(last, place, length)
+                self._last[place] = self._last[last]
+            self._lengths[place] = length
+        self._last = self._last[:last]
+
+    def clean(self, place: int) -> None:
+        """See `Backend.clean`."""
+        with _computing():
+            self._cache.clean(place)
+
+    def reset(self) -> None:
+        """See `Backend.reset`."""
+        self._cache = RowCache(len(self._kinds), self._device)
+        self._lengths: list[int] = []
+        """Tokens of each place whose keys and values are there."""
+        self._last = torch.empty(0, dtype=torch.int64, device=self._device)
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def memory(self) -> Memory:
+        """See `Backend.memory`."""
+        config = self._config
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        token = 2 * len(self._kinds) * heads * size * self._dtype.itemsize
+        return Memory(_free(self._device) + self._cache.nbytes, token, LOGITS * config.vocab_size)
+
+    def check(self) -> None:
+        """Compare a decode step of rows of two lengths with plain passes. Raises EngineError."""
+        vocabulary = self._config.vocab_size
+        sequences = [[token % vocabulary for token in range(1, length)] for length in (4, 7)]
+        first = [FirstToken(prompt, bytes(16), False) for prompt in self.prefill([each[:-1] for each in sequences])]
+        self.decode([], first)
+        with _computing():
+            decoded = self._decoded([NextToken(each[-1], len(each) - 1, bytes(16), 1, False) for each in sequences])
+            whole = [self._model(torch.tensor([each], device=self._device)).logits[:, -1] for each in sequences]
+        self.reset()
+        close = 1e-3 if self._dtype == torch.float32 else 0.25
+        if not torch.allclose(decoded, torch.cat(whole).float(), rtol=close, atol=close, equal_nan=True):
+            name = type(self._model).__name__
+            raise EngineError(f"{name} cannot be decoded with rows of several lengths: use another model")
+
+    def _pass(self, ids: Sequence[Sequence[int]], cache: DynamicCache) -> Tensor:
+        """The last hidden states of tokens that follow those of `cache`."""
+        hidden: Tensor = self._model.base_model(
+            torch.tensor(ids, device=self._device), past_key_values=cache, use_cache=True
+        ).last_hidden_state
+        return hidden
+
+    def _head(self, hidden: Tensor) -> Tensor:
+        logits: Tensor = self._model.get_output_embeddings()(hidden)
+        return logits.float()
+
+    def _decoded(self, rows: Sequence[NextToken]) -> Tensor:
+        """The logits after one more token of each row, [rows, V]."""
+        self._cache.step([row.position for row in rows])
+        self._lengths = [row.position + 1 for row in rows]
+        masks = {
+            kind: self._cache.mask(self._dtype, self._config.sliding_window if kind == SLIDING else None)
+            for kind in set(self._kinds)
+        }
+        hidden = self._model.base_model(
+            self._fed(rows)[:, None],
+            attention_mask=masks if len(masks) > 1 else next(iter(masks.values())),
+            position_ids=self._cache.positions[:, None],
+            past_key_values=self._cache,
+            use_cache=True,
+        ).last_hidden_state
+        return self._head(hidden[:, -1])
+
+    def _fed(self, rows: Sequence[NextToken]) -> Tensor:
+        known = [(place, row.token) for place, row in enumerate(rows) if row.token is not None]
+        if len(known) == len(rows):
+            return torch.tensor([token for _, token in known], device=self._device)
+        fed = self._last[: len(rows)].clone()
+        if known:
+            places, tokens = zip(*known, strict=True)
+            fed[torch.tensor(places, device=self._device)] = torch.tensor(tokens, device=self._device)
+        return fed
+
+    def _place(self, first: Sequence[FirstToken[ComputedPrompt]]) -> None:
+        """Copy each prompt into the places of its rows, which follow each other."""
+        start = 0
+        while start < len(first):
+            prompt = first[start].prompt
+            count = next((n for n, one in enumerate(first[start:]) if one.prompt is not prompt), len(first) - start)
+            self._cache.put(len(self._lengths), count, prompt.states("keys"), prompt.states("values"))
+            self._lengths += [prompt.length] * count
+            start += count
+
+    def _choose(self, logits: Tensor, choices: Sequence[tuple[bytes, int, bool]]) -> tuple[Tensor, Tensor]:
+        logits = logits.to(self._noise_device)
+        if all(greedy for _, _, greedy in choices):
+            return sampling.greedy(logits)
+        keys = sampling.keys([(seed, number) for seed, number, _ in choices], self._noise_device)
+        tokens, logprobs = sampling.choose(logits, keys)
+        if any(greedy for _, _, greedy in choices):
+            plain = torch.tensor([greedy for _, _, greedy in choices], device=self._noise_device)
+            likely, likely_logprobs = sampling.greedy(logits)
+            return torch.where(plain, likely, tokens), torch.where(plain, likely_logprobs, logprobs)
+        return tokens, logprobs
+
+
+def _reading(tokens: Tensor, logprobs: Tensor) -> Callable[[], Chosen]:
+    """Copy to the host at once; return a function that waits for that copy, not for what was begun later."""
+    if tokens.device.type != "cuda":
+        return lambda: Chosen(tokens.tolist(), logprobs.tolist())
+    copies = [torch.empty(part.shape, dtype=part.dtype, pin_memory=True) for part in (tokens, logprobs)]
+    for copy, part in zip(copies, (tokens, logprobs), strict=True):
+        copy.copy_(part, non_blocking=True)
+    done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    done.record()
+
+    def read() -> Chosen:
+        with _computing():
+            done.synchronize()
+        return Chosen(copies[0].tolist(), copies[1].tolist())
+
+    return read
+
+
+def _free(device: torch.device) -> int:
+    """Return the free memory of a device, bytes; on a GPU with what PyTorch keeps for reuse."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    if device.type == "mps":
+        return max(0, torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
+    return int(psutil.virtual_memory().available)
+
+
+@contextmanager
+def _computing() -> Iterator[None]:
+    try:
+        with torch.inference_mode():
+            yield
+    except RuntimeError as error:
+        if isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in _NO_MEMORY):
+            raise OutOfMemory(str(error)) from error
+        raise

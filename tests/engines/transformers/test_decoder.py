@@ -1,0 +1,214 @@
+"""Rows of different lengths in one step, for every architecture that runs are made of."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
+
+from engines import sampling
+from engines.continuous_batch import ContinuousBatch, OutOfMemory
+from engines.direct import generate_all
+from engines.engine import EngineError, Finished, Job, Rows, Sample
+from engines.rollout_state import RolloutState
+from engines.row_limit import RowLimit
+from engines.transformers.decoder import Decoder
+from tasks import registry
+from tests.support.tiny_model import TEXT
+
+MARGIN = 5e-4
+DRIFT = 5e-5
+VOCABULARY = 64
+SHAPE: dict[str, Any] = {
+    "vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "intermediate_size": 64, "head_dim": 8, "max_position_embeddings": 512,
+    "initializer_range": 0.2, "bos_token_id": None, "eos_token_id": TEXT.eos, "pad_token_id": 0,
+}  # fmt: skip
+EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+SLIDING: dict[str, Any] = {
+    "layer_types": ["sliding_attention", "full_attention"] * 2, "sliding_window": 7, "query_pre_attn_scalar": 8,
+}  # fmt: skip
+MODELS: dict[str, tuple[Any, Any]] = {
+    "Qwen3": (Qwen3ForCausalLM, Qwen3Config(**SHAPE)),
+    "Llama": (LlamaForCausalLM, LlamaConfig(**SHAPE)),
+    "Gemma 3, of which some layers slide": (Gemma3ForCausalLM, Gemma3TextConfig(**SHAPE, **SLIDING)),
+    "Qwen3-MoE": (Qwen3MoeForCausalLM, Qwen3MoeConfig(**SHAPE, **EXPERTS)),
+    "Mistral, whose layers all slide": (MistralForCausalLM, MistralConfig(**SHAPE, sliding_window=7)),
+}
+
+
+@pytest.fixture(scope="module", params=MODELS.values(), ids=MODELS.keys())
+def model(request: pytest.FixtureRequest) -> Any:
+    torch.set_num_threads(1)
+    torch.manual_seed(3)
+    make, config = request.param
+    return make(config).eval().requires_grad_(False)
+
+
+def job(index: int, samples: int, limit: int, prompt: Sequence[int]) -> Job:
+    return Job(
+        prompt=list(prompt), seeds=[bytes([index, number]) * 8 for number in range(samples)], limit=limit,
+        eos=TEXT.eos, task="reverse", task_version=1, split="train", index=index,
+    )  # fmt: skip
+
+
+def mixed() -> list[Job]:
+    """Prompts of 1 to 60 tokens and completions of up to 37, more rows than run at once."""
+    chance = torch.Generator().manual_seed(2)
+    return [
+        job(index, 1 + index % 4, 1 + 4 * index, torch.randint(2, 60, (1 + 6 * index,), generator=chance).tolist())
+        for index in range(10)
+    ]
+
+
+class Batched:
+    """The calls of an engine that generate."""
+
+    def __init__(self, decoder: Decoder, limit: int | None = None) -> None:
+        self.batch = ContinuousBatch(decoder, self.rollouts, RowLimit(limit), decoder.clock)
+
+    def rollouts(self, job: Job) -> list[RolloutState]:
+        task = registry.get(job.task, job.task_version)
+        return [RolloutState(job, seed, task.episode("train", job.index, TEXT)) for seed in job.seeds]
+
+    def begin(self, ticket: int, job: Job) -> None:
+        self.batch.begin(ticket, job)
+
+    def cancel(self, ticket: int) -> None:
+        self.batch.cancel(ticket)
+
+    def step(self) -> list[Finished]:
+        return self.batch.step()
+
+    @property
+    def rows(self) -> Rows:
+        return self.batch.rows
+
+
+def groups(model: Any, jobs: list[Job], *, limit: int | None = None, overlap: bool = False) -> list[list[Sample]]:
+    engine: Any = Batched(Decoder(model, torch.device("cpu"), overlap=overlap), limit)
+    return generate_all(engine, jobs)
+
+
+def check_against_plain_passes(model: Any, job: Job, samples: list[Sample]) -> None:
+    """Compare with the library itself, prompt and completion in one pass: the tokens are the seeded choices."""
+    for seed, sample in zip(job.seeds, samples, strict=True):
+        with torch.no_grad():
+            logits = model(torch.tensor([[*job.prompt, *sample.tokens]])).logits[0, len(job.prompt) - 1 : -1].float()
+        keys = sampling.keys([(seed, number) for number in range(len(sample.tokens))])
+        margins, logprobs = sampling.margin(logits, keys, torch.tensor(sample.tokens))
+        assert float(margins.max()) <= MARGIN
+        assert sample.logprobs == pytest.approx(logprobs.tolist(), abs=DRIFT)
+
+
+@pytest.mark.parametrize("overlap", [False, True], ids=["read at once", "read a step later"])
+def test_rows_of_mixed_lengths_have_the_tokens_that_they_have_alone(model: Any, overlap: bool) -> None:
+    together = groups(model, mixed(), overlap=overlap)
+    for one, samples in zip(mixed(), together, strict=True):
+        check_against_plain_passes(model, one, samples)
+        (alone,) = groups(model, [one])
+        assert [sample.tokens for sample in alone] == [sample.tokens for sample in samples]
+
+
+def test_every_model_of_the_list_passes_the_check_at_loading(model: Any) -> None:
+    decoder = Decoder(model, torch.device("cpu"))
+    decoder.check()
+    assert decoder.memory().token == 2 * 4 * 2 * 8 * 4
+
+
+def test_a_model_whose_rows_depend_on_each_other_is_refused(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = model.base_model.forward
+
+    def blurred(*args: Any, **kwargs: Any) -> Any:
+        answer = whole(*args, **kwargs)
+        answer.last_hidden_state = answer.last_hidden_state.mean(0, keepdim=True).expand_as(answer.last_hidden_state)
+        return answer
+
+    monkeypatch.setattr(model.base_model, "forward", blurred)
+    with pytest.raises(EngineError, match="rows of several lengths"):
+        Decoder(model, torch.device("cpu")).check()
+
+
+def test_layers_of_another_kind_are_refused(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engines.transformers.decoder.kinds", lambda config: ("full_attention", "linear_attention"))
+    with pytest.raises(EngineError, match="linear_attention"):
+        Decoder(model, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("overlap", [False, True], ids=["read at once", "read a step later"])
+def test_a_row_that_is_not_finite_fails_its_group_and_leaves_the_places_clean(
+    model: Any, overlap: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder = Decoder(model, torch.device("cpu"), overlap=overlap)
+    engine: Any = Batched(decoder, 4)
+    good, bad = job(1, 2, 20, [5, 6, 7]), job(2, 2, 20, [9, 8])
+    (alone,) = groups(model, [good])
+    engine.begin(0, good)
+    engine.begin(1, bad)
+    engine.step()
+    with torch.inference_mode():
+        for layer in decoder._cache.layers:
+            layer.values[2:] = torch.nan
+    outcomes: dict[int, Any] = {}
+    while len(outcomes) < 2:
+        outcomes.update(dict(engine.step()))
+    assert "not finite" in str(outcomes[1])
+    assert [sample.tokens for sample in outcomes[0]] == [sample.tokens for sample in alone]
+    assert all(bool(layer.values.isfinite().all()) for layer in decoder._cache.layers)
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("DefaultCPUAllocator: can't allocate memory")]
+)
+def test_out_of_memory_of_a_gpu_and_of_a_processor_begins_the_groups_again(
+    model: Any, error: RuntimeError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder = Decoder(model, torch.device("cpu"))
+    whole, failed = decoder._cache.step, list[int]()
+
+    def full(positions: list[int]) -> None:
+        if len(positions) > 6:
+            failed.append(len(positions))
+            raise error
+        whole(positions)
+
+    def reset() -> None:
+        nonlocal whole
+        Decoder.reset(decoder)
+        whole = decoder._cache.step
+        monkeypatch.setattr(decoder._cache, "step", full)
+
+    monkeypatch.setattr(decoder._cache, "step", full)
+    monkeypatch.setattr(decoder, "reset", reset)
+    engine: Any = Batched(decoder)
+    together = generate_all(engine, mixed())
+    assert failed
+    assert [[sample.tokens for sample in group] for group in together] == [
+        [sample.tokens for sample in group] for group in groups(model, mixed())
+    ]
+
+
+def test_another_error_is_passed_on(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = Decoder(model, torch.device("cpu"))
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("an illegal instruction")
+
+    monkeypatch.setattr(decoder, "_pass", broken)
+    with pytest.raises(RuntimeError, match="illegal"):
+        decoder.prefill([[2, 3]])
+    monkeypatch.setattr(decoder, "_head", broken)
+    with pytest.raises((RuntimeError, OutOfMemory), match="illegal"):
+        decoder.prefill([[2, 3]])
