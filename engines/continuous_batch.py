@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
-from engines.engine import EngineError, Finished, Job, Rows, Sample
+from engines.engine import EngineError, EngineRows, Finished, Job, Sample
 from engines.rollout_state import RolloutState
 from engines.row_limit import Memory, RowLimit
 
@@ -149,10 +149,10 @@ class ContinuousBatch(Generic[P]):
         return bool(self._groups)
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> EngineRows:
         """See `Engine.rows`."""
         waiting = sum(len(group.waiting) for group in self._queue)
-        return Rows(running=len(self._places), waiting=waiting, limit=self._most())
+        return EngineRows(running=len(self._places), waiting=waiting, limit=self._most())
 
     def begin(self, ticket: int, job: Job) -> None:
         """See `Engine.begin`."""

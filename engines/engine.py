@@ -80,7 +80,7 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
     ahead: list[bytes] = []
 
 
-class Rows(msgspec.Struct, frozen=True, kw_only=True):
+class EngineRows(msgspec.Struct, frozen=True, kw_only=True):
     """The rows of an engine. `running`: those that each step takes further. `waiting`: those of groups begun that have
     no place yet. `limit`: the most that it runs at once now; it changes as the engine measures (engines.row_limit)."""
 
@@ -140,7 +140,7 @@ class Engine(Protocol):
         then lost."""
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> EngineRows:
         """How many rows run, and how many may run."""
 
     def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]:

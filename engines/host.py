@@ -9,7 +9,7 @@ from typing import Any
 
 from engines import registry
 from engines.devices import choose
-from engines.engine import Engine, EngineError, Rows
+from engines.engine import Engine, EngineError, EngineRows
 from engines.messages import CALLS, MOVES, ROWS, EngineCall, GenerateCall, ProbeCall, Probed
 from runtime.child import Pipe
 
@@ -21,7 +21,7 @@ class EngineHost:
     calls: Mapping[str, Any] = {GenerateCall.method: GenerateCall}
     barriers: Collection[str] = frozenset({"probe", *(call.method for call in MOVES)})
 
-    def __init__(self, notify: Callable[[Rows], None] = lambda rows: None) -> None:
+    def __init__(self, notify: Callable[[EngineRows], None] = lambda rows: None) -> None:
         self._engine: Engine | None = None
         self._notify = notify
         self._groups: set[int] = set()

@@ -10,8 +10,8 @@ caller that is cancelled takes its group back. `MOVES` wait until the groups beg
     generate       GenerateCall      -> list[Sample]
     score          ScoreCall         -> list[PackedScore]
 
-Notification, child -> parent: "rows", with Rows, whenever places become free or full, a group begins or ends, and the
-limit changes.
+Notification, child -> parent: "rows", with EngineRows, whenever places become free or full, a group begins or ends, and
+the limit changes.
 
 Errors return as runtime.child.ChildError, except a full disk (DiskFull). `kind` is the name of a class of
 engines.engine, engines.devices, engines.registry, weights.errors or tasks. Paths are absolute.

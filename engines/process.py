@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from engines.engine import Dtype, Job, Loaded, Rows, Sample, SampleScore
+from engines.engine import Dtype, EngineRows, Job, Loaded, Sample, SampleScore
 from engines.messages import (
     MOVES,
     ROWS,
@@ -83,8 +83,8 @@ class EngineProcess(Child, EngineClient):
         super().__init__([sys.executable, "-m", module], name=name, env=python_path(env))
         self.probed: Probed | None = None
         self.loaded: Loaded | None = None
-        self.rows = Rows()
-        self.on_rows: Callable[[Rows], None] | None = None
+        self.rows = EngineRows()
+        self.on_rows: Callable[[EngineRows], None] | None = None
         self.events(self._told)
 
     async def __aenter__(self) -> "EngineProcess":
@@ -116,7 +116,7 @@ class EngineProcess(Child, EngineClient):
 
     def _told(self, method: str, body: bytes) -> None:
         if method == ROWS:
-            self.rows = msgspec.msgpack.decode(body, type=Rows)
+            self.rows = msgspec.msgpack.decode(body, type=EngineRows)
             if self.on_rows is not None:
                 self.on_rows(self.rows)
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
-from engines.engine import Dtype, Loaded, Rows
+from engines.engine import Dtype, EngineRows, Loaded
 from engines.messages import EngineCall, Probed
 from engines.process import EngineClient, EngineProcess
 from runtime.backoff import Backoff
@@ -155,9 +155,9 @@ class SupervisedEngine(Supervisor[EngineProcess], EngineClient):
         return self._process.loaded if self._process is not None else None
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> EngineRows:
         """The rows of the process, as it last told; none where no process runs."""
-        return self._process.rows if self._process is not None else Rows()
+        return self._process.rows if self._process is not None else EngineRows()
 
     async def ask(self, call: EngineCall[A]) -> A:
         """See `EngineClient`."""
@@ -168,5 +168,5 @@ class SupervisedEngine(Supervisor[EngineProcess], EngineClient):
         if process.probed is None:
             self.probed = await process.probe(self._device, self.dtype)
 
-    def _rows_changed(self, rows: Rows) -> None:
+    def _rows_changed(self, rows: EngineRows) -> None:
         self.on_rows()

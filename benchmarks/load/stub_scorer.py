@@ -6,7 +6,7 @@ stepped in place as by a real engine. Only the teacher-forced pass is left out.
 
 from pathlib import Path
 
-from engines.engine import Finished, Job, Loaded, Rows, Sample, SampleScore
+from engines.engine import EngineRows, Finished, Job, Loaded, Sample, SampleScore
 from engines.host import EngineHost
 from engines.messages import ProbeCall, Probed
 from runtime.child import Pipe
@@ -53,8 +53,8 @@ class StubEngine:
         return finished
 
     @property
-    def rows(self) -> Rows:
-        return Rows(limit=1024)
+    def rows(self) -> EngineRows:
+        return EngineRows(limit=1024)
 
     def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]:
         return [SampleScore(logprobs=one.logprobs, margins=[0.0] * len(one.logprobs)) for one in samples]

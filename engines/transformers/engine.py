@@ -21,7 +21,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from engines.continuous_batch import ContinuousBatch, OutOfMemory
-from engines.engine import Dtype, EngineError, Finished, Job, Loaded, Rows, Sample, SampleScore
+from engines.engine import Dtype, EngineError, EngineRows, Finished, Job, Loaded, Sample, SampleScore
 from engines.rollout_state import RolloutState
 from engines.row_limit import RowLimit
 from engines.transformers import packed_linear
@@ -116,9 +116,9 @@ class TransformersEngine:
         return self._loaded().batch.step()
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> EngineRows:
         """See `Engine.rows`."""
-        return self._live.batch.rows if self._live is not None else Rows()
+        return self._live.batch.rows if self._live is not None else EngineRows()
 
     def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]:
         """See `Engine.score`."""

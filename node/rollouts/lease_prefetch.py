@@ -8,7 +8,7 @@ than rows wait for. The expected duration of a group, from its first place, is t
 import math
 from typing import Final
 
-from engines.engine import Rows
+from engines.engine import EngineRows
 
 TRIPS: Final = 2.0
 """One round trip for the request, one as a margin for the network and the coordinator's disk."""
@@ -42,7 +42,7 @@ class LeasePrefetch:
         """Record that a group of so many rows was given to the engine."""
         self._groups[lease] = _Group(rows)
 
-    def told(self, rows: Rows, now: float) -> None:
+    def told(self, rows: EngineRows, now: float) -> None:
         """Record what the engine told of its rows: the groups given last are those that wait."""
         waiting = rows.waiting
         for group in reversed(self._groups.values()):
@@ -58,7 +58,7 @@ class LeasePrefetch:
         if group.started is not None:
             self._duration = now - group.started
 
-    def wait(self, rows: Rows, now: float) -> float:
+    def wait(self, rows: EngineRows, now: float) -> float:
         """Return the time until the next lease is to be requested, if nothing changes before; infinity: never."""
         free = rows.limit - rows.running - rows.waiting
         if free > 0 or not self._groups:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from engines import sampling_reference
 from engines.continuous_batch import Chosen, ContinuousBatch, FirstToken, NextToken
-from engines.engine import GAP_MOST, EngineError, Finished, Job, Loaded, Rows, Sample, SampleScore
+from engines.engine import GAP_MOST, EngineError, EngineRows, Finished, Job, Loaded, Sample, SampleScore
 from engines.rollout_state import RolloutState
 from engines.row_limit import Memory, RowLimit
 from tasks import registry
@@ -107,7 +107,7 @@ class BigramEngine:
         return self._batch.step()
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> EngineRows:
         return self._batch.rows
 
     def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]:

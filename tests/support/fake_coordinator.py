@@ -18,7 +18,7 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from engines.direct import generate
-from engines.engine import Job, Rows, Sample
+from engines.engine import EngineRows, Job, Sample
 from engines.messages import ROWS, Probed
 from engines.process import EngineProcess
 from node.config import NodeConfig
@@ -392,7 +392,7 @@ class InProcessEngine(EngineProcess):
         """Tell of the rows, as if all groups were of the size of the largest one under way."""
         size = max(self._under_way, default=1)
         waiting = size * max(0, len(self._under_way) - self.places)
-        rows = Rows(running=sum(self._under_way) - waiting, waiting=waiting, limit=size * self.places)
+        rows = EngineRows(running=sum(self._under_way) - waiting, waiting=waiting, limit=size * self.places)
         self._told(ROWS, msgspec.msgpack.encode(rows))
 
     async def _generating(self, engine: BigramEngine) -> None:

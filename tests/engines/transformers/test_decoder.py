@@ -1,4 +1,4 @@
-"""Rows of different lengths in one step, for every architecture that runs are made of."""
+"""EngineRows of different lengths in one step, for every architecture that runs are made of."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +21,7 @@ from transformers import (
 from engines import sampling
 from engines.continuous_batch import ContinuousBatch, OutOfMemory
 from engines.direct import generate_all
-from engines.engine import EngineError, Finished, Job, Rows, Sample
+from engines.engine import EngineError, EngineRows, Finished, Job, Sample
 from engines.rollout_state import RolloutState
 from engines.row_limit import RowLimit
 from engines.transformers.decoder import Decoder
@@ -93,7 +93,7 @@ class Batched:
         return self.batch.step()
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> EngineRows:
         return self.batch.rows
 
 

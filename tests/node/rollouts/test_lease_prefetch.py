@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from engines.engine import Rows
+from engines.engine import EngineRows
 from node.rollouts.lease_prefetch import LeasePrefetch
 from p2p.memory.transport import Link, MemoryNetwork
 from protocol.leases import Lease
@@ -22,19 +22,19 @@ TRIP = 4 * DELAY
 """Seconds from a question to its answer: a stream is opened first."""
 
 
-def full(waiting: int = 0) -> Rows:
-    return Rows(running=16, waiting=waiting, limit=16)
+def full(waiting: int = 0) -> EngineRows:
+    return EngineRows(running=16, waiting=waiting, limit=16)
 
 
 def test_a_free_place_asks_for_a_lease_now() -> None:
     ahead = LeasePrefetch()
     ahead.begun(b"a", 9)
-    assert ahead.wait(Rows(running=9, waiting=0, limit=16), 5.0) == 0.0
-    assert ahead.wait(Rows(running=9, waiting=7, limit=16), 5.0) == math.inf
+    assert ahead.wait(EngineRows(running=9, waiting=0, limit=16), 5.0) == 0.0
+    assert ahead.wait(EngineRows(running=9, waiting=7, limit=16), 5.0) == math.inf
 
 
 def test_an_engine_without_a_group_asks_whatever_it_told() -> None:
-    assert LeasePrefetch().wait(Rows(), 5.0) == 0.0
+    assert LeasePrefetch().wait(EngineRows(), 5.0) == 0.0
 
 
 def test_the_next_lease_is_requested_two_round_trips_before_a_group_is_done() -> None:
@@ -45,7 +45,7 @@ def test_the_next_lease_is_requested_two_round_trips_before_a_group_is_done() ->
     assert ahead.wait(full(), 80.0) == math.inf  # no group has ended yet
     ahead.ended(b"a", 90.0)
     ahead.begun(b"b", 8)
-    ahead.told(Rows(running=8, limit=16), 97.0)
+    ahead.told(EngineRows(running=8, limit=16), 97.0)
     ahead.begun(b"c", 8)
     ahead.told(full(), 100.0)
     assert ahead.wait(full(), 100.0) == pytest.approx(6.4)
@@ -56,7 +56,7 @@ def test_the_next_lease_is_requested_two_round_trips_before_a_group_is_done() ->
 def test_rows_that_wait_take_the_places_of_the_groups_that_end_first() -> None:
     ahead = LeasePrefetch()
     ahead.begun(b"a", 8)
-    ahead.told(Rows(running=8, limit=16), 90.0)
+    ahead.told(EngineRows(running=8, limit=16), 90.0)
     ahead.ended(b"a", 100.0)
     for number in range(3):
         ahead.begun(bytes([number]), 8)
