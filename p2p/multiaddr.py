@@ -10,6 +10,8 @@
    the binary form checks all of them. Parsing takes about 1 us; the library, which checks all, takes 20 us.
 3. Most addresses come from unknown peers, as hints. `address_of` never fails: text that is no multiaddress becomes an
    address without components. It has no peer, host or port, and cannot be dialled.
+4. The last `KEPT` addresses stay parsed in memory, except those longer than `KEPT_CHARACTERS` or with more than
+   `KEPT_SLASHES` slashes. So long addresses that a peer makes up are not kept.
 """
 
 import ipaddress
@@ -25,6 +27,10 @@ MOST: Final = 16
 """Most addresses in an invite or a Head."""
 LONGEST: Final = 1024
 """Most characters of an address."""
+KEPT: Final = 4096
+"""Parsed addresses kept in memory."""
+KEPT_CHARACTERS: Final = 256
+KEPT_SLASHES: Final = 32
 Route = Literal["direct", "relay", "https"]
 ROUTES: Final[tuple[Route, ...]] = get_args(Route)
 """The routes to a peer, the best one first."""
@@ -166,13 +172,24 @@ def parse(text: str) -> Address:
     return Address(text, tuple(components))
 
 
-@lru_cache(maxsize=4096)
 def address_of(text: str) -> Address:
-    """Parse an untrusted address (rule 3)."""
+    """Parse an untrusted address (rules 3 and 4)."""
+    return _kept(text) if is_short(text) else _parsed(text)
+
+
+def is_short(text: str) -> bool:
+    """Tell whether an address is short enough to be kept in memory (rule 4)."""
+    return len(text) <= KEPT_CHARACTERS and text.count("/") <= KEPT_SLASHES
+
+
+def _parsed(text: str) -> Address:
     try:
         return parse(text)
     except Malformed:
         return Address(text, ())
+
+
+_kept = lru_cache(maxsize=KEPT)(_parsed)
 
 
 def pack(text: str) -> bytes:

@@ -25,7 +25,8 @@ from p2p.discovery.messages import PeerRecord
 from p2p.envelope import decode_unverified, seal, verify_envelope
 from p2p.errors import BadSignature, Malformed, Stale
 from p2p.identity import peer_id, public_bytes
-from p2p.multiaddr import Address, address_of
+from p2p.multiaddr import KEPT as KEPT_ADDRESSES
+from p2p.multiaddr import Address, address_of, is_short
 from p2p.wire_types import decode, encode
 from runtime.figures import figure
 
@@ -84,9 +85,12 @@ def expired(known: VerifiedRecord, now: int) -> bool:
     return now >= known.issued + LIFE
 
 
-@lru_cache(maxsize=4096)
 def is_dialable(address: str, peer: str) -> bool:
     """Tell whether an address is of a permitted kind (rule 2), and ends in `peer`."""
+    return _known_dialable(address, peer) if is_short(address) else _dialable(address, peer)
+
+
+def _dialable(address: str, peer: str) -> bool:
     parsed = address_of(address)
     match parsed.components:
         case (_, _, ("p2p", end)):
@@ -95,6 +99,9 @@ def is_dialable(address: str, peer: str) -> bool:
             ends = end == peer and relay not in ("", peer)
             return ends and _is_open(parsed.port) and (parsed.is_named or _is_machine(parsed))
     return False
+
+
+_known_dialable = lru_cache(maxsize=KEPT_ADDRESSES)(_dialable)
 
 
 def _is_machine(parsed: Address) -> bool:

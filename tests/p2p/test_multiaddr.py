@@ -2,11 +2,13 @@
 
 import ast
 import re
+import tracemalloc
 
 import pytest
 
 from coordinator.web import node_ranking
 from p2p import multiaddr
+from p2p.discovery.peer_records import is_dialable
 from p2p.errors import Malformed, Unreachable
 from p2p.https import routes
 from p2p.limits import origin
@@ -124,3 +126,15 @@ def test_no_other_module_parses_a_multiaddress() -> None:
     wrong = [one for one in parsing if not one.startswith(f"{multiaddr.__file__}:")]
     assert not wrong, wrong
     assert parsing, "the search found not even the parser"
+
+
+def test_made_up_addresses_do_not_fill_the_memory() -> None:
+    tracemalloc.start()
+    try:
+        for number in range(512):
+            assert not is_dialable(f"{'/ws' * 120}/p2p/{number}", PEER)  # within the 400 characters of a record
+            assert not is_dialable(f"/dns4/{'x' * 370}{number}/tcp/1/p2p/Q", PEER)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 1 << 20
