@@ -5,8 +5,9 @@ Rules
    A trigger deletes the row in the transaction in which the lease leaves the state `received`.
 2. Every query uses an index: it reads as much for ten waiting groups as for a hundred thousand.
 3. Within a visit to one version the parties are served by deficit round robin.
-4. A group stays in memory, as it was decoded at receipt, until a visit takes it. Beyond `MOST_BYTES` of submissions the
-   oldest are dropped. Groups that are not in memory, as after a restart, are read from run.sqlite.
+4. A group stays in memory, as it was decoded at receipt, until a visit takes it. Beyond `MOST_BYTES` the oldest are
+   dropped. A group counts with its whole submission, and with the objects that were decoded from it and from its lease.
+   Groups that are not in memory, as after a restart, are read from run.sqlite.
 5. The table alone says which groups wait. A group in memory without a row is never taken, and the next group under its
    lease replaces it.
 """
@@ -23,6 +24,10 @@ from protocol.leases import Lease
 
 _UNDER: Final = "SELECT party, at, lease, tokens FROM undecided WHERE era = ? AND version = ?"
 MOST_BYTES: Final = 32 << 20
+PER_OBJECT: Final = 1024
+"""Bytes that a decoded rollout occupies besides its arrays, and a lease besides its prompt."""
+PER_TOKEN: Final = 36
+"""Bytes that a token of a prompt occupies: an int and its place in the list."""
 _FIRST: Final = (-1, b"")
 """(at, lease) before those of every group."""
 
@@ -48,9 +53,10 @@ class DecodedGroups:
 
     def put(self, group: Undecided) -> None:
         """Add a group, and drop the oldest beyond the bound. Its token ids stay packed."""
-        nbytes = group.submission.nbytes
-        for rollout in group.submission.rollouts:
+        submission = group.submission
+        for rollout in submission.rollouts:
             rollout.pack()
+        nbytes = submission.nbytes + PER_TOKEN * len(group.lease.prompt) + PER_OBJECT * (1 + len(submission.rollouts))
         self.pop(group.lease.id)
         self._groups[group.lease.id] = group, nbytes
         self._bytes += nbytes

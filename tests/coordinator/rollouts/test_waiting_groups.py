@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,11 +12,11 @@ import pytest
 from coordinator.rollouts import submitted_group
 from coordinator.rollouts.scoring_order import PendingVersion
 from coordinator.rollouts.submitted_group import decode_group
-from coordinator.rollouts.waiting_groups import DecodedGroups, Undecided, Visit
+from coordinator.rollouts.waiting_groups import PER_OBJECT, PER_TOKEN, DecodedGroups, Undecided, Visit
 from p2p.limits.origin import Origin
 from p2p.wire_types import decode, encode
 from protocol.leases import Lease
-from tests.support.group_world import T0, World, group, honest_scores, opened
+from tests.support.group_world import SPEC, T0, World, group, honest_scores, name, opened, root_of
 from tests.support.sqlite_cost import instructions
 
 
@@ -149,11 +150,12 @@ def test_after_a_restart_and_at_a_second_try_it_is_read_from_disk(world: World, 
     assert (again.lease, len(decodes)) == (first.lease, 3)
 
 
-def test_decoded_groups_are_bounded_by_the_bytes_of_their_submissions(world: World) -> None:
+def test_decoded_groups_are_bounded(world: World) -> None:
     for _ in range(3):
         received(world, "a")
     waiting = world.group_service.undecided()
-    size = waiting[0].submission.nbytes
+    prompt = max(len(one.lease.prompt) for one in waiting)
+    size = waiting[0].submission.nbytes + PER_TOKEN * prompt + PER_OBJECT * (1 + SPEC.group_size)
     kept = DecodedGroups(most=2 * size)
     for one in [*waiting, waiting[1]]:
         kept.put(one)
@@ -176,6 +178,26 @@ def test_a_padded_submission_counts_with_its_padding(world: World) -> None:
     assert len(kept) == 1
     kept.put(Undecided(lease, decode_group(padded), 0))
     assert len(kept) == 0
+
+
+def test_small_groups_occupy_no_more_memory_than_the_bound() -> None:
+    lease = Lease(
+        id=name("lease", 0), node=key(0), nonce=name("nonce", 0), task="reverse", task_version=1, index=0, prompt=[],
+        seeds=[name("seed", 0)] * 8, limit=24, era=0, version=0, root=root_of(0, 0), sent=0, expires=1,
+    )  # fmt: skip
+    submission = encode(group(lease, ["1234567"] * 8))
+    most = 1 << 20
+    kept = DecodedGroups(most)
+    tracemalloc.start()
+    try:
+        for number in range(500):
+            one = msgspec.structs.replace(lease, id=name("lease", number), prompt=list(range(1000, 1064)))
+            kept.put(Undecided(one, decode_group(bytes(bytearray(submission))), 0))
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 50 < len(kept) < 500
+    assert used < 1.25 * most
 
 
 def test_a_group_whose_transaction_was_taken_back_is_never_scored(world: World) -> None:
