@@ -4,10 +4,22 @@ import contextlib
 import os
 import resource
 from collections.abc import Iterator
+from pathlib import Path
 
 
 def descriptors() -> int:
     return len(os.listdir("/dev/fd"))
+
+
+def open_files() -> list[Path]:
+    """Return the paths of the open files of this process; none where the system has no /proc."""
+    found = list[Path]()
+    if not Path("/proc/self/fd").exists():
+        return found
+    for descriptor in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
+    return found
 
 
 @contextlib.contextmanager
