@@ -97,6 +97,14 @@ def test_secrets_are_blotted_out_wherever_they_come_from(tmp_path: Path) -> None
     assert (event["invite"], event["key_passphrase"], event["peer"]) == ("***", "***", "p")
 
 
+def test_a_message_stays_on_one_line_whatever_a_peer_put_into_it() -> None:
+    stream = io.StringIO()
+    set_up_logging(to_stream(stream))
+    logging.getLogger("p2p").info("peer %s dropped", "x\n2026-01-01 [info] paid\x1b[31m é")
+    (text_line,) = stream.getvalue().splitlines()
+    assert r"peer x\n2026-01-01 [info] paid\x1b[31m é dropped" in text_line
+
+
 def test_a_traceback_in_the_file_shows_no_local_variables(tmp_path: Path) -> None:
     set_up_logging(to_file(tmp_path / FILE))
 
