@@ -4,8 +4,8 @@
    `NO_COLOR`.
 2. A file of JSON lines is bounded: `FILES` files of `FILE_BYTES`; the oldest is deleted.
 3. A log that cannot be written (disk full, closed pipe) never stops the process.
-4. Bytes are shown as hex digits, and control characters of a message escaped, so that a message is one line. The value of
-   a field is replaced by `***` where its name contains a word of `_SECRET`. A traceback shows no local variables.
+4. Bytes are shown as hex digits, and control characters of a message are escaped, so that a message is one line. A
+   field's value is replaced by `***` where its name contains a word of `_SECRET`. A traceback shows no local variables.
 """
 
 import logging
