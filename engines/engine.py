@@ -10,8 +10,9 @@ Rules
    that are equal to within the margin of the engine's class.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -145,3 +146,28 @@ class Engine(Protocol):
 
     def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]:
         """Score a group by a teacher-forced pass under the loaded version."""
+
+
+class GroupToScore(NamedTuple):
+    """A group with its samples, one per seed of the job."""
+
+    job: Job
+    samples: list[Sample]
+
+    @property
+    def tokens(self) -> int:
+        """Return the tokens of the prompt and of all samples."""
+        return len(self.job.prompt) + sum(len(sample.tokens) for sample in self.samples)
+
+
+@runtime_checkable
+class ScoresTogether(Protocol):
+    """An engine that scores several groups in one pass. Engines without this are given group after group."""
+
+    @property
+    def pass_tokens(self) -> int:
+        """The tokens of prompts and samples from which a pass gains nothing by further groups."""
+
+    def score_groups(self, groups: Sequence[GroupToScore]) -> list[list[SampleScore] | Exception]:
+        """Score groups under the loaded version. The outcome of each is its scores, or its own error: no group's error
+        takes part in that of another."""

@@ -12,7 +12,7 @@
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -21,11 +21,12 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from engines.continuous_batch import ContinuousBatch, OutOfMemory
-from engines.engine import Dtype, EngineError, EngineRows, Finished, Job, Loaded, Sample, SampleScore
+from engines.engine import Dtype, EngineError, EngineRows, Finished, GroupToScore, Job, Loaded, Sample, SampleScore
 from engines.rollout_state import RolloutState
 from engines.row_limit import RowLimit
 from engines.transformers import packed_linear
 from engines.transformers.decoder import ComputedPrompt, Decoder
+from engines.transformers.input_check import check_job
 from engines.transformers.scoring import GroupScorer
 from tasks import registry
 from tasks.task import Tokenizer
@@ -43,6 +44,7 @@ class _Live(NamedTuple):
     rolling: Rolling | None
     loaded: Loaded
     batch: ContinuousBatch[ComputedPrompt]
+    scorer: GroupScorer
 
 
 class TransformersEngine:
@@ -77,7 +79,8 @@ class TransformersEngine:
             packed_linear.forget(built)
         self._texts = {}
         batch = ContinuousBatch(decoder, self._rollouts, self._limit, decoder.clock)
-        self._live = _Live(built, model, rolling, _loaded(built, opened.root, rolling), batch)
+        scorer = GroupScorer(built, self._noise_device)
+        self._live = _Live(built, model, rolling, _loaded(built, opened.root, rolling), batch, scorer)
         return self._live.loaded
 
     def step_by(self, payload: Path, root: bytes, keep: int) -> Loaded:
@@ -103,7 +106,7 @@ class TransformersEngine:
     def begin(self, ticket: int, job: Job) -> None:
         """See `Engine.begin`."""
         live = self._loaded()
-        _check_job(job, live.model.config.vocab_size)
+        check_job(job, live.model.config.vocab_size)
         live.batch.begin(ticket, job)
 
     def cancel(self, ticket: int) -> None:
@@ -122,10 +125,19 @@ class TransformersEngine:
 
     def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]:
         """See `Engine.score`."""
-        model = self._loaded().model
-        _check_job(job, model.config.vocab_size)
-        with _translated(), torch.inference_mode():
-            return GroupScorer(model, self._noise_device).score(job, samples)
+        (outcome,) = self.score_groups([GroupToScore(job, samples)])
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    @property
+    def pass_tokens(self) -> int:
+        """See `ScoresTogether.pass_tokens`."""
+        return self._loaded().scorer.pass_tokens
+
+    def score_groups(self, groups: Sequence[GroupToScore]) -> list[list[SampleScore] | Exception]:
+        """See `ScoresTogether.score_groups`."""
+        return self._loaded().scorer.score(groups)
 
     def _loaded(self) -> _Live:
         if self._live is None:
@@ -204,16 +216,6 @@ def _split(job: Job) -> Literal["train", "heldout"]:
     if job.split == "heldout":
         return "heldout"
     raise EngineError(f"no such split: {job.split!r}; use train or heldout")
-
-
-def _check_job(job: Job, vocabulary: int) -> None:
-    """Check a job's prompt, limit and seeds: a token id out of range would wedge a GPU until its process ends."""
-    if not job.prompt or job.limit < 1:
-        raise EngineError("a job needs a prompt, and a limit of one token at least")
-    if not all(0 <= token < vocabulary for token in job.prompt):
-        raise EngineError(f"the prompt has a token outside the model's vocabulary of {vocabulary}")
-    if any(len(seed) != 16 for seed in job.seeds):
-        raise EngineError("a seed must have 16 bytes")
 
 
 @contextmanager

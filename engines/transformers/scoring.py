@@ -1,121 +1,114 @@
 """Score groups by teacher-forced passes: log-probability and margin of each sampled token.
 
-1. The prompt of a group is computed once; its keys and values are repeated for the samples, which share a pass.
-2. Tokens that the environment gave are fed to the model, and get no value.
-3. At most `PASS_TOKENS` tokens are in one pass, and the logits of `HEAD_ROWS` positions exist at once.
+1. Groups share packed passes of at most `PASS_TOKENS` tokens, without padding, each prompt once
+   (engines.transformers.packed_layout). What a group gets does not depend on its neighbours, but for rounding.
+2. A group of more tokens, and every group of a model that packed passes do not compute rightly, is scored alone by the
+   library's own pass (engines.transformers.padded_scoring). Whether they do is checked once per model, at the first
+   group.
+3. A group that does not fit its job or the model takes part in no pass. If a pass fails, each of its groups is scored
+   alone, so that an error is the outcome of the group that causes it, and of no other.
+4. Tokens that the environment gave are fed to the model, and get no value.
 """
 
-import copy
 from collections.abc import Iterator, Sequence
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, Final
 
+import structlog
 import torch
-from torch import Tensor
-from transformers import DynamicCache
 
-from engines import sampling
-from engines.engine import EngineError, Job, Sample, SampleScore
-from engines.transformers.kv_cache import growing_cache
-from tasks.task import sampled_mask
+from engines.engine import EngineError, GroupToScore, SampleScore
+from engines.transformers.input_check import check_job, check_samples
+from engines.transformers.packed_attention import PackedPass
+from engines.transformers.packed_layout import PackedLayout, TokenGroup
+from engines.transformers.padded_scoring import score_padded
+from engines.transformers.token_scores import TokenScores, sampled_tokens_of
 
-HEAD_ROWS = 64
-"""Positions whose logits exist at once: 64 x 49,152 float32 are 12.6 MB."""
-PASS_TOKENS = 2**14
-"""Most tokens of one teacher-forced pass."""
+PASS_TOKENS: Final = 2**14
+"""Most tokens of one packed pass."""
+ENOUGH_ON_CPU: Final = 2**11
+"""Tokens above which a pass on a CPU takes in no further group: the rate rises no more, and verdicts would wait."""
+
+Outcome = list[SampleScore] | Exception
+
+_log = structlog.get_logger("engines")
 
 
 class GroupScorer:
-    """Scores groups under a model. `noise_device`: where the noise is computed. To be called in inference mode."""
+    """Scores groups under a model. `noise_device`: where the noise is computed."""
 
     def __init__(self, model: Any, noise_device: torch.device) -> None:
         """`model`: a transformers.PreTrainedModel, whose methods carry no types."""
-        self._model, self._noise_device = model, noise_device
+        self._model = model
+        self._token_scores = TokenScores(model, noise_device)
 
-    def score(self, job: Job, samples: Sequence[Sample]) -> list[SampleScore]:
-        """See `engines.engine.Engine.score`. Raises EngineError for samples that do not fit the job or the model."""
-        for sample in samples:
-            _check_sample(sample, self._model.config.vocab_size)
-        if len(samples) != len(job.seeds):
-            raise EngineError(f"{len(samples)} samples for {len(job.seeds)} seeds: score one sample per seed")
-        scores: dict[int, SampleScore] = {}
-        cache, first = prefill(self._model, [job.prompt])
-        for part in _parts([len(sample.tokens) for sample in samples]):
-            seeded = [(job.seeds[index], samples[index]) for index in part]
-            scores.update(zip(part, self._score_part(cache, first, seeded), strict=True))
-        return [scores[index] for index in range(len(samples))]
+    @property
+    def pass_tokens(self) -> int:
+        """Return the number of tokens that one pass should have."""
+        return ENOUGH_ON_CPU if self._model.device.type == "cpu" else PASS_TOKENS
 
-    def _score_part(
-        self, prompt_cache: DynamicCache, first: Tensor, seeded: Sequence[tuple[bytes, Sample]]
-    ) -> Iterator[SampleScore]:
-        """`first`: last hidden state of the prompt, [1, 1, D]."""
-        longest = max(len(sample.tokens) for _, sample in seeded)
-        hidden = first.expand(len(seeded), -1, -1)
-        if longest > 1:
-            # Padding stands on the right, where causal attention never looks.
-            fed = [[*sample.tokens[:-1], *[0] * (longest - len(sample.tokens))] for _, sample in seeded]
-            cache = copy.deepcopy(prompt_cache)
-            cache.batch_repeat_interleave(len(seeded))
-            ids = torch.tensor(fed, device=self._model.device)
-            after = self._model.base_model(ids, past_key_values=cache, use_cache=True).last_hidden_state
-            hidden = torch.cat([hidden, after], 1)
-        places = [
-            (row, position, seed, token)
-            for row, (seed, sample) in enumerate(seeded)
-            for position, (token, is_sampled) in enumerate(zip(sample.tokens, sampled_mask(sample.turns), strict=True))
-            if is_sampled
+    @torch.inference_mode()
+    def score(self, groups: Sequence[GroupToScore]) -> list[Outcome]:
+        """See `engines.engine.ScoresTogether.score_groups`."""
+        outcomes: dict[int, Outcome] = {}
+        sound: list[int] = []
+        for index, group in enumerate(groups):
+            try:
+                check_job(group.job, self._model.config.vocab_size)
+                check_samples(group.job, group.samples, self._model.config.vocab_size)
+                sound.append(index)
+            except EngineError as error:
+                outcomes[index] = error
+        for part in _passes(groups, sound):
+            outcomes.update(zip(part, self._together([groups[index] for index in part]), strict=True))
+        return [outcomes[index] for index in range(len(groups))]
+
+    @cached_property
+    def _packed(self) -> PackedPass | None:
+        packed = PackedPass.of(self._model)
+        if packed is None:
+            why = "packed passes do not give what this model's own passes give"
+            _log.warning("groups are scored one by one, with padding", model=type(self._model).__name__, why=why)
+        return packed
+
+    def _together(self, groups: Sequence[GroupToScore]) -> list[Outcome]:
+        """Score groups in one pass; after an error in a pass of several, each alone (rule 3)."""
+        try:
+            return [*self._pass(groups)]
+        except torch.OutOfMemoryError as error:
+            fault: Exception = EngineError(f"out of memory: ask for smaller groups or shorter rollouts ({error})")
+        except Exception as error:  # whatever it is, the parent must know whose it is
+            fault = error.with_traceback(None)  # its frames would keep the tensors of the pass
+        return [fault] if len(groups) == 1 else [outcome for group in groups for outcome in self._together([group])]
+
+    def _pass(self, groups: Sequence[GroupToScore]) -> list[list[SampleScore]]:
+        if self._packed is None or any(group.tokens > PASS_TOKENS for group in groups):
+            return [score_padded(self._model, self._token_scores, *group) for group in groups]
+        layout = PackedLayout([_fed(group) for group in groups], self._model.device)
+        tokens = [
+            list(sampled_tokens_of(sample, seed, partial(layout.before, number, row)))
+            for number, (job, samples) in enumerate(groups)
+            for row, (seed, sample) in enumerate(zip(job.seeds, samples, strict=True))
         ]
-        logprobs, margins, gaps = self._rescore(hidden, places)
-        start = 0
-        for _, sample in seeded:
-            end = start + sum(sampled_mask(sample.turns))
-            yield SampleScore(logprobs=logprobs[start:end], margins=margins[start:end], gaps=gaps[start:end])
-            start = end
-
-    def _rescore(
-        self, hidden: Tensor, places: Sequence[tuple[int, int, bytes, int]]
-    ) -> tuple[list[float], list[float], list[float]]:
-        """(log-probabilities, margins, gaps) of tokens at (row, position, seed, token) of hidden [R, L, D]."""
-        logprobs: list[float] = []
-        margins: list[float] = []
-        gaps: list[float] = []
-        head = self._model.get_output_embeddings()
-        for start in range(0, len(places), HEAD_ROWS):
-            rows, positions, seeds, tokens = zip(*places[start : start + HEAD_ROWS], strict=True)
-            logits = head(hidden[list(rows), list(positions)]).float().to(self._noise_device)
-            keys = sampling.keys(zip(seeds, positions, strict=True), self._noise_device)
-            chosen = torch.tensor(tokens, device=self._noise_device)
-            margin, logprob, gap = sampling.margin(logits, keys, chosen)
-            logprobs += logprob.tolist()
-            margins += margin.tolist()
-            gaps += gap.tolist()
-        return logprobs, margins, gaps
+        scores = iter(self._token_scores.of(self._packed.hidden(layout), tokens))
+        return [[next(scores) for _ in group.samples] for group in groups]
 
 
-def prefill(model: Any, prompts: Sequence[Sequence[int]]) -> tuple[DynamicCache, Tensor]:
-    """Compute prompts of one length: their cache, and the last hidden state of each, [J, 1, D]."""
-    cache = growing_cache(model.config)
-    ids = torch.tensor(prompts, device=model.device)
-    hidden = model.base_model(ids, past_key_values=cache, use_cache=True).last_hidden_state
-    return cache, hidden[:, -1:]
-
-
-def _check_sample(sample: Sample, vocabulary: int) -> None:
-    if not sample.tokens or sum(sample.turns) != len(sample.tokens) or min(sample.turns) < 1:
-        raise EngineError("a sample is empty, or its turns do not add up to its tokens")
-    if not all(0 <= token < vocabulary for token in sample.tokens):
-        raise EngineError(f"a sample has a token outside the model's vocabulary of {vocabulary}")
-
-
-def _parts(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Yield the samples that share a pass: longest first, at most `PASS_TOKENS` tokens, with little padding."""
+def _passes(groups: Sequence[GroupToScore], numbers: Sequence[int]) -> Iterator[list[int]]:
+    """Yield the groups of `numbers` that share a pass (rules 1 and 2)."""
     part: list[int] = []
-    padding = 0
-    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
-        longest = lengths[part[0]] if part else lengths[index]
-        padding += longest - lengths[index]
-        if part and (longest * (len(part) + 1) > PASS_TOKENS or padding > max(64, longest * (len(part) + 1) // 8)):
+    total = 0
+    for number in numbers:
+        tokens = groups[number].tokens
+        if part and total + tokens > PASS_TOKENS:
             yield part
-            part, padding = [], 0
-        part.append(index)
+            part, total = [], 0
+        part.append(number)
+        total += tokens
     if part:
         yield part
+
+
+def _fed(group: GroupToScore) -> TokenGroup:
+    """Return what the model is fed: all tokens but the last of each sample, which predicts nothing."""
+    return TokenGroup(group.job.prompt, [sample.tokens[:-1] for sample in group.samples])

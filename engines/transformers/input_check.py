@@ -1,0 +1,26 @@
+"""Check what a model is to be fed: a token id out of range would wedge a GPU until its process ends."""
+
+from collections.abc import Sequence
+
+from engines.engine import EngineError, Job, Sample
+
+
+def check_job(job: Job, vocabulary: int) -> None:
+    """Check a job's prompt, limit and seeds. Raises EngineError."""
+    if not job.prompt or job.limit < 1:
+        raise EngineError("a job needs a prompt, and a limit of one token at least")
+    if not all(0 <= token < vocabulary for token in job.prompt):
+        raise EngineError(f"the prompt has a token outside the model's vocabulary of {vocabulary}")
+    if any(len(seed) != 16 for seed in job.seeds):
+        raise EngineError("a seed must have 16 bytes")
+
+
+def check_samples(job: Job, samples: Sequence[Sample], vocabulary: int) -> None:
+    """Check samples that are to be scored under a job. Raises EngineError."""
+    if len(samples) != len(job.seeds):
+        raise EngineError(f"{len(samples)} samples for {len(job.seeds)} seeds: score one sample per seed")
+    for sample in samples:
+        if not sample.tokens or sum(sample.turns) != len(sample.tokens) or min(sample.turns) < 1:
+            raise EngineError("a sample is empty, or its turns do not add up to its tokens")
+        if not all(0 <= token < vocabulary for token in sample.tokens):
+            raise EngineError(f"a sample has a token outside the model's vocabulary of {vocabulary}")

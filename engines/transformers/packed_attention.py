@@ -1,0 +1,154 @@
+"""Run a transformers model on a packed layout, by an attention function of our own.
+
+1. The layout travels with the call, as a keyword that the library's layers pass on to the attention function. While a
+   packed pass runs, the model's configuration names that function; then no attention mask is made by the library.
+2. Grouped queries and sliding windows are computed as the library's own functions compute them.
+3. `PackedPass.of` compares a packed pass with the library's own passes on short groups. It returns None for a model
+   for which they differ, or that has layers of another kind. Masks beyond the length of that comparison rest on rule
+   2: each layer that the configuration calls sliding must name its window.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
+
+from engines.transformers.packed_layout import PackedLayout, TokenGroup
+
+NAME: Final = "echo2_packed"
+"""The function's name in a model's configuration."""
+_LAYERS: Final = {"full_attention", "sliding_attention"}
+_ROPES_BY_LENGTH: Final = {"dynamic", "longrope"}
+"""Rotary embeddings that depend on the longest sequence of a pass, so on other rollouts."""
+_TOLERANCE: Final = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+_FOREIGN: Final = ("softcap", "s_aux", "position_bias")
+"""What attention functions of some models are given besides, and this one does not compute."""
+
+
+class UnknownAttention(Exception):
+    """A model's attention has a part that packed attention does not compute."""
+
+
+class PackedPass:
+    """Forward passes of a model on packed layouts."""
+
+    def __init__(self, model: Any) -> None:
+        """`model`: a transformers.PreTrainedModel, whose methods carry no types."""
+        self._model = model
+        configs = [part.config for part in model.modules() if hasattr(part, "config")]
+        self._configs = list({id(config): config for config in configs}.values())
+
+    @classmethod
+    def of(cls, model: Any) -> "PackedPass | None":
+        """Return packed passes of `model`, None if they would not equal its own (rule 3)."""
+        packed = cls(model)
+        return packed if packed._supported() and packed._equals_own() else None
+
+    def hidden(self, layout: PackedLayout) -> Tensor:
+        """Return the last hidden state of each token: [N, D]."""
+        with self._attention():
+            output = self._model.base_model(
+                layout.ids, position_ids=layout.positions, use_cache=False, packed_layout=layout
+            )
+        hidden: Tensor = output.last_hidden_state
+        return hidden[0]
+
+    @contextmanager
+    def _attention(self) -> Iterator[None]:
+        names = [config._attn_implementation for config in self._configs]
+        try:
+            for config in self._configs:
+                config._attn_implementation = NAME
+            yield
+        finally:
+            for config, name in zip(self._configs, names, strict=True):
+                config._attn_implementation = name
+
+    def _supported(self) -> bool:
+        config = self._model.config
+        ropes = getattr(config, "rope_parameters", None) or {}
+        kinds = {rope.get("rope_type") for rope in (ropes, *ropes.values()) if isinstance(rope, dict)}
+        return set(getattr(config, "layer_types", None) or ()) <= _LAYERS and not kinds & _ROPES_BY_LENGTH
+
+    @torch.inference_mode()
+    def _equals_own(self) -> bool:
+        """Compare hidden states with those of the library's own pass over each rollout."""
+        most = self._model.config.vocab_size
+        groups = [
+            TokenGroup(
+                [(7 * number + 3) % most for number in range(prompt)],
+                [[(5 * number + length) % most for number in range(length)] for length in lengths],
+            )
+            for prompt, lengths in ((5, (4, 0, 9)), (3, (1, 6)))
+        ]
+        layout = PackedLayout(groups, self._model.device)
+        try:
+            hidden = self.hidden(layout)
+        except (UnknownAttention, TypeError, RuntimeError, ValueError):
+            return False
+        return all(self._alike(layout, hidden, groups, number) for number in range(len(groups)))
+
+    def _alike(self, layout: PackedLayout, hidden: Tensor, groups: list[TokenGroup], number: int) -> bool:
+        group = groups[number]
+        for index, tokens in enumerate(group.rollouts):
+            ids = torch.tensor([[*group.prompt, *tokens]], device=self._model.device)
+            own = self._model.base_model(ids, use_cache=False).last_hidden_state[0, len(group.prompt) - 1 :]
+            places = [layout.before(number, index, place) for place in range(len(tokens) + 1)]
+            bound = _TOLERANCE[own.dtype]
+            if not torch.allclose(
+                hidden[places], own, rtol=bound, atol=bound * float(own.nan_to_num().abs().max()), equal_nan=True
+            ):
+                return False
+        return True
+
+
+def packed_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    packed_layout: PackedLayout | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Compute attention as transformers' functions do: query [1, H, N, D], key and value [1, Hk, N, D] ->
+    [1, N, H, D]."""
+    _check(module, attention_mask, sliding_window, kwargs)
+    if packed_layout is None:
+        raise UnknownAttention("the model does not pass the layout on to its attention")
+    q, k, v = query[0].transpose(0, 1), key[0].transpose(0, 1), value[0].transpose(0, 1)  # [N, heads, D]
+    grouped = q.shape[1] != k.shape[1]
+    output = q.new_empty((*q.shape[:2], v.shape[-1]))
+    for rows in packed_layout.rows:
+        keys, values = (states[rows.keys].transpose(1, 2) for states in (k, v))
+        for asked, seen in rows.blocks():
+            mask = rows.mask(asked, seen, sliding_window)
+            places = rows.queries[:, asked]
+            part = scaled_dot_product_attention(
+                q[places].transpose(1, 2), keys[:, :, seen], values[:, :, seen], attn_mask=mask, scale=scaling,
+                is_causal=mask is None, enable_gqa=grouped,
+            ).transpose(1, 2)  # fmt: skip
+            if rows.own is None:
+                output[places] = part
+            else:
+                own = rows.own[:, asked]
+                output[places[own]] = part[own]
+    return output[None], None
+
+
+def _check(module: Any, attention_mask: Tensor | None, window: int | None, others: dict[str, Any]) -> None:
+    foreign = [name for name in _FOREIGN if others.get(name) is not None]
+    if attention_mask is not None or foreign:
+        raise UnknownAttention(f"packed attention computes no {', '.join(foreign) or 'attention mask'}")
+    kinds = getattr(module.config, "layer_types", None)
+    if kinds and kinds[module.layer_idx] == "sliding_attention" and window is None:
+        raise UnknownAttention("a sliding layer does not name its window")
+
+
+AttentionInterface.register(NAME, packed_attention)

@@ -1,0 +1,141 @@
+"""Lay out the rollouts of several groups as one sequence of tokens without padding: for each group its prompt, then its
+rollouts one after the other; then the next group.
+
+1. Layers that treat each token by itself (linear layers, norms, embeddings, experts) compute every token once, and a
+   prompt once for its group. No token is padding.
+2. A token attends to the tokens before it in its own rollout, and to the prompt of its group. A token of a prompt
+   attends to those before it in the prompt. Positions count from the beginning of the prompt.
+3. Attention is computed for several rows at once: rows of one prefix length, alike in length (`AttentionRows`). Shorter
+   rows are filled up on the right, where causal attention never looks.
+
+Nothing here knows of scoring; engines/transformers/packed_attention.py computes the attention.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+KEYS_AT_ONCE: Final = 2**14
+"""Most keys that are copied for the rows of one product; a row alone may have more."""
+QUERY_BLOCK: Final = 256
+"""Most positions of a row per product: each block of a long row looks only at the keys up to its own end."""
+
+
+class TokenGroup(NamedTuple):
+    """A group as the model is fed it. `rollouts`: the tokens of each, some of which may be empty."""
+
+    prompt: Sequence[int]
+    rollouts: Sequence[Sequence[int]]
+
+    @property
+    def tokens(self) -> int:
+        """Return the number of tokens that the layout has for this group."""
+        return len(self.prompt) + sum(map(len, self.rollouts))
+
+
+@dataclass(frozen=True)
+class AttentionRows:
+    """Rows of one product. `queries`: places of their own tokens, [R, L]. `keys`: places of all that they attend to,
+    [R, K]: the prefix, then their own. Fillers repeat a row's last place. `own`: [R, L], False for fillers; None: no
+    row has any. `prefix`: number of keys before the row's own."""
+
+    queries: Tensor
+    keys: Tensor
+    own: Tensor | None
+    prefix: int
+    _masks: dict[tuple[int, int, int | None], Tensor | None] = field(default_factory=dict, compare=False)
+
+    def blocks(self) -> Iterator[tuple[slice, slice]]:
+        """Yield (queries, keys) of each block of at most `QUERY_BLOCK` positions: slices of L and K."""
+        length = self.queries.shape[1]
+        for start in range(0, length, QUERY_BLOCK):
+            stop = min(start + QUERY_BLOCK, length)
+            yield slice(start, stop), slice(0, self.prefix + stop)
+
+    def mask(self, queries: slice, keys: slice, window: int | None) -> Tensor | None:
+        """Return which of `keys` each of `queries` attends to: bool [queries, keys]; None: those up to its own place,
+        with as many queries as keys. `window`: most keys that a token attends to, itself included."""
+        last = self.prefix + queries.stop - 1
+        if window is not None and window > last:
+            window = None  # it reaches back to the first token
+        mark = (queries.start, queries.stop, window)
+        if mark not in self._masks:
+            self._masks[mark] = self._mask(queries, keys, window)
+        return self._masks[mark]
+
+    def _mask(self, queries: slice, keys: slice, window: int | None) -> Tensor | None:
+        if window is None and self.prefix == 0 and queries.start == 0:
+            return None
+        device = self.queries.device
+        at = torch.arange(queries.start, queries.stop, device=device)[:, None] + self.prefix
+        before = at - torch.arange(keys.stop, device=device)
+        return before >= 0 if window is None else (before >= 0) & (before < window)
+
+
+class PackedLayout:
+    """The layout of some groups. `ids`, `positions`: int64 [1, N]. `rows`: for the attention."""
+
+    def __init__(self, groups: Sequence[TokenGroup], device: torch.device) -> None:
+        ids: list[int] = []
+        positions: list[int] = []
+        spans: list[tuple[range, range]] = []  # (prefix, own) of each row
+        self._prompts: list[range] = []
+        self._rollouts: list[list[range]] = []
+        for group in groups:
+            prompt = range(len(ids), len(ids) + len(group.prompt))
+            ids += group.prompt
+            positions += range(len(prompt))
+            spans.append((range(0), prompt))
+            rollouts = []
+            for tokens in group.rollouts:
+                own = range(len(ids), len(ids) + len(tokens))
+                ids += tokens
+                positions += range(len(prompt), len(prompt) + len(own))
+                rollouts.append(own)
+                if own:
+                    spans.append((prompt, own))
+            self._prompts.append(prompt)
+            self._rollouts.append(rollouts)
+        self.ids = torch.tensor([ids], device=device)
+        self.positions = torch.tensor([positions], device=device)
+        self.rows = [_rows(part, device) for part in _parts(spans)]
+
+    def before(self, group: int, rollout: int, index: int) -> int:
+        """Return the place whose output predicts token `index` of a rollout: the place of the token before it."""
+        return self._rollouts[group][rollout][index - 1] if index else self._prompts[group][-1]
+
+
+def _parts(spans: Sequence[tuple[range, range]]) -> Iterator[list[tuple[range, range]]]:
+    """Yield rows that share a product: of one prefix length, longest first, with little filling."""
+    ordered = sorted(spans, key=lambda span: (len(span[0]), -len(span[1])))
+    for prefix, alike in groupby(ordered, key=lambda span: len(span[0])):
+        part: list[tuple[range, range]] = []
+        filling = 0
+        for span in alike:
+            longest = len(part[0][1]) if part else len(span[1])
+            filling += longest - len(span[1])
+            keys = (prefix + longest) * (len(part) + 1)
+            if part and (keys > KEYS_AT_ONCE or filling > max(64, longest * (len(part) + 1) // 4)):
+                yield part
+                part, filling = [], 0
+            part.append(span)
+        if part:
+            yield part
+
+
+def _rows(part: Sequence[tuple[range, range]], device: torch.device) -> AttentionRows:
+    longest = len(part[0][1])
+    queries = [[*own, *[own[-1]] * (longest - len(own))] for _, own in part]
+    keys = [[*prefix, *row] for (prefix, _), row in zip(part, queries, strict=True)]
+    lengths = torch.tensor([len(own) for _, own in part], device=device)
+    filled = any(len(own) < longest for _, own in part)
+    return AttentionRows(
+        queries=torch.tensor(queries, device=device),
+        keys=torch.tensor(keys, device=device),
+        own=torch.arange(longest, device=device) < lengths[:, None] if filled else None,
+        prefix=len(part[0][0]),
+    )

@@ -1,0 +1,52 @@
+"""What a model cannot be fed is refused in a sentence."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from engines.engine import EngineError, Sample
+from engines.transformers.input_check import check_job, check_samples
+from tests.support.tiny_model import job
+
+VOCABULARY = 64
+GOOD = Sample(tokens=[1, 2], turns=[2], logprobs=[-1.0, -1.0])
+
+
+def test_what_fits_is_accepted() -> None:
+    check_job(job(), VOCABULARY)
+    check_samples(job(samples=2), [GOOD, GOOD], VOCABULARY)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"prompt": []}, "needs a prompt"),
+        ({"limit": 0}, "limit of one token"),
+        ({"prompt": [VOCABULARY]}, "outside the model's vocabulary"),
+        ({"prompt": [-1]}, "outside the model's vocabulary"),
+        ({"seeds": [b"short"]}, "16 bytes"),
+    ],
+)
+def test_a_job_that_does_not_fit_is_refused(change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(EngineError, match=sentence):
+        check_job(msgspec.structs.replace(job(), **change), VOCABULARY)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"tokens": [], "turns": []}, "is empty"),
+        ({"turns": [1]}, "do not add up"),
+        ({"turns": [2, 0]}, "do not add up"),
+        ({"tokens": [1, VOCABULARY]}, "outside the model's vocabulary"),
+    ],
+)
+def test_a_sample_that_does_not_fit_is_refused(change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(EngineError, match=sentence):
+        check_samples(job(samples=2), [GOOD, msgspec.structs.replace(GOOD, **change)], VOCABULARY)
+
+
+def test_there_must_be_one_sample_per_seed() -> None:
+    with pytest.raises(EngineError, match="one sample per seed"):
+        check_samples(job(samples=2), [GOOD], VOCABULARY)

@@ -1,0 +1,141 @@
+"""Packed passes give what each model's own passes give, or are not taken."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from engines.transformers.packed_attention import PackedPass
+from engines.transformers.packed_layout import PackedLayout, TokenGroup
+
+SHAPE: dict[str, Any] = {
+    "vocab_size": 64, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "intermediate_size": 96, "head_dim": 16, "max_position_embeddings": 256, "initializer_range": 0.15,
+    "pad_token_id": 0, "bos_token_id": None, "eos_token_id": 1,
+}  # fmt: skip
+GROUPS = [
+    TokenGroup([3, 1, 4, 1, 5, 9, 2], [[6, 5, 3], [], [5] * 30, [8, 9, 7, 9, 3, 2]]),
+    TokenGroup([2, 7, 1], [[8, 2, 8, 1], [8, 2, 8, 2]]),
+    TokenGroup(list(range(20)), [list(range(40)), list(range(7, 19))]),
+]
+
+
+def llama(**changes: Any) -> Any:
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SHAPE | changes))
+
+
+def qwen3(**changes: Any) -> Any:
+    return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**SHAPE | changes))
+
+
+def gemma3(**changes: Any) -> Any:
+    """Return a model with sliding layers, whose window is shorter than prompts and rollouts."""
+    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
+    sliding = {"sliding_window": 6, "layer_types": kinds, "query_pre_attn_scalar": 16}
+    return transformers.Gemma3ForCausalLM(transformers.Gemma3TextConfig(**SHAPE | sliding | changes))
+
+
+def qwen3_moe(**changes: Any) -> Any:
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    return transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(**SHAPE | experts | changes))
+
+
+def mistral(**changes: Any) -> Any:
+    return transformers.MistralForCausalLM(transformers.MistralConfig(**SHAPE | {"sliding_window": 5} | changes))
+
+
+def gemma2(**changes: Any) -> Any:
+    """Return a model that bounds its attention scores, which packed attention does not."""
+    return transformers.Gemma2ForCausalLM(transformers.Gemma2Config(**SHAPE | {"query_pre_attn_scalar": 16} | changes))
+
+
+def built(make: Callable[..., Any], **changes: Any) -> Any:
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    return make(**changes).eval()
+
+
+def worst(model: Any, packed: PackedPass) -> float:
+    """Return the largest difference of a hidden state from the model's own pass over the same rollout."""
+    layout = PackedLayout(GROUPS, torch.device("cpu"))
+    hidden = packed.hidden(layout)
+    apart = 0.0
+    for number, group in enumerate(GROUPS):
+        for index, tokens in enumerate(group.rollouts):
+            own = model.base_model(torch.tensor([[*group.prompt, *tokens]])).last_hidden_state[0]
+            places = [layout.before(number, index, place) for place in range(len(tokens) + 1)]
+            apart = max(apart, float((hidden[places] - own[len(group.prompt) - 1 :]).abs().max()))
+    return apart
+
+
+@pytest.mark.parametrize("make", [llama, qwen3, gemma3, qwen3_moe, mistral])
+def test_a_packed_pass_gives_the_hidden_states_of_each_rollout_alone(make: Callable[..., Any]) -> None:
+    model = built(make)
+    packed = PackedPass.of(model)
+    assert packed is not None
+    with torch.inference_mode():
+        assert worst(model, packed) <= 2e-5
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_gradients_are_those_of_the_rollouts_alone() -> None:
+    """So the learner may take the same layout."""
+    model = built(llama)
+    packed = PackedPass.of(model)
+    assert packed is not None
+    layout = PackedLayout(GROUPS[:1], torch.device("cpu"))
+    group = GROUPS[0]
+    places = [layout.before(0, index, place) for index in (0, 2) for place in range(len(group.rollouts[index]))]
+    packed.hidden(layout)[places].square().sum().backward()
+    together = [parameter.grad.clone() for parameter in model.base_model.parameters()]
+    model.zero_grad()
+    for index in (0, 2):
+        ids = torch.tensor([[*group.prompt, *group.rollouts[index]]])
+        own = model.base_model(ids).last_hidden_state[0, len(group.prompt) - 1 : -1]
+        own.square().sum().backward()
+    for parameter, gradient in zip(model.base_model.parameters(), together, strict=True):
+        torch.testing.assert_close(gradient, parameter.grad, rtol=1e-3, atol=1e-4)
+
+
+ROPE = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("make", "changes"),
+    [(gemma2, {}), (llama, {"rope_parameters": ROPE})],
+    ids=["scores are bounded", "rotary positions depend on the longest sequence"],
+)
+def test_a_model_that_computes_something_else_has_no_packed_pass(
+    make: Callable[..., Any], changes: dict[str, Any]
+) -> None:
+    model = built(make, **changes)
+    before = model.config._attn_implementation
+    assert PackedPass.of(model) is None
+    assert model.config._attn_implementation == before
+
+
+def test_a_sliding_layer_that_does_not_name_its_window_has_no_packed_pass() -> None:
+    model = built(gemma3)
+    model.model.layers[2].self_attn.sliding_window = None
+    assert PackedPass.of(model) is None
+
+
+def test_a_model_that_attends_otherwise_than_it_says_has_no_packed_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = built(qwen3)
+    own = type(model.model.layers[0].self_attn).forward
+
+    def halved(self: Any, *args: Any, **kwargs: Any) -> Any:
+        output, weights = own(self, *args, **kwargs)
+        return (output if "packed_layout" in kwargs else output / 2), weights
+
+    monkeypatch.setattr(type(model.model.layers[0].self_attn), "forward", halved)
+    assert PackedPass.of(model) is None
+
+
+def test_weights_that_are_not_finite_do_not_speak_against_packed_passes() -> None:
+    model = built(qwen3)
+    with torch.no_grad():
+        model.model.norm.weight.fill_(torch.nan)
+    assert PackedPass.of(model) is not None
