@@ -108,7 +108,7 @@ def check_against_plain_passes(model: Any, job: Job, samples: list[Sample]) -> N
         with torch.no_grad():
             logits = model(torch.tensor([[*job.prompt, *sample.tokens]])).logits[0, len(job.prompt) - 1 : -1].float()
         keys = sampling.keys([(seed, number) for number in range(len(sample.tokens))])
-        margins, logprobs = sampling.margin(logits, keys, torch.tensor(sample.tokens))
+        margins, logprobs, _ = sampling.margin(logits, keys, torch.tensor(sample.tokens))
         assert float(margins.max()) <= MARGIN
         assert sample.logprobs == pytest.approx(logprobs.tolist(), abs=DRIFT)
 
