@@ -73,7 +73,7 @@ def measure(model: Path, base: Path, folder: Path, staleness: int) -> int:
         return 1.0
 
     def among() -> float:
-        loaded = stepping._loaded().loaded
+        loaded = stepping._loaded().loaded()
         stepping.step_to((loaded.ahead or loaded.behind)[0])
         return 1.0
 

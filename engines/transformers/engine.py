@@ -15,36 +15,33 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from engines.continuous_batch import ContinuousBatch, OutOfMemory
 from engines.engine import Dtype, EngineError, EngineRows, Finished, GroupToScore, Job, Loaded, Sample, SampleScore
-from engines.rollout_state import RolloutState
+from engines.job_rollouts import JobRollouts
 from engines.row_limit import RowLimit
+from engines.stepped_weights import SteppedWeights
 from engines.transformers import packed_linear
 from engines.transformers.decoder import ComputedPrompt, Decoder
-from engines.transformers.input_check import check_job
 from engines.transformers.scoring import GroupScorer
-from tasks import registry
-from tasks.task import Tokenizer
-from tasks.tokenizer import load as load_text
 from weights.diff import Change
-from weights.errors import BadSnapshot, WrongBase
-from weights.journaled import Rolling
-from weights.snapshot import Snapshot
 from weights.torch_io import load_into, patch
 
 
 class _Live(NamedTuple):
     model: Any  # transformers.PreTrainedModel, whose methods carry no types
-    folder: Path
-    rolling: Rolling | None
-    loaded: Loaded
+    weights: SteppedWeights
+    rollouts: JobRollouts
     batch: ContinuousBatch[ComputedPrompt]
     scorer: GroupScorer
+
+    def loaded(self) -> Loaded:
+        parameters = list(self.model.parameters())
+        return self.weights.loaded(sum(one.numel() for one in parameters), sum(one.nbytes for one in parameters))
 
 
 class TransformersEngine:
@@ -58,55 +55,38 @@ class TransformersEngine:
         self._noise_device = torch.device("cpu") if self._device.type == "mps" else self._device
         self._limit = RowLimit(most_rows)
         self._live: _Live | None = None
-        self._texts: dict[int, Tokenizer] = {}
 
     def load(self, model: Path, weights: Path) -> Loaded:
         """See `Engine.load`. Raises EngineError (folder), weights.errors.BadSnapshot, StoreCorrupt."""
-        rolling = Rolling(weights) if weights.is_dir() else None
-        opened = Snapshot(rolling.path if rolling else weights)
-        if rolling and rolling.root != opened.root:
-            raise BadSnapshot(
-                f"{rolling.path} is damaged (its bytes do not have root {rolling.root.hex()[:16]}): fetch it again"
-            )
+        opened = SteppedWeights(weights)
         self._live = None
         with _translated():
             built = _build(model, self._dtype).to(self._device)
-            load_into(built, opened)
+            load_into(built, opened.snapshot)
             packed_linear.pack(built)
             _check_head(built)
             decoder = Decoder(built, self._device)
             decoder.check()
             packed_linear.forget(built)
-        self._texts = {}
-        batch = ContinuousBatch(decoder, self._rollouts, self._limit, decoder.clock)
-        scorer = GroupScorer(built, self._noise_device)
-        self._live = _Live(built, model, rolling, _loaded(built, opened.root, rolling), batch, scorer)
-        return self._live.loaded
+        rollouts = JobRollouts(model, built.config.vocab_size)
+        batch = ContinuousBatch(decoder, rollouts.begun, self._limit, decoder.clock)
+        self._live = _Live(built, opened, rollouts, batch, GroupScorer(built, self._noise_device))
+        return self._live.loaded()
 
     def step_by(self, payload: Path, root: bytes, keep: int) -> Loaded:
         """See `Engine.step_by`; rule 5 holds."""
-        rolling = self._rolling()
-        rolling.apply(payload, root, keep=keep)
-        return self._step_live(rolling, rolling.last_changes())
+        return self._step_live(self._loaded().weights.step_by(payload, root, keep))
 
     def step_to(self, root: bytes) -> Loaded:
         """See `Engine.step_to`; rule 5 holds for each step."""
-        rolling = self._rolling()
-        back = root in rolling.behind()
-        if not back and root not in (rolling.root, *rolling.ahead()):
-            raise WrongBase(f"no kept step leads to {root.hex()[:16]}: load that version, or step by its payload")
-        while rolling.root != root:
-            if back:
-                rolling.back()
-            else:
-                rolling.redo()
-            self._step_live(rolling, rolling.last_changes(back=back))
-        return self._loaded().loaded
+        for changes in self._loaded().weights.step_to(root):
+            self._step_live(changes)
+        return self._loaded().loaded()
 
     def begin(self, ticket: int, job: Job) -> None:
         """See `Engine.begin`."""
         live = self._loaded()
-        check_job(job, live.model.config.vocab_size)
+        live.rollouts.check(job)
         live.batch.begin(ticket, job)
 
     def cancel(self, ticket: int) -> None:
@@ -144,30 +124,13 @@ class TransformersEngine:
             raise EngineError("no weights are loaded: call load first")
         return self._live
 
-    def _rolling(self) -> Rolling:
-        rolling = self._loaded().rolling
-        if rolling is None:
-            raise EngineError("the loaded weights are a snapshot file, which cannot be stepped: load a folder")
-        return rolling
-
-    def _step_live(self, rolling: Rolling, changes: Iterable[Change]) -> Loaded:
+    def _step_live(self, changes: Iterable[Change]) -> Loaded:
         live, self._live = self._loaded(), None
         with _translated():
-            patch(live.model, changes, rolling.snapshot.aliases)
+            patch(live.model, changes, live.weights.snapshot.aliases)
             packed_linear.forget(live.model)
-        self._live = live._replace(loaded=_loaded(live.model, rolling.root, rolling))
-        return self._live.loaded
-
-    def _text(self, eos: int) -> Tokenizer:
-        if eos not in self._texts:
-            self._texts[eos] = load_text(self._loaded().folder / "tokenizer.json", eos)
-        return self._texts[eos]
-
-    def _rollouts(self, job: Job) -> list[RolloutState]:
-        return [RolloutState(job, seed, self._episode(job)) for seed in job.seeds]
-
-    def _episode(self, job: Job) -> Any:
-        return registry.get(job.task, job.task_version).episode(_split(job), job.index, self._text(job.eos))
+        self._live = live
+        return live.loaded()
 
 
 def create(device: str, dtype: Dtype) -> TransformersEngine:
@@ -197,25 +160,6 @@ def _check_head(model: Any) -> None:
         raise EngineError(
             f"{type(model).__name__} changes its logits after the output layer, which is unsupported: use another model"
         )
-
-
-def _loaded(model: Any, root: bytes, rolling: Rolling | None) -> Loaded:
-    parameters = list(model.parameters())
-    return Loaded(
-        root=root,
-        parameters=sum(parameter.numel() for parameter in parameters),
-        nbytes=sum(parameter.numel() * parameter.element_size() for parameter in parameters),
-        behind=rolling.behind() if rolling else [],
-        ahead=rolling.ahead() if rolling else [],
-    )
-
-
-def _split(job: Job) -> Literal["train", "heldout"]:
-    if job.split == "train":
-        return "train"
-    if job.split == "heldout":
-        return "heldout"
-    raise EngineError(f"no such split: {job.split!r}; use train or heldout")
 
 
 @contextmanager

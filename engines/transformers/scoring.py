@@ -18,7 +18,7 @@ import structlog
 import torch
 
 from engines.engine import EngineError, GroupToScore, SampleScore
-from engines.transformers.input_check import check_job, check_samples
+from engines.input_check import check_job, check_samples
 from engines.transformers.packed_attention import PackedPass
 from engines.transformers.packed_layout import PackedLayout, TokenGroup
 from engines.transformers.padded_scoring import score_padded

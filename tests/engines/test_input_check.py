@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from engines.engine import EngineError, Sample
-from engines.transformers.input_check import check_job, check_samples
+from engines.input_check import check_job, check_samples
 from tests.support.tiny_model import job
 
 VOCABULARY = 64

@@ -1,0 +1,41 @@
+"""From a job to the states of its rollouts, for any engine: check, tokenizer, episode."""
+
+from pathlib import Path
+from typing import Literal
+
+from engines.engine import EngineError, Job
+from engines.input_check import check_job
+from engines.rollout_state import RolloutState
+from tasks import registry
+from tasks.task import Tokenizer
+from tasks.tokenizer import load
+
+
+class JobRollouts:
+    """`folder`: of the model, whose tokenizer.json writes the task's tokens."""
+
+    def __init__(self, folder: Path, vocabulary: int) -> None:
+        self._folder, self._vocabulary = folder, vocabulary
+        self._texts: dict[int, Tokenizer] = {}
+
+    def check(self, job: Job) -> None:
+        """Check that a job can be generated. Raises EngineError."""
+        check_job(job, self._vocabulary)
+
+    def begun(self, job: Job) -> list[RolloutState]:
+        """Return the states of a job's rollouts at their beginning. Raises EngineError, tasks.registry.UnknownTask."""
+        task, split = registry.get(job.task, job.task_version), _split(job)
+        return [RolloutState(job, seed, task.episode(split, job.index, self._text(job.eos))) for seed in job.seeds]
+
+    def _text(self, eos: int) -> Tokenizer:
+        if eos not in self._texts:
+            self._texts[eos] = load(self._folder / "tokenizer.json", eos)
+        return self._texts[eos]
+
+
+def _split(job: Job) -> Literal["train", "heldout"]:
+    if job.split == "train":
+        return "train"
+    if job.split == "heldout":
+        return "heldout"
+    raise EngineError(f"no such split: {job.split!r}; use train or heldout")

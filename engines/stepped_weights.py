@@ -1,0 +1,66 @@
+"""The weights that an engine has loaded, as files: a snapshot, or a folder that is stepped in place.
+
+A step changes the folder on disk first; the engine then writes the same list of changes into its own copy. If that
+fails, the engine drops its copy: the folder on disk is whole, and is loaded again.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from engines.engine import EngineError, Loaded
+from weights.diff import Change
+from weights.errors import BadSnapshot, WrongBase
+from weights.journaled import Rolling
+from weights.snapshot import Snapshot
+
+
+class SteppedWeights:
+    """`snapshot`: the present version."""
+
+    def __init__(self, weights: Path) -> None:
+        """Open a snapshot file, or a folder of weights.journaled. Raises BadSnapshot, StoreCorrupt,
+        FileNotFoundError."""
+        self._rolling = Rolling(weights) if weights.is_dir() else None
+        self.snapshot = Snapshot(self._rolling.path if self._rolling else weights)
+        if self._rolling and self._rolling.root != self.snapshot.root:
+            raise BadSnapshot(
+                f"{self._rolling.path} is damaged (its bytes do not have root {self._rolling.root.hex()[:16]}): fetch "
+                "it again"
+            )
+
+    def loaded(self, parameters: int, nbytes: int) -> Loaded:
+        """Return what an engine says that has loaded them. `nbytes`: of memory that they take."""
+        rolling = self._rolling
+        return Loaded(
+            root=self.snapshot.root,
+            parameters=parameters,
+            nbytes=nbytes,
+            behind=rolling.behind() if rolling else [],
+            ahead=rolling.ahead() if rolling else [],
+        )
+
+    def step_by(self, payload: Path, root: bytes, keep: int) -> Iterator[Change]:
+        """Apply a payload to the folder; return the changes. Raises as `Rolling.apply` does."""
+        rolling = self._folder()
+        rolling.apply(payload, root, keep=keep)
+        self.snapshot = rolling.snapshot
+        return rolling.last_changes()
+
+    def step_to(self, root: bytes) -> Iterator[Iterator[Change]]:
+        """Undo or redo steps of the folder up to `root`; yield the changes of each after it. Raises WrongBase."""
+        rolling = self._folder()
+        back = root in rolling.behind()
+        if not back and root not in (rolling.root, *rolling.ahead()):
+            raise WrongBase(f"no kept step leads to {root.hex()[:16]}: load that version, or step by its payload")
+        while rolling.root != root:
+            if back:
+                rolling.back()
+            else:
+                rolling.redo()
+            self.snapshot = rolling.snapshot
+            yield rolling.last_changes(back=back)
+
+    def _folder(self) -> Rolling:
+        if self._rolling is None:
+            raise EngineError("the loaded weights are a snapshot file, which cannot be stepped: load a folder")
+        return self._rolling

@@ -1,0 +1,53 @@
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from engines.engine import EngineError
+from engines.job_rollouts import JobRollouts
+from tasks import registry, tokenizer
+from tests.support.tiny_model import TEXT, job
+
+REFUSED: dict[str, tuple[dict[str, object], str]] = {
+    "a prompt of nothing": ({"prompt": []}, "needs a prompt"),
+    "a token beyond the vocabulary": ({"prompt": [2, 64]}, "outside the model's vocabulary of 64"),
+    "a token below it": ({"prompt": [-1]}, "outside the model's vocabulary"),
+    "a limit of none": ({"limit": 0}, "a limit of one token"),
+    "a seed of another length": ({"seeds": [b"short"]}, "16 bytes"),
+}
+
+
+@pytest.fixture
+def rollouts(tmp_path: Path) -> JobRollouts:
+    tokenizer.char_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    return JobRollouts(tmp_path, 64)
+
+
+@pytest.mark.parametrize(("changes", "sentence"), REFUSED.values(), ids=REFUSED.keys())
+def test_a_job_that_cannot_be_generated_is_refused(
+    changes: dict[str, object], sentence: str, rollouts: JobRollouts
+) -> None:
+    with pytest.raises(EngineError, match=sentence):
+        rollouts.check(msgspec.structs.replace(job(), **changes))
+
+
+def test_each_seed_begins_a_rollout_of_the_job_s_episode(rollouts: JobRollouts) -> None:
+    asked = job(3, samples=4, task="guess")
+    rollouts.check(asked)
+    states = rollouts.begun(asked)
+    assert [state.seed for state in states] == asked.seeds
+    assert not any(state.ended for state in states)
+    task = registry.get("guess", 1)
+    expected = task.episode("train", 3, TEXT)
+    sentence = [*TEXT.encode("1"), TEXT.eos]
+    for token in sentence:
+        states[0].step(token, -1.0)
+    assert states[0].given == next(iter(expected.reply(sentence) or [None]))
+    assert rollouts.begun(msgspec.structs.replace(asked, split="heldout"))
+
+
+def test_a_split_and_a_task_that_are_none_are_refused(rollouts: JobRollouts) -> None:
+    with pytest.raises(EngineError, match="no such split: 'test'; use train or heldout"):
+        rollouts.begun(job(split="test"))
+    with pytest.raises(registry.UnknownTask):
+        rollouts.begun(msgspec.structs.replace(job(), task="chess"))
