@@ -1,7 +1,8 @@
 """Choose the device to compute on, by name or by `auto`, and state the reason.
 
 Rules
-1. `auto` takes the CUDA (or ROCm) GPU with the most free memory, else a Mac's GPU, else the CPU, and says why.
+1. `auto` takes the GPU with the most free memory of the first kind in `KINDS` that has a usable one, else the CPU, and
+   says why. It never takes a GPU that is emulated on the CPU.
 2. A device that is named is used or refused, never replaced.
 3. If a GPU is present but unusable (a CPU-only PyTorch, a broken driver), the reason names it.
 4. An engine only gets a device of a kind that it supports (engines.registry, `devices`).
@@ -17,8 +18,10 @@ import msgspec
 
 from runtime.figures import apart
 
-KINDS: Final = ("cuda", "mps", "cpu")
-"""Kinds of devices, the fastest first."""
+KINDS: Final = ("cuda", "rocm", "metal", "mps", "vulkan", "cpu")
+"""Kinds of devices, the fastest first. PyTorch calls ROCm's GPUs cuda, and a Mac's mps."""
+SINGLE: Final = ("metal", "mps", "cpu")
+"""Kinds of which a machine has one device, named without a number."""
 
 _CPU_ONLY = "this PyTorch is built for CPUs only; install a GPU build (see PyTorch's install page)"
 
@@ -28,26 +31,28 @@ class NoDevice(Exception):
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
-    """`free`, `total`: bytes of memory. `fault`: the reason why it cannot be used, or empty."""
+    """`free`, `total`: bytes of memory, 0 where it is not known. `fault`: the reason why it cannot be used, or empty.
+    `emulated`: it is a program on the CPU."""
 
     name: str
-    free: int
-    total: int
+    free: int = 0
+    total: int = 0
     fault: str = ""
+    emulated: bool = False
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
-    """The devices of this machine. `cuda`: GPUs in PyTorch's order. `unused`: a GPU that PyTorch does not see, or
-    empty."""
+    """The devices of this machine that an engine can see. `gpus`: kind -> GPUs in the engine's order. `unused`: a GPU
+    that the engine does not see, or empty."""
 
     cpu: str
-    cuda: list[Gpu] = []
-    mps: bool = False
+    gpus: dict[str, list[Gpu]] = {}
     unused: str = ""
 
 
 class ComputeDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """`kind`: as PyTorch names it ('cpu', 'cuda:0', 'mps'). `name`: of the hardware. `why`: one line for a person."""
+    """`kind`: one of `KINDS`, with its number where there may be several ('cpu', 'cuda:0', 'mps'). `name`: of the
+    hardware. `why`: one line for a person."""
 
     kind: str
     name: str
@@ -55,66 +60,71 @@ class ComputeDevice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def inventory() -> Inventory:
-    """Look for the devices of this machine. Imports torch: call it in a child process only."""
+    """Look for the devices of PyTorch. Imports torch: call it in a child process only."""
     import torch
 
-    gpus = [_gpu(index) for index in range(torch.cuda.device_count())]
+    gpus = {"cuda": [_gpu(index) for index in range(torch.cuda.device_count())]}
+    if torch.backends.mps.is_available():
+        gpus["mps"] = [Gpu(name="Apple GPU")]
     unused = ""
-    if not gpus and (present := gpu_present()):
+    if not any(gpus.values()) and (present := gpu_present()):
         built_for_gpu = torch.version.cuda is not None or torch.version.hip is not None
         unused = f"{present} is present, but {'its driver shows PyTorch no device' if built_for_gpu else _CPU_ONLY}"
-    return Inventory(cpu=_cpu_name(), cuda=gpus, mps=torch.backends.mps.is_available(), unused=unused)
+    return Inventory(cpu=cpu_name(), gpus=gpus, unused=unused)
 
 
 def choose(spec: str, available: Inventory | None = None, kinds: Collection[str] = KINDS) -> ComputeDevice:
-    """Choose a device. `spec`: 'auto', 'cpu', 'cuda', 'cuda:N' or 'mps'. `available`: by default this machine's.
-    `kinds`: those that the engine supports. Raises NoDevice."""
+    """Choose a device. `spec`: auto, or one of `KINDS`, with a number where there may be several. `available`: by
+    default PyTorch's devices. `kinds`: those that the engine supports. Raises NoDevice."""
     available = available or inventory()
-    kind, _, number = spec.partition(":")
-    if kind in KINDS and kind not in kinds:
-        raise NoDevice(f"this engine does not compute on {kind}: use auto or {' or '.join(kinds)}")
     if spec == "auto":
         return _auto(available, kinds)
-    if spec == "cpu":
+    kind, _, number = spec.partition(":")
+    if kind not in KINDS or not (number or "0").isdecimal() or (number and kind in SINGLE):
+        raise NoDevice(f"{spec!r} is no device: use auto, {', '.join(KINDS)}, or a number too, as in cuda:1")
+    if kind not in kinds:
+        raise NoDevice(f"this engine does not compute on {kind}: use auto or {' or '.join(kinds)}")
+    if kind == "cpu":
         return ComputeDevice(kind="cpu", name=available.cpu, why="asked for")
-    if spec == "mps":
-        if not available.mps:
-            raise NoDevice("no Metal GPU is available to PyTorch here; use --gpu auto or --gpu cpu")
-        return ComputeDevice(kind="mps", name="Apple GPU", why="asked for")
-    if kind != "cuda" or not (number or "0").isdecimal():
-        raise NoDevice(f"{spec!r} is no device: use auto, cpu, cuda, cuda:N or mps")
-    index = int(number or 0)
-    if index >= len(available.cuda):
-        raise NoDevice(
-            f"cuda:{index} does not exist: {available.unused or f'PyTorch sees {len(available.cuda)} CUDA devices'}"
-        )
-    gpu = available.cuda[index]
-    if gpu.fault:
-        raise NoDevice(f"cuda:{index} ({gpu.name}) cannot be used: {gpu.fault}")
-    return ComputeDevice(kind=f"cuda:{index}", name=gpu.name, why="asked for")
+    gpus, index = available.gpus.get(kind, []), int(number or 0)
+    if index >= len(gpus):
+        raise NoDevice(f"{spec} does not exist: {available.unused or f'the engine sees {len(gpus)} {kind} devices'}")
+    if gpus[index].fault:
+        raise NoDevice(f"{_named(kind, index)} ({gpus[index].name}) cannot be used: {gpus[index].fault}")
+    return ComputeDevice(kind=_named(kind, index), name=gpus[index].name, why="asked for")
 
 
 def _auto(available: Inventory, kinds: Collection[str]) -> ComputeDevice:
-    usable = [index for index, gpu in enumerate(available.cuda) if not gpu.fault and "cuda" in kinds]
-    if usable:
-        best = max(usable, key=lambda index: (available.cuda[index].free, -index))
-        gpu = available.cuda[best]
-        among = f" of {len(usable)} GPUs" if len(usable) > 1 else ""
-        free, total = apart(gpu.free / 2**30, gpu.total / 2**30)
-        why = f"most free memory{among}: {free} of {total} GiB"
-        return ComputeDevice(kind=f"cuda:{best}", name=gpu.name, why=why)
+    for kind in KINDS:
+        gpus = available.gpus.get(kind, []) if kind in kinds else []
+        usable = [index for index, gpu in enumerate(gpus) if not gpu.fault and not gpu.emulated]
+        if usable:
+            best = max(usable, key=lambda index: (gpus[index].free, -index))
+            why = _reason(gpus[best], len(usable))
+            return ComputeDevice(kind=_named(kind, best), name=gpus[best].name, why=why)
     faults = [
-        f"cuda:{index} ({gpu.name}) cannot be used: {gpu.fault}"
-        for index, gpu in enumerate(available.cuda)
+        f"{_named(kind, index)} ({gpu.name}) cannot be used: {gpu.fault}"
+        for kind, gpus in available.gpus.items()
+        for index, gpu in enumerate(gpus)
         if gpu.fault
     ]
-    if available.mps and "mps" in kinds:
-        return ComputeDevice(kind="mps", name="Apple GPU", why="the Mac's own GPU")
-    other = "the engine does not use the GPU here" if available.cuda or available.mps else "no GPU found"
+    real = any(not gpu.emulated for gpus in available.gpus.values() for gpu in gpus)
+    other = "the engine does not use the GPU here" if real else "no GPU found"
     why = "; ".join(filter(None, [*faults, available.unused])) or other
     if "cpu" not in kinds:
         raise NoDevice(f"this engine computes on {' or '.join(kinds)} only: {why}")
     return ComputeDevice(kind="cpu", name=available.cpu, why=why)
+
+
+def _reason(gpu: Gpu, among: int) -> str:
+    if not gpu.total:
+        return "this machine's own GPU"
+    free, total = apart(gpu.free / 2**30, gpu.total / 2**30)
+    return f"most free memory{f' of {among} GPUs' if among > 1 else ''}: {free} of {total} GiB"
+
+
+def _named(kind: str, index: int) -> str:
+    return kind if kind in SINGLE else f"{kind}:{index}"
 
 
 def _gpu(index: int) -> Gpu:
@@ -138,7 +148,8 @@ def gpu_present() -> str:
     return ""
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
+    """Return the name of this machine's processor."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         for text_line in cpuinfo.read_text(errors="replace").splitlines():
