@@ -55,6 +55,7 @@ from coordinator.web.connection_limits import WebLimits
 from coordinator.web.run_view_builder import RunViewBuilder
 from coordinator.web.site import application, serve_web
 from engines.process import EngineProcess
+from engines.registry import TRANSFORMERS
 from engines.supervisor import SupervisedEngine, Supervisor
 from p2p.https.client_limits import HttpsLimits
 from p2p.identity import public_bytes, public_key
@@ -300,7 +301,7 @@ async def serve(run: Run) -> None:
     )
     scorer = SupervisedEngine(
         lambda: EngineProcess(name="scorer", threads=section.threads), restarts(), on_death=on_death("scorer", died),
-        device=section.device, dtype=run.config.run.compute_dtype,
+        device=section.device, dtype=run.config.run.compute_dtype, engine=TRANSFORMERS.name,
     )  # fmt: skip
     models = Models(learner, scorer, faults)
     reach = run.config.network

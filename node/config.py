@@ -19,7 +19,7 @@ from p2p.multiaddr import ROUTES, Route, address_of
 from runtime.settings import Loader, SettingsFault, read_toml
 
 PREFIX: Final = "ECHO2_"
-NOT_SETTINGS: Final = {"ECHO2_CONFIG", "ECHO2_DEBUG", "ECHO2_KEY_PASSPHRASE"}
+NOT_SETTINGS: Final = {"ECHO2_CONFIG", "ECHO2_DEBUG", "ECHO2_KEY_PASSPHRASE", "ECHO2_LLAMA_LIB"}
 """Variables with the prefix that are not settings of a node."""
 
 
@@ -41,8 +41,11 @@ class NodeConfig(BaseModel):
     name: str = Field("", max_length=40, description="Public name on the leaderboard. Empty: the key's first letters.")
     gpu: str = Field(
         "auto",
-        pattern=r"^(auto|cpu|mps|cuda|cuda:\d{1,2})$",
-        description="Device that generates: auto, cpu, mps, cuda or cuda:N.",
+        pattern=r"^(auto|cpu|mps|metal|(cuda|rocm|vulkan)(:\d{1,2})?)$",
+        description="Device that generates: auto, cpu, mps, metal, cuda, rocm or vulkan, with a number as in cuda:1.",
+    )
+    engine: str = Field(
+        "auto", pattern="^[a-z]{1,20}$", description="Engine that generates: auto, transformers or llamacpp."
     )
     listen: tuple[str, ...] = Field(
         ("/ip4/0.0.0.0/tcp/0", "/ip6/::/tcp/0"),

@@ -67,7 +67,7 @@ class NodeDaemon:
         self.context, self.network = context, network
         self.outbox = Outbox(context.folder / "outbox.sqlite", node=context.node, limit=config.outbox)
         self.run_state = NodeRunState(context.clock.local)
-        self.engine = VersionedEngine(engine, device=config.gpu, seed=context.seed)
+        self.engine = VersionedEngine(engine, device=config.gpu, engine=config.engine, seed=context.seed)
         self.acknowledger = Acknowledger(self._tell)
         self.payloads = PayloadFetcher(
             network.exchange, network.rpc, network.links, context.store, self.acknowledger,

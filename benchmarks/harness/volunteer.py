@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager, closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -49,6 +49,7 @@ from coordinator.training.model_processes import restarts
 from coordinator.training.scorer_weights import ScorerWeights
 from coordinator.training.scoring_loop import Scoring
 from engines.process import EngineProcess
+from engines.registry import TRANSFORMERS
 from engines.supervisor import SupervisedEngine
 from p2p.envelope import ROLES, seal
 from p2p.libp2p.threaded_network import ThreadedPeer
@@ -78,21 +79,25 @@ class NodeFault(Exception):
 
 @contextmanager
 def joined(
-    model: Path, snapshot: Path, folder: Path, *, task: str, limit: int, group: int, groups: int
-) -> Iterator[Candidate]:
+    model: Path, snapshot: Path, folder: Path, *, task: str, limit: int, group: int, groups: int,
+    engine: str = TRANSFORMERS.name, env: Mapping[str, str] = {},
+) -> Iterator[Candidate]:  # fmt: skip
     """Start a coordinator that publishes `snapshot` as version 0 of `model`, and a node. Each call of the candidate is
     a round of `groups` groups. `folder`: for both. `limit`: most new tokens of a rollout. `group`: rollouts per group.
-    Raises `NodeFault`."""
+    `engine`: the one that the run admits, in float32. `env`: more of the node's environment. Raises `NodeFault`."""
     flags: dict[str, dict[str, Any]] = {
-        "run": {"task": task, "limit": limit, "group_size": group, "batch_groups": BATCH, "heldout": 1},
+        "run": {
+            "task": task, "limit": limit, "group_size": group, "batch_groups": BATCH, "heldout": 1,
+            "engines": [f"{engine}/float32"],
+        },
         "network": {"listen": [_LOOPBACK]},
         "https": {"listen": []},
-    }
+    }  # fmt: skip
     config = setup.settings_for(str(model), flags, env={})
     run = setup.init(folder / "run", str(model), config, now=time.time_ns() // 1_000_000)
     with (
         start_blocking_portal() as portal,
-        portal.wrap_async_context_manager(_open(run, snapshot, folder)) as run_groups,
+        portal.wrap_async_context_manager(_open(run, snapshot, folder, env)) as run_groups,
     ):
         yield lambda: portal.call(run_groups, groups)
 
@@ -170,7 +175,7 @@ RunGroups = Callable[[int], Coroutine[None, None, Measured]]
 
 
 @asynccontextmanager
-async def _open(run: Run, snapshot: Path, folder: Path) -> AsyncIterator[RunGroups]:
+async def _open(run: Run, snapshot: Path, folder: Path, env: Mapping[str, str]) -> AsyncIterator[RunGroups]:
     """Start the coordinator and the node; yield the function that runs a round."""
     dtype = run.config.run.compute_dtype
     scorer = SupervisedEngine(lambda: EngineProcess(name="scorer"), restarts(), device="cpu", dtype=dtype)
@@ -192,7 +197,7 @@ async def _open(run: Run, snapshot: Path, folder: Path) -> AsyncIterator[RunGrou
             await _publish(run, snapshot, group_service, publisher, network)
             tasks += [group.create_task(publisher.run()), group.create_task(scoring.run())]
             try:
-                with _node(run.invite(await network.addresses()), folder) as process:
+                with _node(run.invite(await network.addresses()), folder, env) as process:
                     control.cpu = partial(cpu_of, process.pid)
                     yield partial(_run_groups, control, process)
             finally:
@@ -212,13 +217,13 @@ async def _run_groups(control: Measuring, node: "subprocess.Popen[bytes]", group
 
 
 @contextmanager
-def _node(invite: str, folder: Path) -> "Iterator[subprocess.Popen[bytes]]":
+def _node(invite: str, folder: Path, env: Mapping[str, str]) -> "Iterator[subprocess.Popen[bytes]]":
     """Run `echo2-node join` with a volunteer's settings until the block ends; its log is folder/node.log."""
     argv = [sys.executable, "-m", "node.cli", "join", invite, "--gpu", "cpu", "--home", str(folder / "node")]
     with (folder / "node.log").open("wb") as log:
         process = subprocess.Popen(
             [*argv, "--listen", _LOOPBACK], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            env=environment(os.environ, folder), start_new_session=True,
+            env={**environment(os.environ, folder), **env}, start_new_session=True,
         )  # fmt: skip
     try:
         yield process

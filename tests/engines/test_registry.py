@@ -42,7 +42,10 @@ REFUSED = {
         {"dtype": "bfloat16", "engine": "toy"},
         "cannot compute in bfloat16: use float",
     ),
-    "a name that is none": ({"engine": "abacus"}, "engine abacus is not in this build, which has transformers, toy"),
+    "a name that is none": (
+        {"engine": "abacus"},
+        "engine abacus is not in this build, which has transformers, llamacpp, toy",
+    ),
 }
 
 

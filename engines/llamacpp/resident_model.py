@@ -1,0 +1,261 @@
+"""A model in llama.cpp's memory, without a file: filled from a snapshot, and changed in place with it.
+
+Rules
+1. llama.cpp makes the tensors from keys alone and asks for each one's content; its pointer is kept for later changes.
+   Matrices have the engine's type, all else is float32, as llama.cpp's operations want it.
+2. A tensor that is foreign, missing or of another shape than config.json says refuses the model.
+3. A change writes the elements that differ. Where more than 1 in `DENSE` of a tensor differ, the tensor is written
+   whole. Memory of a GPU is written in ranges of whole rows.
+4. The memory that the weights take is compared with what the device has free before they are loaded.
+"""
+
+import ctypes
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engines.engine import Dtype, EngineError
+from engines.llamacpp import backends, builds
+from engines.llamacpp.architectures import Architecture, TensorSource
+from engines.llamacpp.casts import GGML_TYPES, ITEM, Values, cast
+from engines.llamacpp.library import FILL_CALLBACK, InitParams, Library
+from runtime.figures import apart
+from weights.codec.frames import Bits
+from weights.diff import Change
+from weights.documents import TensorEntry
+from weights.errors import BadSnapshot
+
+DENSE: Final = 64
+PIECE: Final = 1 << 18
+"""Elements that are cast and written at a time: 1 MiB of float32 stays in a cache."""
+GAP: Final = 1 << 16
+"""Ranges that lie at most so many bytes apart are written as one: a transfer costs as much as so many bytes."""
+
+
+class WeightSource(Protocol):
+    """The part of `weights.snapshot.Snapshot` that is read here."""
+
+    path: Path
+    tensors: list[TensorEntry]
+    aliases: dict[str, str]
+
+    def bits(self, name: str) -> Bits:
+        """Return the elements of a tensor, flat."""
+
+
+class _Target(NamedTuple):
+    """A tensor of llama.cpp that a tensor of the model fills. `place`: its row in llama.cpp for each of the model's
+    rows, the inverse of `rows`. `memory`: its elements, where the CPU can write to them."""
+
+    pointer: int
+    dtype: Dtype
+    entry: TensorEntry
+    rows: NDArray[np.int64] | None
+    place: NDArray[np.int64] | None
+    memory: Values | None
+
+    @property
+    def width(self) -> int:
+        return self.entry.elements // self.entry.shape[0]
+
+
+class ResidentModel:
+    """`pointer`: llama_model. `nbytes`: of all its tensors. `handle`: of the device, None: the CPU. Raises EngineError,
+    BadSnapshot. Call `close` to free it."""
+
+    def __init__(
+        self, library: Library, architecture: Architecture, snapshot: WeightSource, dtype: Dtype, handle: int | None
+    ) -> None:
+        _check(architecture, snapshot)
+        self.library, self.architecture, self.handle = library, architecture, handle
+        self._dtype = dtype
+        self._targets: dict[str, list[_Target]] = {}
+        self._fault: Exception | None = None
+        self.nbytes = 0
+        self._check_memory(snapshot)
+        self.pointer = self._build(snapshot)
+
+    @property
+    def vocabulary(self) -> int:
+        return self.architecture.sizes["vocabulary"]
+
+    def apply(self, changes: Iterable[Change], snapshot: WeightSource) -> None:
+        """Write changes (rule 3). `snapshot`: the weights after them. Raises EngineError for a weight that the type
+        cannot hold; some changes are then written."""
+        for change in changes:
+            for target in self._targets[snapshot.aliases.get(change.tensor.name, change.tensor.name)]:
+                if len(change.index) * DENSE > change.tensor.elements:
+                    self._write(target, snapshot, 0, target.entry.shape[0])
+                elif target.memory is not None:
+                    target.memory[_moved(target, change.index)] = cast(
+                        change.bits, change.tensor.dtype, target.dtype, change.tensor.name
+                    )
+                else:
+                    for first, last in _ranges(target, change.index):
+                        self._write(target, snapshot, first, last)
+
+    def read(self, name: str) -> list[Values]:
+        """Return the content of each tensor that the model's tensor `name` fills, as llama.cpp holds it."""
+        return [self._read(target) for target in self._targets[name]]
+
+    def close(self) -> None:
+        """Free the model. It must have no context any more."""
+        self._targets = {}
+        self.library.llama_model_free(self.pointer)
+
+    # --- building
+
+    def _check_memory(self, snapshot: WeightSource) -> None:
+        elements = sum(entry.elements for entry in snapshot.tensors)
+        tied = self.architecture.sizes["vocabulary"] * self.architecture.sizes["width"] if self.architecture.tied else 0
+        needed = (elements + tied) * ITEM[self._dtype]
+        free = backends.free_memory(self.library, self.handle)
+        if needed > free:
+            there, wanted = apart(free / 2**30, needed / 2**30)
+            raise EngineError(
+                f"the model takes {wanted} GiB in {self._dtype}, and the device has {there} GiB free: end other "
+                "programs, or choose another device or a smaller model"
+            )
+
+    def _build(self, snapshot: WeightSource) -> int:
+        library = self.library
+        devices = backends.device_list(self.handle)
+        params = builds.model_params(
+            library.llama_model_default_params(), library.layout, devices=ctypes.addressof(devices),
+            n_gpu_layers=0 if self.handle is None else -1, split_mode=0, use_extra_bufts=False,
+        )  # fmt: skip
+        names = {entry.name: entry for entry in snapshot.tensors}
+        names |= {alias: names[name] for alias, name in snapshot.aliases.items()}
+
+        def fill(tensor: int, _: Any) -> None:
+            if self._fault is None:
+                try:
+                    self._fill(tensor, snapshot, names)
+                except Exception as error:  # nothing may be raised into C
+                    self._fault = error
+
+        metadata, context = self._metadata()
+        try:
+            pointer = library.llama_model_init_from_user(metadata, FILL_CALLBACK(fill), None, params)
+        finally:
+            library.gguf_free(metadata)
+            library.ggml_free(context)
+        self._fault = self._fault or self._lacking(pointer, snapshot)
+        if self._fault is not None:
+            if pointer:
+                library.llama_model_free(pointer)
+            raise self._fault
+        return int(pointer)
+
+    def _lacking(self, pointer: int | None, snapshot: WeightSource) -> Exception | None:
+        """Return why a model that was built cannot be used, if so."""
+        if not pointer:
+            return EngineError(f"llama.cpp cannot load this model: {self.library.reason('it gives no reason')}")
+        unused = sorted({entry.name for entry in snapshot.tensors} - self._targets.keys())
+        if unused:
+            return BadSnapshot(f"llama.cpp's {self.architecture.name} has no use for {unused[0]!r} of {snapshot.path}")
+        return None
+
+    def _metadata(self) -> tuple[int, int]:
+        """Return the model's keys and its matrices' types as gguf_context, and the ggml_context that names them."""
+        library, matrices = self.library, self.architecture.matrices()
+        metadata = library.gguf_init_empty()
+        for key, value in self.architecture.keys.items():
+            if isinstance(value, str):
+                library.gguf_set_val_str(metadata, key.encode(), value.encode())
+            elif isinstance(value, float):
+                library.gguf_set_val_f32(metadata, key.encode(), value)
+            else:
+                library.gguf_set_val_u32(metadata, key.encode(), value)
+        size = library.ggml_tensor_overhead() * (len(matrices) + 1)
+        context = library.ggml_init(InitParams(size, None, True))
+        for name in matrices:
+            tensor = library.ggml_new_tensor_2d(context, GGML_TYPES[self._dtype], 1, 1)
+            library.ggml_set_name(tensor, name.encode())
+            library.gguf_add_tensor(metadata, tensor)
+        return metadata, context
+
+    def _fill(self, pointer: int, snapshot: WeightSource, names: dict[str, TensorEntry]) -> None:
+        library = self.library
+        name = library.ggml_get_name(pointer).decode()
+        nbytes, elements = library.ggml_nbytes(pointer), library.ggml_nelements(pointer)
+        self.nbytes += nbytes
+        source = self.architecture.source(name, names)
+        if source.name is None:
+            values = np.ascontiguousarray(np.broadcast_to(np.asarray(source.values, np.float32), elements))
+            self._set(pointer, values, 0)
+            return
+        entry = names[source.name]
+        target = self._target(pointer, entry, source)
+        if nbytes != ITEM[target.dtype] * entry.elements:
+            raise EngineError(f"llama.cpp made {name} of {nbytes} bytes, the model has {entry.elements} elements")
+        self._targets.setdefault(entry.name, []).append(target)
+        self._write(target, snapshot, 0, entry.shape[0])
+
+    def _target(self, pointer: int, entry: TensorEntry, source: TensorSource) -> _Target:
+        dtype: Dtype = self._dtype if len(entry.shape) == 2 else "float32"
+        place = None if source.rows is None else np.argsort(source.rows)
+        memory = None
+        if self.handle is None:
+            nbytes = ITEM[dtype] * entry.elements
+            address = self.library.ggml_get_data(pointer)
+            memory = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address)).view(_NUMPY[dtype])
+        return _Target(pointer, dtype, entry, source.rows, place, memory)
+
+    # --- content
+
+    def _write(self, target: _Target, snapshot: WeightSource, first: int, last: int) -> None:
+        """Write llama.cpp's rows from `first` up to `last`."""
+        bits, width = snapshot.bits(target.entry.name).reshape(-1, target.width), target.width
+        rows = max(1, PIECE // width)
+        for start in range(first, last, rows):
+            end = min(last, start + rows)
+            piece = bits[start:end] if target.rows is None else bits[target.rows[start:end]]
+            values = cast(piece.reshape(-1), target.entry.dtype, target.dtype, target.entry.name)
+            self._set(target.pointer, values, start * width * ITEM[target.dtype])
+
+    def _set(self, pointer: int, values: Values, offset: int) -> None:
+        whole = np.ascontiguousarray(values)
+        self.library.ggml_backend_tensor_set(pointer, whole.ctypes.data, offset, whole.nbytes)
+
+    def _read(self, target: _Target) -> Values:
+        values = np.empty(target.entry.elements, _NUMPY[target.dtype])
+        self.library.ggml_backend_tensor_get(target.pointer, values.ctypes.data, 0, values.nbytes)
+        return values
+
+
+_NUMPY: Final = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
+
+
+def _check(architecture: Architecture, snapshot: WeightSource) -> None:
+    """Check rule 2, as far as the snapshot can show it."""
+    shapes = architecture.tensors()
+    names = {entry.name for entry in snapshot.tensors}
+    foreign = sorted(names - shapes.keys())
+    if foreign:
+        raise BadSnapshot(f"{snapshot.path} is of another model: {len(foreign)} names differ, first {foreign[0]!r}")
+    for entry in snapshot.tensors:
+        if entry.shape != shapes[entry.name]:
+            raise BadSnapshot(
+                f"{entry.name!r} is {entry.shape} in the snapshot, {shapes[entry.name]} in the model's config.json"
+            )
+
+
+def _moved(target: _Target, index: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return where llama.cpp has the elements at `index`."""
+    if target.place is None:
+        return index
+    row, column = np.divmod(index, target.width)
+    return target.place[row] * target.width + column
+
+
+def _ranges(target: _Target, index: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Yield ranges of llama.cpp's rows that contain the elements at `index` (rule 3)."""
+    rows = np.unique(_moved(target, index) // target.width)
+    near = max(1, GAP // (target.width * ITEM[target.dtype]))
+    cuts = np.flatnonzero(np.diff(rows) > near) + 1
+    for part in np.split(rows, cuts):
+        yield int(part[0]), int(part[-1]) + 1
