@@ -1,0 +1,294 @@
+"""Compare the engines of this machine with transformers: `python -m benchmarks.engines [--quick]`.
+
+For each engine and type, in a process of its own, on one thread of the CPU: tokens per CPU second at the number of rows
+that it finds best, memory, difference of its log-probabilities from float32 transformers, and the time from a diff on
+disk to the first token under the new version. Claims:
+
+    apply     a version is written into llama.cpp's memory in at most 0.25 of the CPU time of writing it as GGUF and
+              loading that file
+    pause     no step to a new version holds generation up for more than 0.5 s of CPU time
+
+The model is SmolLM2-135M-Instruct; with --quick random weights of its shape. A version changes 0.5 % of all weights by
+one unit in the last place. Without llama.cpp only transformers is measured, and the exit status is 1.
+"""
+
+import argparse
+import asyncio
+import ctypes
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.harness import bench
+
+bench.one_thread()
+
+import msgspec  # noqa: E402
+import numpy as np  # noqa: E402
+import psutil  # noqa: E402
+
+from benchmarks.harness.bench import Claim, Measured  # noqa: E402
+from benchmarks.rollout import Setup, prepare  # noqa: E402
+from engines import registry  # noqa: E402
+from engines.engine import Dtype, Job  # noqa: E402
+from engines.llamacpp import architectures, backends, builds  # noqa: E402
+from engines.llamacpp.casts import cast  # noqa: E402
+from engines.llamacpp.resident_model import ResidentModel  # noqa: E402
+from engines.messages import packed  # noqa: E402
+from engines.process import EngineProcess  # noqa: E402
+from weights.diff import encode  # noqa: E402
+from weights.journaled import Rolling  # noqa: E402
+from weights.snapshot import Snapshot, writing_snapshot  # noqa: E402
+
+SHARE = 0.005
+"""Part of the weights that a version changes."""
+APPLY, PAUSE = 0.25, 0.5
+TRANSFORMERS = "transformers float32"
+
+
+class Versions(NamedTuple):
+    """Two versions as snapshots, and the payloads from each to the other."""
+
+    old: Snapshot
+    new: Snapshot
+    forward: Path
+    back: Path
+
+
+class Row(NamedTuple):
+    """The figures of one engine. `drift`: (mean, most) difference of a log-probability. `steps`: CPU seconds of each
+    step to a version; `first`: seconds by the clock of step and first token."""
+
+    name: str
+    runs: list[Measured]
+    memory: float
+    rows: int
+    drift: tuple[float, float]
+    steps: list[float]
+    first: list[float]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--quick", action="store_true", help="random weights, 24 new tokens, fewer repeats")
+    quick = parser.parse_args().quick
+    bench.header("engines: against transformers, float32, on one thread", ["torch", "transformers"])
+    with tempfile.TemporaryDirectory() as folder:
+        setup = prepare(Path(folder), real=not quick, new_tokens=24 if quick else 64, groups=0)
+        versions = next_version(setup)
+        rows = asyncio.run(measure(setup, versions, groups=12 if quick else 16, rounds=2 if quick else 4))
+        claims = report(rows)
+        if not registry.LLAMACPP.missing():
+            claims.append(applied(setup, versions, 3 if quick else 5))
+    if registry.LLAMACPP.missing():
+        print(f"llamacpp: not installed ({registry.LLAMACPP.install})")
+        return 1
+    return bench.close(claims)
+
+
+def next_version(setup: Setup) -> Versions:
+    """Make a version in which `SHARE` of all weights is one unit off, and both payloads."""
+    old, random = Snapshot(setup.snapshot), np.random.default_rng(0)
+    path = setup.folder / "v1.safetensors"
+    with writing_snapshot(path, old.tensors, old.aliases) as writer:
+        for entry in old.tensors:
+            bits = old.bits(entry.name).copy()
+            chosen = random.integers(0, entry.elements, int(entry.elements * SHARE) + 1)
+            bits[chosen] ^= np.ones(1, bits.dtype)
+            writer.write(bits)
+        writer.finish()
+    new, forward, back = Snapshot(path), setup.folder / "forward", setup.folder / "back"
+    encode(old, new, forward)
+    encode(new, old, back)
+    return Versions(old, new, forward, back)
+
+
+# --- engines in processes of their own
+
+
+def _engines() -> dict[str, tuple[str, Dtype]]:
+    rows = [registry.TRANSFORMERS, *([] if registry.LLAMACPP.missing() else [registry.LLAMACPP])]
+    chosen: dict[str, tuple[str, Dtype]] = {TRANSFORMERS: (registry.TRANSFORMERS.name, "float32")}
+    for row in rows[1:]:
+        chosen |= {f"{row.name} {dtype}": (row.name, dtype) for dtype in row.dtypes}
+    return chosen
+
+
+async def measure(setup: Setup, versions: Versions, groups: int, rounds: int) -> list[Row]:
+    """Measure all engines in turn."""
+    jobs = [msgspec.structs.replace(setup.job, index=index, seeds=_seeds(index)) for index in range(groups)]
+    async with AsyncExitStack() as stack:
+        running = {}
+        for name, (engine, dtype) in _engines().items():
+            process = await stack.enter_async_context(EngineProcess(name=name))
+            await process.probe("cpu", dtype, engine=engine)
+            folder = setup.folder / name.replace(" ", "-")
+            Rolling.create(folder, versions.old)
+            await process.load(setup.folder, folder)
+            running[name] = process
+        drift = {name: await _drift(running, name, jobs[0]) for name in running}
+        for process in running.values():
+            await process.generate_all(jobs * 2)  # finds the number of rows
+        runs: dict[str, list[Measured]] = {name: [] for name in running}
+        steps: dict[str, list[tuple[float, float]]] = {name: [] for name in running}
+        for _ in range(rounds):
+            for name, process in running.items():
+                runs[name].append(await _generated(process, jobs))
+                steps[name] += await _stepped(process, versions, jobs[0])
+        return [
+            Row(
+                name, runs[name], psutil.Process(process.pid).memory_info().rss / 2**20, process.rows.limit,
+                drift[name], [step for step, _ in steps[name]], [first for _, first in steps[name]],
+            )
+            for name, process in running.items()
+        ]  # fmt: skip
+
+
+def _seeds(index: int) -> list[bytes]:
+    return [b"engines %3d %4d" % (index, sample) for sample in range(8)]
+
+
+async def _generated(process: EngineProcess, jobs: Sequence[Job]) -> Measured:
+    cpu, wall = bench.cpu_of(process.pid), time.perf_counter()
+    tokens = sum(len(one.logprobs) for samples in await process.generate_all(jobs) for one in samples)
+    return Measured(tokens, bench.cpu_of(process.pid) - cpu, time.perf_counter() - wall)
+
+
+async def _drift(running: dict[str, EngineProcess], name: str, job: Job) -> tuple[float, float]:
+    samples = await running[name].generate(job)
+    scores = await running[TRANSFORMERS].score(job, packed(samples))
+    off = np.concatenate(
+        [np.abs(np.asarray(one.logprobs) - score.logprobs) for one, score in zip(samples, scores, strict=True)]
+    )
+    return float(off.mean()), float(off.max())
+
+
+async def _stepped(process: EngineProcess, versions: Versions, job: Job) -> list[tuple[float, float]]:
+    """Step to the new version and back; return the CPU seconds of each step, and the seconds by the clock until a
+    first token under it."""
+    one = msgspec.structs.replace(job, seeds=job.seeds[:1], limit=1)
+    seconds = []
+    for payload, root in ((versions.forward, versions.new.root), (versions.back, versions.old.root)):
+        began, cpu = time.perf_counter(), bench.cpu_of(process.pid)
+        await process.step_by(payload, root, 1)
+        stepped = bench.cpu_of(process.pid) - cpu
+        await process.generate(one)
+        seconds.append((stepped, time.perf_counter() - began))
+    return seconds
+
+
+def report(rows: Sequence[Row]) -> list[Claim]:
+    """Print the table; return the claims on pauses."""
+    by_name = {row.name: row for row in rows}
+    table = [
+        (
+            row.name, statistics.median(run.rate for run in row.runs),
+            bench.ratio(row.runs, by_name[TRANSFORMERS].runs), row.rows, row.memory, *map(_small, row.drift),
+            statistics.median(row.steps), statistics.median(row.first),
+        )
+        for row in rows
+    ]  # fmt: skip
+    bench.table(
+        [
+            "engine",
+            "tokens per CPU second",
+            "ratio",
+            "rows",
+            "MiB",
+            "drift, mean",
+            "most",
+            "step, s",
+            "to first token, s",
+        ],
+        table,
+    )
+    return [
+        Claim(f"pause of {row.name}", statistics.median(row.steps) / PAUSE, f"{PAUSE} CPU s", 1.0, at_most=True)
+        for row in rows
+        if row.name != TRANSFORMERS
+    ]
+
+
+def _small(value: float) -> str:
+    return f"{value:.1e}"
+
+
+# --- a version into llama.cpp's memory, and through a file
+
+
+def applied(setup: Setup, versions: Versions, rounds: int) -> Claim:
+    """Compare writing a version's changes into a model in memory with writing its GGUF and loading it."""
+    library, architecture = backends.library(), architectures.read(setup.folder)
+    folder = setup.folder / "applied"
+    Rolling.create(folder, versions.old)
+    rolling = Rolling(folder)
+    rolling.apply(versions.forward, versions.new.root)
+    model = ResidentModel(library, architecture, rolling.snapshot, "float32", None)
+    changes = list(rolling.last_changes())
+
+    def write() -> float:
+        model.apply(changes, rolling.snapshot)
+        return 1.0
+
+    def through_file() -> float:
+        path = setup.folder / "version.gguf"
+        _write_gguf(model, rolling.snapshot, path)
+        _load_gguf(model, path)
+        return 1.0
+
+    measured = bench.take_turns({"apply": bench.timed(write), "file": bench.timed(through_file)}, rounds)
+    model.close()
+    for name, runs in measured.items():
+        print(f"{name}: {statistics.median(run.cpu for run in runs):.3f} CPU seconds")
+    share = 1 / bench.ratio(measured["apply"], measured["file"])
+    return Claim("apply", share, "writing GGUF and loading it", APPLY, at_most=True)
+
+
+def _write_gguf(model: ResidentModel, snapshot: Snapshot, path: Path) -> None:
+    import gguf
+
+    architecture = model.architecture
+    writer = gguf.GGUFWriter(path, architecture.name)
+    for key, value in architecture.keys.items():
+        if key != "general.architecture":
+            add: Any = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}[type(value)]
+            add(key, value)
+    names = [*architecture.matrices(), "output_norm.weight"]
+    names += [
+        f"blk.{n}.{norm}.weight" for n in range(architecture.sizes["layers"]) for norm in ("attn_norm", "ffn_norm")
+    ]
+    entries = {entry.name: entry for entry in snapshot.tensors}
+    for name in names:
+        source = architecture.source(name, entries)
+        if source.name is None or name == "output.weight":
+            continue  # tied: the file leaves it out
+        entry = entries[source.name]
+        values = cast(snapshot.bits(entry.name), entry.dtype, "float32", entry.name).reshape(entry.shape)
+        writer.add_tensor(name, values if source.rows is None else values[source.rows])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _load_gguf(model: ResidentModel, path: Path) -> None:
+    library = model.library
+    load = library.other("llama_model_load_from_file", ctypes.c_void_p, [ctypes.c_char_p, builds.Params])
+    devices = backends.device_list(None)
+    params = builds.model_params(
+        library.llama_model_default_params(), library.layout, devices=ctypes.addressof(devices), n_gpu_layers=0,
+        use_extra_bufts=False,
+    )  # fmt: skip
+    pointer = load(str(path).encode(), params)
+    if not pointer:
+        raise RuntimeError(library.reason("llama.cpp does not load the file"))
+    library.llama_model_free(pointer)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
