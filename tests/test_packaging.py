@@ -107,10 +107,25 @@ def test_the_default_installation_does_not_pull_libp2p_with_its_pin() -> None:
     assert "libp2p" not in locked("requirements.lock")
 
 
-@pytest.mark.parametrize("lock", ["requirements.lock", "requirements-smollm2.lock"])
+LOCKS = ["requirements.lock", "requirements-smollm2.lock", "requirements-llama.lock", "requirements-light.lock"]
+
+
+@pytest.mark.parametrize("lock", LOCKS)
 def test_a_lock_names_exact_versions_that_every_platform_has(lock: str) -> None:
     wrong = {name: version for name, version in locked(lock).items() if not re.fullmatch(r"[0-9][0-9a-z.]*", version)}
     assert wrong == {}
+
+
+def test_a_node_without_torch_gets_every_dependency_but_torch_and_the_library_of_its_engine() -> None:
+    extra = {normal(dependency) for dependency in PROJECT["optional-dependencies"]["llama"]}
+    light, whole = locked("requirements-light.lock"), locked("requirements.lock")
+    assert locked("requirements-llama.lock").keys() == extra
+    assert light.keys() >= (DECLARED - {"torch", "transformers"}) | extra
+    assert not light.keys() & {"torch", "transformers"}
+    assert {name: light[name] for name in light.keys() & whole.keys()} == {
+        name: whole[name] for name in light.keys() & whole.keys()
+    }
+    assert light.keys() - whole.keys() == extra
 
 
 def test_the_lock_holds_every_dependency() -> None:
