@@ -112,6 +112,10 @@ class Place(NamedTuple):
     declares: str = ""
 
 
+_log_callbacks: list[object] = []
+"""Every callback that a library was given: it calls the last one for the life of this process."""
+
+
 class Library:
     """The functions of one llama.cpp, as attributes. `origin`, `build`: for people."""
 
@@ -119,7 +123,6 @@ class Library:
         """Load and bind a library. Raises EngineError."""
         self.origin = place.origin
         self._errors: deque[str] = deque(maxlen=ERRORS_KEPT)
-        self._log = LOG_CALLBACK(self._logged)
         try:
             if sys.platform == "win32":
                 self._folder: Any = os.add_dll_directory(str(place.library.parent))
@@ -132,7 +135,8 @@ class Library:
             setattr(self, name, self.other(name, result, arguments))
         self.build = str(self.ggml_commit().decode(errors="replace"))
         self.layout = _layout(place, self.build)
-        self.llama_log_set(self._log, None)
+        _log_callbacks.append(LOG_CALLBACK(self._logged))
+        self.llama_log_set(_log_callbacks[-1], None)
         self.llama_backend_init()
         self.ggml_backend_load_all_from_path(str(place.backends).encode())
 
