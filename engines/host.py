@@ -10,21 +10,35 @@ from typing import Any
 from engines import registry
 from engines.devices import choose
 from engines.engine import Engine, EngineError, EngineRows
-from engines.messages import CALLS, MOVES, ROWS, EngineCall, GenerateCall, ProbeCall, Probed
+from engines.messages import (
+    CALLS,
+    DEFERRED,
+    MOVES,
+    ROWS,
+    EngineCall,
+    GenerateCall,
+    PackedScore,
+    ProbeCall,
+    Probed,
+    ScoreCall,
+)
+from engines.score_queue import ScoreQueue
 from runtime.child import Pipe
 
 
 class EngineHost:
-    """The child's table of calls; each is run on one engine, whose groups are the pipe's `DeferredWork`. `notify`:
-    called with the rows, as engines.messages says."""
+    """The child's table of calls; each is run on one engine. The groups that it generates and scores are the pipe's
+    `DeferredWork`: each step is one pass over groups to score, if any wait, and one token of all groups to generate.
+    `notify`: called with the rows, as engines.messages says."""
 
-    calls: Mapping[str, Any] = {GenerateCall.method: GenerateCall}
+    calls: Mapping[str, Any] = {call.method: call for call in DEFERRED}
     barriers: Collection[str] = frozenset({"probe", *(call.method for call in MOVES)})
 
     def __init__(self, notify: Callable[[EngineRows], None] = lambda rows: None) -> None:
         self._engine: Engine | None = None
         self._notify = notify
         self._groups: set[int] = set()
+        self._to_score = ScoreQueue()
         self._told: object = None
 
     def handlers(self) -> Mapping[str, tuple[Any, Callable[[Any], Any]]]:
@@ -47,19 +61,31 @@ class EngineHost:
         self._tell()
         return answer
 
-    def begin(self, id: int, body: GenerateCall) -> None:
+    def begin(self, id: int, body: GenerateCall | ScoreCall) -> None:
         """Begin a group."""
-        self._chosen().begin(id, body.job)
+        engine = self._chosen()
+        if isinstance(body, ScoreCall):
+            return self._to_score.put(id, body.group())
+        engine.begin(id, body.job)
         self._groups.add(id)
         self._tell()
 
     def cancel(self, id: int) -> None:
         """End a group without an answer."""
+        self._to_score.cancel(id)
         self._chosen().cancel(id)
         self._groups.discard(id)
         self._tell()
 
     def step(self) -> Iterable[tuple[int, object]]:
+        """Score a pass of groups, and take all others one token further."""
+        if self._to_score:
+            for id, outcome in self._to_score.run_pass(self._chosen()):
+                yield id, outcome if isinstance(outcome, Exception) else [PackedScore.of(score) for score in outcome]
+        if self._groups:
+            yield from self._generate()
+
+    def _generate(self) -> Iterable[tuple[int, object]]:
         """Take all groups one token further. An error of the engine ends them all."""
         engine = self._chosen()
         try:

@@ -1,7 +1,7 @@
 """The calls of an engine's process, parent -> child. Each call is one class: its name on the pipe, fields, type of
 answer, and `run`, which calls the engine. A new class here needs no other code: `engines.process` and `engines.host`
-handle all calls alike. GenerateCall is the one that is answered later: groups are generated together, in steps, and a
-caller that is cancelled takes its group back. `MOVES` wait until the groups begun before are done.
+handle all calls alike. `DEFERRED` are answered later: groups are generated together, in steps, and scored together, in
+passes; a caller that is cancelled takes its group back. `MOVES` wait until the groups begun before are done.
 
     probe          ProbeCall         -> Probed              first: picks engine and device
     load           LoadCall          -> Loaded
@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from engines.engine import Dtype, Engine, Job, Loaded, Sample, SampleScore
+from engines.engine import Dtype, Engine, GroupToScore, Job, Loaded, Sample, SampleScore
 
 A = TypeVar("A")
 
@@ -151,17 +151,19 @@ class PackedScore(msgspec.Struct, frozen=True, kw_only=True):
 class ScoreCall(EngineCall[list[PackedScore]], frozen=True, kw_only=True):
     method: ClassVar[str] = "score"
     answer: ClassVar[Any] = list[PackedScore]
+    withdraw: ClassVar[bool] = True
     job: Job
     samples: list[PackedSample]
 
-    def run(self, engine: Engine) -> list[PackedScore]:
-        return [PackedScore.of(score) for score in engine.score(self.job, [one.sample() for one in self.samples])]
+    def group(self) -> GroupToScore:
+        """Return the group with its values as Python's."""
+        return GroupToScore(self.job, [one.sample() for one in self.samples])
 
 
-CALLS: Final[tuple[type[EngineCall[Any]], ...]] = (
-    LoadCall, StepByCall, StepToCall, ScoreCall,
-)  # fmt: skip
+CALLS: Final[tuple[type[EngineCall[Any]], ...]] = (LoadCall, StepByCall, StepToCall)
 """Calls that are answered at once."""
+DEFERRED: Final = (GenerateCall, ScoreCall)
+"""Calls that are answered later (engines.host)."""
 MOVES: Final = (LoadCall, StepByCall, StepToCall)
 """Calls that change the weights loaded."""
 ROWS: Final = "rows"

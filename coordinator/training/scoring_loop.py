@@ -7,8 +7,9 @@ Rules
    each version in place (training/scorer_weights.py). Within a version the parties are served by deficit round robin
    (rollouts/deficit_round_robin.py), and the key's standing decides how a group is verified
    (rollouts/group_verifier.py).
-3. Up to `at_once` groups of one version are in flight to the scorer, so that the scorer never waits for a commit. A
-   verdict is given as soon as its scores are back; all verdicts of one iteration of the event loop are one commit
+3. Up to `at_once` groups of one version are in flight to the scorer, so that the scorer never waits for a commit. Its
+   process scores those that wait there together (engines/score_queue.py), and answers for each alone. A verdict is
+   given as soon as its scores are back; all verdicts of one iteration of the event loop are one commit
    (coordinator/group_commit.py).
 4. A death of the scorer costs no verdict: unanswered groups stay undecided, and the next scorer scores them.
 5. A group at which the scorer fails is tried again alone, by a scorer that has not failed. If that fails too, the group

@@ -1,3 +1,4 @@
+import asyncio
 import os
 import signal
 import sys
@@ -54,6 +55,48 @@ async def test_an_engine_in_a_child_does_all_that_an_engine_does(tmp_path: Path)
         os.kill(engine.pid, signal.SIGKILL)
         with pytest.raises(ChildDied):
             await engine.generate(asked)
+
+
+async def test_groups_asked_for_at_once_are_scored_together_and_an_error_is_that_of_its_group(tmp_path: Path) -> None:
+    model = tiny_model.make(tmp_path / "model")
+    here = TransformersEngine()
+    here.load(model.folder, model.snapshot)
+    jobs = [job(index, samples=index + 1, limit=12) for index in range(6)]
+    samples = generate_all(here, jobs)
+    spoilt = [msgspec.structs.replace(samples[2][0], tokens=[10**6], turns=[1]), *samples[2][1:]]
+    async with EngineProcess() as engine:
+        await engine.probe("cpu")
+        await engine.load(model.folder, model.snapshot)
+        calls = [engine.score(*pair) for pair in zip(jobs, map(packed, samples), strict=True)]
+        bad, generated, *scored = await asyncio.gather(
+            engine.score(jobs[2], packed(spoilt)), engine.generate(jobs[0]), *calls, return_exceptions=True
+        )
+        assert isinstance(bad, ChildError)
+        assert "vocabulary" in bad.message
+        assert not isinstance(generated, BaseException)
+        assert [one.tokens for one in generated] == [one.tokens for one in samples[0]]
+        for asked, given, scores in zip(jobs, samples, scored, strict=True):
+            assert not isinstance(scores, BaseException)
+            for one, other in zip(scores, here.score(asked, given), strict=True):
+                assert list(one.margins) == list(other.margins) == [0.0] * len(other.margins)
+                assert list(one.logprobs) == pytest.approx(list(other.logprobs), abs=1e-5)
+
+
+async def test_a_score_whose_caller_is_cancelled_leaves_the_others(tmp_path: Path) -> None:
+    model = tiny_model.make(tmp_path / "model")
+    here = TransformersEngine()
+    here.load(model.folder, model.snapshot)
+    asked = job(1, samples=4, limit=12)
+    samples = generate(here, asked)
+    async with EngineProcess() as engine:
+        await engine.probe("cpu")
+        await engine.load(model.folder, model.snapshot)
+        calls = [asyncio.ensure_future(engine.score(asked, packed(samples))) for _ in range(4)]
+        await asyncio.sleep(0)
+        calls[1].cancel()
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        assert [isinstance(outcome, asyncio.CancelledError) for outcome in outcomes] == [False, True, False, False]
+        assert (await engine.load(model.folder, model.snapshot)).root == model.root
 
 
 def test_a_child_finds_the_packages_wherever_the_daemon_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
