@@ -1,4 +1,4 @@
-"""Measure the tokens that a volunteer's node makes per CPU second: `python -m benchmarks.rollout [--quick]`.
+"""Measure the tokens that a volunteer's node makes per CPU second: `python -m benchmarks.rollout [--quick | --rows]`.
 
 Claims, for a group of 8 with seeded sampling and exact log-probabilities:
 
@@ -7,6 +7,13 @@ Claims, for a group of 8 with seeded sampling and exact log-probabilities:
               `torch.multinomial`, and at least 1.1 times those of `transformers.generate` with log-probabilities
     engine    the same for the engine alone: at least 0.95 and 1.1
     checking  teacher-forced log-probabilities and the seeded choice of every token cost at most half of generating
+
+Many groups together (benchmarks.rollout_rows; left out by --quick, alone by --rows, with random weights and 24 tokens):
+
+    full node     a node with leases enough makes at least 0.9 of the engine's best rate at any number of rows, and at
+                  least 3 times what it makes with one group at a time
+    mixed         groups of mixed lengths: at least 1.3 times `transformers.generate` at its own best batch
+    version       a change of version after 10 group times costs at most 5 % of their tokens
 
 The model is SmolLM2-135M-Instruct in float32, with 64 new tokens per rollout; with --quick random weights of its shape,
 and 24. A token that the model does not write stands for the end of a turn, so that all rollouts have full length. All
@@ -20,8 +27,10 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 from benchmarks.harness import bench, volunteer
 
@@ -31,16 +40,21 @@ import torch  # noqa: E402
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers  # noqa: E402
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM  # noqa: E402
 
+from benchmarks import rollout_rows  # noqa: E402
 from benchmarks.harness.bench import Candidate  # noqa: E402
+from coordinator.rollouts import room_shares  # noqa: E402
 from coordinator.run import model_folder  # noqa: E402
 from engines.direct import generate  # noqa: E402
 from engines.engine import Job  # noqa: E402
+from engines.row_limit import RowLimit  # noqa: E402
 from engines.transformers.engine import TransformersEngine  # noqa: E402
 from tasks import tokenizer as text  # noqa: E402
 from weights.snapshot import Snapshot  # noqa: E402
 from weights.torch_io import load_into, save_model  # noqa: E402
 
 GROUP = 8
+FULL_GROUPS = 32
+"""Groups per round of a node with leases enough: 256 rollouts."""
 TASK = "single_sum"
 MULTINOMIAL, GENERATE = "decode loop with torch.multinomial", "transformers.generate with log-probs"
 CHECKING = "checking, T1 + T2"
@@ -63,6 +77,14 @@ class Setup(NamedTuple):
     job: Job
     groups: int
 
+
+ROWS = (8, 16, 32, 64, 128, 256)
+FULL_ROUNDS = 3
+BEST, ONE, LIBRARY = (
+    "the engine's best number of rows",
+    "one group at a time",
+    "transformers.generate at its best batch",
+)
 
 Work = Callable[[], float]
 """Generates the group once, or scores it once, and returns its number of sampled tokens."""
@@ -111,8 +133,8 @@ def _random_model(folder: Path) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
 
 
-def _engine(setup: Setup) -> TransformersEngine:
-    loaded_engine = TransformersEngine()
+def _engine(setup: Setup, limit: RowLimit | None = None) -> TransformersEngine:
+    loaded_engine = TransformersEngine(limit=limit)
     loaded_engine.load(setup.folder, setup.snapshot)
     return loaded_engine
 
@@ -131,7 +153,22 @@ def node(setup: Setup) -> Iterator[Candidate]:
         tempfile.TemporaryDirectory() as folder,
         volunteer.joined(
             setup.folder, setup.snapshot, Path(folder), task=TASK, limit=setup.job.limit, group=GROUP,
-            groups=setup.groups,
+            groups=setup.groups, per_node=1,
+        ) as candidate,
+    ):  # fmt: skip
+        yield candidate
+
+
+@contextmanager
+def full_node(setup: Setup) -> Iterator[Candidate]:
+    """Yield a whole node with leases enough: `FULL_GROUPS` per round, and as many at a time as it requests."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        # A node whose groups wait for their verdicts gets no more leases; here they wait until the round ends.
+        patch.object(room_shares, "UNDECIDED", FULL_GROUPS + 1),
+        volunteer.joined(
+            setup.folder, setup.snapshot, Path(folder), task=TASK, limit=setup.job.limit, group=GROUP,
+            groups=FULL_GROUPS, per_node=FULL_GROUPS,
         ) as candidate,
     ):  # fmt: skip
         yield candidate
@@ -201,11 +238,74 @@ def library_generate(model: Any, job: Job) -> Work:
     return work
 
 
+class Together(NamedTuple):
+    """What generating many groups together makes. `rows`: tokens per CPU second by number of rows. `full`, `one`: of a
+    whole node with leases enough, and with one group at a time. `library`: by batch."""
+
+    rows: Mapping[int, float]
+    full: float
+    one: float
+    mixed: rollout_rows.MixedRun
+    library: Mapping[int, float]
+
+
+def together(setup: Setup) -> Together:
+    """Measure the second part."""
+    rows: dict[int, float] = {}
+    for number in ROWS:
+        alone = _engine(setup, rollout_rows.FixedRows(number))
+        work = bench.timed(partial(rollout_rows.full_length, alone, setup.job, number))
+        work()
+        rows[number] = work().rate
+    nodes = {}
+    for name, make in (("full", full_node), ("one", node)):
+        with make(setup) as candidate:
+            nodes[name] = statistics.median([candidate().rate for _ in range(FULL_ROUNDS)][1:])
+    best, job = max(rows, key=lambda number: rows[number]), rollout_rows.mixed_job(setup.job)
+    jobs = rollout_rows.groups_of(job, 5 * best // GROUP, rollout_rows.mixed_lengths(5 * best // GROUP))
+    mixed = rollout_rows.mixed_run(_engine(setup, rollout_rows.FixedRows(best)), jobs, best)
+    model, library = plain_model(setup), {}
+    model.generation_config.eos_token_id = None
+    for batch in rollout_rows.BATCHES:
+        lengths = rollout_rows.mixed_lengths(batch)
+        library[batch] = bench.timed(partial(rollout_rows.library_mixed, model, job.prompt, lengths))().rate
+    return Together(rows, nodes["full"], nodes["one"], mixed, library)
+
+
+def report_together(measured: Together) -> int:
+    """Print the tables and the closing lines of the second part; return the exit status."""
+    bench.table(["rows of the engine", "tokens per CPU second"], [*measured.rows.items()])
+    bench.table(["generate's batch, mixed lengths", "tokens per CPU second"], [*measured.library.items()])
+    mixed = measured.mixed
+    print(f"mixed lengths: {mixed.rate:.0f} tokens per CPU second, {mixed.steady:.0f} while groups wait\n")
+    return bench.close(
+        [
+            bench.Claim("full node", measured.full / max(measured.rows.values()), BEST, 0.9),
+            bench.Claim("full node", measured.full / measured.one, ONE, 3.0),
+            bench.Claim("mixed", mixed.rate / max(measured.library.values()), LIBRARY, 1.3),
+            bench.Claim("version", mixed.lost, "the tokens of 10 group times", 0.05, at_most=True),
+        ]
+    )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="random weights, 24 new tokens, fewer repeats")
-    quick = parser.parse_args().quick
+    parser.add_argument("--rows", action="store_true", help="only many groups together")
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
+    status = 0 if arguments.rows else _one_group(arguments.quick)
+    return status if arguments.quick else max(status, _many_groups())
+
+
+def _many_groups() -> int:
+    name = "random weights of SmolLM2-135M's shape"
+    bench.header(f"rollout, many groups: tokens per CPU second, {name}, float32", ["torch", "transformers"])
+    with tempfile.TemporaryDirectory() as folder:
+        return report_together(together(prepare(Path(folder), real=False, new_tokens=24, groups=2)))
+
+
+def _one_group(quick: bool) -> int:
     name = "random weights of SmolLM2-135M's shape" if quick else "SmolLM2-135M-Instruct"
     bench.header(f"rollout: tokens per CPU second, {name}, float32", ["torch", "transformers", "libp2p"])
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:

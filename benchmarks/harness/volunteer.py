@@ -80,11 +80,12 @@ class NodeFault(Exception):
 @contextmanager
 def joined(
     model: Path, snapshot: Path, folder: Path, *, task: str, limit: int, group: int, groups: int,
-    engine: str = TRANSFORMERS.name, env: Mapping[str, str] = {},
+    per_node: int = 1, engine: str = TRANSFORMERS.name, env: Mapping[str, str] = {},
 ) -> Iterator[Candidate]:  # fmt: skip
     """Start a coordinator that publishes `snapshot` as version 0 of `model`, and a node. Each call of the candidate is
     a round of `groups` groups. `folder`: for both. `limit`: most new tokens of a rollout. `group`: rollouts per group.
-    `engine`: the one that the run admits, in float32. `env`: more of the node's environment. Raises `NodeFault`."""
+    `per_node`: most leases that the node has at a time. `engine`: the one that the run admits, in float32. `env`: more
+    of the node's environment. Raises `NodeFault`."""
     flags: dict[str, dict[str, Any]] = {
         "run": {
             "task": task, "limit": limit, "group_size": group, "batch_groups": BATCH, "heldout": 1,
@@ -92,6 +93,7 @@ def joined(
         },
         "network": {"listen": [_LOOPBACK]},
         "https": {"listen": []},
+        "leases": {"per_node": per_node},
     }  # fmt: skip
     config = setup.settings_for(str(model), flags, env={})
     run = setup.init(folder / "run", str(model), config, now=time.time_ns() // 1_000_000)

@@ -45,15 +45,15 @@ class _Live(NamedTuple):
 
 
 class TransformersEngine:
-    """`engines.engine.Engine`. `device`: 'cpu', 'cuda', 'cuda:1', 'mps'. `most_rows`: the owner's bound on rows; None:
-    as many as gain (engines.row_limit)."""
+    """`engines.engine.Engine`. `device`: 'cpu', 'cuda', 'cuda:1', 'mps'. `limit`: how many rows run at once;
+    None: as many as gain (engines.row_limit)."""
 
-    def __init__(self, device: str = "cpu", dtype: Dtype = "float32", *, most_rows: int | None = None) -> None:
+    def __init__(self, device: str = "cpu", dtype: Dtype = "float32", *, limit: RowLimit | None = None) -> None:
         self._device = torch.device(device)
         self._dtype = torch.float32 if dtype == "float32" else torch.bfloat16
         # 64-bit integer operations are incomplete on MPS.
         self._noise_device = torch.device("cpu") if self._device.type == "mps" else self._device
-        self._limit = RowLimit(most_rows)
+        self._limit = limit or RowLimit()
         self._live: _Live | None = None
 
     def load(self, model: Path, weights: Path) -> Loaded:

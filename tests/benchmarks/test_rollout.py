@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from benchmarks import rollout
+from benchmarks import rollout, rollout_rows
 from benchmarks.harness.bench import Measured
 from benchmarks.harness.volunteer import Measuring, NodeFault
 from coordinator.rollouts.request_handler import RequestContext
@@ -136,3 +136,22 @@ def test_the_node_is_held_to_nine_tenths_of_the_bare_loop(
     printed = capsys.readouterr().out
     assert f"node: ratio {tokens / 100:.3f} against {rollout.MULTINOMIAL}, bar 0.9: {verdict}" in printed
     assert f"hoped for {rollout.HOPED}: {'reached' if tokens > 91 else 'not reached'}" in printed
+
+
+def test_completions_of_mixed_lengths_have_fifty_tokens_in_the_mean() -> None:
+    lengths = rollout_rows.mixed_lengths(40)
+    assert (min(lengths), max(lengths), sum(lengths) / 40) == (4, 96, 50.0)
+    assert lengths == rollout_rows.mixed_lengths(40) != sorted(lengths)
+
+
+@pytest.mark.parametrize(("full", "lost", "code"), [(290.0, 0.02, 0), (250.0, 0.02, 1), (290.0, 0.06, 1)])
+def test_many_groups_are_held_to_their_bars(
+    full: float, lost: float, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mixed = rollout_rows.MixedRun(tokens=200, cpu=1.0, steady=210.0, lost=lost)
+    measured = rollout.Together({8: 90.0, 64: 300.0}, full, 90.0, mixed, {16: 50.0, 64: 100.0})
+    assert rollout.report_together(measured) == code
+    printed = capsys.readouterr().out
+    assert f"full node: ratio {full / 300:.3f} against {rollout.BEST}, bar 0.9" in printed
+    assert f"mixed: ratio 2.000 against {rollout.LIBRARY}, bar 1.3: ok" in printed
+    assert f"version: ratio {lost:.3f} against the tokens of 10 group times, bar 0.05" in printed

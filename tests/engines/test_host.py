@@ -112,3 +112,56 @@ def test_a_parent_of_engines_never_imports_torch() -> None:
 
     program = "import sys, engines.versioned, engines.host, engines.registry; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, **python_path()})
+
+
+async def test_groups_are_generated_together_and_a_step_to_another_version_waits_for_them(tmp_path: Path) -> None:
+    old = tiny_model.make(tmp_path / "model")
+    new, payload = tiny_model.next_version(old)
+    folder = tmp_path / "rolling"
+    Rolling.create(folder, Snapshot(old.snapshot))
+    here = {name: TransformersEngine() for name in ("old", "new")}
+    here["old"].load(old.folder, old.snapshot)
+    here["new"].load(new.folder, new.snapshot)
+    before, after = [job(index, limit=40) for index in range(6)], job(9, limit=40)
+    async with EngineProcess() as engine:
+        await engine.probe("cpu")
+        await engine.load(old.folder, folder)
+        groups = [asyncio.create_task(engine.generate(one)) for one in before]
+        dropped = asyncio.create_task(engine.generate(job(8, limit=400)))
+        await asyncio.sleep(0)
+        step = asyncio.create_task(engine.step_by(payload, new.root, 1))
+        await asyncio.sleep(0)
+        later = asyncio.create_task(engine.generate(after))
+        assert engine.rows.waiting == 7 * 8
+        dropped.cancel()
+        assert (await step).root == new.root
+        assert all(group.done() for group in groups)
+        for group, one in zip(groups, before, strict=True):
+            assert [sample.tokens for sample in await group] == [x.tokens for x in generate(here["old"], one)]
+        assert [sample.tokens for sample in await later] == [x.tokens for x in generate(here["new"], after)]
+        assert (engine.rows.running, engine.rows.waiting) == (0, 0)
+        assert engine.rows.limit > 0
+
+
+async def test_a_kill_in_the_middle_of_several_groups_fails_them_all_and_they_are_generated_again(
+    tmp_path: Path,
+) -> None:
+    tiny = tiny_model.make(tmp_path / "model")
+    jobs = [job(index, limit=200) for index in range(4)]
+    here = TransformersEngine()
+    here.load(tiny.folder, tiny.snapshot)
+    for kill in (True, False):
+        async with EngineProcess() as engine:
+            await engine.probe("cpu")
+            await engine.load(tiny.folder, tiny.snapshot)
+            groups = [asyncio.create_task(engine.generate(one)) for one in jobs]
+            if kill:
+                began = asyncio.Event()
+                engine.on_rows = lambda rows, began=began: began.set() if rows.running else None
+                await began.wait()
+                os.kill(engine.pid, signal.SIGKILL)
+            ends = await asyncio.gather(*groups, return_exceptions=True)
+        assert [isinstance(end, ChildDied) for end in ends] == [kill] * 4
+    for end, expected in zip(ends, generate_all(here, jobs), strict=True):
+        assert not isinstance(end, BaseException)
+        assert [sample.tokens for sample in end] == [sample.tokens for sample in expected]
