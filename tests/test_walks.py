@@ -24,8 +24,6 @@ from coordinator.rollouts.request_handler import RequestHandler
 from coordinator.rollouts.submissions import SubmissionService
 from coordinator.rollouts.submitted_group import UnreadSubmission
 from coordinator.rollouts.verification import judge
-from engines.engine import Dtype
-from engines.messages import Probed
 from engines.process import EngineProcess
 from engines.versioned import LoadedVersion, VersionedEngine
 from node.versions.acknowledgements import Acknowledger
@@ -156,9 +154,6 @@ class ToyProcess(EngineProcess):
     def __init__(self) -> None:
         super().__init__(module="tests.support.toy_engine")
 
-    async def probe(self, device: str = "auto", dtype: Dtype = "float32", *, engine: str = "toy") -> Probed:
-        return await super().probe(device, dtype, engine=engine)
-
 
 async def test_a_payload_comes_and_reaches_the_engine_by_a_short_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -172,7 +167,7 @@ async def test_a_payload_comes_and_reaches_the_engine_by_a_short_way(
             )
             with hashing(monkeypatch) as nbytes, watch.walk(Download.run) as fetch:
                 path = await payloads.get(step.edge)
-        engine = VersionedEngine(ToyProcess, device="cpu", seed=0)
+        engine = VersionedEngine(ToyProcess, device="cpu", engine="toy", seed=0)
         engine.model, engine.current = tmp_path, step.before
         async with engine.exclusive():
             with watch.walk(Child.call) as call:
