@@ -69,7 +69,7 @@ class RunSection(Section):
     evaluate_every: Annotated[int, Field(ge=1, description="Versions from one evaluation to the next.")] = 5
     compute_dtype: Annotated[
         Literal["float32", "bfloat16"],
-        Field(description="Type in which nodes and scorer compute: float32, the only one yet. Signed."),
+        Field(description="Type in which nodes compute: float32, the only one yet. Signed."),
     ] = "float32"
     engines: Annotated[
         Texts,

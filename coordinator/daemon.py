@@ -25,7 +25,7 @@ import anyio.to_thread
 import structlog
 
 from coordinator.accounts import operator_remarks, trusted_parties
-from coordinator.config import CoordinatorConfig
+from coordinator.config import CoordinatorConfig, LearnerSection
 from coordinator.database import CHECK_EVERY, Database, check
 from coordinator.group_commit import GroupCommit
 from coordinator.learner.launch import learner_process
@@ -284,6 +284,15 @@ def _elapsed() -> float:
     return asyncio.get_running_loop().time()
 
 
+def scorer_of(section: LearnerSection, died: Callable[[str], None]) -> SupervisedEngine:
+    """Return the scorer. It computes in float32 whatever nodes compute in: a second rounding would hide theirs. `died`:
+    told of each death of its process."""
+    return SupervisedEngine(
+        lambda: EngineProcess(name="scorer", threads=section.threads), restarts(), on_death=on_death("scorer", died),
+        device=section.device, dtype="float32", engine=TRANSFORMERS.name,
+    )  # fmt: skip
+
+
 async def serve(run: Run) -> None:
     """Run one coordinator on libp2p with its model processes and its page, until cancelled."""
     from p2p.libp2p.threaded_network import PayloadRates, ThreadedPeer
@@ -299,10 +308,7 @@ async def serve(run: Run) -> None:
     learner = LearnerChild(
         Supervisor(lambda: learner_process(section.threads), restarts(), on_death=on_death("learner", died))
     )
-    scorer = SupervisedEngine(
-        lambda: EngineProcess(name="scorer", threads=section.threads), restarts(), on_death=on_death("scorer", died),
-        device=section.device, dtype=run.config.run.compute_dtype, engine=TRANSFORMERS.name,
-    )  # fmt: skip
+    scorer = scorer_of(section, died)
     models = Models(learner, scorer, faults)
     reach = run.config.network
     relay = RelayLimits(rate=reach.relay_rate * MBIT) if reach.relay else None

@@ -9,11 +9,14 @@ Rules
    to the same selection.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from engines.engine import Sample, SampleScore
+from tasks.task import sampled_mask
 
 ONE: Final = 1 << 32
 """The unit of values and tables: 1.0."""
@@ -35,6 +38,26 @@ TokenArray = NDArray[Any]
 """An array of `TOKEN`."""
 Statistic = Callable[[TokenArray], tuple[Values, NDArray[np.bool_]]]
 """Returns (value of each token in units of 2^-32, whether the token counts)."""
+
+
+class Incomparable(ValueError):
+    """The scorer's values are not one finite number per sampled token, so they say nothing about the node."""
+
+
+def compare_group(
+    samples: Sequence[Sample], scores: Sequence[SampleScore], rewards: Sequence[float], eos: int
+) -> TokenArray:
+    """Compare the sampled tokens of a group with the scorer's values, in the order of its samples. `rewards`: of each
+    sample. Raises `Incomparable`."""
+    average = sum(rewards) / max(1, len(rewards))
+    parts = [np.zeros(0, TOKEN)]
+    for sample, score, reward in zip(samples, scores, rewards, strict=True):
+        chosen = np.asarray(sample.tokens)[np.asarray(sampled_mask(sample.turns))]
+        values = [np.asarray(one, np.float32) for one in (sample.logprobs, score.logprobs, score.margins, score.gaps)]
+        if any(len(one) != len(chosen) or not np.isfinite(one).all() for one in values):
+            raise Incomparable("the scorer's values are not one finite number per sampled token")
+        parts.append(compare_tokens(*values, ends=chosen == eos, raising=reward > average))
+    return np.concatenate(parts)
 
 
 def compare_tokens(

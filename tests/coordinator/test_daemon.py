@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.config import CoordinatorConfig, HttpsSection
-from coordinator.daemon import connection_limits, signing_of, terms_of
+from coordinator.config import CoordinatorConfig, HttpsSection, LearnerSection
+from coordinator.daemon import connection_limits, scorer_of, signing_of, terms_of
 from coordinator.run import setup
 from coordinator.run.setup import Run
 from p2p.identity import public_bytes
@@ -50,3 +50,8 @@ def test_the_publisher_signs_with_the_keys_of_the_newest_root(run: Run) -> None:
     signing = signing_of(run)
     assert signing.policies == {public_bytes(run.keys.policy)}, "a first Root has no former keys"
     assert signing.roots == {run.root.serial: run.roots[-1]}
+
+
+def test_the_scorer_computes_in_float32_whatever_the_learner_computes_in() -> None:
+    section = LearnerSection(compute_dtype="bfloat16")
+    assert scorer_of(section, lambda fault: None).dtype == "float32"

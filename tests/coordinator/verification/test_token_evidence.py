@@ -14,9 +14,12 @@ from coordinator.verification.token_evidence import (
     START,
     STATISTICS,
     TOKEN,
+    Incomparable,
     TokenArray,
+    compare_group,
     compare_tokens,
 )
+from engines.engine import Sample, SampleScore
 
 
 def tokens(margins: list[float], gaps: list[float], drifts: list[float], *, raising: bool = False) -> TokenArray:
@@ -79,3 +82,28 @@ def test_parts_of_a_rollout_count_the_differing_tokens_with_their_flag_alone() -
     for name, number in (("start", 50), ("end", 1), ("raising", 0)):
         values, counts = STATISTICS[name](one)
         assert (counts.sum(), values[counts].sum()) == (number, number * ONE), name
+
+
+def score(count: int, **values: list[float]) -> SampleScore:
+    fields = {"logprobs": [-1.0] * count, "margins": [0.0] * count, "gaps": [1.0] * count}
+    return SampleScore(**(fields | values))
+
+
+def test_a_group_gives_its_sampled_tokens_in_order_and_none_that_the_environment_gave() -> None:
+    samples = [
+        Sample(tokens=[7, 8, 50, 51, 2], turns=[2, 2, 1], logprobs=[-1.0, -1.5, -1.0]),
+        Sample(tokens=[9, 2], turns=[2], logprobs=[-1.0, -1.0]),
+    ]
+    one = compare_group(samples, [score(3), score(2)], [1.0, 0.0], eos=2)
+    assert one["drift"].tolist() == [0, -32768, 0, 0, 0]
+    assert [flags & END for flags in one["flags"].tolist()] == [0, 0, END, 0, END]
+    assert [flags & RAISING for flags in one["flags"].tolist()] == [RAISING] * 3 + [0] * 2
+
+
+@pytest.mark.parametrize(
+    "values", [{"gaps": []}, {"margins": [0.0]}, {"logprobs": [float("nan"), -1.0]}, {"gaps": [float("inf"), 1.0]}]
+)
+def test_values_that_are_not_one_number_per_token_compare_nothing(values: dict[str, list[float]]) -> None:
+    sample = Sample(tokens=[7, 2], turns=[2], logprobs=[-1.0, -1.0])
+    with pytest.raises(Incomparable):
+        compare_group([sample], [score(2, **values)], [1.0], eos=2)
