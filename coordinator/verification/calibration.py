@@ -1,21 +1,21 @@
 """What honest nodes of one engine class do: fitted from honest groups, signed, and named by hash. Pure.
 
 Rules
-1. The tokens of each machine are fitted alone: per statistic and gap bin an upper bound on the mean, with confidence
-   `CONFIDENCE`. The table of a class is the highest bound of any machine.
+1. The tokens of all machines are fitted together: per statistic and gap bin an upper bound on the mean, with confidence
+   `CONFIDENCE`. Each machine counts with as many tokens as the one that has the fewest.
 2. The bound is that of Hoeffding (1963): the greatest q with n kl(mean, q) <= ln(1 / (1 - confidence)). It holds for
    any values from 0 to 1.
 3. How often a token differs does not rise with the gap. So for `differs`, `start`, `end` and `raising` the bound of a
    bin is the least of any run of bins that ends at it or before it (isotonic). Other statistics have no such order.
-4. `ALLOWANCE` widens each bound, for machines that were not at hand: the part above an honest mean of exactly 0, or of
-   1/2 for `above` and `below`.
-5. A bin that no machine has shown has p = 1: a node cannot lose there.
+4. `ALLOWANCE` widens each bound, for machines that differ from the average: the part above 0, or above 1/2 for `above`
+   and `below`.
+5. A bin without tokens has p = 1: a node cannot lose there.
 6. A Calibration is valid for one run and class. Leases name it by the hash of the sealed document
    (`document_hash`); its tables are integers.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Final
 
 import numpy as np
@@ -68,19 +68,20 @@ def fit(machines: Mapping[str, TokenArray]) -> dict[str, list[int]]:
             raise TooFewTokens(f"machine {name} has {len(tokens)} tokens, the least is {TOKENS_LEAST}")
     if not machines:
         raise TooFewTokens("there is no machine to calibrate by")
-    return {name: _table(name, list(machines.values())) for name in STATISTICS}
+    fewest = min(map(len, machines.values()))
+    pooled = np.concatenate([tokens[:fewest] for tokens in machines.values()])
+    return {name: _table(name, pooled) for name in STATISTICS}
 
 
-def _table(name: str, machines: Sequence[TokenArray]) -> list[int]:
-    bounds = np.stack([_bounds(name, tokens) for tokens in machines])
-    shown = np.where(np.isnan(bounds), -1.0, bounds).max(0)
+def _table(name: str, tokens: TokenArray) -> list[int]:
+    bounds = _bounds(name, tokens)
     base = 0.5 if name in HALVES else 0.0
-    wide = np.where(shown < 0, 1.0, base + ALLOWANCE * (shown - base))
+    wide = np.where(np.isnan(bounds), 1.0, base + ALLOWANCE * (bounds - base))
     return [min(ONE, max(LEAST_P, math.ceil(value * ONE))) for value in wide.tolist()]
 
 
 def _bounds(name: str, tokens: TokenArray) -> NDArray[np.float64]:
-    """Return the upper bound of each gap bin for one machine; NaN where it has shown no token."""
+    """Return the upper bound of each gap bin; NaN where there is no token."""
     values, counts = STATISTICS[name](tokens)
     bins = tokens["gap"][counts]
     numbers = np.bincount(bins, minlength=BINS)
