@@ -174,6 +174,23 @@ def resume(home: Home = Path(".")) -> None:
 
 @app.command()
 @errors_reported
+def calibrate(
+    engine_class: Annotated[str, typer.Argument(metavar="CLASS", help="As transformers/bfloat16/cpu.")],
+    home: Home = Path("."),
+    tokens: Annotated[int, typer.Option(min=2_000, max=1_000_000, help="Tokens per machine.")] = 8_000,
+) -> None:
+    """Calibrate an engine class that is not exact, and open it to nodes. Works while the coordinator runs."""
+    from coordinator.run import calibrate as calibration
+    from coordinator.run import keys, setup
+
+    loaded = setup.load_run(home, now=unix_milliseconds(), secret=keys.passphrase())
+    path = calibration.calibrate(loaded, engine_class, tokens, unix_milliseconds())
+    print(f"{engine_class} is calibrated: {path}")
+    print("a running coordinator opens it within half a minute")
+
+
+@app.command()
+@errors_reported
 def invite(home: Home = Path(".")) -> None:
     """Print the invite: the only string that a volunteer needs. It holds no secret. Its fingerprint goes to stderr."""
     from coordinator import config

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from p2p.multiaddr import address_of
 from runtime.settings import Loader, SettingsFault, read_toml
@@ -69,23 +69,23 @@ class RunSection(Section):
     evaluate_every: Annotated[int, Field(ge=1, description="Versions from one evaluation to the next.")] = 5
     compute_dtype: Annotated[
         Literal["float32", "bfloat16"],
-        Field(description="Type in which nodes compute: float32, the only one yet. Signed."),
+        Field(
+            description="Type in which nodes compute: float32, or bfloat16, whose class is to be calibrated. Signed."
+        ),
     ] = "float32"
     engines: Annotated[
         Texts,
         Field(min_length=1, max_length=16, description="Admitted engine classes: engine/dtype, as prefixes. Signed."),
     ] = ("transformers/float32",)
 
-    @field_validator("compute_dtype")
-    @classmethod
-    def _has_thresholds(cls, value: str) -> str:
-        # Measured with four architectures: drift between honest bfloat16 passes is far above float32's thresholds.
-        if value == "bfloat16":
+    @model_validator(mode="after")
+    def _admits_its_own_format(self) -> Self:
+        if not any([*one.rstrip("/").split("/"), self.compute_dtype][1] == self.compute_dtype for one in self.engines):
             raise ValueError(
-                "bfloat16 has no thresholds yet, so every honest group would be refused: set float32; a run signed "
-                "with bfloat16 must be made anew by `echo2-coord init`"
+                f"engines admits no class in {self.compute_dtype}, in which nodes compute: add transformers/"
+                f"{self.compute_dtype}; a run that is signed must be made anew by `echo2-coord init`"
             )
-        return value
+        return self
 
 
 class LearnerSection(Section):

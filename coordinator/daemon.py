@@ -50,6 +50,7 @@ from coordinator.run.setup import Run, read_again
 from coordinator.run.signing import ends_soon
 from coordinator.training.model_loops import Learning
 from coordinator.training.model_processes import LearnerChild, Models, on_death, restarts
+from coordinator.verification.open_classes import ledger_keys
 from coordinator.web import status
 from coordinator.web.connection_limits import WebLimits
 from coordinator.web.run_view_builder import RunViewBuilder
@@ -168,6 +169,7 @@ class Coordinator:
             self.history.close()
 
     async def _work(self, commits: GroupCommit) -> None:
+        self._open_classes()
         away = self.group_service.start(self._now())
         if away:
             log.info("coordinator restarted; open leases extended", away_seconds=round(away / 1000, 1))
@@ -229,6 +231,7 @@ class Coordinator:
                 await self.publisher.announce()
             if _elapsed() - tidied >= TIDY:
                 tidied = _elapsed()
+                self._open_classes()
                 budget = self._run.config.store
                 await self.publisher.retain(
                     self.group_service.oldest_needed(), budget.budget_bytes, budget.payload_bytes
@@ -238,6 +241,12 @@ class Coordinator:
                 )
             await self._forget()
             await asyncio.sleep(TICK)
+
+    def _open_classes(self) -> None:
+        """Read Calibrations that were written since (coordinator/verification/open_classes.py)."""
+        folder, ledger = self._run.folder.calibrations, ledger_keys(self._run.chain)
+        for engine_class in self.group_service.classes.read(folder, self._run.id, ledger):
+            log.info("engine class opened by its calibration", engine_class=engine_class)
 
     async def _check(self) -> None:
         """Check the database for damage when that is due, in a thread, and once per day. After an unclean stop verdicts

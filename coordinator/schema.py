@@ -407,7 +407,24 @@ CREATE INDEX strikes_of_free_keys ON strikes (id) WHERE worked = 0;
     ),
 )
 
-MIGRATIONS = (SCHEMA_1, SCHEMA_2, SCHEMA_3)
+SCHEMA_4 = (
+    Part(
+        "evidence against keys",
+        """
+CREATE TABLE bets (node BLOB PRIMARY KEY, state BLOB NOT NULL) STRICT;
+CREATE TABLE compared (
+    lease BLOB PRIMARY KEY REFERENCES leases, tokens BLOB NOT NULL, before BLOB NOT NULL
+) STRICT;
+CREATE TABLE quarantine (
+    lease BLOB PRIMARY KEY REFERENCES leases, node BLOB NOT NULL, day INTEGER NOT NULL, weight INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX quarantine_by_day ON quarantine (day, node);
+ALTER TABLE accounts ADD COLUMN doubted INTEGER NOT NULL DEFAULT 0;
+""",
+    ),
+)
+
+MIGRATIONS = (SCHEMA_1, SCHEMA_2, SCHEMA_3, SCHEMA_4)
 SCHEMA_VERSION = len(MIGRATIONS)
 SCRIPT = "".join(part.script for parts in MIGRATIONS for part in parts)
 """All statements of all migrations, in order: those of a new file. docs/protocol/disk.md is tested against them."""

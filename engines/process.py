@@ -7,7 +7,7 @@ process is gone: start a new one, as engines.supervisor does).
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -77,9 +77,12 @@ class EngineProcess(Child, EngineClient):
     or step `loaded` is None too: the process then has old or new weights, and the next load shows which. `rows`: from
     its last notification, with the groups requested since; `on_rows` is called at each notification."""
 
-    def __init__(self, *, name: str = "engine", threads: int = 1, module: str = HOST) -> None:
-        """`threads`: CPU threads that it computes on, passed in the environment, since torch reads that at import."""
-        env = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive", "HF_HUB_OFFLINE": "1"}
+    def __init__(
+        self, *, name: str = "engine", threads: int = 1, module: str = HOST, env: Mapping[str, str] | None = None
+    ) -> None:
+        """`threads`: CPU threads that it computes on, passed in the environment, since torch reads that at import.
+        `env`: further variables."""
+        env = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive", "HF_HUB_OFFLINE": "1", **(env or {})}
         super().__init__([sys.executable, "-m", module], name=name, env=python_path(env))
         self.probed: Probed | None = None
         self.loaded: Loaded | None = None

@@ -72,6 +72,13 @@ REASONS: dict[str, Reason] = {
     "busy": Reason("More nodes ask for leases than the coordinator can answer now.", "nobody", True, then="wait"),
     "paused": Reason("The run is paused; the coordinator's page says why.", "operator", True),
     "no-prompt": Reason("The run's task gives no prompt; the coordinator's log says why.", "operator", True),
+    "not-calibrated": Reason(
+        "Groups of engine class {engine} cannot be checked yet: the operator opens it by `echo2-coord calibrate`. Until"
+        " then another class is needed, such as one in float32.",
+        "operator",
+        True,
+        then="wait",
+    ),
     "wrong-version": Reason(
         "Era {era} version {version} is not one of this run's; hold version {wanted} of era {wanted_era}.",
         "node",
@@ -167,9 +174,19 @@ REASONS: dict[str, Reason] = {
     "drift-median": Reason(
         "Sample {sample}: log-probabilities off by {off} in the median, the most is {most}.", "node"
     ),
+    "evidence": Reason(
+        "This group, with the node's groups before it, differs more from the coordinator's pass than an honest node's"
+        " would but for a chance of one in a million: look for quantised weights, another temperature, faulty memory.",
+        "node",
+    ),
     "not-scorable": Reason("The coordinator cannot check this group: {detail}.", "operator"),
     # --- submissions accepted, but not trained on
     "task-score": Reason("The task gives no finite reward for this group: it is paid, but not trained on.", "operator"),
+    "quarantine": Reason(
+        "There is some evidence against this node's arithmetic: the group is accepted, not trained on, and its pay is"
+        " kept until the day (UTC) has ended.",
+        "node",
+    ),
     # --- the code of an acceptance
     "ok": Reason("", "nobody"),
 }

@@ -28,7 +28,7 @@ POINTS_ISSUED = 1_000_000_000_000
 """Milli-RE that move from the fund to escrow whenever escrow runs out, on top of the amount due, in points mode."""
 
 _ACCOUNT = re.compile(
-    r"fund:operator|escrow:run|rounding|forfeit|paid:[a-z]+|node:[1-9A-HJ-NP-Za-km-z]+:(accrued|unvested|payable)"
+    r"fund:operator|escrow:run|rounding|forfeit|paid:[a-z]+|node:[1-9A-HJ-NP-Za-km-z]+:(accrued|unvested|payable)|held:[1-9A-HJ-NP-Za-km-z]+"
 )
 _BEFORE_ALL = -(1 << 63)
 _encode = msgspec.msgpack.Encoder().encode
@@ -75,6 +75,11 @@ class Tampered(Exception):
 def accrued(node: str) -> str:
     """Return the account that is credited with a node's accepted work. `node`: its peer id."""
     return f"node:{node}:accrued"
+
+
+def quarantined(node: str) -> str:
+    """Return the account that keeps the weight of a node's groups in quarantine. `node`: its peer id."""
+    return f"held:{node}"
 
 
 def transfer(source: str, target: str, amount: int) -> tuple[Posting, ...]:

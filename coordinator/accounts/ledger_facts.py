@@ -14,7 +14,7 @@ import msgspec
 from coordinator.accounts.ledger import Entry
 
 RULES = 1
-WRONG = frozenset(("seeded-choice", "close-choices", "drift", "drift-median", "not-generated"))
+WRONG = frozenset(("seeded-choice", "close-choices", "drift", "drift-median", "not-generated", "evidence"))
 """Codes of groups that were refused by the scorer's pass (T1 and T2, coordinator/rollouts/verification.py)."""
 
 
@@ -35,6 +35,18 @@ class Remark(msgspec.Struct, frozen=True, kw_only=True):
     rules: int = RULES
     node: str
     why: str
+
+
+class QuarantineEnded(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of `quarantine.ended`: the groups of one key that one day (days since the Unix epoch) kept in quarantine.
+    `released`: whether they are paid to the node, else they go back to escrow. `weight`: milli-RE."""
+
+    rules: int = RULES
+    node: str
+    day: int
+    groups: int
+    weight: int
+    released: bool
 
 
 class LeaseCounts(msgspec.Struct, frozen=True, array_like=True):
@@ -74,7 +86,9 @@ class KeyAccount(NamedTuple):
     """The sum of one key's entries.
 
     `accepted`: accepted groups. `groups`: accepted and refused ones. `wrong`: the number, counted from 1, of the last
-    group that the scorer's pass refused; 0: none. `code`, `since`, `until`: of the last suspension, times in ms."""
+    group that the scorer's pass refused; 0: none. `code`, `since`, `until`: of the last suspension, times in ms.
+    `doubted`: 1 if there is evidence against it (coordinator/verification/evidence.py): from a group in quarantine, or
+    one refused by evidence, to an accepted one, or a quarantine that ends well."""
 
     accepted: int = 0
     groups: int = 0
@@ -84,6 +98,7 @@ class KeyAccount(NamedTuple):
     code: str = ""
     since: int = 0
     until: int = 0
+    doubted: int = 0
 
 
 Change = Callable[[KeyAccount], KeyAccount]
@@ -96,13 +111,19 @@ def changes(entry: Entry) -> list[tuple[str, Change]]:
 
 
 def _accepted(entry: Entry) -> list[tuple[str, Change]]:
-    node = msgspec.msgpack.decode(entry.facts, type=_CountedEnd).node
-    return [(node, lambda account: account._replace(accepted=account.accepted + 1, groups=account.groups + 1))]
+    end = msgspec.msgpack.decode(entry.facts, type=_CountedEnd)
+
+    def change(account: KeyAccount) -> KeyAccount:
+        doubted = int(end.code == "quarantine")
+        return account._replace(accepted=account.accepted + 1, groups=account.groups + 1, doubted=doubted)
+
+    return [(end.node, change)]
 
 
 def _refused(entry: Entry) -> list[tuple[str, Change]]:
     end = msgspec.msgpack.decode(entry.facts, type=_CountedEnd)
-    return [(end.node, _counted(1, int(end.code in WRONG)))]
+    count, doubted = _counted(1, int(end.code in WRONG)), end.code == "evidence"
+    return [(end.node, lambda account: count(account._replace(doubted=int(doubted or account.doubted))))]
 
 
 def _ended(entry: Entry) -> list[tuple[str, Change]]:
@@ -142,10 +163,16 @@ def _unbanned(entry: Entry) -> list[tuple[str, Change]]:
     return [(node, lambda account: account._replace(banned=None, until=min(account.until, entry.at)))]
 
 
+def _quarantine_ended(entry: Entry) -> list[tuple[str, Change]]:
+    fact = msgspec.msgpack.decode(entry.facts, type=QuarantineEnded)
+    return [(fact.node, lambda account: account._replace(doubted=int(not fact.released)))]
+
+
 _READ: dict[str, Callable[[Entry], list[tuple[str, Change]]]] = {
     "lease.accepted": _accepted,
     "lease.refused": _refused,
     "leases.ended": _ended,
+    "quarantine.ended": _quarantine_ended,
     "node.suspended": _suspended,
     "node.vouched": _vouched,
     "node.banned": _banned,

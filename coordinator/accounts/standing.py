@@ -3,7 +3,8 @@
 Rules
 1. A key is *known* after `KNOWN` accepted groups, or once the operator vouches for it. It is *proven* after `PROVEN`
    accepted groups, as long as the scorer's pass (T1 and T2, coordinator/rollouts/verification.py) refused none of its
-   last `CLEAN`. Every other key is *new*.
+   last `CLEAN`. Every other key is *new*, and so is one that is doubted: its
+   last group was accepted into quarantine, or refused by evidence, and no later entry clears it.
 2. A suspension ends at the time that its entry states. A ban ends when the operator lifts it, which also ends a
    suspension.
 3. Standing follows from the ledger alone: `standing` reads the entries. `Accounts.of` reads a row that is updated in
@@ -68,6 +69,8 @@ def at(account: KeyAccount, now: int) -> Standing:
 
 def rank(account: KeyAccount) -> Rank:
     """Return the rank of an account (rule 1)."""
+    if account.doubted:
+        return "new"
     if account.accepted >= PROVEN and (not account.wrong or account.groups - account.wrong >= CLEAN):
         return "proven"
     return "known" if account.accepted >= KNOWN or account.vouched else "new"
@@ -89,7 +92,7 @@ def minute(at: int) -> str:
 
 def account_of(database: Database, node: bytes) -> KeyAccount:
     """Return the sum of the ledger's entries about a key, 32 bytes."""
-    query = "SELECT accepted, groups, wrong, vouched, banned, code, since, until FROM accounts WHERE node = ?"
+    query = "SELECT accepted, groups, wrong, vouched, banned, code, since, until, doubted FROM accounts WHERE node = ?"
     row = database.one(query, (node,))
     return KeyAccount() if row is None else KeyAccount(*row)._replace(vouched=bool(row[3]))
 
@@ -114,7 +117,7 @@ class Accounts:
         for node, change in changes(entry):
             key = public_key(node)
             self._database.do(
-                "INSERT OR REPLACE INTO accounts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT OR REPLACE INTO accounts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (key, *change(self.account(key))),
             )
 

@@ -24,7 +24,7 @@ STRIKES = frozenset((
     "malformed", "too-large", "not-owner", "other-bytes", "version-lie", "incomplete", "turns", "tokens", "end",
     "segments", "logprobs", "transcript",
     # detected by the scorer (T1, T2)
-    "seeded-choice", "close-choices", "drift", "drift-median",
+    "seeded-choice", "close-choices", "drift", "drift-median", "evidence",
 ))  # fmt: skip
 AT_ONCE = frozenset(("not-generated",))
 ENOUGH = 3

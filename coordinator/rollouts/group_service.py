@@ -26,6 +26,7 @@ from coordinator.rollouts.token_storage import WINDOW, TokenStorage
 from coordinator.rollouts.verdicts import ACCEPTED, VerdictService
 from coordinator.rollouts.verification import Verdict
 from coordinator.rollouts.waiting_groups import Undecided, Visit, WaitingGroups
+from coordinator.verification.open_classes import OpenClasses
 from p2p.identity import peer_id
 from p2p.limits.origin import LOCAL, Origin
 from protocol.broadcast_messages import Acknowledgement
@@ -54,8 +55,10 @@ class GroupService:
         self.accounts = accounting.accounts
         self.strikes = accounting.strikes
         self.lease_ends = accounting.lease_ends
-        self.leases = LeaseTable(database, terms, context.prompts, sealing.seal, entropy, self.accounts)
-        self.verdicts = VerdictService(database, self.leases, accounting, sealing.seal, context.spec)
+        self.classes = OpenClasses()
+        self.leases = LeaseTable(database, terms, context.prompts, sealing.seal, entropy, self.accounts, self.classes)
+        self.verdicts = VerdictService(database, self.leases, accounting, sealing.seal, context.spec, self.classes)
+        self._quarantine = accounting.quarantine
         self._waiting = WaitingGroups(database)
         self.submissions = SubmissionService(
             database, self.leases, self.verdicts, self.strikes, self._waiting, context, sealing
@@ -81,8 +84,12 @@ class GroupService:
         self.leases.beat(now)
         self.registry.save(now)
         self.lease_ends.write_entry(now)
+        self._quarantine.settle(self._in_doubt, now)
         self.lease_ends.forget(now)
         return self.verdicts.expire(now)
+
+    def _in_doubt(self, node: bytes) -> bool:
+        return self.verdicts.evidence.of(node).conclusion() != "honest"
 
     def forget(self, covered: Collection[bytes], step: int, era: int, now: int) -> int:
         """Delete a slice of the leases' content, nodes and strikes that are no longer kept; return how many, 0 if none

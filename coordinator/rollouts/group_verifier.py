@@ -8,7 +8,9 @@ Rules
 3. A group that was received before its key was suspended is judged by its own content alone, as
    coordinator/rollouts/verdicts.py says. Groups that come later are not received
    (coordinator/rollouts/request_handler.py).
-4. Where a group is mostly wrong, `CrossVersionCheck` tells whether its tokens may be of another version. That
+4. A group whose lease names a Calibration is not judged here: its tokens are compared with the scorer's, and the
+   verdict's transaction bets on them. If the first sample alone suffices for a refusal, the others are not scored.
+5. Where a group is mostly wrong, `CrossVersionCheck` tells whether its tokens may be of another version. That
    takes at most one further pass per version.
 
 The caller loads the group's version into the scorer and keeps it there until `verify` returns. The scorer's errors
@@ -17,8 +19,10 @@ The caller loads the group's version into the scorer and keeps it there until `v
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
+import numpy as np
 
 from coordinator.rollouts.cross_version import CrossVersionCheck, VerifiedSample
 from coordinator.rollouts.scorer import Scorer
@@ -27,6 +31,7 @@ from coordinator.rollouts.verification import (
     EXACT,
     ExactThresholds,
     Verdict,
+    compare_rollout,
     find_fault,
     judge,
     mostly_wrong,
@@ -35,9 +40,22 @@ from coordinator.rollouts.verification import (
     wrong_tokens,
 )
 from coordinator.rollouts.waiting_groups import Undecided
+from coordinator.verification.evidence import NodeEvidence, Tables, products
+from coordinator.verification.open_classes import OpenClasses
+from coordinator.verification.token_evidence import Incomparable, TokenArray
 from engines.engine import Job, SampleScore
-from engines.messages import PackedSample
+from engines.messages import PackedSample, float_bytes
+from protocol.refusals import sentence
 from runtime.child import ChildDied, ChildError
+from runtime.units import DAY
+
+
+class EvidenceSource(NamedTuple):
+    """The values that the check of a class that is not exact needs: `classes`, and `against`, the evidence against a
+    key."""
+
+    classes: OpenClasses
+    against: Callable[[bytes], NodeEvidence]
 
 
 class GroupVerifier:
@@ -54,18 +72,23 @@ class GroupVerifier:
         staleness: int,
         published: Callable[[int], Iterable[int]],
         calibration: ExactThresholds = EXACT,
+        evidence: EvidenceSource | None = None,
     ) -> None:
+        """`evidence`: of the classes that are not exact; None: their groups cannot be scored."""
         self._scorer = scorer
         self._eos = eos
         self._published = published
         self._calibration = calibration
         self._cross_version = CrossVersionCheck(staleness)
         self._measuring = asyncio.Lock()
+        self._evidence = evidence
 
     async def verify(self, group: Undecided, first: int | None) -> Verdict:
         """Score a group, and judge it. `first`: the sample to score alone first; None: all at once (rules 1 and 2)."""
         rollouts = group.submission.rollouts
         scores: list[SampleScore | None] = [None] * len(rollouts)
+        if group.lease.calibration is not None:
+            return await self._compare(group, group.lease.calibration, first)
         if first is not None:
             await self._fill(group, scores, [first])
         if first is None or find_fault(rollouts, scores, self._calibration) is None:
@@ -76,6 +99,33 @@ class GroupVerifier:
         elif mostly_wrong(*wrong_tokens(scores, self._calibration)) and not await self._possible_elsewhere(group):
             return judge(rollouts, scores, self._calibration, other_version_possible=False)
         return verdict
+
+    async def _compare(self, group: Undecided, calibration: bytes, first: int | None) -> Verdict:
+        """Compare a group's tokens with the scorer's pass (rule 4)."""
+        tables = None if self._evidence is None else self._evidence.classes.tables(calibration)
+        if tables is None:
+            return _unscorable("its Calibration is not in the run folder")
+        rollouts, compared = group.submission.rollouts, dict[int, TokenArray]()
+        scores: list[SampleScore | None] = [None] * len(rollouts)
+        parts = [[first]] if first is not None else []
+        for numbers in [*parts, [number for number in range(len(rollouts)) if number != first]]:
+            await self._fill(group, scores, numbers)
+            try:
+                known = {number: score for number in numbers if (score := scores[number]) is not None}
+                compared |= {number: compare_rollout(rollouts[number], known[number], self._eos) for number in known}
+            except Incomparable as error:
+                return _unscorable(str(error))
+            if len(compared) < len(rollouts) and self._suffices(group, compared, tables):
+                return Verdict("evidence", sentence("evidence"), None, compared)
+        behaviour = [float_bytes(score.logprobs) for score in scores if score is not None]
+        return Verdict("ok", "", behaviour, compared)
+
+    def _suffices(self, group: Undecided, compared: dict[int, TokenArray], tables: Tables) -> bool:
+        """Tell whether these samples are enough for a refusal, with the node's groups decided so far."""
+        assert self._evidence is not None
+        before = self._evidence.against(group.lease.node)
+        tokens = np.concatenate([compared[number] for number in sorted(compared)])
+        return before.after(products(tokens, tables), before.day * DAY).conclusion() == "refusal"
 
     async def _fill(self, group: Undecided, scores: list[SampleScore | None], numbers: Sequence[int]) -> None:
         """Score these samples of a group, and store the results in `scores`."""
@@ -94,7 +144,7 @@ class GroupVerifier:
         return scores
 
     async def _possible_elsewhere(self, group: Undecided) -> bool:
-        """Tell whether tokens that are mostly wrong may be of another version (rule 4)."""
+        """Tell whether tokens that are mostly wrong may be of another version (rule 5)."""
         era, version = group.lease.era, group.lease.version
         async with self._measuring:
             known = self._cross_version.sample_to_probe(era, version)
@@ -125,6 +175,10 @@ class GroupVerifier:
             split="train",
             index=lease.index,
         )
+
+
+def _unscorable(detail: str) -> Verdict:
+    return Verdict("not-scorable", sentence("not-scorable", detail=detail), None)
 
 
 def _sample(group: Undecided, number: int) -> PackedSample:

@@ -28,6 +28,7 @@ from coordinator.rollouts.lease_lifetime import LifetimeBounds
 from coordinator.rollouts.prompt_positions import NO_PROMPT, PromptPosition, PromptPositions
 from coordinator.rollouts.prompts import PromptSource
 from coordinator.rollouts.retry_times import RetryTimes
+from coordinator.verification.open_classes import OpenClasses, is_exact
 from p2p.limits.origin import LOCAL, Origin
 from p2p.wire_types import decode, encode
 from protocol.leases import Lease, LeaseRequest
@@ -45,6 +46,9 @@ State = Literal["open", "received", "decided", "expired"]
 
 LATE: Final = 1.25
 """Factor by which a node may exceed its wait, plus a second: nodes add jitter of their own."""
+
+NOT_CALIBRATED: Final = 60_000
+"""Milliseconds after which a node of a class without a Calibration asks again."""
 
 
 class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,11 +120,13 @@ class LeaseTable:
         seal: Seal,
         entropy: Entropy,
         accounts: Accounts,
+        classes: OpenClasses,
     ) -> None:
         self._database = database
         self.terms = terms
         self._seal = seal
         self._entropy = entropy
+        self._classes = classes
         self.positions = PromptPositions(database, prompts)
         bounds = LifetimeBounds(terms.first_ms, terms.least_ms, terms.most_ms)
         self._admission = LeaseAdmission(database, bounds, terms.staleness == 0, accounts)
@@ -199,6 +205,8 @@ class LeaseTable:
             return refusal("paused", retry_after=10 * again)
         if not admitted(request.engine, terms.engines):
             return refusal("engine", engine=request.engine, admitted=", ".join(terms.engines))
+        if not is_exact(request.engine) and self._classes.of(request.engine) is None:
+            return refusal("not-calibrated", retry_after=NOT_CALIBRATED, engine=request.engine)
         known = self._database.value(
             "SELECT root FROM versions WHERE era = ? AND version = ?", (request.era, request.version)
         )
@@ -272,6 +280,7 @@ class LeaseTable:
             root=request.root,
             sent=now,
             expires=expires,
+            calibration=None if is_exact(request.engine) else self._classes.of(request.engine),
         )
 
     def find(self, lease: bytes) -> LeaseRecord | None:

@@ -10,17 +10,21 @@ Rules
 4. A group that comes too late is refused, with a receipt that refers to the lease's expiry in the ledger.
 5. A good group for which the task gave no finite reward is accepted and paid under the code `task-score`. It is not
    trainable: it never enters the buffer.
+6. A group of a class that is not exact is decided by the evidence against its node, which this group moves on in the
+   same transaction (coordinator/verification/evidence.py). In doubt it is accepted under the code `quarantine`: not
+   trainable, and its weight is kept in `held:<node>` (coordinator/accounts/quarantine.py).
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from coordinator.accounts.accounting import Accounting
 from coordinator.accounts.lease_ends import LedgerPosition
-from coordinator.accounts.ledger import ESCROW, accrued, transfer
+from coordinator.accounts.ledger import ESCROW, accrued, quarantined, transfer
 from coordinator.accounts.ledger_facts import RULES
 from coordinator.accounts.pay import pay_rule
 from coordinator.database import Database, marks
@@ -29,6 +33,9 @@ from coordinator.rollouts.lease_table import LeaseRecord, LeaseTable, Progress, 
 from coordinator.rollouts.submitted_group import ClaimedRollout
 from coordinator.rollouts.token_storage import TokenStorage
 from coordinator.rollouts.verification import Verdict, is_learnable, sampled_tokens
+from coordinator.verification.evidence_table import EvidenceHashes, EvidenceStep, EvidenceTable
+from coordinator.verification.open_classes import OpenClasses
+from coordinator.verification.token_evidence import RAISING
 from p2p.identity import peer_id
 from p2p.wire_types import encode
 from protocol.authority import RunSpec
@@ -36,7 +43,7 @@ from protocol.leases import Lease, Receipt
 from protocol.refusals import sentence
 from tasks.task import Score
 
-ACCEPTED = ("ok", "task-score")
+ACCEPTED = ("ok", "task-score", "quarantine")
 """Codes of accepted groups."""
 RECENT = 200
 """Decided groups whose codes are remembered."""
@@ -66,12 +73,27 @@ class LeaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
     rules: int = RULES
 
 
+class EvidencedOutcome(LeaseOutcome, frozen=True, kw_only=True):
+    """The end of a lease that names a Calibration: with its hash, and those of `EvidenceHashes`."""
+
+    calibration: bytes
+    tokens: bytes
+    before: bytes
+    after: bytes
+
+
 class VerdictService:
     """The ends of leases, by verdicts and expiries. `recent`: codes of the groups decided last, at most `RECENT`, since
     the process started."""
 
     def __init__(
-        self, database: Database, leases: LeaseTable, accounting: Accounting, seal: Seal, spec: RunSpec
+        self,
+        database: Database,
+        leases: LeaseTable,
+        accounting: Accounting,
+        seal: Seal,
+        spec: RunSpec,
+        classes: OpenClasses,
     ) -> None:
         self._database = database
         self._leases = leases
@@ -79,6 +101,9 @@ class VerdictService:
         self._accounts = accounting.accounts
         self._strikes = accounting.strikes
         self._ends = accounting.lease_ends
+        self._quarantine = accounting.quarantine
+        self._classes = classes
+        self.evidence = EvidenceTable(database)
         self._seal = seal
         self._run = spec.run
         self._pay = pay_rule(spec.price_mode)
@@ -97,9 +122,25 @@ class VerdictService:
             record = self._leases.find(lease)
             if record is None or record.state != "received":
                 raise LookupError(f"no group was received for lease {lease.hex()}")
+            step = self._bet(record.lease, verdict, now)
+            if step is not None and step.conclusion == "refusal":
+                return self.refuse(record, "evidence", sentence("evidence"), now, step.hashes)
             if verdict.behaviour is None:
-                return self.refuse(record, verdict.code, verdict.reason, now)
-            return self._accept(record, rollouts, verdict.behaviour, progress, now)
+                return self.refuse(record, verdict.code, verdict.reason, now, None if step is None else step.hashes)
+            return self._accept(record, rollouts, verdict.behaviour, progress, now, step)
+
+    def _bet(self, lease: Lease, verdict: Verdict, now: int) -> EvidenceStep | None:
+        """Move the evidence against a node on by the tokens of its group (rule 6); None where the class is exact."""
+        tables = None if lease.calibration is None else self._classes.tables(lease.calibration)
+        if verdict.compared is None or tables is None:
+            return None
+        (packed_scores,) = self._submission(lease.id, "scores")
+        rewards = [score.reward for score in msgspec.msgpack.decode(packed_scores, type=list[Score])]
+        average = sum(rewards) / max(1, len(rewards))
+        for number, tokens in verdict.compared.items():
+            tokens["flags"] |= RAISING * (number < len(rewards) and rewards[number] > average)
+        joined = np.concatenate([verdict.compared[number] for number in sorted(verdict.compared)])
+        return self.evidence.take(lease.node, lease.id, joined, tables, now)
 
     def _accept(
         self,
@@ -108,11 +149,15 @@ class VerdictService:
         behaviour: list[bytes],
         progress: Progress,
         now: int,
+        step: EvidenceStep | None,
     ) -> bytes:
         lease = record.lease
         at, packed_scores = self._submission(lease.id, "at, scores")
         scores = msgspec.msgpack.decode(packed_scores, type=list[Score])
         code, reason = ("ok", "") if is_learnable(scores) else ("task-score", sentence("task-score"))
+        doubted = step is not None and step.conclusion == "doubt"
+        if doubted:
+            code, reason = "quarantine", sentence("quarantine")
         young = lease.era == progress.era and fresh(progress.step, lease.version, self._leases.terms.staleness)
         trainable = young and code == "ok"
         lengths = [len(lease.prompt) + sum(rollout.turns) for rollout in rollouts]
@@ -120,8 +165,12 @@ class VerdictService:
         sampled = sum(map(sampled_tokens, rollouts))
         given = sum(lengths) - sampled
         end = self._end(record, at, code, len(rollouts), given, sampled, total, trainable)
+        if step is not None:
+            end = _evidenced(end, lease, step.hashes)
         self._pay.fund(self._ledger, now, total)
-        place = self._append(now, "lease.accepted", end, total)
+        place = self._append(now, "lease.accepted", end, total, quarantined if doubted else accrued)
+        if doubted:
+            self._quarantine.put(lease.id, lease.node, total, now)
         if trainable:
             varied = len({score.reward for score in scores}) > 1
             packed = msgspec.msgpack.encode(behaviour)
@@ -131,11 +180,16 @@ class VerdictService:
         self._leases.move(lease.id, "decided")
         return self._receipt(end, lease, place, "accepted", reason, now)
 
-    def refuse(self, record: LeaseRecord, code: str, reason: str, now: int) -> bytes:
-        """Refuse a group that was stored for a lease, in the caller's transaction; return the sealed Receipt."""
+    def refuse(
+        self, record: LeaseRecord, code: str, reason: str, now: int, evidence: EvidenceHashes | None = None
+    ) -> bytes:
+        """Refuse a group that was stored for a lease, in the caller's transaction; return the sealed Receipt.
+        `evidence`: of a group that was decided by it."""
         lease = record.lease
         (at,) = self._submission(lease.id, "at")
         end = self._end(record, at, code)
+        if evidence is not None:
+            end = _evidenced(end, lease, evidence)
         place = self._append_unpaid(now, "lease.refused", end, lease.node)
         self._leases.fail(lease.id, "decided", code, now)
         sealed = self._receipt(end, lease, place, "refused", reason, now)
@@ -191,8 +245,10 @@ class VerdictService:
             return self._ends.put(end.lease, msgspec.msgpack.encode(end), now)
         return self._append(now, kind, end, 0)
 
-    def _append(self, now: int, kind: str, end: LeaseOutcome, amount: int) -> LedgerPosition:
-        postings = transfer(ESCROW, accrued(end.node), amount)
+    def _append(
+        self, now: int, kind: str, end: LeaseOutcome, amount: int, account: Callable[[str], str] = accrued
+    ) -> LedgerPosition:
+        postings = transfer(ESCROW, account(end.node), amount)
         entry = self._ledger.append(now, kind, _key(end.lease), end, postings)
         self._accounts.take(entry)
         return LedgerPosition(entry.seq, entry.hash)
@@ -261,6 +317,10 @@ class VerdictService:
         if verdict == "refused":
             self._tokens.refused(lease.id)
         return sealed
+
+
+def _evidenced(end: LeaseOutcome, lease: Lease, hashes: EvidenceHashes) -> EvidencedOutcome:
+    return EvidencedOutcome(**msgspec.structs.asdict(end), calibration=lease.calibration or b"", **hashes._asdict())
 
 
 def _key(lease: bytes) -> str:

@@ -22,12 +22,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.rollouts.submitted_group import ClaimedRollout, SubmittedGroup
+from coordinator.verification.token_evidence import Incomparable, TokenArray, compare_tokens
 from engines.engine import SampleScore
 from engines.messages import float_bytes, floats
 from protocol.authority import RunSpec
 from protocol.leases import Lease, Rollout, Submission
 from protocol.refusals import sentence
-from tasks.task import MOST_REWARD, InvalidTranscript, Score, Task, TaskFault, Tokenizer, Transcript, begun, replay
+from tasks.task import (
+    MOST_REWARD,
+    InvalidTranscript,
+    Score,
+    Task,
+    TaskFault,
+    Tokenizer,
+    Transcript,
+    begun,
+    replay,
+    sampled_mask,
+)
 
 MOST_GIVEN = 1 << 14
 """Most tokens that an environment may give in one rollout."""
@@ -71,11 +83,13 @@ EXACT = ExactThresholds()
 
 class Verdict(NamedTuple):
     """The result of verification. `behaviour`: the scorer's log-probability of each sampled token, float32
-    little-endian, per sample; None for a refused group."""
+    little-endian, per sample; None for a refused group. `compared`: the tokens of each scored sample where the class is
+    not exact: the evidence against the node then decides (coordinator/rollouts/verdicts.py, rule 6)."""
 
     code: str
     reason: str
     behaviour: list[bytes] | None
+    compared: dict[int, TokenArray] | None = None
 
     @property
     def accepted(self) -> bool:
@@ -362,6 +376,16 @@ def close_choices_allowed(tokens: int, calibration: ExactThresholds = EXACT) -> 
         term *= rate / k
         left += term
     return k
+
+
+def compare_rollout(rollout: Rollout | ClaimedRollout, score: SampleScore, eos: int) -> TokenArray:
+    """Compare the sampled tokens of a rollout with the scorer's values, for a class that is not exact. Raises
+    `Incomparable`."""
+    chosen = np.asarray(rollout.tokens)[np.asarray(sampled_mask(rollout.turns))]
+    values = [np.asarray(one, np.float32) for one in (score.logprobs, score.margins, score.gaps)]
+    if any(len(one) != len(chosen) or not np.isfinite(one).all() for one in values):
+        raise Incomparable("the scorer's values are not one finite number per sampled token")
+    return compare_tokens(floats(rollout.logprobs), *values, ends=chosen == eos, raising=False)
 
 
 def sampled_tokens(rollout: Rollout | ClaimedRollout) -> int:

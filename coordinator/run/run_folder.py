@@ -6,6 +6,7 @@ root/1.root ...    every signed Root since the first
 run.spec           the RunSpec, signed by root
 model/             config.json, tokenizer.json, model.safetensors: the base, version 0
 run.sqlite         leases, submissions, verdicts, ledger; run.sqlite.lock while it is open
+calibrations/      signed Calibrations of engine classes that are not exact
 head               the latest signed Head
 history.jsonl      steps, evaluations and versions, for people; history-before.jsonl and history-thinned.json with it
 store/             documents and payloads of the published versions, and two of their snapshots
@@ -67,6 +68,10 @@ class RunFolder:
     @property
     def database(self) -> Path:
         return self.path / "run.sqlite"
+
+    @property
+    def calibrations(self) -> Path:
+        return self.path / "calibrations"
 
     @property
     def history(self) -> Path:

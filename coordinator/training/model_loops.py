@@ -14,7 +14,7 @@ from coordinator.learner.messages import Hyper
 from coordinator.metrics.history import History
 from coordinator.publishing.publisher import Publisher
 from coordinator.rollouts.group_service import GroupService
-from coordinator.rollouts.group_verifier import GroupVerifier
+from coordinator.rollouts.group_verifier import EvidenceSource, GroupVerifier
 from coordinator.rollouts.scorer import Scorer
 from coordinator.run.setup import Run
 from coordinator.training.evaluation import EvaluationSet
@@ -92,7 +92,13 @@ def verifier_of(run: Run, scorer: Scorer, group_service: GroupService, publisher
     def published(era: int) -> list[int]:
         return [one.version for one in publisher.versions if one.era == era]
 
-    return GroupVerifier(scorer, eos=run.runspec.eos, staleness=group_service.terms.staleness, published=published)
+    return GroupVerifier(
+        scorer,
+        eos=run.runspec.eos,
+        staleness=group_service.terms.staleness,
+        published=published,
+        evidence=EvidenceSource(group_service.classes, group_service.verdicts.evidence.of),
+    )
 
 
 def course_of(run: Run) -> TrainingConfig:

@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.verification.token_evidence import ONE, STATISTICS, TokenArray
+from runtime.units import DAY
 
 BET_UNIT: Final = 16
 BETS: Final = (8, 16, 40, 96, 240)
@@ -42,8 +43,6 @@ LIFELONG_REFUSAL: Final = 10**9
 STAKES: Final = len(STATISTICS) * len(BETS)
 MOST_POWER: Final = 40
 LEAST_POWER: Final = -1024
-DAY: Final = 86_400_000
-"""Milliseconds."""
 
 Conclusion = Literal["honest", "doubt", "refusal"]
 Tables = Mapping[str, Sequence[int]]

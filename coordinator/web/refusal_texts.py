@@ -24,6 +24,7 @@ WORDS: Mapping[str, str] = {
     "close-choices": "Too many tokens differ narrowly from the seeded choice.",
     "drift": "A log-probability differs too much from the coordinator's own.",
     "drift-median": "Log-probabilities differ too much from the coordinator's own throughout.",
+    "evidence": "Over many tokens the arithmetic differs from that of the node's engine class.",
     "not-scorable": "The coordinator could not check the group.",
 }
 _FAULTS = {"node": "fault of the node", "operator": "fault of the operator", "nobody": "fault of no party"}

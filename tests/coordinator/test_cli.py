@@ -91,17 +91,18 @@ def test_init_encrypts_the_keys_by_the_passphrase_of_the_environment(
     assert all(b"ENCRYPTED" in path.read_bytes() for path in (tmp_path / "run/keys").glob("*.pem"))
 
 
-def test_init_refuses_a_run_in_bfloat16_and_an_existing_one_does_not_start(
+def test_init_refuses_a_format_that_no_class_computes_in_and_such_a_run_does_not_start(
     tmp_path: Path, model: Path, home: Path
 ) -> None:
     words = ("--model", model, "--task", "reverse", "--set", "run.compute_dtype=bfloat16", "--yes")
     code, _, err = said("init", tmp_path / "new", *words)
     assert (code, (tmp_path / "new").exists()) == (Exit.CONFIG, False)
-    assert "every honest group would be refused: set float32" in err
+    assert "engines admits no class in bfloat16" in err
+    assert said("init", tmp_path / "new", *words, "--set", 'run.engines=["transformers/bfloat16"]')[0] == 0
     settings = home / "coordinator.toml"
     settings.write_text(settings.read_text().replace('compute_dtype = "float32"', 'compute_dtype = "bfloat16"', 1))
     code, message = refused("run", "--home", home)
-    assert "a run signed with bfloat16 must be made anew by `echo2-coord init`" in message
+    assert "a run that is signed must be made anew by `echo2-coord init`" in message
 
 
 @pytest.mark.parametrize(("answer", "code"), [("n\n", 0), ("", 130)])

@@ -96,9 +96,9 @@ BAD = {
         {"run": {"compute_dtype": "f16"}},
         "run.compute_dtype should be 'float32' or 'bfloat16', not",
     ),
-    "a type that the checks have no thresholds for": (
+    "a type that no admitted class computes in": (
         {"run": {"compute_dtype": "bfloat16"}},
-        "run.compute_dtype: bfloat16 has no thresholds yet, so every honest group would be refused: set float32",
+        "run: engines admits no class in bfloat16, in which nodes compute: add transformers/bfloat16",
     ),
     "bounds the wrong way round": (
         {"leases": {"minimum_seconds": 1e3}},

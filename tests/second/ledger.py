@@ -10,8 +10,8 @@ from pathlib import Path
 
 from documents import Map, check, pack, unpack
 
-ACCOUNT = re.compile(r"fund:operator|escrow:run|rounding|forfeit|paid:\w+|node:\w+:(accrued|unvested|payable)")
-WRONG = ("seeded-choice", "close-choices", "drift", "drift-median", "not-generated")
+ACCOUNT = re.compile(r"fund:operator|escrow:run|rounding|forfeit|paid:\w+|node:\w+:(accrued|unvested|payable)|held:\w+")
+WRONG = ("seeded-choice", "close-choices", "drift", "drift-median", "not-generated", "evidence")
 
 
 def sha256(data: bytes) -> bytes:
@@ -57,7 +57,8 @@ class Replay:
         others = [self.balances[account] for account, _ in postings if account != "fund:operator"]
         check(min(others, default=0) >= 0, f"an account falls below zero in entry {seq}")
         if kind.startswith("lease."):
-            paid = [["escrow:run", -told["weight"]], [f"node:{told['node']}:accrued", told["weight"]]]
+            account = f"held:{told['node']}" if told["code"] == "quarantine" else f"node:{told['node']}:accrued"
+            paid = [["escrow:run", -told["weight"]], [account, told["weight"]]]
             check(postings == (paid if kind == "lease.accepted" else []), f"entry {seq} pays other than it says")
             check(key == f"lease:{told['lease'].hex()}", f"entry {seq} is of another lease than its key")
             self.ends[told["lease"]] = told, (seq, named)
@@ -89,7 +90,7 @@ class Replay:
 
     def rank(self, node: str) -> str:
         codes = self.groups.get(node, [])
-        accepted = sum(code in ("ok", "task-score") for code in codes)
+        accepted = sum(code in ("ok", "task-score", "quarantine") for code in codes)
         if accepted >= 30 and not set(WRONG) & set(codes[-300:]):
             return "proven"
         return "known" if accepted >= 3 or node in self.vouched else "new"

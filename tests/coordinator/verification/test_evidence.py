@@ -10,7 +10,6 @@ import pytest
 from coordinator.verification.evidence import (
     BET_UNIT,
     BETS,
-    DAY,
     DOUBT,
     LEAST_P,
     LIFELONG_REFUSAL,
@@ -27,6 +26,7 @@ from coordinator.verification.evidence import (
     total,
 )
 from coordinator.verification.token_evidence import BINS, DIFFERS, ONE, START, STATISTICS, TOKEN, TokenArray
+from runtime.units import DAY
 
 Generator = np.random.Generator
 TABLES = {name: [ONE * 51 // 100 if name in ("above", "below") else ONE // 50] * BINS for name in STATISTICS}

@@ -1,0 +1,53 @@
+"""Groups that were accepted while there was evidence against their node: kept apart until the day has ended.
+
+Rules
+1. A group in quarantine is accepted, never trainable, and its weight is posted to `held:<node>` instead of `accrued`.
+2. A day (UTC) that has ended is settled by one entry per node. The weight goes to the node if the evidence against it
+   has fallen below doubt, else back to escrow. Nothing stays in `held:<node>` of a day before yesterday.
+3. A call settles at most `AT_ONCE` nodes: the others wait for the next call.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from coordinator.accounts.ledger import ESCROW, Ledger, accrued, quarantined, transfer
+from coordinator.accounts.ledger_facts import QuarantineEnded
+from coordinator.accounts.standing import Accounts
+from coordinator.database import Database
+from p2p.identity import peer_id
+from runtime.units import DAY
+
+AT_ONCE: Final = 64
+
+
+class Quarantine:
+    """The table `quarantine`. A node is its public key, 32 bytes."""
+
+    def __init__(self, database: Database, ledger: Ledger, accounts: Accounts) -> None:
+        self._database = database
+        self._ledger = ledger
+        self._accounts = accounts
+
+    def put(self, lease: bytes, node: bytes, weight: int, now: int) -> None:
+        """Add a group, in the transaction of its verdict. `weight`: milli-RE, posted to `held:<node>`."""
+        self._database.do("INSERT INTO quarantine VALUES (?, ?, ?, ?)", (lease, node, now // DAY, weight))
+
+    def settle(self, doubted: Callable[[bytes], bool], now: int) -> int:
+        """Settle days that have ended (rule 2); return how many entries were written. `doubted`: tells whether the
+        evidence against a key, as it stood after its last group, is in doubt."""
+        rows = self._database.all(
+            "SELECT day, node, count(*), sum(weight) FROM quarantine WHERE day < ? GROUP BY day, node LIMIT ?",
+            (now // DAY, AT_ONCE),
+        )
+        for day, node, groups, weight in rows:
+            self._end(node, day, groups, weight, released=not doubted(node), now=now)
+        return len(rows)
+
+    def _end(self, node: bytes, day: int, groups: int, weight: int, *, released: bool, now: int) -> None:
+        peer = peer_id(node)
+        fact = QuarantineEnded(node=peer, day=day, groups=groups, weight=weight, released=released)
+        postings = transfer(quarantined(peer), accrued(peer) if released else ESCROW, weight)
+        with self._database.transaction():
+            entry = self._ledger.append(now, "quarantine.ended", f"quarantine:{peer}:{day}", fact, postings)
+            self._accounts.take(entry)
+            self._database.do("DELETE FROM quarantine WHERE node = ? AND day = ?", (node, day))

@@ -1,0 +1,81 @@
+"""Engine classes that are open: the exact ones, and those of which this run has a signed Calibration.
+
+Rules
+1. A class that computes in a 16-bit number format is not exact. Every other class is checked token by token
+   (coordinator/rollouts/verification.py), as before there were Calibrations.
+2. A class is open while the folder holds a Calibration of it, signed by the run's ledger key. The newest counts; leases
+   that name an older one are judged by that.
+3. A key of an earlier Root counts as long as no Root revokes it: a Calibration stays when the ledger key is rotated.
+4. A file that is no such document is left out, and logged once.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from coordinator.verification.calibration import Calibration, tables_of, verify_calibration
+from coordinator.verification.evidence import Tables
+from p2p.envelope import document_hash
+from p2p.errors import PeerFault
+from protocol.authority import RoleKeys, Root
+
+INEXACT: Final = ("bfloat16", "float16")
+MOST_BYTES: Final = 1 << 20
+"""Of one Calibration."""
+
+log = structlog.get_logger("coordinator")
+
+
+def is_exact(engine_class: str) -> bool:
+    """Tell whether groups of "<engine>/<dtype>/<device>" are checked token by token (rule 1)."""
+    return not any(part in INEXACT for part in engine_class.split("/")[1:2])
+
+
+def ledger_keys(chain: Sequence[Root]) -> RoleKeys:
+    """Return the keys that may have signed a Calibration (rule 3)."""
+    revoked = chain[-1].revoked
+    keys = {key: None for root in chain for key in root.roles["ledger"].keys if key not in revoked}
+    return RoleKeys(keys=list(keys)[-32:], threshold=1)
+
+
+class OpenClasses:
+    """The Calibrations of a run that were read."""
+
+    def __init__(self) -> None:
+        self._calibrations: dict[bytes, Calibration] = {}
+        self._newest: dict[str, bytes] = {}
+        self._seen: set[Path] = set()
+
+    def read(self, folder: Path, run: bytes, ledger: RoleKeys) -> list[str]:
+        """Read the files that are new in a folder; return the classes of those that are Calibrations of `run`."""
+        opened = []
+        for path in sorted(folder.glob("*.calibration")):
+            if path in self._seen:
+                continue
+            self._seen.add(path)
+            try:
+                opened.append(self.add(path.read_bytes()[:MOST_BYTES], run, ledger))
+            except (OSError, PeerFault) as error:
+                log.warning("no calibration of this run", file=path.name, reason=str(error))
+        return opened
+
+    def add(self, sealed: bytes, run: bytes, ledger: RoleKeys) -> str:
+        """Add a sealed Calibration; return its class. Raises `PeerFault`."""
+        calibration = verify_calibration(sealed, run, ledger)
+        digest, name = document_hash(sealed), calibration.engine_class
+        self._calibrations[digest] = calibration
+        newest = self._newest.get(name)
+        if newest is None or self._calibrations[newest].at <= calibration.at:
+            self._newest[name] = digest
+        return name
+
+    def of(self, engine_class: str) -> bytes | None:
+        """Return the hash of the Calibration that leases of a class name now; None: there is none."""
+        return self._newest.get(engine_class)
+
+    def tables(self, digest: bytes) -> Tables | None:
+        """Return the tables of a Calibration; None if it was never read."""
+        calibration = self._calibrations.get(digest)
+        return None if calibration is None else tables_of(calibration)

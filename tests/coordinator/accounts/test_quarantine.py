@@ -1,0 +1,87 @@
+"""Groups in quarantine: what their day's end does with the weight, and what the ledger says of the key meanwhile."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coordinator.accounts.accounting import Accounting
+from coordinator.accounts.ledger import ESCROW, FUND, accrued, quarantined, transfer
+from coordinator.accounts.ledger_facts import Remark
+from coordinator.accounts.quarantine import AT_ONCE, Quarantine
+from coordinator.accounts.standing import standing
+from coordinator.database import Database
+from p2p.identity import peer_id
+from runtime.units import DAY
+from tests.support.group_world import ALICE, BOB, name
+
+PEER = peer_id(ALICE)
+
+
+class Books:
+    """A ledger with escrow, and a quarantine over it."""
+
+    def __init__(self, database: Database) -> None:
+        accounting = Accounting(database)
+        self.database, self.ledger, self.accounts = database, accounting.ledger, accounting.accounts
+        self.quarantine = Quarantine(database, self.ledger, self.accounts)
+        self.ledger.append(0, "points.issued", "points:1", Remark(node="", why=""), transfer(FUND, ESCROW, 1_000))
+
+    def keep(self, number: int, weight: int, now: int, node: bytes = ALICE) -> None:
+        lease = name("lease", number)
+        fact = Remark(node=peer_id(node), why="")
+        self.ledger.append(
+            now, "test", f"lease:{lease.hex()}", fact, transfer(ESCROW, quarantined(peer_id(node)), weight)
+        )
+        self.quarantine.put(lease, node, weight, now)
+
+    def balances(self) -> tuple[int, int, int]:
+        return tuple(map(self.ledger.balance, (ESCROW, quarantined(PEER), accrued(PEER))))  # type: ignore[return-value]
+
+
+@pytest.fixture
+def books(tmp_path: Path) -> Iterator[Books]:
+    with Database.open(tmp_path / "run.sqlite") as database:
+        database.do("PRAGMA foreign_keys = OFF")  # no lease is needed here
+        yield Books(database)
+
+
+def test_nothing_moves_before_the_day_has_ended(books: Books) -> None:
+    books.keep(1, 100, 5)
+    assert books.quarantine.settle(lambda node: False, DAY - 1) == 0
+    assert books.balances() == (900, 100, 0)
+
+
+def test_a_day_whose_evidence_fell_pays_the_node_by_one_entry(books: Books) -> None:
+    books.keep(1, 100, 5)
+    books.keep(2, 30, 6)
+    assert books.quarantine.settle(lambda node: False, DAY) == 1
+    assert books.balances() == (870, 0, 130)
+    assert books.quarantine.settle(lambda node: False, DAY) == 0
+    books.ledger.verify()
+
+
+def test_a_day_that_ended_in_doubt_goes_back_to_escrow_and_leaves_the_key_new(books: Books) -> None:
+    books.accounts.remark(ALICE, "node.vouched", "", 1)
+    books.keep(1, 100, 5)
+    books.quarantine.settle(lambda node: True, DAY)
+    assert books.balances() == (1_000, 0, 0)
+    assert books.accounts.of(ALICE, DAY).rank == "new"
+    assert standing(books.ledger.entries(), DAY)[PEER] == books.accounts.of(ALICE, DAY)
+    books.keep(2, 50, DAY)
+    books.quarantine.settle(lambda node: False, 2 * DAY)
+    assert books.accounts.of(ALICE, 2 * DAY).rank == "known"
+    assert standing(books.ledger.entries(), 2 * DAY)[PEER].rank == "known"
+
+
+def test_days_and_nodes_are_settled_apart_and_a_bounded_number_per_call(books: Books) -> None:
+    books.keep(1, 10, 1)
+    books.keep(2, 10, DAY)
+    books.keep(3, 10, 1, BOB)
+    for number in range(AT_ONCE):
+        books.keep(10 + number, 1, 1, name("key", number, 32))
+    assert books.quarantine.settle(lambda node: node == BOB, 2 * DAY) == AT_ONCE
+    assert books.quarantine.settle(lambda node: node == BOB, 2 * DAY) == 3
+    assert books.balances()[1:] == (0, 20)
+    assert books.ledger.balance(accrued(peer_id(BOB))) == 0
+    books.ledger.verify()

@@ -1,0 +1,70 @@
+"""Evidence against keys in a file: one row per key, and verdicts that come out the same when they are run again."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coordinator.database import Database
+from coordinator.verification.evidence import NodeEvidence
+from coordinator.verification.evidence_table import EvidenceTable
+from coordinator.verification.token_evidence import BINS, DIFFERS, ONE, STATISTICS, TOKEN, TokenArray
+
+NODE, OTHER = bytes(32), bytes([1]) * 32
+TABLES = {name: [ONE * 51 // 100 if name in ("above", "below") else ONE // 50] * BINS for name in STATISTICS}
+
+
+def tokens(every: int) -> TokenArray:
+    array = np.zeros(200, TOKEN)
+    array["flags"][::every] = DIFFERS
+    return array
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    with Database.open(tmp_path / "run.sqlite") as database:
+        database.do("PRAGMA foreign_keys = OFF")  # no lease is needed here
+        yield database
+
+
+def test_a_key_has_one_row_of_one_size_however_many_groups_it_had(database: Database) -> None:
+    table = EvidenceTable(database)
+    sizes = set()
+    for number in range(5):
+        table.take(NODE, bytes([number]) * 16, tokens(40), TABLES, 1)
+        sizes.add(database.value("SELECT length(state) FROM bets"))
+    assert database.value("SELECT count(*) FROM bets") == 1
+    assert len(sizes) == 1
+    assert table.of(NODE).lifelong.groups == 5
+    assert table.of(OTHER) == NodeEvidence()
+
+
+def test_the_entries_of_a_key_are_a_chain_and_each_verdict_is_run_again_alone(database: Database) -> None:
+    table = EvidenceTable(database)
+    steps = [table.take(NODE, bytes([number]) * 16, tokens(3 + number), TABLES, number) for number in range(4)]
+    assert [step.hashes.before for step in steps[1:]] == [step.hashes.after for step in steps[:-1]]
+    for number in (2, 0, 3, 1):
+        assert table.run_again(bytes([number]) * 16, TABLES, number) == steps[number]
+    assert table.run_again(bytes([9]) * 16, TABLES, 0) is None
+
+
+def test_other_tokens_or_another_calibration_show_when_a_verdict_is_run_again(database: Database) -> None:
+    table = EvidenceTable(database)
+    step = table.take(NODE, NODE[:16], tokens(9), TABLES, 1)
+    other = TABLES | {"differs": [ONE // 10] * BINS}
+    again = table.run_again(NODE[:16], other, 1)
+    assert again is not None
+    assert again.hashes.after != step.hashes.after
+    database.do("UPDATE compared SET tokens = ?", (tokens(10).tobytes(),))
+    altered = table.run_again(NODE[:16], TABLES, 1)
+    assert altered is not None
+    assert altered.hashes.tokens != step.hashes.tokens
+
+
+def test_a_bad_key_is_refused_and_another_is_not(database: Database) -> None:
+    table = EvidenceTable(database)
+    steps = [table.take(NODE, bytes([number]) * 16, tokens(3), TABLES, 1) for number in range(8)]
+    honest = [table.take(OTHER, bytes([10 + number]) * 16, tokens(100), TABLES, 1) for number in range(8)]
+    assert steps[-1].conclusion == "refusal"
+    assert {step.conclusion for step in honest} == {"honest"}

@@ -1,0 +1,73 @@
+"""Which engine classes are open, by the files of a folder."""
+
+from pathlib import Path
+
+import pytest
+
+from coordinator.verification.calibration import Calibration
+from coordinator.verification.evidence import LEAST_P
+from coordinator.verification.open_classes import OpenClasses, is_exact, ledger_keys
+from coordinator.verification.token_evidence import BINS, STATISTICS
+from p2p.envelope import document_hash
+from p2p.identity import public_bytes
+from p2p.wire_types import encode
+from protocol.authority import RoleKeys, Root
+from tests.support.group_world import ALICE, BOB, KEYS, RUN, sealed_by_role
+
+LEDGER = RoleKeys(keys=[public_bytes(KEYS["ledger"])], threshold=1)
+CLASS = "transformers/bfloat16/cpu"
+
+
+def sealed(at: int = 1, engine_class: str = CLASS, run: bytes = RUN) -> bytes:
+    tables = {name: [LEAST_P] * BINS for name in STATISTICS}
+    document = Calibration(
+        run=run, engine_class=engine_class, builds=[], era=0, version=0, root=bytes(32), machines={}, tables=tables,
+        at=at,
+    )  # fmt: skip
+    return sealed_by_role("calibration", encode(document))
+
+
+@pytest.mark.parametrize(
+    ("engine_class", "exact"),
+    [
+        ("transformers/float32/cpu", True),
+        ("transformers/bfloat16/cpu", False),
+        ("llamacpp/float16/vulkan", False),
+        ("bfloat16", True),
+    ],
+)
+def test_a_class_in_a_16_bit_format_is_not_exact(engine_class: str, exact: bool) -> None:
+    assert is_exact(engine_class) == exact
+
+
+def test_the_newest_file_opens_a_class_and_older_ones_stay_known(tmp_path: Path) -> None:
+    classes = OpenClasses()
+    assert classes.of(CLASS) is None
+    old, new = sealed(1), sealed(2)
+    (tmp_path / "2.calibration").write_bytes(new)
+    assert classes.read(tmp_path, RUN, LEDGER) == [CLASS]
+    (tmp_path / "1.calibration").write_bytes(old)
+    assert classes.read(tmp_path, RUN, LEDGER) == [CLASS]
+    assert classes.read(tmp_path, RUN, LEDGER) == []
+    assert classes.of(CLASS) == document_hash(new)
+    assert classes.tables(document_hash(old)) is not None
+    assert classes.tables(bytes(32)) is None
+    assert classes.of("transformers/bfloat16/cuda") is None
+
+
+def test_files_that_are_no_calibration_of_this_run_open_nothing(tmp_path: Path) -> None:
+    classes = OpenClasses()
+    (tmp_path / "a.calibration").write_bytes(b"nonsense")
+    (tmp_path / "b.calibration").write_bytes(sealed(run=bytes(32)))
+    (tmp_path / "c.txt").write_bytes(sealed())
+    assert classes.read(tmp_path, RUN, LEDGER) == []
+    assert classes.read(tmp_path / "none", RUN, LEDGER) == []
+
+
+def test_a_rotated_ledger_key_still_counts_and_a_revoked_one_does_not() -> None:
+    def root(serial: int, key: bytes, revoked: dict[bytes, int]) -> Root:
+        roles = {"ledger": RoleKeys(keys=[key], threshold=1)}
+        return Root(run=RUN, serial=serial, roles=roles, expires=1, revoked=revoked)
+
+    assert ledger_keys([root(1, ALICE, {}), root(2, BOB, {})]).keys == [ALICE, BOB]
+    assert ledger_keys([root(1, ALICE, {}), root(2, BOB, {ALICE: 1})]).keys == [BOB]
