@@ -74,7 +74,11 @@ class NodeConfig(BaseModel):
     disk: float = Field(50.0, gt=0, description="Most disk space for weights, in GB.")
     outbox: int = Field(256, ge=1, le=100_000, description="Most groups that wait for an answer; then work pauses.")
     drain: float = Field(120.0, ge=0, description="Seconds that an ending node waits for the answers to its groups.")
-    log: str = Field("info", pattern="^(debug|info|warning|error)$", description="Least level that is logged.")
+    log: str = Field(
+        "info",
+        pattern="^(debug|info|warning|error)$",
+        description="Least level that is logged: debug, info, warning or error.",
+    )
     json_logs: bool = Field(False, description="Log JSON lines instead of plain ones.")
 
     @field_validator("invite", "name")

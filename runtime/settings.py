@@ -30,7 +30,12 @@ FLAG: Final = "command line"
 DEFAULT: Final = "default"
 _WANTED: Final = {
     "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
     "float_type": "a number",
+    "float_parsing": "a number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
     "string_type": "a text",
     "tuple_type": "a list",
     "too_short": "a longer list",
@@ -136,6 +141,8 @@ class Loader(Generic[M]):
         if key not in self.keys:
             return f"[{key}] should be a section of settings, not {error['input']!r}"
         wanted = _WANTED.get(error["type"]) or re.sub(r"^(Input|Value|String|List) should (be )?", "", message)
+        if error["type"] == "string_pattern_mismatch":
+            wanted = f"as its description says ({(self.keys[key].description or '').rstrip('.')})"
         given = list(error["input"]) if isinstance(error["input"], tuple) else error["input"]
         return f"{key} should {wanted if wanted.startswith(('have', 'match')) else f'be {wanted}'}, not {_short(given)}"
 

@@ -68,7 +68,7 @@ def test_a_foreign_variable_is_left_alone_and_an_unknown_one_is_named() -> None:
     ("file", "env", "sentence"),
     [
         ({"rates": 1}, {}, "file: unknown key rates; did you mean rate?"),
-        ({"rate": "fast"}, {}, "file: rate should be a valid number"),
+        ({"rate": "fast"}, {}, "file: rate should be a number"),
         ({"rate": 1}, {"TEST_RATE": "0"}, "TEST_RATE: rate should be greater than 0, not 0"),
     ],
 )
