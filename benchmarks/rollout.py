@@ -21,6 +21,7 @@ candidates alternate in one run, on one thread each.
 """
 
 import argparse
+import gc
 import json
 import statistics
 import sys
@@ -257,6 +258,8 @@ def together(setup: Setup) -> Together:
         work = bench.timed(partial(rollout_rows.full_length, alone, setup.job, number))
         work()
         rows[number] = work().rate
+        del alone, work
+        gc.collect()  # an engine and its batch refer to each other
     nodes = {}
     for name, make in (("full", full_node), ("one", node)):
         with make(setup) as candidate:
