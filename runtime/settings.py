@@ -126,7 +126,9 @@ class Loader(Generic[M]):
         if len(place) == 1:
             kind = "section or key" if self.sections else "key"
             return f"unknown {kind} {word}{did_you_mean(word, self._model.model_fields, homes)}"
-        return f"unknown key {'.'.join(place)}{did_you_mean(word, self.sections[place[0]].model_fields, homes)}"
+        own = self.sections[place[0]].model_fields
+        near = [f"{place[0]}.{name}" for name in difflib.get_close_matches(word, own, n=1, cutoff=0.6)]
+        return f"unknown key {'.'.join(place)}{did_you_mean(word, own, homes or near)}"
 
     def _key(self, place: list[str]) -> str:
         return ".".join(place[: 2 if place[:1] and place[0] in self.sections else 1])

@@ -151,7 +151,7 @@ def test_the_version_names_the_protocol() -> None:
 
 WRONG: dict[str, tuple[Callable[[Path], object], int, str]] = {
     "settings that are no TOML": (lambda h: (h / "coordinator.toml").write_text("[run"), 78, "is not TOML"),
-    "an unknown key": (lambda h: (h / "coordinator.toml").write_text("[web]\nprt = 1"), 78, "did you mean port?"),
+    "an unknown key": (lambda h: (h / "coordinator.toml").write_text("[web]\nprt = 1"), 78, "did you mean web.port?"),
     "a wrong type": (
         lambda h: (h / "coordinator.toml").write_text("[web]\nport = 1.5"),
         78,

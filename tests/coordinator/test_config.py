@@ -75,7 +75,7 @@ def test_the_commands_own_variable_is_not_a_setting() -> None:
 
 BAD = {
     "an unknown section": ({"runn": {}}, "unknown section or key runn; did you mean run?"),
-    "an unknown key": ({"run": {"stalenes": 3}}, "unknown key run.stalenes; did you mean staleness?"),
+    "an unknown key": ({"run": {"stalenes": 3}}, "unknown key run.stalenes; did you mean run.staleness?"),
     "a key of another section": ({"run": {"port": 3}}, "unknown key run.port; did you mean web.port?"),
     "a key outside a section": ({"port": 3}, "unknown section or key port; did you mean web.port?"),
     "a key like no other": ({"web": {"zzz": 1}}, "unknown key web.zzz; known are host, port"),
@@ -147,7 +147,7 @@ def test_the_error_for_a_wrong_value_names_its_source() -> None:
         ("web.port", "is not a setting"),
         ("port=3", "is not a setting"),
         ("wep.port=3", r"did you mean web\?"),
-        ("web.prt=3", r"did you mean port\?"),
+        ("web.prt=3", r"did you mean web\.port\?"),
     ],
 )
 def test_a_setting_on_the_command_line_is_checked_like_any_other(word: str, sentence: str) -> None:
