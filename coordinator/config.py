@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from p2p.multiaddr import address_of
+from protocol.engine_classes import parts
 from runtime.settings import Loader, SettingsFault, read_toml
 
 ENV_PREFIX = "ECHO2_COORD_"
@@ -80,7 +81,7 @@ class RunSection(Section):
 
     @model_validator(mode="after")
     def _admits_its_own_format(self) -> Self:
-        if not any([*one.rstrip("/").split("/"), self.compute_dtype][1] == self.compute_dtype for one in self.engines):
+        if not any([*parts(one), self.compute_dtype][1] == self.compute_dtype for one in self.engines):
             raise ValueError(
                 f"engines admits no class in {self.compute_dtype}, in which nodes compute: add transformers/"
                 f"{self.compute_dtype}; a run that is signed must be made anew by `echo2-coord init`"

@@ -27,6 +27,7 @@ from engines.engine import Dtype, Job, Sample
 from engines.messages import packed
 from engines.process import EngineProcess
 from engines.registry import UnknownEngine, choose
+from protocol.engine_classes import parts
 from runtime.child import ChildDied, ChildError
 from runtime.errors import LocalFault
 from runtime.files import writing
@@ -84,17 +85,17 @@ def calibrate(run: Run, engine_class: str, tokens: int, now: int) -> Path:
 
 def parts_of(engine_class: str) -> tuple[str, Dtype, str]:
     """Return the engine, number format and device of a class that needs a Calibration. Raises `LocalFault`."""
-    parts = engine_class.split("/")
-    if len(parts) != 3 or parts[1] not in get_args(Dtype):
+    named = parts(engine_class)
+    if len(named) != 3 or named[1] not in get_args(Dtype):
         raise LocalFault(f"{engine_class} is no class: name engine/dtype/device, as transformers/bfloat16/cpu")
     if is_exact(engine_class):
         raise LocalFault(f"{engine_class} is exact: it is open without a Calibration")
-    dtype: Dtype = "bfloat16" if parts[1] == "bfloat16" else "float32"
+    dtype: Dtype = "bfloat16" if named[1] == "bfloat16" else "float32"
     try:
-        choose(parts[0]).check(dtype)
+        choose(named[0]).check(dtype)
     except UnknownEngine as error:
         raise LocalFault(str(error)) from error
-    return parts[0], dtype, parts[2]
+    return named[0], dtype, named[2]
 
 
 def newest_snapshot(store: Path) -> StoredFile:

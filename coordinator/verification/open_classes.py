@@ -20,6 +20,7 @@ from coordinator.verification.evidence import Tables
 from p2p.envelope import document_hash
 from p2p.errors import PeerFault
 from protocol.authority import RoleKeys, Root
+from protocol.engine_classes import parts
 
 INEXACT: Final = ("bfloat16", "float16")
 MOST_BYTES: Final = 1 << 20
@@ -30,7 +31,7 @@ log = structlog.get_logger("coordinator")
 
 def is_exact(engine_class: str) -> bool:
     """Tell whether groups of "<engine>/<dtype>/<device>" are checked token by token (rule 1)."""
-    return not any(part in INEXACT for part in engine_class.split("/")[1:2])
+    return not any(part in INEXACT for part in parts(engine_class)[1:2])
 
 
 def ledger_keys(chain: Sequence[Root]) -> RoleKeys:

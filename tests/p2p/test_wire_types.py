@@ -10,6 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordinator.verification.calibration import Calibration
+from coordinator.verification.evidence import LEAST_P
+from coordinator.verification.token_evidence import BINS, ONE
 from p2p.discovery.messages import PeerRecord, ReachableRequest, ReachableResponse
 from p2p.envelope import decode_unverified
 from p2p.errors import Malformed
@@ -109,6 +112,10 @@ INSTANCES: list[Wire] = [
     VerdictsResponse(receipts=[None, b"sealed"], unknown=[NONCE]),
     SENDER,
     TAKEN,
+    Calibration(
+        run=RUN, engine_class="transformers/bfloat16/cpu", builds=["torch 2.13.0"], era=1, version=12, root=ROOT,
+        machines={"16 rows": 2_400}, tables={"differs": [LEAST_P] * (BINS - 1) + [ONE]}, at=THEN,
+    ),
     Acknowledgement(era=1, version=12, heard=950, complete=440, applied=3, taken=[TAKEN]),
 ]  # fmt: skip
 BY_NAME = {type(message).__name__: message for message in INSTANCES}
