@@ -7,7 +7,8 @@ The engine keeps S + 1 versions (`--staleness S`). Three changes of version alte
     step among them     from one kept version to another, back and forth
 
 Bars: a step among the kept versions costs at most half of loading anew, and the S + 1 versions take at most half of the
-bytes of whole copies. The cost of checking a group is measured by benchmarks/scorer_looks.py.
+bytes of whole copies. The rate of scoring is measured by benchmarks/scorer_rate.py, the cost of checking a group by
+benchmarks/scorer_looks.py.
 
 Seconds are CPU time of the thread, and by the clock, which includes the disk. The model is SmolLM2-135M-Instruct; with
 --quick a smaller one with random weights. A new version changes each weight by one unit in its last place with
@@ -24,7 +25,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from benchmarks import scorer_looks
+from benchmarks import scorer_looks, scorer_rate
 from benchmarks.harness import bench
 from tasks.tokenizer import EOS, char_tokenizer
 from weights.diff import encode
@@ -97,6 +98,7 @@ def measure(model: Path, base: Path, folder: Path, staleness: int) -> int:
     return bench.close([
         bench.Claim("step among them", quicker, "loaded anew", 2),
         bench.Claim("bytes on disk", nbytes / copies, "whole copies", 0.5, at_most=True),
+        *scorer_rate.claims(stepping, eos),
         *scorer_looks.claims(stepping, eos),
     ])  # fmt: skip
 
