@@ -94,6 +94,10 @@ class Outbox:
         row = self._do("SELECT lease, body FROM submissions WHERE state = 'queued' ORDER BY made LIMIT 1").fetchone()
         return (bytes(row[0]), bytes(row[1])) if row else None
 
+    def unsent(self) -> int:
+        """Return the number of submissions that the coordinator has not received."""
+        return int(self._do("SELECT count(*) FROM submissions WHERE state = 'queued'").fetchone()[0])
+
     def undecided(self, most: int) -> list[bytes]:
         """Return at most `most` leases whose submission was received and has no verdict yet, oldest first."""
         query = "SELECT lease FROM submissions WHERE state = 'received' ORDER BY made LIMIT ?"

@@ -17,7 +17,7 @@ Rules
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -66,7 +66,7 @@ def unproven(outbox: Outbox, chain: Sequence[Root]) -> list[bytes]:
 
 class OutboxRelay:
     """The sender of one outbox's submissions. `settled`: set while no submission waits for an answer, and no Receipt
-    for its confirmation."""
+    for its confirmation. `on_sent`: called after each submission that the coordinator has received."""
 
     def __init__(self, outbox: Outbox, coordinator_client: CoordinatorClient, context: RunContext) -> None:
         self._outbox, self._coordinator_client = outbox, coordinator_client
@@ -86,6 +86,12 @@ class OutboxRelay:
         """Leases whose Receipts must be requested again (rule 5)."""
         coordinator_client.rider = self
         self.settled = asyncio.Event()
+        self.on_sent: Callable[[], None] = lambda: None
+
+    @property
+    def unsent(self) -> int:
+        """How many submissions the coordinator has not received."""
+        return self._outbox.unsent()
 
     @property
     def room(self) -> int:
@@ -171,6 +177,7 @@ class OutboxRelay:
             else:
                 self._take(lease, answer)
             moved = True
+            self.on_sent()
         return moved
 
     def _take(self, lease: bytes, answer: SubmitResponse) -> None:

@@ -13,7 +13,8 @@ Rules
 4. After a crash of the engine the groups under way are generated again, from the same seeds under the same version,
    except for those whose leases have expired: the tokens are the same.
 5. After a refusal the node requests nothing for as long as the coordinator says, and at random up to a fifth longer.
-   The groups under way go on.
+   The groups under way go on. After a refusal for too many leases it requests nothing until it has fewer
+   (node/rollouts/lease_bound.py).
    a. A newer version ends the wait early, unless the coordinator had too many requests of all nodes.
    b. If the refusal names a version that this node has not heard of, the node asks for the newest Head.
    c. A refusal that no retry can change ends the node. If the run is finished, the node finishes.
@@ -33,6 +34,7 @@ from engines.engine import Sample
 from engines.versioned import LoadedVersion, VersionedEngine
 from node.errors import RefusedByRun
 from node.links.coordinator_client import CoordinatorClient, RequestRefused
+from node.rollouts.lease_bound import LeaseBound
 from node.rollouts.lease_check import check_lease, job_of, submission_of
 from node.rollouts.lease_prefetch import LeasePrefetch
 from node.rollouts.outbox_relay import OutboxRelay
@@ -79,8 +81,9 @@ class RolloutWorker:
         self._run_state, self._once = run_state, once
         self._random = random.Random(context.seed)
         self._prefetch = LeasePrefetch()
+        self._bound = LeaseBound()
         self._changed = asyncio.Event()
-        """Set when the engine's rows or the groups under way change."""
+        """Set when the engine's rows or the open leases change."""
         self._crowded = False
         """Whether the last refusal was for too many requests of all nodes (rule 5a)."""
         self._dropped = False
@@ -89,6 +92,7 @@ class RolloutWorker:
         self.done = 0
         self.refusals: list[Refusal] = []
         engine.on_rows = self._told
+        outbox_relay.on_sent = self._changed.set
 
     @property
     def working(self) -> bool:
@@ -154,7 +158,13 @@ class RolloutWorker:
     def _until_place(self) -> float:
         if self.working and (self._once or self._outbox_relay.room <= self._prefetch.under_way):
             return math.inf
-        return self._prefetch.wait(self._engine.rows, asyncio.get_running_loop().time())
+        now = asyncio.get_running_loop().time()
+        return self._prefetch.wait(self._engine.rows, now) if self._bound.allows(self._open_leases, now) else math.inf
+
+    @property
+    def _open_leases(self) -> int:
+        """Leases whose submissions the coordinator has not received."""
+        return self._prefetch.under_way + self._outbox_relay.unsent
 
     def _told(self) -> None:
         self._prefetch.told(self._engine.rows, asyncio.get_running_loop().time())
@@ -277,6 +287,9 @@ class RolloutWorker:
         self._blocked = f"no lease: {refusal.sentence}"
         then = refusals.then(refusal)
         self._crowded = then == "wait"
+        if refusal.code == "too-many-leases" and self._open_leases:
+            self._bound.refused(self._open_leases, asyncio.get_running_loop().time())
+            return 0.0
         if then == "finish":
             self._run_state.finish("the run is finished")
         elif then in ("end", "other engine"):

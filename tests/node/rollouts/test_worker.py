@@ -133,6 +133,32 @@ def test_a_refusal_while_groups_are_under_way_leaves_them_alone_and_blocks_nothi
     run_fake(main)
 
 
+def test_a_bound_on_open_leases_keeps_no_quick_engine_waiting_and_costs_no_requests(tmp_path: Path) -> None:
+    async def main() -> None:
+        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
+        given = coordinator.lease
+
+        def three_at_a_time(peer: bytes, body: bytes) -> bytes | Refusal:
+            if len(set(coordinator.leases) - set(coordinator.submitted)) >= 3:
+                return Refusal(code="too-many-leases", sentence="The most is 3.", retry_after=1000)
+            return given(peer, body)
+
+        coordinator.lease = three_at_a_time  # type: ignore[method-assign]
+        async with coordinator.serving(network):
+            await coordinator.publish(0)
+            engine = InProcessEngine(places=8, seconds=0.1)
+            node = make_node(network, tmp_path / "node", coordinator.invite(), engine=engine)
+            async with working(node):
+                await until(lambda: engine.generated >= 6)
+                before, asked = engine.generated, coordinator.asked["lease"]
+                await anyio.sleep(50)
+                groups = engine.generated - before
+                assert groups >= 600  # waiting for a second after each refusal it would be 150
+                assert coordinator.asked["lease"] - asked <= 1.02 * groups
+
+    run_fake(main)
+
+
 def test_a_crash_with_several_groups_under_way_loses_none(tmp_path: Path) -> None:
     async def main() -> None:
         network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
