@@ -104,7 +104,7 @@ def measure(model: Path, base: Path, folder: Path, staleness: int) -> int:
 
 
 def _tip(engine: Any) -> bytes:
-    loaded = engine._loaded().loaded
+    loaded = engine._loaded().loaded()
     tip: bytes = loaded.ahead[-1] if loaded.ahead else loaded.root
     return tip
 
