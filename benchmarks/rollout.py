@@ -240,7 +240,7 @@ def library_generate(model: Any, job: Job) -> Work:
 
 
 class Together(NamedTuple):
-    """What generating many groups together makes. `rows`: tokens per CPU second by number of rows. `full`, `one`: of a
+    """The rates of many groups generated together. `rows`: tokens per CPU second by number of rows. `full`, `one`: of a
     whole node with leases enough, and with one group at a time. `library`: by batch."""
 
     rows: Mapping[int, float]

@@ -7,7 +7,7 @@ Rules
 2. The prompt of a group is computed once, when its first row gets a place. Prompts of like length are computed
    together; a long one in parts of `PROMPT_PART` tokens, one part per step, so that the rows that run never wait long.
 3. How many rows run is the row limit's (engines.row_limit), within the memory at hand.
-4. What goes wrong in one group (logits that are not finite, its task) is that group's outcome; the others go on.
+4. A fault of one group (logits that are not finite, its task) is that group's outcome; the others go on.
 5. After an out-of-memory all rows are dropped, the limit halves, and the groups begin again from their seeds. A group
    fails where not even one row fits.
 6. With `Backend.overlap` the tokens of a step are read after the next step was begun. A row that ended is then computed

@@ -25,7 +25,7 @@ programs."""
 
 
 class Memory(NamedTuple):
-    """What rows cost and may cost, bytes. `at_hand`: free memory, and what the rows take already. `token`: keys and
+    """The memory of rows, bytes. `at_hand`: free memory, with the part that the rows take already. `token`: keys and
     values of one token. `row`: what a row takes beside its tokens."""
 
     at_hand: int

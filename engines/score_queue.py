@@ -2,7 +2,7 @@
 
 1. Groups are taken in the order of their arrival, whole, up to the tokens that fill a pass (`ScoresTogether`). One
    group is always taken, however large.
-2. What arrives during a pass waits for the next one. So passes grow with the load, and a group alone never waits.
+2. A group that arrives during a pass waits for the next. So passes grow with the load, and a group alone never waits.
 3. A caller that is cancelled takes its group back, unless its pass is running.
 """
 

@@ -42,7 +42,7 @@ def peak_of_apply(base: Path, base_root: bytes, payload: Path, root: bytes, whic
     codec."""
     current = Snapshot(base, root=base_root)
     with frames.using(builds()[which]):
-        # What the first use allocates is no part of applying.
+        # The first use allocates memory that is no part of applying: it is not measured.
         old = np.arange(4, dtype=np.uint16)
         kind, body = frames.encode("BF16", old, old ^ (old == 1))
         patch = frames.decode("BF16", kind, memoryview(body), old, len(old))

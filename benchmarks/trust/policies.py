@@ -77,7 +77,7 @@ SWAPS: Final[Mapping[str, Callable[[nn.Module], None]]] = {
     "T = 0.9": _at_temperature(0.9),
     "one stale step": _stale,
 }
-"""What a node may compute instead of the policy: name -> change of the weights, in place."""
+"""Policies that a node may compute instead of the run's: name -> change of the weights, in place."""
 
 
 def write_weights(model: Any, folder: Path) -> dict[str, Path]:

@@ -1,4 +1,4 @@
-"""What honest nodes of one engine class do: fitted from honest groups, signed, and named by hash. Pure.
+"""The bounds on honest nodes of one engine class: fitted from honest groups, signed, and named by hash. Pure.
 
 Rules
 1. The tokens of all machines are fitted together: per statistic and gap bin an upper bound on the mean, with confidence

@@ -20,7 +20,7 @@ from coordinator.verification.token_evidence import TOKEN, TokenArray
 
 
 class EvidenceHashes(NamedTuple):
-    """What a ledger entry states of a verdict by evidence (rule 3), 32 bytes each."""
+    """The hashes in the ledger entry of a verdict by evidence (rule 3), 32 bytes each."""
 
     tokens: bytes
     before: bytes

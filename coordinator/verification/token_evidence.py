@@ -108,6 +108,6 @@ STATISTICS: Final[Mapping[str, Statistic]] = {
     "end": _differs_where(END),
     "raising": _differs_where(RAISING),
 }
-"""What is counted per token. differs: 1 where the token is not the seeded choice. margin: by how much it misses, of 0.5
+"""The statistics per token. differs: 1 where the token is not the seeded choice. margin: by how much it misses, of 0.5
 nats. drift: the difference of the log-probabilities, of 0.5 nats; above and below: the same with its sign, 0.5 where
 there is none. start, end, raising: `differs` among the tokens with that flag."""

@@ -46,7 +46,7 @@ _WHOLE: Final = {
 
 
 class TensorSource(NamedTuple):
-    """What fills a tensor of llama.cpp. `name`: the model's tensor. `rows`: the model's row for each of llama.cpp's
+    """The source of a tensor of llama.cpp. `name`: the model's tensor. `rows`: the model's row for each of llama.cpp's
     rows, None: in order. Without a name, `values`: a number for all elements, or one per element."""
 
     name: str | None = None

@@ -5,7 +5,7 @@ Rules
    the file or folder that the variable ECHO2_LLAMA_LIB names.
 2. A library can be used if its build is known (engines.llamacpp.builds) and it has every function of `FUNCTIONS`. Where
    none can be, one sentence names each that was tried, and what to install.
-3. What the library logs is kept for the sentence of an error; it is not printed.
+3. The library's log lines are kept for the sentence of an error; they are not printed.
 """
 
 import ctypes

@@ -26,7 +26,7 @@ _ROPES_BY_LENGTH: Final = {"dynamic", "longrope"}
 """Rotary embeddings that depend on the longest sequence of a pass, so on other rollouts."""
 _TOLERANCE: Final = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 _FOREIGN: Final = ("softcap", "s_aux", "position_bias")
-"""What attention functions of some models are given besides, and this one does not compute."""
+"""Arguments of some models' attention functions that this one does not compute."""
 
 
 class UnknownAttention(Exception):

@@ -2,7 +2,7 @@
 
 A row has a place in each layer's buffer, [places, heads, tokens, size], and fills it from the beginning. A step writes
 one token per row, at the row's own position, and attends to the tokens up to it: a mask hides the rest of the buffer.
-What a mask hides must be finite, since zero times NaN is NaN: buffers begin as zeros, and a place with values that are
+Masked values must be finite, since zero times NaN is NaN: buffers begin as zeros, and a place with values that are
 not finite is cleaned.
 
 Layers with a sliding window keep all tokens too, and mask those outside it: in a buffer of its own length each row's

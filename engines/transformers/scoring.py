@@ -1,7 +1,7 @@
 """Score groups by teacher-forced passes: log-probability and margin of each sampled token.
 
 1. Groups share packed passes of at most `PASS_TOKENS` tokens, without padding, each prompt once
-   (engines.transformers.packed_layout). What a group gets does not depend on its neighbours, but for rounding.
+   (engines.transformers.packed_layout). A group's scores do not depend on its neighbours, but for rounding.
 2. A group of more tokens, and every group of a model that packed passes do not compute rightly, is scored alone by the
    library's own pass (engines.transformers.padded_scoring). Whether they do is checked once per model, at the first
    group.

@@ -1,4 +1,4 @@
-"""What a model cannot be fed is refused in a sentence."""
+"""Input that a model cannot take is refused in a sentence."""
 
 from typing import Any
 

@@ -47,7 +47,7 @@ ENGINE = "transformers/float32/cpu"
 
 
 class Refused(Exception):
-    """What the coordinator said no with."""
+    """The coordinator's refusal."""
 
     def __init__(self, code: str) -> None:
         super().__init__(code)
@@ -138,7 +138,7 @@ class Liar:
         return direct.generate(self.engine, job)
 
     def work(self, lease: Lease) -> Submission:
-        """What an honest node would submit."""
+        """Return the submission of an honest node."""
         return self.tagged(lease, self.generate(self.job(lease), self.snapshot(lease)))
 
     def job(self, lease: Lease) -> Job:
@@ -374,4 +374,4 @@ LIES: dict[str, tuple[Lie, set[str]]] = {
     "log-probabilities above zero": (_group(_shifted(-100.0)), {"logprobs"}),
     "a lease asked for under a version that is too old": (_too_old, {"stale-version"}),
 }
-"""What a node may lie about -> the lie, and the codes that are right for it."""
+"""Forgeries by name: the lie, and the codes that are right for it."""

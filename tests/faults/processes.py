@@ -85,7 +85,7 @@ class Program:
     def __init__(self, argv: list[str], log: Path, env: dict[str, str] | None = None) -> None:
         self.argv, self.log, self.env = argv, log, env or {}
         self.within: list[str] = []
-        """What runs it elsewhere: `ip netns exec NAME`."""
+        """The command before it that runs it elsewhere: `ip netns exec NAME`."""
         self.popen: subprocess.Popen[bytes] | None = None
         self._seen: set[psutil.Process] = set()
 

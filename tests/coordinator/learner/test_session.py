@@ -106,7 +106,7 @@ def test_an_unpublished_export_is_returned_again_with_the_same_bytes(main: Main)
     paths = [Path(exported.snapshot), *(Path(edge.payload) for edge in exported.edges)]
     before = [(path.stat().st_mtime_ns, path.read_bytes()) for path in paths]
     again = main.open(publish=False).opened().export
-    # What the files hash to is no part of a checkpoint: after a crash they are read again.
+    # The hashes of files are no part of a checkpoint: after a crash the files are read again.
     assert again == structs.replace(exported, edges=[structs.replace(edge, hashed=None) for edge in exported.edges])
     assert [(path.stat().st_mtime_ns, path.read_bytes()) for path in paths] == before
 

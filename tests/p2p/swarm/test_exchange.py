@@ -234,7 +234,7 @@ def test_a_partition_delays_a_fetch_and_does_not_end_it(tmp_path):
 
             ends = await join(lambda: b.fetch(manifest, tmp_path / "b"), part)
             assert 105 < ends[0] < 150
-            # What had arrived before was kept; only what was under way came twice.
+            # Chunks that had arrived before were kept; only those under way came twice.
             assert (await b.traffic()).received < 10.1 * MB
 
     run_fake(main)

@@ -1,4 +1,4 @@
-"""What a fetch reports about the peers that sent its chunks."""
+"""The report of a fetch about the peers that sent its chunks."""
 
 from pathlib import Path
 
