@@ -16,11 +16,11 @@ from protocol.requests import Refusal
 from runtime.figures import apart
 
 Fault = Literal["node", "operator", "nobody"]
-Then = Literal["", "greet", "end", "other engine", "finish", "other version", "wait"]
+Then = Literal["", "greet", "end", "other engine", "finish", "other version", "wait", "fewer"]
 """Empty: ask again after `retry_after`. "greet": send `hello` again, which returns the coordinator's time and the
 newest Root. "end": stop, since the run accepts no work of this node. "other engine": compute in another number format,
 or stop. "finish": deliver finished groups, and stop. "other version": ask again once another version is loaded. "wait":
-ask again after `retry_after`, even if a newer version arrives meanwhile."""
+ask again after `retry_after`, even if a newer version arrives meanwhile. "fewer": ask again with fewer open leases."""
 
 
 class Reason(NamedTuple):
@@ -98,7 +98,7 @@ REASONS: dict[str, Reason] = {
         True,
         then="other version",
     ),
-    "too-many-leases": Reason("This node holds {held} open leases, the most is {most}.", "node", True),
+    "too-many-leases": Reason("This node holds {held} open leases, the most is {most}.", "node", True, then="fewer"),
     "new-share": Reason(
         "Nodes without enough accepted groups share {share} of {whole} groups while others ask for leases, and"
         " that share is in use: ask again.",

@@ -287,7 +287,7 @@ class RolloutWorker:
         self._blocked = f"no lease: {refusal.sentence}"
         then = refusals.then(refusal)
         self._crowded = then == "wait"
-        if refusal.code == "too-many-leases" and self._open_leases:
+        if then == "fewer" and self._open_leases:
             self._bound.refused(self._open_leases, asyncio.get_running_loop().time())
             return 0.0
         if then == "finish":
