@@ -1,4 +1,5 @@
-"""Fixtures for tests of whole networks: a folder in memory, since a network writes much; the coordinator's handlers."""
+"""Fixtures for tests of whole networks: a folder in memory, since a network writes much; a run of a fake coordinator;
+the handlers of a coordinator."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +8,7 @@ import pytest
 
 from p2p.handlers import Handlers, MethodHandler
 from tests.support.quick_disk import quick_folder
+from tests.support.small_run import SmallRun
 
 
 @pytest.fixture
@@ -14,6 +16,11 @@ def tmp_path() -> Iterator[Path]:
     """Replace pytest's temporary folder by one in memory."""
     with quick_folder() as folder:
         yield folder
+
+
+@pytest.fixture
+def small_run(tmp_path: Path) -> SmallRun:
+    return SmallRun(tmp_path)
 
 
 @pytest.fixture

@@ -11,11 +11,12 @@ import pytest
 
 from coordinator.metrics.broadcast_stats import BroadcastStats
 from coordinator.metrics.views import BroadcastView, DeliveryView
-from p2p.memory.transport import Link, MemoryNetwork
+from p2p.memory.transport import Link
 from p2p.network import FetchReport
 from protocol.requests import Refusal
-from tests.support.clock import run_fake
-from tests.support.fake_coordinator import FakeCoordinator, Node, make_node, until
+from tests.support.clock import on_fake_clock, run_fake
+from tests.support.fake_coordinator import Node, until
+from tests.support.small_run import SmallRun
 from tests.support.swarm import Swarm, accepted, make_swarm, wall, working
 
 WAY = 0.05
@@ -177,70 +178,62 @@ def test_a_node_that_joins_late_does_not_look_like_a_slow_broadcast(tmp_path: Pa
     story(tmp_path, tell)
 
 
-def test_a_coordinator_that_refuses_acknowledgements_costs_a_node_no_work(tmp_path: Path) -> None:
-    async def main() -> None:
-        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
-        coordinator.refusals["acknowledge"] = Refusal(code="unknown-method", sentence="There is no such method.")
-        async with coordinator.serving(network):
-            await coordinator.publish(0)
-            node = make_node(network, tmp_path / "node", coordinator.invite())
-            async with working(node):
-                await until(lambda: accepted(node) >= 2)
-                await coordinator.publish(1)
-                await until(lambda: node.daemon.engine.current.version == 1)  # type: ignore[union-attr]
-                await anyio.sleep(5)
-                assert coordinator.asked["acknowledge"] == 2
-                assert coordinator.asked["hello"] == 1
-                assert node.coordinator_client.peer == coordinator.peer_id
-
-    run_fake(main)
+@on_fake_clock
+async def test_a_coordinator_that_refuses_acknowledgements_costs_a_node_no_work(small_run: SmallRun) -> None:
+    coordinator = small_run.coordinator
+    coordinator.refusals["acknowledge"] = Refusal(code="unknown-method", sentence="There is no such method.")
+    async with small_run.working() as node:
+        await until(lambda: accepted(node) >= 2)
+        await coordinator.publish(1)
+        await until(lambda: node.daemon.engine.current.version == 1)  # type: ignore[union-attr]
+        await anyio.sleep(5)
+        assert coordinator.asked["acknowledge"] == 2
+        assert coordinator.asked["hello"] == 1
+        assert node.coordinator_client.peer == coordinator.peer_id
 
 
-def test_a_program_that_does_not_know_the_method_is_asked_a_few_times_and_stays_the_coordinator(tmp_path: Path) -> None:
-    async def main() -> None:
-        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
-        async with coordinator.serving(network) as peer:
-            del peer.handlers.methods["acknowledge"]
-            await coordinator.publish(0)
-            node = make_node(network, tmp_path / "node", coordinator.invite())
-            async with working(node):
-                await until(lambda: accepted(node) >= 5)
-                await anyio.sleep(60)
-                assert coordinator.asked["hello"] == 1
-
-    run_fake(main)
-
-
-def test_an_acknowledgement_delivered_late_states_the_true_times(
-    tmp_path: Path,
+@on_fake_clock
+async def test_a_program_that_does_not_know_the_method_is_asked_a_few_times_and_stays_the_coordinator(
+    small_run: SmallRun,
 ) -> None:
-    async def main() -> None:
-        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
-        async with coordinator.serving(network):
-            await coordinator.publish(0)
-            node = make_node(network, tmp_path / "node", coordinator.invite())
-            tell, lost = node.coordinator_client.tell, 3
+    coordinator = small_run.coordinator
+    async with small_run.serving(published=False) as peer:
+        del peer.handlers.methods["acknowledge"]
+        await coordinator.publish(0)
+        node = small_run.node()
+        async with working(node):
+            await until(lambda: accepted(node) >= 5)
+            await anyio.sleep(60)
+            assert coordinator.asked["hello"] == 1
 
-            async def lossy(method: str, make: Callable[[], object]) -> None:
-                nonlocal lost
-                if lost:
-                    lost -= 1
-                    from p2p.errors import Unreachable
 
-                    raise Unreachable("lost")
-                await tell(method, make)  # type: ignore[arg-type]
+@on_fake_clock
+async def test_an_acknowledgement_delivered_late_states_the_true_times(
+    small_run: SmallRun,
+) -> None:
+    coordinator = small_run.coordinator
+    async with small_run.serving():
+        node = small_run.node()
+        tell, lost = node.coordinator_client.tell, 3
 
-            node.coordinator_client.tell = lossy  # type: ignore[method-assign,assignment]
-            async with working(node):
-                await until(lambda: coordinator.acknowledged, 120)
-                ((_, message),) = coordinator.acknowledged
-                assert message.version == 0
-                assert message.applied == pytest.approx(10_500, abs=200)  # 0.5 + 2 + 8 s of waiting
-                assert message.heard >= message.complete >= message.applied
-                (taken,) = message.taken
-                assert taken.payload_hash == coordinator.edges[0][1].payload_hash
-                assert [(one.peer, one.nbytes) for one in taken.senders] == [
-                    (coordinator.peer_id, coordinator.edges[0][1].length)
-                ]
+        async def lossy(method: str, make: Callable[[], object]) -> None:
+            nonlocal lost
+            if lost:
+                lost -= 1
+                from p2p.errors import Unreachable
 
-    run_fake(main)
+                raise Unreachable("lost")
+            await tell(method, make)  # type: ignore[arg-type]
+
+        node.coordinator_client.tell = lossy  # type: ignore[method-assign,assignment]
+        async with working(node):
+            await until(lambda: coordinator.acknowledged, 120)
+            ((_, message),) = coordinator.acknowledged
+            assert message.version == 0
+            assert message.applied == pytest.approx(10_500, abs=200)  # 0.5 + 2 + 8 s of waiting
+            assert message.heard >= message.complete >= message.applied
+            (taken,) = message.taken
+            assert taken.payload_hash == coordinator.edges[0][1].payload_hash
+            assert [(one.peer, one.nbytes) for one in taken.senders] == [
+                (coordinator.peer_id, coordinator.edges[0][1].length)
+            ]

@@ -9,9 +9,10 @@ import pytest
 
 from p2p.memory.transport import MemoryNetwork
 from protocol.leases import Lease, LeaseRequest
-from tests.support.clock import run_fake
+from tests.support.clock import on_fake_clock, run_fake
 from tests.support.fake_coordinator import START, FakeCoordinator, make_node, until, wall
-from tests.support.swarm import working
+from tests.support.small_run import SmallRun
+from tests.support.swarm import accepted, working
 
 DAY = 24 * 3600_000
 FAR: dict[str, Callable[[], dict[str, int]]] = {
@@ -23,30 +24,26 @@ FAR: dict[str, Callable[[], dict[str, int]]] = {
 
 
 @pytest.mark.parametrize("thief", FAR)
-def test_no_head_of_a_stolen_channel_key_keeps_the_operators_next_one_from_a_node(thief: str, tmp_path: Path) -> None:
+@on_fake_clock
+async def test_no_head_of_a_stolen_channel_key_keeps_the_operators_next_one_from_a_node(
+    thief: str, small_run: SmallRun
+) -> None:
     """A later Root revokes the key; until then the operator's own Heads must reach the node."""
-
-    async def main() -> None:
-        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
-        async with coordinator.serving(network):
-            await coordinator.publish(0)
-            node = make_node(network, tmp_path / "node", coordinator.invite())
-            async with working(node):
-                await until(lambda: node.daemon.outbox.counts().get("accepted", 0) >= 1)
-                before = coordinator.sequence
-                await coordinator.announce(**FAR[thief]())
-                await anyio.sleep(1)
-                coordinator.sequence = before + 1
-                await coordinator.announce()
-                await anyio.sleep(1)
-                head = node.daemon.context.trust_store.trusted.head
-                assert head is not None
-                assert (head.value.sequence, head.value.expires - head.value.issued) == (before + 2, 60_000), (
-                    "the run is frozen"
-                )
-                assert head.value.issued >= START
-
-    run_fake(main)
+    coordinator = small_run.coordinator
+    async with small_run.working() as node:
+        await until(lambda: accepted(node) >= 1)
+        before = coordinator.sequence
+        await coordinator.announce(**FAR[thief]())
+        await anyio.sleep(1)
+        coordinator.sequence = before + 1
+        await coordinator.announce()
+        await anyio.sleep(1)
+        head = node.daemon.context.trust_store.trusted.head
+        assert head is not None
+        assert (head.value.sequence, head.value.expires - head.value.issued) == (before + 2, 60_000), (
+            "the run is frozen"
+        )
+        assert head.value.issued >= START
 
 
 class Greedy(FakeCoordinator):

@@ -1,7 +1,6 @@
 """The life of a daemon: start, interrupt, drain, end."""
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -10,49 +9,42 @@ import pytest
 
 from node.errors import NoUsableDevice, TrustFailure
 from p2p.identity import generate_key
-from p2p.memory.transport import MemoryNetwork
 from protocol.authority import Asset
 from protocol.requests import Refusal
 from runtime.exit_codes import Exit
-from tests.support.clock import run_fake
-from tests.support.fake_coordinator import FakeCoordinator, InProcessEngine, Node, make_node, until
-from tests.support.swarm import working
+from tests.support.clock import on_fake_clock
+from tests.support.fake_coordinator import FakeCoordinator, InProcessEngine, Node, until
+from tests.support.small_run import SmallRun
+from tests.support.swarm import accepted, working
 
 
-def test_a_finished_node_delivers_everything_and_ends(tmp_path: Path) -> None:
-    async def main() -> None:
-        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
-        async with coordinator.serving(network):
-            await coordinator.publish(0)
-            node = make_node(network, tmp_path / "node", coordinator.invite())
-            ended: list[Exit] = []
+@on_fake_clock
+async def test_a_finished_node_delivers_everything_and_ends(small_run: SmallRun) -> None:
+    coordinator = small_run.coordinator
+    async with small_run.serving():
+        node = small_run.node()
+        ended: list[Exit] = []
 
-            async def life() -> None:
-                ended.append(await node.daemon.run())
+        async def life() -> None:
+            ended.append(await node.daemon.run())
 
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(life)
-                await until(lambda: node.daemon.rollouts.done >= 3)
-                node.daemon.interrupt("the test")
-                await until(lambda: ended)
-            assert ended == [Exit.OK]
-            assert set(coordinator.leases) == set(coordinator.submitted) == coordinator.confirmed
-
-    run_fake(main)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(life)
+            await until(lambda: node.daemon.rollouts.done >= 3)
+            node.daemon.interrupt("the test")
+            await until(lambda: ended)
+        assert ended == [Exit.OK]
+        assert set(coordinator.leases) == set(coordinator.submitted) == coordinator.confirmed
 
 
-def test_an_engine_that_never_comes_up_ends_the_node_with_its_reason(tmp_path: Path) -> None:
-    async def main() -> None:
-        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
-        async with coordinator.serving(network):
-            await coordinator.publish(0)
-            node = make_node(network, tmp_path / "node", coordinator.invite())
-            node.engine.crashes = 1 << 30
-            with pytest.raises(NoUsableDevice, match="times in a row") as ended:
-                await node.daemon.run()
-            assert ended.value.exit == Exit.NO_DEVICE
-
-    run_fake(main)
+@on_fake_clock
+async def test_an_engine_that_never_comes_up_ends_the_node_with_its_reason(small_run: SmallRun) -> None:
+    async with small_run.serving():
+        node = small_run.node()
+        node.engine.crashes = 1 << 30
+        with pytest.raises(NoUsableDevice, match="times in a row") as ended:
+            await node.daemon.run()
+        assert ended.value.exit == Exit.NO_DEVICE
 
 
 UNUSABLE_ASSETS: dict[str, dict[str, Any]] = {
@@ -64,39 +56,32 @@ UNUSABLE_ASSETS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("asset", UNUSABLE_ASSETS)
-def test_a_runspec_with_an_unusable_asset_ends_the_node_as_a_matter_for_the_operator(
-    asset: str, tmp_path: Path
+@on_fake_clock
+async def test_a_runspec_with_an_unusable_asset_ends_the_node_as_a_matter_for_the_operator(
+    asset: str, small_run: SmallRun
 ) -> None:
-    async def main() -> None:
-        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
-        changes = dict(UNUSABLE_ASSETS[asset])
-        good, _ = coordinator.assets[0]
-        name = changes.pop("name", good.name)
-        manifest = msgspec.structs.replace(good.manifest, **changes)
-        coordinator.runspec = coordinator.sealed_runspec(assets=[Asset(name=name, manifest=manifest)])
-        async with coordinator.serving(network):
-            await coordinator.publish(0)
-            node = make_node(network, tmp_path / "node", coordinator.invite())
-            with pytest.raises(TrustFailure, match=r"the RunSpec.* asset .*: ask the operator") as ended:
-                await node.daemon.run()
-            assert ended.value.exit == Exit.TRUST
-
-    run_fake(main)
+    coordinator = small_run.coordinator
+    changes = dict(UNUSABLE_ASSETS[asset])
+    good, _ = coordinator.assets[0]
+    name = changes.pop("name", good.name)
+    manifest = msgspec.structs.replace(good.manifest, **changes)
+    coordinator.runspec = coordinator.sealed_runspec(assets=[Asset(name=name, manifest=manifest)])
+    async with small_run.serving():
+        node = small_run.node()
+        with pytest.raises(TrustFailure, match=r"the RunSpec.* asset .*: ask the operator") as ended:
+            await node.daemon.run()
+        assert ended.value.exit == Exit.TRUST
 
 
-def test_a_finished_run_ends_its_nodes(tmp_path: Path) -> None:
-    async def main() -> None:
-        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
-        async with coordinator.serving(network):
-            await coordinator.publish(0)
-            node = make_node(network, tmp_path / "node", coordinator.invite())
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(until, lambda: node.daemon.rollouts.done >= 2)
-                tasks.start_soon(_finish_soon, coordinator, node)
-                assert await node.daemon.run() == Exit.OK
-            assert "finished" in node.daemon.run_state.why_finishing
-
-    run_fake(main)
+@on_fake_clock
+async def test_a_finished_run_ends_its_nodes(small_run: SmallRun) -> None:
+    async with small_run.serving():
+        node = small_run.node()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(until, lambda: node.daemon.rollouts.done >= 2)
+            tasks.start_soon(_finish_soon, small_run.coordinator, node)
+            assert await node.daemon.run() == Exit.OK
+        assert "finished" in node.daemon.run_state.why_finishing
 
 
 async def _finish_soon(coordinator: FakeCoordinator, node: Node) -> None:
@@ -104,77 +89,63 @@ async def _finish_soon(coordinator: FakeCoordinator, node: Node) -> None:
     coordinator.finished = True
 
 
-def test_an_interrupted_node_without_answers_ends_within_its_bound_and_keeps_its_work(tmp_path: Path) -> None:
-    async def main() -> None:
-        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
-        coordinator.refusals["submit"] = Refusal(code="paused", sentence="not now", retry_after=500)
-        async with coordinator.serving(network):
-            await coordinator.publish(0)
-            key = generate_key()
-            node = make_node(network, tmp_path / "node", coordinator.invite(), key=key, drain=10.0)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(node.daemon.run)
-                await until(lambda: node.daemon.rollouts.done >= 1)
-                node.daemon.interrupt("the test")
-                with anyio.fail_after(15):
-                    await until(lambda: node.peer_id not in network.transports)
-            again = make_node(network, tmp_path / "node", coordinator.invite(), key=key)
-            assert again.daemon.outbox.waiting() == node.daemon.rollouts.done
-            again.daemon.close()
-
-    run_fake(main)
-
-
-def test_interrupted_twice_ends_at_once(tmp_path: Path) -> None:
-    async def main() -> None:
-        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
-        async with coordinator.serving(network):
-            await coordinator.publish(0)
-            node = make_node(network, tmp_path / "node", coordinator.invite(), engine=InProcessEngine(seconds=500.0))
-            run = asyncio.ensure_future(node.daemon.run())
-            await until(lambda: node.daemon.rollouts.working)
-            node.daemon.interrupt("once")
-            await anyio.sleep(5)
-            assert not run.done()
-            node.daemon.interrupt("twice")
-            with anyio.fail_after(5):
-                await asyncio.wait({run})
-            assert node.engine.engine is None
-
-    run_fake(main)
-
-
-def test_a_node_that_joined_before_starts_without_the_coordinator_and_reports_it(tmp_path: Path) -> None:
-    async def main() -> None:
-        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
+@on_fake_clock
+async def test_an_interrupted_node_without_answers_ends_within_its_bound_and_keeps_its_work(
+    small_run: SmallRun,
+) -> None:
+    coordinator = small_run.coordinator
+    coordinator.refusals["submit"] = Refusal(code="paused", sentence="not now", retry_after=500)
+    async with small_run.serving():
         key = generate_key()
-        async with coordinator.serving(network):
-            await coordinator.publish(0)
-            node = make_node(network, tmp_path / "node", coordinator.invite(), key=key)
-            async with working(node):
-                await until(lambda: node.holds(0))
-        again = make_node(network, tmp_path / "node", coordinator.invite(), key=key)
-        async with working(again):
-            await until(lambda: again.holds(0))
-            await until(lambda: "the coordinator is unreachable" in again.daemon.rollouts.blocked)
-            assert (await again.daemon.commands.status({}))["state"] == "waiting"
-
-    run_fake(main)
+        node = small_run.node(key=key, drain=10.0)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(node.daemon.run)
+            await until(lambda: node.daemon.rollouts.done >= 1)
+            node.daemon.interrupt("the test")
+            with anyio.fail_after(15):
+                await until(lambda: node.peer_id not in small_run.network.transports)
+        again = small_run.node(key=key)
+        assert again.daemon.outbox.waiting() == node.daemon.rollouts.done
+        again.daemon.close()
 
 
-def test_a_node_joins_follows_works_and_is_credited(tmp_path: Path) -> None:
-    async def main() -> None:
-        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
-        async with coordinator.serving(network):
-            await coordinator.publish(0)
-            node = make_node(network, tmp_path / "node", coordinator.invite())
-            async with working(node):
-                await until(lambda: node.daemon.outbox.counts().get("accepted", 0) >= 3)
-                for version in (1, 2, 3):
-                    await coordinator.publish(version)
-                    await until(lambda v=version: node.holds(v))
-                await until(lambda: node.daemon.outbox.counts().get("accepted", 0) >= 10)
-                assert node.daemon.outbox.counts().get("refused", 0) == 0
-                assert {lease.version for lease in coordinator.leases.values()} == {0, 1, 2, 3}
+@on_fake_clock
+async def test_interrupted_twice_ends_at_once(small_run: SmallRun) -> None:
+    async with small_run.serving():
+        node = small_run.node(engine=InProcessEngine(seconds=500.0))
+        run = asyncio.ensure_future(node.daemon.run())
+        await until(lambda: node.daemon.rollouts.working)
+        node.daemon.interrupt("once")
+        await anyio.sleep(5)
+        assert not run.done()
+        node.daemon.interrupt("twice")
+        with anyio.fail_after(5):
+            await asyncio.wait({run})
+        assert node.engine.engine is None
 
-    run_fake(main)
+
+@on_fake_clock
+async def test_a_node_that_joined_before_starts_without_the_coordinator_and_reports_it(small_run: SmallRun) -> None:
+    key = generate_key()
+    async with small_run.serving():
+        node = small_run.node(key=key)
+        async with working(node):
+            await until(lambda: node.holds(0))
+    again = small_run.node(key=key)
+    async with working(again):
+        await until(lambda: again.holds(0))
+        await until(lambda: "the coordinator is unreachable" in again.daemon.rollouts.blocked)
+        assert (await again.daemon.commands.status({}))["state"] == "waiting"
+
+
+@on_fake_clock
+async def test_a_node_joins_follows_works_and_is_credited(small_run: SmallRun) -> None:
+    coordinator = small_run.coordinator
+    async with small_run.working() as node:
+        await until(lambda: accepted(node) >= 3)
+        for version in (1, 2, 3):
+            await coordinator.publish(version)
+            await until(lambda v=version: node.holds(v))
+        await until(lambda: accepted(node) >= 10)
+        assert node.daemon.outbox.counts().get("refused", 0) == 0
+        assert {lease.version for lease in coordinator.leases.values()} == {0, 1, 2, 3}

@@ -1,11 +1,12 @@
 """A fake clock for asyncio: time stands still while any task can run, and jumps to the next timer when none can.
 
-`run_fake(main)` runs a coroutine function on such a loop, `run_fake_trio(main)` on trio's own fake clock. Work sent to
-threads (`anyio.to_thread`) is done inline, so that a run repeats exactly. A loop with no timer and no runnable task is
-a deadlock, and raises.
+`run_fake(main)` runs a coroutine function on such a loop, `run_fake_trio(main)` on trio's own fake clock; a test under
+`@on_fake_clock` is itself such a coroutine function. Work sent to threads (`anyio.to_thread`) is done inline, so that
+a run repeats exactly. A loop with no timer and no runnable task is a deadlock, and raises.
 """
 
 import asyncio
+import functools
 import selectors
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -72,3 +73,13 @@ def run_fake_trio(main: Callable[[], Awaitable[Any]]) -> Any:
     """Run `main()` on trio's fake clock; the order of its tasks is not repeatable."""
     with mock.patch("anyio.to_thread.run_sync", _inline):
         return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def on_fake_clock(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Make a test of a coroutine function, run by `run_fake`; it takes the same fixtures."""
+
+    @functools.wraps(test)
+    def played(**fixtures: Any) -> None:
+        run_fake(lambda: test(**fixtures))
+
+    return played

@@ -1,60 +1,20 @@
 """The operator's remarks on keys, with and without a running coordinator."""
 
-import asyncio
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from coordinator.accounts import operator_remarks
 from coordinator.accounts.ledger import Ledger
 from coordinator.accounts.operator_remarks import MOST_WORDS
 from coordinator.accounts.standing import FOREVER, Accounts, Rank
 from coordinator.database import Database
-from coordinator.operator_socket import OperatorSocket
-from coordinator.training.run_watch import Watch
 from p2p.identity import peer_id
 from runtime.exit_codes import Exit
-from tests.support.group_world import ALICE, BOB, World
+from tests.support.commanded_run import commanded
+from tests.support.group_world import ALICE, BOB
 from tests.support.nodes_commands import run_nodes
 
 pytestmark = pytest.mark.usefixtures("at_the_time")
-
-
-@contextmanager
-def running(home: Path) -> Iterator[None]:
-    """Run a group service and its operator socket in a thread, as the daemon composes them."""
-    there: list[Any] = []
-    ready = threading.Event()
-
-    async def serve() -> None:
-        world = World(home)
-
-        async def remark(word: str, peer: str, why: str) -> str:
-            return operator_remarks.record_remark(world.group_service.accounts, word, peer, why, world.now)
-
-        watch = Watch(world.group_service, lambda: world.now / 1000, lambda: None)
-        commands = OperatorSocket(home, watch, remark=remark)
-        task = asyncio.create_task(commands.run())
-        there.extend([asyncio.get_running_loop(), task])
-        await commands.server.listening.wait()
-        ready.set()
-        try:
-            await task
-        except asyncio.CancelledError:
-            world.close()
-
-    thread = threading.Thread(target=asyncio.run, args=(serve(),))
-    thread.start()
-    assert ready.wait(60)
-    try:
-        yield
-    finally:
-        there[0].call_soon_threadsafe(there[1].cancel)
-        thread.join(60)
 
 
 def standing_of(folder: Path, node: bytes) -> tuple[Rank, int | None]:
@@ -92,7 +52,7 @@ def test_a_suspension_is_ended_by_hand(folder: Path) -> None:
 
 
 def test_a_running_coordinator_writes_the_remark_itself(folder: Path) -> None:
-    with running(folder):
+    with commanded(folder):
         done = run_nodes("ban", peer_id(BOB), "--why", "spam", "--home", folder)
         assert done.stdout == f"{peer_id(BOB)} is new, banned: spam\n", done.stderr
         assert standing_of(folder, BOB) == ("new", FOREVER)

@@ -5,9 +5,6 @@ import errno
 import os
 import socket
 import stat
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,6 +18,7 @@ from coordinator.training.run_watch import Watch
 from coordinator.web.site import BODIES
 from runtime.control_socket import socket_path
 from runtime.exit_codes import Exit
+from tests.support.commanded_run import commanded
 from tests.support.group_world import World
 
 
@@ -35,34 +33,8 @@ def folder(tmp_path: Path) -> Path:
     return run_folder
 
 
-@contextmanager
-def running(home: Path) -> Iterator[Callable[[], Watch]]:
-    """Run a coordinator's group service, watch and socket in a thread, composed as in the daemon."""
-    there, ready = [], threading.Event()
-
-    async def serve() -> None:
-        world = World(home)
-        watch = Watch(world.group_service, lambda: world.now / 1000, lambda: None)
-        commands = OperatorSocket(home, watch)
-        task = asyncio.create_task(commands.run())
-        there.extend([watch, asyncio.get_running_loop(), task])
-        await commands.server.listening.wait()
-        ready.set()
-        try:
-            await task
-        except asyncio.CancelledError:
-            world.close()
-
-    thread = threading.Thread(target=asyncio.run, args=(serve(),))
-    thread.start()
-    assert ready.wait(60)
-    yield lambda: there[0]
-    there[1].call_soon_threadsafe(there[2].cancel)
-    thread.join(60)
-
-
 def test_a_run_is_paused_and_resumed_by_its_operator(folder: Path) -> None:
-    with running(folder) as watch:
+    with commanded(folder) as watch:
         done = said("pause", "--home", folder, "--why", "moving house")
         assert (done.exit_code, "paused until" in done.output) == (0, True)
         pause = watch().pause
@@ -76,7 +48,7 @@ def test_a_run_is_paused_and_resumed_by_its_operator(folder: Path) -> None:
 
 
 def test_paused_again_without_a_reason_it_keeps_the_one_that_was_given(folder: Path) -> None:
-    with running(folder) as watch:
+    with commanded(folder) as watch:
         for words, why in (((), "by its operator"), (("--why", "moving house"), "moving house"), ((), "moving house")):
             assert said("pause", "--home", folder, *words).exit_code == 0
             pause = watch().pause
@@ -87,7 +59,7 @@ def test_paused_again_without_a_reason_it_keeps_the_one_that_was_given(folder: P
 def test_the_socket_is_the_owners_alone_from_before_it_listens(folder: Path) -> None:
     before = os.umask(0)
     try:
-        with running(folder):
+        with commanded(folder):
             mode = socket_path(folder).stat().st_mode
             assert stat.S_ISSOCK(mode)
             assert stat.S_IMODE(mode) == 0o600
@@ -139,12 +111,12 @@ def test_without_a_coordinator_the_commands_exit_unreachable(folder: Path) -> No
     with socket.socket(socket.AF_UNIX) as dead:  # left by a killed coordinator
         dead.bind(str(socket_path(folder)))
     assert said("pause", "--home", folder).exit_code == Exit.UNREACHABLE
-    with running(folder):
+    with commanded(folder):
         assert said("pause", "--home", folder).exit_code == 0
 
 
 def test_an_overlong_reason_is_refused_and_does_not_pause(folder: Path) -> None:
-    with running(folder) as watch:
+    with commanded(folder) as watch:
         done = said("pause", "--home", folder, "--why", "x" * (MOST_WHY + 1))
         assert done.exit_code == Exit.CONFIG
         assert watch().pause is None
@@ -152,7 +124,7 @@ def test_an_overlong_reason_is_refused_and_does_not_pause(folder: Path) -> None:
 
 def test_a_reason_in_another_encoding_pauses_without_a_crash(folder: Path) -> None:
     """Pass a lone surrogate: Python makes it from a Latin-1 shell's byte, and neither JSON nor SQLite accepts it."""
-    with running(folder) as watch:
+    with commanded(folder) as watch:
         assert said("pause", "--home", folder, "--why", "zu hei\udcdf").exit_code == 0
         pause = watch().pause
         assert pause is not None

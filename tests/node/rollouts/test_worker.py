@@ -1,218 +1,163 @@
 """The rollout loop: crashes, refusals, a full outbox."""
 
-from pathlib import Path
-
 import anyio
 
 from engines.versioned import MOST_CRASHES
-from p2p.memory.transport import MemoryNetwork
 from protocol.requests import Refusal
-from tests.support.clock import run_fake
-from tests.support.fake_coordinator import FakeCoordinator, InProcessEngine, make_node, until
-from tests.support.swarm import working
+from tests.support.clock import on_fake_clock
+from tests.support.fake_coordinator import InProcessEngine, until
+from tests.support.small_run import SmallRun
+from tests.support.swarm import accepted, working
 
 
-def test_an_engine_that_crashes_generates_the_same_lease_again(tmp_path: Path) -> None:
-    async def main() -> None:
-        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
-        async with coordinator.serving(network):
-            await coordinator.publish(0)
-            node = make_node(network, tmp_path / "node", coordinator.invite())
-            async with working(node):
-                await until(lambda: node.daemon.rollouts.done >= 2)
-                node.engine.crashes = 3
-                await until(lambda: node.daemon.engine.deaths == 3 and node.engine.crashes == 0)
-                await until(lambda: node.daemon.outbox.counts().get("accepted", 0) >= 5)
-                assert "refused" not in node.daemon.outbox.counts()
-                unworked = set(coordinator.leases) - set(coordinator.submitted)
-                assert len(unworked) <= 2
-
-    run_fake(main)
+@on_fake_clock
+async def test_an_engine_that_crashes_generates_the_same_lease_again(small_run: SmallRun) -> None:
+    async with small_run.working() as node:
+        await until(lambda: node.daemon.rollouts.done >= 2)
+        node.engine.crashes = 3
+        await until(lambda: node.daemon.engine.deaths == 3 and node.engine.crashes == 0)
+        await until(lambda: accepted(node) >= 5)
+        assert "refused" not in node.daemon.outbox.counts()
+        unworked = small_run.open_leases
+        assert len(unworked) <= 2
 
 
-def test_a_refused_node_waits_for_as_long_as_stated_and_a_new_version_ends_the_wait(tmp_path: Path) -> None:
+@on_fake_clock
+async def test_a_refused_node_waits_for_as_long_as_stated_and_a_new_version_ends_the_wait(small_run: SmallRun) -> None:
     """At commit 439044d the node asks again after at most 30 s."""
-
-    async def main() -> None:
-        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
-        coordinator.refusals["lease"] = Refusal(code="no-room", sentence="enough", retry_after=600_000)
-        async with coordinator.serving(network):
-            await coordinator.publish(0)
-            async with working(make_node(network, tmp_path / "node", coordinator.invite())):
-                await until(lambda: coordinator.asked.get("lease"))
-                await anyio.sleep(590)
-                assert coordinator.asked["lease"] == 1
-                await coordinator.publish(1)
-                await anyio.sleep(5)
-                assert coordinator.asked["lease"] == 2
-                await anyio.sleep(725)
-                assert coordinator.asked["lease"] == 3
-
-    run_fake(main)
+    coordinator = small_run.coordinator
+    coordinator.refusals["lease"] = Refusal(code="no-room", sentence="enough", retry_after=600_000)
+    async with small_run.serving(), working(small_run.node()):
+        await until(lambda: coordinator.asked.get("lease"))
+        await anyio.sleep(590)
+        assert coordinator.asked["lease"] == 1
+        await coordinator.publish(1)
+        await anyio.sleep(5)
+        assert coordinator.asked["lease"] == 2
+        await anyio.sleep(725)
+        assert coordinator.asked["lease"] == 3
 
 
-def test_a_new_version_does_not_end_the_wait_for_a_busy_coordinator(tmp_path: Path) -> None:
+@on_fake_clock
+async def test_a_new_version_does_not_end_the_wait_for_a_busy_coordinator(small_run: SmallRun) -> None:
     """Otherwise every new version would make all refused nodes ask a busy coordinator at the same time."""
-
-    async def main() -> None:
-        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
-        coordinator.refusals["lease"] = Refusal(code="busy", sentence="a crowd", retry_after=100_000)
-        async with coordinator.serving(network):
-            await coordinator.publish(0)
-            node = make_node(network, tmp_path / "node", coordinator.invite())
-            async with working(node):
-                await until(lambda: coordinator.asked.get("lease"))
-                await coordinator.publish(1)
-                await until(
-                    lambda: node.daemon.follower.current is not None and node.daemon.follower.current.version == 1
-                )
-                await anyio.sleep(60)
-                assert coordinator.asked["lease"] == 1
-                await anyio.sleep(60)
-                assert coordinator.asked["lease"] == 2
-                del coordinator.refusals["lease"]
-                await until(lambda: node.daemon.rollouts.done, 130)
-
-    run_fake(main)
+    coordinator = small_run.coordinator
+    coordinator.refusals["lease"] = Refusal(code="busy", sentence="a crowd", retry_after=100_000)
+    async with small_run.working() as node:
+        await until(lambda: coordinator.asked.get("lease"))
+        await coordinator.publish(1)
+        await until(lambda: node.daemon.follower.current is not None and node.daemon.follower.current.version == 1)
+        await anyio.sleep(60)
+        assert coordinator.asked["lease"] == 1
+        await anyio.sleep(60)
+        assert coordinator.asked["lease"] == 2
+        del coordinator.refusals["lease"]
+        await until(lambda: node.daemon.rollouts.done, 130)
 
 
-def test_a_full_outbox_stops_new_work_and_is_reported(tmp_path: Path) -> None:
-    async def main() -> None:
-        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
-        coordinator.refusals["submit"] = Refusal(code="paused", sentence="not now", retry_after=500)
-        async with coordinator.serving(network):
-            await coordinator.publish(0)
-            node = make_node(network, tmp_path / "node", coordinator.invite(), outbox=3)
-            async with working(node):
-                await until(lambda: "outbox is full" in node.daemon.rollouts.blocked)
-                await anyio.sleep(30)
-                assert node.daemon.outbox.waiting() == 3
-                del coordinator.refusals["submit"]
-                await until(lambda: node.daemon.outbox.counts().get("accepted", 0) >= 6)
-
-    run_fake(main)
+@on_fake_clock
+async def test_a_full_outbox_stops_new_work_and_is_reported(small_run: SmallRun) -> None:
+    coordinator = small_run.coordinator
+    coordinator.refusals["submit"] = Refusal(code="paused", sentence="not now", retry_after=500)
+    async with small_run.working(outbox=3) as node:
+        await until(lambda: "outbox is full" in node.daemon.rollouts.blocked)
+        await anyio.sleep(30)
+        assert node.daemon.outbox.waiting() == 3
+        del coordinator.refusals["submit"]
+        await until(lambda: accepted(node) >= 6)
 
 
-def test_as_many_groups_are_under_way_as_the_engine_has_places(tmp_path: Path) -> None:
-    async def main() -> None:
-        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
-        async with coordinator.serving(network):
-            await coordinator.publish(0)
-            engine = InProcessEngine(places=4, seconds=10.0)
-            node = make_node(network, tmp_path / "node", coordinator.invite(), engine=engine)
-            async with working(node):
-                await until(lambda: engine.generated >= 4)
-                before = engine.generated
-                await anyio.sleep(100)
-                assert engine.generated - before >= 36  # one at a time it would be 10
-                assert len(set(coordinator.leases) - set(coordinator.submitted)) <= 8
-                assert node.daemon.rollouts.blocked == ""
-
-    run_fake(main)
+@on_fake_clock
+async def test_as_many_groups_are_under_way_as_the_engine_has_places(small_run: SmallRun) -> None:
+    engine = InProcessEngine(places=4, seconds=10.0)
+    async with small_run.working(engine=engine) as node:
+        await until(lambda: engine.generated >= 4)
+        before = engine.generated
+        await anyio.sleep(100)
+        assert engine.generated - before >= 36  # one at a time it would be 10
+        assert len(small_run.open_leases) <= 8
+        assert node.daemon.rollouts.blocked == ""
 
 
-def test_a_refusal_while_groups_are_under_way_leaves_them_alone_and_blocks_nothing(tmp_path: Path) -> None:
-    async def main() -> None:
-        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
-        async with coordinator.serving(network):
-            await coordinator.publish(0)
-            engine = InProcessEngine(places=4, seconds=20.0)
-            node = make_node(network, tmp_path / "node", coordinator.invite(), engine=engine)
-            async with working(node):
-                await until(lambda: len(coordinator.leases) >= 2)
-                coordinator.refusals["lease"] = Refusal(code="no-room", sentence="enough", retry_after=5000)
-                asked = coordinator.asked["lease"]
-                await anyio.sleep(15)
-                assert coordinator.asked["lease"] - asked <= 4
-                assert node.daemon.rollouts.working
-                assert node.daemon.rollouts.blocked == ""
-                await until(lambda: not node.daemon.rollouts.working)
-                await until(lambda: node.daemon.rollouts.blocked == "no lease: enough")
-                assert set(coordinator.submitted) == set(coordinator.leases)
-
-    run_fake(main)
+@on_fake_clock
+async def test_a_refusal_while_groups_are_under_way_leaves_them_alone_and_blocks_nothing(small_run: SmallRun) -> None:
+    coordinator = small_run.coordinator
+    engine = InProcessEngine(places=4, seconds=20.0)
+    async with small_run.working(engine=engine) as node:
+        await until(lambda: len(coordinator.leases) >= 2)
+        coordinator.refusals["lease"] = Refusal(code="no-room", sentence="enough", retry_after=5000)
+        asked = coordinator.asked["lease"]
+        await anyio.sleep(15)
+        assert coordinator.asked["lease"] - asked <= 4
+        assert node.daemon.rollouts.working
+        assert node.daemon.rollouts.blocked == ""
+        await until(lambda: not node.daemon.rollouts.working)
+        await until(lambda: node.daemon.rollouts.blocked == "no lease: enough")
+        assert set(coordinator.submitted) == set(coordinator.leases)
 
 
-def test_a_bound_on_open_leases_keeps_no_quick_engine_waiting_and_costs_no_requests(tmp_path: Path) -> None:
-    async def main() -> None:
-        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
-        given = coordinator.lease
+@on_fake_clock
+async def test_a_bound_on_open_leases_keeps_no_quick_engine_waiting_and_costs_no_requests(small_run: SmallRun) -> None:
+    coordinator = small_run.coordinator
+    given = coordinator.lease
 
-        def three_at_a_time(peer: bytes, body: bytes) -> bytes | Refusal:
-            if len(set(coordinator.leases) - set(coordinator.submitted)) >= 3:
-                return Refusal(code="too-many-leases", sentence="The most is 3.", retry_after=1000)
-            return given(peer, body)
+    def three_at_a_time(peer: bytes, body: bytes) -> bytes | Refusal:
+        if len(small_run.open_leases) >= 3:
+            return Refusal(code="too-many-leases", sentence="The most is 3.", retry_after=1000)
+        return given(peer, body)
 
-        coordinator.lease = three_at_a_time  # type: ignore[method-assign]
-        async with coordinator.serving(network):
-            await coordinator.publish(0)
-            engine = InProcessEngine(places=8, seconds=0.1)
-            node = make_node(network, tmp_path / "node", coordinator.invite(), engine=engine)
-            async with working(node):
-                await until(lambda: engine.generated >= 6)
-                before, asked = engine.generated, coordinator.asked["lease"]
-                await anyio.sleep(15)
-                groups = engine.generated - before
-                assert groups >= 180  # waiting for a second after each refusal it would be 45
-                assert coordinator.asked["lease"] - asked <= 1.02 * groups
-
-    run_fake(main)
+    coordinator.lease = three_at_a_time  # type: ignore[method-assign]
+    engine = InProcessEngine(places=8, seconds=0.1)
+    async with small_run.working(engine=engine):
+        await until(lambda: engine.generated >= 6)
+        before, asked = engine.generated, coordinator.asked["lease"]
+        await anyio.sleep(15)
+        groups = engine.generated - before
+        assert groups >= 180  # waiting for a second after each refusal it would be 45
+        assert coordinator.asked["lease"] - asked <= 1.02 * groups
 
 
-def test_a_crash_with_several_groups_under_way_loses_none(tmp_path: Path) -> None:
-    async def main() -> None:
-        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
-        async with coordinator.serving(network):
-            await coordinator.publish(0)
-            engine = InProcessEngine(places=4, seconds=5.0)
-            node = make_node(network, tmp_path / "node", coordinator.invite(), engine=engine)
-            async with working(node):
-                for _ in range(MOST_CRASHES + 2):  # one crash, however many groups it ends, is one crash
-                    await until(lambda: len(set(coordinator.leases) - set(coordinator.submitted)) >= 4)
-                    leases = set(coordinator.leases)
-                    engine.crashes = 1
-                    deaths = node.daemon.engine.deaths
-                    await until(lambda n=deaths: node.daemon.engine.deaths == n + 1)
-                    await until(lambda ids=leases: ids <= set(coordinator.submitted), 120)
-                await until(lambda: set(coordinator.decided) >= leases, 120)
-                assert "refused" not in node.daemon.outbox.counts()
-
-    run_fake(main)
+@on_fake_clock
+async def test_a_crash_with_several_groups_under_way_loses_none(small_run: SmallRun) -> None:
+    coordinator = small_run.coordinator
+    engine = InProcessEngine(places=4, seconds=5.0)
+    async with small_run.working(engine=engine) as node:
+        for _ in range(MOST_CRASHES + 2):  # one crash, however many groups it ends, is one crash
+            await until(lambda: len(small_run.open_leases) >= 4)
+            leases = set(coordinator.leases)
+            engine.crashes = 1
+            deaths = node.daemon.engine.deaths
+            await until(lambda n=deaths: node.daemon.engine.deaths == n + 1)
+            await until(lambda ids=leases: ids <= set(coordinator.submitted), 120)
+        await until(lambda: set(coordinator.decided) >= leases, 120)
+        assert "refused" not in node.daemon.outbox.counts()
 
 
-def test_a_new_version_lets_the_groups_under_way_finish_and_starts_none_under_the_old_one(tmp_path: Path) -> None:
-    async def main() -> None:
-        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
-        async with coordinator.serving(network):
-            await coordinator.publish(0)
-            engine = InProcessEngine(places=4, seconds=5.0)
-            node = make_node(network, tmp_path / "node", coordinator.invite(), engine=engine)
-            async with working(node):
-                for version in range(1, 4):
-                    await until(lambda: len(set(coordinator.leases) - set(coordinator.submitted)) >= 4)
-                    await coordinator.publish(version)
-                    await until(lambda: node.daemon.engine.wanted)
-                    leases = set(coordinator.leases)
-                    await until(lambda v=version: node.holds(v))
-                    assert {id for id, lease in coordinator.leases.items() if lease.version < version} == leases
-                    await until(lambda ids=leases: ids <= set(coordinator.submitted))
-                assert "refused" not in node.daemon.outbox.counts()
-                assert {lease.version for lease in coordinator.leases.values()} >= {0, 1, 2}
-
-    run_fake(main)
+@on_fake_clock
+async def test_a_new_version_lets_the_groups_under_way_finish_and_starts_none_under_the_old_one(
+    small_run: SmallRun,
+) -> None:
+    coordinator = small_run.coordinator
+    engine = InProcessEngine(places=4, seconds=5.0)
+    async with small_run.working(engine=engine) as node:
+        for version in range(1, 4):
+            await until(lambda: len(small_run.open_leases) >= 4)
+            await coordinator.publish(version)
+            await until(lambda: node.daemon.engine.wanted)
+            leases = set(coordinator.leases)
+            await until(lambda v=version: node.holds(v))
+            assert {id for id, lease in coordinator.leases.items() if lease.version < version} == leases
+            await until(lambda ids=leases: ids <= set(coordinator.submitted))
+        assert "refused" not in node.daemon.outbox.counts()
+        assert {lease.version for lease in coordinator.leases.values()} >= {0, 1, 2}
 
 
-def test_a_node_that_finishes_has_completed_all_its_groups(tmp_path: Path) -> None:
-    async def main() -> None:
-        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
-        async with coordinator.serving(network):
-            await coordinator.publish(0)
-            engine = InProcessEngine(places=4, seconds=5.0)
-            node = make_node(network, tmp_path / "node", coordinator.invite(), engine=engine)
-            async with working(node):
-                await until(lambda: len(set(coordinator.leases) - set(coordinator.submitted)) >= 4)
-                node.daemon.interrupt("the test")
-                await until(lambda: not node.daemon.rollouts.working and set(coordinator.decided))
-                assert set(coordinator.leases) == set(coordinator.submitted)
-
-    run_fake(main)
+@on_fake_clock
+async def test_a_node_that_finishes_has_completed_all_its_groups(small_run: SmallRun) -> None:
+    coordinator = small_run.coordinator
+    engine = InProcessEngine(places=4, seconds=5.0)
+    async with small_run.working(engine=engine) as node:
+        await until(lambda: len(small_run.open_leases) >= 4)
+        node.daemon.interrupt("the test")
+        await until(lambda: not node.daemon.rollouts.working and set(coordinator.decided))
+        assert set(coordinator.leases) == set(coordinator.submitted)

@@ -1,26 +1,20 @@
 """The estimate of the coordinator's clock."""
 
-from pathlib import Path
-
 from node.trust.run_clock import RunClock
-from p2p.memory.transport import MemoryNetwork
-from tests.support.clock import run_fake
-from tests.support.fake_coordinator import FakeCoordinator, make_node, until, wall
-from tests.support.swarm import working
+from tests.support.clock import on_fake_clock
+from tests.support.fake_coordinator import until, wall
+from tests.support.small_run import SmallRun
+from tests.support.swarm import accepted, working
 
 
-def test_a_clock_that_is_a_day_wrong_stops_no_work(tmp_path: Path) -> None:
-    async def main() -> None:
-        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
-        async with coordinator.serving(network):
-            await coordinator.publish(0)
-            for number, hours in enumerate((-24, 24)):
-                home, off = tmp_path / f"node{number}", hours * 3_600_000
-                node = make_node(network, home, coordinator.invite(), local=lambda off=off: wall() + off)
-                async with working(node):
-                    await until(lambda n=node: n.daemon.outbox.counts().get("accepted", 0) >= 2)
-
-    run_fake(main)
+@on_fake_clock
+async def test_a_clock_that_is_a_day_wrong_stops_no_work(small_run: SmallRun) -> None:
+    async with small_run.serving():
+        for number, hours in enumerate((-24, 24)):
+            off = hours * 3_600_000
+            node = small_run.node(f"node{number}", local=lambda off=off: wall() + off)
+            async with working(node):
+                await until(lambda n=node: accepted(n) >= 2)
 
 
 class Local:

@@ -10,37 +10,37 @@ from p2p.identity import generate_key
 from p2p.memory.transport import MemoryNetwork
 from p2p.wire_types import decode
 from protocol.requests import DocumentsRequest
-from tests.support.clock import run_fake
+from tests.support.clock import on_fake_clock, run_fake
 from tests.support.fake_coordinator import (
     HEAD_LIFE,
     FakeCoordinator,
     make_node,
     until,
 )
-from tests.support.swarm import working
+from tests.support.small_run import SmallRun
+from tests.support.swarm import accepted, working
 
 
-def test_a_node_to_which_gossip_brings_nothing_asks_for_the_head_every_half_of_its_life(tmp_path: Path) -> None:
+@on_fake_clock
+async def test_a_node_to_which_gossip_brings_nothing_asks_for_the_head_every_half_of_its_life(
+    small_run: SmallRun,
+) -> None:
     """The node is paused, so that no refused lease makes it ask. At commit 439044d it stays at the first Head."""
 
     async def nothing(topic: str, data: bytes) -> None:
         """Lose a message."""
 
-    async def main() -> None:
-        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
-        async with coordinator.serving(network) as peer:
-            await coordinator.publish(0)
-            node = make_node(network, tmp_path / "node", coordinator.invite())
-            async with working(node):
-                await until(lambda: node.daemon.engine.current)
-                node.daemon.run_state.pause(None)
-                peer.publish = nothing  # type: ignore[method-assign]
-                for version in (1, 2):
-                    await coordinator.publish(version)
-                    await anyio.sleep(HEAD_LIFE / 2000 + 1)
-                    assert node.daemon.follower.newest.version == version
-
-    run_fake(main)
+    coordinator = small_run.coordinator
+    async with small_run.serving() as peer:
+        node = small_run.node()
+        async with working(node):
+            await until(lambda: node.daemon.engine.current)
+            node.daemon.run_state.pause(None)
+            peer.publish = nothing  # type: ignore[method-assign]
+            for version in (1, 2):
+                await coordinator.publish(version)
+                await anyio.sleep(HEAD_LIFE / 2000 + 1)
+                assert node.daemon.follower.newest.version == version
 
 
 def test_a_node_asks_for_each_document_once_however_long_the_run(
@@ -76,87 +76,74 @@ def test_a_node_asks_for_each_document_once_however_long_the_run(
     assert twice == 0, f"{twice} of {len(asked)} documents were asked for again"
 
 
-def test_a_node_keeps_no_payload_that_no_index_can_name_however_large_its_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@on_fake_clock
+async def test_a_node_keeps_no_payload_that_no_index_can_name_however_large_its_disk(
+    small_run: SmallRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here an index names the first edge and the newest 4, and a node keeps 6. After 20 versions commit 439044d keeps
     21 payloads, and reads the documents of all of them per version."""
     monkeypatch.setattr("node.versions.follower.DOCUMENTS_KEPT", 6)
-
-    async def main() -> None:
-        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
-        async with coordinator.serving(network):
-            node = make_node(network, tmp_path / "node", coordinator.invite())
-            async with working(node):
-                for version in range(21):
-                    del coordinator.edges[1:-3]
-                    await coordinator.publish(version)
-                    await until(lambda: node.daemon.engine.current and node.daemon.engine.current.version == version)  # noqa: B023
-                # The newest version's tidying may still be under way; that of the one before is done.
-                payloads = {file.hash for file in node.daemon.context.store.payloads()}
-                assert len(payloads) <= 8
-                assert {edge.payload_hash for _, edge, _ in coordinator.edges} <= payloads
-                assert len(node.daemon.context.store.documents("edge")) <= 8
-
-    run_fake(main)
-
-
-def test_weights_pass_from_node_to_node(tmp_path: Path) -> None:
-    async def main() -> None:
-        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
-        async with coordinator.serving(network):
-            await coordinator.publish(0)
-            one = make_node(network, tmp_path / "one", coordinator.invite())
-            two = make_node(network, tmp_path / "two", coordinator.invite())
-            async with working(one, two):
-                await until(lambda: all(n.daemon.engine.current for n in (one, two)))
-                await until(lambda: len(network.transports[one.peer_id].peers()) == 2)
-                network.partition([coordinator.peer_id], [two.peer_id])
-                await coordinator.publish(1)
-                await until(lambda: two.holds(1), 200)
-                assert one.daemon.engine.current.version == 1
-
-    run_fake(main)
-
-
-def test_a_node_that_was_away_catches_up_by_a_chain_of_edges(tmp_path: Path) -> None:
-    async def main() -> None:
-        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
-        key = generate_key()
-        async with coordinator.serving(network):
-            await coordinator.publish(0)
-            node = make_node(network, tmp_path / "node", coordinator.invite(), key=key)
-            async with working(node):
-                await until(lambda: node.daemon.engine.current)
-            for version in range(1, 9):
+    coordinator = small_run.coordinator
+    async with small_run.serving(published=False):
+        node = small_run.node()
+        async with working(node):
+            for version in range(21):
+                del coordinator.edges[1:-3]
                 await coordinator.publish(version)
-            again = make_node(network, tmp_path / "node", coordinator.invite(), key=key)
-            async with working(again):
-                await until(lambda: again.holds(8))
-                assert again.engine.log.count("step_by") == 8
-                await until(lambda: again.daemon.outbox.counts().get("accepted", 0) >= 3)
-            assert len(list((tmp_path / "node").rglob("snapshot*.safetensors"))) == 1
-
-    run_fake(main)
+                await until(lambda: node.daemon.engine.current and node.daemon.engine.current.version == version)  # noqa: B023
+            # The newest version's tidying may still be under way; that of the one before is done.
+            payloads = {file.hash for file in node.daemon.context.store.payloads()}
+            assert len(payloads) <= 8
+            assert {edge.payload_hash for _, edge, _ in coordinator.edges} <= payloads
+            assert len(node.daemon.context.store.documents("edge")) <= 8
 
 
-def test_a_snapshot_damaged_on_disk_is_fetched_again(tmp_path: Path) -> None:
-    async def main() -> None:
-        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
-        key = generate_key()
-        async with coordinator.serving(network):
-            await coordinator.publish(0)
-            node = make_node(network, tmp_path / "node", coordinator.invite(), key=key)
-            async with working(node):
-                await until(lambda: node.daemon.engine.current)
-            (snapshot,) = (tmp_path / "node").rglob("held/snapshot.safetensors")
-            data = bytearray(snapshot.read_bytes())
-            data[-1] ^= 1
-            snapshot.write_bytes(data)
-            again = make_node(network, tmp_path / "node", coordinator.invite(), key=key)
-            async with working(again):
-                await until(lambda: again.daemon.outbox.counts().get("accepted", 0) >= 2)
-                assert any("damaged" in s for s in again.daemon.follower.refused)
-                assert again.daemon.outbox.counts().get("refused", 0) == 0
+@on_fake_clock
+async def test_weights_pass_from_node_to_node(small_run: SmallRun) -> None:
+    coordinator = small_run.coordinator
+    async with small_run.serving():
+        one = small_run.node("one")
+        two = small_run.node("two")
+        async with working(one, two):
+            await until(lambda: all(n.daemon.engine.current for n in (one, two)))
+            await until(lambda: len(small_run.network.transports[one.peer_id].peers()) == 2)
+            small_run.network.partition([coordinator.peer_id], [two.peer_id])
+            await coordinator.publish(1)
+            await until(lambda: two.holds(1), 200)
+            assert one.daemon.engine.current.version == 1
 
-    run_fake(main)
+
+@on_fake_clock
+async def test_a_node_that_was_away_catches_up_by_a_chain_of_edges(small_run: SmallRun, tmp_path: Path) -> None:
+    coordinator = small_run.coordinator
+    key = generate_key()
+    async with small_run.serving():
+        node = small_run.node(key=key)
+        async with working(node):
+            await until(lambda: node.daemon.engine.current)
+        for version in range(1, 9):
+            await coordinator.publish(version)
+        again = small_run.node(key=key)
+        async with working(again):
+            await until(lambda: again.holds(8))
+            assert again.engine.log.count("step_by") == 8
+            await until(lambda: accepted(again) >= 3)
+        assert len(list((tmp_path / "node").rglob("snapshot*.safetensors"))) == 1
+
+
+@on_fake_clock
+async def test_a_snapshot_damaged_on_disk_is_fetched_again(small_run: SmallRun, tmp_path: Path) -> None:
+    key = generate_key()
+    async with small_run.serving():
+        node = small_run.node(key=key)
+        async with working(node):
+            await until(lambda: node.daemon.engine.current)
+        (snapshot,) = (tmp_path / "node").rglob("held/snapshot.safetensors")
+        data = bytearray(snapshot.read_bytes())
+        data[-1] ^= 1
+        snapshot.write_bytes(data)
+        again = small_run.node(key=key)
+        async with working(again):
+            await until(lambda: accepted(again) >= 2)
+            assert any("damaged" in s for s in again.daemon.follower.refused)
+            assert again.daemon.outbox.counts().get("refused", 0) == 0

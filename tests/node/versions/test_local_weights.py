@@ -8,13 +8,13 @@ import pytest
 from node.versions.local_weights import InvalidChain, LocalWeights
 from p2p.envelope import Verified, document_hash, verify_named
 from p2p.identity import generate_key
-from p2p.memory.transport import MemoryNetwork
 from tests.support.bigram import nudged, random_table, write_table
-from tests.support.clock import run_fake
+from tests.support.clock import on_fake_clock
 from tests.support.cuts import cuts
-from tests.support.fake_coordinator import FakeCoordinator, InProcessEngine, make_node, until
+from tests.support.fake_coordinator import InProcessEngine, until
 from tests.support.quick_disk import quick_folder
-from tests.support.swarm import working
+from tests.support.small_run import SmallRun
+from tests.support.swarm import accepted, working
 from weights.diff import Payload, encode
 from weights.documents import Edge
 from weights.journaled import Rolling
@@ -42,71 +42,64 @@ class Dying(InProcessEngine):
 
 
 @pytest.mark.parametrize("when", ["before", "behind"])
-def test_an_engine_that_dies_within_a_step_is_followed_by_one_that_goes_on(tmp_path: Path, when: str) -> None:
-    async def main() -> None:
-        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
-        async with coordinator.serving(network):
-            await coordinator.publish(0)
-            engine = Dying(when)
-            node = make_node(network, tmp_path / "node", coordinator.invite(), engine=engine)
-            async with working(node):
-                await until(lambda: node.daemon.engine.current)
-                await coordinator.publish(1)
-                await until(lambda: node.holds(1))
-                assert engine.log.count("step_by") == 1
-                assert node.daemon.engine.deaths == 1
-                assert node.daemon.follower.refused == []
-                accepted = node.daemon.outbox.counts().get("accepted", 0)
-                await until(lambda: node.daemon.outbox.counts().get("accepted", 0) >= accepted + 2)
-                assert "refused" not in node.daemon.outbox.counts()
-
-    run_fake(main)
+@on_fake_clock
+async def test_an_engine_that_dies_within_a_step_is_followed_by_one_that_goes_on(
+    small_run: SmallRun, when: str
+) -> None:
+    coordinator = small_run.coordinator
+    engine = Dying(when)
+    async with small_run.working(engine=engine) as node:
+        await until(lambda: node.daemon.engine.current)
+        await coordinator.publish(1)
+        await until(lambda: node.holds(1))
+        assert engine.log.count("step_by") == 1
+        assert node.daemon.engine.deaths == 1
+        assert node.daemon.follower.refused == []
+        before = accepted(node)
+        await until(lambda: accepted(node) >= before + 2)
+        assert "refused" not in node.daemon.outbox.counts()
 
 
-def test_a_node_killed_behind_a_step_starts_at_the_version_it_had_come_to(tmp_path: Path) -> None:
-    async def main() -> None:
-        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
-        key, engine = generate_key(), Dying("behind")
-        async with coordinator.serving(network):
-            await coordinator.publish(0)
-            node = make_node(network, tmp_path / "node", coordinator.invite(), key=key, engine=engine)
-            async with working(node):
-                await until(lambda: node.daemon.engine.current)
-                await coordinator.publish(1)
-                await until(lambda: "step_by" in engine.log)
-        assert node.daemon.engine.current.version == 0
-        again = make_node(network, tmp_path / "node", coordinator.invite(), key=key)
-        again.daemon.follower.resume()
-        assert again.daemon.engine.current.version == 1
-        again.daemon.close()
-
-    run_fake(main)
+@on_fake_clock
+async def test_a_node_killed_behind_a_step_starts_at_the_version_it_had_come_to(small_run: SmallRun) -> None:
+    coordinator = small_run.coordinator
+    key, engine = generate_key(), Dying("behind")
+    async with small_run.serving():
+        node = small_run.node(key=key, engine=engine)
+        async with working(node):
+            await until(lambda: node.daemon.engine.current)
+            await coordinator.publish(1)
+            await until(lambda: "step_by" in engine.log)
+    assert node.daemon.engine.current.version == 0
+    again = small_run.node(key=key)
+    again.daemon.follower.resume()
+    assert again.daemon.engine.current.version == 1
+    again.daemon.close()
 
 
-def test_a_node_that_missed_more_than_the_edges_span_fetches_full_weights(tmp_path: Path) -> None:
-    async def main() -> None:
-        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
-        key = generate_key()
-        async with coordinator.serving(network):
-            await coordinator.publish(0)
-            node = make_node(network, tmp_path / "node", coordinator.invite(), key=key)
-            async with working(node):
-                await until(lambda: node.daemon.engine.current)
-            coordinator.snapshots.clear()
-            coordinator.edges.clear()
-            await coordinator.publish(5, 3)
-            for version in (6, 7):
-                await coordinator.publish(version)
-            again = make_node(network, tmp_path / "node", coordinator.invite(), key=key)
-            async with working(again):
-                await until(lambda: again.holds(7))
-                assert "step_by" not in again.engine.log
-                accepted = again.daemon.outbox.counts().get("accepted", 0)
-                await until(lambda: again.daemon.outbox.counts().get("accepted", 0) >= accepted + 2)
-            folders = sorted(path.name for path in (tmp_path / "node").rglob("weights/*"))
-            assert folders == ["held"]
-
-    run_fake(main)
+@on_fake_clock
+async def test_a_node_that_missed_more_than_the_edges_span_fetches_full_weights(
+    small_run: SmallRun, tmp_path: Path
+) -> None:
+    coordinator = small_run.coordinator
+    key = generate_key()
+    async with small_run.serving():
+        node = small_run.node(key=key)
+        async with working(node):
+            await until(lambda: node.daemon.engine.current)
+        coordinator.snapshots.clear()
+        coordinator.edges.clear()
+        await coordinator.publish(5, 3)
+        for version in (6, 7):
+            await coordinator.publish(version)
+        again = small_run.node(key=key)
+        async with working(again):
+            await until(lambda: again.holds(7))
+            assert "step_by" not in again.engine.log
+            before = accepted(again)
+            await until(lambda: accepted(again) >= before + 2)
+        folders = sorted(path.name for path in (tmp_path / "node").rglob("weights/*"))
+        assert folders == ["held"]
 
 
 def chain_of(folder: Path, count: int) -> tuple[list[tuple[Verified[Edge], Path]], list[Snapshot]]:
