@@ -1,4 +1,4 @@
-"""Multiaddresses: one value, `Address`, in place of parsing by hand. Pure.
+"""Multiaddresses: parse each one into a value, `Address`, that answers every question about it. Pure.
 
     /ip4/192.0.2.1/tcp/4310/p2p/PEER                                   dialled directly
     /ip4/192.0.2.1/tcp/4310/p2p/RELAY/p2p-circuit/p2p/PEER             dialled through a relay
@@ -11,7 +11,7 @@
 3. Most addresses come from unknown peers, as hints. `address_of` never fails: text that is no multiaddress becomes an
    address without components. It has no peer, host or port, and cannot be dialled.
 4. The last `KEPT` addresses stay parsed in memory, except those longer than `KEPT_CHARACTERS` or with more than
-   `KEPT_SLASHES` slashes. So long addresses that a peer makes up are not kept.
+   `KEPT_SLASHES` slashes, with which a peer could fill this memory.
 """
 
 import ipaddress
@@ -243,7 +243,8 @@ def peer_of(address: str) -> str:
 
 
 def route_of_requester(peer: str) -> Route:
-    """Return the route by which a request came. `peer`: the requester's name as its handler gets it."""
+    """Return "https" for a request over HTTPS, "direct" for one over libp2p, also through a relay. `peer`: the
+    requester's name as its handler gets it."""
     return "https" if peer.startswith(OVER_HTTPS) else "direct"
 
 

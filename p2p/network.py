@@ -4,7 +4,7 @@
     Rpc, Links    | both                   | `HttpsClient`            |
     Gossip        | both directions        | receives (`HttpsClient`) | publishes (`HttpsServer`)
     payloads      | all                    | fetches (`HttpsClient`)  | shares (`HttpsServer`)
-    Inbound       | all                    |                          | addresses, places (`HttpsServer`)
+    Inbound       | all                    |                          | addresses, origins, places (`HttpsServer`)
     `Handlers`    | answers from them      |                          | answers from them (`HttpsServer`)
 
 `Peer` (p2p/peer/peer.py) runs over any transport in its own event loop. `ThreadedPeer` (p2p/libp2p/threaded_network.py)
@@ -137,7 +137,8 @@ class PayloadExchange(Protocol):
 
 
 class Inbound(Protocol):
-    """The incoming side of this process: its addresses, relays, and the origins and places of those that connect."""
+    """The incoming side of this process: its addresses and relays, and the origins and connection places of the peers
+    that connect."""
 
     async def addresses(self) -> list[str]:
         """Return the multiaddresses at which this peer can be dialled."""

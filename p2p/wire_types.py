@@ -7,7 +7,7 @@ Rules
 4. Every list and string has a bound; a decode never allocates more than a small multiple of its input.
 
 Documents are sent sealed (p2p/envelope.py); a node's requests that have an effect are sealed `Request`s
-(protocol/requests.py). Version, Edge and EdgeIndex are the policy's own documents: weights/documents.py.
+(protocol/requests.py). The documents of role "policy" (Version, Edge, EdgeIndex) are in weights/documents.py.
 """
 
 from typing import Annotated, TypeVar

@@ -89,6 +89,6 @@ def ip_of(address: str | None) -> str | None:
 
 
 def ports_of(addresses: list[str]) -> list[int]:
-    """Return the first `PORTS` TCP ports of direct multiaddresses."""
+    """Return the first `PORTS` TCP ports of the multiaddresses that lead through no relay."""
     direct = [parsed for parsed in map(address_of, addresses) if parsed.route != "relay"]
     return list(dict.fromkeys(parsed.port for parsed in direct if parsed.port is not None))[:PORTS]

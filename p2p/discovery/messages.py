@@ -16,8 +16,8 @@ class PeerRecord(Wire, frozen=True):
 
 
 class ReachableRequest(Wire, frozen=True):
-    """anyone -> anyone, method "reachable", unsealed. The question whether these TCP ports accept connections,
-    at the IP address that the request comes from."""
+    """anyone -> anyone, method "reachable", unsealed. Asks whether these TCP ports accept connections, at the IP
+    address that the request comes from."""
 
     ports: Annotated[list[Annotated[int, Meta(ge=1, le=65535)]], Meta(max_length=4)]
 

@@ -91,7 +91,8 @@ def server_context(certificate_file: Path, key_file: Path, passphrase: str | Non
 
 
 class KeyPin(aiohttp.Fingerprint):
-    """The key pin in the form of aiohttp's `ssl` argument: the server must hold the pinned key, nothing else counts."""
+    """The key pin in the form of aiohttp's `ssl` argument: the server must hold the pinned key; the rest of its
+    certificate is not checked."""
 
     def __init__(self, pin: bytes) -> None:
         """`pin`: 32 bytes, see `pin_of`."""

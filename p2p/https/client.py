@@ -130,7 +130,7 @@ class HttpsClient:
         raise Unreachable("; ".join(troubles) or f"no HTTPS address among {list(addresses)}")
 
     async def disconnect(self) -> None:
-        """Stop all requests until the next dial: there is a better route."""
+        """Count as disconnected until the next dial, since there is a better route. Requests under way continue."""
         self._up.clear()
 
     async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:

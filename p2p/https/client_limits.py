@@ -4,7 +4,7 @@
 2. Connections are limited per client and in all, before the handshake; requests are limited per client by a token
    bucket. An excess is refused and never queued: a waiting client costs more than a refused one.
 3. Memory is bounded: the bucket of the client whose last request is the oldest is forgotten first.
-4. A quarter of the connections is reserved for clients of parties with accepted work, at most one per such party.
+4. A quarter of the connections is reserved for clients of parties with accepted work, at most one connection per party.
 """
 
 from collections import Counter

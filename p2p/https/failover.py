@@ -34,7 +34,7 @@ LOOK: Final = 0.5
 
 
 class FailoverNetwork:
-    """A node's network over libp2p, HTTPS, or both: the parts of `Network` that both have."""
+    """A node's network over libp2p, HTTPS or both. It chooses the route of each dial, request and fetch."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class FailoverNetwork:
         return answer
 
     async def publish(self, topic: str, data: bytes) -> None:
-        """See `Gossip`; rule 5."""
+        """See `Gossip`. Without libp2p, no message is sent."""
         if self._direct is not None:
             await self._direct.publish(topic, data)
 
@@ -134,17 +134,18 @@ class FailoverNetwork:
             one.subscribe(topic, handler)
 
     async def share(self, manifest: Manifest, path: Path) -> None:
-        """See `PayloadExchange`; rule 5."""
+        """See `PayloadExchange`. Without libp2p, nothing is shared (rule 5)."""
         if self._direct is not None:
             await self._direct.share(manifest, path)
 
     async def unshare(self, payload_hash: bytes) -> None:
-        """See `PayloadExchange`; rule 5."""
+        """See `PayloadExchange`. Without libp2p, nothing is shared (rule 5)."""
         if self._direct is not None:
             await self._direct.unshare(payload_hash)
 
     async def fetch(self, manifest: Manifest, path: Path, *, fallback: str | None = None) -> FetchReport:
-        """See `PayloadExchange`; rule 3. The report contains the transfers of the network that completed the fetch."""
+        """See `PayloadExchange`. A stalled fetch moves to the other network (rule 3). The report contains the transfers
+        of the network that completed the fetch."""
         by, other = self._all[0], self._all[-1]
         while True:
             fetching = asyncio.ensure_future(by.fetch(manifest, path, fallback=fallback))
@@ -160,7 +161,7 @@ class FailoverNetwork:
         return fetched
 
     async def follow(self, parents: Sequence[str], children: Sequence[str] = ()) -> None:
-        """See `PayloadExchange`; rule 5."""
+        """See `PayloadExchange`. Without libp2p, a plan has no effect (rule 5)."""
         if self._direct is not None:
             await self._direct.follow(parents, children)
 

@@ -1,4 +1,4 @@
-"""Circuit relay v2, the two ends: reserve at a relay, dial through one, be dialled through one.
+"""The two ends of circuit relay v2: reserve at a relay, dial through one, be dialled through one.
 
 The wire is the specification's (/libp2p/circuit/relay/0.2.0/hop and /stop), with upstream's protobuf types. Upstream's
 client is not used: it retries, discovers relays and keeps state of its own. A relayed connection is secured
@@ -127,7 +127,8 @@ class RelayClient:
         ]
 
     async def reserve(self, addresses: Sequence[str], nursery: trio.Nursery) -> None:
-        """Reserve at the relay with these addresses, and renew it until `release`. Raises `Unreachable`."""
+        """Reserve at the relay with these addresses; renew the reservation in `nursery` until `release`. Raises
+        `Unreachable`."""
         relay, life = await self._find_and_reserve(addresses)
         if relay not in self._renewals:
             self._renewals[relay] = trio.CancelScope()

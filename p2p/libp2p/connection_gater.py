@@ -30,7 +30,7 @@ log = logging.getLogger("p2p")
 
 class Connections(INotifee):
     """The open connections of one host; upstream notifies this object of each that begins or ends. It keeps their
-    sockets, because upstream forgets that of a connection which ends while the host stops."""
+    sockets, because upstream forgets the socket of a connection that ends while the host stops."""
 
     def __init__(self, limits: PeerLimits | None = None, now: Callable[[], float] = trio.current_time) -> None:
         """`now`: seconds, monotonic."""

@@ -5,8 +5,8 @@ Pubsub of py-libp2p 0.8 silently loses gossip between connected peers:
 1. Of two connections with a peer only the first has a gossip stream, and when it ends the other gets none. A peer that
    reconnects before the old connection's end is noticed would get no gossip. So each connected peer without a stream on
    an open connection gets one within `LOOK` seconds.
-2. If a stream cannot be opened, upstream retries after two kinds of failure only. Here every failure is retried, each
-   `AGAIN` seconds.
+2. If a stream cannot be opened, upstream retries after two kinds of failure only. Here every failure is retried
+   every `AGAIN` seconds.
 
 Patches 6 to 8 of p2p/libp2p/patches.py repair three more such losses.
 

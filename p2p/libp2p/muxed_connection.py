@@ -38,8 +38,8 @@ log = logging.getLogger("p2p")
 BATCH_MIN, BATCH = 1 * QUANTUM, 8 * QUANTUM
 """Bytes per write to the socket, initially and at most."""
 PROMPT = 0.02
-"""Longest duration of a write, in seconds, after which the next one may be larger; after a slower one it is halved,
-since frames queued behind a write wait as long."""
+"""Seconds. After a write that took at most this long, the next one may be twice as large; after a slower one, half as
+large, since frames queued behind a write wait as long."""
 ROOM = 512 << 10
 """Unsent bytes of a stream beyond which its writer waits."""
 QUIET = 15.0

@@ -11,8 +11,9 @@ own code beside each patch, and fail once the patch is no longer needed.
 3. `Swarm._notify` starts a task per notifee when a stream opens and closes. No notifee of ours uses these, and they are
    a sixth of the CPU time of a busy coordinator's requests. Notifees receive events of connections only.
 4. `MuxerMultistream.new_conn` creates upstream's own `Yamux` for the protocol of yamux, whatever class was configured.
+   Here the configured class is created.
 5. `Swarm._handle_inbound_connection` releases a connection's place only when the host stops: after `max_connections`
-   peers had connected and left, the host accepted no more. p2p/libp2p/inbound.py handles them instead.
+   peers had connected and left, the host accepted no more. p2p/libp2p/inbound.py handles inbound connections instead.
 6. `Pubsub._handle_dead_peer` forgets the subscriptions of a peer whose stream broke. A peer whose own stream is intact
    does not repeat them. So the subscriptions are kept while the peer is connected. (Upstream's change 1407
    forgets them earlier.)

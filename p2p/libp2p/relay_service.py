@@ -1,4 +1,4 @@
-"""Circuit relay v2, the relay's side: forwards encrypted bytes between two peers within the quotas of
+"""The relay of circuit relay v2: forwards encrypted bytes between two peers within the quotas of
 p2p/limits/relay_quota.py.
 
 1. A stream carries one request. At most `REQUESTS` requests per peer are handled at once; further streams are reset.

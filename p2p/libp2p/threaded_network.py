@@ -1,6 +1,7 @@
 """The network plane of an asyncio daemon over libp2p: a `Peer` on a trio thread, called from asyncio.
 
-1. asyncio calls that peer through `Bridged` only: one line of code per method, with the types of `Peer`.
+1. asyncio calls that peer through `Bridged`: one line of code per method, with the types of `Peer`. Only `origin` and
+   `keep_places`, which are thread-safe, are called directly.
 2. Payload bytes stay on the trio side: a blocked asyncio loop does not stop chunks from being served.
 3. Handlers are called in the asyncio loop, at most `trio_bridge.CALLS` at once.
 4. `run` raises an error when the thread ends by itself.

@@ -23,7 +23,7 @@ class DebugForwarder(logging.Handler):
 
 
 def forward_at_debug() -> None:
-    """Attach the forwarder. Call it once libp2p is imported, since that sets up its logger."""
+    """Attach the forwarder. Call this after libp2p is imported, since the import sets up libp2p's logger."""
     upstream = logging.getLogger("libp2p")
     if not any(isinstance(handler, DebugForwarder) for handler in upstream.handlers):
         upstream.addHandler(DebugForwarder())

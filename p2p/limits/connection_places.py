@@ -3,12 +3,13 @@
 1. A connection occupies a place from its acceptance to its end. It is counted before the handshake, which costs this
    side more than the other.
 2. A public subnet (p2p/limits/subnets.py) has at most `per_subnet` connections, handshakes included. New ones are
-   limited to `DIALS_BURST` at once, then `DIALS_RATE` per second. One address may have half of the handshakes, and half
-   of that rate. Private and loopback addresses are exempt: one owner may run many peers.
+   limited to `DIALS_BURST` at once, then `DIALS_RATE` per second. One address may have `per_subnet` / 2
+   handshakes in progress, and half of that rate. Private and loopback addresses are exempt: one owner may run many
+   peers.
 3. At most a quarter of the places, at least `HANDSHAKES_MIN`, are in handshakes. One more evicts the oldest handshake
    of the address with most of them, so that silent connections cannot fill the table. With no free place at all, that
    handshake is evicted too, if it began at least `HANDSHAKE_GRACE` seconds ago; otherwise the new one is refused.
-4. A quarter of the places, at most one per such party, is reserved for parties with accepted work, so that unknown
+4. A quarter of the places is reserved for parties with accepted work, at most one place per party, so that unknown
    peers cannot lock them out.
 """
 

@@ -49,7 +49,8 @@ class Origins:
         return self._known.get(peer) or Origin(peer, peer)
 
     def connected(self, peer: str, connection: object, ip: str | None, relay: str) -> None:
-        """Note a connection with a peer. `ip`: the other end's; None: relayed. `relay`: the relay's peer id then."""
+        """Note a connection with a peer. `ip`: the other end's; None for a relayed connection. `relay`: the
+        relay's peer id; "" without a relay."""
         self._open.setdefault(peer, {})[connection] = ip, relay
         self._update(peer)
 

@@ -35,7 +35,9 @@ CLASS_OF: Final = {
     "lease": "lease",
     "plan": WAITING,
 }
+"""The class of each method; the others are in `OTHER`."""
 ALL: Final = sum(CLASSES.values())
+"""Slots of all classes together."""
 
 
 class RequestSlots:

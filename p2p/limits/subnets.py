@@ -2,8 +2,8 @@
 
 1. A subnet is an IPv4 /24 or an IPv6 /48: about the block that one owner gets. p2p/limits/connection_places.py limits
    its share of the connections and handshakes.
-2. Private and loopback addresses are exempt: one owner may run many peers. Peers that come through a relay count as
-   the relay does.
+2. Private and loopback addresses are exempt: one owner may run many peers. A relayed connection counts for no subnet;
+   its requests count for its party (p2p/limits/origin.py, rule 2).
 3. Requests beyond `ASKS_BURST` at once and `ASKS_RATE` per second are delayed, which slows the requester down. A whole
    party (p2p/limits/origin.py) may send `PARTY` times as many. Exceeding the rate never bans: an honest node that was
    disconnected has much to report when it returns.
@@ -79,7 +79,7 @@ class RefusalCounter:
         self._refused = LogThrottle(clock)
 
     def count(self, limit: str, why: str) -> None:
-        """Count one connection refused for `limit` (a word). `why`: one sentence, with what to do about it."""
+        """Count one connection refused for `limit` (a word). `why`: the reason, one sentence."""
         if times := self._refused.count(limit):
             log.warning("connection refused: %s (%d since this was last said)", why, times)
 

@@ -26,7 +26,8 @@ class TokenBucket:
             raise ValueError("a limit is a positive number per second")
         self.rate, self._burst = rate, burst
         self._empty_at = -math.inf
-        """The time at which the bucket would have been empty, if it had only filled since: an earlier one is fuller."""
+        """When the bucket was empty, if it has only filled since: the earlier, the fuller. In the future: when the debt
+        will be paid."""
 
     def delay(self, tokens: float, now: float) -> float:
         """Return the seconds until `tokens` are available; for 0 tokens, until no debt is left."""

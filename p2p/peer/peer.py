@@ -33,8 +33,8 @@ class Peer:
         downlink: float | None = None,
         handlers: Handlers | None = None,
     ) -> None:
-        """`seed`: orders the chunks that it requests. `uplink`, `downlink`: bytes of payload per second to and from all
-        peers together, None for no limit. `handlers`: the methods that it answers, if registered elsewhere."""
+        """`seed`: breaks ties between chunks to request. `uplink`, `downlink`: bytes of payload per second to and from
+        all peers together, None for no limit. `handlers`: the methods it answers, if registered elsewhere."""
         self._transport = transport
         self._ready = anyio.Event()
         self._failure: Exception | None = None

@@ -30,6 +30,7 @@ class Planner:
         self._source = source
         self._seed = seed
         self._worth = 1.0
+        """Predicted time of the last fresh plan, divided by its T* (rule 2)."""
         self.plan = Plan(source, 1, {}, 1.0, 0.0)
 
     def update(

@@ -5,9 +5,10 @@ n: number of peers. c: bytes of a chunk. l: latency of a hop, seconds. B: the pa
 
 1. The payload flows in K stripes (chunk i belongs to stripe i mod K), each at B / K down its own tree over all peers.
    The trees are interior-disjoint: a peer is an inner node in one stripe only, and a leaf in all others. An inner node
-   has at most u_i K / B children (K where u_i is B). K = 1 is a chain in which no uplink carries two copies.
+   has at most u_i K / B children (K where u_i is B). K = 1 with every u_i below 2 B gives a chain, in which no uplink
+   carries two copies.
 2. B is the greatest rate at which every stripe has room for all peers, found by bisection. Strong peers are near the
-   root. A peer is a leaf everywhere if it cannot carry B / K once, receives less than B, or cannot be dialled.
+   root. A peer is a leaf everywhere if it cannot carry B / K once, receives less than 0.9 B, or cannot be dialled.
 3. Of the K tried (`STRIPES`), the plan takes the one with the least predicted time; among equals the smallest.
 4. A plan is a hint: only the speed of a broadcast depends on it.
 """
@@ -175,6 +176,7 @@ class _StripeAssignment(NamedTuple):
     source: list[int]
     """Children of the source in each stripe."""
     suffices: bool
+    """Whether every stripe has room for all peers."""
 
 
 def _rate(uplink: float, links: list[LinkCapacity], stripes: int) -> float:

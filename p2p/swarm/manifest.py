@@ -1,7 +1,7 @@
 """Compute and check manifests: the cut of a payload into chunks, and the hashes that verify it.
 
 1. A chunk has W/256 bytes (rounded up) for a payload of W bytes, but at least 16 KiB and at most 1 MiB; the last one
-   may be shorter. (With W/64, a chain of 16 peers would cost 1.23 times the ideal by arithmetic alone.)
+   may be shorter. (With W/64, a chain of 16 peers would take (64 + 15) / 64 = 1.23 times the ideal.)
 2. The chunk root is the Merkle root over the chunks in order, BLAKE3 with 32 bytes.
 3. A manifest is checked against these bounds before any memory or disk is allocated for it.
 4. A `HashedManifest` has the digests of the chunks too. The process that writes a payload computes this manifest once.

@@ -31,7 +31,7 @@ class PeerState:
     """Mean seconds between chunks, weighted towards the latest."""
     stalled: bool = False
     pipeline: int = WINDOW_FIRST
-    """Requests that may be open, unless it is a stripe's parent (rule 3)."""
+    """Requests that may be open at a peer that is no stripe's parent (p2p/swarm/picker.py, rule 3)."""
 
 
 class StallTimer:
@@ -59,11 +59,13 @@ class Stripe:
     parent: str
     window: int
     last_progress: float
-    """When its chunks were last left to its parent, or a peer other than the fallback announced a loose missing one."""
+    """When its chunks were last reserved for its parent, or a peer other than the fallback last announced a loose
+    missing one of them."""
     behind_since: float | None = None
     """Since when the stripe has lagged behind another one; None: it does not."""
     is_lagging: bool = False
-    """Whether the stripe has lagged behind another one for too long, so that its chunks are loose (rule 2)."""
+    """Whether the stripe has lagged behind another one for too long, so that its chunks are loose (p2p/swarm/picker.py,
+    rule 2)."""
 
 
 class Availability:

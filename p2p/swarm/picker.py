@@ -9,7 +9,7 @@
    The seed breaks ties, so that peers that start together request different chunks and can then trade.
 3. A peer that is no parent has at most as many requests open as it answers in `PIPELINE_SECONDS`, and at most
    `_window`: a chunk queued at a slow uplink could have come from elsewhere. The fallback (the coordinator) is asked
-   last, for loose chunks that no other live peer has:
+   last, for loose chunks that no other live peer has, and only while all of this holds:
    - Each other connected peer has sent its `Have`, or had `GRACE` seconds to do so.
    - No other peer announced a chunk of that stripe within the last `GRACE` seconds. A stripe that still spreads will
      come from peers, and the fallback would send it twice.

@@ -2,8 +2,9 @@
 
 1. Available chunks are sent in the order of their requests. A request for a chunk that the holder lacks is deferred:
    the chunk is sent on its arrival, without another request. A peer that follows a plan sends its parent such requests.
-2. Announcements precede chunks and are immediate, since they let others forward. A downloader with deferred requests
-   gets those chunks themselves; the others are announced to it within `ANNOUNCE_DELAY` seconds, many at a time.
+2. Announcements precede chunks and are immediate, so that the downloader can soon request a chunk and forward it. A
+   downloader with deferred requests gets those chunks unannounced; the others are announced to it within
+   `ANNOUNCE_DELAY` seconds, many at a time.
 3. At most `QUEUE_MAX` requests may be open. A downloader that exceeds this breaks the protocol.
 """
 

@@ -90,7 +90,8 @@ class Upload:
         self.wake()
 
     async def run(self, wait_for: Callable[[bytes], Awaitable[SharedPayload]]) -> None:
-        """Serve until the downloader finishes, or the payload is withdrawn."""
+        """Serve until the downloader finishes, or the payload is withdrawn. `wait_for`: returns the payload with a
+        hash, once this peer has it or begins to fetch it."""
         first = await self._stream.receive(messages.DOWNLOADER_LIMIT)
         if first is None:
             return
@@ -121,8 +122,8 @@ class Upload:
     async def _await_payload(
         self, wait_for: Callable[[bytes], Awaitable[SharedPayload]], payload: bytes
     ) -> SharedPayload:
-        """Return the payload once this peer has it. Until then, send an empty `HaveMore`: at once, then every
-        `HEARTBEAT` seconds."""
+        """Return the payload once this peer has it or begins to fetch it. Until then, send an empty
+        `HaveMore`: at once, then every `HEARTBEAT` seconds."""
         patience = 0.0
         while True:
             with anyio.move_on_after(patience):
