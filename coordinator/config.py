@@ -17,6 +17,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from engines.engine import Dtype
 from p2p.multiaddr import address_of
 from protocol.engine_classes import parts
 from runtime.settings import Loader, SettingsFault, read_toml
@@ -69,9 +70,10 @@ class RunSection(Section):
     heldout: Annotated[int, Field(ge=1, le=65536, description="Held-out prompts per evaluation.")] = 64
     evaluate_every: Annotated[int, Field(ge=1, description="Versions from one evaluation to the next.")] = 5
     compute_dtype: Annotated[
-        Literal["float32", "bfloat16"],
+        Dtype,
         Field(
-            description="Type in which nodes compute: float32, or bfloat16, whose class is to be calibrated. Signed."
+            description="Type in which nodes compute: float32; float16 or bfloat16, whose class is to be calibrated. "
+            "Signed."
         ),
     ] = "float32"
     engines: Annotated[

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
-from engines.engine import EngineError, EngineRows, Finished, Job, Sample
+from engines.engine import EngineError, EngineRows, Finished, Job, LogitsNotFinite, Sample
 from engines.rollout_state import RolloutState
 from engines.row_limit import Memory, RowLimit
 
@@ -283,7 +283,7 @@ class ContinuousBatch(Generic[P]):
             if row.gone:
                 continue
             if not math.isfinite(logprob):
-                self._end(row.group, EngineError("the weights give log-probabilities that are not finite"))
+                self._end(row.group, LogitsNotFinite())
                 self._clean(row.group)
                 continue
             try:

@@ -12,7 +12,7 @@ Rules
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Final, Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from runtime.errors import LocalFault
 
-Dtype = Literal["float32", "bfloat16"]
+Dtype = Literal["float32", "float16", "bfloat16"]
 """The type that weights are computed with."""
+DTYPES: Final[tuple[Dtype, ...]] = get_args(Dtype)
 GAP_MOST = 1.0
 """Nats. A runner-up further behind the seeded choice counts as this far behind."""
 
@@ -107,8 +108,23 @@ class EngineError(Exception):
     """The engine cannot continue: bad model folder, out of memory, wedged device. The message names the fix."""
 
 
+class LogitsNotFinite(EngineError):
+    """A group's logits are not finite: its outcome, while others go on."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the weights give logits that are not finite: either they are damaged, or this model leaves the range of "
+            "the type in which this engine computes"
+        )
+
+
 class EngineUnusable(LocalFault):
     """No engine can work on this machine as it is set up. The message names the fix."""
+
+
+def dtype_named(name: str) -> Dtype | None:
+    """Return the type of this name; None where this build computes in none of it."""
+    return next((one for one in DTYPES if one == name), None)
 
 
 class Engine(Protocol):

@@ -9,7 +9,7 @@ from typing import Any
 
 from engines import registry
 from engines.devices import choose
-from engines.engine import Engine, EngineError, EngineRows
+from engines.engine import DTYPES, Engine, EngineError, EngineRows
 from engines.messages import (
     CALLS,
     DEFERRED,
@@ -53,7 +53,10 @@ class EngineHost:
         device = choose(call.device, row.inventory(), row.devices)
         self._engine = row.make(device.kind, call.dtype)
         engine_class = row.engine_class(device.kind, call.dtype)
-        return Probed(kind=device.kind, name=device.name, why=device.why, engine_class=engine_class)
+        return Probed(
+            kind=device.kind, name=device.name, why=device.why, engine_class=engine_class,
+            dtypes=[one for one in DTYPES if one in row.dtypes],
+        )  # fmt: skip
 
     def run(self, call: EngineCall[Any]) -> Any:
         """Run a call on the engine."""

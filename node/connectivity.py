@@ -7,7 +7,8 @@
 Rules
 1. A greeting describes this node: its engine, its tasks, its addresses. When one of these changes, the node greets
    again.
-2. Before the RunSpec is known, the engine computes in float32. If the run refuses that, bfloat16 is tried once.
+2. Before the RunSpec is known, the engine computes in float32. If the run refuses that, each further type that the
+   engine computes in is tried once.
 3. While the coordinator is unreachable, the node dials remembered peers and asks them for a newer Head.
 """
 
@@ -17,7 +18,7 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from engines.engine import Dtype
+from engines.engine import DTYPES, Dtype, dtype_named
 from engines.versioned import VersionedEngine
 from node.config import NodeConfig
 from node.links.coordinator_client import CoordinatorClient
@@ -84,7 +85,7 @@ class Connectivity:
 
     async def fit(self, runspec: RunSpec) -> None:
         """Switch the engine to the run's compute dtype; if the dtype changed, greet the coordinator again."""
-        dtype: Dtype = "bfloat16" if runspec.compute_dtype == "bfloat16" else "float32"
+        dtype = dtype_named(runspec.compute_dtype) or "float32"
         if dtype != self._engine.dtype:
             await self._compute_in(dtype)
             self.coordinator_client.lost("the engine changed")
@@ -103,11 +104,13 @@ class Connectivity:
         )
 
     async def reconsider(self, refusal: Refusal) -> bool:
-        """Switch the engine to bfloat16 if the refusal and rule 2 allow it; tell whether to greet again."""
-        tried = self._context.trust_store.trusted.runspec is not None or self._engine.dtype == "bfloat16"
-        if tried or refusals.then(refusal) != "other engine":
+        """Switch the engine to its next type if the refusal and rule 2 allow it; tell whether to greet again."""
+        probed, tried = self._engine.probed, DTYPES.index(self._engine.dtype)
+        untried = [one for one in (probed.dtypes if probed else []) if DTYPES.index(one) > tried]
+        known_run = self._context.trust_store.trusted.runspec is not None
+        if known_run or not untried or refusals.then(refusal) != "other engine":
             return False
-        await self._compute_in("bfloat16")
+        await self._compute_in(untried[0])
         return True
 
     async def _compute_in(self, dtype: Dtype) -> None:

@@ -14,7 +14,7 @@ import hashlib
 import importlib.metadata
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, NamedTuple, get_args
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from coordinator.run.setup import Run
 from coordinator.verification.calibration import TOKENS_LEAST, Calibration, TooFewTokens, fit, seal_calibration
 from coordinator.verification.open_classes import is_exact
 from coordinator.verification.token_evidence import Incomparable, TokenArray, compare_group
-from engines.engine import Dtype, Job, Sample
+from engines.engine import Dtype, Job, Sample, dtype_named
 from engines.messages import packed
 from engines.process import EngineProcess
 from engines.registry import UnknownEngine, choose
@@ -86,11 +86,11 @@ def calibrate(run: Run, engine_class: str, tokens: int, now: int) -> Path:
 def parts_of(engine_class: str) -> tuple[str, Dtype, str]:
     """Return the engine, number format and device of a class that needs a Calibration. Raises `LocalFault`."""
     named = parts(engine_class)
-    if len(named) != 3 or named[1] not in get_args(Dtype):
+    dtype = dtype_named(named[1]) if len(named) == 3 else None
+    if dtype is None:
         raise LocalFault(f"{engine_class} is no class: name engine/dtype/device, as transformers/bfloat16/cpu")
     if is_exact(engine_class):
         raise LocalFault(f"{engine_class} is exact: it is open without a Calibration")
-    dtype: Dtype = "bfloat16" if named[1] == "bfloat16" else "float32"
     try:
         choose(named[0]).check(dtype)
     except UnknownEngine as error:

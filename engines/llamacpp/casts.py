@@ -1,7 +1,7 @@
 """Cast the bits of a snapshot to the types that llama.cpp computes with. No torch.
 
 1. float32 takes BF16, F16 and F32 without loss.
-2. float16 rounds to nearest, ties to even. A weight whose absolute value is 65,504 or more, or not finite, is refused.
+2. float16 rounds to nearest, ties to even. A weight that it cannot hold is refused (engines.float16_range).
 3. bfloat16 takes BF16 as it is, and rounds other types as weights.hf_import does.
 """
 
@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from engines import float16_range
 from engines.engine import EngineError
 from weights.codec.frames import Bits
 from weights.hf_import import bf16_of
@@ -17,7 +18,6 @@ from weights.hf_import import bf16_of
 GGML_TYPES: Final = {"float32": 0, "float16": 1, "bfloat16": 30}
 """Number of the type in ggml."""
 ITEM: Final = {"float32": 4, "float16": 2, "bfloat16": 2}
-MOST_FLOAT16: Final = 65_504
 _SOURCES: Final = ("BF16", "F16", "F32")
 
 Values = NDArray[Any]
@@ -30,8 +30,10 @@ def cast(bits: Bits, source: str, to: str, name: str) -> Values:
         raise EngineError(f"{name} is of type {source}: the engine llamacpp takes {', '.join(_SOURCES)}")
     if to == "bfloat16":
         return bits if source == "BF16" else bf16_of(_float32(bits, source).view(np.uint32))
-    wide = _float32(bits, source)
-    return wide if to == "float32" else _float16(wide, name)
+    if to == "float32":
+        return _float32(bits, source)
+    float16_range.check(bits, source, name)
+    return bits.view(np.float16) if source == "F16" else _float32(bits, source).astype(np.float16)
 
 
 def _float32(bits: Bits, source: str) -> NDArray[np.float32]:
@@ -41,13 +43,3 @@ def _float32(bits: Bits, source: str) -> NDArray[np.float32]:
     if source == "F16":
         return bits.view(np.float16).astype(np.float32)
     return bits.view(np.float32)
-
-
-def _float16(wide: NDArray[np.float32], name: str) -> NDArray[np.float16]:
-    fits = np.abs(wide) < MOST_FLOAT16
-    if not fits.all():
-        raise EngineError(
-            f"{name} has the weight {float(wide[~fits][0])!r}, which float16 cannot hold (less than {MOST_FLOAT16:,}): "
-            "compute in float32 or bfloat16"
-        )
-    return wide.astype(np.float16)

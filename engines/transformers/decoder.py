@@ -21,12 +21,14 @@ from transformers import DynamicCache
 
 from engines import sampling
 from engines.continuous_batch import Chosen, FirstToken, NextToken, OutOfMemory
-from engines.engine import EngineError
+from engines.engine import EngineError, LogitsNotFinite
 from engines.row_limit import Memory
 from engines.transformers.row_cache import FULL, SLIDING, RowCache, kinds
 
 LOGITS: Final = 24
 """Bytes per row and word of the vocabulary: logits in two types, noise, and what the choice computes from them."""
+_CLOSE: Final = {torch.float32: 1e-3, torch.float16: 0.03, torch.bfloat16: 0.25}
+"""By how much a decode step and a plain pass may differ in each type."""
 _NO_MEMORY: Final = ("can't allocate memory", "not enough memory", "out of memory")
 
 
@@ -133,7 +135,9 @@ class Decoder:
             decoded = self._decoded([NextToken(each[-1], len(each) - 1, bytes(16), 1, False) for each in sequences])
             whole = [self._model(torch.tensor([each], device=self._device)).logits[:, -1] for each in sequences]
         self.reset()
-        close = 1e-3 if self._dtype == torch.float32 else 0.25
+        if self._dtype == torch.float16 and not all(bool(one.isfinite().all()) for one in whole):
+            raise LogitsNotFinite
+        close = _CLOSE[self._dtype]
         if not torch.allclose(decoded, torch.cat(whole).float(), rtol=close, atol=close, equal_nan=True):
             name = type(self._model).__name__
             raise EngineError(f"{name} cannot be decoded with rows of several lengths: use another model")

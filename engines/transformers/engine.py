@@ -5,7 +5,8 @@
 3. Scoring is teacher-forced (engines.transformers.scoring).
 4. By default the engine computes in float32: bf16 snapshots are cast up, without loss. In fp32 a decode step and a
    teacher-forced pass agree to about 1e-5, independent of the rest of the batch. On a CPU the products of large layers
-   are oneDNN's (engines.transformers.packed_linear).
+   are oneDNN's (engines.transformers.packed_linear). In float16 a weight that it cannot hold is refused, at loading and
+   at a step (engines.float16_range), and so is a model whose values leave its range at loading (`Decoder.check`).
 5. A step to another version changes the folder on disk first, then the live tensors, by the same list of changes. If
    the second part fails, the live tensors are dropped: the folder on disk is whole, and is loaded again.
 6. No code comes with a model: config.json names an architecture of the installed library.
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from engines import float16_range
 from engines.continuous_batch import ContinuousBatch, OutOfMemory
 from engines.engine import Dtype, EngineError, EngineRows, Finished, GroupToScore, Job, Loaded, Sample, SampleScore
 from engines.job_rollouts import JobRollouts
@@ -29,6 +31,7 @@ from engines.transformers import packed_linear
 from engines.transformers.decoder import ComputedPrompt, Decoder
 from engines.transformers.scoring import GroupScorer
 from weights.diff import Change
+from weights.snapshot import Snapshot
 from weights.torch_io import load_into, patch
 
 
@@ -50,7 +53,7 @@ class TransformersEngine:
 
     def __init__(self, device: str = "cpu", dtype: Dtype = "float32", *, limit: RowLimit | None = None) -> None:
         self._device = torch.device(device)
-        self._dtype = torch.float32 if dtype == "float32" else torch.bfloat16
+        self._dtype: torch.dtype = getattr(torch, dtype)
         # 64-bit integer operations are incomplete on MPS.
         self._noise_device = torch.device("cpu") if self._device.type == "mps" else self._device
         self._limit = limit or RowLimit()
@@ -62,6 +65,7 @@ class TransformersEngine:
         self._live = None
         with _translated():
             built = _build(model, self._dtype).to(self._device)
+            self._check_range(opened.snapshot)
             load_into(built, opened.snapshot)
             packed_linear.pack(built)
             _check_head(built)
@@ -124,10 +128,16 @@ class TransformersEngine:
             raise EngineError("no weights are loaded: call load first")
         return self._live
 
+    def _check_range(self, snapshot: Snapshot) -> None:
+        if self._dtype == torch.float16:
+            for entry in snapshot.tensors:
+                float16_range.check(snapshot.bits(entry.name), entry.dtype, entry.name)
+
     def _step_live(self, changes: Iterable[Change]) -> Loaded:
         live, self._live = self._loaded(), None
         with _translated():
-            patch(live.model, changes, live.weights.snapshot.aliases)
+            fitting = float16_range.checked(changes) if self._dtype == torch.float16 else changes
+            patch(live.model, fitting, live.weights.snapshot.aliases)
             packed_linear.forget(live.model)
         self._live = live
         return live.loaded()

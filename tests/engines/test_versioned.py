@@ -1,13 +1,14 @@
 """The engine as a node uses it: one caller at a time, its version reloaded after every crash."""
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import anyio
 import anyio.lowlevel
 import pytest
 
-from engines.engine import EngineUnusable, Job
-from engines.versioned import MOST_CRASHES, LoadedVersion, VersionedEngine
+from engines.engine import Dtype, EngineUnusable, Job
+from engines.versioned import MOST_CRASHES, MOST_OVERFLOWS, LoadedVersion, VersionedEngine
 from runtime.child import ChildDied, ChildError
 from tests.support.bigram import random_table, write_table
 from tests.support.clock import run_fake
@@ -113,6 +114,74 @@ def test_an_engine_that_refuses_to_load_for_another_reason_ends_the_node(tmp_pat
         with pytest.raises(EngineUnusable, match="cannot load version 4: out of memory: ask for less"):
             async with engine.exclusive():
                 pytest.fail("nothing is loaded")
+
+    run_fake(main)
+
+
+def refusing(process: InProcessEngine, method: str, error: ChildError, times: int) -> None:
+    """Let the next calls of a method fail in the engine, after it did its work if it moves the weights."""
+    whole, left = process.call, times
+
+    async def call(name, body, type_, *, timeout=None, withdraw=False):  # type: ignore[no-untyped-def]
+        nonlocal left
+        answer = await whole(name, body, type_, timeout=timeout)
+        if name == method and left:
+            left -= 1
+            raise error
+        return answer
+
+    process.call = call  # type: ignore[method-assign]
+
+
+def test_a_version_that_the_engine_cannot_hold_ends_the_node_with_its_number(tmp_path: Path) -> None:
+    """The folder is stepped before the engine's memory is: the load after it fails for the new version."""
+
+    async def main() -> None:
+        process = InProcessEngine()
+        engine, snapshot = engine_of(tmp_path, process)
+        refusal = ChildError("EngineError", "lm_head has the weight 65536.0, which float16 cannot hold")
+        next_one = LoadedVersion(era=1, version=5, root=bytes(32), weights=snapshot.path)
+        async with engine.exclusive():
+            engine.step_by = _raising(refusal)  # type: ignore[method-assign]
+            with pytest.raises(ChildError):
+                await engine.advance(tmp_path / "payload", next_one)
+        process.loaded = None
+        refusing(process, "load", refusal, times=1)
+        with pytest.raises(EngineUnusable, match=r"cannot load version 5: lm_head has the weight 65536\.0"):
+            async with engine.exclusive():
+                pytest.fail("nothing is loaded")
+
+    run_fake(main)
+
+
+def _raising(error: Exception) -> Callable[..., Awaitable[object]]:
+    async def raising(*_: object, **__: object) -> object:
+        raise error
+
+    return raising
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_groups_that_overflow_in_a_row_end_a_node_in_float16_alone(dtype: Dtype, tmp_path: Path) -> None:
+    async def main() -> None:
+        process = InProcessEngine()
+        engine, _ = engine_of(tmp_path, process)
+        engine.dtype = dtype
+        overflow = ChildError("LogitsNotFinite", "the weights give logits that are not finite")
+        async with engine.shared():
+            for _ in range(3):  # groups that go well in between count from the beginning
+                refusing(process, "generate", overflow, MOST_OVERFLOWS - 1)
+                for _ in range(MOST_OVERFLOWS - 1):
+                    with pytest.raises(ChildError, match="not finite"):
+                        await engine.generate(JOB)
+                await engine.generate(JOB)
+            refusing(process, "generate", overflow, MOST_OVERFLOWS)
+            for _ in range(MOST_OVERFLOWS - 1):
+                with pytest.raises(ChildError):
+                    await engine.generate(JOB)
+            expected = EngineUnusable if dtype == "float16" else ChildError
+            with pytest.raises(expected, match="3 groups in a row failed in float16" if dtype == "float16" else "not"):
+                await engine.generate(JOB)
 
     run_fake(main)
 

@@ -49,45 +49,47 @@ def test_a_greeting_describes_engine_tasks_and_addresses(tmp_path: Path) -> None
     run_fake(main)
 
 
-def test_a_run_that_refuses_the_guessed_number_format_gets_the_other_one_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("refused", "dtype"), [(1, "float16"), (2, "bfloat16")])
+def test_a_run_that_refuses_the_guessed_number_format_gets_the_others_once(
+    refused: int, dtype: str, tmp_path: Path
+) -> None:
     async def main() -> None:
         network, coordinator = MemoryNetwork(0), Greeted(tmp_path / "coordinator")
-        coordinator.refusals_left = 1
-        coordinator.runspec = coordinator.sealed_runspec(compute_dtype="bfloat16")
+        coordinator.refusals_left = refused
+        coordinator.runspec = coordinator.sealed_runspec(compute_dtype=dtype)
         async with coordinator.serving(network):
             node = make_node(network, tmp_path / "node", coordinator.invite())
             async with working(node):
                 await until(lambda: node.coordinator_client.peer)
-                assert [line for line in node.engine.log if line.startswith("start")] == [
-                    "start float32",
-                    "start bfloat16",
-                ]
+                starts = [line for line in node.engine.log if line.startswith("start")]
+                assert starts == ["start float32", "start float16", "start bfloat16"][: refused + 1]
 
     run_fake(main)
 
 
-def test_a_run_that_refuses_both_number_formats_ends_the_node(tmp_path: Path) -> None:
+def test_a_run_that_refuses_all_number_formats_ends_the_node(tmp_path: Path) -> None:
     async def main() -> None:
         network, coordinator = MemoryNetwork(0), Greeted(tmp_path / "coordinator")
-        coordinator.refusals_left = 2
+        coordinator.refusals_left = 3
         async with coordinator.serving(network):
             node = make_node(network, tmp_path / "node", coordinator.invite())
             with pytest.raises(RefusedByRun, match="not admitted"):
                 await node.daemon.run()
-            assert len(coordinator.greetings) == 2
+            assert len(coordinator.greetings) == 3
 
     run_fake(main)
 
 
-def test_a_node_greets_again_after_it_took_the_runs_number_format(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_node_greets_again_after_it_took_the_runs_number_format(dtype: str, tmp_path: Path) -> None:
     async def main() -> None:
         network, coordinator = MemoryNetwork(0), Greeted(tmp_path / "coordinator")
-        coordinator.runspec = coordinator.sealed_runspec(compute_dtype="bfloat16")
+        coordinator.runspec = coordinator.sealed_runspec(compute_dtype=dtype)
         async with coordinator.serving(network):
             node = make_node(network, tmp_path / "node", coordinator.invite())
             async with working(node):
                 await until(lambda: len(coordinator.greetings) == 2)
-                assert node.daemon.engine.dtype == "bfloat16"
+                assert node.daemon.engine.dtype == dtype
                 await until(lambda: node.coordinator_client.peer)
 
     run_fake(main)

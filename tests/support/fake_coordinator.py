@@ -18,7 +18,7 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from engines.direct import generate
-from engines.engine import EngineRows, Job, Sample
+from engines.engine import DTYPES, EngineRows, Job, Sample
 from engines.messages import ROWS, Probed
 from engines.process import EngineProcess
 from node.config import NodeConfig
@@ -360,7 +360,9 @@ class InProcessEngine(EngineProcess):
         self.log.append(f"start {body.dtype}" if method == "probe" else method)
         answer: Any = None
         if method == "probe":
-            answer = Probed(kind="cpu", name="a table", why="it is a test", engine_class=self._class)
+            answer = Probed(
+                kind="cpu", name="a table", why="it is a test", engine_class=self._class, dtypes=list(DTYPES)
+            )
             return answer  # type: ignore[no-any-return]
         if method == "generate":
             answer = await self._generated(engine, body.job)

@@ -11,6 +11,7 @@ from weights.store import Store
 
 def test_a_class_that_needs_a_calibration_has_three_parts() -> None:
     assert parts_of("transformers/bfloat16/cpu") == ("transformers", "bfloat16", "cpu")
+    assert parts_of("transformers/float16/cuda") == ("transformers", "float16", "cuda")
 
 
 @pytest.mark.parametrize(
