@@ -191,6 +191,18 @@ def calibrate(
 
 @app.command()
 @errors_reported
+def recheck(home: Home = Path(".")) -> int:
+    """Run the verdicts by evidence again, from ledger and stored tokens. Exits with 81 if one comes out otherwise."""
+    from coordinator.run import replay_report
+    from coordinator.run.run_folder import RunFolder
+
+    replayed = replay_report.replay(RunFolder(home))
+    print("\n".join(replay_report.lines(replayed)))
+    return Exit.TRUST if replayed.faults else Exit.OK
+
+
+@app.command()
+@errors_reported
 def invite(home: Home = Path(".")) -> None:
     """Print the invite: the only string that a volunteer needs. It holds no secret. Its fingerprint goes to stderr."""
     from coordinator import config

@@ -424,7 +424,18 @@ ALTER TABLE accounts ADD COLUMN doubted INTEGER NOT NULL DEFAULT 0;
     ),
 )
 
-MIGRATIONS = (SCHEMA_1, SCHEMA_2, SCHEMA_3, SCHEMA_4)
+SCHEMA_5 = (
+    Part(
+        "evidence against keys with accepted groups",
+        """
+DELETE FROM bets WHERE node NOT IN (SELECT node FROM accounts WHERE accepted > 0);
+ALTER TABLE bets ADD COLUMN day INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX bets_by_day ON bets (day);
+""",
+    ),
+)
+
+MIGRATIONS = (SCHEMA_1, SCHEMA_2, SCHEMA_3, SCHEMA_4, SCHEMA_5)
 SCHEMA_VERSION = len(MIGRATIONS)
 SCRIPT = "".join(part.script for parts in MIGRATIONS for part in parts)
 """All statements of all migrations, in order: those of a new file. docs/protocol/disk.md is tested against them."""

@@ -92,10 +92,10 @@ class GroupService:
         return self.verdicts.evidence.of(node).conclusion() != "honest"
 
     def forget(self, covered: Collection[bytes], step: int, era: int, now: int) -> int:
-        """Delete a slice of the leases' content, nodes and strikes that are no longer kept; return how many, 0 if none
-        is left. `covered`, `step`: see `TokenStorage.forget`."""
+        """Delete a slice of the leases' content, nodes, strikes and evidence that are no longer kept; return how many,
+        0 if none is left. `covered`, `step`: see `TokenStorage.forget`."""
         leases = self.tokens.forget(covered, step, era, self.terms.staleness, now - WINDOW)
-        return leases + self.registry.forget(now) + self.strikes.forget(now)
+        return leases + self.registry.forget(now) + self.strikes.forget(now) + self.verdicts.evidence.forget(now)
 
     def rebuild(self, drawn: Iterable[bytes], progress: Progress) -> None:
         """Start anew from a learner's checkpoint: its draws, and its progress."""

@@ -40,14 +40,13 @@ from coordinator.rollouts.verification import (
     wrong_tokens,
 )
 from coordinator.rollouts.waiting_groups import Undecided
-from coordinator.verification.evidence import NodeEvidence, Tables, products
+from coordinator.verification.evidence import NodeEvidence, Tables, suffices
 from coordinator.verification.open_classes import OpenClasses
 from coordinator.verification.token_evidence import Incomparable, TokenArray
 from engines.engine import Job, SampleScore
 from engines.messages import PackedSample, float_bytes
 from protocol.refusals import sentence
 from runtime.child import ChildDied, ChildError
-from runtime.units import DAY
 
 
 class EvidenceSource(NamedTuple):
@@ -123,9 +122,8 @@ class GroupVerifier:
     def _suffices(self, group: Undecided, compared: dict[int, TokenArray], tables: Tables) -> bool:
         """Tell whether these samples are enough for a refusal, with the node's groups decided so far."""
         assert self._evidence is not None
-        before = self._evidence.against(group.lease.node)
         tokens = np.concatenate([compared[number] for number in sorted(compared)])
-        return before.after(products(tokens, tables), before.day * DAY).conclusion() == "refusal"
+        return suffices(self._evidence.against(group.lease.node), tokens, tables)
 
     async def _fill(self, group: Undecided, scores: list[SampleScore | None], numbers: Sequence[int]) -> None:
         """Score these samples of a group, and store the results in `scores`."""

@@ -83,6 +83,7 @@ class TokenStorage:
             self._count(lease, nbytes)
         else:
             self._database.do("UPDATE submissions SET payload = NULL WHERE lease = ?", (lease,))
+            self._database.do("DELETE FROM compared WHERE lease = ?", (lease,))
 
     def other_bytes(self, lease: bytes, digest: bytes, data: bytes, now: int) -> None:
         """Store the first other bytes that were submitted for a lease, or only their hash (rule 2). Part of the

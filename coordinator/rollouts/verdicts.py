@@ -124,9 +124,9 @@ class VerdictService:
                 raise LookupError(f"no group was received for lease {lease.hex()}")
             step = self._bet(record.lease, verdict, now)
             if step is not None and step.conclusion == "refusal":
-                return self.refuse(record, "evidence", sentence("evidence"), now, step.hashes)
+                return self.refuse(record, "evidence", sentence("evidence"), now, step)
             if verdict.behaviour is None:
-                return self.refuse(record, verdict.code, verdict.reason, now, None if step is None else step.hashes)
+                return self.refuse(record, verdict.code, verdict.reason, now, step)
             return self._accept(record, rollouts, verdict.behaviour, progress, now, step)
 
     def _bet(self, lease: Lease, verdict: Verdict, now: int) -> EvidenceStep | None:
@@ -140,7 +140,8 @@ class VerdictService:
         for number, tokens in verdict.compared.items():
             tokens["flags"] |= RAISING * (number < len(rewards) and rewards[number] > average)
         joined = np.concatenate([verdict.compared[number] for number in sorted(verdict.compared)])
-        return self.evidence.take(lease.node, lease.id, joined, tables, now)
+        refused = verdict.behaviour is None
+        return self.evidence.take(lease.node, lease.id, joined, tables, now, refused=refused)
 
     def _accept(
         self,
@@ -180,17 +181,19 @@ class VerdictService:
         self._leases.move(lease.id, "decided")
         return self._receipt(end, lease, place, "accepted", reason, now)
 
-    def refuse(
-        self, record: LeaseRecord, code: str, reason: str, now: int, evidence: EvidenceHashes | None = None
-    ) -> bytes:
+    def refuse(self, record: LeaseRecord, code: str, reason: str, now: int, step: EvidenceStep | None = None) -> bytes:
         """Refuse a group that was stored for a lease, in the caller's transaction; return the sealed Receipt.
-        `evidence`: of a group that was decided by it."""
+        `step`: of a group that was decided by evidence. Where the table stores it the entry is of its own, as the
+        entries of a key are a chain."""
         lease = record.lease
         (at,) = self._submission(lease.id, "at")
         end = self._end(record, at, code)
-        if evidence is not None:
-            end = _evidenced(end, lease, evidence)
-        place = self._append_unpaid(now, "lease.refused", end, lease.node)
+        if step is not None:
+            end = _evidenced(end, lease, step.hashes)
+        if step is not None and step.stored:
+            place = self._append(now, "lease.refused", end, 0)
+        else:
+            place = self._append_unpaid(now, "lease.refused", end, lease.node)
         self._leases.fail(lease.id, "decided", code, now)
         sealed = self._receipt(end, lease, place, "refused", reason, now)
         self._strikes.refused(lease.node, code, end.submission_hash or bytes(32), now)

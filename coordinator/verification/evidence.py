@@ -18,9 +18,12 @@ Rules
 6. After each group a stake above 2^`MOST_POWER` becomes that, and one below 2^`LEAST_POWER` becomes 0. Both round down.
    So the state has one size, and a node that was mended comes back by honest groups.
 7. `daily` begins anew with each day (UTC) of a verdict, but not after a day that ended at `DOUBT` or above: then it
-   goes on. `lifelong` never begins anew.
+   goes on. `lifelong` begins anew after `IDLE` days without a group, unless it is at `DOUBT` or above: four times per
+   year at most, so the bound on its false refusals stays below 10^-8 per year.
 8. A group is refused while `daily` is at `REFUSAL` or above, or `lifelong` at `LIFELONG_REFUSAL`. It is in doubt while
    `daily` is at `DOUBT` or above.
+9. The scorer may stop after some samples of a group where these suffice for a refusal (`suffices`): they are judged
+   on the day of the group before, and without `raising`, as rewards are not known to it.
 """
 
 import struct
@@ -30,7 +33,7 @@ from typing import Final, Literal, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.verification.token_evidence import ONE, STATISTICS, TokenArray
+from coordinator.verification.token_evidence import ONE, RAISING, STATISTICS, TokenArray
 from runtime.units import DAY
 
 BET_UNIT: Final = 16
@@ -40,6 +43,8 @@ LEAST_P: Final = ONE >> 12
 DOUBT: Final = 10**3
 REFUSAL: Final = 10**6
 LIFELONG_REFUSAL: Final = 10**9
+IDLE: Final = 90
+"""Days."""
 STAKES: Final = len(STATISTICS) * len(BETS)
 MOST_POWER: Final = 40
 LEAST_POWER: Final = -1024
@@ -158,7 +163,13 @@ class NodeEvidence(NamedTuple):
         """Return it after a further group whose verdict falls at `now`, ms. `group`: its `products`."""
         today = now // DAY
         daily = self.daily if today == self.day or self.daily.value().reaches(DOUBT) else EProcess()
-        return NodeEvidence(today, daily.after(group), self.lifelong.after(group))
+        lifelong = EProcess() if self.lapsed(today) else self.lifelong
+        return NodeEvidence(today, daily.after(group), lifelong.after(group))
+
+    def lapsed(self, today: int) -> bool:
+        """Tell whether nothing of it counts for a group of `today` (rule 7), so that it may be forgotten."""
+        idle = today - self.day >= IDLE
+        return idle and not any(process.value().reaches(DOUBT) for process in (self.daily, self.lifelong))
 
     def conclusion(self) -> Conclusion:
         """Return what follows for the last group (rule 8)."""
@@ -179,3 +190,10 @@ class NodeEvidence(NamedTuple):
         day, today, ever = struct.unpack_from("<QQQ", data)
         stakes = tuple(Stake(*stake) for stake in _STAKE.iter_unpack(data[24:]))
         return cls(day, EProcess(today, stakes[:STAKES]), EProcess(ever, stakes[STAKES:]))
+
+
+def suffices(before: NodeEvidence, tokens: TokenArray, tables: Tables) -> bool:
+    """Tell whether some tokens of a group are enough for a refusal (rule 9). `before`: the evidence before them."""
+    plain = tokens.copy()
+    plain["flags"] &= ~np.uint8(RAISING)
+    return before.after(products(plain, tables), before.day * DAY).conclusion() == "refusal"

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from coordinator.database import Database
-from coordinator.verification.evidence import NodeEvidence
-from coordinator.verification.evidence_table import EvidenceTable
+from coordinator.verification import evidence_table
+from coordinator.verification.evidence import IDLE, NodeEvidence, products
+from coordinator.verification.evidence_table import EvidenceTable, evidence_hash
 from coordinator.verification.token_evidence import BINS, DIFFERS, ONE, STATISTICS, TOKEN, TokenArray
+from runtime.units import DAY
 
 NODE, OTHER = bytes(32), bytes([1]) * 32
 TABLES = {name: [ONE * 51 // 100 if name in ("above", "below") else ONE // 50] * BINS for name in STATISTICS}
@@ -40,12 +42,54 @@ def test_a_key_has_one_row_of_one_size_however_many_groups_it_had(database: Data
     assert table.of(OTHER) == NodeEvidence()
 
 
+def test_ten_thousand_free_identities_leave_no_row(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, once = EvidenceTable(database), products(tokens(3), TABLES)
+    table.take(NODE, NODE[:16], tokens(100), TABLES, 1)
+    monkeypatch.setattr(evidence_table, "products", lambda *_: once)
+    with database.transaction():
+        for number in range(10_000):
+            key = b"%032d" % number
+            table.take(key, key, tokens(3)[:1], TABLES, 1, refused=True)
+    assert database.value("SELECT count(*) FROM bets") == 1
+    assert database.value("SELECT sum(length(before)) FROM compared") == 0
+
+
+def test_a_key_whose_only_group_is_refused_begins_again_without_evidence(database: Database) -> None:
+    table, bad = EvidenceTable(database), np.concatenate([tokens(1)] * 2)
+    steps = [table.take(NODE, bytes([number]) * 16, bad, TABLES, 1) for number in range(2)]
+    assert [(step.conclusion, step.stored) for step in steps] == [("refusal", False)] * 2
+    assert steps[0].hashes.before == steps[1].hashes.before == evidence_hash(b"")
+    table.take(NODE, b"good", tokens(100), TABLES, 1)
+    refused = table.take(NODE, b"bad", bad, TABLES, 1)
+    assert refused.stored
+    assert evidence_hash(table.of(NODE).encode()) == refused.hashes.after
+
+
+def test_evidence_of_keys_that_stay_away_is_forgotten_but_not_where_there_is_doubt(database: Database) -> None:
+    table = EvidenceTable(database)
+    table.take(NODE, b"honest", tokens(100), TABLES, 1)
+    number = 0
+    while table.of(OTHER).conclusion() != "doubt":
+        table.take(OTHER, b"doubted %d" % (number := number + 1), tokens(12), TABLES, 1)
+    assert table.forget(IDLE * DAY - 1) == 0
+    kept, gone = table.of(OTHER), table.of(NODE)
+    assert table.forget(IDLE * DAY) == 1
+    assert table.forget(IDLE * DAY) == 0
+    assert table.of(NODE) == NodeEvidence()
+    assert table.of(OTHER) == kept
+    once_more = products(tokens(100), TABLES)
+    assert gone.after(once_more, IDLE * DAY) == NodeEvidence().after(once_more, IDLE * DAY)
+
+
 def test_the_entries_of_a_key_are_a_chain_and_each_verdict_is_run_again_alone(database: Database) -> None:
     table = EvidenceTable(database)
-    steps = [table.take(NODE, bytes([number]) * 16, tokens(3 + number), TABLES, number) for number in range(4)]
+    steps = [table.take(NODE, bytes([number]) * 16, tokens(100 >> number), TABLES, number) for number in range(4)]
     assert [step.hashes.before for step in steps[1:]] == [step.hashes.after for step in steps[:-1]]
     for number in (2, 0, 3, 1):
-        assert table.run_again(bytes([number]) * 16, TABLES, number) == steps[number]
+        again = table.run_again(bytes([number]) * 16, TABLES, number)
+        assert again is not None
+        assert again.hashes == steps[number].hashes
+        assert again.after.conclusion() == steps[number].conclusion
     assert table.run_again(bytes([9]) * 16, TABLES, 0) is None
 
 

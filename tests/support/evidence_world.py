@@ -1,0 +1,96 @@
+"""A run whose nodes compute in bfloat16: a Calibration, a scorer told what to say, and groups decided by both."""
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from coordinator.rollouts.group_verifier import EvidenceSource, GroupVerifier
+from coordinator.verification.calibration import Calibration
+from coordinator.verification.token_evidence import BINS, ONE, STATISTICS
+from engines.engine import Job, SampleScore
+from engines.messages import PackedSample
+from p2p.identity import peer_id, public_bytes
+from p2p.wire_types import encode
+from protocol.authority import RoleKeys
+from protocol.leases import Lease, Receipt
+from tests.support.group_world import ALICE, KEYS, RUN, SPEC, World, group, opened, sealed_by_role
+
+CLASS = "transformers/bfloat16/cpu"
+LEDGER = RoleKeys(keys=[public_bytes(KEYS["ledger"])], threshold=1)
+TABLES = {name: [ONE * 51 // 100 if name in ("above", "below") else ONE // 50] * BINS for name in STATISTICS}
+SEALED = sealed_by_role(
+    "calibration",
+    encode(
+        Calibration(
+            run=RUN, engine_class=CLASS, builds=[], era=1, version=0, root=bytes(32), machines={}, tables=TABLES, at=1
+        )
+    ),
+)  # fmt: skip
+PEER = peer_id(ALICE)
+
+
+class FixedScorer:
+    """A scorer by which the first `wrong` tokens of each sample are not the seeded choice. `scored`: samples so far."""
+
+    loaded = object()
+
+    def __init__(self) -> None:
+        self.wrong = 0
+        self.gaps = 1.0
+        self.scored = 0
+
+    async def score(self, job: Job, samples: list[PackedSample]) -> list[SampleScore]:
+        self.scored += len(samples)
+        return [self._one(len(sample.logprobs) // 4) for sample in samples]
+
+    def _one(self, tokens: int) -> SampleScore:
+        margins = np.where(np.arange(tokens) < self.wrong, 0.3, 0.0).tolist()
+        return SampleScore(logprobs=[-0.5] * tokens, margins=margins, gaps=[self.gaps] * tokens)
+
+
+class Bfloat16World:
+    """A world whose nodes compute in bfloat16, with a verifier."""
+
+    def __init__(self, folder: Path) -> None:
+        self.world = World(folder, spec=msgspec.structs.replace(SPEC, engines=["transformers"]), batch_groups=100)
+        self.scorer = FixedScorer()
+        self._begin()
+
+    def _begin(self) -> None:
+        self.service = self.world.group_service
+        source = EvidenceSource(self.service.classes, self.service.verdicts.evidence.of)
+        self.verifier = GroupVerifier(
+            self.scorer,  # type: ignore[arg-type]
+            eos=SPEC.eos, staleness=2, published=lambda era: [0], evidence=source,
+        )  # fmt: skip
+
+    def open(self) -> None:
+        """Open the class."""
+        self.service.classes.add(SEALED, RUN, LEDGER)
+
+    def reopen(self) -> None:
+        """Crash and restart."""
+        self.world.reopen()
+        self._begin()
+        self.open()
+
+    def lease(self) -> Lease:
+        return self.world.lease(engine=CLASS)
+
+    def decide(self, wrong: int, first: int | None = None) -> Receipt:
+        """Hand in a group in which `wrong` tokens per sample differ; return its receipt."""
+        self.scorer.wrong = wrong
+        self.world.submit(group(self.lease()))
+        (undecided,) = self.service.undecided()
+        verdict = asyncio.run(self.verifier.verify(undecided, first))
+        receipt: Receipt = opened("receipt", self.service.decide(undecided, verdict, self.world.now), Receipt)
+        return receipt
+
+    def until(self, code: str) -> list[str]:
+        """Hand in groups with one wrong token per sample until one has this code; return the codes."""
+        codes: list[str] = []
+        while len(codes) < 60 and (not codes or codes[-1] != code):
+            codes.append(self.decide(1).code)
+        return codes
