@@ -7,8 +7,7 @@
    teacher-forced pass agree to about 1e-5, independent of the rest of the batch. On a CPU the products of large layers
    are oneDNN's (engines.transformers.packed_linear). In float16 a weight that it cannot hold is refused, at loading and
    at a step (engines.float16_range), and so is a model whose values leave its range at loading (`Decoder.check`).
-5. A step to another version changes the folder on disk first, then the live tensors, by the same list of changes. If
-   the second part fails, the live tensors are dropped: the folder on disk is whole, and is loaded again.
+5. A step to another version patches the live tensors in place (engines.batch_engine).
 6. No code comes with a model: config.json names an architecture of the installed library.
 """
 
@@ -22,8 +21,9 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from engines import float16_range
+from engines.batch_engine import BatchEngine
 from engines.continuous_batch import ContinuousBatch, OutOfMemory
-from engines.engine import Dtype, EngineError, EngineRows, Finished, GroupToScore, Job, Loaded, Sample, SampleScore
+from engines.engine import Dtype, EngineError, GroupToScore, Job, Loaded, Sample, SampleScore
 from engines.job_rollouts import JobRollouts
 from engines.row_limit import RowLimit
 from engines.stepped_weights import SteppedWeights
@@ -46,27 +46,34 @@ class _Live(NamedTuple):
         parameters = list(self.model.parameters())
         return self.weights.loaded(sum(one.numel() for one in parameters), sum(one.nbytes for one in parameters))
 
+    def apply(self, changes: Iterable[Change]) -> None:
+        with _translated():
+            fitting = float16_range.checked(changes) if self.model.dtype == torch.float16 else changes
+            patch(self.model, fitting, self.weights.snapshot.aliases)
+            packed_linear.forget(self.model)
 
-class TransformersEngine:
+    def close(self) -> None:
+        """Do nothing: the tensors are freed with the last reference to them."""
+
+
+class TransformersEngine(BatchEngine[_Live]):
     """`engines.engine.Engine`. `device`: 'cpu', 'cuda', 'cuda:1', 'mps'. `limit`: how many rows run at once;
     None: as many as gain (engines.row_limit)."""
 
     def __init__(self, device: str = "cpu", dtype: Dtype = "float32", *, limit: RowLimit | None = None) -> None:
+        super().__init__()
         self._device = torch.device(device)
         self._dtype: torch.dtype = getattr(torch, dtype)
         # 64-bit integer operations are incomplete on MPS.
         self._noise_device = torch.device("cpu") if self._device.type == "mps" else self._device
         self._limit = limit or RowLimit()
-        self._live: _Live | None = None
 
-    def load(self, model: Path, weights: Path) -> Loaded:
-        """See `Engine.load`. Raises EngineError (folder), weights.errors.BadSnapshot, StoreCorrupt."""
-        opened = SteppedWeights(weights)
-        self._live = None
+    def build(self, model: Path, weights: SteppedWeights) -> _Live:
+        """See `BatchEngine.build`."""
         with _translated():
             built = _build(model, self._dtype).to(self._device)
-            self._check_range(opened.snapshot)
-            load_into(built, opened.snapshot)
+            _check_range(weights.snapshot, self._dtype)
+            load_into(built, weights.snapshot)
             packed_linear.pack(built)
             _check_head(built)
             decoder = Decoder(built, self._device)
@@ -74,38 +81,7 @@ class TransformersEngine:
             packed_linear.forget(built)
         rollouts = JobRollouts(model, built.config.vocab_size)
         batch = ContinuousBatch(decoder, rollouts.begun, self._limit, decoder.clock)
-        self._live = _Live(built, opened, rollouts, batch, GroupScorer(built, self._noise_device))
-        return self._live.loaded()
-
-    def step_by(self, payload: Path, root: bytes, keep: int) -> Loaded:
-        """See `Engine.step_by`; rule 5 holds."""
-        return self._step_live(self._loaded().weights.step_by(payload, root, keep))
-
-    def step_to(self, root: bytes) -> Loaded:
-        """See `Engine.step_to`; rule 5 holds for each step."""
-        for changes in self._loaded().weights.step_to(root):
-            self._step_live(changes)
-        return self._loaded().loaded()
-
-    def begin(self, ticket: int, job: Job) -> None:
-        """See `Engine.begin`."""
-        live = self._loaded()
-        live.rollouts.check(job)
-        live.batch.begin(ticket, job)
-
-    def cancel(self, ticket: int) -> None:
-        """See `Engine.cancel`."""
-        if self._live is not None:
-            self._live.batch.cancel(ticket)
-
-    def step(self) -> list[Finished]:
-        """See `Engine.step`."""
-        return self._loaded().batch.step()
-
-    @property
-    def rows(self) -> EngineRows:
-        """See `Engine.rows`."""
-        return self._live.batch.rows if self._live is not None else EngineRows()
+        return _Live(built, weights, rollouts, batch, GroupScorer(built, self._noise_device))
 
     def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]:
         """See `Engine.score`."""
@@ -123,30 +99,17 @@ class TransformersEngine:
         """See `ScoresTogether.score_groups`."""
         return self._loaded().scorer.score(groups)
 
-    def _loaded(self) -> _Live:
-        if self._live is None:
-            raise EngineError("no weights are loaded: call load first")
-        return self._live
-
-    def _check_range(self, snapshot: Snapshot) -> None:
-        if self._dtype == torch.float16:
-            for entry in snapshot.tensors:
-                float16_range.check(snapshot.bits(entry.name), entry.dtype, entry.name)
-
-    def _step_live(self, changes: Iterable[Change]) -> Loaded:
-        live, self._live = self._loaded(), None
-        with _translated():
-            fitting = float16_range.checked(changes) if self._dtype == torch.float16 else changes
-            patch(live.model, fitting, live.weights.snapshot.aliases)
-            packed_linear.forget(live.model)
-        self._live = live
-        return live.loaded()
-
 
 def create(device: str, dtype: Dtype) -> TransformersEngine:
     """Make the engine for engines.registry, on as many threads as the environment says."""
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     return TransformersEngine(device, dtype)
+
+
+def _check_range(snapshot: Snapshot, dtype: torch.dtype) -> None:
+    if dtype == torch.float16:
+        for entry in snapshot.tensors:
+            float16_range.check(snapshot.bits(entry.name), entry.dtype, entry.name)
 
 
 def _build(folder: Path, dtype: torch.dtype) -> Any:

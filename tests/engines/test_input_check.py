@@ -7,6 +7,7 @@ import pytest
 
 from engines.engine import EngineError, Sample
 from engines.input_check import check_job, check_samples
+from tests.support.bad_jobs import BAD_JOBS
 from tests.support.tiny_model import job
 
 VOCABULARY = 64
@@ -19,14 +20,7 @@ def test_what_fits_is_accepted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"prompt": []}, "needs a prompt"),
-        ({"limit": 0}, "limit of one token"),
-        ({"prompt": [VOCABULARY]}, "outside the model's vocabulary"),
-        ({"prompt": [-1]}, "outside the model's vocabulary"),
-        ({"seeds": [b"short"]}, "16 bytes"),
-    ],
+    ("change", "sentence"), [*BAD_JOBS.values(), ({"prompt": [VOCABULARY]}, "outside the model's vocabulary")]
 )
 def test_a_job_that_does_not_fit_is_refused(change: dict[str, Any], sentence: str) -> None:
     with pytest.raises(EngineError, match=sentence):

@@ -6,15 +6,8 @@ import pytest
 from engines.engine import EngineError
 from engines.job_rollouts import JobRollouts
 from tasks import registry, tokenizer
+from tests.support.bad_jobs import BAD_JOBS
 from tests.support.tiny_model import TEXT, job
-
-REFUSED: dict[str, tuple[dict[str, object], str]] = {
-    "a prompt of nothing": ({"prompt": []}, "needs a prompt"),
-    "a token beyond the vocabulary": ({"prompt": [2, 64]}, "outside the model's vocabulary of 64"),
-    "a token below it": ({"prompt": [-1]}, "outside the model's vocabulary"),
-    "a limit of none": ({"limit": 0}, "a limit of one token"),
-    "a seed of another length": ({"seeds": [b"short"]}, "16 bytes"),
-}
 
 
 @pytest.fixture
@@ -23,7 +16,7 @@ def rollouts(tmp_path: Path) -> JobRollouts:
     return JobRollouts(tmp_path, 64)
 
 
-@pytest.mark.parametrize(("changes", "sentence"), REFUSED.values(), ids=REFUSED.keys())
+@pytest.mark.parametrize(("changes", "sentence"), BAD_JOBS.values(), ids=BAD_JOBS.keys())
 def test_a_job_that_cannot_be_generated_is_refused(
     changes: dict[str, object], sentence: str, rollouts: JobRollouts
 ) -> None:

@@ -16,6 +16,7 @@ from engines.transformers.engine import TransformersEngine
 from tasks import registry
 from tasks.task import Transcript, replay
 from tests.support import llama_cpp, tiny_model
+from tests.support.bad_jobs import BAD_JOBS
 from tests.support.bigram import random_table, write_table
 from tests.support.llama_cpp import DEVICE
 from tests.support.tiny_model import TEXT, OnDisk, job
@@ -216,27 +217,12 @@ def test_it_does_not_score_and_says_which_engine_does(engine: LlamaEngine) -> No
         engine.score(job(0, samples=0), [])
 
 
-REFUSED: dict[str, tuple[dict[str, object], str]] = {
-    "a prompt of nothing": ({"prompt": []}, "needs a prompt"),
-    "a token that the model does not have": ({"prompt": [2, 10_000]}, "outside the model's vocabulary"),
-    "a limit of none": ({"limit": 0}, "a limit of one token"),
-    "a split that is none": ({"split": "test"}, "no such split"),
-    "a seed of another length": ({"seeds": [b"short"]}, "16 bytes"),
-}
-
-
-@pytest.mark.parametrize(("changes", "sentence"), REFUSED.values(), ids=REFUSED.keys())
-def test_a_job_that_cannot_be_generated_is_refused(
-    changes: dict[str, object], sentence: str, engine: LlamaEngine
-) -> None:
+@pytest.mark.parametrize("case", [*BAD_JOBS, "a split that is none"])
+def test_a_job_that_cannot_be_generated_is_refused(case: str, engine: LlamaEngine) -> None:
+    changes, sentence = {**BAD_JOBS, "a split that is none": ({"split": "test"}, "no such split")}[case]
     with pytest.raises(EngineError, match=sentence):
         engine.begin(1, msgspec.structs.replace(job(), **changes))
     assert engine.step() == []
-
-
-def test_without_weights_nothing_can_be_asked_of_it() -> None:
-    with pytest.raises(EngineError, match="call load first"):
-        LlamaEngine(backends.library(), DEVICE, "float32").begin(1, job())
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -1,5 +1,6 @@
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,6 +14,7 @@ from engines.transformers.engine import TransformersEngine
 from tasks import registry
 from tasks.task import InvalidTranscript, Transcript, replay, sampled_mask
 from tests.support import tiny_model
+from tests.support.bad_jobs import BAD_JOBS
 from tests.support.tiny_model import TEXT, OnDisk, job
 from weights.errors import BadPayload, BadSnapshot, WrongBase
 from weights.journaled import Rolling
@@ -332,56 +334,16 @@ def test_a_diff_that_fails_leaves_the_old_version_held(fault: str, tmp_path: Pat
     assert Snapshot(tmp_path / "rolling" / "snapshot.safetensors").root == expected.root
 
 
-def test_tensors_that_were_left_half_patched_are_not_used_and_load_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old = tiny_model.make(tmp_path / "model")
-    new, payload = tiny_model.next_version(old)
-    live = live_engine(old, tmp_path / "rolling")
-
-    def torn(*_: object) -> None:
-        raise RuntimeError("the device went away")
-
-    monkeypatch.setattr("engines.transformers.engine.patch", torn)
-    with pytest.raises(RuntimeError):
-        live.step_by(payload, new.root, 0)
-    with pytest.raises(EngineError, match="no weights"):
-        generate(live, job(1))
-    assert live.load(old.folder, tmp_path / "rolling").root == new.root
-
-
-def test_a_file_of_its_own_does_not_step_and_a_damaged_folder_does_not_load(tmp_path: Path) -> None:
-    old = tiny_model.make(tmp_path / "model")
-    new, payload = tiny_model.next_version(old)
-    engine = TransformersEngine()
-    engine.load(old.folder, old.snapshot)
-    with pytest.raises(EngineError, match="cannot be stepped"):
-        engine.step_by(payload, new.root, 0)
-    Rolling.create(tmp_path / "rolling", Snapshot(old.snapshot))
-    path = tmp_path / "rolling" / "snapshot.safetensors"
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(BadSnapshot, match="damaged"):
-        engine.load(old.folder, tmp_path / "rolling")
-
-
-BAD_JOBS: dict[str, tuple[dict[str, object], str]] = {
-    "an empty prompt": ({"prompt": []}, "needs a prompt"),
-    "a token outside the model": ({"prompt": [5, 64]}, "outside the model"),
-    "a negative token": ({"prompt": [-1]}, "outside the model"),
-    "a limit of nothing": ({"limit": 0}, "limit of one token"),
+NO_EPISODE: dict[str, tuple[dict[str, Any], str]] = {
     "a split that does not exist": ({"split": "test"}, "no such split"),
     "a task that does not exist": ({"task": "poker"}, "not in this build"),
-    "a seed of another length": ({"seeds": [b"short"]}, "16 bytes"),
 }
 
 
-@pytest.mark.parametrize(("fields", "sentence"), BAD_JOBS.values(), ids=BAD_JOBS.keys())
-def test_a_job_that_cannot_be_done_is_refused(
-    fields: dict[str, object], sentence: str, engine: TransformersEngine
-) -> None:
-    with pytest.raises((EngineError, LookupError, ValueError), match=sentence):
+@pytest.mark.parametrize("case", [*BAD_JOBS, *NO_EPISODE])
+def test_a_job_that_cannot_be_done_is_refused(case: str, engine: TransformersEngine) -> None:
+    fields, sentence = {**BAD_JOBS, **NO_EPISODE}[case]
+    with pytest.raises((EngineError, LookupError), match=sentence):
         generate(engine, msgspec.structs.replace(job(), **fields))
 
 
@@ -400,11 +362,6 @@ def test_samples_that_cannot_be_scored_are_refused(
 ) -> None:
     with pytest.raises(EngineError, match=sentence):
         engine.score(job(samples=1), samples)
-
-
-def test_an_engine_without_weights_says_so() -> None:
-    with pytest.raises(EngineError, match="no weights"):
-        generate(TransformersEngine(), job())
 
 
 def test_a_folder_that_is_no_model_says_so(tmp_path: Path, tiny: OnDisk) -> None:

@@ -1,0 +1,126 @@
+"""The part of an engine that all engines share: one loaded model, stepped in place, and its groups under way.
+
+Rules
+1. A step to another version changes the folder on disk first, then the loaded model, by the same list of changes. If
+   the second part fails, the loaded model is dropped: the folder on disk is whole, and is loaded again.
+2. A load that fails leaves nothing loaded. Without a loaded model, every call but `load`, `cancel` and `rows` raises
+   EngineError.
+3. A job is checked against the loaded model before it is queued.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+from engines.engine import EngineError, EngineRows, Finished, Job, Loaded
+from engines.job_rollouts import JobRollouts
+from engines.stepped_weights import SteppedWeights
+from weights.diff import Change
+
+
+class GroupBatch(Protocol):
+    """Groups that are generated together, as of engines.engine.Engine: engines.continuous_batch, for one."""
+
+    @property
+    def rows(self) -> EngineRows:
+        """See `Engine.rows`."""
+
+    def begin(self, ticket: int, job: Job) -> None:
+        """See `Engine.begin`."""
+
+    def cancel(self, ticket: int) -> None:
+        """See `Engine.cancel`."""
+
+    def step(self) -> list[Finished]:
+        """See `Engine.step`."""
+
+
+class LiveModel(Protocol):
+    """A model in an engine's memory. `weights`: the files that it was loaded from."""
+
+    @property
+    def weights(self) -> SteppedWeights: ...
+
+    @property
+    def rollouts(self) -> JobRollouts: ...
+
+    @property
+    def batch(self) -> GroupBatch: ...
+
+    def loaded(self) -> Loaded:
+        """Return what is loaded now."""
+
+    def apply(self, changes: Iterable[Change]) -> None:
+        """Write a step's changes into the memory; `weights` is at its target already."""
+
+    def close(self) -> None:
+        """Free the memory."""
+
+
+M = TypeVar("M", bound=LiveModel)
+
+
+class BatchEngine(ABC, Generic[M]):
+    """`engines.engine.Engine` but for `score`, over the model that a subclass builds."""
+
+    def __init__(self) -> None:
+        self._live: M | None = None
+
+    @abstractmethod
+    def build(self, model: Path, weights: SteppedWeights) -> M:
+        """Build the model of a folder with these weights. Raises EngineError, weights.errors.BadSnapshot."""
+
+    def load(self, model: Path, weights: Path) -> Loaded:
+        """See `Engine.load`. Raises EngineError (folder, device), weights.errors.BadSnapshot, StoreCorrupt."""
+        live, self._live = self._live, None
+        if live is not None:
+            live.close()
+        del live  # two models at once may not fit
+        self._live = self.build(model, SteppedWeights(weights))
+        return self._live.loaded()
+
+    def step_by(self, payload: Path, root: bytes, keep: int) -> Loaded:
+        """See `Engine.step_by`."""
+        return self._apply(self._loaded().weights.step_by(payload, root, keep))
+
+    def step_to(self, root: bytes) -> Loaded:
+        """See `Engine.step_to`."""
+        for changes in self._loaded().weights.step_to(root):
+            self._apply(changes)
+        return self._loaded().loaded()
+
+    def begin(self, ticket: int, job: Job) -> None:
+        """See `Engine.begin`."""
+        live = self._loaded()
+        live.rollouts.check(job)
+        live.batch.begin(ticket, job)
+
+    def cancel(self, ticket: int) -> None:
+        """See `Engine.cancel`."""
+        if self._live is not None:
+            self._live.batch.cancel(ticket)
+
+    def step(self) -> list[Finished]:
+        """See `Engine.step`."""
+        return self._loaded().batch.step()
+
+    @property
+    def rows(self) -> EngineRows:
+        """See `Engine.rows`."""
+        return self._live.batch.rows if self._live is not None else EngineRows()
+
+    def _loaded(self) -> M:
+        if self._live is None:
+            raise EngineError("no weights are loaded: call load first")
+        return self._live
+
+    def _apply(self, changes: Iterable[Change]) -> Loaded:
+        live, self._live = self._loaded(), None
+        try:
+            live.apply(changes)
+        except BaseException:
+            live.close()
+            raise
+        self._live = live
+        return live.loaded()
