@@ -4,26 +4,26 @@ Rules
 1. `auto` takes the GPU with the most free memory of the first kind in `KINDS` that has a usable one, else the CPU, and
    says why. It never takes a GPU that is emulated on the CPU.
 2. A device that is named is used or refused, never replaced.
-3. If a GPU is present but unusable (a CPU-only PyTorch, a broken driver), the reason names it.
+3. If a GPU is present but unusable (a CPU-only PyTorch, a broken driver), the reason names it and the command that
+   helps (engines.gpu_remedies).
 4. An engine only gets a device of a kind that it supports (engines.registry, `devices`).
 """
 
 import platform
-import shutil
 from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from engines.gpu_remedies import TorchBuild, for_torch
+from engines.system_gpus import system_gpus
 from runtime.figures import apart
 
 KINDS: Final = ("cuda", "rocm", "metal", "mps", "vulkan", "cpu")
 """Kinds of devices, the fastest first. PyTorch calls ROCm's GPUs cuda, and a Mac's mps."""
 SINGLE: Final = ("metal", "mps", "cpu")
 """Kinds of which a machine has one device, named without a number."""
-
-_CPU_ONLY = "this PyTorch is built for CPUs only; install a GPU build (see PyTorch's install page)"
 
 
 class NoDevice(Exception):
@@ -66,10 +66,7 @@ def inventory() -> Inventory:
     gpus = {"cuda": [_gpu(index) for index in range(torch.cuda.device_count())]}
     if torch.backends.mps.is_available():
         gpus["mps"] = [Gpu(name="Apple GPU")]
-    unused = ""
-    if not any(gpus.values()) and (present := gpu_present()):
-        built_for_gpu = torch.version.cuda is not None or torch.version.hip is not None
-        unused = f"{present} is present, but {'its driver shows PyTorch no device' if built_for_gpu else _CPU_ONLY}"
+    unused = "" if any(gpus.values()) else for_torch(system_gpus(), _build())
     return Inventory(cpu=cpu_name(), gpus=gpus, unused=unused)
 
 
@@ -139,13 +136,13 @@ def _gpu(index: int) -> Gpu:
     return Gpu(name=name, free=free, total=total)
 
 
-def gpu_present() -> str:
-    """Name a GPU that the system shows, independent of PyTorch's build; empty without one."""
-    if Path("/dev/nvidia0").exists() or shutil.which("nvidia-smi"):
-        return "an NVIDIA GPU"
-    if Path("/dev/kfd").exists():
-        return "an AMD GPU"
-    return ""
+def _build() -> TorchBuild:
+    import torch
+
+    return TorchBuild(
+        version=torch.__version__.partition("+")[0], cuda=torch.version.cuda or "", rocm=torch.version.hip or "",
+        metal=torch.backends.mps.is_built(),
+    )  # fmt: skip
 
 
 def cpu_name() -> str:

@@ -80,12 +80,12 @@ class NodeFault(Exception):
 @contextmanager
 def joined(
     model: Path, snapshot: Path, folder: Path, *, task: str, limit: int, group: int, groups: int,
-    per_node: int = 1, engine: str = TRANSFORMERS.name, env: Mapping[str, str] = {},
+    per_node: int = 1, engine: str = TRANSFORMERS.name, gpu: str = "cpu", env: Mapping[str, str] = {},
 ) -> Iterator[Candidate]:  # fmt: skip
     """Start a coordinator that publishes `snapshot` as version 0 of `model`, and a node. Each call of the candidate is
     a round of `groups` groups. `folder`: for both. `limit`: most new tokens of a rollout. `group`: rollouts per group.
-    `per_node`: most leases that the node has at a time. `engine`: the one that the run admits, in float32. `env`: more
-    of the node's environment. Raises `NodeFault`."""
+    `per_node`: most leases that the node has at a time. `engine`: the one that the run admits, in float32. `gpu`: the
+    node's. `env`: more of its environment. Raises `NodeFault`."""
     flags: dict[str, dict[str, Any]] = {
         "run": {
             "task": task, "limit": limit, "group_size": group, "batch_groups": BATCH, "heldout": 1,
@@ -99,7 +99,7 @@ def joined(
     run = setup.init(folder / "run", str(model), config, now=time.time_ns() // 1_000_000)
     with (
         start_blocking_portal() as portal,
-        portal.wrap_async_context_manager(_open(run, snapshot, folder, env)) as run_groups,
+        portal.wrap_async_context_manager(_open(run, snapshot, folder, gpu, env)) as run_groups,
     ):
         yield lambda: portal.call(run_groups, groups)
 
@@ -177,7 +177,7 @@ RunGroups = Callable[[int], Coroutine[None, None, Measured]]
 
 
 @asynccontextmanager
-async def _open(run: Run, snapshot: Path, folder: Path, env: Mapping[str, str]) -> AsyncIterator[RunGroups]:
+async def _open(run: Run, snapshot: Path, folder: Path, gpu: str, env: Mapping[str, str]) -> AsyncIterator[RunGroups]:
     """Start the coordinator and the node; yield the function that runs a round."""
     dtype = run.config.run.compute_dtype
     scorer = SupervisedEngine(lambda: EngineProcess(name="scorer"), restarts(), device="cpu", dtype=dtype)
@@ -199,7 +199,7 @@ async def _open(run: Run, snapshot: Path, folder: Path, env: Mapping[str, str]) 
             await _publish(run, snapshot, group_service, publisher, network)
             tasks += [group.create_task(publisher.run()), group.create_task(scoring.run())]
             try:
-                with _node(run.invite(await network.addresses()), folder, env) as process:
+                with _node(run.invite(await network.addresses()), folder, gpu, env) as process:
                     control.cpu = partial(cpu_of, process.pid)
                     yield partial(_run_groups, control, process)
             finally:
@@ -219,9 +219,9 @@ async def _run_groups(control: Measuring, node: "subprocess.Popen[bytes]", group
 
 
 @contextmanager
-def _node(invite: str, folder: Path, env: Mapping[str, str]) -> "Iterator[subprocess.Popen[bytes]]":
+def _node(invite: str, folder: Path, gpu: str, env: Mapping[str, str]) -> "Iterator[subprocess.Popen[bytes]]":
     """Run `echo2-node join` with a volunteer's settings until the block ends; its log is folder/node.log."""
-    argv = [sys.executable, "-m", "node.cli", "join", invite, "--gpu", "cpu", "--home", str(folder / "node")]
+    argv = [sys.executable, "-m", "node.cli", "join", invite, "--gpu", gpu, "--home", str(folder / "node")]
     with (folder / "node.log").open("wb") as log:
         process = subprocess.Popen(
             [*argv, "--listen", _LOOPBACK], stdin=subprocess.DEVNULL, stdout=log, stderr=log,

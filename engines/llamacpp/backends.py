@@ -7,18 +7,16 @@ from typing import Final, NamedTuple
 
 import psutil
 
-from engines.devices import Gpu, Inventory, cpu_name, gpu_present
+from engines.devices import Gpu, Inventory, cpu_name
 from engines.engine import EngineError
+from engines.gpu_remedies import for_llama
 from engines.llamacpp.library import Library, open_library
+from engines.system_gpus import system_gpus
 
 _KINDS: Final = {"CUDA": "cuda", "ROCm": "rocm", "HIP": "rocm", "Metal": "metal", "MTL": "metal", "Vulkan": "vulkan"}
 """A backend's name -> kind of device."""
 _EMULATED: Final = ("llvmpipe", "SwiftShader", "Microsoft Basic Render")
 """Parts of the names of GPUs that are programs on the CPU."""
-_NO_DEVICE: Final = (
-    "llama.cpp sees no device of it: install the Vulkan loader and the GPU's driver, on Debian and Ubuntu by "
-    "apt install libvulkan1 mesa-vulkan-drivers (for NVIDIA its own driver)"
-)
 
 
 class LlamaDevice(NamedTuple):
@@ -41,8 +39,8 @@ def inventory() -> Inventory:
     for backend in backends(library()):
         gpus.setdefault(backend.kind, []).append(backend.gpu)
     real = any(not gpu.emulated for some in gpus.values() for gpu in some)
-    present = "" if real else gpu_present()
-    return Inventory(cpu=cpu_name(), gpus=gpus, unused=f"{present} is present, but {_NO_DEVICE}" if present else "")
+    unused = "" if real else for_llama(system_gpus(), library().origin, library().built_with)
+    return Inventory(cpu=cpu_name(), gpus=gpus, unused=unused)
 
 
 def backends(library: Library) -> list[LlamaDevice]:

@@ -117,11 +117,12 @@ _log_callbacks: list[object] = []
 
 
 class Library:
-    """The functions of one llama.cpp, as attributes. `origin`, `build`: for people."""
+    """The functions of one llama.cpp, as attributes. `origin`, `build`: for people. `built_with`: the backends that lie
+    beside it as modules (vulkan, cuda, hip, metal, ...); empty where they are parts of the library."""
 
     def __init__(self, place: Place) -> None:
         """Load and bind a library. Raises EngineError."""
-        self.origin = place.origin
+        self.origin, self.built_with = place.origin, _modules(place)
         self._errors: deque[str] = deque(maxlen=ERRORS_KEPT)
         try:
             if sys.platform == "win32":
@@ -194,6 +195,13 @@ def _places() -> Iterator[Place]:
 def _library_in(folder: Path, name: str = "llama") -> Path | None:
     files = sorted(folder.iterdir()) if folder.is_dir() else []
     return next((path for path in files if re.fullmatch(_NAME % name, path.name)), None)
+
+
+def _modules(place: Place) -> frozenset[str]:
+    """Return the names of the backends that are files beside the library."""
+    files = {path.name for folder in (place.backends, place.library.parent) for path in folder.glob("*ggml-*")}
+    names = {name for file in files for name in re.findall(r"ggml-([a-z]+)", file)}
+    return frozenset(names - {"base"})
 
 
 def _siblings(library: Path) -> list[Path]:

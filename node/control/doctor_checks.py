@@ -87,18 +87,26 @@ def unwritable(home: str, trouble: object, code: int) -> Check:
     )  # fmt: skip
 
 
-def gpu(asked: str, present: str) -> Check:
-    """Check the device. `asked`: the setting `gpu`. `present`: the GPU that the system reports, or empty."""
+def gpu(asked: str, present: str, fault: str) -> Check:
+    """Check the device. `asked`: the setting `gpu`. `present`: the GPUs that the system reports, or empty. `fault`: why
+    none of them can be used, with the command that helps; empty where nothing is known."""
     wanted = "a GPU" if asked == "auto" else asked
-    if present or asked == "cpu":
+    needed = asked not in ("auto", "cpu")
+    verdict: Verdict = "bad" if needed else "poor"
+    if asked == "cpu" or (present and not fault):
         return Check(check="gpu", actual=present or "not used", wanted=wanted)
-    if asked == "auto":
+    if present:
+        remedy = fault
+    elif needed:
+        remedy = "install the GPU's driver (nvidia-smi must list it), or use --gpu auto"
+    else:
         remedy = (
             "none, if this machine has none: the CPU works, slowly; else install its driver (nvidia-smi lists it then)"
         )
-        return Check(check="gpu", actual="none: the CPU is used", wanted=wanted, remedy=remedy, verdict="poor")
-    remedy = "install the GPU's driver (nvidia-smi must list it), or use --gpu auto"
-    return Check(check="gpu", actual="none", wanted=wanted, remedy=remedy, verdict="bad", exit=Exit.NO_DEVICE)
+    return Check(
+        check="gpu", actual=present or ("none" if needed else "none: the CPU is used"), wanted=wanted, remedy=remedy,
+        verdict=verdict, exit=Exit.NO_DEVICE if needed else 0,
+    )  # fmt: skip
 
 
 def ip6(present: bool, addresses: list[str]) -> Check:

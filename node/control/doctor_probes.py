@@ -6,6 +6,7 @@ temporary key: the node's identity is not disclosed.
 
 import asyncio
 import contextlib
+import importlib.metadata
 import importlib.util
 import ipaddress
 import shutil
@@ -14,7 +15,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final, TypeVar
 
-from engines.devices import gpu_present
+from engines import registry
+from engines.gpu_remedies import foreseen
+from engines.system_gpus import system_gpus
 from node.config import NodeConfig
 from node.control import doctor_checks
 from node.control.doctor_checks import Attempt, Check
@@ -50,12 +53,19 @@ async def examine(config: NodeConfig, invite: Invite | None, *, running: bool) -
         doctor_checks.python(),
         doctor_checks.libp2p(installed),
         doctor_checks.disk(str(config.home), shutil.disk_usage(_existing(config.home)).free, config.disk),
-        doctor_checks.gpu(config.gpu, gpu_present()),
+        _gpu(config.gpu),
         doctor_checks.ip6(bool(listenable(["/ip6/::/tcp/0"])), _ip6_addresses()),
     ]
     if installed:
         rows += await _network(config, invite, running=running)
     return rows
+
+
+def _gpu(asked: str) -> Check:
+    gpus = system_gpus()
+    torch = importlib.metadata.version("torch") if importlib.util.find_spec("torch") is not None else ""
+    fault = foreseen(gpus, torch, not registry.LLAMACPP.missing())
+    return doctor_checks.gpu(asked, ", ".join(gpu.text for gpu in gpus), fault)
 
 
 async def _network(config: NodeConfig, invite: Invite | None, *, running: bool) -> list[Check]:

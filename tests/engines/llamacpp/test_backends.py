@@ -6,6 +6,7 @@ import pytest
 from engines import devices
 from engines.engine import EngineError
 from engines.llamacpp import backends
+from engines.system_gpus import SystemGpu
 from tests.support import llama_cpp
 
 GIB = 2**30
@@ -19,6 +20,8 @@ def stand_in(*rows: tuple[str, str, int]) -> Any:
         free._obj.value, total._obj.value = table[handle][2] * GIB, 24 * GIB
 
     return SimpleNamespace(
+        origin="a library",
+        built_with=frozenset({"cpu", "vulkan"}),
         ggml_backend_dev_count=lambda: len(table),
         ggml_backend_dev_get=lambda number: number,
         ggml_backend_dev_backend_reg=lambda handle: handle,
@@ -48,7 +51,8 @@ def test_the_devices_are_the_library_s_gpus_by_kind(monkeypatch: pytest.MonkeyPa
 def test_a_gpu_that_the_library_does_not_see_is_named_with_the_command_that_helps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(backends, "gpu_present", lambda: "an AMD GPU")
+    card = SystemGpu(vendor="amd", driver="amdgpu")
+    monkeypatch.setattr(backends, "system_gpus", lambda: [card])
     monkeypatch.setattr(backends, "library", lambda: stand_in(("Vulkan", "llvmpipe", 2)))
     assert "an AMD GPU is present, but llama.cpp sees no device" in devices.choose("auto", backends.inventory()).why
     assert "apt install libvulkan1" in backends.inventory().unused
