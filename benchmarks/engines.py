@@ -48,6 +48,7 @@ from weights.snapshot import Snapshot, writing_snapshot  # noqa: E402
 SHARE = 0.005
 """Part of the weights that a version changes."""
 APPLY, PAUSE = 0.25, 0.5
+"""The bars: a share of CPU time, and seconds."""
 TRANSFORMERS = "transformers float32"
 
 
@@ -61,7 +62,8 @@ class Versions(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A step to a version, in seconds: processor time, time by the clock, and that until the first token after it."""
+    """A step to a version. `cpu`: CPU seconds. `clock`: seconds by the clock. `first`: seconds from the
+    beginning of the step to the first token after it."""
 
     cpu: float
     clock: float
@@ -69,7 +71,8 @@ class Step(NamedTuple):
 
 
 class Row(NamedTuple):
-    """The figures of one engine. `drift`: (mean, most) difference of a log-probability."""
+    """The figures of one engine. `runs`: rounds of generation. `memory`: resident MiB. `rows`: the number of
+    rows that it finds best. `drift`: (mean, most) difference of a log-probability."""
 
     name: str
     runs: list[Measured]

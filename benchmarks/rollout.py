@@ -251,7 +251,7 @@ class Together(NamedTuple):
 
 
 def together(setup: Setup) -> Together:
-    """Measure the second part."""
+    """Measure many groups generated together."""
     rows: dict[int, float] = {}
     for number in ROWS:
         alone = _engine(setup, rollout_rows.FixedRows(number))
@@ -276,7 +276,7 @@ def together(setup: Setup) -> Together:
 
 
 def report_together(measured: Together) -> int:
-    """Print the tables and the closing lines of the second part; return the exit status."""
+    """Print the tables and the closing lines of many groups; return the exit status."""
     bench.table(["rows of the engine", "tokens per CPU second"], [*measured.rows.items()])
     bench.table(["generate's batch, mixed lengths", "tokens per CPU second"], [*measured.library.items()])
     mixed = measured.mixed

@@ -4,7 +4,7 @@
 2. Mixed lengths: prompts of `PROMPT` tokens, completions of 4 to 96, 50 in the mean; each group has a length of its
    own. `transformers.generate` takes batches of the same lengths, and each row stops at its own; it pays for the
    longest. Its best batch counts, of `BATCHES`. Only tokens up to a row's own length count.
-3. A version change: nothing new begins, and the rows that run are finished in ever smaller steps. The tokens lost are
+3. A version change: no new group begins, and the running rows are finished in ever smaller steps. The tokens lost are
    those that full steps would have made in that time; they are given as a share of 10 group times.
 """
 
@@ -32,7 +32,7 @@ PER_CHANGE: Final = 10
 
 
 class FixedRows(RowLimit):
-    """A limit that stays as it is."""
+    """A row limit that never changes."""
 
     def __init__(self, rows: int) -> None:
         super().__init__()
@@ -79,13 +79,13 @@ def mixed_job(job: Job) -> Job:
 
 
 def full_length(engine: TransformersEngine, job: Job, rows: int) -> float:
-    """Generate so many rows of full length; return their tokens."""
+    """Generate `rows` rows of full length; return their number of tokens."""
     groups = generate_all(engine, groups_of(job, rows // GROUP))
     return float(sum(len(sample.logprobs) for group in groups for sample in group))
 
 
 def mixed_run(engine: TransformersEngine, jobs: Sequence[Job], rows: int) -> MixedRun:
-    """Generate groups of mixed lengths, begun so that some always wait, until none does and the last has ended."""
+    """Generate groups of mixed lengths to the end. As long as groups are left, some always wait in the engine."""
     ticket, under_way, began, times = 0, 0, time.thread_time(), list[float]()
     starts: dict[int, float] = {}
     tokens, steady = 0, (0, 0.0)

@@ -24,6 +24,7 @@ from p2p.identity import public_bytes
 
 PROTOCOL = 1
 ENVELOPE_LIMIT = 64 * 1024 * 1024
+"""Bytes of the largest sealed document."""
 _MOST_SIGNATURES = 32
 _CHECK: Final = object()
 T = TypeVar("T")
@@ -79,7 +80,8 @@ _decode = msgspec.msgpack.Decoder(Envelope).decode
 
 
 def signed_bytes(kind: str, run: bytes, payload: bytes) -> bytes:
-    """Return the bytes that a signature covers (rule 1)."""
+    """Return the bytes that a signature covers (rule 1). Raises `ValueError` for an unknown kind, or a run id that
+    has not 32 bytes."""
     if kind not in ROLES or len(run) != 32:
         raise ValueError(f"cannot seal kind {kind!r} for a run id of {len(run)} bytes")
     return b"echo2/%d/%s" % (PROTOCOL, kind.encode()) + run + len(payload).to_bytes(8, "big") + payload

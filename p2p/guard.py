@@ -2,8 +2,8 @@
 
 py-libp2p ends the whole host on an exception from any stream handler, even on one that a remote reset causes. So every
 handler, on every transport, is registered `guarded`. Cancellation passes through. A disconnected peer (`Unreachable`)
-is logged at level debug, any other `P2PError` and a `LocalFault` as one line. Any other exception is a bug of ours,
-logged with its traceback.
+is logged at level debug, any other `P2PError` and a `LocalFault` as one line at level info. Any other exception is a
+bug of ours, logged with its traceback.
 """
 
 import functools

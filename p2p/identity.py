@@ -35,7 +35,7 @@ def public_bytes(key: Ed25519PrivateKey) -> bytes:
 
 
 def peer_id(public_key: bytes) -> str:
-    """Return the libp2p peer id (base58, 12D3Koo...) of a 32-byte Ed25519 public key."""
+    """Return the libp2p peer id (base58, 12D3Koo...) of a 32-byte Ed25519 public key. Raises `Malformed`."""
     if len(public_key) != 32:
         raise Malformed("a public key has 32 bytes")
     return base58.b58encode(_PEER_ID_PREFIX + public_key).decode()
@@ -78,8 +78,8 @@ def write_key(path: Path, key: Ed25519PrivateKey | EllipticCurvePrivateKey, pass
 
 
 def load_key(path: Path, passphrase: str | None = None) -> Ed25519PrivateKey:
-    """Read a key file. Raises `LocalNetworkFault`, whose sentence says how to fix it: the file is missing, open to
-    others or no key, or the passphrase is wrong."""
+    """Read a key file. Raises `LocalNetworkFault`, whose sentence says how to fix it: the file is missing, damaged,
+    open to others, another user's or of another kind of key, or the passphrase is wrong."""
     key = load_any_key(path, passphrase)
     if not isinstance(key, Ed25519PrivateKey):
         raise LocalNetworkFault(f"key file {path} contains no Ed25519 key")

@@ -81,14 +81,14 @@ async def connected(count: int) -> AsyncIterator[list[Host]]:
 
 
 async def gossiped(hosts: Sequence[Host], message: bytes) -> float:
-    """Publish a message; return when that began."""
+    """Publish a message; return the time of the call."""
     start = time.perf_counter()
     await hosts[0].peer.publish(TOPIC, message)
     return start
 
 
 async def unicast(hosts: Sequence[Host], message: bytes) -> float:
-    """Send a message to every host as a request; return when that began."""
+    """Send a message to every host as a request; return the time of the call."""
     start = time.perf_counter()
     async with trio.open_nursery() as nursery:
         for host in hosts[1:]:
@@ -145,7 +145,7 @@ async def starred(count: int) -> tuple[list[float], float]:
 
 def star(count: int) -> int:
     """Measure a star of `count` hosts; return the exit status."""
-    bench.header("gossip over a star: from the publisher to hosts that know nobody else", ["libp2p"])
+    bench.header("gossip over a star: from the publisher to hosts that know no other host", ["libp2p"])
     latencies, cpu = trio.run(starred, count)
     wanted, prompt = count * STAR_HEADS, sum(latency <= STAR_BAR for latency in latencies)
     slowest = latencies[-1] if latencies else float("inf")

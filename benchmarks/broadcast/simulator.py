@@ -8,7 +8,8 @@ that a holder has yet to send on a stream (p2p/swarm/request_queue.py), and the 
    Peers lie on a disk with the source at its middle; latency grows with distance. The planner knows each peer's
    latency to the source, and its uplink with an error.
 2. Opening a stream costs one round trip, or two to a peer without a connection. The streams of a killed peer are reset
-   one latency later, those of a frozen peer after `WATCHDOG` seconds. Its connection to the coordinator ends with them.
+   one latency later, those of a frozen peer after `WATCHDOG` seconds. The connection of either peer to the coordinator
+   ends with them.
 3. The coordinator notices the end of a connection within `SEEN` seconds, and informs the peers whose parents changed. A
    peer that loses a parent dials it in vain, and requests a plan `LOOK` seconds later. Every peer that is not complete
    requests one every `ASK_EVERY` seconds.

@@ -39,6 +39,7 @@ from runtime.errors import LocalFault
 from weights.codec import frames, native
 
 STRETCH: Final = "stretch: 230 or 145 times, 3.25 or 3.0, 3.5, 1.02; 0.12 portable, 0.5 native; 1.95; 0.40"
+"""Goals beyond the bars, printed for comparison: full, XOR, gaps, entropy; of memcpy; of a second core; of a chain."""
 
 
 def streams_of(arguments: argparse.Namespace, folder: Path) -> list[Stream]:
@@ -82,7 +83,7 @@ def parsed() -> argparse.Namespace:
 
 def main() -> int:
     arguments = parsed()
-    bench.header("diff: bytes and speed of what leads from one policy version to the next", ["numpy", "zstandard"])
+    bench.header("diff: bytes and speed of the diff between two policy versions", ["numpy", "zstandard"])
     build = native.best()
     print(f"native build: {'none' if build is None else f'level {build.level}'}; {frames.NAME}; {STRETCH}\n")
     with tempfile.TemporaryDirectory() as folder:

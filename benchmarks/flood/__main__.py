@@ -70,7 +70,7 @@ class Room:
             said = ", ".join(f"{key} {value:.3g}" for key, value in one.said.items())
             rows.append((name, one.steps, one.steps / steps, one.accepted, one.cpu, said))
             claims += _room_claims(name, case, one, steps)
-        print("the learner's steps, accepted groups of honest nodes, CPU seconds of the run, what the strangers did")
+        print("the learner's steps, accepted groups of honest nodes, CPU seconds of the run, counts of the attackers")
         bench.table(["attack", "steps", "of calm", "accepted", "CPU", "strangers"], rows)
         return claims
 
@@ -166,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="the main attacks alone, shorter windows: 90 s")
     parser.add_argument("--only", nargs="+", choices=[*TIMED, ROOM, *COUNTED], help="these parts alone")
     options = parser.parse_args(arguments)
-    bench.header("flood: what strangers without work can do", ["libp2p", "cryptography"])
+    bench.header("flood: attackers without accepted work", ["libp2p", "cryptography"])
     wanted = options.only or [*TIMED, ROOM, *COUNTED]
     began, spent, claims = time.monotonic(), dict[str, float](), list[Claim]()
 

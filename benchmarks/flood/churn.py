@@ -18,8 +18,8 @@ printed, and their number per peer has a bar.
 
 A second run without honest nodes measures the disk: the bytes that peers without accepted work (kinds 1 to 3) leave in
 run.sqlite, less those before the first peer came. They are measured at the end of the hour in which the peers come, and
-after the clock was put forward to 25 hours and to 8 days after it, each time after a while for the coordinator to clean
-up.
+again after the clock was put forward to 25 hours and to 8 days after that hour. Before each measurement the coordinator
+has `_SETTLES` seconds to clean up.
 """
 
 import argparse
@@ -66,7 +66,7 @@ KINDS: Final = 5
 FREE_KINDS: Final = 3
 """Number of kinds of peers without accepted work: the first ones."""
 AFTER: Final = (0.0, 25.0, 8 * 24.0)
-"""Hours after the last peer came to which the clock is put forward."""
+"""Hours to which the clock is put forward, counted from the arrival of the last peer."""
 MOST_OF_A_GROUP: Final = 10_000.0
 """Most bytes on disk of a refused group after the challenge window."""
 _SETTLES: Final = 300.0  # seconds in which the coordinator cleans up

@@ -4,8 +4,8 @@ Rules
 1. Only sleep takes time here: generating, scoring and a step are slept. So a run repeats exactly, and shows what an
    attack takes of room, order and leases. The CPU cost of attacks is measured apart (benchmarks/flood/cost.py).
 2. Honest nodes hear of a version at once, and work on one group at a time.
-3. For the first `Setting.before` seconds there is no attack; in a fresh run they are 0. Then the attack begins, and
-   steps are counted for `Setting.seconds`.
+3. There is no attack for the first `Setting.before` seconds (0 in a fresh run). Then the attack begins, and steps are
+   counted for `Setting.seconds`.
 """
 
 import asyncio

@@ -85,7 +85,7 @@ def joined(
     """Start a coordinator that publishes `snapshot` as version 0 of `model`, and a node. Each call of the candidate is
     a round of `groups` groups. `folder`: for both. `limit`: most new tokens of a rollout. `group`: rollouts per group.
     `per_node`: most leases that the node has at a time. `engine`: the one that the run admits, in float32. `gpu`: the
-    node's. `env`: more of its environment. Raises `NodeFault`."""
+    node's `--gpu`. `env`: added to the node's environment. Raises `NodeFault`."""
     flags: dict[str, dict[str, Any]] = {
         "run": {
             "task": task, "limit": limit, "group_size": group, "batch_groups": BATCH, "heldout": 1,

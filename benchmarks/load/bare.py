@@ -1,7 +1,8 @@
 """A whole coordinator in this process, without a network: a benchmark calls its handlers as a network would.
 
 The scorer is the stub behind its real pipe. The learner is an object in this process, which makes a step when told to.
-Requests are to be prepared before, and answers read afterwards: meanwhile the process's CPU is the coordinator's.
+A benchmark prepares its requests before a measurement and reads the answers after it, so that the CPU time in between
+is the coordinator's.
 """
 
 import asyncio
@@ -95,8 +96,8 @@ class Nobody:
 
 
 class HeldLearner:
-    """`coordinator.training.model_processes.Learner` in this process. A step is made once `let` is set, which clears
-    it. `spent`: CPU seconds of its steps, which are not the coordinator's."""
+    """`coordinator.training.model_processes.Learner` in this process. A step is made once `let` is set, and clears
+    `let`. `spent`: CPU seconds of its steps, which are not the coordinator's."""
 
     def __init__(self) -> None:
         self._stub = StubLearner()

@@ -184,7 +184,7 @@ def picture(run: Run, seconds: float) -> Picture:
 
 
 def _tab(port: int, statuses: list[int], stopping: threading.Event) -> None:
-    """Request what an open tab requests, as often; append the bytes of each answer to `statuses`."""
+    """Send the requests of an open tab, as often as it does; append the bytes of each answer to `statuses`."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     while not stopping.is_set():
         for path in PATHS:

@@ -19,6 +19,7 @@ from benchmarks.load.light import Terms, terms_of
 from coordinator.run.setup import Run
 
 START_WITHIN: Final = 240.0
+"""Seconds until the coordinator's first Head."""
 
 
 class StationFault(Exception):

@@ -78,7 +78,7 @@ class StubLearner:
 
 
 def drawn_by(batch: Batch) -> list[bytes]:
-    """Return the lease ids of a batch: commit 439044d passed whole groups."""
+    """Return the lease ids of a batch, whose groups are ids, or whole groups at commit 439044d."""
     groups: list[Any] = list(batch.groups)
     return [getattr(group, "id", group) for group in groups]
 

@@ -1,1 +1,1 @@
-"""Honest engines are not refused, and others are named soon: calibration on what changes the arithmetic of a CPU."""
+"""Measure evidence against nodes: how seldom an honest engine is refused, and how soon another policy is named."""

@@ -1,12 +1,12 @@
 """Measure how soon other arithmetic than the policy's is named, and how seldom an honest node is refused:
 `python -m benchmarks.trust [--quick]`.
 
-Honest engines generate in bfloat16 on machines that differ in what changes a CPU's arithmetic
+Honest engines generate in bfloat16 on machines that differ in threads, rows and instruction sets
 (benchmarks/trust/machines.py); the scorer computes in float32. Then, with the product's own fit, bets and integers:
 
     left out   a Calibration is fitted from all machines but one, and that machine's groups are bets against it
-    named      a node that computes something else is bet against under the Calibration of all machines; its groups go
-               round in other orders, and its tokens to refusal are counted
+    named      a node that computes something else is bet against under the Calibration of all machines; its groups are
+               taken in random orders, and its tokens to refusal are counted
     float32    the same nodes in float32, by the exact check of single tokens, in groups
 
 The model has random weights. `--quick` takes fewer tokens.
@@ -33,7 +33,7 @@ from engines.messages import packed
 from engines.process import EngineProcess
 
 ORDERS: Final = 20
-"""Orders in which a node's groups go round."""
+"""Number of random orders in which a node's groups are taken."""
 MOST_TOKENS: Final = 20_000
 """A node that is not refused within these counts as not named."""
 NEVER: Final = "one stale step"
@@ -44,7 +44,7 @@ Groups = list[TokenArray]
 
 
 def pieces(groups: Iterable[TokenArray], tokens: int = 64) -> Groups:
-    """Cut groups into runs of `tokens` tokens: what a small group has."""
+    """Cut groups into pieces of `tokens` tokens, the size of a small group."""
     joined = np.concatenate(list(groups))
     return [joined[start : start + tokens] for start in range(0, len(joined) - tokens + 1, tokens)]
 
@@ -72,7 +72,7 @@ def describe(groups: Groups) -> list[object]:
 
 
 def left_out(machines: Mapping[str, Groups]) -> tuple[list[Claim], int]:
-    """Bet against each machine under a Calibration of the others; return the claim, and the number of days seen."""
+    """Bet against each machine under a Calibration of the others; return the claim, and the number of orders tried."""
     rows, days, refused, doubted = [], 0, 0, 0
     for name, groups in machines.items():
         tables = fit({other: np.concatenate(tokens) for other, tokens in machines.items() if other != name})
@@ -164,7 +164,7 @@ async def measure(folder: Path, tokens: int) -> list[Claim]:
 
 
 def with_other_seeds(groups: Sequence[Generated]) -> list[Generated]:
-    """Return groups as a node hands them in that drew its own seeds, as to choose the best of many."""
+    """Return the groups of a node that drew seeds of its own, as if to choose the best of many."""
     return [Generated(make_job(group.job.index, len(group.samples), "x"), group.samples) for group in groups]
 
 

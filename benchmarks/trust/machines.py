@@ -38,14 +38,14 @@ MACHINES: Final[Mapping[str, Machine]] = {
 
 
 class Generated(NamedTuple):
-    """A group as a node hands it in."""
+    """A group as a node submits it."""
 
     job: Job
     samples: list[Sample]
 
 
 def make_job(index: int, rows: int, seeds: str = "") -> Job:
-    """Make a group's job: a prompt of tokens that depend on `index`. `seeds`: other text, other seeds."""
+    """Make a group's job: a prompt of tokens that depend on `index`. `seeds`: text that the seeds depend on."""
     prompt = [5 + (index * 7 + place * place * 13) % 50 for place in range(PROMPT)]
     drawn = [f"{seeds}{index}/{row}".encode().ljust(16, b".")[:16] for row in range(rows)]
     return Job(

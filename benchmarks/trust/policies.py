@@ -1,4 +1,4 @@
-"""The weights of the benchmark: an honest model, and what nodes put in its place to save work."""
+"""The weights of the benchmark: an honest model, and those that nodes put in its place to save work."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -7,8 +7,8 @@ the share of its owner's uplink that is spent on others:
    it. A reservation ends when it expires, or with the connection of its holder.
 2. Each subnet (p2p/limits/subnets.py; private networks are exempt) has a bounded share of the reservations: many
    identities in one subnet do not fill the table. The circuits of one peer, as source and as target, are bounded too.
-3. All circuits together carry at most `rate` bytes per second, both directions counted. Delayed frames leave in order,
-   so that control messages and gossip pass beside bulk data.
+3. All circuits together carry at most `rate` bytes per second, both directions counted. Delayed pieces leave in the
+   order of their arrival, at most one per circuit and direction, so that small messages pass beside bulk data.
 4. A circuit ends after `data` bytes or `duration` seconds. Its two ends dial again if they still need it.
 """
 

@@ -24,8 +24,8 @@ from runtime.log_throttle import LogThrottle
 log = logging.getLogger("p2p")
 
 CONNECTIONS: Final = 256
-
 PER_SUBNET: Final = 32
+"""Defaults of `PeerLimits`."""
 DIALS_RATE: Final = 1.0
 DIALS_BURST: Final = 64.0
 ASKS_RATE: Final = 50.0

@@ -39,7 +39,8 @@ def verify(root: bytes, leaf: bytes, index: int, size: int, proof: Sequence[byte
 
 
 def proof_length(index: int, size: int) -> int:
-    """Return the number of siblings in a proof of leaf `index` of `size`; at most ceil(log2(size))."""
+    """Return the number of siblings in a proof of leaf `index` of `size`; at most ceil(log2(size)). Raises
+    `IndexError`."""
     return len(_siblings(index, size))
 
 
