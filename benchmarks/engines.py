@@ -1,8 +1,8 @@
 """Compare the engines of this machine with transformers: `python -m benchmarks.engines [--quick]`.
 
-For each engine and type, in a process of its own, on one thread of the CPU: tokens per CPU second at the number of rows
-that it finds best, memory, difference of its log-probabilities from float32 transformers, and the time from a diff on
-disk to the first token under the new version. Claims:
+Each engine and type runs in a process of its own, on one thread of the CPU. Measured are tokens per CPU second at the
+number of rows that the engine finds best, memory, the difference of its log-probabilities from float32 transformers,
+and the time from a diff on disk to the first token under the new version. Claims:
 
     apply     a version is written into llama.cpp's memory in at most 0.25 of the CPU time of writing it as GGUF and
               loading that file

@@ -1,8 +1,8 @@
 """Measure learning of the tiny demo model from rollouts S steps old: `python -m benchmarks.learning [--quick]`.
 
 Claim: with the demo's settings, at staleness S = 4, the share of 512 held-out prompts that are answered exactly rises
-by more than 0.30 for every seed, sampled at T = 1 and greedy, in well under a minute of one core. Anchors in the same
-run: on-policy (S = 0), and the same loop without importance weights.
+by more than 0.30. It does so for every seed, sampled at T = 1 and greedy, in well under a minute of one core. Anchors
+in the same run: on-policy (S = 0), and the same loop without importance weights.
 
 Everything runs in this process on one thread: a warmed-up model of Qwen3's shape, rollouts under the weights of S steps
 ago, and the product's own training step. There is no network and no verification.

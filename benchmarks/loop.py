@@ -1,8 +1,8 @@
 """Measure the time until nodes work under a new version: `python -m benchmarks.loop [--quick]`.
 
-The time from the end of the step that made a version to the first token of a node under it, split by stage, and the
-learner's idle share, in a run like the demo's: the tiny model, a coordinator and three nodes as real processes over
-libp2p on the loopback, none of them killed. There is no bar yet.
+The time runs from the end of the step that made a version to a node's first token under it, and is split by stage. The
+learner's idle share is printed too. The run is like the demo's: the tiny model, a coordinator and three nodes as real
+processes over libp2p on the loopback, none of them killed. There is no bar yet.
 
     export and encode       snapshot and diffs, in the learner           checkpoint      durable; the learner's answer
     sign and store          files, Version, Edges                        Head signed     and written to disk

@@ -1,11 +1,13 @@
 """Measure the scorer's rate on groups of mixed lengths against a plain teacher-forced pass over the same tokens.
 
-The anchor feeds the library's own forward pass one group at a time, its prompt once and without padding, as a sequence
-with a dense mask (`[prompt | rollout 1 | rollout 2 ...]`), and takes the log-softmax of the scored positions, without
-noise. It computes on the same layers (ADR 8). The scorer's rate is measured without noise and gaps, as log-softmax on
-its own hidden states, and with them, in passes of one group up to all of them; the claims are for the pass size that
-the scorer takes by itself. Two more rates are shown: just after a change of version, which drops the packed copies of
-the layers, and of padded passes, one group at a time, which a model without packed passes gets.
+The anchor is the library's own forward pass, on the same layers (ADR 8), one group at a time. A group is one sequence,
+its prompt once, `[prompt | rollout 1 | rollout 2 ...]`, without padding, under a dense mask. The anchor takes the
+log-softmax of the scored positions, without noise.
+
+The scorer's rate is measured without noise and gaps, as log-softmax on its own hidden states, and with them, in passes
+of one group up to all of them. The claims are for the pass size that the scorer takes by itself. Two more rates are
+shown: just after a change of version, which drops the packed copies of the layers, and of padded passes of one group,
+which a model without packed passes gets.
 
 Tokens are those of prompts, each once, and completions; rates are per CPU second of one thread.
 """

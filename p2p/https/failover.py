@@ -3,7 +3,7 @@
 Rules
 1. An address implies its route (p2p/multiaddr.py). Only the routes that the owner permits are tried, in their order.
 2. A request takes the best connected route. After a request without an answer, that route to the peer is skipped for
-   `PENALTY` seconds, unless it is dialled again before: a dead connection must not hide a working route.
+   `PENALTY` seconds, unless it is dialled again before. So a dead connection hides no working route.
 3. A payload is fetched over libp2p first. A fetch that gets no bytes moves to HTTPS, and likewise back. Both
    continue the same partial file on disk.
 4. HTTPS requests to a peer stop once a request to that peer succeeded by a better route.

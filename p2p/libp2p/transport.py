@@ -28,8 +28,8 @@ Each rule names a defect of py-libp2p 0.8 under load or attack, and the counter-
     a connection without a sign of life within `ALIVE` seconds is replaced. When a peer opens a second connection, the
     first one is probed in the same way.
 12. Gossip silently stops when connections come and go, and a publisher sends to its mesh alone (p2p/libp2p/gossip.py).
-13. Once the host has accepted as many connections as may be open at once, it silently accepts no more, even if all are
-    closed. p2p/libp2p/inbound.py accepts them instead.
+13. The host counts every connection that it ever accepted. Beyond its limit it silently accepts no more, even if all
+    are closed. p2p/libp2p/inbound.py accepts them instead.
 """
 
 import logging

@@ -3,7 +3,7 @@
 1. A limited machine transfers at its rate; after a pause, the bytes of `BURST` seconds pass at once. Sent bytes are
    consumed when they leave, received bytes when they are requested: a limited downloader requests no more than it may
    receive.
-2. Peers that wait at a limited uplink share it by bytes (start-time fair queueing, Goyal et al. 1996): the peer that
+2. Peers that wait at a limited uplink share it by bytes (start-time fair queueing, Goyal et al. 1996). The peer that
    was sent least goes first, however many streams it has and however large its chunks are. A joining or returning peer
    starts at the current virtual time: idle time earns no credit.
 3. The children that the plan assigns to this machine go before other peers. All others together count as one peer in

@@ -7,7 +7,7 @@
 3. A request is checked against its method's limit before it is read. It needs a slot (p2p/limits/request_slots.py);
    without a free one, the answer is BUSY. Requests beyond the rate are delayed first (p2p/limits/subnets.py, rule 3),
    and occupy no slot meanwhile.
-4. A slow peer cannot occupy a slot for long: a method's name must arrive within `NAME_TIMEOUT` seconds, a request or an
+4. A slow peer cannot occupy a slot for long. A method's name must arrive within `NAME_TIMEOUT` seconds, a request or an
    answer within `TRANSFER_GRACE` seconds plus one per `TRANSFER_RATE` bytes.
 5. A handler's exception resets the stream: the requester sees `Unreachable`, and learns nothing about this machine.
    Only `Busy` is answered, as BUSY.

@@ -5,7 +5,8 @@
    child overloads least. Among equals, the one nearest to the source goes first. The last two kinds may break
    interior-disjointness.
 2. Only those edges change. The plan is built anew when more than the share `MANY` of the peers changed, or when its
-   predicted time exceeds `WORSE` times that of the last fresh plan, each divided by its T* (`lower_bound`).
+   predicted time has become too long. Predicted times are compared as multiples of T* (`lower_bound`): that of the
+   plan may be `WORSE` times that of the last fresh plan.
 3. The planner leaves a share of `SPARE` of the source's uplink unplanned, if that raises T* to at most `CHEAP` times
    its value. Chunks that a plan fails to deliver are requested from the source; an overloaded source would delay them.
 4. A peer never gets a parent that it reported as not feeding it. Without any other, it gets the source.

@@ -1,6 +1,6 @@
 """A payload on disk: complete, or partial (`PartialPayload` fills `<path>.part`).
 
-1. No byte is stored before its Merkle proof leads to the chunk root, and none is sent before it is hashed again: a
+1. No byte is stored before its Merkle proof leads to the chunk root, and none is sent before it is hashed again. So a
    decaying disk yields `NotAvailable`, never a bad chunk.
 2. `<path>.part.proofs` stores one record per chunk: 1 + the number of siblings, then the siblings. After a crash
    neither file is trusted: a chunk counts as stored only if bytes and proof verify again.
