@@ -31,7 +31,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 from benchmarks.harness import bench, volunteer
 
@@ -43,7 +42,6 @@ from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM  # noqa: E4
 
 from benchmarks import rollout_rows  # noqa: E402
 from benchmarks.harness.bench import Candidate  # noqa: E402
-from coordinator.rollouts import room_shares  # noqa: E402
 from coordinator.run import model_folder  # noqa: E402
 from engines.direct import generate  # noqa: E402
 from engines.engine import Job  # noqa: E402
@@ -165,8 +163,6 @@ def full_node(setup: Setup) -> Iterator[Candidate]:
     """Yield a whole node with leases enough: `FULL_GROUPS` per round, and as many at a time as it requests."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        # A node whose groups wait for their verdicts gets no more leases; here they wait until the round ends.
-        patch.object(room_shares, "UNDECIDED", FULL_GROUPS + 1),
         volunteer.joined(
             setup.folder, setup.snapshot, Path(folder), task=TASK, limit=setup.job.limit, group=GROUP,
             groups=FULL_GROUPS, per_node=FULL_GROUPS,

@@ -258,7 +258,8 @@ class LeasesSection(Section):
         Field(
             ge=1,
             le=1024,
-            description="Most open leases per node: one at work, one prefetched, one left by a crash.",
+            description="Most open leases per node that is not measured yet: one at work, one prefetched, one left by "
+            "a crash. A measured node gets as many as it has been seen to use.",
         ),
     ] = 3
     minimum_seconds: Annotated[float, Field(gt=0, description="Shortest life of a lease, seconds.")] = 30.0

@@ -24,19 +24,22 @@ class VerdictsResponse(Wire, frozen=True):
 
 
 class LeaseRequest(Wire, frozen=True):
-    """node -> coordinator, method "lease". Names the version that the node's engine has loaded."""
+    """node -> coordinator, method "lease". Names the version that the node's engine has loaded. `at_once`: groups that
+    the node can use at a time, this one and those with open leases counted; 1 also where the node is older than this
+    field."""
 
     nonce: Id
     era: Count
     version: Count
     root: Hash
     engine: Name
+    at_once: Annotated[int, Meta(ge=1, le=1024)] = 1
 
 
 class Lease(Wire, frozen=True):
     """coordinator (channel) -> node: one group under one version. `seeds`: one per sample; their number is the group's
     size. `limit`: most sampled tokens per rollout. `calibration`: hash of the sealed Calibration; None: exact
-    (fp32)."""
+    (fp32). `at_once`: leases that the node may have open now; None: not said."""
 
     id: Id
     node: Key
@@ -53,6 +56,7 @@ class Lease(Wire, frozen=True):
     sent: Milliseconds
     expires: Milliseconds
     calibration: Hash | None = None
+    at_once: Count | None = None
 
 
 class Segment(Wire, frozen=True):

@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 from anyio.from_thread import start_blocking_portal
 
 from benchmarks.harness.bench import Candidate, Measured, cpu_of
@@ -105,7 +106,8 @@ def joined(
 
 
 class Measuring(RequestHandler):
-    """A request handler that gives one node as many leases as `open` allows, and measures the node's cost."""
+    """A request handler that gives one node as many leases as `open` allows, `leases.per_node` of them at a time, and
+    measures the node's cost."""
 
     def __init__(
         self,
@@ -149,7 +151,7 @@ class Measuring(RequestHandler):
             return refusal("paused", retry_after=_RETRY)
         if given == self._count("leases WHERE state = 'decided'"):
             self._began = self.cpu(), time.perf_counter()
-        return super().lease(asked, ask)
+        return super().lease(asked, msgspec.structs.replace(ask, at_once=1))
 
     def submit(self, asked: RequestContext, data: bytes) -> SubmitResponse | Refusal:
         """See `RequestHandler`."""

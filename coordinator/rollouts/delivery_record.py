@@ -1,7 +1,11 @@
 """Read a node's recent groups from run.sqlite: its time per group, and its groups per time.
 
-Rule: a late group counts for the node's turnaround only if no group came in time. So a node that was offline for a
-while does not count as slow.
+Rules
+1. A late group counts for the node's turnaround only if no group came in time. So a node that was offline for a while
+   does not count as slow.
+2. The rate is measured over the last `SAMPLE` groups, or twice as many groups as the node has leases open, if that is
+   more: groups that were under way together end together, and fewer of them would not show how long they took.
+3. A lease that ended without a group counts as time in which the node had a lease, and as no group.
 """
 
 from typing import Final, NamedTuple
@@ -11,15 +15,15 @@ from coordinator.metrics.statistics import union
 
 SAMPLE: Final = 20
 """The number of last groups that are measured."""
-LOOKED_AT: Final = 4 * SAMPLE
-"""Most recent leases of a node that are searched for its groups."""
+BESIDE: Final = 3 * SAMPLE
+"""Most ended leases of a node that are searched for its groups, beyond the number of groups to find."""
 
 
 class DeliveryRecord(NamedTuple):
     """The measurements of a node's last groups.
 
-    `turnarounds`: milliseconds from lease sent to group received, newest first. `late`: no group came before its
-    lease's end. `rate`: groups in time, per millisecond in which the node had a lease of one of its groups. `last`:
+    `turnarounds`: milliseconds from lease sent to group received, newest first, at most `SAMPLE`. `late`: no group came
+    before its lease's end. `rate`: groups in time, per millisecond in which the node had one of these leases. `last`:
     when the lease of its newest group was sent, ms; 0: it has no group."""
 
     turnarounds: list[int]
@@ -28,16 +32,21 @@ class DeliveryRecord(NamedTuple):
     last: int
 
 
-def read_delivery_record(database: Database, node: bytes) -> DeliveryRecord:
-    """Return the delivery record of a node's last `SAMPLE` groups."""
-    rows: list[tuple[int, int, int]] = database.all(
+def read_delivery_record(database: Database, node: bytes, open_leases: int = 0) -> DeliveryRecord:
+    """Return the delivery record of a node's last groups. `open_leases`: how many it has open (rule 2)."""
+    groups = max(SAMPLE, 2 * open_leases)
+    ended: list[tuple[int, int | None, int]] = database.all(
         "SELECT l.sent, s.at, l.expires FROM"
-        " (SELECT id, sent, expires FROM leases WHERE node = ? ORDER BY sent DESC, id LIMIT ?) l"
-        " JOIN submissions s ON s.lease = l.id ORDER BY l.sent DESC LIMIT ?",
-        (node, LOOKED_AT, SAMPLE),
+        " (SELECT id, sent, expires FROM leases WHERE node = ? AND state != 'open' ORDER BY sent DESC, id LIMIT ?) l"
+        " LEFT JOIN submissions s ON s.lease = l.id ORDER BY l.sent DESC",
+        (node, groups + BESIDE),
     )
-    last = rows[0][0] if rows else 0
+    rows = [(sent, at, expires) for sent, at, expires in ended if at is not None][:groups]
+    if not rows:
+        return DeliveryRecord([], True, 0.0, 0)
     in_time = [row for row in rows if row[1] <= row[2]]
-    busy = union((sent, at) for sent, at, _ in rows)
+    oldest = rows[-1][0]
+    busy = union((sent, expires if at is None else at) for sent, at, expires in ended if sent >= oldest)
     rate = len(in_time) / busy if busy > 0 else 0.0
-    return DeliveryRecord([at - sent for sent, at, _ in in_time or rows], not in_time, rate, last)
+    turnarounds = [at - sent for sent, at, _ in in_time or rows]
+    return DeliveryRecord(turnarounds[:SAMPLE], not in_time, rate, rows[0][0])

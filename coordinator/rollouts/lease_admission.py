@@ -1,10 +1,12 @@
 """Decide whether a requesting node gets a lease: reads the facts from run.sqlite and applies the rules to them.
 
 Rules
-1. The rules stand in coordinator/rollouts/room_shares.py, lease_lifetime.py and expiry_budgets.py. This module reads
-   the facts that they need. It writes the owner of a lease (table `lent`) in the transaction that writes the lease.
+1. The rules stand in coordinator/rollouts/open_lease_limit.py, room_shares.py, lease_lifetime.py and expiry_budgets.py.
+   This module reads the facts that they need. It writes the owner of a lease (table `lent`) in the transaction that
+   writes the lease.
 2. A request reads rows of its own node and connection, the sums per version, and every `MEASURED_FOR` the last
-   `VERDICTS` accepted groups: its cost does not grow with the number of nodes.
+   `VERDICTS` accepted groups: its cost does not grow with the number of nodes. It grows with the leases that the node
+   has open, which are bounded.
 """
 
 from typing import Final, NamedTuple
@@ -22,8 +24,10 @@ from coordinator.rollouts.lease_lifetime import (
     LeaseLifetime,
     LifetimeBounds,
     lease_duration,
+    quick_turnaround,
     too_slow,
 )
+from coordinator.rollouts.open_lease_limit import most_open
 from coordinator.rollouts.room_shares import WAITS, Denial, Requester, Room, RoomShares, Share
 from p2p.limits.origin import Origin
 
@@ -35,13 +39,14 @@ MEASURED_FOR: Final = 1_000
 
 class LeaseDemand(NamedTuple):
     """A lease request with the facts about its node. `lifetime`: of its lease, if it gets one. `holder`: the node's key
-    or its connection (expiry_budgets.py, rule 2)."""
+    or its connection (expiry_budgets.py, rule 2). `running`: its open leases, those that are overdue left out."""
 
     requester: Requester
     rank: Rank
     lifetime: LeaseLifetime
     holder: bytes
     record: DeliveryRecord
+    running: int
 
 
 class LeaseOwner(NamedTuple):
@@ -56,10 +61,13 @@ class LeaseOwner(NamedTuple):
 class LeaseAdmission:
     """The rules of shares, lifetimes and budgets, applied to lease requests. Use from the thread of the database."""
 
-    def __init__(self, database: Database, bounds: LifetimeBounds, sequential: bool, accounts: Accounts) -> None:
-        """Apply the rules within `bounds`. `sequential`: S = 0."""
+    def __init__(
+        self, database: Database, bounds: LifetimeBounds, sequential: bool, accounts: Accounts, per_node: int
+    ) -> None:
+        """Apply the rules within `bounds`. `sequential`: S = 0. `per_node`: most open leases of an unmeasured node."""
         self._database = database
         self._bounds = bounds
+        self._per_node = per_node
         self._sequential = sequential
         self._accounts = accounts
         self._shares = RoomShares()
@@ -80,21 +88,26 @@ class LeaseAdmission:
         """Return the rank of a key."""
         return self._accounts.of(node, now).rank
 
-    def demand(self, node: bytes, rank: Rank, origin: Origin, now: int) -> LeaseDemand:
-        """Return a node's request with the facts about the node."""
-        record = read_delivery_record(self._database, node)
-        lifetime = lease_duration(record.turnarounds, self._fleet.p90(now), self._bounds)
+    def demand(self, node: bytes, rank: Rank, origin: Origin, at_once: int, now: int) -> LeaseDemand:
+        """Return a node's request with the facts about the node. `at_once`: groups that it says it can use."""
+        open_leases, running = self._open_leases(node, now)
+        undecided = open_leases - running
+        record = read_delivery_record(self._database, node, running)
+        fleet = self._fleet.p90(now)
+        lifetime = lease_duration(record.turnarounds, fleet, self._bounds)
         share: Share = "new" if rank == "new" else "slow" if lifetime.slow else "known"
-        open_leases, undecided = self._open_leases(node)
+        quick = quick_turnaround(fleet, self._bounds)
+        most_leases = most_open(self._per_node, at_once, rank, record.rate, record.turnarounds, quick)
         if rank == "new":
             open_leases = self._open_leases_over(origin.connection)
         holder = origin.connection.encode() if rank == "new" and origin.connection else node
-        return LeaseDemand(
-            Requester(node, share, origin, open_leases, undecided, record.rate), rank, lifetime, holder, record
-        )
+        requester = Requester(node, share, origin, open_leases, undecided, record.rate, most_leases)
+        return LeaseDemand(requester, rank, lifetime, holder, record, running)
 
     def denied(self, demand: LeaseDemand, now: int) -> tuple[Denial, int] | None:
-        """Return why a node gets no lease whatever room there is, and for how many milliseconds."""
+        """Return why a node gets no lease whatever room there is, and for how many milliseconds; 0: the least wait."""
+        if demand.running >= demand.requester.most_open:
+            return Denial("too-many-leases", {"held": demand.running, "most": demand.requester.most_open}), 0
         debt = self._budgets.debt(demand.holder, now)
         if debt is not None:
             return Denial("expiries", {"expired": debt.expired, "wait": debt.wait / 1000}), debt.wait
@@ -154,14 +167,15 @@ class LeaseAdmission:
         else:
             self._budgets.expired(lent.node, lent.node, now)
 
-    def _open_leases(self, node: bytes) -> tuple[int, int]:
-        """Return (leases and undecided groups, undecided groups) of a node."""
-        open_leases, running = self._database.all(
+    def _open_leases(self, node: bytes, now: int) -> tuple[int, int]:
+        """Return (leases and undecided groups, leases) of a node; leases that are overdue are left out."""
+        lent, overdue, running = self._database.all(
             "SELECT (SELECT count(*) FROM lent WHERE node = ?),"
-            " (SELECT count(*) FROM leases WHERE state = 'open' AND node = ?)",
-            (node, node),
+            " (SELECT count(*) FROM leases WHERE state = 'open' AND node = ? AND expires < ?),"
+            " (SELECT count(*) FROM leases WHERE state = 'open' AND node = ? AND expires >= ?)",
+            (node, node, now, node, now),
         )[0]
-        return open_leases, open_leases - running
+        return lent - overdue, running
 
     def _open_leases_over(self, connection: str) -> int:
         return self._database.value("SELECT groups FROM lent_over WHERE connection = ?", (connection,)) or 0

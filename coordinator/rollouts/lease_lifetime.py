@@ -55,7 +55,7 @@ def lease_duration(turnarounds: Sequence[int], fleet: int | None, bounds: Lifeti
         return LeaseLifetime(longest, False)
     p90 = quantile(turnarounds, 0.9)
     own = bounds.within(OWN * p90 + SLACK)
-    if 3 * p90 + 2 * SLACK > 2 * longest:
+    if p90 > quick_turnaround(fleet, bounds):
         return LeaseLifetime(own, True)
     return LeaseLifetime(longest if len(turnarounds) < ENOUGH else min(own, longest), False)
 
@@ -63,6 +63,11 @@ def lease_duration(turnarounds: Sequence[int], fleet: int | None, bounds: Lifeti
 def fleet_lifetime(fleet: int | None, bounds: LifetimeBounds) -> int:
     """Return the fleet lifetime of rule 1. `fleet`: p90 over the proven nodes; None: too few are proven."""
     return bounds.within(bounds.first if fleet is None else FLEET * fleet + SLACK)
+
+
+def quick_turnaround(fleet: int | None, bounds: LifetimeBounds) -> float:
+    """Return the longest p90 of a node that is not slow by rule 2. `fleet`: see `fleet_lifetime`."""
+    return (2 * fleet_lifetime(fleet, bounds) - 2 * SLACK) / 3
 
 
 def too_slow(late: Sequence[int], last: int, now: int, bounds: LifetimeBounds) -> bool:

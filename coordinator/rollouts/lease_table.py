@@ -10,8 +10,9 @@ Rules
    would one day give no lease any more.
 3. States: open -> received -> decided, or open -> expired. The last two are final.
 4. The coordinator's absence costs no node: `resume` extends every open lease by the time since the last `beat`.
-5. A node has a bounded number of open leases. Other modules of coordinator/rollouts divide the room (room_shares.py),
-   set lifetimes (lease_lifetime.py), limit expiries (expiry_budgets.py) and choose the prompt (prompt_positions.py).
+5. Other modules of coordinator/rollouts bound the open leases per node (open_lease_limit.py), divide the room
+   (room_shares.py), set lifetimes (lease_lifetime.py), limit expiries (expiry_budgets.py) and choose the prompt
+   (prompt_positions.py).
 6. Every refusal states its reason and when to retry, except for a finished run and an engine of another class.
 """
 
@@ -55,9 +56,9 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
     """The terms that all leases of a run share. Times in milliseconds.
 
     `staleness`: S. `batch_groups`: groups per step of the learner. `engines`: classes admitted, prefixes of
-    "<engine>/<dtype>/<device>". `per_node`: most open leases per node. `first_ms`: lifetime of a lease while its node
-    is not measured and too few nodes are proven. `least_ms`, `most_ms`: bounds of every lifetime. `retry_ms`: the least
-    wait after a refusal (coordinator/rollouts/retry_times.py)."""
+    "<engine>/<dtype>/<device>". `per_node`: most open leases per unmeasured node. `first_ms`: lifetime of a lease while
+    its node is not measured and too few nodes are proven. `least_ms`, `most_ms`: bounds of every lifetime. `retry_ms`:
+    the least wait after a refusal (coordinator/rollouts/retry_times.py)."""
 
     staleness: int
     batch_groups: int
@@ -129,7 +130,7 @@ class LeaseTable:
         self._classes = classes
         self.positions = PromptPositions(database, prompts)
         bounds = LifetimeBounds(terms.first_ms, terms.least_ms, terms.most_ms)
-        self._admission = LeaseAdmission(database, bounds, terms.staleness == 0, accounts)
+        self._admission = LeaseAdmission(database, bounds, terms.staleness == 0, accounts, terms.per_node)
         self._retries = {"new": RetryTimes(), "known": RetryTimes()}
         """Separate, so that many new keys do not lengthen the waits of known nodes."""
 
@@ -160,9 +161,9 @@ class LeaseTable:
             return given
         rank = self._admission.rank(node, now)
         demand: LeaseDemand | None = None
-        refused = self._unfit(node, request, progress, now)
+        refused = self._unfit(request, progress, now)
         if refused is None and progress is not None:
-            demand = self._admission.demand(node, rank, origin, now)
+            demand = self._admission.demand(node, rank, origin, request.at_once, now)
             refused = self._lacks_room(demand, request.version, progress, buffered, now)
             if refused is None:
                 try:
@@ -194,7 +195,7 @@ class LeaseTable:
         )
         return given
 
-    def _unfit(self, node: bytes, request: LeaseRequest, at: Progress | None, now: int) -> Refusal | None:
+    def _unfit(self, request: LeaseRequest, at: Progress | None, now: int) -> Refusal | None:
         """Return why this request would get no lease even in an empty room."""
         terms, again = self.terms, self.terms.retry_ms
         if at is None:
@@ -216,11 +217,6 @@ class LeaseTable:
         if not fresh(at.step, request.version, terms.staleness):
             facts = {"version": request.version, "step": at.step, "limit": terms.staleness, "wanted": at.version}
             return refusal("stale-version", retry_after=again, **facts)
-        open_leases = self._count(
-            "state = 'open' AND node = ? AND expires >= ?", (node, now)
-        )  # index leases_open_of_node
-        if open_leases >= terms.per_node:
-            return refusal("too-many-leases", retry_after=again, held=open_leases, most=terms.per_node)
         if wait := self.positions.wait(now):
             return refusal("no-prompt", retry_after=wait)
         return None
@@ -228,7 +224,7 @@ class LeaseTable:
     def _lacks_room(self, demand: LeaseDemand, version: int, at: Progress, buffered: int, now: int) -> Refusal | None:
         if (denied := self._admission.denied(demand, now)) is not None:
             denial, wait = denied
-            return refusal(denial.code, retry_after=wait, **denial.facts)
+            return refusal(denial.code, retry_after=wait or self.terms.retry_ms, **denial.facts)
         terms, load = self.terms, self.load(at, now)
         left = free_slots(at, terms, version, buffered, load)
         if left <= 0 < free_slots(at, terms, at.version, buffered, load):
@@ -243,7 +239,7 @@ class LeaseTable:
     def _write(self, demand: LeaseDemand, request: LeaseRequest, now: int) -> bytes:
         node, origin = demand.requester.node, demand.requester.origin
         chosen = self.positions.take(node, origin, now, relied_on=self._admission.relied_on(demand, now))
-        lease = self._lease(chosen, node, request, now, now + demand.lifetime.lasts)
+        lease = self._lease(chosen, demand, request, now)
         document = encode(lease)
         sealed = self._seal("lease", document)
         row = (
@@ -264,10 +260,10 @@ class LeaseTable:
         self._admission.lend(demand, lease.id, request.era, request.version, chosen.reasons, now)
         return sealed
 
-    def _lease(self, chosen: PromptPosition, node: bytes, request: LeaseRequest, now: int, expires: int) -> Lease:
+    def _lease(self, chosen: PromptPosition, demand: LeaseDemand, request: LeaseRequest, now: int) -> Lease:
         return Lease(
             id=self._entropy(16),
-            node=node,
+            node=demand.requester.node,
             nonce=request.nonce,
             task=chosen.prompt.task,
             task_version=chosen.prompt.task_version,
@@ -279,8 +275,9 @@ class LeaseTable:
             version=request.version,
             root=request.root,
             sent=now,
-            expires=expires,
+            expires=now + demand.lifetime.lasts,
             calibration=None if is_exact(request.engine) else self._classes.of(request.engine),
+            at_once=demand.requester.most_open,
         )
 
     def find(self, lease: bytes) -> LeaseRecord | None:

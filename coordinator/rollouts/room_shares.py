@@ -14,7 +14,8 @@ Rules
    (coordinator/rollouts/round_robin.py).
 5. While known keys make requests, slow nodes (coordinator/rollouts/lease_lifetime.py) get a tenth of the whole, or a
    quarter of the free room if that is more.
-6. A node with a known key, slow or not, may have `UNDECIDED` groups waiting for verdicts. It may have twice the groups
+6. A node with a known key, slow or not, may have `UNDECIDED` groups waiting for verdicts, or as many as it may have
+   leases open (open_lease_limit.py): groups that were under way together arrive together. It may have twice the groups
    that it delivers within the p90 of the time to a verdict, if that is more.
 7. While known nodes are refused for lack of room, each may have its share of the whole by measured rate, at least one
    lease. The free room is served round robin as by rule 4. Three accepted groups make a key known, so the owner of many
@@ -46,7 +47,7 @@ class Requester(NamedTuple):
     """The node that requests a lease.
 
     `open_leases`: its leases and undecided groups; those of its connection if its key is new. `undecided`: its
-    undecided groups. `rate`: groups per millisecond."""
+    undecided groups. `rate`: groups per millisecond. `most_open`: most leases that it may have open."""
 
     node: bytes
     share: Share
@@ -54,6 +55,7 @@ class Requester(NamedTuple):
     open_leases: int
     undecided: int
     rate: float
+    most_open: int
 
 
 class Room(NamedTuple):
@@ -137,7 +139,7 @@ class RoomShares:
         return None
 
     def _known(self, requester: Requester, room: Room, now: int) -> Denial | None:
-        most = max(UNDECIDED, math.ceil(2 * requester.rate * room.verdict))
+        most = max(UNDECIDED, requester.most_open, math.ceil(2 * requester.rate * room.verdict))
         if requester.undecided >= most:
             return Denial("undecided", {"held": requester.undecided, "most": most})
         left = room.left + (min(room.new, room.tenth) if room.sequential else 0)

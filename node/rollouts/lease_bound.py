@@ -1,11 +1,12 @@
-"""How many leases the coordinator lets this node have open, learnt from its refusals. Pure.
+"""How many leases the coordinator lets this node have open, learnt from its answers. Pure.
 
 Rules
 1. A lease is open from its grant until its submission is received: while its group is under way, and while the
    submission is queued here.
-2. After the refusal `too-many-leases` with n open leases, no lease is requested while n are open. So an engine that is
-   quicker than the coordinator's `retry_after` is not kept waiting for it, and no request is made in vain.
-3. After `KEPT` seconds one more is tried: the node's standing may have grown.
+2. A lease says how many may be open (`Lease.at_once`): no more are requested.
+3. After the refusal `too-many-leases` with n open leases, no lease is requested while n are open. So an engine that is
+   quicker than the coordinator's `retry_after` is not kept waiting for it, and no request is made in vain. After `KEPT`
+   seconds one more is tried: the node's measured rate may have grown.
 """
 
 import math
@@ -20,10 +21,16 @@ class LeaseBound:
     def __init__(self) -> None:
         self._most, self._until = math.inf, -math.inf
 
+    def granted(self, most: int | None) -> None:
+        """Record what a lease says of the bound (rule 2); None: nothing."""
+        if most is not None:
+            self._most, self._until = most, math.inf
+
     def refused(self, open_leases: int, now: float) -> None:
         """Record a refusal for too many leases; `open_leases` is above 0."""
         self._most, self._until = open_leases, now + KEPT
 
-    def allows(self, open_leases: int, now: float) -> bool:
-        """Tell whether another lease may be requested."""
-        return open_leases < self._most or now >= self._until
+    def free(self, open_leases: int, now: float) -> float:
+        """Return how many more leases may be requested; infinity: no bound is known."""
+        left = max(0, self._most - open_leases)
+        return 1 if left == 0 and now >= self._until else left

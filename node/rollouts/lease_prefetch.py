@@ -58,6 +58,10 @@ class LeasePrefetch:
         if group.started is not None:
             self._duration = now - group.started
 
+    def lacking(self, rows: EngineRows, group: int) -> int:
+        """Return how many groups of `group` rows the engine can take now, at least the one that is due."""
+        return max(1, -(-(rows.limit - rows.running - rows.waiting) // group))
+
     def wait(self, rows: EngineRows, now: float) -> float:
         """Return the time until the next lease is to be requested, if nothing changes before; infinity: never."""
         free = rows.limit - rows.running - rows.waiting

@@ -4,17 +4,17 @@ Rules
 1. A lease is requested, completed and stored while the engine is shared (engines.versioned), so the version never
    changes under it. While a newer version waits to be loaded, no lease is requested; the groups that have begun are
    finished first.
-2. Leases are requested one at a time, whenever the engine has a free place or is about to have one
-   (node/rollouts/lease_prefetch.py). So as many groups are under way as the device can use, and as the coordinator
-   grants.
+2. Leases are requested whenever the engine has a free place or is about to have one (node/rollouts/lease_prefetch.py):
+   one per group that it can take, and up to `TOGETHER` requests at a time while none is refused. So as many groups are
+   under way as the device can use, and as the coordinator grants (node/rollouts/lease_bound.py). Each request says how
+   many the device can use.
 3. No lease is requested while the node is paused or finishes, while the outbox has no room for the groups under way
    and one more, and while the newest Root known here has expired. The groups under way are completed before an end, and
    kept over a pause while their leases are valid.
 4. After a crash of the engine the groups under way are generated again, from the same seeds under the same version,
    except for those whose leases have expired: the tokens are the same.
 5. After a refusal the node requests nothing for as long as the coordinator says, and at random up to a fifth longer.
-   The groups under way go on. After a refusal for too many leases it requests nothing until it has fewer
-   (node/rollouts/lease_bound.py).
+   The groups under way go on. After a refusal for too many leases it requests nothing until it has fewer.
    a. A newer version ends the wait early, unless the coordinator had too many requests of all nodes.
    b. If the refusal names a version that this node has not heard of, the node asks for the newest Head.
    c. A refusal that no retry can change ends the node. If the run is finished, the node finishes.
@@ -54,6 +54,10 @@ UNSAID: Final = 30.0
 """Seconds to wait after a refusal that names no time."""
 LOOK: Final = 1.0
 """Longest wait for a place without a look at what forbids work, seconds."""
+TOGETHER: Final = 8
+"""Most lease requests at a time: a large device is filled within a few round trips."""
+MOST_AT_ONCE: Final = 1024
+"""The bound of `LeaseRequest.at_once`."""
 STARTING: Final = "starting"
 EXPIRED: Final = "the run's Root has expired: the operator must sign a new one"
 
@@ -82,6 +86,8 @@ class RolloutWorker:
         self._random = random.Random(context.seed)
         self._prefetch = LeasePrefetch()
         self._bound = LeaseBound()
+        self._together = 1
+        """Lease requests that may be made at a time."""
         self._changed = asyncio.Event()
         """Set when the engine's rows or the open leases change."""
         self._crowded = False
@@ -115,7 +121,7 @@ class RolloutWorker:
                 if not await self._place():
                     continue
                 self._follower.changed.clear()
-                pause = await self._request(groups)
+                pause = await self._request_lacking(groups)
                 if pause is not None:
                     if self._newer_version_named():
                         await self._follower.search()
@@ -159,7 +165,7 @@ class RolloutWorker:
         if self.working and (self._once or self._outbox_relay.room <= self._prefetch.under_way):
             return math.inf
         now = asyncio.get_running_loop().time()
-        return self._prefetch.wait(self._engine.rows, now) if self._bound.allows(self._open_leases, now) else math.inf
+        return self._prefetch.wait(self._engine.rows, now) if self._bound.free(self._open_leases, now) else math.inf
 
     @property
     def _open_leases(self) -> int:
@@ -177,18 +183,32 @@ class RolloutWorker:
         except TimeoutError:
             return
 
-    async def _request(self, groups: asyncio.TaskGroup) -> float | None:
+    async def _request_lacking(self, groups: asyncio.TaskGroup) -> float | None:
+        """Request leases (rule 2); return the seconds to wait before the next request, None for no wait."""
+        spec, open_leases = self._trust_store.trusted.runspec, self._open_leases
+        assert spec is not None
+        lacking = self._prefetch.lacking(self._engine.rows, spec.value.group_size)
+        free = self._bound.free(open_leases, asyncio.get_running_loop().time())
+        room = 1 if self._once else self._outbox_relay.room - self._prefetch.under_way
+        requests = max(1, int(min(lacking, self._together, free, room)))
+        at_once = min(MOST_AT_ONCE, open_leases + lacking)
+        pauses = await asyncio.gather(*(self._request(groups, at_once) for _ in range(requests)))
+        refused = [seconds for seconds in pauses if seconds is not None]
+        self._together = 1 if refused else min(TOGETHER, 2 * self._together)
+        return max(refused, default=None)
+
+    async def _request(self, groups: asyncio.TaskGroup, at_once: int) -> float | None:
         """Request a lease, and let its group begin; return the seconds to wait before the next request, None for no
-        wait."""
+        wait. `at_once`: see `LeaseRequest`."""
         pause: asyncio.Future[float | None] = asyncio.get_running_loop().create_future()
-        groups.create_task(self._group(pause))
+        groups.create_task(self._group(pause, at_once))
         return await pause
 
-    async def _group(self, pause: "asyncio.Future[float | None]") -> None:
+    async def _group(self, pause: "asyncio.Future[float | None]", at_once: int) -> None:
         """Request and complete one lease. `pause`: gets the result of `_request`."""
         try:
             async with self._engine.shared():
-                lease = await self._leased(pause)
+                lease = await self._leased(pause, at_once)
                 if lease is not None:
                     await self._complete(lease)
         except BaseException as error:
@@ -196,14 +216,15 @@ class RolloutWorker:
                 pause.cancel()
             raise error
 
-    async def _leased(self, pause: "asyncio.Future[float | None]") -> Lease | None:
+    async def _leased(self, pause: "asyncio.Future[float | None]", at_once: int) -> Lease | None:
         """Request a lease for the loaded version. After a failure `pause` says for how long to wait."""
         current, serial = self._engine.current, self._trust_store.serial
         seconds: float = 0.0
         if current is not None and not self._run_state.idle and not self._expired():
             seconds = self._random.uniform(0.5, 1.5)
             try:
-                lease = await self._ask(current)
+                lease = await self._ask(current, at_once)
+                self._bound.granted(lease.at_once)
                 self._prefetch.begun(lease.id, len(lease.seeds))
                 pause.set_result(seconds if self._dropped else None)
                 self._blocked, self._dropped = "", False
@@ -221,7 +242,7 @@ class RolloutWorker:
         pause.set_result(seconds)
         return None
 
-    async def _ask(self, current: LoadedVersion) -> Lease:
+    async def _ask(self, current: LoadedVersion, at_once: int) -> Lease:
         """Request a lease for the loaded version, and check it. Raises `RequestRefused`, `P2PError`."""
         spec, probed = self._trust_store.trusted.runspec, self._engine.probed
         assert spec is not None
@@ -232,6 +253,7 @@ class RolloutWorker:
             version=current.version,
             root=current.root,
             engine=probed.engine_class,
+            at_once=at_once,
         )
         asked, began = self._clock.local(), asyncio.get_running_loop().time()
         _log.debug("lease asked", version=current.version)

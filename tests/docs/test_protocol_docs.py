@@ -29,7 +29,14 @@ from coordinator.accounts.standing import Remarked
 from coordinator.config import LeasesSection, NetworkSection
 from coordinator.learner import checkpoint
 from coordinator.publishing import publisher
-from coordinator.rollouts import request_handler, request_priority, verdicts, verification
+from coordinator.rollouts import (
+    delivery_record,
+    open_lease_limit,
+    request_handler,
+    request_priority,
+    verdicts,
+    verification,
+)
 from coordinator.schema import SCRIPT as RUN_SCHEMA
 from coordinator.verification import calibration, evidence, token_evidence
 from engines import sampling_reference as noise
@@ -370,7 +377,9 @@ CONSTANTS: dict[str, str] = {
     "leases-and-rollouts.md: close_chance": f"| `close_chance` | {verification.EXACT.close_chance:g} |",
     "leases-and-rollouts.md: given tokens": f"{verification.MOST_GIVEN} tokens",
     "documents.md: edges of an index": f"the newest {publisher.REACH}; readers take up to {documents.MAX_EDGES}",
-    "leases-and-rollouts.md: open leases of a node": f"open leases, {LeasesSection().per_node} by default",
+    "leases-and-rollouts.md: open leases of a node": f"may have {LeasesSection().per_node} open leases by default",
+    "leases-and-rollouts.md: most open leases": f"of its request, and by {open_lease_limit.MOST}.",
+    "leases-and-rollouts.md: groups measured": f"last {delivery_record.SAMPLE} groups, or twice",
     "requests.md: asks that wait": f"more than {request_priority.MOST_UNANSWERED}"
     " of these requests have been unanswered",
     "requests.md: expired requests": f"until {request_handler.SKEW // 60_000} minutes *past* its `expires`",

@@ -1,5 +1,6 @@
 """Nodes, a scorer and a learner around a real group service, on a fake clock: honest and hostile nodes in one run."""
 
+import functools
 import heapq
 import itertools
 import random
@@ -60,7 +61,7 @@ class Fleet:
         return list(self._leases.values())
 
     def quiet(self, node: bytes) -> None:
-        """Stop the requests of a choosy node."""
+        """Stop the requests of a choosy or batching node; it also keeps its leases."""
         self._quiet.add(node)
 
     def after(self, milliseconds: int, action: Callable[[], None]) -> None:
@@ -91,10 +92,11 @@ class Fleet:
             self._computing, self._busy_until = True, world.now + self._step_ms
         self.after(TICK, self._tick)
 
-    def ask(self, node: bytes, origin: Origin) -> Lease | Refusal:
-        """Request a lease, and count the answer in `asks`."""
+    def ask(self, node: bytes, origin: Origin, at_once: int = 1) -> Lease | Refusal:
+        """Request a lease, and count the answer in `asks`. `at_once`: groups that the node says it can use."""
         world = self.world
-        answer = world.group_service.lease(node, world.ask(self.steps), world.now, origin)
+        request = world.ask(self.steps, at_once=at_once)
+        answer = world.group_service.lease(node, request, world.now, origin)
         if isinstance(answer, Refusal):
             self.asks[answer.code] += 1
             return answer
@@ -127,6 +129,30 @@ class Fleet:
             ask()
 
         self.after(self._random.randrange(1_000), ask)
+
+    def batching(self, node: bytes, seconds: Callable[[int], float], at_once: int) -> None:
+        """Add a node that takes up to `at_once` groups further together. `seconds`: the duration of a group that begins
+        as one of so many."""
+        origin, under_way = origin_of(node.decode()), [0]
+
+        def ask() -> None:
+            while under_way[0] < at_once:
+                answer = self.ask(node, origin, at_once)
+                if isinstance(answer, Refusal):
+                    if not under_way[0]:
+                        self.after(answer.retry_after or 1_000, ask)
+                    return
+                under_way[0] += 1
+                lasts = 1000 * seconds(under_way[0]) * self._random.uniform(0.8, 1.2)
+                self.after(int(lasts), functools.partial(done, answer))
+
+        def done(lease: Lease) -> None:
+            under_way[0] -= 1
+            if node not in self._quiet:
+                self.hand_in(lease)
+                ask()
+
+        self.after(0, ask)
 
     def keys_on_one_connection(self, keys: int, every: int, connection: str = "crowd") -> None:
         """Add keys on one connection that request leases in rotation, one per `every` ms, and submit nothing."""

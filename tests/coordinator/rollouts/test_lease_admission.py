@@ -11,22 +11,22 @@ HOME = Origin("198.51.100.0/24", "198.51.100.7")
 
 
 def admission_of(world: World) -> LeaseAdmission:
-    return LeaseAdmission(world.group_service.database, BOUNDS, False, world.group_service.accounts)
+    return LeaseAdmission(world.group_service.database, BOUNDS, False, world.group_service.accounts, per_node=3)
 
 
 def test_a_new_key_is_held_to_account_by_its_connection_and_a_known_one_by_itself(world: World) -> None:
     admission = admission_of(world)
-    new = admission.demand(ALICE, admission.rank(ALICE, world.now), HOME, world.now)
+    new = admission.demand(ALICE, admission.rank(ALICE, world.now), HOME, 1, world.now)
     assert (new.rank, new.requester.share, new.holder) == ("new", "new", HOME.connection.encode())
     assert new.lifetime.lasts == BOUNDS.first
     world.group_service.accounts.remark(ALICE, "node.vouched", "tested", world.now)
-    known = admission.demand(ALICE, admission.rank(ALICE, world.now), HOME, world.now)
+    known = admission.demand(ALICE, admission.rank(ALICE, world.now), HOME, 1, world.now)
     assert (known.rank, known.requester.share, known.holder) == ("known", "known", ALICE)
 
 
 def test_expiries_beyond_the_budget_deny_a_lease_until_the_pause_ends(world: World) -> None:
     admission = admission_of(world)
-    demand = admission.demand(ALICE, "known", HOME, world.now)
+    demand = admission.demand(ALICE, "known", HOME, 1, world.now)
     owner = LeaseOwner("known", ALICE, HOME.connection, "")
     for _ in range(FREE + 1):
         assert admission.denied(demand, world.now) is None

@@ -1,22 +1,41 @@
-"""The bound on open leases that a node learns from refusals."""
+"""The bound on open leases that a node learns from leases and refusals."""
+
+import math
 
 from node.rollouts.lease_bound import KEPT, LeaseBound
 
 
-def test_without_a_refusal_there_is_no_bound() -> None:
-    assert LeaseBound().allows(1_000, 0.0)
+def test_without_an_answer_there_is_no_bound() -> None:
+    assert LeaseBound().free(1_000, 0.0) == math.inf
+
+
+def test_a_lease_says_how_many_may_be_open_and_the_last_one_counts() -> None:
+    bound = LeaseBound()
+    bound.granted(6)
+    assert [bound.free(number, 1e9) for number in (2, 6, 7)] == [4, 0, 0]
+    bound.granted(12)
+    assert bound.free(6, 0.0) == 6
+    bound.granted(3)
+    assert bound.free(6, 0.0) == 0
+
+
+def test_a_lease_of_an_older_coordinator_leaves_the_bound_as_it_is() -> None:
+    bound = LeaseBound()
+    bound.refused(3, 10.0)
+    bound.granted(None)
+    assert bound.free(3, 10.1) == 0
 
 
 def test_after_a_refusal_a_lease_is_requested_once_fewer_are_open() -> None:
     bound = LeaseBound()
     bound.refused(3, 10.0)
-    assert [bound.allows(number, 10.1) for number in (2, 3, 4)] == [True, False, False]
+    assert [bound.free(number, 10.1) for number in (2, 3, 4)] == [1, 0, 0]
 
 
 def test_after_a_minute_one_more_is_tried_and_the_bound_follows_what_is_granted() -> None:
     bound = LeaseBound()
     bound.refused(3, 10.0)
-    assert not bound.allows(3, 10.0 + KEPT - 1)
-    assert bound.allows(3, 10.0 + KEPT)
+    assert not bound.free(3, 10.0 + KEPT - 1)
+    assert bound.free(3, 10.0 + KEPT) == 1
     bound.refused(5, 10.0 + KEPT)
-    assert bound.allows(4, 11.0 + KEPT)
+    assert bound.free(4, 11.0 + KEPT) == 1

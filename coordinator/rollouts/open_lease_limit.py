@@ -1,0 +1,38 @@
+"""Decide how many leases one node may have open at a time. Pure; times in milliseconds.
+
+Rules
+1. Every node may have `per_node` leases open (`leases.per_node`), measured or not.
+2. A measured node whose key is known may have what it delivers in twice its own turnaround. By Little's law a node that
+   delivers `rate` groups per millisecond, each in `turnaround`, had rate x turnaround leases open. So the limit doubles
+   about once per turnaround while more leases make the node quicker, and stops where they do not.
+3. It may never have more than it delivers in the longest turnaround at which it is not slow (`quick_turnaround`). More
+   leases than a device can take further together only lengthen the turnaround of each, and their groups come late.
+   Where all nodes do so, the room of the versions is the bound (lease_table.py, rule 2).
+4. Rule 2 gives no more than the node says that it can use (`LeaseRequest.at_once`), and no more than `MOST`.
+5. A lease that expires counts as time without a group (delivery_record.py). So leases that are not returned lower the
+   limit down to `per_node`, and it must be earned again.
+
+A claimed need alone gives nothing. A new key has `per_node` at most, within the shares of room_shares.py.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from coordinator.accounts.standing import Rank
+from coordinator.metrics.statistics import quantile
+
+MOST: Final = 256
+"""Leases: 2,048 rollouts in groups of 8."""
+GROWTH: Final = 2
+
+
+def most_open(
+    per_node: int, at_once: int, rank: Rank, rate: float, turnarounds: Sequence[int], quick_turnaround: float
+) -> int:
+    """Return how many leases a node may have open. `at_once`: groups that it says it can use. `rate`: groups per
+    millisecond. `turnarounds`: of its last groups; `quick_turnaround`: the longest at which it is not slow."""
+    if rank == "new" or not turnarounds:
+        return per_node
+    earned = rate * min(GROWTH * quantile(turnarounds, 0.9), quick_turnaround)
+    return max(per_node, min(math.ceil(earned), at_once, MOST))
