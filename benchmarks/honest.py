@@ -1,9 +1,9 @@
 """Count the refusals of honest nodes: `python -m benchmarks.honest [--dtype float16] [--model smollm2] [--quick]`.
 
 A whole run as real processes over libp2p on the loopback: coordinator, learner, scorer, and nodes that compute in the
-run's number format. A class that is not exact is calibrated first, by the operator's command. The learner takes its steps
-meanwhile, so that versions change under the nodes. The run ends once so many rollouts are judged, or after so many
-minutes; then each group on its way gets its verdict.
+run's number format. A class that is not exact is calibrated first, by the operator's command. The learner takes its
+steps meanwhile, so that versions change under the nodes. The run ends once so many rollouts are judged, or after so
+many minutes; then each group on its way gets its verdict.
 
 Groups are counted by their final entry in run.sqlite. A group that came too late was not looked at, and does not count.
 0 refused of n bounds the rate of honest rollouts that are refused by 3/n, at 95 %.

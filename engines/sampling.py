@@ -14,20 +14,19 @@ computes the same in plain Python; golden vectors pin it (tests/vectors/sampling
 
 Lazy logs (scorer): E = -log1p(-w) >= w, so exp(logit) / w is an upper bound of exp(logit) / E, by which tokens rank.
 Logarithms are computed only where the bound reaches the best score found less `GAP_MOST`: about three tokens per row,
-with the same result.
+with the same result. engines.noise_bits computes the integers.
 """
 
 import hashlib
 import math
 import sys
-import threading
 from collections.abc import Iterable
-from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from engines import noise_bits
 from engines.engine import GAP_MOST
 
 if sys.byteorder != "little":
@@ -40,70 +39,83 @@ _REACH = (1 - _SLACK) * math.exp(-GAP_MOST)
 BLOCK = 2**19
 """Values that `margin` processes at a time on a CPU: four arrays of 2 MB each stay in its caches."""
 
-_memory = threading.local()
-
-
-def _signed(word: int) -> int:
-    return word - (1 << 64) if word >> 63 else word
-
-
-_GOLDEN, _MIX_1, _MIX_2 = (_signed(w) for w in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
-
 
 def keys(pairs: Iterable[tuple[bytes, int]], device: torch.device | str = "cpu") -> Tensor:
-    """Return the key of each (seed, position): int64 [R], the bits of a u64. Raises ValueError for a seed that is not
-    16 bytes."""
+    """Return the key of each (seed, position): int64 [R], the bits of a u64; on MPS their halves, int32 [R, 2]. Raises
+    ValueError for a seed that is not 16 bytes."""
     digests = bytearray()
     for seed, position in pairs:
         if len(seed) != 16:
             raise ValueError(f"a seed must have 16 bytes, this one has {len(seed)}")
         digests += hashlib.blake2b(seed + position.to_bytes(4, "little"), digest_size=8).digest()
-    return torch.from_numpy(np.frombuffer(digests, dtype="<i8").copy()).to(device)
+    return noise_bits.keys_of(np.frombuffer(digests, dtype="<i8").copy(), device)
 
 
 def choose(logits: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
     """Choose a token per row. logits: float32 [R, V]; key: int64 [R]. Return (tokens int64 [R], log softmax(logits) of
     each, float32 [R], <= 0)."""
     w, spare = _noise(key, logits.shape[1])
-    tokens = _gumbel(w).add_(logits).argmax(-1)
+    tokens = _argmax(_gumbel(w).add_(logits))
     return tokens, _logprobs(logits, tokens, spare)
 
 
 def greedy(logits: Tensor) -> tuple[Tensor, Tensor]:
     """Choose as `choose` does, without noise."""
-    tokens = logits.argmax(-1)
+    tokens = _argmax(logits)
     return tokens, _logprobs(logits, tokens, torch.empty_like(logits))
 
 
 def margin(logits: Tensor, key: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return by how many nats the seeded choice beats each of `tokens` [R], their log-probabilities as in `choose`, and
-    by how many nats, at most `GAP_MOST`, the seeded choice beats its runner-up. All float32 [R]; the margin is 0.0
-    where the token is the seeded choice."""
+    by how many nats, at most `GAP_MOST`, the seeded choice beats its runner-up. All float32 [R] on the CPU; the margin
+    is 0.0 where the token is the seeded choice."""
     rows = max(1, BLOCK // logits.shape[1]) if logits.device.type == "cpu" else len(logits)
     blocks = zip(*(torch.split(part, rows) for part in (logits, key, tokens)), strict=True)
-    margins, logprobs, gaps = zip(*(_margin(*block) for block in blocks), strict=True)
-    return torch.cat(margins), torch.cat(logprobs), torch.cat(gaps)
-
-
-def _margin(logits: Tensor, key: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    w, spare = _noise(key, logits.shape[1])
-    logprobs = _logprobs(logits, tokens, spare)  # leaves exp(logits - top) in `spare`
-    bound = spare.div_(w)
-    first = bound.argmax(-1)
-    best = _at(bound, first) * _at(w, first) / -torch.log1p(-_at(w, first))
-    row, column = (bound >= (best * _REACH)[:, None]).nonzero(as_tuple=True)
-    score = logits[row, column] + _gumbel(w[row, column])
-    winner_score = torch.full_like(logprobs, -torch.inf).scatter_reduce_(0, row, score, "amax")
+    parts = [_rivals(*block, start=rows * number) for number, block in enumerate(blocks)]
+    # A few values per row: not every device can sort them out.
+    row, column, score, own, logprobs = (torch.cat(part).cpu() for part in zip(*parts, strict=True))
+    tokens = tokens.cpu()
+    winner_score = torch.full_like(own, -torch.inf).scatter_reduce_(0, row, score, "amax")
     is_winner = score == winner_score[row]
     # The lowest id among equals, as argmax takes it.
     winner = torch.full_like(tokens, logits.shape[1])
     winner.scatter_reduce_(0, row[is_winner], column[is_winner], "amin")
     is_other = column != winner[row]
-    runner_up = torch.full_like(logprobs, -torch.inf)
+    runner_up = torch.full_like(own, -torch.inf)
     runner_up.scatter_reduce_(0, row[is_other], score[is_other], "amax")
     gap = (winner_score - runner_up).clamp_(max=GAP_MOST)
-    missed = winner_score - (_at(logits, tokens) + _gumbel(_at(w, tokens)))
-    return torch.where(winner == tokens, 0.0, missed.clamp_(min=0.0)), logprobs, gap
+    return torch.where(winner == tokens, 0.0, (winner_score - own).clamp_(min=0.0)), logprobs, gap
+
+
+def _rivals(
+    logits: Tensor, key: Tensor, tokens: Tensor, *, start: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return the tokens that may be a row's best or its runner-up: row, counted from `start`, token id, and logit plus
+    noise; then logit plus noise of `tokens`, and their log-probabilities."""
+    halves, spare = _halves(key, logits.shape[1])
+    logprobs = _logprobs(logits, tokens, spare)  # leaves exp(logits - top) in `spare`
+    bound = spare.div_(halves)  # exp(logit) / w, less its factor of 2^31
+    first = _argmax(bound)
+    best = _at(bound, first) * _at(halves, first) / -torch.log1p(-_w(_at(halves, first)))
+    row, column = _reaching(bound, best * (_REACH * 2.0**-31))
+    score = logits[row, column] + _gumbel(_w(halves[row, column]))
+    own = _at(logits, tokens) + _gumbel(_w(_at(halves, tokens)))
+    return row + start, column, score, own, logprobs
+
+
+def _argmax(values: Tensor) -> Tensor:
+    """Return the place of the greatest value of each row. On a CPU numpy takes a twelfth of PyTorch's time for it."""
+    return torch.from_numpy(values.numpy().argmax(-1)) if values.device.type == "cpu" else values.argmax(-1)
+
+
+def _reaching(values: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
+    """Return row and column of the values that reach the `least` of their row. On a CPU by numpy, as in `_argmax`."""
+    if values.device.type != "cpu":
+        row, column = (values >= least[:, None]).nonzero(as_tuple=True)
+        return row, column
+    places = np.flatnonzero(values.numpy() >= least.numpy()[:, None])
+    row_places, column_places = np.divmod(places, values.shape[1])
+    return torch.from_numpy(row_places), torch.from_numpy(column_places)
 
 
 def _logprobs(logits: Tensor, tokens: Tensor, out: Tensor) -> Tensor:
@@ -119,42 +131,23 @@ def _at(values: Tensor, index: Tensor) -> Tensor:
 
 def _noise(key: Tensor, vocabulary: int) -> tuple[Tensor, Tensor]:
     """Return (w, room for as many values): float32 [R, V], both valid until the next call in this thread."""
-    x, spare = _bits(key, vocabulary)
-    w = spare.view(torch.float32)
-    w.copy_(x.view(torch.int32).bitwise_and_(0x7FFFFFFF)).add_(0.5).mul_(2.0**-31).clamp_(max=W_MAX)
-    return w[:, :vocabulary], x.view(torch.float32)[:, :vocabulary]
+    halves, spare = _halves(key, vocabulary)
+    return halves.mul_(2.0**-31).clamp_(max=W_MAX), spare
 
 
-def _bits(key: Tensor, vocabulary: int) -> tuple[Tensor, Tensor]:
-    """Return (splitmix64's words, room for as many): int64 [R, ceil(V / 2)]. torch shifts arithmetically, hence the
-    masks."""
-    x, shifted = _scratch(len(key), (vocabulary + 1) // 2, key.device)
-    torch.add(_increments(x.shape[1], key.device), key[:, None], out=x)
-    torch.bitwise_right_shift(x, 30, out=shifted).bitwise_and_((1 << 34) - 1)
-    x.bitwise_xor_(shifted).mul_(_MIX_1)
-    torch.bitwise_right_shift(x, 27, out=shifted).bitwise_and_((1 << 37) - 1)
-    x.bitwise_xor_(shifted).mul_(_MIX_2)
-    torch.bitwise_right_shift(x, 31, out=shifted).bitwise_and_((1 << 33) - 1)
-    return x.bitwise_xor_(shifted), shifted
+def _w(halves: Tensor) -> Tensor:
+    """Return w of each value of `_halves`."""
+    return (halves * 2.0**-31).clamp_(max=W_MAX)
+
+
+def _halves(key: Tensor, vocabulary: int) -> tuple[Tensor, Tensor]:
+    """Return (bits + 0.5, room for as many values), as `_noise` does."""
+    bits, spare = noise_bits.bits(key, vocabulary)
+    halves = spare.view(torch.float32)
+    halves.copy_(bits).add_(0.5)
+    return halves[:, :vocabulary], bits.view(torch.float32)[:, :vocabulary]
 
 
 def _gumbel(w: Tensor) -> Tensor:
     """Turn the uniform values `w` into Gumbel noise, in place."""
     return w.neg_().log1p_().neg_().log_().neg_()
-
-
-@lru_cache(maxsize=8)
-def _increments(words: int, device: torch.device) -> Tensor:
-    return (torch.arange(1, words + 1, dtype=torch.int64) * _GOLDEN).to(device)
-
-
-def _scratch(rows: int, words: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return two int64 [rows, words] of this thread, used again at each step: fresh memory would cost more than the
-    noise."""
-    buffer: Tensor | None = getattr(_memory, "buffer", None)
-    size = 2 * rows * words
-    if buffer is None or buffer.device != device or buffer.numel() < size:
-        with torch.inference_mode(False):  # else it could only be written to by callers in inference mode
-            buffer = _memory.buffer = torch.empty(size, dtype=torch.int64, device=device)
-    first, second = buffer[:size].view(2, rows, words)
-    return first, second

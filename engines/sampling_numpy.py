@@ -103,16 +103,22 @@ def _logprob(logit: np.float32, top: np.float32, total: np.float32) -> np.float3
     return value
 
 
-def _noise(key: np.uint64, room: _Buffers) -> Floats:
-    """Return w of each token."""
-    x, shifted = np.add(room.steps, key, out=room.words), room.shifted
+def hash_words(steps: Words, key: Words | np.uint64, x: Words, shifted: Words) -> None:
+    """Write splitmix64's words of `key` to `x`, without the top bit of each half. `steps`: 1, 2, ... times the golden
+    ratio. `shifted`: room of the size of `x`."""
+    np.add(steps, key, out=x)
     for bits, factor in ((30, _MIX_1), (27, _MIX_2)):
         np.bitwise_xor(x, np.right_shift(x, np.uint64(bits), out=shifted), out=x)
         np.multiply(x, factor, out=x)
     np.bitwise_xor(x, np.right_shift(x, np.uint64(31), out=shifted), out=x)
     np.bitwise_and(x, _LOW_31, out=x)
+
+
+def _noise(key: np.uint64, room: _Buffers) -> Floats:
+    """Return w of each token."""
+    hash_words(room.steps, key, room.words, room.shifted)
     w = room.w
-    w[:] = x.view(np.int32)[: len(w)]
+    w[:] = room.words.view(np.int32)[: len(w)]
     np.add(w, np.float32(0.5), out=w)
     np.multiply(w, np.float32(2.0**-31), out=w)
     return np.minimum(w, _W_MAX, out=w)

@@ -4,7 +4,7 @@ import json
 import pytest
 import torch
 
-from engines import sampling
+from engines import noise_bits, sampling
 from engines import sampling_reference as reference
 from engines.engine import GAP_MOST
 from tests.support import paths
@@ -22,8 +22,7 @@ def vector_logits(vocabulary: int) -> list[float]:
 
 
 def bits_of(keys: torch.Tensor, count: int) -> list[list[int]]:
-    words = sampling._bits(keys, count)[0].view(torch.int32)[:, :count]
-    return [[value & 0x7FFFFFFF for value in row] for row in words.tolist()]
+    return noise_bits.bits(keys, count)[0][:, :count].tolist()
 
 
 def gumbel_of(keys: torch.Tensor, count: int) -> torch.Tensor:
@@ -62,10 +61,9 @@ def test_torch_equals_the_reference(vocabulary: int) -> None:
 
 
 @pytest.mark.parametrize("bits", [0, 1, 2**24, 2**30, 2**31 - 2**7, 2**31 - 1])
-@pytest.mark.parametrize("top", [0, 2**31], ids=["", "with the top bit, which is ignored"])
-def test_the_noise_is_finite_at_both_ends(bits: int, top: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    word = torch.tensor([[bits + top]], dtype=torch.int64)
-    monkeypatch.setattr(sampling, "_bits", lambda key, vocabulary: (word.clone(), torch.empty_like(word)))
+def test_the_noise_is_finite_at_both_ends(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = torch.tensor([[bits, 0]], dtype=torch.int32)
+    monkeypatch.setattr(noise_bits, "bits", lambda key, vocabulary: (drawn.clone(), torch.empty_like(drawn)))
     noise = gumbel_of(torch.zeros(1, dtype=torch.int64), 1).item()
     assert noise == pytest.approx(reference.gumbel(bits), rel=1e-6)
     assert -2.82 < noise < 22.2
@@ -128,6 +126,17 @@ def test_lazy_margins_are_those_of_the_full_noise() -> None:
         assert torch.allclose(margins, expected, atol=2e-5)
         assert torch.equal(margins == 0, other == chosen)
         assert torch.allclose(other_logprobs, logits.log_softmax(-1).gather(1, other[:, None])[:, 0], atol=2e-5)
+
+
+def test_a_device_without_64_bit_integers_gives_the_same_to_the_bit() -> None:
+    """By keys in halves, as on MPS (engines.noise_bits)."""
+    logits = torch.randn(70, 777, generator=torch.Generator().manual_seed(3)) * 3
+    key, tokens = sampling.keys((seed(row), row) for row in range(70)), torch.arange(70)
+    halves = key.view(torch.int32).view(-1, 2)
+    for one, other in zip(sampling.choose(logits, key), sampling.choose(logits, halves), strict=True):
+        assert torch.equal(one, other)
+    for one, other in zip(sampling.margin(logits, key, tokens), sampling.margin(logits, halves, tokens), strict=True):
+        assert torch.equal(one, other)
 
 
 def test_the_gap_of_a_lone_token_is_the_widest() -> None:
