@@ -168,6 +168,16 @@ REASONS: dict[str, Reason] = {
         " first: sample {sample}, sampled token {position}.",
         "node",
     ),
+    "near-ties": Reason(
+        "{count} of {tokens} sampled tokens narrowly miss the seeded choice: with the node's groups before it, more"
+        " than an honest node's would but for a chance of one in a million.",
+        "node",
+    ),
+    "party-near-ties": Reason(
+        "{count} of {tokens} sampled tokens narrowly miss the seeded choice. Groups from this network did so more often"
+        " than honest ones: until that has passed, groups without such tokens are accepted, others are not.",
+        "nobody",
+    ),
     "drift": Reason(
         "Sample {sample}, sampled token {position}: log-probability off by {off}, the most is {most}.", "node"
     ),

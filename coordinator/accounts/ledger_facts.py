@@ -14,7 +14,7 @@ import msgspec
 from coordinator.accounts.ledger import Entry
 
 RULES = 1
-WRONG = frozenset(("seeded-choice", "close-choices", "drift", "drift-median", "not-generated", "evidence"))
+WRONG = frozenset(("seeded-choice", "close-choices", "drift", "drift-median", "not-generated", "evidence", "near-ties"))
 """Codes of groups that were refused by the scorer's pass (T1 and T2, coordinator/rollouts/verification.py)."""
 
 

@@ -2,7 +2,8 @@
 
 Rules
 1. A submission that is refused under a code in `STRIKES` is a strike, also if its bytes are no group at all. Codes that
-   may be bad luck or the operator's fault (`late`, `expired`, `unknown-lease`, `not-scorable`, `task-score`) are not.
+   may be bad luck, or the fault of the operator or of others, are not (`late`, `expired`, `unknown-lease`,
+   `not-scorable`, `task-score`, `party-near-ties`).
 2. `ENOUGH` strikes among a key's last `WINDOW` groups suspend it for `TERM`. A single strike does not, since faulty
    memory can cause it. A group that was not generated (`AT_ONCE`) suspends the key at once.
 3. A suspension that starts within `MEMORY` after the end of the previous one lasts twice as long, at most `LONGEST`.
@@ -24,7 +25,7 @@ STRIKES = frozenset((
     "malformed", "too-large", "not-owner", "other-bytes", "version-lie", "incomplete", "turns", "tokens", "end",
     "segments", "logprobs", "transcript",
     # detected by the scorer (T1, T2)
-    "seeded-choice", "close-choices", "drift", "drift-median", "evidence",
+    "seeded-choice", "close-choices", "drift", "drift-median", "evidence", "near-ties",
 ))  # fmt: skip
 AT_ONCE = frozenset(("not-generated",))
 ENOUGH = 3

@@ -95,7 +95,8 @@ class GroupService:
         """Delete a slice of the leases' content, nodes, strikes and evidence that are no longer kept; return how many,
         0 if none is left. `covered`, `step`: see `TokenStorage.forget`."""
         leases = self.tokens.forget(covered, step, era, self.terms.staleness, now - WINDOW)
-        return leases + self.registry.forget(now) + self.strikes.forget(now) + self.verdicts.evidence.forget(now)
+        evidence = self.verdicts.evidence.forget(now) + self.verdicts.near_ties.forget(now)
+        return leases + self.registry.forget(now) + self.strikes.forget(now) + evidence
 
     def rebuild(self, drawn: Iterable[bytes], progress: Progress) -> None:
         """Start anew from a learner's checkpoint: its draws, and its progress."""

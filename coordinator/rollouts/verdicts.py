@@ -13,6 +13,7 @@ Rules
 6. A group of a class that is not exact is decided by the evidence against its node, which this group moves on in the
    same transaction (coordinator/verification/evidence.py). In doubt it is accepted under the code `quarantine`: not
    trainable, and its weight is kept in `held:<node>` (coordinator/accounts/quarantine.py).
+7. Of a group whose class is exact the near-ties are counted, per key and party (coordinator/verification/near_ties.py).
 """
 
 from collections import deque
@@ -33,7 +34,9 @@ from coordinator.rollouts.lease_table import LeaseRecord, LeaseTable, Progress, 
 from coordinator.rollouts.submitted_group import ClaimedRollout
 from coordinator.rollouts.token_storage import TokenStorage
 from coordinator.rollouts.verification import Verdict, is_learnable, sampled_tokens
-from coordinator.verification.evidence_table import EvidenceHashes, EvidenceStep, EvidenceTable
+from coordinator.verification.evidence_table import EvidenceStep, EvidenceTable
+from coordinator.verification.near_tie_table import NearTieTable
+from coordinator.verification.near_ties import NearTieCount
 from coordinator.verification.open_classes import OpenClasses
 from coordinator.verification.token_evidence import RAISING
 from p2p.identity import peer_id
@@ -82,6 +85,17 @@ class EvidencedOutcome(LeaseOutcome, frozen=True, kw_only=True):
     after: bytes
 
 
+class CountedOutcome(LeaseOutcome, frozen=True, kw_only=True):
+    """The end of a lease of an exact class, by a group that is good in itself: with its `NearTieCount`."""
+
+    sampled: int
+    near_ties: int
+
+
+Basis = EvidenceStep | NearTieCount
+"""What a verdict counts besides its group."""
+
+
 class VerdictService:
     """The ends of leases, by verdicts and expiries. `recent`: codes of the groups decided last, at most `RECENT`, since
     the process started."""
@@ -104,6 +118,7 @@ class VerdictService:
         self._quarantine = accounting.quarantine
         self._classes = classes
         self.evidence = EvidenceTable(database)
+        self.near_ties = NearTieTable(database)
         self._seal = seal
         self._run = spec.run
         self._pay = pay_rule(spec.price_mode)
@@ -122,12 +137,21 @@ class VerdictService:
             record = self._leases.find(lease)
             if record is None or record.state != "received":
                 raise LookupError(f"no group was received for lease {lease.hex()}")
-            step = self._bet(record.lease, verdict, now)
-            if step is not None and step.conclusion == "refusal":
-                return self.refuse(record, "evidence", sentence("evidence"), now, step)
+            basis = verdict.ties or self._bet(record.lease, verdict, now)
+            code = self._blamed(record.lease, basis, now)
+            if code:
+                ties = verdict.ties or NearTieCount(0, 0)
+                reason = sentence(code, tokens=ties.sampled, count=ties.near_ties)
+                return self.refuse(record, code, reason, now, basis)
             if verdict.behaviour is None:
-                return self.refuse(record, verdict.code, verdict.reason, now, step)
-            return self._accept(record, rollouts, verdict.behaviour, progress, now, step)
+                return self.refuse(record, verdict.code, verdict.reason, now, basis)
+            return self._accept(record, rollouts, verdict.behaviour, progress, now, basis)
+
+    def _blamed(self, lease: Lease, basis: Basis | None, now: int) -> str:
+        """Return the code under which a group is refused for what its node did before; empty: it is not."""
+        if isinstance(basis, NearTieCount):
+            return self.near_ties.take(lease.node, lease.id, basis, now)
+        return "evidence" if basis is not None and basis.conclusion == "refusal" else ""
 
     def _bet(self, lease: Lease, verdict: Verdict, now: int) -> EvidenceStep | None:
         """Move the evidence against a node on by the tokens of its group (rule 6); None where the class is exact."""
@@ -150,13 +174,13 @@ class VerdictService:
         behaviour: list[bytes],
         progress: Progress,
         now: int,
-        step: EvidenceStep | None,
+        basis: Basis | None,
     ) -> bytes:
         lease = record.lease
         at, packed_scores = self._submission(lease.id, "at, scores")
         scores = msgspec.msgpack.decode(packed_scores, type=list[Score])
         code, reason = ("ok", "") if is_learnable(scores) else ("task-score", sentence("task-score"))
-        doubted = step is not None and step.conclusion == "doubt"
+        doubted = isinstance(basis, EvidenceStep) and basis.conclusion == "doubt"
         if doubted:
             code, reason = "quarantine", sentence("quarantine")
         young = lease.era == progress.era and fresh(progress.step, lease.version, self._leases.terms.staleness)
@@ -166,8 +190,7 @@ class VerdictService:
         sampled = sum(map(sampled_tokens, rollouts))
         given = sum(lengths) - sampled
         end = self._end(record, at, code, len(rollouts), given, sampled, total, trainable)
-        if step is not None:
-            end = _evidenced(end, lease, step.hashes)
+        end = _with_basis(end, lease, basis)
         self._pay.fund(self._ledger, now, total)
         place = self._append(now, "lease.accepted", end, total, quarantined if doubted else accrued)
         if doubted:
@@ -181,16 +204,15 @@ class VerdictService:
         self._leases.move(lease.id, "decided")
         return self._receipt(end, lease, place, "accepted", reason, now)
 
-    def refuse(self, record: LeaseRecord, code: str, reason: str, now: int, step: EvidenceStep | None = None) -> bytes:
+    def refuse(self, record: LeaseRecord, code: str, reason: str, now: int, basis: Basis | None = None) -> bytes:
         """Refuse a group that was stored for a lease, in the caller's transaction; return the sealed Receipt.
-        `step`: of a group that was decided by evidence. Where the table stores it the entry is of its own, as the
+        `basis`: of a group that the scorer's pass compared. Evidence that is stored has an entry of its own, as the
         entries of a key are a chain."""
         lease = record.lease
         (at,) = self._submission(lease.id, "at")
         end = self._end(record, at, code)
-        if step is not None:
-            end = _evidenced(end, lease, step.hashes)
-        if step is not None and step.stored:
+        end = _with_basis(end, lease, basis)
+        if isinstance(basis, EvidenceStep) and basis.stored:
             place = self._append(now, "lease.refused", end, 0)
         else:
             place = self._append_unpaid(now, "lease.refused", end, lease.node)
@@ -322,8 +344,11 @@ class VerdictService:
         return sealed
 
 
-def _evidenced(end: LeaseOutcome, lease: Lease, hashes: EvidenceHashes) -> EvidencedOutcome:
-    return EvidencedOutcome(**msgspec.structs.asdict(end), calibration=lease.calibration or b"", **hashes._asdict())
+def _with_basis(end: LeaseOutcome, lease: Lease, basis: Basis | None) -> LeaseOutcome:
+    stated = msgspec.structs.asdict(end)
+    if isinstance(basis, EvidenceStep):
+        return EvidencedOutcome(**stated, calibration=lease.calibration or b"", **basis.hashes._asdict())
+    return end if basis is None else CountedOutcome(**stated, **basis._asdict())
 
 
 def _key(lease: bytes) -> str:

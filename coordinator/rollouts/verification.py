@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.rollouts.submitted_group import ClaimedRollout, SubmittedGroup
+from coordinator.verification.near_ties import NearTieCount
 from coordinator.verification.token_evidence import Incomparable, TokenArray, compare_tokens
 from engines.engine import SampleScore
 from engines.messages import float_bytes, floats
@@ -84,12 +85,14 @@ EXACT = ExactThresholds()
 class Verdict(NamedTuple):
     """The result of verification. `behaviour`: the scorer's log-probability of each sampled token, float32
     little-endian, per sample; None for a refused group. `compared`: the tokens of each scored sample where the class is
-    not exact: the evidence against the node then decides (coordinator/rollouts/verdicts.py, rule 6)."""
+    not exact: the evidence against the node then decides (coordinator/rollouts/verdicts.py, rule 6). `ties`: the
+    near-ties of a good group whose class is exact."""
 
     code: str
     reason: str
     behaviour: list[bytes] | None
     compared: dict[int, TokenArray] | None = None
+    ties: NearTieCount | None = None
 
     @property
     def accepted(self) -> bool:
@@ -247,7 +250,8 @@ def judge(
     if len(close) > most:
         facts = {"count": len(close), "tokens": tokens, "most": most, "sample": close[0][0], "position": close[0][1]}
         return Verdict(*_fault("close-choices", **facts), None)
-    return Verdict("ok", "", [float_bytes(score.logprobs) for score in known])
+    ties = NearTieCount(tokens, len(close))
+    return Verdict("ok", "", [float_bytes(score.logprobs) for score in known], ties=ties)
 
 
 def find_fault(

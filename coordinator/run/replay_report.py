@@ -25,10 +25,10 @@ def lines(replayed: ReplayedVerdicts) -> list[str]:
         f"{node}  E of the day {_power(evidence.daily)}, of all groups {_power(evidence.lifelong)}"
         for node, evidence in sorted(replayed.evidence.items())
     ]
-    total = replayed.again + replayed.linked + len(replayed.faults)
     summary = (
-        f"{total} verdicts by evidence: {replayed.again} run again with the same bits, {replayed.linked} without their"
-        f" tokens, in their place, {len(replayed.faults)} not what the ledger says"
+        f"{replayed.again} verdicts by evidence run again with the same bits, {replayed.linked} without their"
+        f" tokens, in their place. {replayed.counted} verdicts by near-ties run again with the same bits."
+        f" {len(replayed.faults)} faults"
     )
     return [*keys, *replayed.faults, summary]
 

@@ -147,6 +147,10 @@ class EProcess(NamedTuple):
         pairs = zip(self.stakes, group, strict=True)
         return EProcess(number, tuple(total((stake, share)).times(product).bounded() for stake, product in pairs))
 
+    def anew(self) -> "EProcess":
+        """Return one with as many stakes, before its first group."""
+        return EProcess(0, (NOTHING,) * len(self.stakes))
+
     def value(self) -> Stake:
         """Return E (rule 1)."""
         return mean(self.stakes)
@@ -162,8 +166,8 @@ class NodeEvidence(NamedTuple):
     def after(self, group: Sequence[Stake], now: int) -> "NodeEvidence":
         """Return it after a further group whose verdict falls at `now`, ms. `group`: its `products`."""
         today = now // DAY
-        daily = self.daily if today == self.day or self.daily.value().reaches(DOUBT) else EProcess()
-        lifelong = EProcess() if self.lapsed(today) else self.lifelong
+        daily = self.daily if today == self.day or self.daily.value().reaches(DOUBT) else self.daily.anew()
+        lifelong = self.lifelong.anew() if self.lapsed(today) else self.lifelong
         return NodeEvidence(today, daily.after(group), lifelong.after(group))
 
     def lapsed(self, today: int) -> bool:
@@ -189,7 +193,8 @@ class NodeEvidence(NamedTuple):
         """Read `encode`'s bytes."""
         day, today, ever = struct.unpack_from("<QQQ", data)
         stakes = tuple(Stake(*stake) for stake in _STAKE.iter_unpack(data[24:]))
-        return cls(day, EProcess(today, stakes[:STAKES]), EProcess(ever, stakes[STAKES:]))
+        half = len(stakes) // 2
+        return cls(day, EProcess(today, stakes[:half]), EProcess(ever, stakes[half:]))
 
 
 def suffices(before: NodeEvidence, tokens: TokenArray, tables: Tables) -> bool:

@@ -1,13 +1,15 @@
-"""Run verdicts by evidence again, to the bit, from a run folder: `echo2-coord recheck`.
+"""Run verdicts by evidence and by near-ties again, to the bit, from a run folder: `echo2-coord recheck`.
 
 Rules
-1. The verdicts are taken in the ledger's order. Of a group whose tokens are still stored the bet is made again: hashes
-   of tokens, evidence before and evidence after, and the code, must be those of its entry.
+1. The verdicts are taken in their order, which is the ledger's. Of a group whose tokens are still stored the bet is
+   made again: hashes of tokens, evidence before and evidence after, and the code, must be those of its entry.
 2. Whether tokens are stored or not, the evidence before a group must be that after the key's group before: its
    entries are a chain from its first accepted group on. After `IDLE` days a chain may begin anew.
 3. A group that was refused without an entry of its own belongs to a key without stored evidence: its row of `ends` is
    run again alone.
-4. Nothing is written: a running coordinator is not disturbed.
+4. Near-ties follow from the counts of the entries and the parties of the leases: each code, and in the end each row of
+   `near_ties`, must be what they give.
+5. Nothing is written: a running coordinator is not disturbed.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,26 +21,34 @@ import msgspec
 from coordinator.database import Database
 from coordinator.verification.evidence import IDLE, NodeEvidence, Tables
 from coordinator.verification.evidence_table import EvidenceTable, evidence_hash
+from coordinator.verification.near_tie_table import Blamed, holders
+from coordinator.verification.near_ties import BEGINNING, NearTieCount, after_group
+from p2p.identity import public_key
 from runtime.units import DAY
 
 FRESH = evidence_hash(b"")
 """Hash of the evidence against a key that has none."""
+_VERDICTS = """
+SELECT coalesce(e.facts, n.document), v.at, e.seq IS NOT NULL, l.party FROM verdicts v JOIN leases l ON l.id = v.lease
+    LEFT JOIN entries e ON e.seq = v.entry LEFT JOIN ends n ON n.lease = v.lease ORDER BY v.rowid
+"""
 
 
 class ReplayedVerdicts(NamedTuple):
-    """`again`: verdicts that came out the same. `linked`: those whose tokens are gone, and whose place in the chain is
-    right. `faults`: one sentence per verdict that is not what its entry says. `evidence`: by peer id, after the key's
-    last group that was run again."""
+    """`again`: verdicts by evidence that came out the same. `linked`: those whose tokens are gone, and whose place in
+    the chain is right. `counted`: verdicts by near-ties that came out the same. `faults`: one sentence per verdict that
+    is not what its entry says. `evidence`: by peer id, after the key's last group that was run again."""
 
     again: int
     linked: int
+    counted: int
     faults: list[str]
     evidence: dict[str, NodeEvidence]
 
 
 class _Stated(msgspec.Struct, frozen=True):
-    """The fields of an EvidencedOutcome (coordinator/rollouts/verdicts.py) that a verdict is run again by. `tokens`,
-    `before`, `after`: hashes."""
+    """The fields of an EvidencedOutcome or CountedOutcome (coordinator/rollouts/verdicts.py) that a verdict is run
+    again by. `tokens`, `before`, `after`: hashes."""
 
     node: str
     lease: bytes
@@ -47,6 +57,17 @@ class _Stated(msgspec.Struct, frozen=True):
     tokens: bytes = b""
     before: bytes = b""
     after: bytes = b""
+    sampled: int | None = None
+    near_ties: int = 0
+
+
+class _Decided(NamedTuple):
+    """A verdict. `at`: ms. `chained`: whether it has an entry of its own. `party`: of its lease."""
+
+    end: _Stated
+    at: int
+    chained: bool
+    party: str
 
 
 class _Last(NamedTuple):
@@ -58,23 +79,55 @@ class _Last(NamedTuple):
 
 def replay_verdicts(database: Database, tables: Callable[[bytes], Tables | None]) -> ReplayedVerdicts:
     """Run the verdicts of a run again. `tables`: of the Calibration with this hash; None: it is not at hand."""
-    replay = _Replay(EvidenceTable(database), tables)
+    replay, ties = _Replay(EvidenceTable(database), tables), _NearTies()
     with database.reading():
-        for end, at, chained in _ends(database):
-            replay.take(end, at, chained)
-    return ReplayedVerdicts(replay.again, replay.linked, replay.faults, replay.evidence)
+        for one in _decided(database):
+            if one.end.calibration and one.end.tokens:
+                replay.take(one)
+            if one.end.sampled is not None:
+                ties.take(one)
+        ties.compare(database)
+    return ReplayedVerdicts(replay.again, replay.linked, ties.counted, replay.faults + ties.faults, replay.evidence)
 
 
-def _ends(database: Database) -> Iterator[tuple[_Stated, int, bool]]:
-    """Yield (end, ms of its verdict, whether it is a link of its key's chain): those of the ledger, then the others."""
-    entries = "SELECT facts, at FROM entries WHERE kind IN ('lease.accepted', 'lease.refused') ORDER BY seq"
-    others = "SELECT e.document, v.at FROM ends e JOIN verdicts v ON v.lease = e.lease ORDER BY v.at"
-    for query, chained in ((entries, True), (others, False)):
-        with closing(database.each(query)) as rows:
-            for document, at in rows:
-                end = msgspec.msgpack.decode(document, type=_Stated)
-                if end.calibration and end.tokens:
-                    yield end, at, chained
+def _decided(database: Database) -> Iterator[_Decided]:
+    with closing(database.each(_VERDICTS)) as rows:
+        for facts, at, chained, party in rows:
+            if facts is not None:
+                yield _Decided(msgspec.msgpack.decode(facts, type=_Stated), at, bool(chained), party)
+
+
+class _NearTies:
+    """The near-ties of keys and parties so far. `counted`, `faults`: as in `ReplayedVerdicts`."""
+
+    def __init__(self) -> None:
+        self._evidence: dict[str, NodeEvidence] = {}
+        self.counted = 0
+        self.faults: list[str] = []
+
+    def take(self, one: _Decided) -> None:
+        """Run one verdict again (rule 4)."""
+        count = NearTieCount(one.end.sampled or 0, one.end.near_ties)
+        blamed: Blamed = ""
+        after: dict[str, NodeEvidence] = {}
+        for holder, code in holders(public_key(one.end.node), one.party).items():
+            moved = after_group(self._evidence.get(holder, BEGINNING), count, one.at)
+            if moved is None:
+                blamed = code
+                break
+            after[holder] = moved
+        if not blamed:
+            self._evidence |= after
+        if blamed == (one.end.code if one.end.code.endswith("near-ties") else ""):
+            self.counted += 1
+        else:
+            self.faults.append(_fault(one.end, f"its near-ties counted again do not lead to {one.end.code}"))
+
+    def compare(self, database: Database) -> None:
+        """Compare the rows of `near_ties` with what the entries give. Rows that lapsed may be gone."""
+        for holder, state in database.all("SELECT holder, state FROM near_ties"):
+            if self._evidence.get(holder, BEGINNING).encode() != state:
+                self.faults.append(f"{holder}: its row of near_ties is not what the entries give")
 
 
 class _Replay:
@@ -88,8 +141,9 @@ class _Replay:
         self.faults: list[str] = []
         self.evidence: dict[str, NodeEvidence] = {}
 
-    def take(self, end: _Stated, at: int, chained: bool) -> None:
-        """Run one verdict again (rules 1 and 2)."""
+    def take(self, one: _Decided) -> None:
+        """Run one verdict again (rules 1 to 3)."""
+        end, at, chained, _ = one
         fault = self._link(end, at // DAY) if chained else None
         tables = self._tables(end.calibration)
         again = None if tables is None else self._table.run_again(end.lease, tables, at)
@@ -100,7 +154,7 @@ class _Replay:
         if again is not None and chained:
             self.evidence[end.node] = again.after
         if fault is not None:
-            self.faults.append(f"lease {end.lease.hex()} of {end.node}: {fault}")
+            self.faults.append(_fault(end, fault))
         elif again is None:
             self.linked += 1
         else:
@@ -114,3 +168,7 @@ class _Replay:
         if known or (last is not None and end.before == FRESH and day - last.day >= IDLE):
             return None
         return "the evidence before it is not that after the key's group before"
+
+
+def _fault(end: _Stated, why: str) -> str:
+    return f"lease {end.lease.hex()} of {end.node}: {why}"

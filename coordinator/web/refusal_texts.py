@@ -22,6 +22,8 @@ WORDS: Mapping[str, str] = {
     "transcript": "The environment's replies are not the ones the task gives.",
     "seeded-choice": "Tokens differ from what the lease's seed and these weights give.",
     "close-choices": "Too many tokens differ narrowly from the seeded choice.",
+    "near-ties": "Over many groups too many tokens differ narrowly from the seeded choice.",
+    "party-near-ties": "Over many groups from one network too many tokens differ narrowly from the seeded choice.",
     "drift": "A log-probability differs too much from the coordinator's own.",
     "drift-median": "Log-probabilities differ too much from the coordinator's own throughout.",
     "evidence": "Over many tokens the arithmetic differs from that of the node's engine class.",

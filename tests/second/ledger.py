@@ -11,7 +11,7 @@ from pathlib import Path
 from documents import Map, check, pack, unpack
 
 ACCOUNT = re.compile(r"fund:operator|escrow:run|rounding|forfeit|paid:\w+|node:\w+:(accrued|unvested|payable)|held:\w+")
-WRONG = ("seeded-choice", "close-choices", "drift", "drift-median", "not-generated", "evidence")
+WRONG = ("seeded-choice", "close-choices", "drift", "drift-median", "not-generated", "evidence", "near-ties")
 
 
 def sha256(data: bytes) -> bytes:

@@ -2,13 +2,15 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from coordinator.database import Database
 from coordinator.verification.verdict_replay import ReplayedVerdicts, replay_verdicts
+from engines.engine import SampleScore
 from p2p.identity import peer_id
 from tests.support.evidence_world import Bfloat16World
-from tests.support.group_world import ALICE
+from tests.support.group_world import ALICE, group
 
 
 @pytest.fixture
@@ -36,14 +38,14 @@ def test_a_restart_between_two_groups_breaks_no_chain(bench: Bfloat16World) -> N
     bench.decide(0)
     bench.reopen()
     bench.decide(1)
-    assert replayed(bench)[:3] == (2, 0, [])
+    assert replayed(bench)[:4] == (2, 0, 0, [])
 
 
 def test_without_its_tokens_a_verdict_is_checked_by_its_place_in_the_chain(bench: Bfloat16World) -> None:
     for wrong in (0, 1, 0):
         bench.decide(wrong)
     bench.service.database.do("DELETE FROM compared WHERE rowid = 2")
-    assert replayed(bench)[:3] == (2, 1, [])
+    assert replayed(bench)[:4] == (2, 1, 0, [])
 
 
 def test_altered_tokens_and_a_missing_link_are_named(bench: Bfloat16World) -> None:
@@ -57,3 +59,19 @@ def test_altered_tokens_and_a_missing_link_are_named(bench: Bfloat16World) -> No
     database.do("DROP TRIGGER entries_are_never_removed")
     database.do("DELETE FROM entries WHERE seq = ?", (receipts[1].entry,))
     assert "after the key's group before" in replayed(bench).faults[1]
+
+
+def test_near_ties_are_counted_again_from_the_entries(bench: Bfloat16World) -> None:
+    world, codes = bench.world, []
+    for close in (0, *[1] * 9, 0):
+        world.submit(group(world.lease()))
+        (undecided,) = bench.service.undecided()
+        scores = [SampleScore(logprobs=[-0.5] * 4, margins=[0.0] * 4) for _ in range(2)]
+        scores[0] = msgspec.structs.replace(scores[0], margins=[1e-5 * close, 0.0, 0.0, 0.0])
+        codes.append(world.decide(undecided, scores).code)
+    assert codes == ["ok"] * 6 + ["near-ties"] * 4 + ["ok"]
+    result = replayed(bench)
+    assert (result.counted, result.faults) == (len(codes), [])
+    bench.service.database.do("UPDATE near_ties SET state = zeroblob(length(state))")
+    (fault,) = replayed(bench).faults
+    assert "near_ties" in fault

@@ -1,0 +1,65 @@
+"""The near-ties of each key and party in run.sqlite.
+
+Rules
+1. `near_ties` has one row per key and per party with an accepted group of an exact class, of one size. Rows that lapsed
+   go (`forget`), so rows cost accepted work, and parties last as long as they work.
+2. A row is written in the transaction of the verdict, whose entry states the count. So the rows follow from the
+   ledger's entries in their order and from the parties of leases (verdict_replay.py).
+"""
+
+from typing import Final, Literal
+
+from coordinator.database import Database
+from coordinator.verification.evidence import IDLE, NodeEvidence
+from coordinator.verification.near_ties import BEGINNING, NearTieCount, after_group
+from p2p.identity import peer_id
+from runtime.units import DAY
+
+FORGOTTEN_AT_ONCE: Final = 32
+Blamed = Literal["", "near-ties", "party-near-ties"]
+"""The refusal code of a group that is refused by near-ties: its key's or its party's. Empty: it is not."""
+
+
+def holders(node: bytes, party: str) -> dict[str, Blamed]:
+    """Return the names under which a key and its party have rows, with the code of each. A lease of an older file has
+    no party, and neither has one of this process itself."""
+    key: dict[str, Blamed] = {f"key:{peer_id(node)}": "near-ties"}
+    return key | ({f"party:{party}": "party-near-ties"} if party else {})
+
+
+class NearTieTable:
+    """The table `near_ties`. A node is its public key, 32 bytes."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def of(self, holder: str) -> NodeEvidence:
+        """Return the evidence by near-ties against a key or party."""
+        state = self._database.value("SELECT state FROM near_ties WHERE holder = ?", (holder,))
+        return BEGINNING if state is None else NodeEvidence.decode(state)
+
+    def take(self, node: bytes, lease: bytes, count: NearTieCount, now: int) -> Blamed:
+        """Count a good group of an exact class, in the transaction of its verdict; return why it is refused, and then
+        nothing was counted. `now`: ms."""
+        party = self._database.value("SELECT party FROM leases WHERE id = ?", (lease,)) or ""
+        after: dict[str, NodeEvidence] = {}
+        for holder, code in holders(node, party).items():
+            moved = after_group(self.of(holder), count, now)
+            if moved is None:
+                return code
+            after[holder] = moved
+        for holder, evidence in after.items():
+            row = (holder, evidence.encode(), evidence.day)
+            self._database.do("INSERT OR REPLACE INTO near_ties VALUES (?, ?, ?)", row)
+        return ""
+
+    def forget(self, now: int, most: int = FORGOTTEN_AT_ONCE) -> int:
+        """Delete at most `most` rows that lapsed (evidence.py, rule 7); return how many."""
+        today, gone = now // DAY, 0
+        query = "SELECT holder, state FROM near_ties WHERE day <= ? ORDER BY day LIMIT ?"
+        for holder, state in self._database.all(query, (today - IDLE, most)):
+            if NodeEvidence.decode(state).lapsed(today):
+                gone += self._database.do("DELETE FROM near_ties WHERE holder = ?", (holder,))
+            else:  # in doubt: it is looked at again after as long
+                self._database.do("UPDATE near_ties SET day = ? WHERE holder = ?", (today, holder))
+        return gone

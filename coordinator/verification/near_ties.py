@@ -1,0 +1,59 @@
+"""Evidence that a node chooses among near-ties, for classes that are exact: a betting e-process in integers. Pure.
+
+A near-tie is a sampled token that is not the seeded choice, and misses it by no more than the margin. Rounding makes a
+few; a node that takes each one which it likes is within every bound per group, and passes for ever.
+
+Rules
+1. Of an honest node's sampled tokens at most `RATE` are near-ties. None was seen among 4,608 tokens.
+2. A bet multiplies its stake by 1 + bet (1 - p) per near-tie and by 1 - bet p per other token. A group's product is a
+   power of each, by squaring, and every product is rounded down: so it follows from two numbers.
+3. The rest is as for classes that are not exact (evidence.py): stakes, shares of 1 / (g (g + 1)), days, and lapsing.
+4. Two such E run: of the key and of its party (p2p/limits/origin.py), so that many keys of one owner count as one.
+5. A group with a near-tie is refused if E with it would be at `REFUSAL` in the day, or at `LIFELONG_REFUSAL` ever. A
+   group without one is never refused by it: there is nothing in it that was chosen.
+6. Only accepted groups count. So E stays below the thresholds, and a node that stops is accepted at once.
+"""
+
+from typing import Final, NamedTuple
+
+from coordinator.verification.evidence import BET_UNIT, BETS, NOTHING, EProcess, NodeEvidence, Stake
+from coordinator.verification.token_evidence import ONE
+
+RATE: Final = -(-ONE // 50_000)
+"""p, in units of 2^-32, rounded up."""
+BEGINNING: Final = NodeEvidence(0, *[EProcess(0, (NOTHING,) * len(BETS))] * 2)
+"""The evidence against a key or party without groups."""
+
+
+class NearTieCount(NamedTuple):
+    """The near-ties of a group, and its sampled tokens."""
+
+    sampled: int
+    near_ties: int
+
+
+def near_tie_products(count: NearTieCount) -> list[Stake]:
+    """Return by what the stake of each bet is multiplied by a group (rule 2)."""
+    return [_product(bet, count) for bet in BETS]
+
+
+def _product(bet: int, count: NearTieCount) -> Stake:
+    won, lost = ONE + bet * (ONE - RATE) // BET_UNIT, ONE - -(-bet * RATE // BET_UNIT)
+    others = power(Stake.of(lost, -32), count.sampled - count.near_ties)
+    return power(Stake.of(won, -32), count.near_ties).times(others)
+
+
+def power(base: Stake, exponent: int) -> Stake:
+    """Return a stake to the power of `exponent`, by squaring from the lowest bit on, each product rounded down."""
+    result = Stake.of(1)
+    while exponent:
+        if exponent & 1:
+            result = result.times(base)
+        base, exponent = base.times(base), exponent >> 1
+    return result
+
+
+def after_group(before: NodeEvidence, count: NearTieCount, now: int) -> NodeEvidence | None:
+    """Return the evidence after a group whose verdict falls at `now`, ms; None if the group is refused (rule 5)."""
+    after = before.after(near_tie_products(count), now)
+    return None if count.near_ties and after.conclusion() == "refusal" else after

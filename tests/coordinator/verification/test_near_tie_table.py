@@ -1,0 +1,76 @@
+"""The rows of near-ties: of a key and of its party, written with the verdict, and gone when they say nothing more."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coordinator.database import Database
+from coordinator.verification.evidence import IDLE
+from coordinator.verification.near_tie_table import Blamed, NearTieTable
+from coordinator.verification.near_ties import BEGINNING, NearTieCount
+from p2p.identity import peer_id
+from runtime.units import DAY
+from tests.support.group_world import ALICE, BOB, name
+
+ROW = "INSERT INTO leases VALUES (?, ?, ?, ?, 1, 0, 0, 0, 'decided', x'', x'', 0, '', ?)"
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    with Database.open(tmp_path / "run.sqlite") as database:
+        yield database
+
+
+class Verdicts:
+    """Groups of 1,024 tokens that are good in themselves, in their order."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.table = NearTieTable(database)
+        self.groups = 0
+
+    def decide(self, node: bytes, party: str, ties: int, now: int = 1) -> Blamed:
+        self.groups += 1
+        lease = name("lease", self.groups)
+        self.database.do(ROW, (lease, node, lease, self.groups, party))
+        return self.table.take(node, lease, NearTieCount(1024, ties), now)
+
+
+@pytest.fixture
+def verdicts(database: Database) -> Verdicts:
+    return Verdicts(database)
+
+
+def test_a_key_that_goes_on_is_refused_until_it_hands_in_a_group_without_near_ties(verdicts: Verdicts) -> None:
+    codes = [verdicts.decide(ALICE, "", 1) for _ in range(20)]
+    assert codes == sorted(codes)
+    assert {*codes} == {"", "near-ties"}
+    assert verdicts.decide(ALICE, "", 1) == "near-ties"
+    assert verdicts.decide(ALICE, "", 0) == ""
+    assert verdicts.decide(BOB, "", 1) == ""
+
+
+def test_many_keys_of_one_party_count_as_one(verdicts: Verdicts) -> None:
+    codes = [verdicts.decide(name("key", number, 32), "198.51.100.0/24", 1) for number in range(20)]
+    assert codes == sorted(codes)
+    assert {*codes} == {"", "party-near-ties"}
+    assert verdicts.decide(name("key", 99, 32), "198.51.100.0/24", 0) == ""
+    assert verdicts.decide(name("key", 100, 32), "203.0.113.0/24", 1) == ""
+
+
+def test_a_refused_group_leaves_no_row(verdicts: Verdicts, database: Database) -> None:
+    for number in range(200):
+        verdicts.decide(name("key", number, 32), "198.51.100.0/24", 6)
+    assert database.value("SELECT count(*) FROM near_ties") < 10
+
+
+def test_rows_that_lapsed_go(verdicts: Verdicts, database: Database) -> None:
+    verdicts.decide(ALICE, "198.51.100.0/24", 0)
+    while not verdicts.decide(BOB, "", 1):
+        pass
+    doubted = f"key:{peer_id(BOB)}"
+    assert verdicts.table.forget(IDLE * DAY - 1) == 0
+    assert verdicts.table.forget(IDLE * DAY) == 2
+    assert database.all("SELECT holder, day FROM near_ties") == [(doubted, IDLE)]
+    assert verdicts.table.of(doubted) != BEGINNING
