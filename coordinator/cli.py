@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 
 import typer
 
@@ -19,6 +19,8 @@ from runtime.units import unix_milliseconds
 if TYPE_CHECKING:
     from coordinator.config import CoordinatorConfig
     from coordinator.run.setup import Run
+    from weights.adapter_folder import AdapterOrder
+    from weights.frozen_base import BaseFormat
 
 PROGRAM: Final = "echo2-coord"
 
@@ -39,6 +41,13 @@ app.add_typer(policy_app, name="policy")
 
 Home = Annotated[Path, typer.Option("--home", envvar="ECHO2_COORD_HOME", help="The run folder.")]
 Peer = Annotated[str, typer.Argument(metavar="NODE", help="Its peer id: 12D3Koo...", show_default=False)]
+LoraRank = Annotated[
+    int | None,
+    typer.Option(min=1, max=1024, help="Train an adapter of this rank, the model frozen.", show_default="whole model"),
+]
+BaseFormatOption = Annotated[
+    Literal["bfloat16", "q8_0", "q4_0"], typer.Option("--base-format", help="The frozen model's, with --lora-rank.")
+]
 Sets = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any setting, as often as needed.")
 ]
@@ -68,6 +77,14 @@ def init(
     task: Annotated[str | None, typer.Option(help="The task to learn.", show_default="by model")] = None,
     steps: Annotated[int | None, typer.Option(help="Steps after which it finishes.", show_default="endless")] = None,
     port: Annotated[int | None, typer.Option(help="Port of the page.", show_default="8420")] = None,
+    lora_rank: LoraRank = None,
+    lora_alpha: Annotated[
+        float | None, typer.Option(min=0.001, help="The adapter's factor is alpha / rank.", show_default="2 x rank")
+    ] = None,
+    lora_targets: Annotated[
+        str | None, typer.Option(help="Its layers, such as q_proj,v_proj.", show_default="all of attention and MLP")
+    ] = None,
+    base_format: BaseFormatOption = "bfloat16",
     sets: Sets = None,
     yes: Annotated[bool, typer.Option("--yes", help="Ask nothing.")] = False,
 ) -> None:
@@ -82,7 +99,15 @@ def init(
     if not yes and _at_a_terminal() and not _confirmed(config):
         return
     _print_made(
-        setup.init(folder, model, config, now=unix_milliseconds(), secret=keys.passphrase(), report=_say_making)
+        setup.init(
+            folder,
+            model,
+            config,
+            now=unix_milliseconds(),
+            adapter=_adapter(lora_rank, lora_alpha, lora_targets, base_format),
+            secret=keys.passphrase(),
+            report=_say_making,
+        )
     )
 
 
@@ -124,12 +149,15 @@ def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Leave the run folder.")] = False,
     faults: Annotated[bool, typer.Option(help="Kill a node during the run, and let one join late.")] = True,
     ways: Annotated[bool, typer.Option("--ways", help="One node behind a relay, one over HTTPS alone.")] = False,
+    lora_rank: LoraRank = None,
+    base_format: BaseFormatOption = "bfloat16",
 ) -> int:
     """Play a whole run on this machine, CPU only: coordinator, learner and volunteers."""
     from coordinator.demo.demo import main as play
     from coordinator.demo.demo_settings import DemoOptions
 
-    return play(DemoOptions(model, nodes, seconds, seed, keep, faults, ways))
+    adapter = _adapter(lora_rank, None, None, base_format)
+    return play(DemoOptions(model, nodes, seconds, seed, keep, faults, ways, adapter))
 
 
 @app.command()
@@ -428,6 +456,19 @@ def _change(home: Path, role: str | None, request: Path | None, since: int | Non
             )
         )
     )
+
+
+def _adapter(rank: int | None, alpha: float | None, targets: str | None, base: str) -> "AdapterOrder | None":
+    """Return the adapter that `init` is to make; None: none. Raises `LocalFault` for options that need --lora-rank."""
+    from runtime.errors import LocalFault
+    from weights.adapter_folder import AdapterOrder
+
+    if rank is None:
+        if alpha is not None or targets is not None or base != "bfloat16":
+            raise LocalFault("--lora-alpha, --lora-targets and --base-format describe an adapter: add --lora-rank")
+        return None
+    chosen = None if targets is None else [name for name in targets.split(",") if name]
+    return AdapterOrder(rank, alpha if alpha is not None else 2.0 * rank, chosen, cast("BaseFormat", base))
 
 
 def _flags(sets: list[str] | None, **sections: dict[str, Any]) -> dict[str, dict[str, Any]]:

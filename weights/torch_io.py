@@ -5,6 +5,7 @@
 2. A parameter that several names share is stored once, under the name that the model declares as the source of the tie
    (transformers' `all_tied_weights_keys`). Without a declaration it is the first name in order.
 3. Loading and patching write in place: optimiser, captured graphs and views keep their storage.
+4. A version of a model with low-rank adapters has the adapters' tensors alone (weights.adapter); the rest is frozen.
 """
 
 import warnings
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from weights.adapter import INNER, OUTER, PREFIX
 from weights.codec.frames import Bits
 from weights.diff import Change
 from weights.documents import TensorEntry
@@ -45,7 +47,7 @@ _NAMES: Final = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 def save_model(model: nn.Module, path: Path, dtype: torch.dtype = torch.bfloat16) -> Snapshot:
     """Write a model's state dict as a snapshot, floating-point tensors cast to `dtype`. Memory beyond the model: one
     tensor. Raises `BadSnapshot`, `DiskFull`."""
-    tensors = model.state_dict()
+    tensors = published(model)
     return save_tensors(tensors, path, dtype=dtype, aliases=aliases_of(model, tensors))
 
 
@@ -63,6 +65,13 @@ def save_tensors(
             writer.write(_bits_of(tensor.detach().to(_cast_to(tensor, dtype))))
         root = writer.finish()
     return Snapshot(path, root=root)
+
+
+def published(model: nn.Module) -> dict[str, Tensor]:
+    """Return the tensors of which a model's versions consist, by their names in a snapshot (rule 4)."""
+    tensors = model.state_dict()
+    adapters = {f"{PREFIX}{name}": tensor for name, tensor in tensors.items() if name.endswith((INNER, OUTER))}
+    return adapters or tensors
 
 
 def aliases_of(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, str]:
@@ -129,7 +138,7 @@ def _put(target: Tensor, index: Tensor, values: Tensor) -> None:
 def _targets(model: nn.Module, aliases: Mapping[str, str]) -> dict[str, list[Tensor]]:
     """Return stored name -> the model's tensors that hold it: more than one if only the snapshot ties them."""
     targets: dict[str, list[Tensor]] = {}
-    for name, tensor in model.state_dict().items():
+    for name, tensor in published(model).items():
         tensors = targets.setdefault(aliases.get(name, name), [])
         if all(other.data_ptr() != tensor.data_ptr() for other in tensors):
             tensors.append(tensor)

@@ -296,7 +296,7 @@ def _make_run(home: Path, settings: DemoSettings, seed: int) -> None:
     }
     warm_up = msgspec.structs.replace(setup.default_warm_up(), seed=seed, **settings.warm_up)
     config = setup.settings_for(settings.model, flags, env={})
-    setup.init(home, settings.model, config, now=unix_milliseconds(), warm_up=warm_up)
+    setup.init(home, settings.model, config, now=unix_milliseconds(), warm_up=warm_up, adapter=settings.adapter)
 
 
 def _coordinator_argv(home: Path) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Any, Final, Literal
 
 from p2p.multiaddr import Route
 from runtime.errors import LocalFault
+from weights.adapter_folder import AdapterOrder
 
 Model = Literal["tiny", "smollm2"]
 NARROW: Final[tuple[Route, ...]] = ("relay", "https")
@@ -16,7 +17,8 @@ NARROW: Final[tuple[Route, ...]] = ("relay", "https")
 class DemoOptions:
     """The user's options. `nodes`, `seconds`: None means the model's preset. `seed`: of the model and the
     learner. `keep`: keep the folder. `faults`: kill one node and let another join late. `ways`: of the last two nodes,
-    one is behind a relay and one connects over HTTPS only."""
+    one is behind a relay and one connects over HTTPS only. `adapter`: train it, the model frozen; None: the whole
+    model."""
 
     model: Model = "tiny"
     nodes: int | None = None
@@ -25,6 +27,7 @@ class DemoOptions:
     keep: bool = False
     faults: bool = True
     ways: bool = False
+    adapter: AdapterOrder | None = None
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class DemoSettings:
     that limit; if False, the demo ends at the limit. `run`, `learner`: sections of coordinator.config, merged over the
     model's presets. `warm_up`: fields of the warm-up (coordinator.learner.messages.WarmUp) that differ from the
     default. `join_at`, `kill_at`: shares of the steps. `least_rise`, `least_greedy_rise`: required rise of held-out
-    accuracy, sampled and greedy; None: no rise is required. `ways`: see `DemoOptions`."""
+    accuracy, sampled and greedy; None: no rise is required. `ways`, `adapter`: see `DemoOptions`."""
 
     model: Model
     nodes: int
@@ -48,6 +51,7 @@ class DemoSettings:
     least_rise: float = 0.10
     least_greedy_rise: float | None = None
     ways: bool = False
+    adapter: AdapterOrder | None = None
 
 
 TINY: Final = DemoSettings(
@@ -92,4 +96,5 @@ def settings_of(options: DemoOptions) -> DemoSettings:
         raise LocalFault(f"{nodes} nodes: choose {len(NARROW)} to 16 with --nodes, as --ways needs {len(NARROW)}")
     if not seconds > 0:
         raise LocalFault(f"{seconds:g} seconds: choose more than 0 with --seconds")
-    return DemoSettings(**{**vars(preset), "nodes": nodes, "seconds": seconds, "ways": options.ways})
+    chosen = {"nodes": nodes, "seconds": seconds, "ways": options.ways, "adapter": options.adapter}
+    return DemoSettings(**{**vars(preset), **chosen})

@@ -1,9 +1,16 @@
-"""Load a model folder: config.json and safetensors; never from a hub, never pickled weights."""
+"""Load a model folder: config.json and safetensors; never from a hub, never pickled weights. A folder of a frozen base
+and an adapter (weights.adapter) gives a model of which the adapter alone is trained."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from engines.transformers.low_rank import adapt
+from weights.adapter import CONFIG
+from weights.snapshot import Snapshot
+from weights.torch_io import load_into
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 
@@ -18,12 +25,10 @@ class NotFinetunable(Exception):
 
 def load(folder: Path, device: str) -> PreTrainedModel:
     """Load the model of `folder` in float32 on `device`, in evaluation mode (no dropout). Raises BadModelFolder,
-    NotFinetunable."""
+    NotFinetunable; of a folder with an adapter also BadSnapshot."""
     _check_folder(folder)
     try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, local_files_only=True, use_safetensors=True, attn_implementation="sdpa"
-        )
+        model = _adapted(folder) if (folder / CONFIG).exists() else _whole(folder)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise BadModelFolder(
             f"{folder} does not load as a causal language model: {error}. Export it again with save_pretrained, or "
@@ -32,6 +37,23 @@ def load(folder: Path, device: str) -> PreTrainedModel:
     torch.nn.Module.to(model, device)
     check_head(model)
     return evaluating(model)
+
+
+def _whole(folder: Path) -> PreTrainedModel:
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, local_files_only=True, use_safetensors=True, attn_implementation="sdpa"
+    )
+    return model
+
+
+def _adapted(folder: Path) -> PreTrainedModel:
+    """Build the frozen base, and load the first adapter."""
+    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    auto: Any = AutoModelForCausalLM  # its methods carry no types
+    model: PreTrainedModel = auto.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
+    adapt(model, folder)
+    load_into(model, Snapshot(folder / WEIGHTS[0]))
+    return model
 
 
 def _check_folder(folder: Path) -> None:

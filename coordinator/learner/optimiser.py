@@ -6,6 +6,7 @@ Rules
 2. Gradients are computed at the published values and applied to the masters, so that updates below one unit in the last
    place accumulate.
 3. A gradient that is not finite changes nothing; `update` returns its norm, and the caller checks it.
+4. Frozen parameters (those without `requires_grad`) have no master; they are only brought to the type of computation.
 """
 
 import math
@@ -29,12 +30,12 @@ class Optimiser:
 
     def __init__(self, model: PreTrainedModel, hyper: Hyper) -> None:
         self._hyper = hyper
-        self._parameters = dict(model.named_parameters())
+        self._parameters = {name: one for name, one in model.named_parameters() if one.requires_grad}
         self.masters = {
             name: parameter.detach().float().clone().requires_grad_() for name, parameter in self._parameters.items()
         }
         compute = torch.bfloat16 if hyper.compute_dtype == "bfloat16" else torch.float32
-        for parameter in self._parameters.values():
+        for parameter in model.parameters():
             parameter.data = parameter.data.to(compute)
         # Weight decay applies to matrices only: it would shrink norms and biases for no benefit.
         groups: list[dict[str, Any]] = [

@@ -27,10 +27,13 @@ from runtime.errors import LocalFault
 from tasks import registry
 from tasks import tokenizer as text
 from tasks.task import Task, Tokenizer
+from weights.adapter import BASE, CONFIG
 from weights.errors import WeightsError
 
 ASSETS: Final = ("config.json", "tokenizer.json")
 """Files that every node needs and that never change: the RunSpec names them with their hashes."""
+ADAPTER_ASSETS: Final = (CONFIG, BASE)
+"""The further ones of a run whose versions are an adapter (weights.adapter)."""
 OPTIONAL: Final = ("generation_config.json", "tokenizer_config.json", "chat_template.jinja")
 """Files copied along for people; no code of this project reads them."""
 WEIGHTS: Final = "model.safetensors"
@@ -58,7 +61,8 @@ def facts(folder: Path) -> ModelFacts:
             f"{folder}: the tokenizer has {size} ids, the model {vocabulary}: they do not belong to one model; save "
             "both from the same model"
         )
-    assets = tuple(Asset(name=name, manifest=manifest_of(folder / name)) for name in ASSETS)
+    names = [*ASSETS, *(name for name in ADAPTER_ASSETS if (folder / name).exists())]
+    assets = tuple(Asset(name=name, manifest=manifest_of(folder / name)) for name in names)
     return ModelFacts(eos=eos, vocabulary=vocabulary, assets=assets)
 
 

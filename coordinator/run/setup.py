@@ -32,6 +32,7 @@ from runtime.errors import LocalFault
 from runtime.files import sync_folder, writing
 from runtime.settings import SettingsFault
 from tasks.task import Task
+from weights.adapter_folder import AdapterOrder, make_adapter
 from weights.errors import WeightsError
 
 PRESETS: Final[Mapping[str, Settings]] = {
@@ -125,12 +126,14 @@ def init(
     *,
     now: int,
     warm_up: WarmUp | None = None,
+    adapter: AdapterOrder | None = None,
     secret: str | None = None,
     report: Callable[[str], None] = lambda text_line: None,
 ) -> Run:
     """Make the run folder and return the run. `model`: tiny, smollm2 or the path of a model folder. `warm_up`: settings
-    for making `tiny`; its folder and task are filled in here. `now`: milliseconds. `secret`: passphrase of the keys.
-    `report`: gets a line per part. Raises `LocalFault`; no run has been made then.
+    for making `tiny`; its folder and task are filled in here. `adapter`: makes the versions an adapter over a frozen
+    base; None: whole models. `now`: milliseconds. `secret`: passphrase of the keys. `report`: gets a line per part.
+    Raises `LocalFault`; no run has been made then.
     """
     task = model_folder.task_named(config.run.task)
     check_sizes(config, task)
@@ -142,6 +145,9 @@ def init(
         try:
             report(f"model {config.run.model}")
             _make_model(draft.model, model, warm_up or default_warm_up(), task)
+            if adapter is not None:
+                report(f"adapter of rank {adapter.rank} over a frozen base in {adapter.base}")
+                make_adapter(draft.model, adapter, config.learner.seed)
             report("keys, Root and RunSpec")
             _make_documents(draft, config, task, now, secret)
             _write(draft.config, config_docs.toml(config).encode())

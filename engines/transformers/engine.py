@@ -29,6 +29,7 @@ from engines.row_limit import RowLimit
 from engines.stepped_weights import SteppedWeights
 from engines.transformers import packed_linear
 from engines.transformers.decoder import ComputedPrompt, Decoder
+from engines.transformers.low_rank import adapt
 from engines.transformers.scoring import GroupScorer
 from weights.diff import Change
 from weights.snapshot import Snapshot
@@ -71,7 +72,9 @@ class TransformersEngine(BatchEngine[_Live]):
     def build(self, model: Path, weights: SteppedWeights) -> _Live:
         """See `BatchEngine.build`."""
         with _translated():
-            built = _build(model, self._dtype).to(self._device)
+            built = _build(model, self._dtype)
+            adapt(built, model)
+            built.to(self._device)
             _check_range(weights.snapshot, self._dtype)
             load_into(built, weights.snapshot)
             packed_linear.pack(built)

@@ -56,7 +56,7 @@ LIFE_BOUNDS: Final = 10.0, 3600.0
 """Seconds: least and most that rule 6 assumes as a Head's life."""
 DOCUMENTS_KEPT: Final = 300
 """Documents kept per kind, and Edges whose payloads are kept: an index names the newest 128."""
-_ASSET_ENDINGS: Final = (".json", ".txt", ".model", ".jinja")
+_ASSET_ENDINGS: Final = (".json", ".txt", ".model", ".jinja", ".safetensors")
 _ASK: Final = "ask the operator, or install a newer version"
 
 _log = structlog.get_logger("node")
@@ -169,8 +169,8 @@ class Follower:
         return min(max(life, LIFE_BOUNDS[0]), LIFE_BOUNDS[1])
 
     async def prepare(self, folder: Path, assets: list[Asset]) -> None:
-        """Fetch the model's files (config.json, tokenizer.json) into `folder`. Raises `TrustFailure` for a RunSpec that
-        no honest operator signs: no retry helps, because a RunSpec never changes."""
+        """Fetch the model's files (config.json, tokenizer.json, a frozen base) into `folder`. Raises `TrustFailure` for
+        a RunSpec that no honest operator signs: no retry helps, because a RunSpec never changes."""
         await anyio.Path(folder).mkdir(parents=True, exist_ok=True)
         for asset in assets:
             if Path(asset.name).name != asset.name or not asset.name.endswith(_ASSET_ENDINGS):
