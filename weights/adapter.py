@@ -29,7 +29,7 @@ OUTER: Final = ".lora_B.weight"
 _MOST_CONFIG: Final = 1 << 20
 
 
-class AdapterConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AdapterConfig(msgspec.Struct, frozen=True, kw_only=True):
     """adapter_config.json, as far as this program reads it. `r`: rank. `target_modules`: endings of module names."""
 
     r: Annotated[int, msgspec.Meta(ge=1, le=1024)]

@@ -12,9 +12,11 @@ Rules
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from engines import float16_range
 from weights.adapter import BASE, AdapterConfig, read_config
 from weights.errors import BadSnapshot
 from weights.frozen_base import FrozenBase
@@ -39,7 +41,8 @@ class LowRankLinear(nn.Module):
 
 def adapt(model: nn.Module, folder: Path) -> AdapterConfig | None:
     """Load the frozen base of `folder` into a model just built, and put adapters beside its target layers; their
-    values are still random. Returns the adapter's settings, None: rule 1. Raises BadSnapshot, FileNotFoundError."""
+    values are still random. Returns the adapter's settings, None: rule 1. Raises BadSnapshot, FileNotFoundError, and
+    EngineError for a weight that float16 cannot hold."""
     config = read_config(folder)
     if config is None:
         return None
@@ -64,7 +67,10 @@ def _load_base(model: nn.Module, base: FrozenBase) -> None:
         target = state.get(entry.name)
         if target is None or tuple(target.shape) != entry.shape:
             raise BadSnapshot(f"{base.path} is of another model: it has {entry.name!r} of shape {entry.shape}")
-        target.copy_(torch.from_numpy(base.values(entry.name)).view(entry.shape))
+        values = base.values(entry.name)
+        if target.dtype == torch.float16:
+            float16_range.check(values.view(np.uint32), "F32", entry.name)
+        target.copy_(torch.from_numpy(values).view(entry.shape))
         written.add(target.data_ptr())
     lacking = sorted(name for name, tensor in state.items() if tensor.data_ptr() not in written)
     if lacking:

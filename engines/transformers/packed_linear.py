@@ -18,6 +18,8 @@ import psutil
 import torch
 from torch import Tensor, nn
 
+from weights.torch_io import published
+
 ROWS: Final = 8
 """Input rows that the layout is optimised for: those of a decode step. It serves one and hundreds as well (ADR 8)."""
 LEAST: Final = 1 << 16
@@ -67,9 +69,10 @@ def pack(model: nn.Module) -> int:
 
 
 def forget(model: nn.Module) -> None:
-    """Drop the packed copies: the weights have changed."""
+    """Drop the packed copies of the weights that a version writes, which have changed. Those of a frozen base stay."""
+    written = {tensor.data_ptr() for tensor in published(model).values()}
     for module in model.modules():
-        if isinstance(module, PackedLinear):
+        if isinstance(module, PackedLinear) and module.weight.data_ptr() in written:
             module.forget()
 
 
