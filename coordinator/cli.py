@@ -19,8 +19,8 @@ from runtime.units import unix_milliseconds
 if TYPE_CHECKING:
     from coordinator.config import CoordinatorConfig
     from coordinator.run.setup import Run
-    from weights.adapter_folder import AdapterOrder
-    from weights.frozen_base import BaseFormat
+    from weights.lora.adapter_folder import AdapterOrder
+    from weights.lora.frozen_base import BaseFormat
 
 PROGRAM: Final = "echo2-coord"
 
@@ -461,7 +461,7 @@ def _change(home: Path, role: str | None, request: Path | None, since: int | Non
 def _adapter(rank: int | None, alpha: float | None, targets: str | None, base: str) -> "AdapterOrder | None":
     """Return the adapter that `init` is to make; None: none. Raises `LocalFault` for options that need --lora-rank."""
     from runtime.errors import LocalFault
-    from weights.adapter_folder import AdapterOrder
+    from weights.lora.adapter_folder import AdapterOrder
 
     if rank is None:
         if alpha is not None or targets is not None or base != "bfloat16":

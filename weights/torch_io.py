@@ -5,7 +5,7 @@
 2. A parameter that several names share is stored once, under the name that the model declares as the source of the tie
    (transformers' `all_tied_weights_keys`). Without a declaration it is the first name in order.
 3. Loading and patching write in place: optimiser, captured graphs and views keep their storage.
-4. A version of a model with low-rank adapters has the adapters' tensors alone (weights.adapter); the rest is frozen.
+4. A version of a model with low-rank adapters has the adapters' tensors alone; the rest is frozen (weights.lora).
 """
 
 import warnings
@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from weights.adapter import INNER, OUTER, PREFIX
 from weights.codec.frames import Bits
 from weights.diff import Change
 from weights.documents import TensorEntry
 from weights.errors import BadSnapshot
+from weights.lora.adapter_config import INNER, OUTER, PREFIX
 from weights.snapshot import BITS, Snapshot, writing_snapshot
 
 TORCH_DTYPES: Final[dict[str, torch.dtype]] = {

@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 
 from p2p.multiaddr import Route
 from runtime.errors import LocalFault
-from weights.adapter_folder import AdapterOrder
+from weights.lora.adapter_folder import AdapterOrder
 
 Model = Literal["tiny", "smollm2"]
 NARROW: Final[tuple[Route, ...]] = ("relay", "https")

@@ -1,5 +1,5 @@
 """Load a model folder: config.json and safetensors; never from a hub, never pickled weights. A folder of a frozen base
-and an adapter (weights.adapter) gives a model of which the adapter alone is trained."""
+and an adapter (weights.lora.adapter_config) gives a model of which the adapter alone is trained."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from engines.transformers.low_rank import adapt
-from weights.adapter import CONFIG
+from weights.lora.adapter_config import CONFIG
 from weights.snapshot import Snapshot
 from weights.torch_io import load_into
 

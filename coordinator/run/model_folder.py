@@ -27,13 +27,13 @@ from runtime.errors import LocalFault
 from tasks import registry
 from tasks import tokenizer as text
 from tasks.task import Task, Tokenizer
-from weights.adapter import BASE, CONFIG
 from weights.errors import WeightsError
+from weights.lora.adapter_config import BASE, CONFIG
 
 ASSETS: Final = ("config.json", "tokenizer.json")
 """Files that every node needs and that never change: the RunSpec names them with their hashes."""
 ADAPTER_ASSETS: Final = (CONFIG, BASE)
-"""The further ones of a run whose versions are an adapter (weights.adapter)."""
+"""The further ones of a run whose versions are an adapter (weights.lora.adapter_config)."""
 OPTIONAL: Final = ("generation_config.json", "tokenizer_config.json", "chat_template.jinja")
 """Files copied along for people; no code of this project reads them."""
 WEIGHTS: Final = "model.safetensors"

@@ -32,8 +32,8 @@ from runtime.errors import LocalFault
 from runtime.files import sync_folder, writing
 from runtime.settings import SettingsFault
 from tasks.task import Task
-from weights.adapter_folder import AdapterOrder, make_adapter
 from weights.errors import WeightsError
+from weights.lora.adapter_folder import AdapterOrder, make_adapter
 
 PRESETS: Final[Mapping[str, Settings]] = {
     model_folder.TINY: {"run": {"task": "reverse", "group_size": 16, "batch_groups": 16, "limit": 8}},

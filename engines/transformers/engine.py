@@ -32,6 +32,7 @@ from engines.transformers.decoder import ComputedPrompt, Decoder
 from engines.transformers.low_rank import adapt
 from engines.transformers.scoring import GroupScorer
 from weights.diff import Change
+from weights.errors import WeightsError
 from weights.snapshot import Snapshot
 from weights.torch_io import load_into, patch
 
@@ -73,7 +74,7 @@ class TransformersEngine(BatchEngine[_Live]):
         """See `BatchEngine.build`."""
         with _translated():
             built = _build(model, self._dtype)
-            adapt(built, model)
+            _adapt(built, model)
             built.to(self._device)
             _check_range(weights.snapshot, self._dtype)
             load_into(built, weights.snapshot)
@@ -107,6 +108,14 @@ def create(device: str, dtype: Dtype) -> TransformersEngine:
     """Make the engine for engines.registry, on as many threads as the environment says."""
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     return TransformersEngine(device, dtype)
+
+
+def _adapt(built: Any, folder: Path) -> None:
+    """See `low_rank.adapt`. A fault of the base is the folder's, and no other version mends it."""
+    try:
+        adapt(built, folder)
+    except (WeightsError, FileNotFoundError) as error:
+        raise EngineError(f"{error}: start again, which fetches damaged files of the model anew") from error
 
 
 def _check_range(snapshot: Snapshot, dtype: torch.dtype) -> None:

@@ -1,8 +1,8 @@
 """Low-rank adapters (LoRA) in a transformers model: a frozen base, and a small product beside each target layer.
 
 Rules
-1. A model is adapted by its folder: `weights.adapter` says what stands there. A folder without an adapter's settings is
-   a model whose versions are whole, and nothing is done.
+1. A model is adapted by its folder, in the form of `weights.lora.adapter_config`. A folder without its settings file
+   has versions that are whole models, and nothing is done.
 2. The base is frozen: it takes no gradient, and no version changes it. A quantised base is restored to the model's own
    type, so that every engine and the learner compute with the same numbers, but for that type's rounding.
 3. The adapter has the type that the engine computes with. Its product is added, never merged: in 16-bit types a merged
@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from engines import float16_range
-from weights.adapter import BASE, AdapterConfig, read_config
 from weights.errors import BadSnapshot
-from weights.frozen_base import FrozenBase
+from weights.lora.adapter_config import BASE, AdapterConfig, read_config
+from weights.lora.frozen_base import FrozenBase
 
 
 class LowRankLinear(nn.Module):

@@ -22,7 +22,7 @@ from coordinator.run.run_folder import RunFolder, locked
 from coordinator.web import status
 from p2p.discovery.invite import Invite
 from runtime.exit_codes import Exit
-from tests.support.run_folders import NOW
+from tests.support.run_folders import NOW, write_model
 
 
 @pytest.fixture(autouse=True)
@@ -103,6 +103,23 @@ def test_init_refuses_a_format_that_no_class_computes_in_and_such_a_run_does_not
     settings.write_text(settings.read_text().replace('compute_dtype = "float32"', 'compute_dtype = "bfloat16"', 1))
     code, message = refused("run", "--home", home)
     assert "a run that is signed must be made anew by `echo2-coord init`" in message
+
+
+@pytest.mark.parametrize("option", [("--lora-alpha", "8"), ("--lora-targets", "q_proj"), ("--base-format", "q4_0")])
+def test_init_refuses_to_describe_an_adapter_that_it_was_not_asked_for(
+    option: tuple[str, str], tmp_path: Path, model: Path
+) -> None:
+    code, _, err = said("init", tmp_path / "run", "--model", model, "--yes", *option)
+    assert (code, (tmp_path / "run").exists()) == (Exit.CONFIG, False)
+    assert "add --lora-rank" in err
+
+
+def test_init_makes_an_adapter_over_a_frozen_base(tmp_path: Path) -> None:
+    source = write_model(tmp_path / "source", "model.layers.0.mlp.up_proj.weight", (2, 32))
+    words = ("--model", source, "--task", "reverse", "--yes", "--lora-rank", "4", "--base-format", "q8_0")
+    assert said("init", tmp_path / "run", *words)[0] == 0
+    settings = json.loads((tmp_path / "run/model/adapter_config.json").read_text())
+    assert (settings["r"], settings["lora_alpha"], settings["target_modules"]) == (4, 8.0, ["up_proj"])
 
 
 @pytest.mark.parametrize(("answer", "code"), [("n\n", 0), ("", 130)])

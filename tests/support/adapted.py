@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 
 from tests.support import tiny_model
-from weights.adapter_folder import AdapterOrder, make_adapter
 from weights.documents import TensorEntry
-from weights.frozen_base import BaseFormat
 from weights.hf_import import bf16_of
+from weights.lora.adapter_folder import AdapterOrder, make_adapter
+from weights.lora.frozen_base import BaseFormat
 from weights.snapshot import Snapshot, writing_snapshot
 
 

@@ -1,6 +1,7 @@
 """A model folder written by hand and a run made from it: no torch, no child process."""
 
 import json
+import math
 import struct
 from pathlib import Path
 
@@ -11,14 +12,15 @@ from tasks.tokenizer import CHAR_SIZE, EOS, char_tokenizer
 NOW = 1_800_000_000_000
 
 
-def write_model(folder: Path) -> Path:
-    """Write a minimal model folder: one tensor of two float32."""
+def write_model(folder: Path, tensor: str = "weight", shape: tuple[int, ...] = (2,)) -> Path:
+    """Write a minimal model folder: one tensor of float32, its values 1, -2, 1, -2 ..."""
     folder.mkdir(parents=True)
     config = {"model_type": "qwen3", "vocab_size": CHAR_SIZE, "eos_token_id": EOS}
     (folder / "config.json").write_text(json.dumps(config))
     char_tokenizer().save(str(folder / "tokenizer.json"))
-    header = json.dumps({"weight": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
-    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + struct.pack("<2f", 1.0, -2.0))
+    data = struct.pack("<2f", 1.0, -2.0) * (math.prod(shape) // 2)
+    header = json.dumps({tensor: {"dtype": "F32", "shape": shape, "data_offsets": [0, len(data)]}}).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + data)
     return folder
 
 

@@ -5,6 +5,11 @@ from pathlib import Path
 import pytest
 
 from coordinator.learner import model
+from tests.support import adapted
+from weights.errors import BadSnapshot
+from weights.lora.adapter_config import CONFIG, INNER, OUTER, PREFIX
+from weights.snapshot import Snapshot
+from weights.torch_io import save_model
 
 BAD_FOLDERS = {
     "nothing in it": ([], "no config.json"),
@@ -27,3 +32,21 @@ def test_the_error_for_an_unknown_architecture_names_the_fix(tmp_path: Path, mod
     (tmp_path / "model.safetensors").write_bytes((model_folder / "model.safetensors").read_bytes())
     with pytest.raises(model.BadModelFolder, match="update transformers"):
         model.load(tmp_path, "cpu")
+
+
+def test_of_a_folder_with_an_adapter_the_adapter_alone_is_trained_and_published(tmp_path: Path) -> None:
+    folder = adapted.make(tmp_path)
+    policy = model.load(folder, "cpu")
+    trained = {name for name, one in policy.named_parameters() if one.requires_grad}
+    assert trained
+    assert all(name.endswith((INNER, OUTER)) for name in trained)
+    snapshot = save_model(policy, tmp_path / "version")
+    assert snapshot.root == Snapshot(folder / "model.safetensors").root, "version 0 is the first adapter"
+    assert {entry.name for entry in snapshot.tensors} == {f"{PREFIX}{name}" for name in trained}
+
+
+def test_a_folder_whose_adapter_is_of_another_base_is_refused(tmp_path: Path) -> None:
+    folder = adapted.make(tmp_path)
+    (folder / CONFIG).write_text("{}")
+    with pytest.raises(BadSnapshot, match=CONFIG):
+        model.load(folder, "cpu")

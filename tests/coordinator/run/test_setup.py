@@ -15,7 +15,8 @@ from p2p.wire_types import encode
 from protocol.authority import Root
 from runtime.errors import LocalFault
 from runtime.settings import SettingsFault
-from tests.support.run_folders import NOW, load, make_run
+from tests.support.run_folders import NOW, load, make_run, write_model
+from weights.lora.adapter_folder import AdapterOrder
 
 
 def test_a_run_that_was_made_is_read_back_with_what_was_signed(home: Path) -> None:
@@ -25,6 +26,25 @@ def test_a_run_that_was_made_is_read_back_with_what_was_signed(home: Path) -> No
     assert [asset.name for asset in run.runspec.assets] == ["config.json", "tokenizer.json"]
     assert run.root.expires == NOW + ROOT_LIFE
     assert {role: entry.threshold for role, entry in run.root.roles.items()} == dict.fromkeys(keys.ROLES, 1)
+
+
+def test_a_run_of_an_adapter_signs_base_and_settings_and_refuses_another_base(tmp_path: Path) -> None:
+    source = write_model(tmp_path / "source", "model.layers.0.mlp.up_proj.weight", (2, 32))
+    config = setup.settings_for(str(source), {"run": {"name": "adapted", "task": "reverse"}}, env={})
+    setup.init(tmp_path / "run", str(source), config, now=NOW, adapter=AdapterOrder(4, 8.0, None, "q8_0"))
+    run = load(tmp_path / "run")
+    assert [asset.name for asset in run.runspec.assets][2:] == ["adapter_config.json", "base.safetensors"]
+    base = run.folder.model / "base.safetensors"
+    base.write_bytes(base.read_bytes()[:-1] + b"!")
+    with pytest.raises(Untrusted, match=r"base\.safetensors is not the file whose hash the RunSpec signs"):
+        load(tmp_path / "run")
+
+
+def test_no_run_is_made_of_an_adapter_for_layers_that_the_model_lacks(tmp_path: Path, model: Path) -> None:
+    config = setup.settings_for(str(model), {"run": {"name": "adapted", "task": "reverse"}}, env={})
+    with pytest.raises(LocalFault, match="no linear layer"):
+        setup.init(tmp_path / "run", str(model), config, now=NOW, adapter=AdapterOrder(4, 8.0))
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_invite_pins_the_first_root_and_ends_each_address_in_the_channel_keys_peer(home: Path) -> None:

@@ -14,11 +14,11 @@ from engines.transformers.engine import TransformersEngine
 from engines.transformers.low_rank import LowRankLinear, adapt
 from tests.support import adapted, tiny_model
 from tests.support.tiny_model import job
-from weights.adapter import BASE, read_config
 from weights.diff import encode
 from weights.errors import BadSnapshot, WrongBase
-from weights.frozen_base import BaseFormat, FrozenBase, floats_of, write_base
 from weights.journaled import Rolling
+from weights.lora.adapter_config import BASE, read_config
+from weights.lora.frozen_base import BaseFormat, FrozenBase, floats_of, write_base
 from weights.snapshot import Snapshot
 from weights.torch_io import save_tensors
 
@@ -138,11 +138,22 @@ def test_a_base_of_another_model_and_targets_that_are_no_linear_layers_are_refus
     whole = Snapshot(tiny_model.make(tmp_path / "whole").snapshot)
     whole.tensors = [one for one in whole.tensors if "up_proj" not in one.name]
     write_base(lacking / BASE, whole, "bfloat16")
-    with pytest.raises(BadSnapshot, match="up_proj"):
+    with pytest.raises(EngineError, match="up_proj"):
         loaded(lacking, lacking / "model.safetensors")
     config = (folder / "adapter_config.json").read_text()
     (folder / "adapter_config.json").write_text(config.replace('"q_proj"', '"embed_tokens"'))
-    with pytest.raises(BadSnapshot, match="takes no adapter"):
+    with pytest.raises(EngineError, match="takes no adapter"):
+        loaded(folder, folder / "model.safetensors")
+
+
+def test_a_lost_or_truncated_base_is_a_fault_of_the_folder_and_not_of_the_version(tmp_path: Path) -> None:
+    folder = adapted.make(tmp_path, "q4_0")
+    whole = (folder / BASE).read_bytes()
+    (folder / BASE).write_bytes(whole[:-40])
+    with pytest.raises(EngineError, match="fetches damaged files"):
+        loaded(folder, folder / "model.safetensors")
+    (folder / BASE).unlink()
+    with pytest.raises(EngineError, match=BASE):
         loaded(folder, folder / "model.safetensors")
 
 

@@ -1,6 +1,6 @@
 """A run whose versions are a low-rank adapter (LoRA) over a frozen base: the adapter's settings and names.
 
-    <model folder>/base.safetensors       the frozen weights, plain or quantised (weights.frozen_base); an asset
+    <model folder>/base.safetensors       the frozen weights, plain or quantised (weights.lora.frozen_base); an asset
                    adapter_config.json    rank, alpha, target modules, in PEFT's words; an asset
                    model.safetensors      the adapter that the learner begins with
 

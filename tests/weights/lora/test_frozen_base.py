@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from tests.support import adapted, tiny_model
-from weights.adapter import BASE
 from weights.documents import TensorEntry
 from weights.errors import BadSnapshot
-from weights.frozen_base import BaseFormat, FrozenBase, floats_of, write_base
+from weights.lora.adapter_config import BASE
+from weights.lora.frozen_base import BaseFormat, FrozenBase, floats_of, write_base
 from weights.snapshot import Snapshot, writing_snapshot
 
 UP = "model.layers.0.mlp.up_proj.weight"

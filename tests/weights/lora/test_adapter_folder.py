@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from tests.support import adapted, tiny_model
-from weights.adapter import INNER, OUTER, read_config
-from weights.adapter_folder import TARGETS, AdapterOrder, make_adapter
 from weights.errors import BadSnapshot
+from weights.lora.adapter_config import INNER, OUTER, read_config
+from weights.lora.adapter_folder import TARGETS, AdapterOrder, make_adapter
 from weights.snapshot import Snapshot
 
 

@@ -1,4 +1,4 @@
-"""Turn the folder of a whole model into one of a frozen base and an adapter (weights.adapter), without torch.
+"""Turn a whole model's folder into one of a frozen base and an adapter (weights.lora.adapter_config), without torch.
 
 1. The first adapter has A drawn evenly from +-1/sqrt(inputs), from a seed, and B = 0: version 0 is the base itself.
 2. The default targets are the linear layers of attention and MLP, as far as the model has them.
@@ -13,11 +13,11 @@ import msgspec
 import numpy as np
 
 from runtime.files import writing
-from weights.adapter import BASE, CONFIG, INNER, AdapterConfig, adapter_shapes
 from weights.documents import TensorEntry
 from weights.errors import BadSnapshot
-from weights.frozen_base import BaseFormat, write_base
 from weights.hf_import import bf16_of, import_model
+from weights.lora.adapter_config import BASE, CONFIG, INNER, AdapterConfig, adapter_shapes
+from weights.lora.frozen_base import BaseFormat, write_base
 from weights.snapshot import Snapshot, writing_snapshot
 
 TARGETS: Final = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")

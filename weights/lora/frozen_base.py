@@ -13,12 +13,12 @@ from typing import Final, Literal, get_args
 
 import numpy as np
 
-from weights import block_formats
-from weights.block_formats import BlockFormat, Floats
 from weights.codec.frames import Bits
 from weights.documents import TensorEntry
 from weights.errors import BadSnapshot
 from weights.hf_import import bf16_of
+from weights.lora import block_formats
+from weights.lora.block_formats import BlockFormat, Floats
 from weights.snapshot import Snapshot, writing_snapshot
 
 BaseFormat = Literal["bfloat16", "q8_0", "q4_0"]

@@ -1,0 +1,1 @@
+"""Runs whose versions are a low-rank adapter (LoRA) over a frozen base."""
