@@ -154,8 +154,8 @@ class Inbound(Protocol):
         gets. Thread-safe, and cheap."""
 
     def keep_places(self, parties: Collection[str]) -> None:
-        """Reserve a share of the connection places for these parties, which have accepted work; replaces the parties
-        named before. Thread-safe."""
+        """Reserve a share of the connection places for those of these parties that are public subnets; they have
+        accepted work. Replaces the parties named before. Thread-safe."""
 
 
 class Uplink(Protocol):

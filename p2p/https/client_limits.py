@@ -4,14 +4,15 @@
 2. Connections are limited per client and in all, before the handshake; requests are limited per client by a token
    bucket. An excess is refused and never queued: a waiting client costs more than a refused one.
 3. Memory is bounded: the bucket of the client whose last request is the oldest is forgotten first.
-4. A quarter of the connections is reserved for clients of parties with accepted work, at most one connection per party.
+4. A quarter of the connections is reserved for clients of public subnets with accepted work, at most one connection per
+   subnet. A private address gets none: the party of its next connection is a new one (p2p/limits/origin.py, rule 1).
 """
 
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from p2p.limits.origin import SubnetOf
+from p2p.limits.origin import SubnetOf, subnets_among
 from p2p.limits.subnets import client_key, subnet_of
 from p2p.limits.token_bucket import TokenBuckets
 
@@ -70,11 +71,12 @@ class ClientLimiter:
             del self._connections[client], self._known_of[client]
 
     def keep(self, parties: Collection[str]) -> None:
-        """Reserve places for clients of these parties from now on (rule 4)."""
-        self._known = frozenset(parties)
+        """Reserve connections for those of these parties that are subnets (rule 4); replaces the parties named
+        before."""
+        self._known = subnets_among(parties)
 
     def _is_known(self, host: str) -> bool:
-        return (self._limits.subnet_of(host) or host) in self._known
+        return self._limits.subnet_of(host) in self._known
 
     def ask(self, host: str, now: float) -> float:
         """Count a request; return 0 if it is admitted, else the seconds until one will be. `now`: monotonic."""

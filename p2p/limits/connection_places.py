@@ -9,8 +9,9 @@
 3. At most a quarter of the places, at least `HANDSHAKES_MIN`, are in handshakes. One more evicts the oldest handshake
    of the address with most of them, so that silent connections cannot fill the table. With no free place at all, that
    handshake is evicted too, if it began at least `HANDSHAKE_GRACE` seconds ago; otherwise the new one is refused.
-4. A quarter of the places is reserved for parties with accepted work, at most one place per party, so that unknown
-   peers cannot lock them out.
+4. A quarter of the places is reserved for public subnets with accepted work, at most one place per subnet, so that
+   unknown peers cannot lock them out. Parties at private addresses and behind relays get no place: they cannot be
+   recognised before the handshake (p2p/limits/origin.py, rule 4).
 """
 
 from collections import Counter
@@ -18,6 +19,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
+from p2p.limits.origin import subnets_among
 from p2p.limits.subnets import DIALS_BURST, DIALS_RATE, PeerLimits, client_key
 from p2p.limits.token_bucket import TokenBuckets
 
@@ -63,8 +65,8 @@ class ConnectionAdmission:
         return len(self._handshaking)
 
     def keep(self, parties: Collection[str]) -> None:
-        """Reserve places for the addresses of these parties from now on."""
-        self._known = frozenset(parties)
+        """Reserve places for those of these parties that are subnets (rule 4); replaces the parties named before."""
+        self._known = subnets_among(parties)
 
     def admit(self, name: object, ip: str, open_now: int, now: float) -> object | None:
         """Count a connection that was accepted from `ip`; `open_now` connections have completed their handshakes.
@@ -103,7 +105,7 @@ class ConnectionAdmission:
 
     def _classify(self, ip: str, now: float) -> _Connection:
         subnet = self._limits.subnet_of(ip)
-        return _Connection(client_key(ip), subnet, (subnet or ip) in self._known, now)
+        return _Connection(client_key(ip), subnet, subnet in self._known, now)
 
     def _check_subnet(self, place: _Connection, now: float) -> None:
         """Check rule 2. Raises `ConnectionRefused`."""

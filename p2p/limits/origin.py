@@ -8,10 +8,13 @@ Keys are free, connections and addresses are less so: a resource that many keys 
    never did, the party is the relay and the peer's key.
 3. A direct connection takes precedence over a relayed one. The origins of the last `KEPT` peers that disconnected are
    remembered, so that a peer's last request counts for the same party as those before.
+4. Of a connection that was just accepted only the address is known. So only parties that are subnets can be recognised
+   then (`subnets_among`).
 """
 
+import ipaddress
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
 from p2p.multiaddr import OVER_HTTPS
@@ -77,6 +80,19 @@ class Origins:
             self._known[peer] = Origin(peer, self._subnet_of(ip) or peer)
         elif peer not in self._known:
             self._known[peer] = Origin(peer, f"{relay}/{peer}")
+
+
+def subnets_among(parties: Collection[str]) -> frozenset[str]:
+    """Return the parties that are subnets (rule 4). The others name a peer, a relay and a peer, or a client's port."""
+    return frozenset(party for party in parties if _is_subnet(party))
+
+
+def _is_subnet(party: str) -> bool:
+    try:
+        ipaddress.ip_network(party)
+    except ValueError:
+        return False
+    return "/" in party
 
 
 def over_https(host: str, port: int, subnet_of: SubnetOf) -> str:

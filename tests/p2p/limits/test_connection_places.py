@@ -4,7 +4,8 @@ import pytest
 
 from p2p.https.client_limits import ClientLimiter, HttpsLimits
 from p2p.limits.connection_places import HANDSHAKE_GRACE, HANDSHAKES_MIN, ConnectionAdmission, ConnectionRefused
-from p2p.limits.subnets import DIALS_BURST, DIALS_RATE, PER_SUBNET, PeerLimits
+from p2p.limits.origin import Origins, origin_over_https, over_https
+from p2p.limits.subnets import DIALS_BURST, DIALS_RATE, PER_SUBNET, PeerLimits, subnet_of
 
 LIMITS = PeerLimits(connections=1024)
 
@@ -82,7 +83,7 @@ def test_without_a_free_place_a_long_handshake_is_evicted_and_a_fresh_one_is_not
 
 def test_unknown_peers_cannot_lock_out_parties_with_accepted_work() -> None:
     places = ConnectionAdmission(PeerLimits(connections=16))
-    places.keep(["8.8.8.0/24", "8.8.4.0/24", "192.168.0.7"])
+    places.keep(["8.8.8.0/24", "8.8.4.0/24", "1.1.1.0/24"])
     strangers = 0
     for number in range(20):
         try:
@@ -91,12 +92,48 @@ def test_unknown_peers_cannot_lock_out_parties_with_accepted_work() -> None:
             break
         places.handshake_done(number)
         strangers += 1
-    assert strangers == 13, "three parties are known, a quarter of 16 is more"
-    for count, ip in enumerate(("8.8.8.8", "8.8.4.4", "192.168.0.7")):
+    assert strangers == 13, "three subnets are known, a quarter of 16 is more"
+    for count, ip in enumerate(("8.8.8.8", "8.8.4.4", "1.1.1.1")):
         places.admit(ip, ip, strangers + count, 0)
         places.handshake_done(ip)
     with pytest.raises(ConnectionRefused):
         places.admit("full", "8.8.8.9", 16, 0)
+
+
+def parties() -> tuple[str, str, str]:
+    """Return the parties of a peer at a public address, of one at a private address and of a relayed one."""
+    origins = Origins(subnet_of)
+    origins.connected("public", 1, "8.8.8.8", "")
+    origins.connected("private", 2, "192.168.0.7", "")
+    origins.connected("relayed", 3, None, "relay")
+    public, private, relayed = (origins.of(peer).party for peer in ("public", "private", "relayed"))
+    return public, private, relayed
+
+
+def test_no_place_stays_reserved_for_parties_that_cannot_be_recognised_before_the_handshake() -> None:
+    public, private, relayed = parties()
+    for known, admitted in (([private, relayed], 8), ([public, private, relayed], 7)):
+        places = ConnectionAdmission(PeerLimits(connections=8))
+        places.keep(known)
+        count = 0
+        for number in range(8):
+            try:
+                places.admit(number, f"192.168.0.{number}", count, 0)
+            except ConnectionRefused:
+                continue
+            places.handshake_done(number)
+            count += 1
+        assert count == admitted
+    places.admit("public", "8.8.8.9", 7, 0)
+
+
+def test_over_https_no_place_stays_reserved_for_clients_at_private_addresses() -> None:
+    limiter = ClientLimiter(HttpsLimits(connections=8, per_visitor=8))
+    private = origin_over_https(over_https("192.168.0.7", 5000, subnet_of), subnet_of).party
+    public = origin_over_https(over_https("8.8.8.8", 5000, subnet_of), subnet_of).party
+    limiter.keep([private, public, *parties()])
+    assert [limiter.enter("192.168.0.7") is None for _ in range(8)] == [True] * 7 + [False]
+    assert limiter.enter("8.8.8.9") is None
 
 
 def test_over_https_unknown_peers_cannot_lock_out_parties_with_accepted_work() -> None:

@@ -95,3 +95,16 @@ async def test_over_https_a_handler_learns_the_party_of_the_requester() -> None:
     assert origins[0] == Origin("https/127.0.0.1", "127.0.0.0/24")
     assert origins[1].connection.startswith("https/127.0.0.1/")
     assert origins[1].party == origins[1].connection
+
+
+def test_of_the_parties_only_subnets_can_be_recognised_by_an_address() -> None:
+    origins = Origins(subnet_of)
+    origins.connected("four", 1, "8.8.8.8", "")
+    origins.connected("six", 2, "2606:4700::1", "")
+    origins.connected("private", 3, "192.168.1.7", "")
+    origins.connected("relayed", 4, None, "relay")
+    named = [origins.of(peer).party for peer in ("four", "six", "private", "relayed")]
+    named += [
+        origin_over_https(over_https(host, 5000, subnet_of), subnet_of).party for host in ("8.8.4.4", "127.0.0.1")
+    ]
+    assert origin.subnets_among(named) == {"8.8.8.0/24", "2606:4700::/48", "8.8.4.0/24"}
