@@ -137,7 +137,7 @@ class Coordinator:
         self.operator = OperatorSocket(run.folder.path, self.learning.training.watch, self.renew, self.remark)
         self.feeding = self._planner()
         self.page_refused: Callable[[], dict[str, int]] = dict
-        """Return the number of refused connections with the page, by limit."""
+        """Returns the number of refused connections with the page, by limit."""
         self._running_time = RunningTime()
         self.absence = Absence(self.group_service.leases, self._running_time)
         self._control = RequestHandler(

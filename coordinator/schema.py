@@ -4,8 +4,9 @@ Rules
 1. A file's schema is its `user_version`: the number of migrations applied to it. A new file gets all of them, an older
    one those that it lacks, so both have the same tables by construction.
 2. All migrations of one `open` are one transaction: a kill in the middle leaves the file as it was.
-3. A released migration is never changed. Schema 1 is that of version 0.1; schema 3 is not released yet. An addition to
-   it is a `Part` of its own in `SCHEMA_3`, with its columns in docs/protocol/disk.md.
+3. A released migration is never changed. Schema 1 is that of version 0.1; the later ones are not released yet. An
+   addition is a `Part` of a new migration, since runs have files of every schema. Its columns go to
+   docs/protocol/disk.md.
 4. A part also works on a file that has rows already: a new table of sums, for example, is filled from them.
 5. Foreign keys are not enforced during a migration, so that a table may be replaced under its name.
 """

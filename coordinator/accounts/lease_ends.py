@@ -1,4 +1,4 @@
-"""Batch the ends of new keys' leases that earned nothing: each gets a row at once, all of a minute one ledger entry.
+"""Batch the ends of new keys' leases that earned nothing: a row for each at once, one ledger entry per minute for all.
 
 Keys are free. With one entry per lease, new keys could fill the ledger without limit.
 
@@ -10,8 +10,8 @@ Rules
    LeaseOutcomes in the order of their leases' ids.
 3. A receipt cannot name a future entry. It names entry 0, and its `entry_hash` is the hash of its LeaseOutcome as a
    leaf of that tree. It does not change when the entry is written.
-4. The rows prove rule 3. All rows of one entry are deleted `KEPT` after it; its root and counts stay. A group for such
-   a lease is then refused like one for an unknown lease.
+4. The rows are the proof of these receipts. All rows of one entry are deleted `KEPT` after the entry, whose root and
+   counts stay. A group for such a lease is then refused like one for an unknown lease.
 """
 
 import hashlib

@@ -87,8 +87,9 @@ class KeyAccount(NamedTuple):
 
     `accepted`: accepted groups. `groups`: accepted and refused ones. `wrong`: the number, counted from 1, of the last
     group that the scorer's pass refused; 0: none. `code`, `since`, `until`: of the last suspension, times in ms.
-    `doubted`: 1 if there is evidence against it (coordinator/verification/evidence.py): from a group in quarantine, or
-    one refused by evidence, to an accepted one, or a quarantine that ends well."""
+    `doubted`: 1 while there is evidence against the key (coordinator/verification/evidence.py). A group accepted into
+    quarantine or refused by evidence sets it, and so does a quarantine that ends without release. A group accepted
+    outside quarantine clears it, and so does a release."""
 
     accepted: int = 0
     groups: int = 0

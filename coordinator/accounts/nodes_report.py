@@ -20,7 +20,7 @@ from coordinator.database import Database
 from p2p.identity import peer_id
 
 SHOWN: Final = 20
-"""The number of last groups, and of last entries, that are shown of a key."""
+"""The number of last leases, and of last entries, that are shown of a key."""
 Out = Literal["suspended", "banned"]
 _COLUMNS: Final = "a.accepted, a.groups, a.wrong, a.vouched, a.banned, a.code, a.since, a.until"
 _ALL: Final = f"""
@@ -31,8 +31,8 @@ ORDER BY 3 DESC, 1
 
 
 class KeyRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A key in a list. `name`: chosen by the node. `last_seen`: ms, 0: never. `suspended_until`: ms, None: it is
-    not."""
+    """A key in a list. `name`: chosen by the node. `last_seen`: ms, 0: never. `suspended_until`: ms, None: the key
+    is served."""
 
     node: str
     name: str

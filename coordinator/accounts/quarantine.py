@@ -2,8 +2,8 @@
 
 Rules
 1. A group in quarantine is accepted, never trainable, and its weight is posted to `held:<node>` instead of `accrued`.
-2. A day (UTC) that has ended is settled by one entry per node. The weight goes to the node if the evidence against it
-   has fallen below doubt, else back to escrow. Nothing stays in `held:<node>` of a day before yesterday.
+2. A day (UTC) that has ended is settled by one entry per node. The weight goes to the node if the evidence against the
+   node has fallen below doubt, else back to escrow. Nothing stays in `held:<node>` of a day before yesterday.
 3. A call settles at most `AT_ONCE` nodes: the others wait for the next call.
 """
 

@@ -3,8 +3,8 @@
 Rules
 1. A key is *known* after `KNOWN` accepted groups, or once the operator vouches for it. It is *proven* after `PROVEN`
    accepted groups, as long as the scorer's pass (T1 and T2, coordinator/rollouts/verification.py) refused none of its
-   last `CLEAN`. Every other key is *new*, and so is one that is doubted: its
-   last group was accepted into quarantine, or refused by evidence, and no later entry clears it.
+   last `CLEAN`. Every other key is *new*. A key with evidence against it (`KeyAccount.doubted`) is *new* too, until a
+   later entry clears it.
 2. A suspension ends at the time that its entry states. A ban ends when the operator lifts it, which also ends a
    suspension.
 3. Standing follows from the ledger alone: `standing` reads the entries. `Accounts.of` reads a row that is updated in

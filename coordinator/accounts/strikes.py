@@ -34,6 +34,7 @@ WINDOW = 100
 TERM = 3_600_000
 """Milliseconds of a first suspension."""
 LONGEST = 7 * 24 * TERM
+"""Milliseconds of the longest suspension."""
 _TERMS = Backoff(TERM, LONGEST)
 MEMORY = 30 * 24 * TERM
 """Milliseconds for which a strike, and the length of the last suspension, are remembered (rules 3 and 4)."""

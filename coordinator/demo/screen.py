@@ -17,7 +17,7 @@ from coordinator.metrics.views import RunState
 EVERY = 5.0
 """Least seconds between two plain lines."""
 QUIET = 30.0
-"""The same, while neither the step nor the number of accepted groups changes."""
+"""Least seconds between two plain lines while neither the step nor the number of accepted groups changes."""
 
 
 class Screen(Protocol):

@@ -46,7 +46,7 @@ class BroadcastStats:
         return MappingProxyType(self._takes)
 
     def copy(self) -> "BroadcastStats":
-        """Copy the present state for another thread. The deliveries themselves are never changed."""
+        """Copy the deliveries for `uplinks` and `view` in another thread. A `DeliveryView` is never changed."""
         other = BroadcastStats()
         other._takes = {key: dict(takes) for key, takes in self._takes.items()}
         return other

@@ -61,8 +61,8 @@ def kept(numbers: Iterable[int]) -> set[int]:
 
 
 class History:
-    """The open history of a run, with one writer. `diff_bytes`: of all versions published as a diff. `full_bytes`: of
-    the same versions' snapshots."""
+    """The open history of a run, with one writer. `diff_bytes`: sum over all versions published as a diff.
+    `full_bytes`: sum over the same versions' snapshots."""
 
     def __init__(self, path: Path) -> None:
         self.steps: dict[int, StepPoint] = {}
@@ -94,6 +94,7 @@ class History:
             self.add(msgspec.structs.replace(row, first_node_seconds=(now - row.at) / 1000))
 
     def close(self) -> None:
+        """Sync history.jsonl to the disk, and close it."""
         os.fsync(self._file.fileno())
         self._file.close()
 

@@ -89,8 +89,9 @@ def work(database: Database) -> int:
 
 class GroupCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Groups since the run began, and groups under way now. `too_old`: accepted, but too old to be trained on
-    when decided. `unscored`: accepted, but without a finite reward by the task. `refused`: by code. `skipped`: prompts
-    that are no longer leased, by the codes of their leases' ends (coordinator/rollouts/prompt_positions.py)."""
+    when decided. `unscored`: accepted, but without a finite reward by the task. `refused`: by code. `rollouts`: of
+    accepted groups. `skipped`: prompts that are no longer leased, by the codes of their leases' ends
+    (coordinator/rollouts/prompt_positions.py)."""
 
     received: int
     accepted: int

@@ -45,9 +45,12 @@ LOOK = 0.25
 PATIENCE = 5.0
 """Timeout of a "follow", seconds. A node that misses a "follow" requests the plan later by itself."""
 SHARE = 0.1
+"""Largest share of the time that planning takes (rule 1)."""
 APART = 300.0
+"""Seconds for which a parent that a node reported as failed is excluded for it (rule 3)."""
 FADE = 0.9
 ENOUGH = 0.8
+"""Rule 2: a lower estimate is at least `FADE` times the former one, and is accepted below `ENOUGH` of the plan's rate."""
 SOURCE_UPLINK = 12_500_000.0
 """The coordinator's uplink if no limit is set, bytes per second: 100 Mbit/s."""
 MOST = 65_536
@@ -106,6 +109,7 @@ class BroadcastPlanner:
         self._planner = Planner(self._links.peer_id, seed)
         self._nodes: dict[str, _Node] = {}
         self._shown: dict[str, float] = {}
+        """Reported uplinks at the last plan, bytes per second."""
         self._believed = {self._links.peer_id: SOURCE_UPLINK if uplink is None else uplink}
         """Estimated uplinks, bytes per second."""
         self._made_at = -math.inf

@@ -1,7 +1,7 @@
 """Sign Heads with the channel key, keep the newest on disk, and gossip it.
 
 Rules
-1. Heads are ordered by (era, version, sequence); the sequence never falls, not even across a restart. A sequence more
+1. Heads are ordered by (era, version, sequence); the sequence always rises, also across a restart. A sequence more
    than a day ahead of the clock, left by a clock that was wrong, is dropped: nodes would reject it.
 2. A Head is signed again every third of its life, even without a change, so that a node detects a freeze attack.
 """
@@ -31,7 +31,7 @@ log = structlog.get_logger("coordinator")
 
 class HeadAnnouncer:
     """The newest Head of a run. `sealed`: its envelope, None before the first. `on_announce`: called before each Head
-    is published, with era, version and milliseconds."""
+    is published, with era, version and the time, ms since the Unix epoch."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class HeadAnnouncer:
         clock: Callable[[], float],
         on_announce: Callable[[int, int, int], None],
     ) -> None:
-        """`addresses`: under which nodes reach this coordinator. `clock`: seconds since the Unix epoch."""
+        """`addresses`: returns those at which nodes reach this coordinator. `clock`: seconds since the Unix epoch."""
         self._signing = signing
         self._gossip = gossip
         self._head_file = head_file

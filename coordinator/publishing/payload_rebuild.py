@@ -26,12 +26,13 @@ from weights.snapshot import Snapshot
 from weights.store import Store
 
 KEPT: Final = 3600.0
+"""Seconds (rule 3)."""
 
 log = structlog.get_logger("coordinator")
 
 
 class PayloadRebuilder:
-    """The handler of "remake". `edges`: returns all signed edges. `clock`: seconds."""
+    """Rebuilds dropped payloads: the handler of "remake". `edges`: returns all signed edges. `clock`: seconds."""
 
     def __init__(
         self, store: Store, handlers: Handlers, *, edges: Callable[[], Iterable[Edge]], clock: Callable[[], float]

@@ -1,4 +1,6 @@
-"""Publish the learner's exports: store, sign, serve, and announce them. The only user of the policy key.
+"""Publish the learner's exports: store, sign, serve, and announce them.
+
+Only this module signs with the policy key.
 
 Rules
 1. Durable before visible: payloads and snapshot are in the store before their Version and Edges are signed, and these
@@ -75,8 +77,8 @@ class Publisher:
         clock: Callable[[], float],
         on_announce: Callable[[int, int, int], None] = lambda era, version, now: None,
     ) -> None:
-        """`addresses`: under which nodes reach this coordinator. `clock`: seconds since the Unix epoch. `on_announce`:
-        see `HeadAnnouncer`."""
+        """`addresses`: returns those at which nodes reach this coordinator. `clock`: seconds since the Unix
+        epoch. `on_announce`: see `HeadAnnouncer`."""
         self._signing = signing
         self._store = store
         self._exchange = network.exchange
@@ -247,7 +249,7 @@ class Publisher:
 
     def _needed(self, oldest: tuple[int, int]) -> set[bytes]:
         """Return the hashes of the payloads that lead from an era's first snapshot to `oldest`, and to every version
-        since. Paths do not start at the latest snapshot: no edge brings it to a node that joins."""
+        since. Paths do not start at the latest snapshot: a joining node has no edge that leads to it."""
         since = [version for version in self.versions if (version.era, version.version) >= oldest]
         path = self._path_to(since[0].root, self._firsts(oldest)) if since else []
         stored = {file.hash for file in self._store.payloads() if (file.era, file.version) >= oldest}

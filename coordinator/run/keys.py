@@ -6,7 +6,7 @@
    Its file is `channel.pem`, and `network.pem` from the first rotation of the channel key on.
 4. The passphrase in `ECHO2_KEY_PASSPHRASE`, if set, encrypts every key file. No file ever contains it.
 5. The key of `init` is in `ROLE.pem`, each later one in `ROLE-DIGITS.pem`, named by its fingerprint. No key file is
-   ever overwritten: after a crash, the file exists for whichever Root became durable.
+   ever overwritten, so the key files of the newest durable Root exist after a crash.
 """
 
 import hashlib
@@ -88,7 +88,8 @@ def path_in(place: Path, role: str, public: bytes) -> Path:
 
 
 def path_of(folder: RunFolder, role: str, root: Root) -> Path:
-    """Return the path of the first key file present among the keys that `root` names for `role`."""
+    """Return the path of the first key file present among the keys that `root` names for `role`; without any, that of
+    the first key."""
     paths = [path_in(folder.keys, role, public) for public in root.roles[role].keys]
     return next((path for path in paths if path.exists()), paths[0])
 

@@ -17,7 +17,7 @@ from typing import Final
 MOST_ERRORS: Final = 2
 """Errors after which the groups of a batch are set aside (rule 1)."""
 MOST_DEATHS: Final = 3
-"""Deaths after which they are (rule 2)."""
+"""Deaths after which the groups of a batch are set aside (rule 2)."""
 
 
 @dataclass(frozen=True)

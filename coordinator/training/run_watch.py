@@ -1,4 +1,4 @@
-"""Watch over a run: set the batches aside at which the learner fails, pause and resume the run, and store both.
+"""Watch over a run: set aside the batches at which the learner fails, pause and resume the run, and store both.
 
 Rules
 1. Groups set aside are in run.sqlite (table `set_aside`), and so is the pause (fact `supervision`): a restart changes

@@ -8,13 +8,14 @@ Rules
    (rollouts/deficit_round_robin.py), and the key's standing decides how a group is verified
    (rollouts/group_verifier.py).
 3. Up to `at_once` groups of one version are in flight to the scorer, so that the scorer never waits for a commit. Its
-   process scores those that wait there together (engines/score_queue.py), and answers for each alone. A verdict is
+   process scores those that wait there together (engines/score_queue.py), and answers each separately. A verdict is
    given as soon as its scores are back; all verdicts of one iteration of the event loop are one commit
    (coordinator/group_commit.py).
 4. A death of the scorer costs no verdict: unanswered groups stay undecided, and the next scorer scores them.
-5. A group at which the scorer fails is tried again alone, by a scorer that has not failed. If that fails too, the group
-   is refused by the operator's fault: one bad group must not stop all others.
-6. An evaluation at which the scorer fails is repeated with a new scorer. If that fails too, the version has none.
+5. A group at which the scorer fails is tried again alone, by a scorer process that has not failed. If that fails too,
+   the group is refused by the operator's fault: one bad group must not stop all others.
+6. An evaluation at which the scorer fails is repeated with a new scorer. If that fails too, the version gets no
+   evaluation.
 7. A group in flight when the scorer died is tried again alone. If the scorer dies `MOST_DEATHS` times while it scores
    that group alone, without being told to end, the group is refused as in rule 5. An evaluation is abandoned after as
    many deaths.

@@ -179,7 +179,8 @@ class Listener:
 
     @web.middleware
     async def _counted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Refuse requests above the rate limit, and requests with a body."""
+        """Refuse requests above the rate limit, and GET and HEAD requests with a body. Close the connection after any
+        request with a body."""
         client = None if request.transport is None else request.transport.get_protocol()
         if not isinstance(client, PageConnection):
             return await handler(request)

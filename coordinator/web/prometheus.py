@@ -135,8 +135,8 @@ def of_broadcast(broadcast: BroadcastView) -> Iterator[Metric]:
         if value is not None:
             times.add_metric([quantile], value)
     yield times
-    yield _gauge("echo2_broadcast_applied_seconds", "Seconds until 90 % of nodes work with it.", broadcast.applied)
-    yield _gauge("echo2_broadcast_acknowledgements", "Acknowledgements that these are over.", broadcast.samples)
+    yield _gauge("echo2_broadcast_applied_seconds", "Seconds until 90 % of nodes use a version.", broadcast.applied)
+    yield _gauge("echo2_broadcast_acknowledgements", "Acknowledgements that the seconds are measured from.", broadcast.samples)
 
 
 def of_nodes(nodes: Iterable[NodeRow]) -> Iterator[Metric]:

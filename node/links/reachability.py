@@ -35,6 +35,7 @@ AGAIN: Final = 600.0
 LOOK: Final = 5.0
 """Seconds between two looks at this machine's addresses."""
 PATIENCE: Final = 15.0
+"""Seconds to wait for the answer to a request to dial back."""
 RETRY: Final = Backoff(1.0, 60.0)
 """Seconds between two attempts at a relay that the owner named."""
 _PEERS: Final = 4

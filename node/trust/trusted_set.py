@@ -4,8 +4,8 @@ Roles are as in TUF: the newest Root names the keys of each role, and documents 
 
 Rules, in order
 1. The first Root is the bytes whose SHA-256 the invite names. Each later Root is verified by protocol/authority.py.
-2. An expired Root verifies no document: `RootExpired` until a later one is adopted. A Root that expires more than
-   `ROOT_AHEAD` from now is not adopted.
+2. Under an expired Root no Head is accepted, and no greeting succeeds: `RootExpired`, until a later Root is adopted. A
+   Root that expires more than `ROOT_AHEAD` from now is not adopted.
 3. A Root that changes the channel role's keys discards the stored Head. A Root that changes the policy role's keys
    discards the stored Version as well. So a run recovers from a stolen key that raised the numbers.
 4. The RunSpec is signed by the root role, names this run, and never changes.
