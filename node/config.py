@@ -38,7 +38,9 @@ class NodeConfig(BaseModel):
         None, description="Join the run of this fingerprint on the local network. None: without an invite, it is typed."
     )
     home: Path = Field(default_factory=default_home, description="Folder of key, weights, outbox and receipts.")
-    name: str = Field("", max_length=40, description="Public name on the leaderboard. Empty: the peer id's last 8 characters.")
+    name: str = Field(
+        "", max_length=40, description="Public name on the leaderboard. Empty: the peer id's last 8 characters."
+    )
     gpu: str = Field(
         "auto",
         pattern=r"^(auto|cpu|mps|metal|(cuda|rocm|vulkan)(:\d{1,2})?)$",

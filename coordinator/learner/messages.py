@@ -79,8 +79,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """A request for one step. `step`: the number this step will have (version = step). `groups`: ids of the leases
     whose groups main's buffer has drawn, oldest first. They are committed before, and the learner reads them itself
     (`learner.batch_groups`). `published`: the newest version that main has published; None: main has published
-    every export so far. An export that is not published is no base of a diff. `last`: whether it is the run's last step, which is
-    always exported."""
+    every export so far. An export that is not published is no base of a diff. `last`: whether it is the run's last
+    step, which is always exported."""
 
     step: int
     groups: list[bytes]

@@ -50,7 +50,7 @@ APART = 300.0
 """Seconds for which a parent that a node reported as failed is excluded for it (rule 3)."""
 FADE = 0.9
 ENOUGH = 0.8
-"""Rule 2: a lower estimate is at least `FADE` times the former one, and is accepted below `ENOUGH` of the plan's rate."""
+"""Rule 2: a lower estimate is at least `FADE` times the former one, and accepted below `ENOUGH` of the plan's rate."""
 SOURCE_UPLINK = 12_500_000.0
 """The coordinator's uplink if no limit is set, bytes per second: 100 Mbit/s."""
 MOST = 65_536

@@ -45,7 +45,8 @@ class VersionReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def versions(place: RunFolder) -> list[VersionReport]:
-    """Return the published versions whose documents the store has, oldest first. Raises `Untrusted`, `BadSignature`, `LocalFault`."""
+    """Return the published versions whose documents the store has, oldest first. Raises `Untrusted`, `BadSignature`,
+    `LocalFault`."""
     _, chain, _, _ = setup.read_documents(place)
     root, keys = chain[-1], {key for one in chain for key in one.roles["policy"].keys}
     with _reading(place) as store:

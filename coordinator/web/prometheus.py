@@ -136,7 +136,9 @@ def of_broadcast(broadcast: BroadcastView) -> Iterator[Metric]:
             times.add_metric([quantile], value)
     yield times
     yield _gauge("echo2_broadcast_applied_seconds", "Seconds until 90 % of nodes use a version.", broadcast.applied)
-    yield _gauge("echo2_broadcast_acknowledgements", "Acknowledgements that the seconds are measured from.", broadcast.samples)
+    yield _gauge(
+        "echo2_broadcast_acknowledgements", "Acknowledgements that the seconds are measured from.", broadcast.samples
+    )
 
 
 def of_nodes(nodes: Iterable[NodeRow]) -> Iterator[Metric]:
