@@ -29,7 +29,6 @@ from coordinator.demo.demo_settings import SMOLLM2, TINY, DemoSettings
 from coordinator.demo.processes import ProcessFault, ProcessGroup
 from coordinator.metrics.views import RunState
 from coordinator.run.run_folder import RunFolder
-from coordinator.verification.open_classes import is_exact
 from coordinator.web import status
 from engines.engine import DTYPES
 from p2p.errors import Unreachable

@@ -87,9 +87,10 @@ def init(
     base_format: BaseFormatOption = "bfloat16",
     sets: Sets = None,
     yes: Annotated[bool, typer.Option("--yes", help="Ask nothing.")] = False,
+    calibrate: Annotated[bool, typer.Option(help="Calibrate admitted classes that are not exact.")] = True,
 ) -> None:
-    """Make a run: keys, signed documents, model, settings. Prints the invite."""
-    from coordinator.run import keys, setup
+    """Make a run: keys, signed documents, model, settings, Calibrations. Prints the invite."""
+    from coordinator.run import keys, own_classes, setup
     from coordinator.run.draft import left_over
 
     for sentence in left_over(folder):
@@ -98,17 +99,22 @@ def init(
     config = setup.settings_for(model, flags)
     if not yes and _at_a_terminal() and not _confirmed(config):
         return
-    _print_made(
-        setup.init(
-            folder,
-            model,
-            config,
-            now=unix_milliseconds(),
-            adapter=_adapter(lora_rank, lora_alpha, lora_targets, base_format),
-            secret=keys.passphrase(),
-            report=_say_making,
-        )
+    new_run = setup.init(
+        folder,
+        model,
+        config,
+        now=unix_milliseconds(),
+        adapter=_adapter(lora_rank, lora_alpha, lora_targets, base_format),
+        secret=keys.passphrase(),
+        report=_say_making,
     )
+    if calibrate:
+        closed = own_classes.calibrate_own(new_run, unix_milliseconds(), _say_making)
+    else:
+        closed = own_classes.how_to_open(new_run)
+    _print_made(new_run)
+    for sentence in closed:
+        print_error(PROGRAM, sentence)
 
 
 @app.command()
@@ -205,14 +211,17 @@ def resume(home: Home = Path(".")) -> None:
 def calibrate(
     engine_class: Annotated[str, typer.Argument(metavar="CLASS", help="As transformers/bfloat16/cpu.")],
     home: Home = Path("."),
-    tokens: Annotated[int, typer.Option(min=2_000, max=1_000_000, help="Tokens per machine.")] = 8_000,
+    tokens: Annotated[
+        int | None, typer.Option(min=2_000, max=1_000_000, help="Tokens per machine.", show_default="by the settings")
+    ] = None,
 ) -> None:
     """Calibrate an engine class that is not exact, and open it to nodes. Works while the coordinator runs."""
     from coordinator.run import calibrate as calibration
     from coordinator.run import keys, setup
 
     loaded = setup.load_run(home, now=unix_milliseconds(), secret=keys.passphrase())
-    path = calibration.calibrate(loaded, engine_class, tokens, unix_milliseconds())
+    wanted = tokens or loaded.config.calibration.tokens
+    path = calibration.calibrate(loaded, engine_class, wanted, unix_milliseconds())
     print(f"{engine_class} is calibrated: {path}")
     print("a running coordinator opens it within half a minute")
 

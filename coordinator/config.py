@@ -272,6 +272,22 @@ class LeasesSection(Section):
         return self
 
 
+class CalibrationSection(Section):
+    """Calibrations of engine classes that are not exact, made by this machine's own engines."""
+
+    every: Annotated[
+        int,
+        Field(
+            ge=0,
+            description="Versions after which an open class is calibrated again, where this machine can: training "
+            "makes the policy more certain. 0: never.",
+        ),
+    ] = 200
+    tokens: Annotated[int, Field(ge=2_000, le=1_000_000, description="Least tokens per machine of a Calibration.")] = (
+        4_000
+    )
+
+
 class StoreSection(Section):
     """Disk space of published versions."""
 
@@ -297,6 +313,7 @@ class CoordinatorConfig(Section):
     https: HttpsSection = HttpsSection()
     web: WebSection = WebSection()
     leases: LeasesSection = LeasesSection()
+    calibration: CalibrationSection = CalibrationSection()
     store: StoreSection = StoreSection()
 
     @model_validator(mode="after")

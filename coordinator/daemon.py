@@ -44,6 +44,7 @@ from coordinator.rollouts.request_handler import RequestHandler
 from coordinator.rollouts.rollout_context import RolloutContext, Sealing
 from coordinator.rollouts.verdicts import EXPIRED_AT_ONCE
 from coordinator.run import keys, model_folder
+from coordinator.run.recalibration import Recalibration, VersionNumber
 from coordinator.run.run_folder import RunFolder, locked
 from coordinator.run.sealing import Sealer
 from coordinator.run.setup import Run, read_again
@@ -138,6 +139,9 @@ class Coordinator:
         self.feeding = self._planner()
         self.page_refused: Callable[[], dict[str, int]] = dict
         """Returns the number of refused connections with the page, by limit."""
+        self._recalibration = Recalibration(
+            run, self.group_service.classes.newest, self._published, self._open_classes, self._now
+        )
         self._running_time = RunningTime()
         self.absence = Absence(self.group_service.leases, self._running_time)
         self._control = RequestHandler(
@@ -187,6 +191,7 @@ class Coordinator:
             group.create_task(self._tick(), name="tick")
             group.create_task(self.operator.run(), name="operator")
             group.create_task(self._check(), name="check")
+            group.create_task(self._recalibration.run(), name="calibration")
 
     async def remark(self, word: str, peer: str, why: str) -> str:
         """Record the operator's remark on a key; return the key's new state as a sentence. `word`: vouch, ban, unban or
@@ -247,6 +252,10 @@ class Coordinator:
         folder, ledger = self._run.folder.calibrations, ledger_keys(self._run.chain)
         for engine_class in self.group_service.classes.read(folder, self._run.id, ledger):
             log.info("engine class opened by its calibration", engine_class=engine_class)
+
+    def _published(self) -> VersionNumber | None:
+        latest = self.publisher.latest
+        return None if latest is None else VersionNumber(latest.era, latest.version)
 
     async def _check(self) -> None:
         """Check the database for damage when that is due, in a thread, and once per day. After an unclean stop verdicts

@@ -55,7 +55,7 @@ class EngineHost:
         engine_class = row.engine_class(device.kind, call.dtype)
         return Probed(
             kind=device.kind, name=device.name, why=device.why, engine_class=engine_class,
-            dtypes=[one for one in DTYPES if one in row.dtypes],
+            dtypes=[one for one in DTYPES if one in row.dtypes], builds=row.builds(),
         )  # fmt: skip
 
     def run(self, call: EngineCall[Any]) -> Any:

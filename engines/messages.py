@@ -42,13 +42,15 @@ class ProbeCall(msgspec.Struct, frozen=True, kw_only=True):
 class Probed(msgspec.Struct, frozen=True, kw_only=True):
     """`kind`, `name`, `why`: as in engines.devices.ComputeDevice. `engine_class`: "<engine>/<dtype>/<device kind>",
     for example transformers/float32/cpu: RunSpecs admit these, and each has a Calibration of its own. `dtypes`: the
-    types that the engine computes in, in the order of `engines.engine.DTYPES`."""
+    types that the engine computes in, in the order of `engines.engine.DTYPES`. `builds`: of the engine and of the
+    libraries that it computes with."""
 
     kind: str
     name: str
     why: str
     engine_class: str
     dtypes: list[Dtype] = []
+    builds: list[str] = []
 
     @property
     def hardware(self) -> str:

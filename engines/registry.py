@@ -5,9 +5,13 @@
 2. A row names its factory as text, and reading a row imports no engine: the daemons read the rows without loading
    torch.
 3. The classes of engines that a RunSpec admits begin with a row's name, so a name, once used, keeps its meaning.
+4. `EngineRow.exact` alone says which classes are exact: there the scorer's own choice of each token is the only right
+   one, to within rounding, so one token proves something. Every other class needs a Calibration. An engine without a
+   row here is exact in float32: the strictest check, which costs nobody but its own nodes.
 """
 
 import importlib
+import importlib.metadata
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +21,8 @@ from engines.devices import Inventory
 from engines.engine import DTYPES, Dtype, Engine
 
 AUTO: Final = "auto"
+EXACT: Final = ("float32",)
+"""Exact classes of an engine whose row says nothing else."""
 
 
 class UnknownEngine(LookupError):
@@ -30,7 +36,9 @@ class EngineRow:
     that it computes on (engines.devices). `dtypes`: types that it computes with. `packages`: import names that must be
     installed; `install`: the command that installs them; `search`: "module:name" of a callable that returns what is
     missing, where it is not simply packages. `sampling`: the name of its exact rule from seeds to tokens, by which a
-    scorer can check each token; a RunSpec states it as `sampling`. `scores`: whether it offers `Engine.score`."""
+    scorer can check each token; a RunSpec states it as `sampling`. `scores`: whether it offers `Engine.score`. `exact`:
+    prefixes of its classes that are exact (rule 4), without its name: "float32", or "float32/cpu". `built`:
+    "module:name" of a callable that names the builds of its libraries, where these are not simply packages."""
 
     name: str
     factory: str
@@ -42,6 +50,8 @@ class EngineRow:
     sampling: str
     search: str | None = None
     scores: bool = True
+    exact: tuple[str, ...] = EXACT
+    built: str | None = None
 
     def missing(self) -> list[str]:
         """Return the packages that are not installed here."""
@@ -59,6 +69,13 @@ class EngineRow:
         """Look for devices. Call only in the engine's process."""
         inventory: Inventory = _named(self.finder)()
         return inventory
+
+    def builds(self) -> list[str]:
+        """Return the builds of the libraries that it computes with. Call only in the engine's process."""
+        if self.built is not None:
+            named: list[str] = _named(self.built)()
+            return named
+        return [_version(name) for name in self.packages]
 
     def make(self, device: str, dtype: Dtype) -> Engine:
         """Make the engine. Call only in its process."""
@@ -91,6 +108,8 @@ LLAMACPP: Final = EngineRow(
     sampling="gumbel-splitmix64/1",
     search="engines.llamacpp.library:missing",
     scores=False,
+    exact=("float32/cpu",),
+    built="engines.llamacpp.backends:builds",
 )
 _ROWS: dict[str, EngineRow] = {row.name: row for row in (TRANSFORMERS, LLAMACPP)}
 
@@ -109,6 +128,18 @@ def known() -> list[str]:
     return list(_ROWS)
 
 
+def find(name: str) -> EngineRow | None:
+    """Return the row of an engine, installed or not; None: it is not in this build."""
+    return _ROWS.get(name)
+
+
+def is_exact(engine_class: str) -> bool:
+    """Tell whether "<engine>/<dtype>/<device kind>" is a class whose tokens are checked one by one (rule 4)."""
+    name, _, rest = engine_class.partition("/")
+    exact = _ROWS[name].exact if name in _ROWS else EXACT
+    return any(f"{rest}/".startswith(f"{prefix}/") for prefix in exact)
+
+
 def choose(name: str = AUTO) -> EngineRow:
     """Return the row of engine `name`; its packages must be installed (rule 1). Raises UnknownEngine."""
     if name != AUTO and name not in _ROWS:
@@ -119,6 +150,13 @@ def choose(name: str = AUTO) -> EngineRow:
             return row
     lacks = "; ".join(f"{row.name} needs {', '.join(row.missing())} ({row.install})" for row in rows)
     raise UnknownEngine(f"no engine can be used here: {lacks}")
+
+
+def _version(package: str) -> str:
+    try:
+        return f"{package} {importlib.metadata.version(package)}"
+    except importlib.metadata.PackageNotFoundError:  # imported by another name than it is installed by
+        return package
 
 
 def _named(text: str) -> Callable[..., Any]:

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.learner.batch_groups import BadBatch, read
-from coordinator.learner.messages import Batch, Import, Open, Opened, Stepped, WarmedUp, WarmUp
+from coordinator.learner.messages import BaseWritten, Batch, Import, Open, Opened, Stepped, WarmedUp, WarmUp, WriteBase
+from coordinator.learner.model import load
 from coordinator.learner.session import Session
 from coordinator.learner.smollm2 import import_model
 from coordinator.learner.warmup import warm_up
+from weights.torch_io import save_model
 
 
 class NotOpen(Exception):
@@ -36,6 +38,7 @@ class LearnerHandlers:
             "step": (Batch, self.step),
             "warm_up": (WarmUp, self.warm_up),
             "import_model": (Import, self.import_model),
+            "write_base": (WriteBase, self.write_base),
         }
 
     def open(self, order: Open) -> Opened:
@@ -60,6 +63,9 @@ class LearnerHandlers:
 
     def import_model(self, order: Import) -> WarmedUp:
         return import_model(order)
+
+    def write_base(self, order: WriteBase) -> BaseWritten:
+        return BaseWritten(root=save_model(load(Path(order.model), "cpu"), Path(order.path)).root)
 
 
 def report(sentence: str) -> None:

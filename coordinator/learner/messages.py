@@ -160,3 +160,16 @@ class WarmedUp(msgspec.Struct, frozen=True, kw_only=True):
     parameters: int
     loss: float
     seconds: float
+
+
+class WriteBase(msgspec.Struct, frozen=True, kw_only=True):
+    """A request to write version 0 of the model folder `model` as the snapshot `path`, before a run has begun."""
+
+    model: str
+    path: str
+
+
+class BaseWritten(msgspec.Struct, frozen=True, kw_only=True):
+    """Version 0 is written. `root`: its content root."""
+
+    root: bytes

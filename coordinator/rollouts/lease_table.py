@@ -29,7 +29,8 @@ from coordinator.rollouts.lease_lifetime import LifetimeBounds
 from coordinator.rollouts.prompt_positions import NO_PROMPT, PromptPosition, PromptPositions
 from coordinator.rollouts.prompts import PromptSource
 from coordinator.rollouts.retry_times import RetryTimes
-from coordinator.verification.open_classes import OpenClasses, is_exact
+from coordinator.verification.open_classes import OpenClasses
+from engines.registry import is_exact
 from p2p.limits.origin import LOCAL, Origin
 from p2p.wire_types import decode, encode
 from protocol.leases import Lease, LeaseRequest

@@ -1,90 +1,82 @@
-"""Calibrate an engine class by the operator's own engines: `echo2-coord calibrate`.
+"""Calibrate an engine class by the operator's own engines: `echo2-coord calibrate`, `init` and a running coordinator.
 
 Rules
-1. Engine processes of the class generate groups of the run's task under its newest version; the scorer, in float32,
-   scores them. The groups are compared as those of nodes are (coordinator/verification/token_evidence.py).
-2. Each machine of `MACHINES` is a process with other threads, rows or instructions: what changes rounding on one
-   computer. A Calibration takes them together, with an allowance for machines that are not at hand.
-3. The result is signed by the ledger key and written to `calibrations/` of the run folder. A running coordinator reads
-   it within half a minute and opens the class.
+1. Honest groups are generated and compared (coordinator/run/honest_groups.py) on each of the machines that this
+   computer can stand in for (coordinator/verification/mixed_machines.py), and fitted together.
+2. The weights are those of the newest snapshot in the store; before the first one, those of the base model, which
+   become version 0. They are linked into the run folder first, so that the store may drop its own link meanwhile.
+3. The result is signed by the ledger key and written to `calibrations/` of the run folder whole or not at all. A
+   running coordinator reads it within half a minute and opens the class.
+4. One calibration of a run at a time: a second one is refused at once. A killed one leaves its link to the weights,
+   which the next one replaces, and nothing else.
 """
 
 import asyncio
-import hashlib
-import importlib.metadata
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
-import numpy as np
-
-from coordinator.run.model_folder import tokenizer
+from coordinator.learner.eras import FIRST_ERA
+from coordinator.run.honest_groups import ClassParts, MeasuredVersion, measure
+from coordinator.run.model_folder import write_base
 from coordinator.run.setup import Run
 from coordinator.verification.calibration import TOKENS_LEAST, Calibration, TooFewTokens, fit, seal_calibration
-from coordinator.verification.open_classes import is_exact
-from coordinator.verification.token_evidence import Incomparable, TokenArray, compare_group
-from engines.engine import Dtype, Job, Sample, dtype_named
-from engines.messages import packed
-from engines.process import EngineProcess
-from engines.registry import UnknownEngine, choose
+from coordinator.verification.mixed_machines import mixed_machines
+from coordinator.verification.token_evidence import Incomparable
+from engines.engine import dtype_named
+from engines.registry import UnknownEngine, choose, is_exact
 from protocol.engine_classes import parts
 from runtime.child import ChildDied, ChildError
-from runtime.errors import LocalFault
+from runtime.errors import DiskFull, LocalFault
 from runtime.files import writing
-from tasks.task import Tokenizer, Transcript, begun, prompt_of, replay
-from weights.store import StoredFile, StoreReader
+from runtime.lock import AlreadyLocked, lock_file
+from tasks.task import TaskFault
+from weights.store import StoreReader
 
-
-class TestedMachine(NamedTuple):
-    """A process that stands in for a machine. `rows`: samples per group. `env`: of its process."""
-
-    rows: int = 16
-    threads: int = 1
-    env: Mapping[str, str] = {}
-
-
-MACHINES: Final[Mapping[str, TestedMachine]] = {
-    "16 rows": TestedMachine(),
-    "64 rows": TestedMachine(rows=64),
-    "2 threads": TestedMachine(threads=2),
-    "without vector instructions": TestedMachine(env={"ATEN_CPU_CAPABILITY": "default"}),
-}
-OTHERS: Final = ("16 rows", "64 rows")
-"""The machines for devices other than a CPU, which threads and instructions of the CPU do not concern."""
-MOST_GROUPS: Final = 4_096
-"""Groups per machine before it is given up for want of tokens."""
+WEIGHTS: Final = "measured.safetensors"
+"""The weights of the calibration under way, in `calibrations/`."""
+LOCK: Final = "lock"
 
 
 def calibrate(run: Run, engine_class: str, tokens: int, now: int) -> Path:
     """Calibrate a class, and return the file written. `tokens`: per machine. `now`: ms. Raises `LocalFault`."""
-    engine, dtype, device = parts_of(engine_class)
-    newest = newest_snapshot(run.folder.store)
-    names = MACHINES if device == "cpu" else OTHERS
-    try:
-        machines = asyncio.run(_measure(run, newest, (engine, dtype, device), list(names), max(tokens, TOKENS_LEAST)))
-        tables = fit(machines)
-    except (ChildDied, ChildError, Incomparable, TooFewTokens) as error:
-        raise LocalFault(f"cannot calibrate {engine_class} here: {error}") from error
-    document = Calibration(
-        run=run.id,
-        engine_class=engine_class,
-        builds=[f"{name} {importlib.metadata.version(name)}" for name in choose(engine).packages],
-        era=newest.era,
-        version=newest.version,
-        root=newest.hash,
-        machines={name: len(array) for name, array in machines.items()},
-        tables=tables,
-        at=now,
-    )
-    run.folder.calibrations.mkdir(exist_ok=True)
-    path = run.folder.calibrations / f"{now}-{engine_class.replace('/', '-')}.calibration"
-    with writing(path) as file:
-        file.write(seal_calibration(document, run.keys.ledger))
+    return asyncio.run(calibrate_class(run, engine_class, tokens, now))
+
+
+async def calibrate_class(run: Run, engine_class: str, tokens: int, now: int) -> Path:
+    """See `calibrate`."""
+    wanted = class_parts(engine_class)
+    machines = mixed_machines(wanted.engine, wanted.device)
+    with _place(run.folder.calibrations) as place:
+        weights = await _weights(run, place / WEIGHTS)
+        try:
+            honest = await measure(run, weights, wanted, machines, max(tokens, TOKENS_LEAST))
+            tables = await asyncio.to_thread(fit, honest.machines)
+        except DiskFull:
+            raise
+        except (ChildDied, ChildError, Incomparable, TooFewTokens, TaskFault) as error:
+            raise LocalFault(f"cannot calibrate {engine_class} here: {error}") from error
+        document = Calibration(
+            run=run.id,
+            engine_class=engine_class,
+            builds=honest.builds,
+            era=weights.era,
+            version=weights.version,
+            root=weights.root,
+            machines={name: len(array) for name, array in honest.machines.items()},
+            tables=tables,
+            at=now,
+        )
+        path = place / f"{now}-{engine_class.replace('/', '-')}.calibration"
+        with writing(path) as file:
+            file.write(seal_calibration(document, run.keys.ledger))
     return path
 
 
-def parts_of(engine_class: str) -> tuple[str, Dtype, str]:
-    """Return the engine, number format and device of a class that needs a Calibration. Raises `LocalFault`."""
+def class_parts(engine_class: str) -> ClassParts:
+    """Return the parts of a class that needs a Calibration. Raises `LocalFault`."""
     named = parts(engine_class)
     dtype = dtype_named(named[1]) if len(named) == 3 else None
     if dtype is None:
@@ -95,73 +87,53 @@ def parts_of(engine_class: str) -> tuple[str, Dtype, str]:
         choose(named[0]).check(dtype)
     except UnknownEngine as error:
         raise LocalFault(str(error)) from error
-    return named[0], dtype, named[2]
+    return ClassParts(named[0], dtype, named[2])
 
 
-def newest_snapshot(store: Path) -> StoredFile:
-    """Return the newest published weights. Raises `LocalFault`."""
+@contextmanager
+def _place(folder: Path) -> Iterator[Path]:
+    """Yield the folder of Calibrations, locked, and remove the link to the weights afterwards (rule 4)."""
     try:
-        with StoreReader(store) as reader:
-            snapshots = reader.snapshots()
-    except FileNotFoundError as error:
-        raise LocalFault("this run has no version yet: start `echo2-coord run` first") from error
-    if not snapshots:
-        raise LocalFault("this run has no version yet: wait until `echo2-coord run` has published one")
-    return snapshots[-1]
+        folder.mkdir(exist_ok=True)
+        lock = lock_file(folder / LOCK, name_holder=True)
+    except AlreadyLocked as error:
+        raise LocalFault(
+            f"process {error.holder or 'unknown'} calibrates a class of this run: wait for its end, or stop it"
+        ) from error
+    except OSError as error:
+        raise LocalFault(f"cannot write in {folder}: {error.strerror}") from error
+    with lock:
+        try:
+            yield folder
+        finally:
+            with suppress(OSError):
+                (folder / WEIGHTS).unlink()
 
 
-async def _measure(
-    run: Run, newest: StoredFile, wanted: tuple[str, Dtype, str], names: list[str], tokens: int
-) -> dict[str, TokenArray]:
-    engine, dtype, device = wanted
-    text = tokenizer(run.folder.model, run.runspec.eos)
-    async with EngineProcess(name="scorer") as scorer:
-        await scorer.probe(run.config.learner.device)
-        await scorer.load(run.folder.model, newest.path)
-        machines = {}
-        for number, name in enumerate(names):
-            machine = MACHINES[name]
-            async with EngineProcess(threads=machine.threads, env=machine.env) as process:
-                await process.probe(device, dtype, engine=engine)
-                await process.load(run.folder.model, newest.path)
-                machines[name] = await _honest_tokens(run, text, process, scorer, (number, machine.rows), tokens)
-    return machines
+async def _weights(run: Run, target: Path) -> MeasuredVersion:
+    """Link or write the weights to `target` (rule 2). Raises `LocalFault`."""
+    newest = await asyncio.to_thread(_newest, run.folder.store, target)
+    return newest or MeasuredVersion(FIRST_ERA, 0, await write_base(run.folder.model, target), target)
 
 
-async def _honest_tokens(
-    run: Run, text: Tokenizer, process: EngineProcess, scorer: EngineProcess, which: tuple[int, int], tokens: int
-) -> TokenArray:
-    """Generate and compare groups until there are `tokens` tokens. `which`: the machine's number, and its rows."""
-    machine, rows = which
-    parts: list[TokenArray] = []
-    for number in range(MOST_GROUPS):
-        job = _job(run, text, (machine * MOST_GROUPS + number) % run.task.size("train"), rows, machine)
-        samples = await process.generate(job)
-        scores = await scorer.score(job, packed(samples))
-        parts.append(compare_group(samples, scores, _rewards(run, text, job, samples), job.eos))
-        if sum(map(len, parts)) >= tokens:
-            break
-    return np.concatenate(parts)
+def _newest(store: Path, target: Path) -> MeasuredVersion | None:
+    """Link the newest snapshot of a store to `target`; None if there is none."""
+    target.unlink(missing_ok=True)
+    if not store.is_dir():  # the coordinator was never started
+        return None
+    with StoreReader(store) as reader:
+        for stored in reversed(reader.snapshots()):
+            with suppress(FileNotFoundError):  # the coordinator dropped it just now
+                _link(stored.path, target)
+                return MeasuredVersion(stored.era, stored.version, stored.hash, target)
+    return None
 
 
-def _job(run: Run, text: Tokenizer, index: int, rows: int, machine: int) -> Job:
-    named = f"calibration/{machine}/{index}".encode()
-    return Job(
-        prompt=prompt_of(run.task, "train", index, text),
-        seeds=[hashlib.blake2b(named + b"/%d" % row, digest_size=16).digest() for row in range(rows)],
-        limit=run.runspec.limit,
-        eos=run.runspec.eos,
-        task=run.task.name,
-        task_version=run.task.version,
-        split="train",
-        index=index,
-    )
-
-
-def _rewards(run: Run, text: Tokenizer, job: Job, samples: list[Sample]) -> list[float]:
-    transcripts = [Transcript(sample.tokens, sample.turns) for sample in samples]
-    episodes = [begun(run.task, "train", job.index, text) for _ in samples]
-    return [
-        replay(episode, transcript, eos=job.eos, limit=job.limit).reward
-        for episode, transcript in zip(episodes, transcripts, strict=True)
-    ]
+def _link(source: Path, target: Path) -> None:
+    try:
+        target.hardlink_to(source)
+    except FileNotFoundError:
+        raise
+    except OSError:  # another filesystem, or one without links
+        with source.open("rb") as file, writing(target) as out:
+            shutil.copyfileobj(file, out)

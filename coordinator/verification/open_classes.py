@@ -1,8 +1,8 @@
 """Engine classes that are open: the exact ones, and those of which this run has a signed Calibration.
 
 Rules
-1. A class that computes in a 16-bit number format is not exact. Every other class is checked token by token
-   (coordinator/rollouts/verification.py), as before there were Calibrations.
+1. The engine's row says which classes are exact (engines/registry.py). Their tokens are checked one by one
+   (coordinator/rollouts/verification.py), and they are open from the start.
 2. A class is open while the folder holds a Calibration of it, signed by the run's ledger key. The newest counts; leases
    that name an older one are judged by that.
 3. A key of an earlier Root counts as long as no Root revokes it: a Calibration stays when the ledger key is rotated.
@@ -20,18 +20,11 @@ from coordinator.verification.evidence import Tables
 from p2p.envelope import document_hash
 from p2p.errors import PeerFault
 from protocol.authority import RoleKeys, Root
-from protocol.engine_classes import parts
 
-INEXACT: Final = ("bfloat16", "float16")
 MOST_BYTES: Final = 1 << 20
 """Of one Calibration."""
 
 log = structlog.get_logger("coordinator")
-
-
-def is_exact(engine_class: str) -> bool:
-    """Tell whether groups of "<engine>/<dtype>/<device>" are checked token by token (rule 1)."""
-    return not any(part in INEXACT for part in parts(engine_class)[1:2])
 
 
 def ledger_keys(chain: Sequence[Root]) -> RoleKeys:
@@ -75,6 +68,10 @@ class OpenClasses:
     def of(self, engine_class: str) -> bytes | None:
         """Return the hash of the Calibration that leases of a class name now; None: there is none."""
         return self._newest.get(engine_class)
+
+    def newest(self) -> list[Calibration]:
+        """Return the Calibration of each open class that leases name now."""
+        return [self._calibrations[digest] for digest in self._newest.values()]
 
     def tables(self, digest: bytes) -> Tables | None:
         """Return the tables of a Calibration; None if it was never read."""

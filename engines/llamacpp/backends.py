@@ -43,6 +43,11 @@ def inventory() -> Inventory:
     return Inventory(cpu=cpu_name(), gpus=gpus, unused=unused)
 
 
+def builds() -> list[str]:
+    """Return the build of the library. Call in a child process only. Raises EngineError."""
+    return [f"{library().origin} {library().build}"]
+
+
 def backends(library: Library) -> list[LlamaDevice]:
     """Return the GPUs of the library, in its order."""
     handles = [library.ggml_backend_dev_get(number) for number in range(library.ggml_backend_dev_count())]

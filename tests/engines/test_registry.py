@@ -10,7 +10,7 @@ from engines import registry
 from engines.direct import generate
 from engines.engine import Job
 from engines.process import EngineProcess
-from engines.registry import TRANSFORMERS, UnknownEngine, choose, known, register
+from engines.registry import TRANSFORMERS, UnknownEngine, choose, find, is_exact, known, register
 from runtime.child import ChildError
 from tests.support.bigram import BigramEngine, random_table, write_table
 
@@ -84,3 +84,38 @@ def test_a_name_is_given_once_and_is_one_part_of_an_engine_class(name: str) -> N
 
 def test_a_run_states_the_sampling_rule_of_the_engine_that_scores() -> None:
     assert SAMPLING == TRANSFORMERS.sampling == "gumbel-splitmix64/1"
+
+
+@pytest.mark.parametrize(
+    ("engine_class", "exact"),
+    [
+        ("transformers/float32/cpu", True),
+        ("transformers/float32/cuda", True),
+        ("transformers/bfloat16/cpu", False),
+        ("llamacpp/float32/cpu", True),
+        ("llamacpp/float32/vulkan", False),
+        ("llamacpp/float32", False),
+        ("llamacpp/float16/cpu", False),
+        ("another/float32/cpu", True),
+        ("another/float16/cpu", False),
+        ("transformers/float321/cpu", False),
+        ("bfloat16", False),
+    ],
+)
+def test_the_row_of_an_engine_says_which_of_its_classes_are_exact(engine_class: str, exact: bool) -> None:
+    assert is_exact(engine_class) == exact
+
+
+def test_a_row_is_found_whether_its_packages_are_here_or_not() -> None:
+    assert find("transformers") is TRANSFORMERS
+    assert find("abacus") is None
+
+
+def test_the_builds_of_an_engine_are_those_of_its_packages_or_its_own() -> None:
+    named = replace(TRANSFORMERS, packages=("numpy", "no_such_package")).builds()
+    assert [one.split()[0] for one in named] == ["numpy", "no_such_package"]
+    assert replace(TRANSFORMERS, built="tests.engines.test_registry:own_builds").builds() == ["build 7"]
+
+
+def own_builds() -> list[str]:
+    return ["build 7"]

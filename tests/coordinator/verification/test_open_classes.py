@@ -2,11 +2,9 @@
 
 from pathlib import Path
 
-import pytest
-
 from coordinator.verification.calibration import Calibration
 from coordinator.verification.evidence import LEAST_P
-from coordinator.verification.open_classes import OpenClasses, is_exact, ledger_keys
+from coordinator.verification.open_classes import OpenClasses, ledger_keys
 from coordinator.verification.token_evidence import BINS, STATISTICS
 from p2p.envelope import document_hash
 from p2p.identity import public_bytes
@@ -27,19 +25,6 @@ def sealed(at: int = 1, engine_class: str = CLASS, run: bytes = RUN) -> bytes:
     return sealed_by_role("calibration", encode(document))
 
 
-@pytest.mark.parametrize(
-    ("engine_class", "exact"),
-    [
-        ("transformers/float32/cpu", True),
-        ("transformers/bfloat16/cpu", False),
-        ("llamacpp/float16/vulkan", False),
-        ("bfloat16", True),
-    ],
-)
-def test_a_class_in_a_16_bit_format_is_not_exact(engine_class: str, exact: bool) -> None:
-    assert is_exact(engine_class) == exact
-
-
 def test_the_newest_file_opens_a_class_and_older_ones_stay_known(tmp_path: Path) -> None:
     classes = OpenClasses()
     assert classes.of(CLASS) is None
@@ -50,6 +35,7 @@ def test_the_newest_file_opens_a_class_and_older_ones_stay_known(tmp_path: Path)
     assert classes.read(tmp_path, RUN, LEDGER) == [CLASS]
     assert classes.read(tmp_path, RUN, LEDGER) == []
     assert classes.of(CLASS) == document_hash(new)
+    assert [one.at for one in classes.newest()] == [2]
     assert classes.tables(document_hash(old)) is not None
     assert classes.tables(bytes(32)) is None
     assert classes.of("transformers/bfloat16/cuda") is None

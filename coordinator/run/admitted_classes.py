@@ -1,0 +1,59 @@
+"""The engine classes that a run's settings admit, as far as this build knows their engines. Pure.
+
+1. An admitted class is a prefix of engine/dtype/device. Where it names no number format the run's own counts, and where
+   it names no device the one that `auto` would choose.
+2. An engine of this build has the number formats and devices of its row (engines/registry.py). An engine of another
+   build may be admitted in float32, where its tokens are checked one by one; other formats need a Calibration, which
+   nobody could make here.
+"""
+
+from typing import NamedTuple
+
+from coordinator.config import RunSection
+from engines.registry import AUTO, find, is_exact
+from protocol.engine_classes import parts
+from runtime.settings import SettingsFault
+
+
+class AdmittedClass(NamedTuple):
+    """A class of `run.engines`, completed by rule 1. `device`: auto where none is named."""
+
+    engine: str
+    dtype: str
+    device: str
+
+    @property
+    def name(self) -> str:
+        """The class as far as it is known."""
+        return "/".join(part for part in self if part != AUTO)
+
+
+def admitted_classes(settings: RunSection) -> list[AdmittedClass]:
+    """Return the admitted classes, each once."""
+    classes = dict[AdmittedClass, None]()
+    for one in settings.engines:
+        name, dtype, device, *_ = [*parts(one), "", ""]
+        classes[AdmittedClass(name, dtype or settings.compute_dtype, device or AUTO)] = None
+    return list(classes)
+
+
+def closed_classes(settings: RunSection) -> list[AdmittedClass]:
+    """Return the admitted classes that need a Calibration, or may need one by their device."""
+    return [one for one in admitted_classes(settings) if not is_exact(one.name)]
+
+
+def check_admitted(settings: RunSection) -> None:
+    """Check the admitted classes against rule 2. Raises `SettingsFault`."""
+    for one in admitted_classes(settings):
+        row = find(one.engine)
+        if row is None and one.dtype != "float32":
+            raise SettingsFault(
+                f"run.engines admits {one.name}, whose engine this build does not have: nobody could calibrate it; "
+                "admit it in float32, or leave it out"
+            )
+        if row is not None and one.dtype not in row.dtypes:
+            raise SettingsFault(
+                f"run.engines admits {one.name}, but {row.name} computes in {' or '.join(row.dtypes)} alone"
+            )
+        if row is not None and one.device not in (AUTO, *row.devices):
+            raise SettingsFault(f"run.engines admits {one.name}, but {row.name} computes on {', '.join(row.devices)}")

@@ -1,0 +1,159 @@
+"""Generate honest groups with engines of this machine, and compare them with the scorer, for a Calibration.
+
+Rules
+1. Engine processes of the class generate groups of the run's task under one version; the scorer, in float32, scores
+   them. The groups are compared as those of nodes are (coordinator/verification/token_evidence.py).
+2. All processes are of this module's own and run at low priority: the scorer and the learner of a running coordinator
+   go first, and wait for none of them.
+3. A process that loaded other weights than those named ends the measurement.
+"""
+
+import asyncio
+import hashlib
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from coordinator.run.model_folder import tokenizer
+from coordinator.run.setup import Run
+from coordinator.verification.mixed_machines import MixedMachine
+from coordinator.verification.token_evidence import TokenArray, compare_group
+from engines.engine import Dtype, Job, Sample, SampleScore
+from engines.messages import packed
+from engines.process import EngineProcess
+from runtime.errors import LocalFault
+from tasks.task import Tokenizer, Transcript, begun, prompt_of, replay
+
+NICE: Final = 10
+"""Priority of the processes, as of `nice`."""
+MOST_GROUPS: Final = 4_096
+"""Groups per machine before it is given up for want of tokens."""
+SCORED_ROWS: Final = 16
+"""Samples that are scored in one call."""
+
+
+class MeasuredVersion(NamedTuple):
+    """The weights that a Calibration is made with: a snapshot at `path` with content root `root`."""
+
+    era: int
+    version: int
+    root: bytes
+    path: Path
+
+
+class ClassParts(NamedTuple):
+    """The parts of an engine class."""
+
+    engine: str
+    dtype: Dtype
+    device: str
+
+
+class HonestTokens(NamedTuple):
+    """The compared tokens of each machine, and the builds of the engine that generated them."""
+
+    machines: dict[str, TokenArray]
+    builds: list[str]
+
+
+async def measure(
+    run: Run, weights: MeasuredVersion, wanted: ClassParts, machines: Mapping[str, MixedMachine], tokens: int
+) -> HonestTokens:
+    """Generate and compare at least `tokens` tokens per machine. Raises `ChildDied`, `ChildError`, `Incomparable`, and
+    `LocalFault` under rule 3."""
+    text = tokenizer(run.folder.model, run.runspec.eos)
+    compared, builds = dict[str, TokenArray](), dict[str, None]()
+    async with _process(run, weights, ClassParts("transformers", "float32", run.config.learner.device)) as scorer:
+        for number, (name, machine) in enumerate(machines.items()):
+            async with _process(run, weights, wanted, machine) as process:
+                assert process.probed is not None
+                builds |= dict.fromkeys(process.probed.builds)
+                source = _Source(run, text, process, machine, number * MOST_GROUPS)
+                compared[name] = await _tokens(source, scorer, tokens)
+    return HonestTokens(compared, list(builds))
+
+
+@asynccontextmanager
+async def _process(
+    run: Run, weights: MeasuredVersion, wanted: ClassParts, machine: MixedMachine | None = None
+) -> AsyncIterator[EngineProcess]:
+    """Yield an engine process with the weights loaded (rules 2 and 3). `machine`: None for the scorer."""
+    name, threads = ("calibration", machine.threads) if machine else ("calibration scorer", 1)
+    async with EngineProcess(name=name, threads=threads, env=machine.env if machine else None) as process:
+        os.setpriority(os.PRIO_PROCESS, process.pid, NICE)
+        await process.probe(wanted.device, wanted.dtype, engine=wanted.engine)
+        loaded = await process.load(run.folder.model, weights.path)
+        if loaded.root != weights.root:
+            raise LocalFault(f"{weights.path} changed while its class was calibrated: calibrate again")
+        yield process
+
+
+class _Source(NamedTuple):
+    """One machine's groups of the run's task. `first`: number of its first prompt."""
+
+    run: Run
+    text: Tokenizer
+    process: EngineProcess
+    machine: MixedMachine
+    first: int
+
+    async def group(self, number: int) -> tuple[Job, list[Sample]]:
+        """Generate the group of this number."""
+        job = self._job(number)
+        if not self.machine.alone:
+            return job, await self.process.generate(job)
+        jobs = [_part(job, slice(row, row + 1)) for row in range(len(job.seeds))]
+        return job, [sample for (sample,) in await self.process.generate_all(jobs)]
+
+    def _job(self, number: int) -> Job:
+        runspec, task = self.run.runspec, self.run.task
+        index = (self.first + number) % task.size("train")
+        named = f"calibration/{self.first + number}".encode()
+        seeds = [hashlib.blake2b(named + b"/%d" % row, digest_size=16).digest() for row in range(self.machine.rows)]
+        return Job(
+            prompt=prompt_of(task, "train", index, self.text), seeds=seeds, limit=runspec.limit, eos=runspec.eos,
+            task=task.name, task_version=task.version, split="train", index=index,
+        )  # fmt: skip
+
+    def compare(self, job: Job, samples: list[Sample], scores: list[SampleScore]) -> TokenArray:
+        """Compare a group, with the rewards that the run's task gives it."""
+        rewards = [
+            replay(
+                begun(self.run.task, "train", job.index, self.text),
+                Transcript(sample.tokens, sample.turns),
+                eos=job.eos,
+                limit=job.limit,
+            ).reward
+            for sample in samples
+        ]
+        return compare_group(samples, scores, rewards, job.eos)
+
+
+async def _tokens(source: _Source, scorer: EngineProcess, tokens: int) -> TokenArray:
+    """Generate and compare groups until there are `tokens` tokens."""
+    parts: list[TokenArray] = []
+    for number in range(MOST_GROUPS):
+        job, samples = await source.group(number)
+        scores = await _scored(scorer, job, samples)
+        parts.append(await asyncio.to_thread(source.compare, job, samples, scores))
+        if sum(map(len, parts)) >= tokens:
+            break
+    return np.concatenate(parts)
+
+
+async def _scored(scorer: EngineProcess, job: Job, samples: list[Sample]) -> list[SampleScore]:
+    scores: list[SampleScore] = []
+    for start in range(0, len(samples), SCORED_ROWS):
+        rows = slice(start, start + SCORED_ROWS)
+        scores += await scorer.score(_part(job, rows), packed(samples[rows]))
+    return scores
+
+
+def _part(job: Job, rows: slice) -> Job:
+    """Return the job of some of the samples."""
+    return msgspec.structs.replace(job, seeds=job.seeds[rows])

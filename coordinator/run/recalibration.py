@@ -1,0 +1,87 @@
+"""Calibrate open classes again while the coordinator runs: training makes the policy more certain, and near-ties rarer.
+
+Rules
+1. A class is due when the newest version is `calibration.every` versions past that of its Calibration, or is of another
+   era. Only what is open is calibrated: the operator alone opens a class.
+2. It is made by processes of its own at low priority (coordinator/run/honest_groups.py), one class after the other:
+   neither the scorer nor the learner waits. It takes the memory of two more models while it lasts.
+3. A Calibration that fails, or a class whose device this machine lacks, leaves the old one in force. The reason is
+   logged, and it is tried again after `RETRY`.
+4. Nothing about it is stored: after a crash the class is due as before. Leases given before the change are judged by
+   the Calibration that they name, and evidence against a node goes on across it: under each table an honest node's
+   stake does not grow in the mean, and the table of a group is fixed before its tokens are drawn.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+import structlog
+
+from coordinator.run.calibrate import calibrate_class
+from coordinator.run.setup import Run
+from coordinator.verification.calibration import Calibration
+from runtime.errors import LocalFault
+
+LOOK: Final = 10.0
+"""Seconds between looks."""
+RETRY: Final = 3600.0
+"""Seconds."""
+
+log = structlog.get_logger("coordinator")
+
+
+class VersionNumber(NamedTuple):
+    """A published version."""
+
+    era: int
+    version: int
+
+
+def due(newest: Iterable[Calibration], at: VersionNumber, every: int) -> list[str]:
+    """Return the classes that are to be calibrated again (rule 1). `newest`: Calibration per open class."""
+    return [one.engine_class for one in newest if every and (one.era != at.era or at.version - one.version >= every)]
+
+
+class Recalibration:
+    """The daemon's part that makes Calibrations again."""
+
+    def __init__(
+        self,
+        run: Run,
+        newest: Callable[[], Iterable[Calibration]],
+        published: Callable[[], VersionNumber | None],
+        written: Callable[[], None],
+        now: Callable[[], int],
+    ) -> None:
+        """`newest`: Calibration per open class. `published`: the newest version. `written`: called after a Calibration
+        was written. `now`: ms."""
+        self._run = run
+        self._newest, self._published, self._written, self._now = newest, published, written, now
+        self._not_before: dict[str, float] = {}
+        """Class -> monotonic seconds (rule 3)."""
+
+    async def run(self) -> None:
+        """Look every `LOOK` seconds until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK)
+            await self.look()
+
+    async def look(self) -> None:
+        """Calibrate each class that is due, and not put off."""
+        at, elapsed = self._published(), asyncio.get_running_loop().time()
+        if at is None:
+            return
+        for engine_class in due(self._newest(), at, self._run.config.calibration.every):
+            if elapsed >= self._not_before.get(engine_class, 0.0):
+                await self._again(engine_class)
+
+    async def _again(self, engine_class: str) -> None:
+        try:
+            path = await calibrate_class(self._run, engine_class, self._run.config.calibration.tokens, self._now())
+        except LocalFault as error:
+            self._not_before[engine_class] = asyncio.get_running_loop().time() + RETRY
+            log.warning("engine class not calibrated again", engine_class=engine_class, reason=str(error))
+            return
+        log.info("engine class calibrated again", engine_class=engine_class, file=path.name)
+        self._written()

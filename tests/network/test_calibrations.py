@@ -1,0 +1,124 @@
+"""Engine classes that open and change under a running coordinator: the shipped daemons, an in-memory network, a fake
+clock, and nodes of a class that is not exact."""
+
+from pathlib import Path
+
+from coordinator.run.recalibration import VersionNumber, due
+from coordinator.verification.calibration import Calibration, seal_calibration
+from coordinator.verification.evidence import LEAST_P
+from coordinator.verification.token_evidence import BINS, ONE, STATISTICS
+from p2p.envelope import document_hash
+from p2p.wire_types import decode
+from protocol.leases import Lease
+from tests.support.clock import run_fake
+from tests.support.fake_coordinator import InProcessEngine, Node, until
+from tests.support.swarm import Swarm, accepted, make_swarm, whole, working
+
+CLASS = "bigram/bfloat16/cpu"
+
+
+def write_calibration(swarm: Swarm, version: int, at: int, engine_class: str = CLASS) -> bytes:
+    """Write a signed Calibration, as `echo2-coord calibrate` does; return its hash."""
+    run = swarm.run
+    half = [(ONE >> 1) + LEAST_P] * BINS
+    tables = {name: half if name in ("above", "below") else [LEAST_P] * BINS for name in STATISTICS}
+    sealed = seal_calibration(
+        Calibration(
+            run=run.id, engine_class=engine_class, builds=["a table"], era=1, version=version, root=bytes(32),
+            machines={"one": 2_000}, tables=tables, at=at,
+        ),
+        run.keys.ledger,
+    )  # fmt: skip
+    run.folder.calibrations.mkdir(exist_ok=True)
+    (run.folder.calibrations / f"{at}.calibration").write_bytes(sealed)
+    return document_hash(sealed)
+
+
+def node_of_the_class(swarm: Swarm) -> Node:
+    return swarm.node("alice", engine=InProcessEngine(gpu=CLASS))
+
+
+def named_by_leases(swarm: Swarm) -> list[bytes | None]:
+    """Return the Calibrations that the leases name, in the order of the leases."""
+    assert swarm.coordinator is not None
+    rows = swarm.coordinator.group_service.database.all("SELECT document FROM leases ORDER BY sent, id")
+    return [decode(document, Lease).calibration for (document,) in rows]
+
+
+def test_a_waiting_node_works_once_its_class_is_opened_on_the_running_coordinator(tmp_path: Path) -> None:
+    async def main() -> None:
+        swarm = make_swarm(tmp_path)
+        async with swarm.coordinating() as coordinator:
+            node = node_of_the_class(swarm)
+            async with working(node):
+                await until(lambda: coordinator.group_service.asked["not-calibrated"])
+                assert accepted(node) == 0
+                digest = write_calibration(swarm, 0, 1)
+                await until(lambda: accepted(node) >= 3, 120)
+                assert set(named_by_leases(swarm)) == {digest}
+                whole(swarm)
+
+    run_fake(main)
+
+
+def test_after_a_crash_of_the_coordinator_the_class_is_open_and_as_due_as_before(tmp_path: Path) -> None:
+    async def main() -> None:
+        swarm = make_swarm(tmp_path)
+        write_calibration(swarm, 0, 1)
+        for wanted in (2, 6):
+            async with swarm.coordinating() as coordinator:
+                node = node_of_the_class(swarm)
+                async with working(node):
+                    await until(lambda wanted=wanted: coordinator.publisher.latest.version >= wanted, 600)  # type: ignore[misc,union-attr]
+                newest = coordinator.group_service.classes.newest()
+                assert due(newest, VersionNumber(1, wanted), 6) == ([CLASS] if wanted == 6 else [])
+
+    run_fake(main)
+
+
+def test_under_a_new_calibration_the_evidence_goes_on_and_open_leases_keep_theirs(tmp_path: Path) -> None:
+    async def main() -> None:
+        swarm = make_swarm(tmp_path)
+        swarm.learner.seconds = 10
+        old = write_calibration(swarm, 0, 1)
+        async with swarm.coordinating() as coordinator:
+            node = node_of_the_class(swarm)
+            async with working(node):
+                await until(lambda: accepted(node) >= 2)
+                new = write_calibration(swarm, 3, 2)
+                await until(lambda: new in named_by_leases(swarm), 120)
+                before = accepted(node)
+                await until(lambda: accepted(node) >= before + 3, 120)
+                whole(swarm)
+            named = named_by_leases(swarm)
+            first = named.index(new)
+            assert (set(named[:first]), set(named[first:])) == ({old}, {new})
+            service = coordinator.group_service
+            ((key,),) = service.database.all("SELECT node FROM bets")
+            decided = service.database.value("SELECT count(*) FROM verdicts")
+            assert service.verdicts.evidence.of(key).lifelong.groups == decided
+
+    run_fake(main)
+
+
+def test_calibrations_of_others_and_of_other_classes_change_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        swarm, other = make_swarm(tmp_path / "one"), make_swarm(tmp_path / "two")
+        write_calibration(other, 0, 1)
+        swarm.run.folder.calibrations.mkdir()
+        foreign = other.run.folder.calibrations / "1.calibration"
+        (swarm.run.folder.calibrations / "1.calibration").write_bytes(foreign.read_bytes())
+        (swarm.run.folder.calibrations / "cut.calibration").write_bytes(foreign.read_bytes()[:100])
+        write_calibration(swarm, 0, 2, "bigram/bfloat16/vulkan")
+        async with swarm.coordinating() as coordinator:
+            assert [one.engine_class for one in coordinator.group_service.classes.newest()] == [
+                "bigram/bfloat16/vulkan"
+            ]
+            node = node_of_the_class(swarm)
+            async with working(node):
+                await until(lambda: coordinator.group_service.asked["not-calibrated"])
+                write_calibration(swarm, 0, 3)
+                await until(lambda: accepted(node) >= 2, 120)
+                whole(swarm)
+
+    run_fake(main)
