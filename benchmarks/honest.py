@@ -31,6 +31,7 @@ from coordinator.metrics.views import RunState
 from coordinator.run.run_folder import RunFolder
 from coordinator.web import status
 from engines.engine import DTYPES
+from engines.registry import is_exact
 from p2p.errors import Unreachable
 
 ROLLOUTS: Final = {"tiny": 30_000, "smollm2": 2_000}
