@@ -37,7 +37,7 @@ def test_known_classes_are_admitted_and_engines_of_other_builds_in_float32(engin
     {
         "an engine that nobody could calibrate": ("abacus/bfloat16", "nobody could calibrate it"),
         "a device of another engine": ("transformers/bfloat16/vulkan", "computes on cuda, mps, cpu"),
-        "a format that there is not": ("llamacpp/int3/cpu", "llamacpp computes in float32 or bfloat16"),
+        "a format that there is not": ("llamacpp/int3/cpu", "llamacpp computes in float32 or float16"),
     }.values(),
     ids=lambda value: value.split("/")[0],
 )
