@@ -68,7 +68,7 @@ def join(
     log: Level = None,
     json_logs: JsonLogs = None,
 ) -> int:
-    """Join a run, and work for it until stopped. Ctrl-C finishes the current group; a second one ends at once.
+    """Join a run, and work for it until stopped. Ctrl-C finishes the groups under way; a second one ends at once.
 
     Without an invite: the run joined last; else one discovered on the local network, once its fingerprint is typed."""
     return _daemon(
@@ -132,7 +132,7 @@ def resume(home: Home = None) -> None:
 @app.command()
 @errors_reported
 def finish(home: Home = None) -> None:
-    """Complete the current group, deliver every submission, end."""
+    """Complete the groups under way, deliver every submission, end."""
     _show(_ask(home, command="finish"), False)
 
 

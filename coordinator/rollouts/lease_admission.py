@@ -4,7 +4,7 @@ Rules
 1. The rules stand in coordinator/rollouts/open_lease_limit.py, room_shares.py, lease_lifetime.py and expiry_budgets.py.
    This module reads the facts that they need. It writes the owner of a lease (table `lent`) in the transaction that
    writes the lease.
-2. A request reads rows of its own node and connection, the sums per version, and every `MEASURED_FOR` the last
+2. A request reads rows of its own node and connection, the sums per version, and once per `MEASURED_FOR` the last
    `VERDICTS` accepted groups: its cost does not grow with the number of nodes. It grows with the leases that the node
    has open, which are bounded.
 """

@@ -13,7 +13,7 @@ Rules
 6. A group of a class that is not exact is decided by the evidence against its node, which this group moves on in the
    same transaction (coordinator/verification/evidence.py). In doubt it is accepted under the code `quarantine`: not
    trainable, and its weight is kept in `held:<node>` (coordinator/accounts/quarantine.py).
-7. Of a group whose class is exact the near-ties are counted, per key and party (coordinator/verification/near_ties.py).
+7. The near-ties of groups of an exact class are counted per key and party (coordinator/verification/near_ties.py).
 """
 
 from collections import deque
@@ -93,7 +93,7 @@ class CountedOutcome(LeaseOutcome, frozen=True, kw_only=True):
 
 
 Basis = EvidenceStep | NearTieCount
-"""What a verdict counts besides its group."""
+"""The evidence that a verdict counts, or the near-ties."""
 
 
 class VerdictService:
@@ -148,7 +148,7 @@ class VerdictService:
             return self._accept(record, rollouts, verdict.behaviour, progress, now, basis)
 
     def _blamed(self, lease: Lease, basis: Basis | None, now: int) -> str:
-        """Return the code under which a group is refused for what its node did before; empty: it is not."""
+        """Return the code under which a group is refused by its node's groups so far; empty: it is not."""
         if isinstance(basis, NearTieCount):
             return self.near_ties.take(lease.node, lease.id, basis, now)
         return "evidence" if basis is not None and basis.conclusion == "refusal" else ""

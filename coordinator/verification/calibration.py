@@ -124,7 +124,8 @@ def _divergence(p: float, q: float) -> float:
 
 
 def tables_of(calibration: Calibration) -> Tables:
-    """Return the tables; a statistic that this build does not know is left out. Raises `Malformed` if one lacks."""
+    """Return the tables, without those of statistics that this build does not know. Raises `Malformed` if one is
+    missing."""
     missing = [name for name in STATISTICS if name not in calibration.tables]
     if missing:
         raise Malformed(f"the Calibration of {calibration.engine_class} has no table {missing[0]}")

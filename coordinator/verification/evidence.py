@@ -74,11 +74,11 @@ class Stake(NamedTuple):
         return Stake.of(self.mantissa * other.mantissa, self.exponent + other.exponent)
 
     def reaches(self, least: int) -> bool:
-        """Tell whether it is `least` or more."""
+        """Tell whether the stake is `least` or more."""
         return self.mantissa << max(self.exponent, 0) >= least << max(-self.exponent, 0)
 
     def bounded(self) -> "Stake":
-        """Return it between the bounds of rule 6."""
+        """Return the stake cut to the bounds of rule 6."""
         power = self.exponent + 64
         if power > MOST_POWER:
             return Stake(1 << 63, MOST_POWER - 63)
@@ -105,8 +105,8 @@ def mean(stakes: Sequence[Stake]) -> Stake:
 
 
 def products(tokens: TokenArray, tables: Tables) -> list[Stake]:
-    """Return by what each stake is multiplied by the tokens of one group (rule 4): statistics in their order, and the
-    bets of each."""
+    """Return the factor of each stake by the tokens of one group (rule 4): statistics in their order, and the bets of
+    each."""
     result = []
     for name, statistic in STATISTICS.items():
         values, counts = statistic(tokens)
@@ -141,14 +141,14 @@ class EProcess(NamedTuple):
     stakes: tuple[Stake, ...] = (NOTHING,) * STAKES
 
     def after(self, group: Sequence[Stake]) -> "EProcess":
-        """Return it after a further group, given by its `products` (rules 4 and 5)."""
+        """Return the e-process after a further group, given by its `products` (rules 4 and 5)."""
         number = self.groups + 1
         share = Stake.of((1 << 128) // (number * (number + 1)), -128)
         pairs = zip(self.stakes, group, strict=True)
         return EProcess(number, tuple(total((stake, share)).times(product).bounded() for stake, product in pairs))
 
     def anew(self) -> "EProcess":
-        """Return one with as many stakes, before its first group."""
+        """Return an e-process with as many stakes, before its first group."""
         return EProcess(0, (NOTHING,) * len(self.stakes))
 
     def value(self) -> Stake:
@@ -164,14 +164,14 @@ class NodeEvidence(NamedTuple):
     lifelong: EProcess = EProcess()
 
     def after(self, group: Sequence[Stake], now: int) -> "NodeEvidence":
-        """Return it after a further group whose verdict falls at `now`, ms. `group`: its `products`."""
+        """Return the evidence after a further group whose verdict falls at `now`, ms. `group`: its `products`."""
         today = now // DAY
         daily = self.daily if today == self.day or self.daily.value().reaches(DOUBT) else self.daily.anew()
         lifelong = self.lifelong.anew() if self.lapsed(today) else self.lifelong
         return NodeEvidence(today, daily.after(group), lifelong.after(group))
 
     def lapsed(self, today: int) -> bool:
-        """Tell whether nothing of it counts for a group of `today` (rule 7), so that it may be forgotten."""
+        """Tell whether this evidence no longer counts for a group of `today` (rule 7), so that it may be forgotten."""
         idle = today - self.day >= IDLE
         return idle and not any(process.value().reaches(DOUBT) for process in (self.daily, self.lifelong))
 
@@ -183,7 +183,7 @@ class NodeEvidence(NamedTuple):
         return "doubt" if today.reaches(DOUBT) else "honest"
 
     def encode(self) -> bytes:
-        """Return its bytes, as many for any number of groups."""
+        """Return the evidence as bytes, of one length for any number of groups."""
         parts = [struct.pack("<QQQ", self.day, self.daily.groups, self.lifelong.groups)]
         parts += [_STAKE.pack(*stake) for process in (self.daily, self.lifelong) for stake in process.stakes]
         return b"".join(parts)

@@ -1,9 +1,9 @@
-"""The evidence against each key in run.sqlite, and what a verdict by it can be run again from.
+"""The evidence against each key in run.sqlite, and the data from which a verdict by evidence can be run again.
 
 Rules
 1. `bets` has one row per key with an accepted group of a class that is not exact, of one size however many groups
-   there were. Keys are free: what a key's groups say before the first accepted one is not kept, since the next key
-   would begin without it. So rows cost accepted work. Those of keys that were idle for long go (`forget`).
+   there were. Keys are free: the evidence from a key's groups before the first accepted one is not kept, since the
+   next key would begin without it. So rows cost accepted work. Those of keys that were idle for long go (`forget`).
 2. `compared` has one row per such group: its tokens, and the key's evidence before them (empty: none). It goes with the
    group's own tokens (coordinator/rollouts/token_storage.py).
 3. Both are written in the transaction of the verdict, so the order of the groups is that of the ledger. The verdict's
@@ -98,7 +98,7 @@ class EvidenceTable:
         return EvidenceAgain(after, hashes, suffices(before, tokens, tables))
 
     def forget(self, now: int, most: int = FORGOTTEN_AT_ONCE) -> int:
-        """Delete at most `most` rows of keys that were idle for so long that nothing of them counts (evidence.py, rule
+        """Delete at most `most` rows of keys whose evidence no longer counts, because they were idle (evidence.py, rule
         7); return how many."""
         today, gone = now // DAY, 0
         query = "SELECT node, state FROM bets WHERE day <= ? ORDER BY day LIMIT ?"

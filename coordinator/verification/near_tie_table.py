@@ -1,8 +1,8 @@
-"""The near-ties of each key and party in run.sqlite.
+"""The evidence by near-ties against each key and party, in run.sqlite.
 
 Rules
-1. `near_ties` has one row per key and per party with an accepted group of an exact class, of one size. Rows that lapsed
-   go (`forget`), so rows cost accepted work, and parties last as long as they work.
+1. `near_ties` has one row per key and per party with an accepted group of an exact class. All rows have one size. A
+   lapsed row is deleted (`forget`). So every row costs accepted work, and stays as long as its key or party works.
 2. A row is written in the transaction of the verdict, whose entry states the count. So the rows follow from the
    ledger's entries in their order and from the parties of leases (verdict_replay.py).
 """
@@ -17,12 +17,12 @@ from runtime.units import DAY
 
 FORGOTTEN_AT_ONCE: Final = 32
 Blamed = Literal["", "near-ties", "party-near-ties"]
-"""The refusal code of a group that is refused by near-ties: its key's or its party's. Empty: it is not."""
+"""The refusal code of a group that is refused by the near-ties of its key or of its party. Empty: not refused."""
 
 
 def holders(node: bytes, party: str) -> dict[str, Blamed]:
     """Return the names under which a key and its party have rows, with the code of each. A lease of an older file has
-    no party, and neither has one of this process itself."""
+    no party, and neither has a lease of this process itself."""
     key: dict[str, Blamed] = {f"key:{peer_id(node)}": "near-ties"}
     return key | ({f"party:{party}": "party-near-ties"} if party else {})
 
@@ -39,8 +39,8 @@ class NearTieTable:
         return BEGINNING if state is None else NodeEvidence.decode(state)
 
     def take(self, node: bytes, lease: bytes, count: NearTieCount, now: int) -> Blamed:
-        """Count a good group of an exact class, in the transaction of its verdict; return why it is refused, and then
-        nothing was counted. `now`: ms."""
+        """Count a good group of an exact class, in the transaction of its verdict. Return the code under which it is
+        refused, empty if it is not; a refused group is not counted. `now`: ms."""
         party = self._database.value("SELECT party FROM leases WHERE id = ?", (lease,)) or ""
         after: dict[str, NodeEvidence] = {}
         for holder, code in holders(node, party).items():
@@ -54,7 +54,7 @@ class NearTieTable:
         return ""
 
     def forget(self, now: int, most: int = FORGOTTEN_AT_ONCE) -> int:
-        """Delete at most `most` rows that lapsed (evidence.py, rule 7); return how many."""
+        """Delete at most `most` lapsed rows (evidence.py, rule 7); return how many."""
         today, gone = now // DAY, 0
         query = "SELECT holder, state FROM near_ties WHERE day <= ? ORDER BY day LIMIT ?"
         for holder, state in self._database.all(query, (today - IDLE, most)):

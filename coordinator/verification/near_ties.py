@@ -1,17 +1,17 @@
 """Evidence that a node chooses among near-ties, for classes that are exact: a betting e-process in integers. Pure.
 
 A near-tie is a sampled token that is not the seeded choice, and misses it by no more than the margin. Rounding makes a
-few; a node that takes each one which it likes is within every bound per group, and passes for ever.
+few. A node that chooses its tokens among near-ties stays within the bounds on one group, so groups are added up here.
 
 Rules
 1. Of an honest node's sampled tokens at most `RATE` are near-ties. None was seen among 4,608 tokens.
 2. A bet multiplies its stake by 1 + bet (1 - p) per near-tie and by 1 - bet p per other token. A group's product is a
-   power of each, by squaring, and every product is rounded down: so it follows from two numbers.
+   power of each, by squaring, and every product is rounded down. So it follows from the two numbers of `NearTieCount`.
 3. The rest is as for classes that are not exact (evidence.py): stakes, shares of 1 / (g (g + 1)), days, and lapsing.
 4. Two such E run: of the key and of its party (p2p/limits/origin.py), so that many keys of one owner count as one.
-5. A group with a near-tie is refused if E with it would be at `REFUSAL` in the day, or at `LIFELONG_REFUSAL` ever. A
-   group without one is never refused by it: there is nothing in it that was chosen.
-6. Only accepted groups count. So E stays below the thresholds, and a node that stops is accepted at once.
+5. A group with a near-tie is refused if it would raise the E of the day to `REFUSAL`, or the lifelong E to
+   `LIFELONG_REFUSAL`. A group without a near-tie is never refused by this module: none of its tokens was chosen so.
+6. Only accepted groups count. So E stays below the thresholds, and a node that stops choosing is accepted at once.
 """
 
 from typing import Final, NamedTuple
@@ -33,7 +33,7 @@ class NearTieCount(NamedTuple):
 
 
 def near_tie_products(count: NearTieCount) -> list[Stake]:
-    """Return by what the stake of each bet is multiplied by a group (rule 2)."""
+    """Return the factor of each bet's stake by a group (rule 2)."""
     return [_product(bet, count) for bet in BETS]
 
 

@@ -4,9 +4,8 @@ Rules
 1. A token has a gap bin: by how much the runner-up lies behind the seeded choice, both by the scorer. The gap is known
    before the node's choice is, and says how easily honest rounding changes the choice.
 2. Values are rounded down from float32 by powers of two, so every machine computes the same integers.
-3. A statistic maps a token to a value from 0 to 1, in units of 2^-32, or leaves it out. Which tokens a statistic leaves
-   out is known before the node's choice, but for `end`, `raising` and their calibration alike: their tables are fitted
-   to the same selection.
+3. A statistic maps a token to a value from 0 to 1, in units of 2^-32, or leaves it out. The selection of tokens is
+   known before the node's choice, except for `end` and `raising`. Their tables are fitted to the same selection.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -108,6 +107,6 @@ STATISTICS: Final[Mapping[str, Statistic]] = {
     "end": _differs_where(END),
     "raising": _differs_where(RAISING),
 }
-"""The statistics per token. differs: 1 where the token is not the seeded choice. margin: by how much it misses, of 0.5
-nats. drift: the difference of the log-probabilities, of 0.5 nats; above and below: the same with its sign, 0.5 where
-there is none. start, end, raising: `differs` among the tokens with that flag."""
+"""The statistics per token. differs: 1 where the token is not the seeded choice. margin: by how much it misses, as a
+share of 0.5 nats. drift: the difference of the log-probabilities, as a share of 0.5 nats; above and below: the same
+with its sign, 0.5 where there is none. start, end, raising: `differs` among the tokens with that flag."""

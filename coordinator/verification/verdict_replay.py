@@ -1,14 +1,14 @@
 """Run verdicts by evidence and by near-ties again, to the bit, from a run folder: `echo2-coord recheck`.
 
 Rules
-1. The verdicts are taken in their order, which is the ledger's. Of a group whose tokens are still stored the bet is
-   made again: hashes of tokens, evidence before and evidence after, and the code, must be those of its entry.
-2. Whether tokens are stored or not, the evidence before a group must be that after the key's group before: its
-   entries are a chain from its first accepted group on. After `IDLE` days a chain may begin anew.
+1. The verdicts are replayed in their order, which is the ledger's. For a group whose tokens are still stored, the bet
+   is made again. The hashes of tokens, evidence before and evidence after, and the code, must be those of its entry.
+2. Whether tokens are stored or not, the evidence before a group must be the evidence after the key's previous group. So
+   a key's entries are a chain from its first accepted group on. After `IDLE` days a chain may begin anew.
 3. A group that was refused without an entry of its own belongs to a key without stored evidence: its row of `ends` is
    run again alone.
-4. Near-ties follow from the counts of the entries and the parties of the leases: each code, and in the end each row of
-   `near_ties`, must be what they give.
+4. Near-ties follow from the counts in the entries and from the parties of the leases. Each code, and at the end each
+   row of `near_ties`, must follow from these.
 5. Nothing is written: a running coordinator is not disturbed.
 """
 
@@ -47,8 +47,8 @@ class ReplayedVerdicts(NamedTuple):
 
 
 class _Stated(msgspec.Struct, frozen=True):
-    """The fields of an EvidencedOutcome or CountedOutcome (coordinator/rollouts/verdicts.py) that a verdict is run
-    again by. `tokens`, `before`, `after`: hashes."""
+    """The fields of an EvidencedOutcome or CountedOutcome (coordinator/rollouts/verdicts.py) from which a
+    verdict is run again. `tokens`, `before`, `after`: hashes."""
 
     node: str
     lease: bytes
@@ -78,7 +78,7 @@ class _Last(NamedTuple):
 
 
 def replay_verdicts(database: Database, tables: Callable[[bytes], Tables | None]) -> ReplayedVerdicts:
-    """Run the verdicts of a run again. `tables`: of the Calibration with this hash; None: it is not at hand."""
+    """Run the verdicts of a run again. `tables`: of the Calibration with this hash; None: it is missing."""
     replay, ties = _Replay(EvidenceTable(database), tables), _NearTies()
     with database.reading():
         for one in _decided(database):
@@ -124,7 +124,7 @@ class _NearTies:
             self.faults.append(_fault(one.end, f"its near-ties counted again do not lead to {one.end.code}"))
 
     def compare(self, database: Database) -> None:
-        """Compare the rows of `near_ties` with what the entries give. Rows that lapsed may be gone."""
+        """Compare the rows of `near_ties` with those that follow from the entries. Lapsed rows may be missing."""
         for holder, state in database.all("SELECT holder, state FROM near_ties"):
             if self._evidence.get(holder, BEGINNING).encode() != state:
                 self.faults.append(f"{holder}: its row of near_ties is not what the entries give")

@@ -120,7 +120,7 @@ class ControlCommands:
         return {"state": self._state()}
 
     async def finish(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """Complete the current lease, deliver all submissions, end."""
+        """Complete the leases under way, deliver all submissions, end."""
         self._run_state.finish("the owner said finish")
         return {"state": self._state(), "waiting": self._parts.outbox.waiting()}
 

@@ -1,4 +1,4 @@
-"""How many leases the coordinator lets this node have open, learnt from its answers. Pure.
+"""The bound on this node's open leases, learnt from the coordinator's answers. Pure.
 
 Rules
 1. A lease is open from its grant until its submission is received: while its group is under way, and while the
@@ -22,7 +22,7 @@ class LeaseBound:
         self._most, self._until = math.inf, -math.inf
 
     def granted(self, most: int | None) -> None:
-        """Record what a lease says of the bound (rule 2); None: nothing."""
+        """Record the bound that a lease states (rule 2); None: it states none."""
         if most is not None:
             self._most, self._until = most, math.inf
 

@@ -43,7 +43,7 @@ class LeasePrefetch:
         self._groups[lease] = _Group(rows)
 
     def told(self, rows: EngineRows, now: float) -> None:
-        """Record what the engine told of its rows: the groups given last are those that wait."""
+        """Record the engine's report on its rows: the groups given last are those that wait."""
         waiting = rows.waiting
         for group in reversed(self._groups.values()):
             if waiting >= group.rows:

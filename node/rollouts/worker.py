@@ -53,7 +53,7 @@ MOST_WAIT: Final = 1800.0
 UNSAID: Final = 30.0
 """Seconds to wait after a refusal that names no time."""
 LOOK: Final = 1.0
-"""Longest wait for a place without a look at what forbids work, seconds."""
+"""Longest wait for a place until the rules that forbid work are checked again, seconds."""
 TOGETHER: Final = 8
 """Most lease requests at a time: a large device is filled within a few round trips."""
 MOST_AT_ONCE: Final = 1024
