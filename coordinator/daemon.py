@@ -304,7 +304,7 @@ def _elapsed() -> float:
 
 def scorer_of(section: LearnerSection, died: Callable[[str], None]) -> SupervisedEngine:
     """Return the scorer. It computes in float32 whatever nodes compute in: a second rounding would hide theirs. `died`:
-    told of each death of its process."""
+    called with a description of each death of its process."""
     return SupervisedEngine(
         lambda: EngineProcess(name="scorer", threads=section.threads), restarts(), on_death=on_death("scorer", died),
         device=section.device, dtype="float32", engine=TRANSFORMERS.name,

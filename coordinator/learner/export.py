@@ -6,8 +6,8 @@
 
 Rules
 1. A version's number is the step that made it, and names its files.
-2. Diffs start only from published versions, and from their published bytes: from the predecessor; from v - 2^j where
-   2^j divides v (j <= 4); and, every 32 versions, from the first version of the era (the anchor).
+2. Diffs to a version v start only from published versions, and from their published bytes. The bases are the
+   predecessor; v - 2^j where 2^j divides v (j <= 4); and, every 32 versions, the first version of the era (the anchor).
 3. Every file is durable when the callable given by `writing` returns. Nothing here rounds: the model's values are the
    published ones (see `optimiser`). The diffs are encoded from files, in a thread, while the checkpoint's tensors are
    written. A payload is hashed here, once before it is served: the whole while it is written, and its chunks, whose
@@ -102,8 +102,8 @@ def starts(version: int, published: Sequence[Base], anchor: Base | None) -> list
 
 
 def useful(published: Sequence[Base]) -> list[Base]:
-    """Choose those of `published` from which a later diff may start: the newest, and by rule 2 version u until u + 2^j,
-    where 2^j is the largest power (j <= 4) that divides u."""
+    """Choose those of `published` from which a later diff may start. These are the newest, and by rule 2 each version u
+    until u + 2^j is the newest, where 2^j is the largest power (j <= 4) that divides u."""
     newest = published[-1].version if published else 0
     return [base for base in published if base.version == newest or base.version + _reach(base.version) > newest]
 

@@ -10,11 +10,12 @@ Rules
    transaction of the store: nodes no longer accept the former key.
 3. One task at a time stores, shares or drops files. Only the event loop adds a version and its edges, together, once
    the payloads are shared: other tasks read both while a thread stores files.
-4. Memory and store keep the newest `WINDOW` versions and those back to the oldest in use; the first version of their
-   era and the edges from it to them; the newest full edge and the newest edge from its version (the *anchor*). Their
-   documents are always kept, their payloads within the budget. No node needs anything else: an index lists newer edges
-   only, and a node that joins or has an older version starts from the anchor or the full edge. run.sqlite keeps the
-   root of every version. So a publication, a check of the disk and a start cost the same after any number of versions.
+4. Memory and store keep the newest `WINDOW` versions and those back to the oldest in use. They keep the first version
+   of their era and the edges from it to them. They also keep the newest full edge, and the newest edge from its version
+   (the *anchor*). Documents of these are always kept, payloads within the budget. No node needs anything else: an index
+   lists newer edges only, and a node that joins or has an older version starts from the anchor or the full edge.
+   run.sqlite keeps the root of every version. So a publication, a check of the disk and a start cost the same after any
+   number of versions.
 5. A payload is not hashed here: the export carries the hashes computed while writing, which go into the Edge and to the
    payload exchange. A file found on disk after a crash or at a start is hashed once before it is signed or shared.
 """

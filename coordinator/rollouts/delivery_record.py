@@ -4,7 +4,7 @@ Rules
 1. A late group counts for the node's turnaround only if no group came in time. So a node that was offline for a while
    does not count as slow.
 2. The rate is measured over the last `SAMPLE` groups, or twice as many groups as the node has leases open, if that is
-   more: groups that were under way together end together, and fewer of them would not show how long they took.
+   more. Groups that were under way together end together: fewer of them would not show how long they took.
 3. A lease that ended without a group counts as time in which the node had a lease, and as no group.
 """
 

@@ -2,10 +2,10 @@
 coordinator/run/root_request.py).
 
 Rules
-1. Files are written in this order, each durable before the next: the network identity, at the first change of the
-   channel key; the new key's file; the RunSpec, if the root key changes; the Root. The new RunSpec is valid under the
-   old Root, too. After a crash at any point the coordinator still starts from the folder: with the old keys until the
-   new Root is durable, with the new ones afterwards.
+1. Files are written in this order, each durable before the next. First the network identity, at the first change of the
+   channel key; then the new key's file; the RunSpec, if the root key changes; and the Root. The new RunSpec is valid
+   under the old Root, too. After a crash at any point the coordinator still starts from the folder: with the old keys
+   until the new Root is durable, with the new ones afterwards.
 2. Before any file is written, the given passphrase must open the existing keys: the coordinator opens the new ones with
    the same passphrase.
 3. One command at a time changes a run folder. At its end the command notifies a running coordinator. If none runs, or

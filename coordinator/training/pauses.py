@@ -2,8 +2,8 @@
 
 Rules
 1. While a run is paused no lease is issued and no batch is begun. Submissions are still accepted, verified and paid.
-2. A run is paused by three batches set aside in a row, by more than 5 % of the last 200 decided groups without a finite
-   reward, or by a learner that failed for a fault of the machine twice in a row.
+2. A run is paused in three cases: three batches in a row were set aside; more than 5 % of the last 200 decided groups
+   have no finite reward; or the learner failed for a fault of the machine twice in a row.
 3. Such a pause ends by itself after 10 minutes. The same trouble again, without a success between, doubles the time, up
    to 2 hours. A success is a new step, or 200 decided groups of which at most 5 % lack a reward. If the clock is set
    back to before a pause began, the pause starts over.

@@ -5,8 +5,9 @@ Rules
    `CONFIDENCE`. Each machine counts with as many tokens as the one that has the fewest.
 2. The bound is that of Hoeffding (1963): the greatest q with n kl(mean, q) <= ln(1 / (1 - confidence)). It holds for
    any values from 0 to 1.
-3. How often a token differs does not rise with the gap. So for `differs`, `start`, `end` and `raising` the bound of a
-   bin is the least of any run of bins that ends at it or before it (isotonic). Other statistics have no such order.
+3. The share of tokens that differ does not rise with the gap. So for `differs`, `start`, `end` and `raising` the bound
+   of a bin is the least of any run of bins that ends at it or before it (isotonic). Other statistics have no such
+   order.
 4. `ALLOWANCE` widens each bound, for machines that differ from the average: the part above 0, or above 1/2 for `above`
    and `below`.
 5. A bin without tokens has p = 1: a node cannot lose there.

@@ -22,8 +22,8 @@ Rules
    year at most, so the bound on its false refusals stays below 10^-8 per year.
 8. A group is refused while `daily` is at `REFUSAL` or above, or `lifelong` at `LIFELONG_REFUSAL`. It is in doubt while
    `daily` is at `DOUBT` or above.
-9. The scorer may stop after some samples of a group where these suffice for a refusal (`suffices`): they are judged
-   on the day of the group before, and without `raising`, as rewards are not known to it.
+9. The scorer may stop after some samples of a group where these suffice for a refusal (`suffices`). They are judged on
+   the day of the key's previous group, and without `raising`, since the scorer does not know the rewards.
 """
 
 import struct

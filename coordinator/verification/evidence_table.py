@@ -8,8 +8,8 @@ Rules
    group's own tokens (coordinator/rollouts/token_storage.py).
 3. Both are written in the transaction of the verdict, so the order of the groups is that of the ledger. The verdict's
    entry states three hashes (SHA-256): of the tokens, and of the key's evidence before and after. The evidence after
-   one group is that before the key's next one: so a verdict is run again alone, and from the first accepted group on
-   the entries of a key are a chain (verdict_replay.py).
+   one group is that before the key's next one. So each verdict can be run again alone, and from the first accepted
+   group on the entries of a key are a chain (verdict_replay.py).
 """
 
 import hashlib

@@ -29,7 +29,7 @@ from protocol.methods import FOLLOW, PLAN
 ASK_EVERY: Final = 20.0
 """Seconds between two requests for the place."""
 LOOK: Final = 1.0
-"""Seconds between two looks at the connected peers."""
+"""Seconds between two checks of the connected peers."""
 PATIENCE: Final = 15.0
 """Seconds to wait for an answer."""
 TIMED: Final = 8

@@ -33,7 +33,7 @@ from runtime.backoff import Backoff
 AGAIN: Final = 600.0
 """Seconds between two requests to dial back while no address changes."""
 LOOK: Final = 5.0
-"""Seconds between two looks at this machine's addresses."""
+"""Seconds between two checks of this machine's addresses."""
 PATIENCE: Final = 15.0
 """Seconds to wait for the answer to a request to dial back."""
 RETRY: Final = Backoff(1.0, 60.0)

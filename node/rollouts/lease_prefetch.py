@@ -1,8 +1,8 @@
 """An estimate of when to request the next lease, so that the engine always has rows for its places. Pure.
 
-A lease binds the version loaded now, and its time runs from the request. So it is requested as late as possible: as
-soon as the engine has a free place, or `TRIPS` round trips before groups are expected to end that leave more places
-than rows wait for. The expected duration of a group, from its first place, is that of the last one that ended.
+A lease binds the version loaded now, and its time runs from the request. So it is requested as late as possible: once
+the engine has a free place, or `TRIPS` round trips before a free place is expected. Groups that end leave free places
+once no more rows wait for them. A group is expected to last, from its first place, as long as the last one that ended.
 """
 
 import math

@@ -119,7 +119,7 @@ class Outbox:
 
     @property
     def room(self) -> int:
-        """How many more submissions may wait for an answer."""
+        """Number of further submissions that may wait for an answer."""
         return max(0, self._limit - self.waiting())
 
     @property

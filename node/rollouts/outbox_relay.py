@@ -90,12 +90,12 @@ class OutboxRelay:
 
     @property
     def unsent(self) -> int:
-        """How many submissions the coordinator has not received."""
+        """Number of submissions that the coordinator has not received."""
         return self._outbox.unsent()
 
     @property
     def room(self) -> int:
-        """How many more submissions the outbox takes."""
+        """Number of further submissions that the outbox takes."""
         return self._outbox.room
 
     def put(self, lease: bytes, body: bytes) -> None:

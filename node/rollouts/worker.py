@@ -4,8 +4,8 @@ Rules
 1. A lease is requested, completed and stored while the engine is shared (engines.versioned), so the version never
    changes under it. While a newer version waits to be loaded, no lease is requested; the groups that have begun are
    finished first.
-2. Leases are requested whenever the engine has a free place or is about to have one (node/rollouts/lease_prefetch.py):
-   one per group that it can take, and up to `TOGETHER` requests at a time while none is refused. So as many groups are
+2. Leases are requested whenever the engine has a free place or is about to have one (node/rollouts/lease_prefetch.py).
+   One is requested per group that it can take, up to `TOGETHER` at a time while none is refused. So as many groups are
    under way as the device can use, and as the coordinator grants (node/rollouts/lease_bound.py). Each request says how
    many the device can use.
 3. No lease is requested while the node is paused or finishes, while the outbox has no room for the groups under way

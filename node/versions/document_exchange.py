@@ -7,9 +7,9 @@ Rules
 4. A request for a Head also asks for the Roots after the newest one that the requester has; the answer carries them. So
    a node learns new keys of its run from any peer, by any route. Roots are trusted by the run's own signatures alone
    (node/trust/trusted_set.py, rule 1).
-5. A Head that the newest Root does not verify, or that names a later Root, makes this node search for that Root: at the
-   peer that sent the Head, a few others and the coordinator. Such a Head may be forged, so there is at most one search
-   per `SEEK_AGAIN` seconds.
+5. A Head that the newest Root does not verify, or that names a later Root, makes this node search for that Root. It
+   asks the peer that sent the Head, a few others and the coordinator. Such a Head may be forged, so there is at most
+   one search per `SEEK_AGAIN` seconds.
 """
 
 import asyncio
