@@ -44,6 +44,7 @@ def at_a_moment(run: Run, after: float) -> None:
     time.sleep(after)
 
 
+@pytest.mark.slow
 def test_learner_scorer_and_an_engine_killed_in_one_moment_cost_no_refusal(run: Run) -> None:
     at_a_moment(run, 0.0)
     run.coordinator.kill_children("learner", "scorer")

@@ -10,7 +10,7 @@ import pytest
 from coordinator.accounts.ledger import Ledger
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
-from tests.support.swarm import BigramLearner, accepted, make_swarm, wall, working
+from tests.support.swarm import BigramLearner, accepted, make_swarm, step, wall, working
 from weights.store import Store
 
 
@@ -33,7 +33,7 @@ def test_nodes_cross_into_a_new_era_and_a_newcomer_joins_there(damage: str, tmp_
         alice, bob = swarm.node("alice"), swarm.node("bob")
         async with working(alice, bob):
             async with swarm.coordinating() as coordinator:
-                await until(lambda: coordinator.view_builder.build().step >= 6 and accepted(bob) > 2, 600)
+                await until(lambda: step(coordinator) >= 6 and accepted(bob) > 2, 600)
                 query = "SELECT count(*) FROM leases WHERE state IN ('open', 'received')"
                 await until(lambda: coordinator.group_service.database.value(query), 60)
             old = swarm.learner.step_number
@@ -82,12 +82,12 @@ def test_the_snapshots_that_stay_are_the_first_of_the_era_and_the_latest(tmp_pat
         swarm = make_swarm(tmp_path)
         async with working(swarm.node("alice")):
             async with swarm.coordinating() as coordinator:
-                await until(lambda: coordinator.view_builder.build().step >= 3, 600)
+                await until(lambda: step(coordinator) >= 3, 600)
             swarm.learner.lose()
             async with swarm.coordinating() as coordinator:
                 await until(lambda: coordinator.group_service.progress)
                 first = coordinator.view_builder.build().version
-                await until(lambda: coordinator.view_builder.build().step >= first + 8, 600)
+                await until(lambda: step(coordinator) >= first + 8, 600)
                 await anyio.sleep(60)
                 await coordinator.publisher.retain(coordinator.group_service.oldest_needed(), 10**9, 10**9)
                 latest = coordinator.view_builder.build().version
@@ -106,7 +106,7 @@ def test_a_run_that_lost_its_store_and_its_learner_begins_again_in_an_era_of_its
         alice = swarm.node("alice")
         async with working(alice):
             async with swarm.coordinating() as coordinator:
-                await until(lambda: coordinator.view_builder.build().step >= 4, 600)
+                await until(lambda: step(coordinator) >= 4, 600)
             swarm.learner.lose()
             shutil.rmtree(swarm.run.folder.store)
             (swarm.run.folder.path / "head").unlink()

@@ -18,7 +18,8 @@ from tests.support.swarm import Swarm, accepted, make_swarm, wall, whole, workin
 
 
 def version(swarm: Swarm) -> int:
-    return swarm.coordinator.view_builder.build().version if swarm.coordinator else -1
+    latest = swarm.coordinator.publisher.latest if swarm.coordinator else None
+    return latest.version if latest else -1
 
 
 async def steps(swarm: Swarm, number: int) -> None:

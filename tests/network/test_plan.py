@@ -9,7 +9,7 @@ from p2p.discovery.peer_records import VerifiedRecord
 from p2p.identity import public_key
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import Node, until
-from tests.support.swarm import Swarm, make_swarm, wall, working
+from tests.support.swarm import Swarm, finished, make_swarm, wall, working
 
 SLOW = 0.16
 """Mbit/s of a coordinator's uplink, so slow that it should send each chunk once."""
@@ -90,7 +90,7 @@ def test_a_run_finishes_with_and_without_a_plan(tmp_path: Path, enabled: bool) -
         async with swarm.coordinating() as coordinator:
             nodes = [swarm.node(name) for name in ("alice", "bob")]
             async with working(*nodes):
-                await until(lambda: coordinator.view_builder.build().phase == "finished", 600)
+                await until(lambda: finished(coordinator), 600)
                 assert all(bool(node.daemon.connectivity.plan_client.parents) == enabled for node in nodes)
                 assert all(node.daemon.rollouts.done > 0 for node in nodes)
 

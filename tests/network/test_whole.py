@@ -5,7 +5,7 @@ from pathlib import Path
 from coordinator.daemon import Coordinator
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
-from tests.support.swarm import make_swarm, working
+from tests.support.swarm import finished, make_swarm, working
 
 
 def test_nodes_carry_a_run_to_its_last_step_and_then_stop(tmp_path: Path) -> None:
@@ -14,7 +14,7 @@ def test_nodes_carry_a_run_to_its_last_step_and_then_stop(tmp_path: Path) -> Non
         async with swarm.coordinating() as coordinator:
             nodes = [swarm.node(name) for name in ("alice", "bob", "carol")]
             async with working(*nodes):
-                await until(lambda: coordinator.view_builder.build().phase == "finished", 600)
+                await until(lambda: finished(coordinator), 600)
                 await until(lambda: all(node.daemon.run_state.finishing for node in nodes), 60)
             state = coordinator.view_builder.build()
         assert state.step == state.version == 12
@@ -36,7 +36,7 @@ def test_a_group_that_breaks_the_scorer_twice_is_refused_by_the_operators_fault_
             swarm.scorer.poisoned = {lease_index(coordinator, 1)}
             node = swarm.node("alice")
             async with working(node):
-                await until(lambda: coordinator.view_builder.build().phase == "finished", 600)
+                await until(lambda: finished(coordinator), 600)
             state = coordinator.view_builder.build()
         assert state.refused == {"not-scorable": 1}
         assert swarm.scorer.renewed == 1

@@ -5,6 +5,7 @@ whole network of nodes runs in one process without torch. Sampling is the refere
 """
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,13 @@ def nudged(table: NDArray[np.float32], seed: int, share: float = 0.05) -> NDArra
     """Return the table after a learner's step: some entries move a little."""
     random = np.random.default_rng(seed)
     return np.where(random.random(table.shape) < share, table * np.float32(1.25), table).astype(np.float32)
+
+
+@lru_cache(1 << 14)
+def noise(seed: bytes, position: int, size: int) -> NDArray[np.float32]:
+    """Return the noise of each token. One process generates a group and scores it, so each is wanted twice or more."""
+    key = sampling_reference.key(seed, position)
+    return np.array([sampling_reference.gumbel(sampling_reference.bits(key, token)) for token in range(size)], "f4")
 
 
 class _OneTurn:
@@ -157,8 +165,7 @@ class BigramEngine:
 
     def _choice(self, last: int, seed: bytes, index: int, greedy: bool) -> tuple[int, float]:
         logits = self._logits(last)
-        key = sampling_reference.key(seed, index)
-        token = int(np.argmax(logits)) if greedy else sampling_reference.choose(logits.tolist(), key)
+        token = int(np.argmax(logits if greedy else logits + noise(seed, index, len(logits))))
         return token, float(log_softmax(logits)[token])
 
     def _rollouts(self, job: Job) -> list[RolloutState]:
@@ -171,11 +178,7 @@ class BigramEngine:
             if not sampled:
                 continue
             logits, token = self._logits(before[position]), sample.tokens[position]
-            key = sampling_reference.key(seed, position)
-            noisy = [
-                float(logit) + sampling_reference.gumbel(sampling_reference.bits(key, index))
-                for index, logit in enumerate(logits.tolist())
-            ]
+            noisy = (logits + noise(seed, position, len(logits))).tolist()
             logprobs.append(float(log_softmax(logits)[token]))
             second, best = sorted(noisy)[-2:]
             margins.append(best - noisy[token])

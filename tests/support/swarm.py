@@ -312,6 +312,16 @@ def whole(swarm: Swarm, *, late: int = 0) -> None:
     assert len(set(drawn)) == len(drawn) == swarm.learner.step_number * 2
 
 
+def step(coordinator: Coordinator) -> int:
+    """Return the number of the last step, at no cost: waits call it 20 times per second."""
+    return coordinator.group_service.progress.step if coordinator.group_service.progress else 0
+
+
+def finished(coordinator: Coordinator) -> bool:
+    """Tell whether the page shows a finished run. The page, which costs milliseconds, is built near the end alone."""
+    return coordinator.learning.scoring.settled() and coordinator.view_builder.build().phase == "finished"
+
+
 def accepted(node: Node) -> int:
     """Return the number of groups for which this node has an accepting receipt."""
     return node.daemon.outbox.counts().get("accepted", 0)
