@@ -154,7 +154,7 @@ def _padded(live: Any, groups: Sequence[GroupToScore]) -> object:
     from engines.transformers.token_scores import TokenScores
 
     (group,) = groups
-    return score_padded(live.model, TokenScores(live.model, live.model.device), *group)
+    return score_padded(live.model, TokenScores(live.model), *group)
 
 
 def _bare(live: Any, groups: Sequence[GroupToScore]) -> list[float]:

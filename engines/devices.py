@@ -20,8 +20,8 @@ from engines.gpu_remedies import TorchBuild, for_torch
 from engines.system_gpus import system_gpus
 from runtime.figures import apart
 
-KINDS: Final = ("cuda", "rocm", "metal", "mps", "vulkan", "cpu")
-"""Kinds of devices, the fastest first. PyTorch calls ROCm's GPUs cuda, and a Mac's mps."""
+KINDS: Final = ("cuda", "rocm", "xpu", "metal", "mps", "vulkan", "cpu")
+"""Kinds of devices, the fastest first. PyTorch calls ROCm's GPUs cuda, Intel's xpu, and a Mac's mps."""
 SINGLE: Final = ("metal", "mps", "cpu")
 """Kinds of which a machine has one device, named without a number."""
 
@@ -63,7 +63,9 @@ def inventory() -> Inventory:
     """Look for the devices of PyTorch. Imports torch: call it in a child process only."""
     import torch
 
-    gpus = {"cuda": [_gpu(index) for index in range(torch.cuda.device_count())]}
+    gpus = {"cuda": [_gpu("cuda", index) for index in range(torch.cuda.device_count())]}
+    if torch.xpu.is_available():
+        gpus["xpu"] = [_gpu("xpu", index) for index in range(torch.xpu.device_count())]
     if torch.backends.mps.is_available():
         gpus["mps"] = [Gpu(name="Apple GPU")]
     unused = "" if any(gpus.values()) else for_torch(system_gpus(), _build())
@@ -124,13 +126,14 @@ def _named(kind: str, index: int) -> str:
     return kind if kind in SINGLE else f"{kind}:{index}"
 
 
-def _gpu(index: int) -> Gpu:
+def _gpu(kind: str, index: int) -> Gpu:
     import torch
 
-    name = torch.cuda.get_device_name(index)
+    interface = getattr(torch, kind)
+    name = interface.get_device_name(index)
     try:
-        free, total = torch.cuda.mem_get_info(index)
-        (torch.ones(1, device=f"cuda:{index}") + 1).item()
+        free, total = interface.mem_get_info(index)
+        (torch.ones(1, device=f"{kind}:{index}") + 1).item()
     except RuntimeError as error:  # a driver too old, a card of an architecture this build has no code for, a full one
         return Gpu(name=name, free=0, total=0, fault=str(error).splitlines()[0])
     return Gpu(name=name, free=free, total=total)

@@ -31,7 +31,7 @@ app.add_typer(config_app, name="config")
 
 Home = Annotated[Path | None, typer.Option("--home", help="Folder of this node: key, weights, outbox, receipts.")]
 Gpu = Annotated[
-    str | None, typer.Option("--gpu", help="auto, cpu, mps, metal, cuda, rocm or vulkan; with a number: cuda:1.")
+    str | None, typer.Option("--gpu", help="auto, cpu, mps, metal, cuda, rocm, xpu or vulkan; with a number: cuda:1.")
 ]
 Engine = Annotated[str | None, typer.Option("--engine", help="auto, transformers or llamacpp.")]
 Name = Annotated[str | None, typer.Option("--name", help="Public name on the leaderboard.")]

@@ -43,8 +43,9 @@ class NodeConfig(BaseModel):
     )
     gpu: str = Field(
         "auto",
-        pattern=r"^(auto|cpu|mps|metal|(cuda|rocm|vulkan)(:\d{1,2})?)$",
-        description="Device that generates: auto, cpu, mps, metal, cuda, rocm or vulkan, with a number as in cuda:1.",
+        pattern=r"^(auto|cpu|mps|metal|(cuda|rocm|xpu|vulkan)(:\d{1,2})?)$",
+        description="Device that generates: auto, cpu, mps, metal, cuda, rocm, xpu or vulkan, with a number as in "
+        "cuda:1.",
     )
     engine: str = Field(
         "auto", pattern="^[a-z]{1,20}$", description="Engine that generates: auto, transformers or llamacpp."

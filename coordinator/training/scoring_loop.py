@@ -7,8 +7,9 @@ Rules
    each version in place (training/scorer_weights.py). Within a version the parties are served by deficit round robin
    (rollouts/deficit_round_robin.py), and the key's standing decides how a group is verified
    (rollouts/group_verifier.py).
-3. Up to `at_once` groups of one version are in flight to the scorer, so that the scorer never waits for a commit. Its
-   process scores those that wait there together (engines/score_queue.py), and answers each separately. A verdict is
+3. Up to `at_once` groups of one version are in flight to the scorer, bounded by their tokens, so that the scorer never
+   waits for a commit and a pass on a GPU is full. Its process scores those that wait there together
+   (engines/score_queue.py), and answers each separately. A verdict is
    given as soon as its scores are back; all verdicts of one iteration of the event loop are one commit
    (coordinator/group_commit.py).
 4. A death of the scorer costs no verdict: unanswered groups stay undecided, and the next scorer scores them.
@@ -44,7 +45,6 @@ from runtime.child import ChildDied, ChildError
 
 PATIENCE = 2.0
 """Seconds for which an evaluation lets groups go first."""
-MOST_AT_ONCE = 32
 MOST_EVALUATIONS = 2
 """Attempts at one version's evaluation (rule 6)."""
 MOST_DEATHS = 3
@@ -55,8 +55,9 @@ log = structlog.get_logger("coordinator")
 
 
 def at_once(terms: LeaseTerms) -> int:
-    """Return how many groups may be in flight to the scorer (rule 3): at least two, so that it is never idle."""
-    return max(2, min(MOST_AT_ONCE, MOST_TOKENS // (terms.group_size * terms.limit)))
+    """Return how many groups may be in flight to the scorer (rule 3): at least two, so that it is never idle, and at
+    most those of a visit."""
+    return max(2, min(VISIT, MOST_TOKENS // (terms.group_size * terms.limit)))
 
 
 @dataclass

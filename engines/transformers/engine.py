@@ -66,8 +66,6 @@ class TransformersEngine(BatchEngine[_Live]):
         super().__init__()
         self._device = torch.device(device)
         self._dtype: torch.dtype = getattr(torch, dtype)
-        # 64-bit integer operations are incomplete on MPS.
-        self._noise_device = torch.device("cpu") if self._device.type == "mps" else self._device
         self._limit = limit or RowLimit()
 
     def build(self, model: Path, weights: SteppedWeights) -> _Live:
@@ -85,7 +83,7 @@ class TransformersEngine(BatchEngine[_Live]):
             packed_linear.forget(built)
         rollouts = JobRollouts(model, built.config.vocab_size)
         batch = ContinuousBatch(decoder, rollouts.begun, self._limit, decoder.clock)
-        return _Live(built, weights, rollouts, batch, GroupScorer(built, self._noise_device))
+        return _Live(built, weights, rollouts, batch, GroupScorer(built))
 
     def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]:
         """See `Engine.score`."""

@@ -3,20 +3,23 @@
 1. The layout travels with the call, as a keyword that the library's layers pass on to the attention function. While a
    packed pass runs, the model's configuration names that function; then no attention mask is made by the library.
 2. Grouped queries and sliding windows are computed as the library's own functions compute them.
-3. `PackedPass.of` compares a packed pass with the library's own passes on short groups. It returns None for a model
-   for which they differ, or that has layers of another kind. Masks beyond the length of that comparison rest on rule
+3. `PackedPass.of` compares a packed pass with the library's own passes on short groups. On a GPU it tries one call for
+   all rows first (engines.transformers.packed_flex), then rows alike in length. It returns None for a model for which
+   both differ, or that has layers of another kind. Masks beyond the length of that comparison rest on rule
    2: each layer that the configuration calls sliding must name its window.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
+import structlog
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
+from engines.transformers import packed_flex
 from engines.transformers.packed_layout import PackedLayout, TokenGroup
 
 NAME: Final = "echo2_packed"
@@ -28,6 +31,8 @@ _TOLERANCE: Final = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1
 _FOREIGN: Final = ("softcap", "s_aux", "position_bias")
 """Arguments of some models' attention functions that this one does not compute."""
 
+_log = structlog.get_logger("engines")
+
 
 class UnknownAttention(Exception):
     """A model's attention has a part that packed attention does not compute."""
@@ -36,17 +41,23 @@ class UnknownAttention(Exception):
 class PackedPass:
     """Forward passes of a model on packed layouts."""
 
-    def __init__(self, model: Any) -> None:
-        """`model`: a transformers.PreTrainedModel, whose methods carry no types."""
-        self._model = model
+    def __init__(self, model: Any, *, one_call: bool = False) -> None:
+        """`model`: a transformers.PreTrainedModel, whose methods carry no types. `one_call`: attention by flex
+        attention."""
+        self._model, self._one_call = model, one_call
         configs = [part.config for part in model.modules() if hasattr(part, "config")]
         self._configs = list({id(config): config for config in configs}.values())
 
     @classmethod
     def of(cls, model: Any) -> "PackedPass | None":
         """Return packed passes of `model`, None if they would not equal its own (rule 3)."""
-        packed = cls(model)
-        return packed if packed._supported() and packed._equals_own() else None
+        ways = (True, False) if model.device.type in packed_flex.DEVICES else (False,)
+        candidates = (cls(model, one_call=one_call) for one_call in ways)
+        return next((packed for packed in candidates if packed._supported() and packed._equals_own()), None)
+
+    def layout(self, groups: Sequence[TokenGroup]) -> PackedLayout:
+        """Lay groups out for `hidden`."""
+        return PackedLayout(groups, self._model.device, one_call=self._one_call)
 
     def hidden(self, layout: PackedLayout) -> Tensor:
         """Return the last hidden state of each token: [N, D]."""
@@ -85,10 +96,15 @@ class PackedPass:
             )
             for prompt, lengths in ((5, (4, 0, 9)), (3, (1, 6)))
         ]
-        layout = PackedLayout(groups, self._model.device)
         try:
+            layout = self.layout(groups)
             hidden = self.hidden(layout)
         except (UnknownAttention, TypeError, RuntimeError, ValueError):
+            return False
+        except Exception as error:  # a compiler's, of which there are many
+            if not self._one_call:
+                raise
+            _log.warning("attention is computed row by row", reason=f"{type(error).__name__}: {error}"[:300])
             return False
         return all(self._alike(layout, hidden, groups, number) for number in range(len(groups)))
 
@@ -122,6 +138,9 @@ def packed_attention(
     _check(module, attention_mask, sliding_window, kwargs)
     if packed_layout is None:
         raise UnknownAttention("the model does not pass the layout on to its attention")
+    if packed_layout.masks is not None:
+        masks = packed_layout.masks
+        return packed_flex.attend(masks, query, key, value, scaling=scaling, window=sliding_window), None
     q, k, v = query[0].transpose(0, 1), key[0].transpose(0, 1), value[0].transpose(0, 1)  # [N, heads, D]
     grouped = q.shape[1] != k.shape[1]
     output = q.new_empty((*q.shape[:2], v.shape[-1]))

@@ -6,7 +6,8 @@ rollouts one after the other; then the next group.
 2. A token attends to the tokens before it in its own rollout, and to the prompt of its group. A token of a prompt
    attends to those before it in the prompt. Positions count from the beginning of the prompt.
 3. Attention is computed for several rows at once: rows of one prefix length, alike in length (`AttentionRows`). Shorter
-   rows are filled up on the right, where causal attention never looks.
+   rows are filled up on the right, where causal attention never looks. Where one call computes all rows
+   (engines.transformers.packed_flex), the layout has `masks` instead of `rows`.
 
 Nothing here knows of scoring; engines/transformers/packed_attention.py computes the attention.
 """
@@ -18,6 +19,8 @@ from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
+
+from engines.transformers.packed_flex import TokenMasks
 
 KEYS_AT_ONCE: Final = 2**14
 """Most keys that are copied for the rows of one product; a row alone may have more."""
@@ -77,9 +80,10 @@ class AttentionRows:
 
 
 class PackedLayout:
-    """The layout of some groups. `ids`, `positions`: int64 [1, N]. `rows`: for the attention."""
+    """The layout of some groups. `ids`, `positions`: int64 [1, N]. `rows`, `masks`: for the attention; with `masks`
+    there are no rows."""
 
-    def __init__(self, groups: Sequence[TokenGroup], device: torch.device) -> None:
+    def __init__(self, groups: Sequence[TokenGroup], device: torch.device, *, one_call: bool = False) -> None:
         ids: list[int] = []
         positions: list[int] = []
         spans: list[tuple[range, range]] = []  # (prefix, own) of each row
@@ -102,11 +106,23 @@ class PackedLayout:
             self._rollouts.append(rollouts)
         self.ids = torch.tensor([ids], device=device)
         self.positions = torch.tensor([positions], device=device)
-        self.rows = [_rows(part, device) for part in _parts(spans)]
+        self.rows = [] if one_call else [_rows(part, device) for part in _parts(spans)]
+        self.masks = self._masks(device) if one_call else None
 
     def before(self, group: int, rollout: int, index: int) -> int:
         """Return the place whose output predicts token `index` of a rollout: the place of the token before it."""
         return self._rollouts[group][rollout][index - 1] if index else self._prompts[group][-1]
+
+    def _masks(self, device: torch.device) -> TokenMasks:
+        rows: list[tuple[int, range]] = []  # (row of its prompt, own) of each row
+        for prompt, rollouts in zip(self._prompts, self._rollouts, strict=True):
+            number = len(rows)
+            rows += [(number, prompt), *((number, own) for own in rollouts)]
+        lengths = torch.tensor([len(own) for _, own in rows], device=device)
+        numbers, prompts = torch.arange(len(rows), device=device), torch.tensor([of for of, _ in rows], device=device)
+        return TokenMasks(
+            numbers.repeat_interleave(lengths), prompts.repeat_interleave(lengths), self.positions[0]
+        )  # fmt: skip
 
 
 def _parts(spans: Sequence[tuple[range, range]]) -> Iterator[list[tuple[range, range]]]:

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from engines.transformers.host_transfers import upload
+
 ROOM: Final = 64
 """Least spare tokens of a larger buffer; a quarter of the tokens if that is more."""
 FULL: Final = "full_attention"
@@ -73,7 +75,7 @@ class RowCache(Cache):
         """Begin a step of the rows in places 0, 1, ...: the position of each row's token."""
         self.count, self.span = len(positions), max(positions) + 1
         self.places = torch.arange(self.count, device=self._device)
-        self.positions = torch.tensor(positions, device=self._device)
+        self.positions = upload(positions, self._device)
 
     def mask(self, dtype: torch.dtype, window: int | None = None) -> Tensor:
         """Return what the step's rows attend to, as a number to add: [rows, 1, 1, span]. `window`: only so many last

@@ -1,6 +1,6 @@
 """Score groups by teacher-forced passes: log-probability and margin of each sampled token.
 
-1. Groups share packed passes of at most `PASS_TOKENS` tokens, without padding, each prompt once
+1. Groups share packed passes of at most `PASS_TOKENS` tokens (on a GPU rule 5), without padding, each prompt once
    (engines.transformers.packed_layout). A group's scores do not depend on its neighbours, but for rounding.
 2. A group of more tokens, and every group of a model that packed passes do not compute rightly, is scored alone by the
    library's own pass (engines.transformers.padded_scoring). Whether they do is checked once per model, at the first
@@ -8,6 +8,7 @@
 3. A group that does not fit its job or the model takes part in no pass. If a pass fails, each of its groups is scored
    alone, so that an error is the outcome of the group that causes it, and of no other.
 4. Tokens that the environment gave are fed to the model, and get no value.
+5. On a GPU a pass has as many tokens as its free memory allows, and at most half of what did not fit.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,13 +20,18 @@ import torch
 
 from engines.engine import EngineError, GroupToScore, SampleScore
 from engines.input_check import check_job, check_samples
+from engines.transformers.device_memory import free_memory
 from engines.transformers.packed_attention import PackedPass
-from engines.transformers.packed_layout import PackedLayout, TokenGroup
+from engines.transformers.packed_layout import TokenGroup
 from engines.transformers.padded_scoring import score_padded
 from engines.transformers.token_scores import TokenScores, sampled_tokens_of
 
 PASS_TOKENS: Final = 2**14
-"""Most tokens of one packed pass."""
+"""Most tokens of one packed pass on a CPU."""
+LEAST_PASS, MOST_PASS = 2**11, 2**17
+"""Bounds of the same on a GPU, where the memory at hand decides."""
+MEMORY_SHARE: Final = 0.5
+"""The part of a GPU's free memory that a pass may take."""
 ENOUGH_ON_CPU: Final = 2**11
 """Tokens above which a pass on a CPU takes in no further group: the rate rises no more, and verdicts would wait."""
 
@@ -35,17 +41,30 @@ _log = structlog.get_logger("engines")
 
 
 class GroupScorer:
-    """Scores groups under a model. `noise_device`: where the noise is computed."""
+    """Scores groups under a model."""
 
-    def __init__(self, model: Any, noise_device: torch.device) -> None:
+    def __init__(self, model: Any) -> None:
         """`model`: a transformers.PreTrainedModel, whose methods carry no types."""
         self._model = model
-        self._token_scores = TokenScores(model, noise_device)
+        self._token_scores = TokenScores(model)
+        self._fitting = MOST_PASS
+        """Most tokens of a pass that the last out-of-memory leaves."""
 
     @property
     def pass_tokens(self) -> int:
         """Return the number of tokens that one pass should have."""
-        return ENOUGH_ON_CPU if self._model.device.type == "cpu" else PASS_TOKENS
+        return ENOUGH_ON_CPU if self._on_cpu else self._most()
+
+    @property
+    def _on_cpu(self) -> bool:
+        return bool(self._model.device.type == "cpu")
+
+    def _most(self) -> int:
+        """Return the most tokens of a pass (rule 5)."""
+        if self._on_cpu:
+            return PASS_TOKENS
+        at_hand = int(MEMORY_SHARE * free_memory(self._model.device)) // token_bytes(self._model.config)
+        return max(LEAST_PASS, min(at_hand, self._fitting))
 
     @torch.inference_mode()
     def score(self, groups: Sequence[GroupToScore]) -> list[Outcome]:
@@ -59,7 +78,7 @@ class GroupScorer:
                 sound.append(index)
             except EngineError as error:
                 outcomes[index] = error
-        for part in _passes(groups, sound):
+        for part in _passes(groups, sound, self._most()):
             outcomes.update(zip(part, self._together([groups[index] for index in part]), strict=True))
         return [outcomes[index] for index in range(len(groups))]
 
@@ -77,14 +96,16 @@ class GroupScorer:
             return [*self._pass(groups)]
         except torch.OutOfMemoryError as error:
             fault: Exception = EngineError(f"out of memory: ask for smaller groups or shorter rollouts ({error})")
+            self._fitting = max(LEAST_PASS, sum(group.tokens for group in groups) // 2)
         except Exception as error:  # whatever it is, the parent must know whose it is
             fault = error.with_traceback(None)  # its frames would keep the tensors of the pass
         return [fault] if len(groups) == 1 else [outcome for group in groups for outcome in self._together([group])]
 
     def _pass(self, groups: Sequence[GroupToScore]) -> list[list[SampleScore]]:
-        if self._packed is None or any(group.tokens > PASS_TOKENS for group in groups):
+        most = max(PASS_TOKENS, self._most())
+        if self._packed is None or any(group.tokens > most for group in groups):
             return [score_padded(self._model, self._token_scores, *group) for group in groups]
-        layout = PackedLayout([_fed(group) for group in groups], self._model.device)
+        layout = self._packed.layout([_fed(group) for group in groups])
         tokens = [
             list(sampled_tokens_of(sample, seed, partial(layout.before, number, row)))
             for number, (job, samples) in enumerate(groups)
@@ -94,13 +115,21 @@ class GroupScorer:
         return [[next(scores) for _ in group.samples] for group in groups]
 
 
-def _passes(groups: Sequence[GroupToScore], numbers: Sequence[int]) -> Iterator[list[int]]:
+def token_bytes(config: Any) -> int:
+    """Estimate the memory of a token in a pass of a text model's config: what one layer computes of it, in float32."""
+    text = config.get_text_config()
+    heads = text.num_attention_heads
+    size = getattr(text, "head_dim", None) or text.hidden_size // heads
+    return int(4 * (8 * text.hidden_size + 6 * heads * size + 4 * (getattr(text, "intermediate_size", None) or 0)))
+
+
+def _passes(groups: Sequence[GroupToScore], numbers: Sequence[int], most: int) -> Iterator[list[int]]:
     """Yield the groups of `numbers` that share a pass (rules 1 and 2)."""
     part: list[int] = []
     total = 0
     for number in numbers:
         tokens = groups[number].tokens
-        if part and total + tokens > PASS_TOKENS:
+        if part and total + tokens > most:
             yield part
             part, total = [], 0
         part.append(number)

@@ -24,12 +24,11 @@ class SampledToken(NamedTuple):
 
 
 class TokenScores:
-    """Scores under a model's output layer. `noise_device`: where the noise is computed."""
+    """Scores under a model's output layer."""
 
-    def __init__(self, model: Any, noise_device: torch.device) -> None:
+    def __init__(self, model: Any) -> None:
         """`model`: a transformers.PreTrainedModel, whose methods carry no types."""
         self._head = model.get_output_embeddings()
-        self._noise_device = noise_device
 
     def of(self, hidden: Tensor, samples: Sequence[Sequence[SampledToken]]) -> list[SampleScore]:
         """Score the tokens of each sample. `hidden`: [N, D]."""
@@ -47,9 +46,9 @@ class TokenScores:
 
     def _block(self, hidden: Tensor, tokens: Sequence[SampledToken]) -> tuple[Tensor, Tensor, Tensor]:
         places, seeds, positions, ids = zip(*tokens, strict=True)
-        logits = self._head(hidden[list(places)]).float().to(self._noise_device)
-        keys = sampling.keys(zip(seeds, positions, strict=True), self._noise_device)
-        return sampling.margin(logits, keys, torch.tensor(ids, device=self._noise_device))
+        logits = self._head(hidden[list(places)]).float()
+        keys = sampling.keys(zip(seeds, positions, strict=True), logits.device)
+        return sampling.margin(logits, keys, torch.tensor(ids, device=logits.device))
 
 
 def sampled_tokens_of(sample: Sample, seed: bytes, before: Callable[[int], int]) -> Iterator[SampledToken]:

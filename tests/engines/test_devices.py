@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 
 from engines.devices import Gpu, Inventory, NoDevice, choose, inventory
@@ -67,3 +69,26 @@ def test_this_machine_has_a_device() -> None:
     assert present.cpu
     assert choose("cpu", present).name == present.cpu
     assert choose("auto", present).why
+
+
+def test_intels_gpus_are_seen_by_their_own_interface(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The card itself is played: nothing is computed on it."""
+    import torch
+
+    xpu = SimpleNamespace(
+        is_available=lambda: True, device_count=lambda: 2, get_device_name=lambda index: f"Arc {index}",
+        mem_get_info=lambda index: (6 * GIB, 8 * GIB),
+    )  # fmt: skip
+    whole = torch.ones
+
+    def ones(size: int, device: str) -> torch.Tensor:
+        if device == "xpu:1":
+            raise RuntimeError("no kernel\nfor this card")
+        return whole(size)
+
+    monkeypatch.setattr(torch, "xpu", xpu)
+    monkeypatch.setattr(torch, "ones", ones)
+    good, broken = inventory().gpus["xpu"]
+    assert good == Gpu(name="Arc 0", free=6 * GIB, total=8 * GIB)
+    assert broken == Gpu(name="Arc 1", fault="no kernel")
+    assert choose("auto", Inventory(cpu="a CPU", gpus={"xpu": [good, broken]})).kind == "xpu:0"

@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from coordinator.rollouts.scoring_order import VISIT
 from coordinator.rollouts.verification import Verdict, judge
 from coordinator.rollouts.waiting_groups import Undecided
-from coordinator.training.scoring_loop import MOST_AT_ONCE, Scoring, at_once
+from coordinator.training.scoring_loop import MOST_TOKENS, Scoring, at_once
 from runtime.child import ChildDied, ChildError
 from tests.support.group_world import World, group, honest_scores
 
@@ -70,8 +71,9 @@ def verdicts(world: World) -> dict[bytes, tuple[str, str]]:
 
 def test_at_least_two_groups_are_in_flight_and_never_more_than_the_bound(world: World) -> None:
     terms = world.group_service.terms
-    assert at_once(terms) == MOST_AT_ONCE
     assert at_once(msgspec.structs.replace(terms, group_size=1024, limit=1 << 20)) == 2
+    assert at_once(msgspec.structs.replace(terms, group_size=16, limit=1024)) == MOST_TOKENS // (16 * 1024)
+    assert at_once(msgspec.structs.replace(terms, group_size=8, limit=16)) == VISIT
 
 
 async def test_a_round_decides_every_waiting_group(world: World, scoring: Scoring) -> None:

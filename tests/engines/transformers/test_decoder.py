@@ -1,8 +1,10 @@
 """EngineRows of different lengths in one step, for every architecture that runs are made of."""
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from transformers import (
@@ -24,6 +26,7 @@ from engines.direct import generate_all
 from engines.engine import EngineError, EngineRows, Finished, Job, Sample
 from engines.rollout_state import RolloutState
 from engines.row_limit import RowLimit
+from engines.transformers import decoder as decoder_module
 from engines.transformers.decoder import Decoder
 from tasks import registry
 from tests.support.tiny_model import TEXT
@@ -128,7 +131,12 @@ def test_every_model_of_the_list_passes_the_check_at_loading(model: Any) -> None
     assert decoder.memory().token == 2 * 4 * 2 * 8 * 4
 
 
-def test_a_model_whose_rows_depend_on_each_other_is_refused(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_model_whose_rows_depend_on_each_other_is_refused(
+    dtype: torch.dtype, model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = copy.deepcopy(model).to(dtype)
+    Decoder(model, torch.device("cpu")).check()
     whole = model.base_model.forward
 
     def blurred(*args: Any, **kwargs: Any) -> Any:
@@ -212,3 +220,76 @@ def test_another_error_is_passed_on(model: Any, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(decoder, "_head", broken)
     with pytest.raises((RuntimeError, OutOfMemory), match="illegal"):
         decoder.prefill([[2, 3]])
+
+
+class OnMeta:
+    """Decodes on PyTorch's device `meta`, which computes shapes alone: whatever asks it for a value raises. The one
+    read of a step is replaced by tokens that this object makes up. `events`: steps and reads, in order."""
+
+    def __init__(self, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.events: list[str] = []
+        monkeypatch.setattr(decoder_module, "download", self.download)
+        self.decoder = Decoder(copy.deepcopy(model).to("meta"), torch.device("meta"), overlap=True)
+        self.engine: Any = Batched(self.decoder)
+
+    def download(self, parts: Sequence[torch.Tensor]) -> Any:
+        assert all(part.device.type == "meta" for part in parts)
+        number, rows = len([event for event in self.events if event.startswith("step")]), len(parts[0])
+        self.events.append(f"step {number}")
+
+        def read() -> list[list[Any]]:
+            self.events.append(f"read {number}")
+            return [[5 + (number + row) % 20 for row in range(rows)], [-0.5] * rows]
+
+        return read
+
+
+def test_no_step_asks_the_device_for_a_value_but_the_one_read_that_lags_a_step(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prompts of several parts, rows that end and make room, greedy rows beside others: all without a wait."""
+    if isinstance(model, Qwen3MoeForCausalLM):
+        pytest.skip("PyTorch's device meta computes the products of experts in bfloat16 alone")
+    meta = OnMeta(model, monkeypatch)
+    greedy = msgspec.structs.replace(job(30, 2, 9, [4, 5]), greedy=True)
+    jobs = [*mixed(), greedy, job(31, 2, 3, [7] * 600)]
+    samples = generate_all(meta.engine, jobs)
+    assert [len(group) for group in samples] == [len(one.seeds) for one in jobs]
+    assert all(len(one.tokens) == asked.limit for asked, group in zip(jobs, samples, strict=True) for one in group)
+    steps = len(meta.events) // 2
+    assert steps > 30
+    pairs = [(f"step {number}", f"read {number - 1}") for number in range(1, steps)]
+    assert meta.events[0] == "step 0"
+    assert meta.events[1 : 2 * steps - 1] == [event for pair in pairs for event in pair]
+
+
+@pytest.mark.parametrize("ask", [torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.cpu, torch.Tensor.nonzero])
+def test_a_step_that_asked_for_a_value_would_not_pass_that_test(ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, config = MODELS["Qwen3"]
+    meta, whole = OnMeta(make(config), monkeypatch), sampling.choose
+
+    def asking(logits: torch.Tensor, keys: torch.Tensor) -> Any:
+        tokens, logprobs = whole(logits, keys)
+        ask(tokens[:1])
+        return tokens, logprobs
+
+    monkeypatch.setattr(sampling, "choose", asking)
+    with pytest.raises((RuntimeError, NotImplementedError), match=r"meta|data-dependent"):
+        generate_all(meta.engine, mixed())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
+def test_on_cuda_no_step_waits_for_the_device(model: Any) -> None:
+    """PyTorch's own check of the same: it raises where an operation waits."""
+    device = torch.device("cuda")
+    decoder = Decoder(copy.deepcopy(model).to(device), device)
+    engine: Any = Batched(decoder)
+    for ticket, one in enumerate(mixed()):
+        engine.begin(ticket, one)
+    engine.step()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(20):
+            engine.step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

@@ -7,6 +7,7 @@ import pytest
 import torch
 import transformers
 
+from engines.transformers import packed_flex
 from engines.transformers.packed_attention import PackedPass
 from engines.transformers.packed_layout import PackedLayout, TokenGroup
 
@@ -59,7 +60,7 @@ def built(make: Callable[..., Any], **changes: Any) -> Any:
 
 def worst(model: Any, packed: PackedPass) -> float:
     """Return the largest difference of a hidden state from the model's own pass over the same rollout."""
-    layout = PackedLayout(GROUPS, torch.device("cpu"))
+    layout = packed.layout(GROUPS)
     hidden = packed.hidden(layout)
     apart = 0.0
     for number, group in enumerate(GROUPS):
@@ -78,6 +79,38 @@ def test_a_packed_pass_gives_the_hidden_states_of_each_rollout_alone(make: Calla
     with torch.inference_mode():
         assert worst(model, packed) <= 2e-5
     assert model.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 2e-5), (torch.float16, 2e-2)])
+@pytest.mark.parametrize("make", [llama, qwen3, gemma3, mistral])
+def test_one_call_for_all_rows_gives_the_same(make: Callable[..., Any], dtype: torch.dtype, bound: float) -> None:
+    """As on a GPU, where it is compiled; not shown there."""
+    model = built(make).to(dtype)
+    packed = PackedPass(model, one_call=True)
+    with torch.inference_mode():
+        assert worst(model, packed) <= bound
+    assert packed._equals_own()
+    assert packed.layout(GROUPS).rows == []
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_where_one_call_fails_rows_are_computed_alike_in_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = built(llama)
+    monkeypatch.setattr(packed_flex, "DEVICES", ("cpu",))
+    for fault in (RuntimeError("no kernel"), ImportError("no Triton")):
+
+        def failing(compiled: bool, fault: Exception = fault) -> Any:
+            raise fault
+
+        monkeypatch.setattr(packed_flex, "_kernel", failing)
+        packed = PackedPass.of(model)
+        assert packed is not None
+        assert packed.layout(GROUPS).masks is None
+    monkeypatch.setattr(packed_flex, "_kernel", lambda compiled: packed_flex.flex_attention)
+    packed = PackedPass.of(model)
+    assert packed is not None
+    assert packed.layout(GROUPS).masks is not None
 
 
 def test_gradients_are_those_of_the_rollouts_alone() -> None:

@@ -53,7 +53,7 @@ def game(engine: TransformersEngine) -> GroupToScore:
 def by_padding(engine: TransformersEngine, group: GroupToScore) -> list[SampleScore]:
     model = engine._loaded().model
     with torch.inference_mode():
-        return score_padded(model, TokenScores(model, CPU), *group)
+        return score_padded(model, TokenScores(model), *group)
 
 
 def agree(outcome: object, expected: list[SampleScore]) -> None:
@@ -156,7 +156,7 @@ def test_a_model_without_packed_passes_is_scored_with_padding(
     engine: TransformersEngine, groups: list[GroupToScore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(PackedPass, "of", lambda model: None)
-    scorer = GroupScorer(engine._loaded().model, CPU)
+    scorer = GroupScorer(engine._loaded().model)
     for group, outcome in zip(groups, scorer.score(groups), strict=True):
         assert outcome == by_padding(engine, group)
 
@@ -173,3 +173,33 @@ def test_scores_follow_the_weights_of_a_new_version(tmp_path: Path) -> None:
     after = engine.score(asked, samples)
     assert max(abs(a - b) for a, b in zip(before[0].logprobs, after[0].logprobs, strict=True)) > 1e-3
     agree(after, by_padding(engine, GroupToScore(asked, samples)))
+
+
+def test_on_a_gpu_passes_are_bounded_by_its_memory_and_halved_after_an_out_of_memory(
+    groups: list[GroupToScore], engine: TransformersEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scorer = GroupScorer(engine._loaded().model)
+    each = scoring.token_bytes(engine._loaded().model.config)
+    monkeypatch.setattr(GroupScorer, "_on_cpu", False)
+    monkeypatch.setattr(scoring, "LEAST_PASS", 8)
+    for free, tokens in ((0, 8), (2 * 5_000 * each, 5_000), (1 << 60, scoring.MOST_PASS)):
+        monkeypatch.setattr(scoring, "free_memory", lambda device, free=free: free)
+        assert scorer.pass_tokens == tokens
+    sizes: list[int] = []
+
+    def failing(self: PackedPass, layout: PackedLayout) -> Any:
+        sizes.append(layout.ids.shape[1])
+        if len(sizes) == 1:
+            raise torch.OutOfMemoryError("no room")
+        return own(self, layout)
+
+    own = PackedPass.hidden
+    scorer.score(groups[:1])
+    monkeypatch.setattr(PackedPass, "hidden", failing)
+    total = sum(group.tokens for group in groups)
+    for group, outcome in zip(groups, scorer.score(groups), strict=True):
+        agree(outcome, by_padding(engine, group))
+    assert scorer.pass_tokens == total // 2
+    sizes.append(0)
+    scorer.score(groups)
+    assert max(sizes[-2:]) <= total // 2

@@ -33,7 +33,7 @@ def test_each_sample_gets_the_values_of_its_own_tokens_however_blocks_are_cut() 
         [SampledToken((7 * at) % 200, SEED, at, (3 * at) % 50) for at in range(start, start + length)]
         for start, length in ((0, 3), (3, 0), (3, token_scores.HEAD_ROWS + 9), (90, 1))
     ]
-    scores = TokenScores(model, torch.device("cpu")).of(hidden, samples)
+    scores = TokenScores(model).of(hidden, samples)
     assert [len(score.gaps) for score in scores] == [len(sample) for sample in samples]
     assert [len(score.logprobs) for score in scores] == [3, 0, token_scores.HEAD_ROWS + 9, 1]
     for sample, score in zip(samples, scores, strict=True):

@@ -1,0 +1,27 @@
+"""Say how much memory a device of PyTorch has left, and free what PyTorch keeps for reuse.
+
+CUDA (with it ROCm) and XPU are asked by PyTorch's common interface for accelerators, MPS by its own. On a CPU it is the
+machine's memory.
+"""
+
+import psutil
+import torch
+
+
+def free_memory(device: torch.device) -> int:
+    """Return the free memory of a device, bytes; on a GPU with what PyTorch keeps for reuse."""
+    if device.type in ("cuda", "xpu"):
+        free, _ = torch.accelerator.get_memory_info(device)
+        kept = torch.accelerator.memory_reserved(device) - torch.accelerator.memory_allocated(device)
+        return int(free) + kept
+    if device.type == "mps":
+        return max(0, torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
+    return int(psutil.virtual_memory().available)
+
+
+def release(device: torch.device) -> None:
+    """Give memory that PyTorch keeps for reuse back to the device."""
+    if device.type in ("cuda", "xpu"):
+        torch.accelerator.empty_cache()
+    elif device.type == "mps":
+        torch.mps.empty_cache()
