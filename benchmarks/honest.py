@@ -159,7 +159,9 @@ def play(options: Options, settings: DemoSettings, programs: Programs, folder: P
             _until(crew, home, lambda state: _judged(state) >= options.rollouts, options.seconds)
         seconds = time.monotonic() - began
         for name in names:
-            crew.end(name, signal.SIGINT, LAST_VERDICTS)
+            crew.tell(name, signal.SIGINT)
+        if left := crew.wait(names, LAST_VERDICTS):
+            print(f"{', '.join(left)} did not end within {LAST_VERDICTS:.0f} s: the verdicts so far count")
         _until(crew, home, lambda state: state.undecided == 0, LAST_VERDICTS, may_end=names)
         crew.end("coordinator", signal.SIGTERM, LAST_VERDICTS)
     except (ProcessFault, TimeoutError):
