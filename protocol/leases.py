@@ -23,6 +23,14 @@ class VerdictsResponse(Wire, frozen=True):
     unknown: Annotated[list[Id], Meta(max_length=256)] = []
 
 
+class LeaseReport(Wire, frozen=True):
+    """node -> coordinator, beside a request. `waiting`: its open leases whose groups it has not begun. `keeps`: the
+    open leases that it still has; all others are given back. None: it gives none back."""
+
+    waiting: Annotated[list[Id], Meta(max_length=1024)] = []
+    keeps: Annotated[list[Id], Meta(max_length=1024)] | None = None
+
+
 class LeaseRequest(Wire, frozen=True):
     """node -> coordinator, method "lease". Names the version that the node's engine has loaded. `at_once`: groups that
     the node can use at a time, this one and those with open leases counted; 1 also where the node is older than this

@@ -6,13 +6,14 @@ from msgspec import Meta
 
 from p2p.wire_types import Hash, Id, Key, Milliseconds, Name, SealedRecord, Sentence, Wire
 from protocol.authority import MOST_ROOTS, TaskReference
-from protocol.leases import VerdictsRequest, VerdictsResponse
+from protocol.leases import LeaseReport, VerdictsRequest, VerdictsResponse
 
 
 class Request(Wire, frozen=True):
     """node -> coordinator, sealed by the node's key. A repeated id gets the same answer again until `expires`.
     `recipient`: the run's channel key, so that a request cannot be replayed to another run or coordinator. `verdicts`:
-    a request for verdicts besides the method's own; the Response's `verdicts` answers it."""
+    a request for verdicts besides the method's own; the Response's `verdicts` answers it. `leases`: a report on the
+    node's open leases; None: nothing changed for the coordinator, and what the node reported last holds."""
 
     recipient: Key
     id: Id
@@ -20,6 +21,7 @@ class Request(Wire, frozen=True):
     expires: Milliseconds
     body: bytes
     verdicts: VerdictsRequest | None = None
+    leases: LeaseReport | None = None
 
 
 class Refusal(Wire, frozen=True):
@@ -35,11 +37,13 @@ class Refusal(Wire, frozen=True):
 
 class Response(Wire, frozen=True):
     """coordinator -> node. Exactly one of `body` and `refusal` is present. `verdicts`: the answer to the Request's;
-    None: it had none, or the coordinator is older than this field."""
+    None: it had none, or the coordinator is older than this field. `ended`: of the leases that the Request reports as
+    waiting, those that are no longer open: the node does not begin them."""
 
     body: bytes | None = None
     refusal: Refusal | None = None
     verdicts: VerdictsResponse | None = None
+    ended: Annotated[list[Id], Meta(max_length=1024)] = []
 
 
 class Hello(Wire, frozen=True):

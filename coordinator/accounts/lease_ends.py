@@ -31,6 +31,8 @@ TOGETHER = 60_000
 """Age in milliseconds at which the oldest row is due."""
 KEPT = DAY
 """Milliseconds: the challenge window, as for tokens (coordinator/rollouts/token_storage.py)."""
+EXPIRED = ("expired", "superseded", "declined")
+"""Codes of leases that ended without a group."""
 MOST = 4096
 """Most ends of one entry: few enough that no request is delayed."""
 
@@ -63,7 +65,7 @@ def ended(documents: list[bytes]) -> LeasesEnded:
     """Return the facts of the entry over these encoded LeaseOutcomes, given in the order of their leases' ids."""
     expired, refused, wrong = Counter[str](), Counter[str](), Counter[str]()
     for end in (msgspec.msgpack.decode(document, type=_StoredEnd) for document in documents):
-        (expired if end.code == "expired" else refused)[end.node] += 1
+        (expired if end.code in EXPIRED else refused)[end.node] += 1
         wrong[end.node] += end.code in WRONG
     counts = [LeaseCounts(node, expired[node], refused[node], wrong[node]) for node in sorted(expired | refused)]
     return LeasesEnded(ends=len(documents), root=merkle.root(documents, sha256), counts=counts)

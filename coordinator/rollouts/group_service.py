@@ -22,6 +22,7 @@ from coordinator.rollouts.rollout_context import RolloutContext, Sealing
 from coordinator.rollouts.scoring_order import PendingVersion
 from coordinator.rollouts.shortage import Shortage
 from coordinator.rollouts.submissions import SubmissionService
+from coordinator.rollouts.superseded_leases import VersionLoad, WaitingReports, superseded
 from coordinator.rollouts.token_storage import WINDOW, TokenStorage
 from coordinator.rollouts.verdicts import ACCEPTED, VerdictService
 from coordinator.rollouts.verification import Verdict
@@ -30,7 +31,7 @@ from coordinator.verification.open_classes import OpenClasses
 from p2p.identity import peer_id
 from p2p.limits.origin import LOCAL, Origin
 from protocol.broadcast_messages import Acknowledgement
-from protocol.leases import LeaseRequest
+from protocol.leases import LeaseReport, LeaseRequest
 from protocol.refusals import sentence
 from protocol.requests import Refusal
 
@@ -67,6 +68,7 @@ class GroupService:
         self.tokens = TokenStorage(database)
         self.registry = NodeRegistry(database)
         self.broadcasts = BroadcastStats()
+        self._reports = WaitingReports()
         self._entropy = entropy
         self._reseal = sealing.reseal
 
@@ -112,6 +114,32 @@ class GroupService:
         answer = self.leases.issue(node, request, at, self.buffered(), now, origin)
         self.asked[answer.code if isinstance(answer, Refusal) else ""] += 1
         return answer if isinstance(answer, Refusal) else self._reseal("lease", answer)
+
+    def take_report(self, node: bytes, report: LeaseReport, now: int) -> list[bytes]:
+        """Take a node's report on its open leases: those that it gives back end as expired ones. Return the leases that
+        it must not begin (`Response.ended`)."""
+        if report.keeps is not None:
+            given_back = [one.lease for one in self.leases.open_of(node) if one.lease not in set(report.keeps)]
+            self.verdicts.end_early(given_back, "declined", now)
+        ended = self.leases.not_open(node, report.waiting)
+        self._reports.note(node, set(report.waiting) - set(ended))
+        return ended
+
+    def supersede(self, now: int) -> int:
+        """End the leases that can no longer be drawn and are not begun (superseded_leases.py); return how many. Call
+        after each publication."""
+        at = self._standing()
+        loads = Counter(self.leases.on_their_way(at.era)) + Counter(self.buffer.by_version(at.step, at.era))
+        waiting = [
+            one for node, leases in self._reports.by_node().items() for one in self.leases.open_of(node)
+            if one.lease in leases
+        ]  # fmt: skip
+        ended = superseded(
+            [VersionLoad(*load) for load in loads.items()], waiting, self.terms.staleness, at.step,
+            self.terms.batch_groups,
+        )  # fmt: skip
+        self.verdicts.end_early(ended, "superseded", now)
+        return len(ended)
 
     def acknowledge(self, node: bytes, message: Acknowledgement, now: int) -> None:
         """Note that a node has applied a version."""

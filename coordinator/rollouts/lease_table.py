@@ -22,13 +22,14 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from coordinator.accounts.standing import Accounts, Rank
-from coordinator.database import Database
+from coordinator.database import Database, marks
 from coordinator.learner.age import fresh, oldest_fresh
 from coordinator.rollouts.lease_admission import LeaseAdmission, LeaseDemand
 from coordinator.rollouts.lease_lifetime import LifetimeBounds
 from coordinator.rollouts.prompt_positions import NO_PROMPT, PromptPosition, PromptPositions
 from coordinator.rollouts.prompts import PromptSource
 from coordinator.rollouts.retry_times import RetryTimes
+from coordinator.rollouts.superseded_leases import WaitingLease
 from coordinator.verification.open_classes import OpenClasses
 from engines.registry import is_exact
 from p2p.limits.origin import LOCAL, Origin
@@ -45,6 +46,8 @@ Reseal = Callable[[str, bytes], bytes]
 Entropy = Callable[[int], bytes]
 """n -> n random bytes."""
 State = Literal["open", "received", "decided", "expired"]
+Early = Literal["superseded", "declined"]
+"""Codes of a lease that ended before its time: its group cannot be drawn any more, or its node gave it back."""
 
 LATE: Final = 1.25
 """Factor by which a node may exceed its wait, plus a second: nodes add jitter of their own."""
@@ -292,15 +295,34 @@ class LeaseTable:
 
     def fail(self, lease: bytes, state: State, code: str, now: int) -> None:
         """End a lease that earned nothing: its position may be leased again, and an expiry is counted. `code`: of the
-        refusal, or "expired"."""
+        refusal, "expired", or an `Early` one."""
         lent = self._admission.lent(lease)
         self.move(lease, state)
         if lent is None:
             return
         position, attempt = self._database.all("SELECT position, attempt FROM leases WHERE id = ?", (lease,))[0]
         self.positions.ended(position, attempt, lent.reasons, code, now)
-        if code == "expired":
+        if code in ("expired", "declined"):
             self._admission.expired(lent, now)
+
+    def end_now(self, lease: bytes, now: int) -> None:
+        """Let an open lease's time end now, in the caller's transaction: any group for it is late."""
+        self._database.do("UPDATE leases SET expires = min(expires, ?) WHERE id = ? AND state = 'open'", (now, lease))
+
+    def open_of(self, node: bytes) -> list[WaitingLease]:
+        """Return a node's open leases of the newest era."""
+        query = "SELECT version, sent, id FROM leases WHERE state = 'open' AND node = ? AND era = ?"
+        return [WaitingLease(*row) for row in self._database.all(query, (node, self.last_era()))]
+
+    def on_their_way(self, era: int) -> dict[int, int]:
+        """Count the open leases and undecided groups of an era by version."""
+        return dict(self._database.all("SELECT version, open + received FROM on_their_way WHERE era = ?", (era,)))
+
+    def not_open(self, node: bytes, leases: Sequence[bytes]) -> list[bytes]:
+        """Return those of these leases that are not open leases of the node."""
+        query = f"SELECT id FROM leases WHERE id IN ({marks(leases)}) AND node = ? AND state = 'open'"
+        still_open = {row[0] for row in self._database.all(query, (*leases, node))}
+        return [lease for lease in leases if lease not in still_open]
 
     def load(self, progress: Progress, now: int) -> InFlight:
         """Count the groups on their way in the learner's era that are not too old already."""

@@ -76,6 +76,11 @@ class ReplayBuffer:
         """Count the groups that may be drawn now."""
         return int(self._database.value(f"SELECT count(*) FROM buffer WHERE {_DRAWABLE}", self._window(step, era)))
 
+    def by_version(self, step: int, era: int) -> dict[int, int]:
+        """Count the groups that may be drawn now by version."""
+        query = f"SELECT version, count(*) FROM buffer WHERE {_DRAWABLE} GROUP BY version"
+        return dict(self._database.all(query, self._window(step, era)))
+
     def flat(self, step: int, era: int) -> int:
         """Count the groups that are left out only because their rewards are all equal (rule 5)."""
         if not self.refill:

@@ -21,13 +21,15 @@ Rules, in order
    with its next hello.
 9. Open leases are extended by an absence before anything else (coordinator/rollouts/absence.py). A submission wakes
    the scorer.
+10. A report on the node's open leases is taken before its request: leases that it gives back make room for the one that
+   it asks for.
 
 Everything but `serve` is plain code with the time as an argument.
 """
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import blake3
@@ -180,6 +182,7 @@ class RequestHandler:
         if known is not None:
             return known[1] if known[0] == digest else _encoded(refusal("id-reused"))
         context = RequestContext(node, now, origin)
+        ended = [] if request.leases is None else self._group_service.take_report(node, request.leases, now)
         try:
             decide = self._decide.get(method)
             if decide is None:
@@ -190,7 +193,7 @@ class RequestHandler:
             result = refusal("malformed", what=f"{method} request", detail=error)
         self._group_service.registry.sightings.seen_by(node, route, now)
         verdicts = None if request.verdicts is None else self.verdicts(context, request.verdicts)
-        answer = _encoded(result, verdicts)
+        answer = _encoded(result, verdicts, ended)
         self._answers.keep(node, request.id, digest, answer, request.expires, now)
         return answer
 
@@ -289,7 +292,7 @@ def _decided(method: Method[Q, A], decide: Callable[[RequestContext, Q], A | Ref
     return decided
 
 
-def _encoded(result: bytes | Refusal, verdicts: VerdictsAnswer | None = None) -> bytes:
+def _encoded(result: bytes | Refusal, verdicts: VerdictsAnswer | None = None, ended: Sequence[bytes] = ()) -> bytes:
     if isinstance(result, Refusal):
-        return encode(Response(refusal=result, verdicts=verdicts))
-    return encode(Response(body=result, verdicts=verdicts))
+        return encode(Response(refusal=result, verdicts=verdicts, ended=list(ended)))
+    return encode(Response(body=result, verdicts=verdicts, ended=list(ended)))

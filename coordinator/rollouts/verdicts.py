@@ -1,7 +1,8 @@
 """Verdicts: the end of a lease, in one transaction with its ledger entry, its receipt and its place in the buffer.
 
 Rules
-1. A lease ends once: accepted, refused or expired, and is paid at most once. The ledger has one entry for it (key
+1. A lease ends once: accepted, refused or expired, and is paid at most once. It expires before its time where it is
+   superseded (superseded_leases.py) or given back. The ledger has one entry for it (key
    "lease:<id>"). A new key's lease that earned nothing shares an entry with others instead
    (coordinator/accounts/lease_ends.py).
 2. A group received before its lease expired is judged by its own content alone. If it is good it is paid. It is
@@ -17,8 +18,8 @@ Rules
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -30,7 +31,7 @@ from coordinator.accounts.ledger_facts import RULES
 from coordinator.accounts.pay import pay_rule
 from coordinator.database import Database, marks
 from coordinator.learner.age import fresh
-from coordinator.rollouts.lease_table import LeaseRecord, LeaseTable, Progress, Seal
+from coordinator.rollouts.lease_table import Early, LeaseRecord, LeaseTable, Progress, Seal
 from coordinator.rollouts.submitted_group import ClaimedRollout
 from coordinator.rollouts.token_storage import TokenStorage
 from coordinator.rollouts.verification import Verdict, is_learnable, sampled_tokens
@@ -237,11 +238,20 @@ class VerdictService:
                     self._expire(record, now)
         return len(due)
 
-    def _expire(self, record: LeaseRecord, now: int) -> LedgerPosition:
+    def end_early(self, leases: Iterable[bytes], code: Early, now: int) -> None:
+        """End open leases before their time."""
+        with self._database.transaction():
+            for lease in leases:
+                self._leases.end_now(lease, now)
+                record = self._leases.find(lease)
+                if record is not None and record.state == "open":
+                    self._expire(record, now, code)
+
+    def _expire(self, record: LeaseRecord, now: int, code: Early | Literal["expired"] = "expired") -> LedgerPosition:
         lease = record.lease
         if record.state == "open":
-            self._leases.fail(lease.id, "expired", "expired", now)
-            return self._append_unpaid(now, "lease.expired", self._end(record, None, "expired"), lease.node)
+            self._leases.fail(lease.id, "expired", code, now)
+            return self._append_unpaid(now, "lease.expired", self._end(record, None, code), lease.node)
         place = self._place(lease.id)
         if place is None:
             raise LookupError(f"lease {lease.id.hex()} is {record.state}, and its end is not recorded")

@@ -11,6 +11,7 @@ Rules
 3. A request is sealed once. After each break the same bytes are sent again, for `REQUEST_LIFE` seconds, so the
    coordinator carries out each request once.
 4. Requests for verdicts travel inside requests for leases and submissions, and need no request of their own (`rider`).
+   So do reports on the node's open leases (`reporter`).
 5. A refusal of the greeting without `retry_after` ends the node: the run refuses its work.
 6. The run's channel key may change:
    a. A refusal that carries newer Roots of the run is followed by the same request under the new key. A refusal that
@@ -37,7 +38,7 @@ from p2p.network import Links, Rpc
 from p2p.wire_types import decode, encode
 from protocol import refusals
 from protocol.authority import WrongRoot
-from protocol.leases import VerdictsRequest, VerdictsResponse
+from protocol.leases import LeaseReport, VerdictsRequest, VerdictsResponse
 from protocol.methods import HELLO, LEASE, SUBMIT, A, Method, Q
 from protocol.requests import Hello, Refusal, Request, Response, Welcome
 from runtime.backoff import Backoff
@@ -77,6 +78,16 @@ class Rider(Protocol):
     def answered(self, ask: VerdictsRequest, answer: VerdictsResponse | None) -> None:
         """Store the answer to `ask`; None: the coordinator does not answer verdicts in other requests. Raises
         `PeerFault`."""
+
+
+class LeaseReporter(Protocol):
+    """The source of the reports on open leases that travel inside requests (node/rollouts/worker.py)."""
+
+    def report(self, method: str) -> LeaseReport | None:
+        """Return the report to send with a request of this method, None for none."""
+
+    def ended(self, leases: Sequence[bytes]) -> None:
+        """Give up these leases: they are no longer open."""
 
 
 class Greeter(Protocol):
@@ -127,6 +138,7 @@ class CoordinatorClient:
         self.lies: list[str] = []
         self.failures: dict[str, str] = {}
         self.rider: Rider | None = None
+        self.reporter: LeaseReporter | None = None
 
     async def run(self) -> None:
         """Keep the node connected until cancelled. Raises `RefusedByRun`, `TrustFailure`."""
@@ -169,7 +181,8 @@ class CoordinatorClient:
         serial = self._trust_store.serial
         rider = self.rider if method in CARRIERS else None
         riding = None if rider is None else rider.question()
-        sealed = self._sealed(method, content, riding)
+        report = None if self.reporter is None else self.reporter.report(method)
+        sealed = self._sealed(method, content, riding, report)
         try:
             async with asyncio.timeout(REQUEST_LIFE):
                 while True:
@@ -178,6 +191,8 @@ class CoordinatorClient:
                         answer = await self._answer(peer, method, sealed)
                         if rider is not None and riding is not None:
                             rider.answered(riding, answer.verdicts)
+                        if self.reporter is not None and answer.ended:
+                            self.reporter.ended(answer.ended)
                         return _body(answer, peer, method)
                     except RequestRefused as error:
                         if refusals.then(error.refusal) != "greet":
@@ -185,7 +200,7 @@ class CoordinatorClient:
                         if not self._renewed(error.refusal, serial):
                             self.lost(str(error))
                             await self.connected()
-                        sealed, serial = self._sealed(method, content, riding), self._trust_store.serial
+                        sealed, serial = self._sealed(method, content, riding, report), self._trust_store.serial
                     except Busy:
                         await asyncio.sleep(BUSY_AGAIN)
                     except Unreachable as error:
@@ -210,12 +225,15 @@ class CoordinatorClient:
     async def _answer(self, peer: str, method: str, sealed: bytes) -> Response:
         return decode(await self._rpc.request(peer, method, sealed, timeout=PATIENCE), Response)
 
-    def _sealed(self, method: str, body: bytes, verdicts: VerdictsRequest | None = None) -> bytes:
+    def _sealed(
+        self, method: str, body: bytes, verdicts: VerdictsRequest | None = None, leases: LeaseReport | None = None
+    ) -> bytes:
         expires = self._clock.now() + int(REQUEST_LIFE * 1000) + _SKEW
         recipient = self._trust_store.trusted.channel
         request = Request(
-            recipient=recipient, id=os.urandom(16), method=method, expires=expires, body=body, verdicts=verdicts
-        )
+            recipient=recipient, id=os.urandom(16), method=method, expires=expires, body=body, verdicts=verdicts,
+            leases=leases,
+        )  # fmt: skip
         return seal("request", self._context.run, encode(request), self._context.key)
 
     async def behind(self, serial: int | None) -> bool:

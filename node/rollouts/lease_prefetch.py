@@ -34,6 +34,16 @@ class LeasePrefetch:
         """The number of groups that were given to the engine and have not ended."""
         return len(self._groups)
 
+    @property
+    def leases(self) -> list[bytes]:
+        """The leases of these groups."""
+        return list(self._groups)
+
+    @property
+    def waiting(self) -> list[bytes]:
+        """The leases of those that have no place yet."""
+        return [lease for lease, group in self._groups.items() if group.started is None]
+
     def answered(self, seconds: float) -> None:
         """Record the time from the request of a lease to its arrival."""
         self._trip = seconds

@@ -98,6 +98,10 @@ class Outbox:
         """Return the number of submissions that the coordinator has not received."""
         return int(self._do("SELECT count(*) FROM submissions WHERE state = 'queued'").fetchone()[0])
 
+    def unsent_leases(self) -> list[bytes]:
+        """Return the leases of the submissions that the coordinator has not received."""
+        return [bytes(row[0]) for row in self._do("SELECT lease FROM submissions WHERE state = 'queued'")]
+
     def undecided(self, most: int) -> list[bytes]:
         """Return at most `most` leases whose submission was received and has no verdict yet, oldest first."""
         query = "SELECT lease FROM submissions WHERE state = 'received' ORDER BY made LIMIT ?"

@@ -94,6 +94,11 @@ class OutboxRelay:
         return self._outbox.unsent()
 
     @property
+    def unsent_leases(self) -> list[bytes]:
+        """The leases of those submissions."""
+        return self._outbox.unsent_leases()
+
+    @property
     def room(self) -> int:
         """Number of further submissions that the outbox takes."""
         return self._outbox.room

@@ -18,14 +18,18 @@ Rules
    a. A newer version ends the wait early, unless the coordinator had too many requests of all nodes.
    b. If the refusal names a version that this node has not heard of, the node asks for the newest Head.
    c. A refusal that no retry can change ends the node. If the run is finished, the node finishes.
-6. `blocked` is the one reason that blocks work now, a sentence; empty while groups are under way.
+6. Requests for leases and submissions report the leases whose groups wait for a place. Where the coordinator answers
+   that some of them have ended, those groups are not begun. The first request after the start, and the first after a
+   group failed here, says which leases are kept: the others are given back, so that they do not stay open until they
+   expire.
+7. `blocked` is the one reason that blocks work now, a sentence; empty while groups are under way.
 """
 
 import asyncio
 import math
 import os
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import structlog
@@ -43,8 +47,8 @@ from node.run_state import NodeRunState
 from node.versions.follower import Follower
 from p2p.errors import PeerFault, Stale, Unreachable
 from protocol import refusals
-from protocol.leases import Lease, LeaseRequest
-from protocol.methods import LEASE
+from protocol.leases import Lease, LeaseReport, LeaseRequest
+from protocol.methods import LEASE, SUBMIT
 from protocol.requests import Refusal
 from runtime.child import ChildDied, ChildError
 
@@ -92,11 +96,16 @@ class RolloutWorker:
         """Set when the engine's rows or the open leases change."""
         self._crowded = False
         """Whether the last refusal was for too many requests of all nodes (rule 5a)."""
+        self._tasks: dict[bytes, asyncio.Task[None]] = {}
+        """By lease, the task that completes it."""
+        self._lost, self._given_back = 1, 0
+        """How often leases may have been lost here, the start counted; of these, how many were reported (rule 6)."""
         self._dropped = False
         """Whether a group failed since the last request."""
         self._blocked = STARTING
         self.done = 0
         self.refusals: list[Refusal] = []
+        coordinator_client.reporter = self
         engine.on_rows = self._told
         outbox_relay.on_sent = self._changed.set
 
@@ -107,7 +116,7 @@ class RolloutWorker:
 
     @property
     def blocked(self) -> str:
-        """Rule 6's sentence."""
+        """Rule 7's sentence."""
         return "" if self.working else self._blocked
 
     @blocked.setter
@@ -183,13 +192,31 @@ class RolloutWorker:
         except TimeoutError:
             return
 
+    def report(self, method: str) -> LeaseReport | None:
+        """Return what a request of this method reports of the open leases (rule 6)."""
+        if method not in (LEASE.name, SUBMIT.name):
+            return None
+        keeps = None
+        if method == LEASE.name and self._lost > self._given_back:
+            kept = [*self._prefetch.leases, *self._outbox_relay.unsent_leases]
+            keeps = kept if len(kept) <= MOST_AT_ONCE else None
+        return LeaseReport(waiting=self._prefetch.waiting[:MOST_AT_ONCE], keeps=keeps)
+
+    def ended(self, leases: Sequence[bytes]) -> None:
+        """Give up the groups of leases that are no longer open."""
+        for lease in leases:
+            if lease in self._tasks:
+                _log.info("lease ended by the coordinator", lease=lease.hex())
+                self._tasks[lease].cancel()
+
     async def _request_lacking(self, groups: asyncio.TaskGroup) -> float | None:
         """Request leases (rule 2); return the seconds to wait before the next request, None for no wait."""
         spec, open_leases = self._trust_store.trusted.runspec, self._open_leases
         assert spec is not None
         lacking = self._prefetch.lacking(self._engine.rows, spec.value.group_size)
         free = self._bound.free(open_leases, asyncio.get_running_loop().time())
-        room = 1 if self._once else self._outbox_relay.room - self._prefetch.under_way
+        alone = self._once or self._lost > self._given_back
+        room = 1 if alone else self._outbox_relay.room - self._prefetch.under_way
         requests = max(1, int(min(lacking, self._together, free, room)))
         at_once = min(MOST_AT_ONCE, open_leases + lacking)
         pauses = await asyncio.gather(*(self._request(groups, at_once) for _ in range(requests)))
@@ -218,18 +245,20 @@ class RolloutWorker:
 
     async def _leased(self, pause: "asyncio.Future[float | None]", at_once: int) -> Lease | None:
         """Request a lease for the loaded version. After a failure `pause` says for how long to wait."""
-        current, serial = self._engine.current, self._trust_store.serial
+        current, serial, lost = self._engine.current, self._trust_store.serial, self._lost
         seconds: float = 0.0
         if current is not None and not self._run_state.idle and not self._expired():
             seconds = self._random.uniform(0.5, 1.5)
             try:
                 lease = await self._ask(current, at_once)
+                self._given_back = lost
                 self._bound.granted(lease.at_once)
                 self._prefetch.begun(lease.id, len(lease.seeds))
                 pause.set_result(seconds if self._dropped else None)
                 self._blocked, self._dropped = "", False
                 return lease
             except RequestRefused as error:
+                self._given_back = lost
                 seconds = self._refused(error.refusal)
             except Unreachable as error:
                 self._blocked = str(error)
@@ -269,6 +298,9 @@ class RolloutWorker:
 
     async def _complete(self, lease: Lease) -> None:
         """Generate a lease's group, and store its submission."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks[lease.id] = task
         try:
             samples = await self._generate(lease)
             longest = max(len(sample.tokens) for sample in samples)
@@ -280,6 +312,7 @@ class RolloutWorker:
         except Stale as error:
             self._drop(error)
         finally:
+            del self._tasks[lease.id]
             self._prefetch.ended(lease.id, asyncio.get_running_loop().time())
             self._changed.set()
 
@@ -300,6 +333,7 @@ class RolloutWorker:
 
     def _drop(self, error: Stale) -> None:
         self._blocked, self._dropped = str(error), True
+        self._lost += 1
         _log.warning("lease dropped", reason=str(error))
 
     def _refused(self, refusal: Refusal) -> float:

@@ -37,6 +37,7 @@ from protocol.authority import Asset, RoleKeys, Root, RunSpec, TaskReference  # 
 from protocol.broadcast_messages import Acknowledgement  # fmt: skip
 from protocol.leases import (  # fmt: skip
     Lease,
+    LeaseReport,
     LeaseRequest,
     Receipt,
     Received,
@@ -88,7 +89,7 @@ class Keys:
 
 class FakeCoordinator:
     """An honest coordinator. `published`: Versions by number. `decided`: Receipts by lease. `asked`: requests by
-    method."""
+    method. `ended`: leases that it ended before their time. `reports`: those of nodes on their open leases."""
 
     def __init__(self, folder: Path, *, run: bytes = b"r" * 32, group: int = 2, now: Callable[[], int] = wall) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -108,6 +109,8 @@ class FakeCoordinator:
         self.confirmed: set[bytes] = set()
         self.acknowledged: list[tuple[bytes, Acknowledgement]] = []
         self.asked: dict[str, int] = {}
+        self.ended: set[bytes] = set()
+        self.reports: list[LeaseReport] = []
         self.refusals: dict[str, Refusal] = {}
         self.finished = False
         self.known_nodes: list[bytes] = []
@@ -242,10 +245,14 @@ class FakeCoordinator:
             sealed = decode_unverified(data)
             node = sealed.signatures[0].key
             request = decode(verify_envelope(data, "request", self.run, {node}), Request)
+            if request.leases is not None:
+                self.reports.append(request.leases)
+            ended = [] if request.leases is None else [one for one in request.leases.waiting if one in self.ended]
             if method in self.refusals:
-                return encode(Response(refusal=self.refusals[method]))
+                return encode(Response(refusal=self.refusals[method], ended=ended))
             answer = getattr(self, method)(node, request.body)
-            return encode(Response(refusal=answer) if isinstance(answer, Refusal) else Response(body=answer))
+            refused = isinstance(answer, Refusal)
+            return encode(Response(refusal=answer, ended=ended) if refused else Response(body=answer, ended=ended))
 
         return handle
 

@@ -18,7 +18,7 @@ from p2p.limits.origin import Origin
 from p2p.wire_types import decode, encode
 from protocol.authority import TaskReference
 from protocol.broadcast_messages import Acknowledgement
-from protocol.leases import Lease, SubmitResponse, VerdictsRequest, VerdictsResponse
+from protocol.leases import Lease, LeaseReport, SubmitResponse, VerdictsRequest, VerdictsResponse
 from protocol.requests import Hello, Refusal, Request, Response, Welcome
 from tests.support.group_world import ALICE, KEYS, RUN, SPEC, T0, World, control_of, group, opened
 
@@ -283,3 +283,11 @@ def test_a_question_for_verdicts_is_answered_beside_any_request_and_a_refusal_to
     assert desk.world.group_service.database.value("SELECT confirmed FROM verdicts") == 1
     bent = desk.ask("lease", encode(desk.world.ask()), verdicts=confirmed, recipient=bytes(32))
     assert (refusal(bent).code, bent.verdicts) == ("wrong-recipient", None)
+
+
+def test_a_report_on_open_leases_is_taken_beside_any_request_and_before_it(greeted: Desk) -> None:
+    lease = opened("lease", greeted.ask("lease", encode(greeted.world.ask())).body, Lease)
+    waits = greeted.ask("lease", encode(greeted.world.ask(era=9)), leases=LeaseReport(waiting=[lease.id]))
+    assert (refusal(waits).code, waits.ended) == ("wrong-version", [])
+    nothing = LeaseReport(waiting=[lease.id], keeps=[])
+    assert greeted.ask("verdicts", encode(VerdictsRequest(leases=[])), leases=nothing).ended == [lease.id]

@@ -1,8 +1,13 @@
 """The rollout loop: crashes, refusals, a full outbox."""
 
 import anyio
+import pytest
 
 from engines.versioned import MOST_CRASHES
+from node.links.coordinator_client import RequestRefused
+from p2p.identity import generate_key
+from protocol.leases import LeaseRequest
+from protocol.methods import LEASE
 from protocol.requests import Refusal
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import InProcessEngine, until
@@ -161,3 +166,40 @@ async def test_a_node_that_finishes_has_completed_all_its_groups(small_run: Smal
         node.daemon.interrupt("the test")
         await until(lambda: not node.daemon.rollouts.working and set(coordinator.decided))
         assert set(coordinator.leases) == set(coordinator.submitted)
+
+
+@on_fake_clock
+async def test_a_group_whose_lease_has_ended_before_it_began_is_not_generated(small_run: SmallRun) -> None:
+    coordinator, engine = small_run.coordinator, InProcessEngine(places=4, seconds=20.0)
+    async with small_run.working(engine=engine) as node:
+        await until(lambda: len(small_run.open_leases) == 4)
+        *begun, waits = coordinator.leases
+        engine.places = 3  # as after an out-of-memory: the last group waits for a place again
+        engine._tell()
+        coordinator.ended = {*begun, waits}
+        coordinator.refusals["lease"] = Refusal(code="no-room", sentence="enough", retry_after=5000)
+        ask = LeaseRequest(nonce=bytes(16), era=1, version=0, root=bytes(32), engine="bigram/fp32/cpu")
+        with pytest.raises(RequestRefused):
+            await node.coordinator_client.call(LEASE, ask)
+        assert coordinator.reports[-1].waiting == [waits]
+        await until(lambda: set(coordinator.submitted) == set(begun))
+        assert not node.daemon.rollouts.working
+        assert node.daemon.rollouts.blocked == "no lease: enough"
+
+
+@on_fake_clock
+async def test_a_restarted_node_gives_back_what_it_lost_and_keeps_its_queued_groups(small_run: SmallRun) -> None:
+    coordinator, key = small_run.coordinator, generate_key()
+    coordinator.refusals["submit"] = Refusal(code="paused", sentence="not now", retry_after=500)
+    async with small_run.serving():
+        node = small_run.node(engine=InProcessEngine(places=4, seconds=5.0), key=key)
+        async with working(node):
+            await until(lambda: node.daemon.outbox.unsent() >= 2)
+            queued = set(node.daemon.outbox.unsent_leases())
+        stated = [report.keeps for report in coordinator.reports]
+        assert stated[0] == []
+        assert set(map(type, stated[1:])) == {type(None)}
+        async with working(small_run.node(key=key)):
+            await until(lambda: any(report.keeps is not None for report in coordinator.reports[len(stated) :]))
+        (keeps,) = [report.keeps for report in coordinator.reports[len(stated) :] if report.keeps is not None]
+        assert queued <= set(keeps) < set(coordinator.leases)

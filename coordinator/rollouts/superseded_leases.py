@@ -1,0 +1,72 @@
+"""Choose the leases that end because their groups can no longer be drawn, and their nodes have not begun them.
+
+Rules
+1. After step s, groups of version v or older are drawn in at most S + v + 1 - s further steps, `batch` per step, oldest
+   version first. Of those that are buffered, undecided or open, all beyond (S + v + 1 - s) x batch cannot be drawn.
+2. At each publication as many open leases end, oldest version first, then in the order in which they were sent. No
+   token is read. A lease that its node has begun is finished, checked and credited as always.
+3. A lease counts as not begun if the node's last report names it as waiting (`LeaseReport.waiting`). A node that
+   reports nothing has begun all its leases.
+4. Such an end, with the code `superseded`, counts against nobody: neither in the budget of its node (expiry_budgets.py)
+   nor as a refused group. Its prompt goes out again as after an expiry.
+5. The last reports of at most `NODES` nodes are kept, in memory.
+"""
+
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+NODES: Final = 4096
+
+
+class VersionLoad(NamedTuple):
+    """Groups of one version that may still reach the learner: those that are buffered, undecided or open."""
+
+    version: int
+    groups: int
+
+
+class WaitingLease(NamedTuple):
+    """An open lease that its node has not begun. `sent`: ms."""
+
+    version: int
+    sent: int
+    lease: bytes
+
+
+def superseded(
+    loads: Iterable[VersionLoad], waiting: Iterable[WaitingLease], staleness: int, step: int, batch: int
+) -> list[bytes]:
+    """Return the leases to end, in order (rules 1 and 2)."""
+    left, ended, drawable = sorted(waiting), list[bytes](), 0
+    for version, groups in sorted(loads):
+        drawn = max(0, staleness + version + 1 - step) * batch
+        ending = _first(left, version, drawable + groups - drawn)
+        left = left[len(ending) :]
+        ended += [one.lease for one in ending]
+        drawable = min(drawable + groups - len(ending), drawn)
+    return ended
+
+
+def _first(waiting: Sequence[WaitingLease], version: int, most: int) -> list[WaitingLease]:
+    """Return at most `most` leases of `version` or older."""
+    return [one for one in waiting[: max(0, most)] if one.version <= version]
+
+
+class WaitingReports:
+    """The leases that nodes reported as not begun (rules 3 and 5)."""
+
+    def __init__(self) -> None:
+        self._waiting: OrderedDict[bytes, frozenset[bytes]] = OrderedDict()
+
+    def note(self, node: bytes, waiting: Collection[bytes]) -> None:
+        """Note a node's report, in place of its last one."""
+        self._waiting.pop(node, None)
+        if waiting:
+            self._waiting[node] = frozenset(waiting)
+        while len(self._waiting) > NODES:
+            self._waiting.popitem(last=False)
+
+    def by_node(self) -> Mapping[bytes, frozenset[bytes]]:
+        """Return the waiting leases of each node."""
+        return self._waiting

@@ -1,0 +1,120 @@
+"""Leases that can no longer be drawn end before their time, where their nodes have not begun them."""
+
+from pathlib import Path
+
+import pytest
+
+from coordinator.rollouts.superseded_leases import VersionLoad, WaitingLease, WaitingReports, superseded
+from protocol.leases import Lease, LeaseReport
+from tests.support.group_world import ALICE, BOB, World, group
+
+
+def waiting(*versions: int) -> list[WaitingLease]:
+    return [WaitingLease(version, sent, bytes([sent])) for sent, version in enumerate(versions)]
+
+
+@pytest.mark.parametrize(
+    ("loads", "step", "left", "ended"),
+    [
+        pytest.param({0: 12}, 0, [0, 0], [], id="none while all can be drawn"),
+        pytest.param({0: 8, 1: 4}, 2, [0, 0, 0, 0, 0, 0], [0, 1, 2, 3], id="at step 2 one batch of version 0 is left"),
+        pytest.param({0: 8}, 2, [0, 0], [0, 1], id="no more than wait"),
+        pytest.param({0: 3, 1: 2}, 3, [1, 0, 0], [1, 2], id="all of a version that is too old, the newer one stays"),
+        pytest.param({1: 4, 2: 6}, 3, [2, 2, 1], [2, 0], id="the oldest version first, then as they were sent"),
+    ],
+)
+def test_the_leases_to_end(loads: dict[int, int], step: int, left: list[int], ended: list[int]) -> None:
+    """With S = 2 and batches of 4."""
+    loaded = [VersionLoad(*load) for load in loads.items()]
+    assert superseded(loaded, waiting(*left), 2, step, 4) == [bytes([number]) for number in ended]
+
+
+def test_the_last_report_of_a_node_counts_and_an_empty_one_is_forgotten() -> None:
+    reports = WaitingReports()
+    reports.note(ALICE, [b"1", b"2"])
+    reports.note(ALICE, [b"2"])
+    reports.note(BOB, [b"3"])
+    reports.note(BOB, [])
+    assert dict(reports.by_node()) == {ALICE: {b"2"}}
+
+
+def crowded(folder: Path) -> tuple[World, list[Lease]]:
+    """Return a run at step 2 with six leases of version 0, of which one batch of four can still be drawn."""
+    world = World(folder, batch_groups=4)
+    leases = []
+    for _ in range(6):
+        leases.append(world.lease())
+        world.now += 10
+    for step in (1, 2):
+        world.learner_at(step)
+    return world, leases
+
+
+def state(world: World, lease: Lease) -> str:
+    return str(world.group_service.database.value("SELECT state FROM leases WHERE id = ?", (lease.id,)))
+
+
+def test_a_publication_ends_the_leases_that_are_not_begun_and_counts_them_against_nobody(tmp_path: Path) -> None:
+    world, leases = crowded(tmp_path)
+    service = world.group_service
+    assert service.take_report(ALICE, LeaseReport(waiting=[one.id for one in leases[2:]]), world.now) == []
+    assert service.supersede(world.now) == 2
+    assert [state(world, one) for one in leases] == ["open"] * 2 + ["expired"] * 2 + ["open"] * 2
+    assert service.database.value("SELECT count(*) FROM budgets") == 0
+    ends = [row[0] for row in service.database.all("SELECT document FROM ends")]
+    assert all(b"superseded" in document for document in ends)
+    assert len(ends) == 2
+    assert service.supersede(world.now) == 0
+    world.close()
+
+
+def test_a_lease_that_is_begun_is_finished_checked_and_credited(tmp_path: Path) -> None:
+    world, leases = crowded(tmp_path)
+    world.learner_at(3)
+    assert world.group_service.supersede(world.now) == 0
+    for lease in leases:
+        world.submit(group(lease))
+    assert {receipt.verdict for receipt in world.decide_all()} == {"accepted"}
+    world.close()
+
+
+def test_the_node_hears_which_of_its_waiting_leases_have_ended(tmp_path: Path) -> None:
+    world, leases = crowded(tmp_path)
+    service, ids = world.group_service, [one.id for one in leases]
+    service.take_report(ALICE, LeaseReport(waiting=ids), world.now)
+    service.supersede(world.now)
+    assert service.take_report(ALICE, LeaseReport(waiting=ids[1:]), world.now) == ids[1:2]
+    assert service.take_report(BOB, LeaseReport(waiting=ids[4:]), world.now) == ids[4:]
+    late = world.refused(group(leases[0]))
+    assert late.code == "late"
+    assert service.strikes.of(ALICE) == 0
+    world.close()
+
+
+def test_the_prompt_of_an_ended_lease_goes_out_again(tmp_path: Path) -> None:
+    world, leases = crowded(tmp_path)
+    world.group_service.take_report(ALICE, LeaseReport(waiting=[leases[0].id]), world.now)
+    world.group_service.supersede(world.now)
+    again = world.lease(BOB, version=2)
+    assert again.index == leases[0].index
+    assert again.seeds != leases[0].seeds
+    world.close()
+
+
+def test_leases_given_back_count_as_expired_and_make_room_at_once(tmp_path: Path) -> None:
+    world = World(tmp_path, batch_groups=2, per_node=6)
+    leases = [world.lease() for _ in range(6)]
+    assert world.refusal().code == "too-many-leases"
+    world.group_service.take_report(ALICE, LeaseReport(keeps=[leases[0].id, leases[5].id]), world.now)
+    assert [state(world, one) for one in leases] == ["open"] + ["expired"] * 4 + ["open"]
+    assert world.group_service.database.value("SELECT expired FROM budgets") == 4
+    assert world.refusal().code == "expiries"
+    assert world.lease(BOB).version == 0
+    world.close()
+
+
+def test_a_report_that_says_nothing_of_kept_leases_gives_none_back(tmp_path: Path) -> None:
+    world, leases = crowded(tmp_path)
+    world.group_service.take_report(ALICE, LeaseReport(), world.now)
+    assert {state(world, one) for one in leases} == {"open"}
+    world.close()
