@@ -89,13 +89,13 @@ Work = Callable[[], float]
 """Generates the group once, or scores it once, and returns its number of sampled tokens."""
 
 
-def prepare(folder: Path, *, real: bool, new_tokens: int, groups: int) -> Setup:
-    """Make the model and the group's job. `real`: SmolLM2; else random weights of its shape."""
+def prepare(folder: Path, *, real: bool, new_tokens: int, groups: int, small: bool = False) -> Setup:
+    """Make the model and the group's job. `real`: SmolLM2; else random weights of its shape; `small`: 8 M weights."""
     if real:
         model_folder.make_smollm2(folder)
         _silence(folder)
     else:
-        _random_model(folder)
+        _random_model(folder, small=small)
     make: Any = LlamaForCausalLM  # its methods carry no types
     snapshot = save_model(make.from_pretrained(folder, dtype=torch.float32), folder / "v0.safetensors")
     eos = json.loads((folder / "config.json").read_text())["eos_token_id"]
@@ -116,13 +116,14 @@ def _silence(folder: Path) -> None:
     path.write_text(json.dumps(config))
 
 
-def _random_model(folder: Path) -> None:
-    """Make a model of SmolLM2-135M's shape with random weights, whose values do not affect speed. Its tokenizer has one
-    token per word or character."""
+def _random_model(folder: Path, *, small: bool = False) -> None:
+    """Make a model of SmolLM2-135M's shape with random weights, whose values do not affect speed. `small`: of a
+    smaller one. Its tokenizer has one token per word or character."""
+    vocabulary, width, layers, heads = (16_384, 192, 6, 3) if small else (49_152, 576, 30, 9)
     config = LlamaConfig(
-        vocab_size=49_152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
-        num_key_value_heads=3, max_position_embeddings=8192, tie_word_embeddings=True, rms_norm_eps=1e-5,
-        rope_parameters={"rope_theta": 1e5, "rope_type": "default"}, bos_token_id=1, eos_token_id=2,
+        vocab_size=vocabulary, hidden_size=width, intermediate_size=8 * width // 3, num_hidden_layers=layers,
+        num_attention_heads=heads, num_key_value_heads=3, max_position_embeddings=8192, tie_word_embeddings=True,
+        rms_norm_eps=1e-5, rope_parameters={"rope_theta": 1e5, "rope_type": "default"}, bos_token_id=1, eos_token_id=2,
     )  # fmt: skip
     torch.manual_seed(0)
     torch.nn.Module.to(LlamaForCausalLM(config), torch.bfloat16).save_pretrained(folder)
@@ -132,7 +133,8 @@ def _random_model(folder: Path) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
 
 
-def _engine(setup: Setup, limit: RowLimit | None = None) -> TransformersEngine:
+def engine_of(setup: Setup, limit: RowLimit | None = None) -> TransformersEngine:
+    """Return an engine in this process with the version loaded."""
     loaded_engine = TransformersEngine(limit=limit)
     loaded_engine.load(setup.folder, setup.snapshot)
     return loaded_engine
@@ -141,7 +143,7 @@ def _engine(setup: Setup, limit: RowLimit | None = None) -> TransformersEngine:
 @contextmanager
 def engine(setup: Setup) -> Iterator[Candidate]:
     """Yield the engine alone, in this process."""
-    loaded_engine = _engine(setup)
+    loaded_engine = engine_of(setup)
     yield bench.timed(lambda: float(sum(len(sample.logprobs) for sample in generate(loaded_engine, setup.job))))
 
 
@@ -173,7 +175,7 @@ def full_node(setup: Setup) -> Iterator[Candidate]:
 
 def checking(setup: Setup) -> Work:
     """Return the scoring of a group that the same engine generated."""
-    loaded_engine = _engine(setup)
+    loaded_engine = engine_of(setup)
     samples = generate(loaded_engine, setup.job)
     return lambda: float(sum(len(score.logprobs) for score in loaded_engine.score(setup.job, samples)))
 
@@ -250,7 +252,7 @@ def together(setup: Setup) -> Together:
     """Measure many groups generated together."""
     rows: dict[int, float] = {}
     for number in ROWS:
-        alone = _engine(setup, rollout_rows.FixedRows(number))
+        alone = engine_of(setup, rollout_rows.FixedRows(number))
         work = bench.timed(partial(rollout_rows.full_length, alone, setup.job, number))
         work()
         rows[number] = work().rate
@@ -262,7 +264,7 @@ def together(setup: Setup) -> Together:
             nodes[name] = statistics.median([candidate().rate for _ in range(FULL_ROUNDS)][1:])
     best, job = max(rows, key=lambda number: rows[number]), rollout_rows.mixed_job(setup.job)
     jobs = rollout_rows.groups_of(job, 5 * best // GROUP, rollout_rows.mixed_lengths(5 * best // GROUP))
-    mixed = rollout_rows.mixed_run(_engine(setup, rollout_rows.FixedRows(best)), jobs, best)
+    mixed = rollout_rows.mixed_run(engine_of(setup, rollout_rows.FixedRows(best)), jobs, best)
     model, library = plain_model(setup), {}
     model.generation_config.eos_token_id = None
     for batch in rollout_rows.BATCHES:
@@ -276,7 +278,8 @@ def report_together(measured: Together) -> int:
     bench.table(["rows of the engine", "tokens per CPU second"], [*measured.rows.items()])
     bench.table(["generate's batch, mixed lengths", "tokens per CPU second"], [*measured.library.items()])
     mixed = measured.mixed
-    print(f"mixed lengths: {mixed.rate:.0f} tokens per CPU second, {mixed.steady:.0f} while groups wait\n")
+    print(f"mixed lengths: {mixed.rate:.0f} tokens per CPU second, {mixed.steady:.0f} while groups wait")
+    print(f"a change of version costs {mixed.lost_tokens:.0f} tokens\n")
     return bench.close(
         [
             bench.Claim("full node", measured.full / max(measured.rows.values()), BEST, 0.9),

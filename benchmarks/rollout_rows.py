@@ -44,11 +44,13 @@ class FixedRows(RowLimit):
 
 class MixedRun(NamedTuple):
     """Groups of mixed lengths, generated to the end. `tokens`, `cpu`: in all. `steady`: tokens per CPU second while
-    groups waited. `lost`: share of the tokens of `PER_CHANGE` group times that one change costs."""
+    groups waited. `lost_tokens`: those that one change of version costs; `lost`: their share of the tokens of
+    `PER_CHANGE` group times."""
 
     tokens: int
     cpu: float
     steady: float
+    lost_tokens: float
     lost: float
 
     @property
@@ -103,7 +105,7 @@ def mixed_run(engine: TransformersEngine, jobs: Sequence[Job], rows: int) -> Mix
     cpu = time.thread_time() - began
     rate = steady[0] / steady[1]
     lost = rate * cpu - tokens
-    return MixedRun(tokens, cpu, rate, lost / (rate * PER_CHANGE * sum(times) / len(times)))
+    return MixedRun(tokens, cpu, rate, lost, lost / (rate * PER_CHANGE * sum(times) / len(times)))
 
 
 class _OwnLength(StoppingCriteria):

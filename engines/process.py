@@ -27,6 +27,7 @@ from engines.messages import (
     StepByCall,
     StepToCall,
 )
+from engines.row_limit import OWNERS_MOST
 from runtime.child import Child, python_path
 
 A = TypeVar("A")
@@ -78,11 +79,19 @@ class EngineProcess(Child, EngineClient):
     its last notification, with the groups requested since; `on_rows` is called at each notification."""
 
     def __init__(
-        self, *, name: str = "engine", threads: int = 1, module: str = HOST, env: Mapping[str, str] | None = None
+        self,
+        *,
+        name: str = "engine",
+        threads: int = 1,
+        rows: int | None = None,
+        module: str = HOST,
+        env: Mapping[str, str] | None = None,
     ) -> None:
         """`threads`: CPU threads that it computes on, passed in the environment, since torch reads that at import.
-        `env`: further variables."""
+        `rows`: most rollouts that it generates at a time; None: as many as gain. `env`: further variables."""
         env = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive", "HF_HUB_OFFLINE": "1", **(env or {})}
+        if rows is not None:
+            env[OWNERS_MOST] = str(rows)
         super().__init__([sys.executable, "-m", module], name=name, env=python_path(env))
         self.probed: Probed | None = None
         self.loaded: Loaded | None = None

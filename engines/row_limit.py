@@ -13,12 +13,15 @@ Rules
 """
 
 import statistics
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 BEGIN: Final = 16
 STEPS: Final = 12
 GAIN: Final = 1.05
 RETRY: Final = 4096
+OWNERS_MOST: Final = "ECHO2_ENGINE_ROWS"
+"""The variable of an engine's environment that holds the owner's bound; absent: none."""
 MEMORY_SHARE: Final = 0.6
 """The part of the memory at hand that rows may take: the rest is for prompts, a buffer that grows, and other
 programs."""
@@ -35,6 +38,12 @@ class Memory(NamedTuple):
     def fitting(self, longest: int) -> int:
         """Return how many rows of at most `longest` tokens fit, at least 1."""
         return max(1, int(self.at_hand * MEMORY_SHARE) // max(1, self.token * longest + self.row))
+
+
+def owners_most(environ: Mapping[str, str]) -> int | None:
+    """Return the owner's bound that an engine's environment holds."""
+    text = environ.get(OWNERS_MOST)
+    return int(text) if text else None
 
 
 class RowLimit:

@@ -34,6 +34,9 @@ Gpu = Annotated[
     str | None, typer.Option("--gpu", help="auto, cpu, mps, metal, cuda, rocm, xpu or vulkan; with a number: cuda:1.")
 ]
 Engine = Annotated[str | None, typer.Option("--engine", help="auto, transformers or llamacpp.")]
+Rows = Annotated[
+    int | None, typer.Option("--rows", help="Most rollouts at a time; by default as many as gain and fit.")
+]
 Name = Annotated[str | None, typer.Option("--name", help="Public name on the leaderboard.")]
 Listen = Annotated[list[str] | None, typer.Option("--listen", help="Multiaddress to listen on; may be repeated.")]
 Via = Annotated[list[str] | None, typer.Option("--via", help="Route to peers: direct, relay, https; may be repeated.")]
@@ -59,6 +62,7 @@ def join(
     invite: Annotated[str | None, typer.Argument(help="The run's invite; or in ECHO2_INVITE.")] = None,
     gpu: Gpu = None,
     engine: Engine = None,
+    rows: Rows = None,
     name: Name = None,
     home: Home = None,
     listen: Listen = None,
@@ -72,8 +76,8 @@ def join(
 
     Without an invite: the run joined last; else one discovered on the local network, once its fingerprint is typed."""
     return _daemon(
-        once, invite=invite, accept_fingerprint=accept_fingerprint, gpu=gpu, engine=engine, name=name, home=home,
-        listen=listen, via=via, log=log, json_logs=json_logs,
+        once, invite=invite, accept_fingerprint=accept_fingerprint, gpu=gpu, engine=engine, rows=rows, name=name,
+        home=home, listen=listen, via=via, log=log, json_logs=json_logs,
     )  # fmt: skip
 
 
@@ -82,6 +86,7 @@ def join(
 def run(
     gpu: Gpu = None,
     engine: Engine = None,
+    rows: Rows = None,
     name: Name = None,
     home: Home = None,
     listen: Listen = None,
@@ -92,8 +97,9 @@ def run(
 ) -> int:
     """Continue the run that was joined last."""
     return _daemon(
-        once, gpu=gpu, engine=engine, name=name, home=home, listen=listen, via=via, log=log, json_logs=json_logs
-    )
+        once, gpu=gpu, engine=engine, rows=rows, name=name, home=home, listen=listen, via=via, log=log,
+        json_logs=json_logs,
+    )  # fmt: skip
 
 
 @app.command()

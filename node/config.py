@@ -74,6 +74,9 @@ class NodeConfig(BaseModel):
         None, gt=0, description="Most payload received from other peers, in Mbit/s. None: no limit."
     )
     threads: int = Field(1, ge=1, le=1024, description="CPU threads of the engine.")
+    rows: int | None = Field(
+        None, ge=1, le=65_536, description="Most rollouts that are generated at a time. None: as many as gain and fit."
+    )
     disk: float = Field(50.0, gt=0, description="Most disk space for weights, in GB.")
     outbox: int = Field(256, ge=1, le=100_000, description="Most groups that wait for an answer; then work pauses.")
     drain: float = Field(120.0, ge=0, description="Seconds that an ending node waits for the answers to its groups.")

@@ -5,6 +5,7 @@ import asyncio
 import logging
 import secrets
 import signal
+from functools import partial
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -106,7 +107,8 @@ async def _run(config: NodeConfig, invite: Invite, passphrase: str | None, *, on
     key = load_or_create_key(config.home / "node.key", passphrase)
     context = RunContext.open(config.home, invite, key, local=unix_milliseconds, seed=secrets.randbits(64))
     network = network_of(config, invite, key)
-    daemon = NodeDaemon(config, context, network, lambda: EngineProcess(threads=config.threads), once=once)
+    make = partial(EngineProcess, threads=config.threads, rows=config.rows)
+    daemon = NodeDaemon(config, context, network, make, once=once)
     interrupted = False
 
     def on_interrupt() -> None:

@@ -24,7 +24,7 @@ from engines.llamacpp.library import Library
 from engines.llamacpp.resident_model import ResidentModel
 from engines.llamacpp.sequence_backend import KeptPrompt, SequenceBackend
 from engines.llamacpp.sequences import Sequences
-from engines.row_limit import RowLimit
+from engines.row_limit import RowLimit, owners_most
 from engines.stepped_weights import SteppedWeights
 from weights.diff import Change
 
@@ -83,4 +83,4 @@ def create(device: str, dtype: Dtype) -> LlamaEngine:
     """Make the engine for engines.registry, on as many threads as the environment says. Raises EngineError."""
     library, threads = backends.library(), int(os.environ.get("OMP_NUM_THREADS", "1"))
     golden_model.check(library, device, dtype, threads)
-    return LlamaEngine(library, device, dtype, threads=threads)
+    return LlamaEngine(library, device, dtype, threads=threads, most_rows=owners_most(os.environ))

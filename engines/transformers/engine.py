@@ -25,7 +25,7 @@ from engines.batch_engine import BatchEngine
 from engines.continuous_batch import ContinuousBatch, OutOfMemory
 from engines.engine import Dtype, EngineError, GroupToScore, Job, Loaded, Sample, SampleScore
 from engines.job_rollouts import JobRollouts
-from engines.row_limit import RowLimit
+from engines.row_limit import RowLimit, owners_most
 from engines.stepped_weights import SteppedWeights
 from engines.transformers import packed_linear
 from engines.transformers.decoder import ComputedPrompt, Decoder
@@ -105,7 +105,7 @@ class TransformersEngine(BatchEngine[_Live]):
 def create(device: str, dtype: Dtype) -> TransformersEngine:
     """Make the engine for engines.registry, on as many threads as the environment says."""
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    return TransformersEngine(device, dtype)
+    return TransformersEngine(device, dtype, limit=RowLimit(owners_most(os.environ)))
 
 
 def _adapt(built: Any, folder: Path) -> None:

@@ -128,12 +128,15 @@ def kinds(config: Any) -> tuple[str, ...]:
 
 
 def _reaching(buffer: Tensor | None, states: Tensor, places: int, tokens: int) -> Tensor:
-    """Return a buffer of at least so many places and tokens, with the content of `buffer`."""
+    """Return a buffer of at least so many places and tokens, with the content of `buffer`. Its places double: rows
+    that come one group at a time would otherwise copy the whole buffer for each group."""
     have = (0, 0) if buffer is None else (buffer.shape[0], buffer.shape[2])
     if buffer is not None and have[0] >= places and have[1] >= tokens:
         return buffer
     if tokens > have[1]:
         tokens += max(ROOM, tokens // 4)
+    if places > have[0]:
+        places = max(places, 2 * have[0])
     size = (max(places, have[0]), states.shape[1], max(tokens, have[1]), states.shape[3])
     larger = torch.zeros(size, dtype=states.dtype, device=states.device)
     if buffer is not None:

@@ -148,7 +148,7 @@ def test_completions_of_mixed_lengths_have_fifty_tokens_in_the_mean() -> None:
 def test_many_groups_are_held_to_their_bars(
     full: float, lost: float, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    mixed = rollout_rows.MixedRun(tokens=200, cpu=1.0, steady=210.0, lost=lost)
+    mixed = rollout_rows.MixedRun(tokens=200, cpu=1.0, steady=210.0, lost_tokens=10.0, lost=lost)
     measured = rollout.Together({8: 90.0, 64: 300.0}, full, 90.0, mixed, {16: 50.0, 64: 100.0})
     assert rollout.report_together(measured) == code
     printed = capsys.readouterr().out

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from engines.row_limit import BEGIN, RETRY, STEPS, Memory, RowLimit
+from engines.row_limit import BEGIN, OWNERS_MOST, RETRY, STEPS, Memory, RowLimit, owners_most
 
 
 def measuring(limit: RowLimit, seconds: Callable[[int], float], steps: int = 20 * STEPS) -> None:
@@ -58,6 +58,11 @@ def test_the_owner_bounds_the_rows(most: int) -> None:
     limit = RowLimit(most)
     measuring(limit, bound_by_weights)
     assert limit.rows == most
+
+
+def test_the_owners_bound_is_read_from_the_environment_of_the_engine() -> None:
+    assert owners_most({OWNERS_MOST: "24"}) == 24
+    assert owners_most({"OMP_NUM_THREADS": "1"}) is None
 
 
 def test_after_an_out_of_memory_the_rows_halve_and_stay_below_what_did_not_fit() -> None:
