@@ -1,22 +1,24 @@
 """Measure how soon other arithmetic than the policy's is named, and how seldom an honest node is refused:
-`python -m benchmarks.trust [--quick]`.
+`python -m benchmarks.trust [--quick] [--smollm2]`.
 
-Honest engines generate in bfloat16 on machines that differ in threads, rows and instruction sets
-(benchmarks/trust/machines.py); the scorer computes in float32. Then, with the product's own fit, bets and integers:
+Honest engines generate in the 16-bit formats on machines that differ in threads, rows, prompts and instruction sets
+(coordinator/verification/mixed_machines.py); the scorer computes in float32. Then, with the product's own fit, bets and
+integers:
 
     left out   a Calibration is fitted from all machines but one, and that machine's groups are bets against it
-    named      a node that computes something else is bet against under the Calibration of all machines; its groups are
-               taken in random orders, and its tokens to refusal are counted
-    float32    the same nodes in float32, by the exact check of single tokens, in groups
+    named      a node that computes something else (benchmarks/trust/policies.py), or does not follow its seeds
+               (benchmarks/trust/frauds.py), is bet against under the Calibration of all machines; its groups are taken
+               in random orders, and its tokens to refusal are counted
+    float32    the same nodes in float32, and honest ones on all machines, by the exact check of single tokens
 
-The model has random weights. `--quick` takes fewer tokens.
+The model has random weights, or is SmolLM2-135M. `--quick` takes fewer tokens.
 """
 
 import argparse
 import asyncio
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -24,159 +26,130 @@ import numpy as np
 
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
-from benchmarks.trust.machines import MACHINES, Generated, Machine, compare, generate, make_job
+from benchmarks.trust import frauds
+from benchmarks.trust.machines import PLAIN_LAYERS, Engines, Generated, compare
+from benchmarks.trust.streams import left_out, named, pieces
 from coordinator.rollouts.verification import EXACT, wrong_tokens
 from coordinator.verification.calibration import fit
-from coordinator.verification.evidence import DOUBT, EProcess, NodeEvidence, Tables, products
-from coordinator.verification.token_evidence import DIFFERS, TokenArray
+from coordinator.verification.mixed_machines import mixed_machines
+from engines.engine import Dtype
 from engines.messages import packed
 from engines.process import EngineProcess
 
-ORDERS: Final = 20
-"""Number of random orders in which a node's groups are taken."""
-MOST_TOKENS: Final = 20_000
-"""A node that is not refused within these counts as not named."""
-NEVER: Final = "one stale step"
-"""The swap for which no bar is set: docs/protocol/evidence.md says why it is nearly harmless."""
-INT8_TOKENS: Final = 2_000
-OTHER_SEEDS: Final = "other seeds"
-Groups = list[TokenArray]
+SLOW: Final = ("PyTorch without AVX", "oneDNN with SSE 4.1")
+"""Machines on which SmolLM2-135M is too slow."""
+FIRST: Final = 8_000
+"""Number of a bad node's first prompt."""
 
 
-def pieces(groups: Iterable[TokenArray], tokens: int = 64) -> Groups:
-    """Cut groups into pieces of `tokens` tokens, the size of a small group."""
-    joined = np.concatenate(list(groups))
-    return [joined[start : start + tokens] for start in range(0, len(joined) - tokens + 1, tokens)]
+class Experiment:
+    """One model with its weights, engines and scorer."""
 
+    def __init__(self, engines: Engines, weights: dict[str, Path], scorer: EngineProcess, *, slow: bool) -> None:
+        self._engines, self._weights, self._scorer = engines, weights, scorer
+        machines = mixed_machines("transformers", "cpu")
+        self._machines = {name: one for name, one in machines.items() if not (slow and name in SLOW)}
 
-def tokens_to_refusal(groups: Groups, tables: Tables, order: np.random.Generator) -> int:
-    """Return the tokens after which a node is refused, its groups taken again and again in random orders;
-    `MOST_TOKENS` if never."""
-    bets = [products(group, tables) for group in groups]
-    evidence, tokens = NodeEvidence(), 0
-    while tokens < MOST_TOKENS:
-        number = int(order.integers(len(groups)))
-        evidence = evidence.after(bets[number], 0)
-        tokens += len(groups[number])
-        if evidence.conclusion() == "refusal":
-            return tokens
-    return MOST_TOKENS
+    async def inexact(self, dtype: Dtype) -> list[Claim]:
+        """Measure a 16-bit format; return the claims."""
+        honest = self._weights["honest"]
+        machines = {}
+        for number, (name, machine) in enumerate(self._machines.items()):
+            groups = await self._engines.generate(machine, dtype, honest, number * 1_000)
+            machines[name] = pieces(await compare(self._scorer, groups))
+        claims = left_out(dtype, machines)
+        tables = fit({name: np.concatenate(groups) for name, groups in machines.items()})
+        submitted = {name: groups for name, groups in (await self._submitted(dtype)).items() if name != "honest"}
+        bad = {name: pieces(await compare(self._scorer, groups)) for name, groups in submitted.items()}
+        return claims + named(dtype, tables, bad, machines["64 rows"])
 
+    async def exact(self) -> list[Claim]:
+        """Check float32 nodes by single tokens; return the claims."""
+        submitted = await self._submitted("float32")
+        honest = submitted.pop("honest")
+        machines = self._machines | {"plain layers": PLAIN_LAYERS}
+        by_machine = {
+            name: await self._engines.generate(machine, "float32", self._weights["honest"], number * 1_000)
+            for number, (name, machine) in enumerate(machines.items())
+        } | {"as the bad nodes": honest}
+        rows, refused, groups, tokens = [], 0, 0, 0
+        for name, parts in by_machine.items():
+            wrong, number = await self._wrong(parts)
+            rows.append([name, len(parts), number, sum(wrong), 3 / len(parts)])
+            refused, groups, tokens = refused + sum(wrong), groups + len(parts), tokens + number
+        bench.table(["float32, honest machine", "groups", "tokens", "refused", "bound by 3/n"], rows)
+        print(f"honest in float32: {refused} of {groups} groups, {tokens} tokens; the bound is {3 / groups:.2g}\n")
+        honest_claim = Claim("honest groups refused in float32", float(refused), "0", 0, at_most=True)
+        return [await self._named_by_tokens(submitted), honest_claim]
 
-def describe(groups: Groups) -> list[object]:
-    """Return (tokens, share that differs, mean margin, mean absolute drift)."""
-    tokens = np.concatenate(groups)
-    differs = float(((tokens["flags"] & DIFFERS) > 0).mean())
-    drift = float(np.abs(tokens["drift"].astype(np.int64)).mean()) / 2**16
-    return [len(tokens), differs, float(tokens["margin"].mean()) / 2**17, drift]
-
-
-def left_out(machines: Mapping[str, Groups]) -> tuple[list[Claim], int]:
-    """Bet against each machine under a Calibration of the others; return the claim, and the number of orders tried."""
-    rows, days, refused, doubted = [], 0, 0, 0
-    for name, groups in machines.items():
-        tables = fit({other: np.concatenate(tokens) for other, tokens in machines.items() if other != name})
-        order, highest, bets = np.random.default_rng(0), 0.0, [products(group, tables) for group in groups]
-        for _ in range(ORDERS):
-            process, peak = EProcess(), 0.0
-            for number in order.permutation(len(groups)):
-                process = process.after(bets[number])
-                value = process.value()
-                peak = max(peak, value.mantissa * 2.0**value.exponent)
-            days, refused, doubted = days + 1, refused + (peak >= 1e6), doubted + (peak >= DOUBT)
-            highest = max(highest, peak)
-        rows.append([name, *describe(groups), highest])
-    bench.table(["machine left out", "tokens", "differ", "margin", "drift", "highest E"], rows)
-    print(f"left out: {refused} refused, {doubted} doubted, of {days} orders of {len(machines)} machines")
-    print(
-        f"0 of {len(machines)} machines bounds the share of machines that are refused by {3 / len(machines):.2g} only\n"
-    )
-    return [Claim("honest orders refused", float(refused), "0", 0, at_most=True)], days
-
-
-def named(tables: Tables, swaps: Mapping[str, Groups]) -> list[Claim]:
-    """Bet against each swap; return the claims."""
-    rows, shares = [], []
-    for name, groups in swaps.items():
-        order = np.random.default_rng(1)
-        counts = [tokens_to_refusal(groups, tables, order) for _ in range(ORDERS)]
-        share = sum(count < MOST_TOKENS for count in counts) / ORDERS
-        rows.append([name, *describe(groups), share, int(np.median(counts)), int(np.quantile(counts, 0.95))])
-        if name != NEVER:
-            shares.append(share)
-        if name == "int8":
-            within = sum(count <= INT8_TOKENS for count in counts) / ORDERS
-    bench.table(["bfloat16 node", "tokens", "differ", "margin", "drift", "named", "median", "p95"], rows)
-    return [
-        Claim("nodes named in bfloat16", min(shares), f"all, within {MOST_TOKENS:,} tokens", 0.99),
-        Claim("int8 named in bfloat16", within, f"all, within {INT8_TOKENS:,} tokens", 0.99),
-    ]
-
-
-async def exactly(scorer: EngineProcess, swaps: Mapping[str, list[Generated]]) -> list[Claim]:
-    """Check float32 nodes by single tokens; return the claim."""
-    rows, worst = [], 1.0
-    for name, groups in swaps.items():
-        wrong = [wrong_tokens(await scorer.score(job, packed(samples)), EXACT)[0] > 0 for job, samples in groups]
-        first = wrong.index(True) + 1 if any(wrong) else len(wrong) + 1
-        rows.append([name, len(groups), sum(wrong) / len(wrong), first if any(wrong) else "never"])
-        if name != "honest":
+    async def _named_by_tokens(self, submitted: dict[str, list[Generated]]) -> Claim:
+        rows, worst = [], 1.0
+        for name, groups in submitted.items():
+            wrong, number = await self._wrong(groups)
+            first = wrong.index(True) + 1 if any(wrong) else "never"
+            rows.append([name, len(groups), number, sum(wrong) / len(wrong), first])
             worst = min(worst, float(any(wrong[:10])))
-        else:
-            honest = sum(wrong)
-    bench.table(["float32 node", "groups", "refused", "named at group"], rows)
-    return [
-        Claim("nodes named in float32", worst, "all, within 10 groups", 1.0),
-        Claim("honest groups refused in float32", float(honest), "0", 0, at_most=True),
-    ]
+        bench.table(["float32 node", "groups", "tokens", "refused", "named at group"], rows)
+        return Claim("nodes named in float32", worst, "all, within 10 groups", 1.0)
+
+    async def _wrong(self, groups: Sequence[Generated]) -> tuple[list[bool], int]:
+        """Return whether each group has a token that is wrong by more than the margin, and the number of tokens."""
+        wrong, tokens = [], 0
+        for job, samples in groups:
+            beyond, compared = wrong_tokens(await self._scorer.score(job, packed(samples)), EXACT)
+            wrong.append(beyond > 0)
+            tokens += compared
+        return wrong, tokens
+
+    async def _submitted(self, dtype: Dtype) -> dict[str, list[Generated]]:
+        """Return the groups of a node per policy and fraud, and of an honest node ("honest")."""
+        engines, honest = self._engines, self._weights["honest"]
+        groups = {
+            name: await engines.generate(frauds.MACHINE, dtype, path, FIRST) for name, path in self._weights.items()
+        }
+        return groups | {
+            "other seeds": frauds.other_seeds(engines, groups["honest"]),
+            "copied": frauds.copied(engines, groups["honest"]),
+            "replayed": frauds.replayed(engines, groups["honest"]),
+            f"best of {frauds.CHOICES}": await frauds.best_of(engines, dtype, honest, FIRST),
+            f"{frauds.PREFIX} tokens prefilled": await frauds.prefilled(engines, dtype, honest, FIRST),
+        }
 
 
-async def measure(folder: Path, tokens: int) -> list[Claim]:
+async def measure(folder: Path, tokens: int, dtypes: Sequence[Dtype], *, smollm2: bool) -> list[Claim]:
     """Generate, compare and bet; return the claims."""
     from benchmarks.trust import policies
 
-    model = folder / "model"
-    weights = policies.write_weights(policies.make_model(model), folder)
-    scorer = EngineProcess(name="scorer")
-    await scorer.start()
-    try:
-        await scorer.probe("cpu", "float32")
-        await scorer.load(model, weights["honest"])
-        machines = {
-            name: pieces(
-                await compare(scorer, await generate(machine, "bfloat16", model, weights["honest"], tokens, n * 1_000))
-            )
-            for n, (name, machine) in enumerate(MACHINES.items())
-        }
-        claims, _ = left_out(machines)
-        fast = Machine(rows=64)
-        other = {name: await generate(fast, "bfloat16", model, weights[name], tokens, 8_000) for name in policies.SWAPS}
-        tables = fit({name: np.concatenate(groups) for name, groups in machines.items()})
-        claims += named(tables, {name: pieces(await compare(scorer, groups)) for name, groups in other.items()})
-        one = {
-            name: await generate(Machine(), "float32", model, path, tokens // 2, 8_500)
-            for name, path in weights.items()
-        }
-        one[OTHER_SEEDS] = with_other_seeds(one["honest"])
-        return claims + await exactly(scorer, one)
-    finally:
-        await scorer.stop()
-
-
-def with_other_seeds(groups: Sequence[Generated]) -> list[Generated]:
-    """Return the groups of a node that drew seeds of its own, as if to choose the best of many."""
-    return [Generated(make_job(group.job.index, len(group.samples), "x"), group.samples) for group in groups]
+    model, prompts = (policies.import_smollm2 if smollm2 else policies.make_model)(folder / "model")
+    weights = policies.write_weights(model, folder)
+    del model
+    async with EngineProcess(name="scorer") as scorer:
+        await scorer.probe("cpu", "float32", engine="transformers")
+        await scorer.load(folder / "model", weights["honest"])
+        claims = []
+        for dtype in dtypes:
+            share = 2 if dtype == "float32" else 1
+            experiment = Experiment(Engines(folder / "model", prompts, tokens // share), weights, scorer, slow=smollm2)
+            claims += await (experiment.exact() if dtype == "float32" else experiment.inexact(dtype))
+        return claims
 
 
 def main() -> int:
     """Run the benchmark; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.trust", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer tokens")
+    parser.add_argument("--smollm2", action="store_true", help="SmolLM2-135M in place of random weights")
+    parser.add_argument("--tokens", type=int, help="least tokens per machine and node, in float32 half of them")
+    parser.add_argument(
+        "--dtype", action="append", choices=("float32", "bfloat16", "float16"), help="as often as needed; default: all"
+    )
     order = parser.parse_args()
     bench.one_thread()
     bench.header("evidence against nodes", ["torch", "transformers", "numpy"])
+    tokens = order.tokens or (2_400 if order.quick else 16_384)
+    dtypes = order.dtype or ["bfloat16", "float16", "float32"]
     with tempfile.TemporaryDirectory() as name:
-        return bench.close(asyncio.run(measure(Path(name), 2_400 if order.quick else 16_384)))
+        return bench.close(asyncio.run(measure(Path(name), tokens, dtypes, smollm2=order.smollm2)))
 
 
 if __name__ == "__main__":

@@ -1,40 +1,40 @@
-"""Machines whose arithmetic differs, on one CPU: engine processes under other threads, rows and instruction sets."""
+"""Groups as nodes submit them: engine processes on machines whose arithmetic differs, and the scorer's comparison."""
 
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import msgspec
+
+from benchmarks.trust.altered_host import MODULE, PLAIN
+from coordinator.verification.mixed_machines import MixedMachine
 from coordinator.verification.token_evidence import TokenArray, compare_group
 from engines.engine import Dtype, Job, Sample
 from engines.messages import packed
-from engines.process import EngineProcess
-from tasks.tokenizer import EOS
+from engines.process import HOST, EngineProcess
 
 LIMIT: Final = 64
 """Sampled tokens per rollout."""
-PROMPT: Final = 24
+TRAIN: Final = 9_000
+"""Prompts of the task that a job names; its tokens are `Prompts`' own."""
+PLAIN_LAYERS: Final = MixedMachine(env={PLAIN: "1"})
+"""Without the packed copies of the weights that engines/transformers/packed_linear.py makes for float32."""
 
 
-class Machine(NamedTuple):
-    """`rows`: samples per group, which share a decode step. `env`: of its process."""
+class Prompts(NamedTuple):
+    """The prompts of a model, taken again and again, and its end-of-sequence id."""
 
-    rows: int = 8
-    threads: int = 1
-    env: Mapping[str, str] = {}
+    prompts: Sequence[list[int]]
+    eos: int
 
-
-MACHINES: Final[Mapping[str, Machine]] = {
-    "8 rows": Machine(),
-    "32 rows": Machine(rows=32),
-    "128 rows": Machine(rows=128),
-    "2 threads": Machine(threads=2),
-    "PyTorch without AVX": Machine(env={"ATEN_CPU_CAPABILITY": "default"}),
-    "PyTorch with AVX2": Machine(env={"ATEN_CPU_CAPABILITY": "avx2"}),
-    "oneDNN with SSE 4.1": Machine(env={"ONEDNN_MAX_CPU_ISA": "SSE41"}),
-    "oneDNN with AVX2": Machine(env={"ONEDNN_MAX_CPU_ISA": "AVX2"}),
-}
+    def job(self, index: int, rows: int, seeds: str = "") -> Job:
+        """Make a group's job. `seeds`: text that the seeds depend on."""
+        drawn = [f"{seeds}{index}/{row}".encode().ljust(16, b".")[:16] for row in range(rows)]
+        return Job(
+            prompt=self.prompts[index % len(self.prompts)], seeds=drawn, limit=LIMIT, eos=self.eos, task="reverse",
+            task_version=1, split="train", index=index % TRAIN,
+        )  # fmt: skip
 
 
 class Generated(NamedTuple):
@@ -44,51 +44,62 @@ class Generated(NamedTuple):
     samples: list[Sample]
 
 
-def make_job(index: int, rows: int, seeds: str = "") -> Job:
-    """Make a group's job: a prompt of tokens that depend on `index`. `seeds`: text that the seeds depend on."""
-    prompt = [5 + (index * 7 + place * place * 13) % 50 for place in range(PROMPT)]
-    drawn = [f"{seeds}{index}/{row}".encode().ljust(16, b".")[:16] for row in range(rows)]
-    return Job(
-        prompt=prompt, seeds=drawn, limit=LIMIT, eos=EOS, task="reverse", task_version=1, split="train", index=index
-    )
+class Engines(NamedTuple):
+    """What all engine processes of the benchmark share. `tokens`: least tokens per machine."""
 
+    model: Path
+    prompts: Prompts
+    tokens: int
 
-@contextmanager
-def _environment(env: Mapping[str, str]) -> Iterator[None]:
-    """Add to this process's environment, which a child inherits, for as long as the block runs."""
-    before = dict(os.environ)
-    os.environ.update(env)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
+    @asynccontextmanager
+    async def started(
+        self, machine: MixedMachine, dtype: Dtype, weights: Path, env: Mapping[str, str] | None = None
+    ) -> AsyncIterator[EngineProcess]:
+        """Yield an engine with its weights loaded. `env`: of benchmarks/trust/altered_host.py."""
+        altered = {**machine.env, **(env or {})}
+        module = MODULE if any(name.startswith("ECHO2_TRUST") for name in altered) else HOST
+        async with EngineProcess(threads=machine.threads, env=altered, module=module) as engine:
+            await engine.probe("cpu", dtype, engine="transformers")
+            await engine.load(self.model, weights)
+            yield engine
 
-
-async def generate(
-    machine: Machine, dtype: Dtype, model: Path, weights: Path, tokens: int, first: int
-) -> list[Generated]:
-    """Let a machine generate groups of at least `tokens` tokens in all, with prompts from number `first` on."""
-    with _environment(machine.env):
-        engine = EngineProcess(threads=machine.threads)
-        await engine.start()
-    try:
-        await engine.probe("cpu", dtype)
-        await engine.load(model, weights)
+    async def generate(self, machine: MixedMachine, dtype: Dtype, weights: Path, first: int) -> list[Generated]:
+        """Let a machine generate groups of at least `tokens` tokens in all, with prompts from number `first` on."""
         groups: list[Generated] = []
-        while sum(len(sample.tokens) for group in groups for sample in group.samples) < tokens:
-            job = make_job(first + len(groups), machine.rows)
-            groups.append(Generated(job, await engine.generate(job)))
+        async with self.started(machine, dtype, weights) as engine:
+            while count(groups) < self.tokens:
+                job = self.prompts.job(first + len(groups), machine.rows)
+                groups.append(Generated(job, await _group(engine, job, machine.alone)))
         return groups
-    finally:
-        await engine.stop()
 
 
-async def compare(scorer: EngineProcess, groups: list[Generated]) -> list[TokenArray]:
-    """Compare each group with the scorer's pass. The reward stands in for a task's: the mean of the token ids."""
+async def _group(engine: EngineProcess, job: Job, alone: bool) -> list[Sample]:
+    if not alone:
+        return await engine.generate(job)
+    return [
+        sample for (sample,) in await engine.generate_all([part(job, slice(n, n + 1)) for n in range(len(job.seeds))])
+    ]
+
+
+def part(job: Job, rows: slice) -> Job:
+    """Return the job of some of the samples."""
+    return msgspec.structs.replace(job, seeds=job.seeds[rows])
+
+
+def count(groups: Sequence[Generated]) -> int:
+    """Count the tokens of groups."""
+    return sum(len(sample.tokens) for group in groups for sample in group.samples)
+
+
+def reward(sample: Sample) -> float:
+    """Return what stands in for a task's reward: the mean of the token ids."""
+    return sum(sample.tokens) / len(sample.tokens)
+
+
+async def compare(scorer: EngineProcess, groups: Sequence[Generated]) -> list[TokenArray]:
+    """Compare each group with the scorer's pass."""
     compared = []
     for job, samples in groups:
         scores = await scorer.score(job, packed(samples))
-        rewards = [sum(sample.tokens) / len(sample.tokens) for sample in samples]
-        compared.append(compare_group(samples, scores, rewards, job.eos))
+        compared.append(compare_group(samples, scores, [reward(sample) for sample in samples], job.eos))
     return compared

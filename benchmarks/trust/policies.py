@@ -1,5 +1,6 @@
 """The weights of the benchmark: an honest model, and those that nodes put in its place to save work."""
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -7,17 +8,37 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from benchmarks.trust.machines import Prompts
+from coordinator.learner.messages import Import
+from coordinator.learner.smollm2 import import_model
 from tasks.tokenizer import CHAR_SIZE, EOS, char_tokenizer
 from weights.torch_io import save_model
 
+PROMPT: Final = 24
+"""Tokens per prompt of random weights."""
+BEGINNINGS: Final = (
+    "Here is a short story about",
+    "Explain to a child",
+    "A list of ten facts on",
+    "Once upon a time there was",
+)
+SUBJECTS: Final = (
+    "the sea",
+    "an old clock",
+    "a village in the mountains",
+    "how bread is made",
+    "a lost letter",
+    "rain",
+)
 GROUP: Final = 32
 """Weights that share a scale in int4."""
 STALE: Final = 0.01
 """Share of the weights that a step changes, each by one unit in its last place."""
 
 
-def make_model(folder: Path) -> nn.Module:
-    """Make a model folder with 4 M random weights whose logits are spread like a trained model's (some 2.4 nats)."""
+def make_model(folder: Path) -> tuple[nn.Module, Prompts]:
+    """Make a model folder with 4 M random weights whose logits are spread like a trained model's (some 2.4 nats);
+    return the model and its prompts."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     config = Qwen3Config(
@@ -29,7 +50,19 @@ def make_model(folder: Path) -> nn.Module:
     folder.mkdir()
     char_tokenizer().save(str(folder / "tokenizer.json"))
     config.save_pretrained(folder)
-    return Qwen3ForCausalLM(config)
+    prompts = [[5 + (index * 7 + place * place * 13) % 50 for place in range(PROMPT)] for index in range(50)]
+    return Qwen3ForCausalLM(config), Prompts(prompts, EOS)
+
+
+def import_smollm2(folder: Path) -> tuple[nn.Module, Prompts]:
+    """Make the model folder of SmolLM2-135M-Instruct; return the model and its prompts."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    import_model(Import(folder=str(folder)))
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    text = AutoTokenizer.from_pretrained(folder)
+    prompts = [text(f"{beginning} {subject}").input_ids for subject in SUBJECTS for beginning in BEGINNINGS]
+    return model, Prompts(prompts, model.config.eos_token_id)
 
 
 def _quantised(levels: int, group: int | None) -> Callable[[nn.Module], None]:
@@ -53,7 +86,8 @@ def _at_temperature(temperature: float) -> Callable[[nn.Module], None]:
 def _half(model: nn.Module) -> None:
     """Leave out every second layer."""
     for name, parameter in model.named_parameters():
-        if (".1." in name or ".3." in name) and ("o_proj" in name or "down_proj" in name):
+        layer = re.search(r"\.(\d+)\.", name)
+        if layer and int(layer[1]) % 2 and ("o_proj" in name or "down_proj" in name):
             parameter.zero_()
 
 

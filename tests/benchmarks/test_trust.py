@@ -1,23 +1,35 @@
-"""The trust benchmark's own arithmetic: streams of groups, and what its machines hand in."""
+"""The trust benchmark's own arithmetic: streams of groups, prompts, and what its bad nodes submit."""
+
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from benchmarks.trust.__main__ import MOST_TOKENS, pieces, tokens_to_refusal, with_other_seeds
-from benchmarks.trust.machines import Generated, make_job
+from benchmarks.trust import altered_host
+from benchmarks.trust.frauds import copied, other_seeds, replayed
+from benchmarks.trust.machines import Engines, Generated, Prompts, count, part
 from benchmarks.trust.policies import SWAPS
+from benchmarks.trust.streams import INT8, MOST_TOKENS, left_out, named, pieces, tokens_to_refusal
 from coordinator.verification.token_evidence import BINS, DIFFERS, ONE, STATISTICS, TOKEN, TokenArray
 from engines.engine import Sample
 
 TABLES = {name: [ONE * 51 // 100 if name in ("above", "below") else ONE // 50] * BINS for name in STATISTICS}
+ENGINES = Engines(Path(), Prompts([[7, 8], [9], [10, 11, 12]], eos=1), 0)
 
 
 def tokens(number: int, every: int) -> TokenArray:
-    made = np.zeros(number, TOKEN)
-    made["flags"][::every] = DIFFERS
-    return made
+    made_up = np.zeros(number, TOKEN)
+    made_up["flags"][::every] = DIFFERS
+    return made_up
+
+
+def group(index: int, seeds: str = "") -> Generated:
+    sample = Sample(tokens=[5 + index], turns=[1], logprobs=[-1.0])
+    return Generated(ENGINES.prompts.job(index, 2, seeds), [sample] * 2)
 
 
 def test_pieces_have_one_length_and_leave_out_what_is_left() -> None:
@@ -31,12 +43,33 @@ def test_a_bad_node_is_refused_after_some_tokens_and_a_good_one_never() -> None:
     assert tokens_to_refusal(good, TABLES, order) == MOST_TOKENS
 
 
-def test_a_node_with_seeds_of_its_own_hands_in_the_same_tokens_under_the_leases_seeds() -> None:
-    group = Generated(make_job(3, 2), [Sample(tokens=[5], turns=[1], logprobs=[-1.0])] * 2)
-    (other,) = with_other_seeds([group])
-    assert other.samples == group.samples
-    assert other.job.prompt == group.job.prompt
-    assert set(other.job.seeds).isdisjoint(group.job.seeds)
+def test_machines_alike_are_not_refused_when_left_out_and_one_that_is_no_machine_of_the_class_is() -> None:
+    alike = {str(number): pieces([tokens(6_400, 97 + number)]) for number in range(4)}
+    assert [claim.ok for claim in left_out("bfloat16", alike)] == [True, True]
+    assert [claim.ok for claim in left_out("bfloat16", alike | {"other": pieces([tokens(6_400, 5)])})] == [False, False]
+
+
+def test_a_swap_that_is_not_named_makes_the_claim_short() -> None:
+    good, bad = pieces([tokens(6_400, 100)]), pieces([tokens(6_400, 5)])
+    assert [claim.ok for claim in named("bfloat16", TABLES, {INT8: bad, "int4": bad}, good)] == [True, True]
+    assert [claim.ok for claim in named("bfloat16", TABLES, {INT8: bad, "int4": good}, good)] == [False, True]
+
+
+def test_a_job_has_its_prompt_and_its_own_seeds() -> None:
+    one, other, later = (ENGINES.prompts.job(index, 3) for index in (1, 2, 4))
+    assert (one.prompt, one.prompt) == ([9], later.prompt)
+    assert len({*one.seeds, *other.seeds, *later.seeds}) == 9
+    assert part(one, slice(1, 2)).seeds == one.seeds[1:2]
+
+
+def test_frauds_submit_tokens_under_leases_for_which_they_were_not_sampled() -> None:
+    groups = [group(0), group(1)]
+    assert count(groups) == 4
+    for fraud in (other_seeds, copied, replayed):
+        for bad, honest in zip(fraud(ENGINES, groups), groups, strict=True):
+            assert bad.samples in (groups[0].samples, honest.samples)
+            assert set(bad.job.seeds).isdisjoint(honest.job.seeds)
+    assert [one.samples for one in replayed(ENGINES, groups)] == [groups[0].samples] * 2
 
 
 @pytest.mark.parametrize("name", [name for name in SWAPS if name.startswith("int")])
@@ -44,5 +77,29 @@ def test_quantised_weights_have_few_values_per_scale(name: str) -> None:
     layer = nn.Linear(64, 4)
     with torch.no_grad():
         SWAPS[name](layer)
-    group = 64 if name == "int8" else 32
-    assert all(len(row.unique()) <= (255 if name == "int8" else 15) for row in layer.weight.reshape(-1, group))
+    group_size = 64 if name == "int8" else 32
+    assert all(len(row.unique()) <= (255 if name == "int8" else 15) for row in layer.weight.reshape(-1, group_size))
+
+
+def test_half_the_layers_are_every_second_one() -> None:
+    model = nn.ModuleDict({"layers": nn.ModuleList(nn.ModuleDict({"o_proj": nn.Linear(2, 2)}) for _ in range(4))})
+    with torch.no_grad():
+        SWAPS["half the layers"](model)
+    zero = [not parameter.any() for parameter in model.parameters()]
+    assert zero == [False, False, True, True] * 2
+
+
+SHIFTED = """
+from engines import host, sampling
+host.main = lambda: print(sampling.keys([(bytes(16), 2)]).item())
+from benchmarks.trust import altered_host
+altered_host.main()
+"""
+
+
+def test_the_altered_process_takes_the_noise_of_a_later_token() -> None:
+    from engines.sampling import keys
+
+    words = [sys.executable, "-c", SHIFTED]
+    out = subprocess.run(words, env={altered_host.SHIFT: "5"}, cwd=Path(__file__).parents[2], capture_output=True)
+    assert int(out.stdout) == keys([(bytes(16), 7)]).item()
