@@ -229,6 +229,8 @@ class Coordinator:
             while ended == EXPIRED_AT_ONCE:
                 ended = self.group_service.tick(self._now())
                 await asyncio.sleep(0)
+            if self.group_service.classes.waiting:
+                self._open_classes()
             self.learning.training.watch.look()
             self._remind()
             await self._look_at_network()
@@ -250,7 +252,8 @@ class Coordinator:
     def _open_classes(self) -> None:
         """Read Calibrations that were written since (coordinator/verification/open_classes.py)."""
         folder, ledger = self._run.folder.calibrations, ledger_keys(self._run.chain)
-        for engine_class in self.group_service.classes.read(folder, self._run.id, ledger):
+        classes, root_of = self.group_service.classes, self.group_service.leases.root_of
+        for engine_class in classes.read(folder, self._run.id, ledger, root_of):
             log.info("engine class opened by its calibration", engine_class=engine_class)
 
     def _published(self) -> VersionNumber | None:

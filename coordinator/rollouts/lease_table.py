@@ -141,10 +141,17 @@ class LeaseTable:
     def publish(self, era: int, version: int, root: bytes, now: int) -> None:
         """Let nodes request leases for a version from now on. Publishing it twice has no effect. Raises `ValueError`
         for another root under the same number."""
-        known = self._database.value("SELECT root FROM versions WHERE era = ? AND version = ?", (era, version))
+        known = self.root_of(era, version)
         if known is not None and known != root:
             raise ValueError(f"version {version} of era {era} was published with another root")
         self._database.do("INSERT OR IGNORE INTO versions VALUES (?, ?, ?, ?)", (era, version, root, now))
+
+    def root_of(self, era: int, version: int) -> bytes | None:
+        """Return the content root of a published version; None: it is not published."""
+        root: bytes | None = self._database.value(
+            "SELECT root FROM versions WHERE era = ? AND version = ?", (era, version)
+        )
+        return root
 
     def last_era(self) -> int:
         """Return the newest era with a published version; 0 before the first."""
@@ -212,9 +219,7 @@ class LeaseTable:
             return refusal("engine", engine=request.engine, admitted=", ".join(terms.engines))
         if not is_exact(request.engine) and self._classes.of(request.engine) is None:
             return refusal("not-calibrated", retry_after=NOT_CALIBRATED, engine=request.engine)
-        known = self._database.value(
-            "SELECT root FROM versions WHERE era = ? AND version = ?", (request.era, request.version)
-        )
+        known = self.root_of(request.era, request.version)
         if request.era != at.era or known != request.root:
             facts = {"era": request.era, "version": request.version, "wanted": at.version, "wanted_era": at.era}
             return refusal("wrong-version", retry_after=again, **facts)

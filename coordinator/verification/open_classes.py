@@ -6,10 +6,12 @@ Rules
 2. A class is open while the folder holds a Calibration of it, signed by the run's ledger key. The newest counts; leases
    that name an older one are judged by that.
 3. A key of an earlier Root counts as long as no Root revokes it: a Calibration stays when the ledger key is rotated.
-4. A file that is no such document is left out, and logged once.
+4. A Calibration counts once the version that it names is published, and if that has its content root: bounds that were
+   measured on other weights say nothing about this run's nodes.
+5. A file that is no such document is left out, and logged once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -18,11 +20,14 @@ import structlog
 from coordinator.verification.calibration import Calibration, tables_of, verify_calibration
 from coordinator.verification.evidence import Tables
 from p2p.envelope import document_hash
-from p2p.errors import PeerFault
+from p2p.errors import Malformed, PeerFault
 from protocol.authority import RoleKeys, Root
 
 MOST_BYTES: Final = 1 << 20
 """Of one Calibration."""
+
+RootOf = Callable[[int, int], bytes | None]
+"""Returns the content root of the version (era, number); None: it is not published."""
 
 log = structlog.get_logger("coordinator")
 
@@ -35,24 +40,31 @@ def ledger_keys(chain: Sequence[Root]) -> RoleKeys:
 
 
 class OpenClasses:
-    """The Calibrations of a run that were read."""
+    """The Calibrations of a run that were read. `waiting`: whether one names a version that is not published yet."""
 
     def __init__(self) -> None:
+        self.waiting = False
         self._calibrations: dict[bytes, Calibration] = {}
         self._newest: dict[str, bytes] = {}
         self._seen: set[Path] = set()
 
-    def read(self, folder: Path, run: bytes, ledger: RoleKeys) -> list[str]:
-        """Read the files that are new in a folder; return the classes of those that are Calibrations of `run`."""
-        opened = []
+    def read(self, folder: Path, run: bytes, ledger: RoleKeys, root_of: RootOf | None = None) -> list[str]:
+        """Read the files that are new in a folder; return the classes of those that are Calibrations of `run` and
+        count (rule 4). `root_of`: None where the run has checked that before."""
+        opened, self.waiting = [], False
         for path in sorted(folder.glob("*.calibration")):
             if path in self._seen:
                 continue
-            self._seen.add(path)
             try:
-                opened.append(self.add(path.read_bytes()[:MOST_BYTES], run, ledger))
+                sealed = path.read_bytes()[:MOST_BYTES]
+                calibration = verify_calibration(sealed, run, ledger)
+                if root_of is not None and not _is_due(calibration, root_of):
+                    self.waiting = True
+                    continue
+                opened.append(self.add(sealed, run, ledger))
             except (OSError, PeerFault) as error:
                 log.warning("no calibration of this run", file=path.name, reason=str(error))
+            self._seen.add(path)
         return opened
 
     def add(self, sealed: bytes, run: bytes, ledger: RoleKeys) -> str:
@@ -77,3 +89,13 @@ class OpenClasses:
         """Return the tables of a Calibration; None if it was never read."""
         calibration = self._calibrations.get(digest)
         return None if calibration is None else tables_of(calibration)
+
+
+def _is_due(calibration: Calibration, root_of: RootOf) -> bool:
+    """Tell whether a Calibration's version is published. Raises `Malformed` if that has another root (rule 4)."""
+    published = root_of(calibration.era, calibration.version)
+    if published is not None and published != calibration.root:
+        raise Malformed(
+            f"it was measured with other weights than those of version {calibration.version} of era {calibration.era}"
+        )
+    return published is not None

@@ -13,18 +13,22 @@ from protocol.leases import Lease
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import InProcessEngine, Node, until
 from tests.support.swarm import Swarm, accepted, make_swarm, whole, working
+from weights.snapshot import Snapshot
 
 CLASS = "bigram/bfloat16/cpu"
 
 
-def write_calibration(swarm: Swarm, version: int, at: int, engine_class: str = CLASS) -> bytes:
-    """Write a signed Calibration, as `echo2-coord calibrate` does; return its hash."""
+def write_calibration(
+    swarm: Swarm, version: int, at: int, engine_class: str = CLASS, root: bytes | None = None
+) -> bytes:
+    """Write a signed Calibration, as `echo2-coord calibrate` does; return its hash. `root`: of other weights."""
     run = swarm.run
+    root = root or _root(swarm, version)
     half = [(ONE >> 1) + LEAST_P] * BINS
     tables = {name: half if name in ("above", "below") else [LEAST_P] * BINS for name in STATISTICS}
     sealed = seal_calibration(
         Calibration(
-            run=run.id, engine_class=engine_class, builds=["a table"], era=1, version=version, root=bytes(32),
+            run=run.id, engine_class=engine_class, builds=["a table"], era=1, version=version, root=root,
             machines={"one": 2_000}, tables=tables, at=at,
         ),
         run.keys.ledger,
@@ -32,6 +36,14 @@ def write_calibration(swarm: Swarm, version: int, at: int, engine_class: str = C
     run.folder.calibrations.mkdir(exist_ok=True)
     (run.folder.calibrations / f"{at}.calibration").write_bytes(sealed)
     return document_hash(sealed)
+
+
+def _root(swarm: Swarm, version: int) -> bytes:
+    if swarm.coordinator is None:  # before the run: version 0 is the model
+        return Snapshot(swarm.run.folder.model / "model.safetensors").root
+    root = swarm.coordinator.group_service.leases.root_of(1, version)
+    assert root is not None
+    return root
 
 
 def node_of_the_class(swarm: Swarm) -> Node:
@@ -85,7 +97,8 @@ def test_under_a_new_calibration_the_evidence_goes_on_and_open_leases_keep_their
             node = node_of_the_class(swarm)
             async with working(node):
                 await until(lambda: accepted(node) >= 2)
-                new = write_calibration(swarm, 3, 2)
+                await until(lambda: coordinator.group_service.leases.root_of(1, 1))
+                new = write_calibration(swarm, 1, 2)
                 await until(lambda: new in named_by_leases(swarm), 120)
                 before = accepted(node)
                 await until(lambda: accepted(node) >= before + 3, 120)
@@ -110,6 +123,7 @@ def test_calibrations_of_others_and_of_other_classes_change_nothing(tmp_path: Pa
         (swarm.run.folder.calibrations / "1.calibration").write_bytes(foreign.read_bytes())
         (swarm.run.folder.calibrations / "cut.calibration").write_bytes(foreign.read_bytes()[:100])
         write_calibration(swarm, 0, 2, "bigram/bfloat16/vulkan")
+        write_calibration(swarm, 0, 4, root=bytes(32))
         async with swarm.coordinating() as coordinator:
             assert [one.engine_class for one in coordinator.group_service.classes.newest()] == [
                 "bigram/bfloat16/vulkan"
@@ -117,6 +131,8 @@ def test_calibrations_of_others_and_of_other_classes_change_nothing(tmp_path: Pa
             node = node_of_the_class(swarm)
             async with working(node):
                 await until(lambda: coordinator.group_service.asked["not-calibrated"])
+                newest = coordinator.group_service.classes.newest()
+                assert [one.engine_class for one in newest] == ["bigram/bfloat16/vulkan"]
                 write_calibration(swarm, 0, 3)
                 await until(lambda: accepted(node) >= 2, 120)
                 whole(swarm)

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import structlog
+
 from coordinator.verification.calibration import Calibration
 from coordinator.verification.evidence import LEAST_P
 from coordinator.verification.open_classes import OpenClasses, ledger_keys
@@ -16,10 +18,17 @@ LEDGER = RoleKeys(keys=[public_bytes(KEYS["ledger"])], threshold=1)
 CLASS = "transformers/bfloat16/cpu"
 
 
-def sealed(at: int = 1, engine_class: str = CLASS, run: bytes = RUN) -> bytes:
+def root_of(era: int, version: int) -> bytes | None:
+    """Version 0 of era 0 is published, with a root of zeros."""
+    return bytes(32) if (era, version) == (0, 0) else None
+
+
+def sealed(
+    at: int = 1, engine_class: str = CLASS, run: bytes = RUN, version: int = 0, root: bytes = bytes(32)
+) -> bytes:
     tables = {name: [LEAST_P] * BINS for name in STATISTICS}
     document = Calibration(
-        run=run, engine_class=engine_class, builds=[], era=0, version=0, root=bytes(32), machines={}, tables=tables,
+        run=run, engine_class=engine_class, builds=[], era=0, version=version, root=root, machines={}, tables=tables,
         at=at,
     )  # fmt: skip
     return sealed_by_role("calibration", encode(document))
@@ -30,10 +39,10 @@ def test_the_newest_file_opens_a_class_and_older_ones_stay_known(tmp_path: Path)
     assert classes.of(CLASS) is None
     old, new = sealed(1), sealed(2)
     (tmp_path / "2.calibration").write_bytes(new)
-    assert classes.read(tmp_path, RUN, LEDGER) == [CLASS]
+    assert classes.read(tmp_path, RUN, LEDGER, root_of) == [CLASS]
     (tmp_path / "1.calibration").write_bytes(old)
-    assert classes.read(tmp_path, RUN, LEDGER) == [CLASS]
-    assert classes.read(tmp_path, RUN, LEDGER) == []
+    assert classes.read(tmp_path, RUN, LEDGER, root_of) == [CLASS]
+    assert classes.read(tmp_path, RUN, LEDGER, root_of) == []
     assert classes.of(CLASS) == document_hash(new)
     assert [one.at for one in classes.newest()] == [2]
     assert classes.tables(document_hash(old)) is not None
@@ -46,8 +55,30 @@ def test_files_that_are_no_calibration_of_this_run_open_nothing(tmp_path: Path) 
     (tmp_path / "a.calibration").write_bytes(b"nonsense")
     (tmp_path / "b.calibration").write_bytes(sealed(run=bytes(32)))
     (tmp_path / "c.txt").write_bytes(sealed())
-    assert classes.read(tmp_path, RUN, LEDGER) == []
-    assert classes.read(tmp_path / "none", RUN, LEDGER) == []
+    assert classes.read(tmp_path, RUN, LEDGER, root_of) == []
+    assert classes.read(tmp_path / "none", RUN, LEDGER, root_of) == []
+
+
+def test_a_calibration_of_a_version_to_come_waits_for_it(tmp_path: Path) -> None:
+    published: dict[tuple[int, int], bytes] = {}
+    classes = OpenClasses()
+    (tmp_path / "1.calibration").write_bytes(sealed(version=3, root=bytes([3]) * 32))
+    for _ in range(2):
+        assert classes.read(tmp_path, RUN, LEDGER, lambda *key: published.get(key)) == []
+        assert classes.waiting
+    published[0, 3] = bytes([3]) * 32
+    assert classes.read(tmp_path, RUN, LEDGER, lambda *key: published.get(key)) == [CLASS]
+    assert not classes.waiting
+
+
+def test_a_calibration_with_other_weights_than_the_versions_opens_nothing(tmp_path: Path) -> None:
+    classes = OpenClasses()
+    (tmp_path / "1.calibration").write_bytes(sealed(root=bytes([3]) * 32))
+    with structlog.testing.capture_logs() as logs:
+        assert classes.read(tmp_path, RUN, LEDGER, root_of) == []
+        assert classes.read(tmp_path, RUN, LEDGER, root_of) == []
+    assert [one["reason"] for one in logs] == ["it was measured with other weights than those of version 0 of era 0"]
+    assert (classes.of(CLASS), classes.waiting) == (None, False)
 
 
 def test_a_rotated_ledger_key_still_counts_and_a_revoked_one_does_not() -> None:
