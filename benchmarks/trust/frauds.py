@@ -65,9 +65,10 @@ async def prefilled(engines: Engines, dtype: Dtype, weights: Path, first: int) -
 
 
 async def _prefilled(engine: EngineProcess, going_on: EngineProcess, job: Job) -> list[Sample]:
-    """Return one group: the prefix is the most likely answer, with the log-probabilities that it truly has."""
-    (likely,) = await engine.generate(msgspec.structs.replace(part(job, slice(0, 1)), limit=PREFIX, greedy=True))
-    prefix = [token for token in likely.tokens if token != job.eos]
+    """Return one group: the prefix is sampled by other seeds, with the log-probabilities that it truly has."""
+    seeds = [bytes([row]) * 16 for row in range(len(job.seeds))]
+    others = await engine.generate(msgspec.structs.replace(job, limit=PREFIX, seeds=seeds))
+    prefix = [token for token in max((other.tokens for other in others), key=len) if token != job.eos]
     start = Sample(tokens=prefix, turns=[len(prefix)], logprobs=[0.0] * len(prefix))
     (score,) = await engine.score(part(job, slice(0, 1)), packed([start]))
     rest = await going_on.generate(
