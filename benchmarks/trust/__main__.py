@@ -1,5 +1,5 @@
 """Measure how soon other arithmetic than the policy's is named, and how seldom an honest node is refused:
-`python -m benchmarks.trust [--quick] [--smollm2]`.
+`python -m benchmarks.trust [--quick] [--smollm2] [--engine llamacpp] [--device vulkan:0]`.
 
 Honest engines generate in the 16-bit formats on machines that differ in threads, rows, prompts and instruction sets
 (coordinator/verification/mixed_machines.py); the scorer computes in float32. Then, with the product's own fit, bets and
@@ -11,7 +11,7 @@ integers:
                in random orders, and its tokens to refusal are counted
     float32    the same nodes in float32, and honest ones on all machines, by the exact check of single tokens
 
-The model has random weights, or is SmolLM2-135M. `--quick` takes fewer tokens.
+The model has random weights, or is SmolLM2-135M. `--quick` takes fewer tokens. `--honest` leaves out the bad nodes.
 """
 
 import argparse
@@ -35,6 +35,7 @@ from coordinator.verification.mixed_machines import mixed_machines
 from engines.engine import Dtype
 from engines.messages import packed
 from engines.process import EngineProcess
+from engines.registry import is_exact
 
 SLOW: Final = ("PyTorch without AVX", "oneDNN with SSE 4.1")
 """Machines on which SmolLM2-135M is too slow."""
@@ -45,9 +46,12 @@ FIRST: Final = 8_000
 class Experiment:
     """One model with its weights, engines and scorer."""
 
-    def __init__(self, engines: Engines, weights: dict[str, Path], scorer: EngineProcess, *, slow: bool) -> None:
-        self._engines, self._weights, self._scorer = engines, weights, scorer
-        machines = mixed_machines("transformers", "cpu")
+    def __init__(
+        self, engines: Engines, weights: dict[str, Path], scorer: EngineProcess, *, slow: bool, honest: bool
+    ) -> None:
+        """`slow`: leave out the machines of `SLOW`. `honest`: leave out the bad nodes."""
+        self._engines, self._weights, self._scorer, self._honest = engines, weights, scorer, honest
+        machines = mixed_machines(engines.engine, engines.device.partition(":")[0])
         self._machines = {name: one for name, one in machines.items() if not (slow and name in SLOW)}
 
     async def inexact(self, dtype: Dtype) -> list[Claim]:
@@ -58,13 +62,15 @@ class Experiment:
             groups = await self._engines.generate(machine, dtype, honest, number * 1_000)
             machines[name] = pieces(await compare(self._scorer, groups))
         claims = left_out(dtype, machines)
+        if self._honest:
+            return claims
         tables = fit({name: np.concatenate(groups) for name, groups in machines.items()})
         submitted = {name: groups for name, groups in (await self._submitted(dtype)).items() if name != "honest"}
         bad = {name: pieces(await compare(self._scorer, groups)) for name, groups in submitted.items()}
         return claims + named(dtype, tables, bad, machines["64 rows"])
 
     async def exact(self) -> list[Claim]:
-        """Check float32 nodes by single tokens; return the claims."""
+        """Check the nodes of an exact class by single tokens; return the claims."""
         submitted = await self._submitted("float32")
         honest = submitted.pop("honest")
         machines = self._machines | {"plain layers": PLAIN_LAYERS}
@@ -75,7 +81,7 @@ class Experiment:
         rows, refused, groups, tokens = [], 0, 0, 0
         for name, parts in by_machine.items():
             wrong, number = await self._wrong(parts)
-            rows.append([name, len(parts), number, sum(wrong), 3 / len(parts)])
+            rows.append([name, len(parts), number, sum(wrong), min(1.0, 3 / len(parts))])
             refused, groups, tokens = refused + sum(wrong), groups + len(parts), tokens + number
         bench.table(["float32, honest machine", "groups", "tokens", "refused", "bound by 3/n"], rows)
         print(f"honest in float32: {refused} of {groups} groups, {tokens} tokens; the bound is {3 / groups:.2g}\n")
@@ -112,25 +118,27 @@ class Experiment:
             "copied": frauds.copied(engines, groups["honest"]),
             "replayed": frauds.replayed(engines, groups["honest"]),
             f"best of {frauds.CHOICES}": await frauds.best_of(engines, dtype, honest, FIRST),
-            f"{frauds.PREFIX} tokens prefilled": await frauds.prefilled(engines, dtype, honest, FIRST),
+            f"{frauds.PREFIX} tokens prefilled": await frauds.prefilled(engines, dtype, honest, FIRST, self._scorer),
         }
 
 
-async def measure(folder: Path, tokens: int, dtypes: Sequence[Dtype], *, smollm2: bool) -> list[Claim]:
+async def measure(folder: Path, order: argparse.Namespace) -> list[Claim]:
     """Generate, compare and bet; return the claims."""
     from benchmarks.trust import policies
 
-    model, prompts = (policies.import_smollm2 if smollm2 else policies.make_model)(folder / "model")
+    tokens = order.tokens or (2_400 if order.quick else 16_384)
+    model, prompts = (policies.import_smollm2 if order.smollm2 else policies.make_model)(folder / "model")
     weights = policies.write_weights(model, folder)
     del model
     async with EngineProcess(name="scorer") as scorer:
         await scorer.probe("cpu", "float32", engine="transformers")
         await scorer.load(folder / "model", weights["honest"])
         claims = []
-        for dtype in dtypes:
-            share = 2 if dtype == "float32" else 1
-            experiment = Experiment(Engines(folder / "model", prompts, tokens // share), weights, scorer, slow=smollm2)
-            claims += await (experiment.exact() if dtype == "float32" else experiment.inexact(dtype))
+        for dtype in order.dtype or ["bfloat16", "float16", "float32"]:
+            exact = is_exact(f"{order.engine}/{dtype}/{order.device.partition(':')[0]}")
+            engines = Engines(folder / "model", prompts, tokens // (2 if exact else 1), order.engine, order.device)
+            experiment = Experiment(engines, weights, scorer, slow=order.smollm2, honest=order.honest)
+            claims += await (experiment.exact() if exact else experiment.inexact(dtype))
         return claims
 
 
@@ -143,13 +151,14 @@ def main() -> int:
     parser.add_argument(
         "--dtype", action="append", choices=("float32", "bfloat16", "float16"), help="as often as needed; default: all"
     )
+    parser.add_argument("--engine", default="transformers", help="of the nodes")
+    parser.add_argument("--device", default="cpu", help="of the nodes")
+    parser.add_argument("--honest", action="store_true", help="honest machines alone, in classes that are not exact")
     order = parser.parse_args()
     bench.one_thread()
     bench.header("evidence against nodes", ["torch", "transformers", "numpy"])
-    tokens = order.tokens or (2_400 if order.quick else 16_384)
-    dtypes = order.dtype or ["bfloat16", "float16", "float32"]
     with tempfile.TemporaryDirectory() as name:
-        return bench.close(asyncio.run(measure(Path(name), tokens, dtypes, smollm2=order.smollm2)))
+        return bench.close(asyncio.run(measure(Path(name), order)))
 
 
 if __name__ == "__main__":

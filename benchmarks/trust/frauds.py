@@ -51,7 +51,9 @@ async def best_of(engines: Engines, dtype: Dtype, weights: Path, first: int) -> 
     return groups
 
 
-async def prefilled(engines: Engines, dtype: Dtype, weights: Path, first: int) -> list[Generated]:
+async def prefilled(
+    engines: Engines, dtype: Dtype, weights: Path, first: int, scorer: EngineProcess
+) -> list[Generated]:
     """Return groups whose rollouts begin with `PREFIX` tokens that the node chose, and go on by the lease's noise."""
     groups: list[Generated] = []
     async with (
@@ -60,17 +62,17 @@ async def prefilled(engines: Engines, dtype: Dtype, weights: Path, first: int) -
     ):
         while count(groups) < engines.tokens:
             job = engines.prompts.job(first + len(groups), MACHINE.rows)
-            groups.append(Generated(job, await _prefilled(engine, going_on, job)))
+            groups.append(Generated(job, await _prefilled(engine, going_on, scorer, job)))
     return groups
 
 
-async def _prefilled(engine: EngineProcess, going_on: EngineProcess, job: Job) -> list[Sample]:
+async def _prefilled(engine: EngineProcess, going_on: EngineProcess, scorer: EngineProcess, job: Job) -> list[Sample]:
     """Return one group: the prefix is sampled by other seeds, with the log-probabilities that it truly has."""
     seeds = [bytes([row]) * 16 for row in range(len(job.seeds))]
     others = await engine.generate(msgspec.structs.replace(job, limit=PREFIX, seeds=seeds))
     prefix = [token for token in max((other.tokens for other in others), key=len) if token != job.eos]
     start = Sample(tokens=prefix, turns=[len(prefix)], logprobs=[0.0] * len(prefix))
-    (score,) = await engine.score(part(job, slice(0, 1)), packed([start]))
+    (score,) = await scorer.score(part(job, slice(0, 1)), packed([start]))
     rest = await going_on.generate(
         msgspec.structs.replace(job, prompt=[*job.prompt, *prefix], limit=job.limit - len(prefix))
     )

@@ -45,11 +45,14 @@ class Generated(NamedTuple):
 
 
 class Engines(NamedTuple):
-    """What all engine processes of the benchmark share. `tokens`: least tokens per machine."""
+    """What all engine processes of the benchmark share. `tokens`: least tokens per machine. `engine`, `device`: of the
+    nodes."""
 
     model: Path
     prompts: Prompts
     tokens: int
+    engine: str = "transformers"
+    device: str = "cpu"
 
     @asynccontextmanager
     async def started(
@@ -59,7 +62,7 @@ class Engines(NamedTuple):
         altered = {**machine.env, **(env or {})}
         module = MODULE if any(name.startswith("ECHO2_TRUST") for name in altered) else HOST
         async with EngineProcess(threads=machine.threads, env=altered, module=module) as engine:
-            await engine.probe("cpu", dtype, engine="transformers")
+            await engine.probe(self.device, dtype, engine=self.engine)
             await engine.load(self.model, weights)
             yield engine
 
