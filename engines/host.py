@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from engines import registry
-from engines.devices import choose
+from engines.devices import Inventory, choose
 from engines.engine import DTYPES, Engine, EngineError, EngineRows
 from engines.messages import (
     CALLS,
@@ -17,6 +17,7 @@ from engines.messages import (
     ROWS,
     EngineCall,
     GenerateCall,
+    InventoryCall,
     PackedScore,
     ProbeCall,
     Probed,
@@ -44,7 +45,11 @@ class EngineHost:
     def handlers(self) -> Mapping[str, tuple[Any, Callable[[Any], Any]]]:
         """Return the table for `Pipe.serve`."""
         calls: Mapping[str, tuple[Any, Callable[[Any], Any]]] = {call.method: (call, self.run) for call in CALLS}
-        return {"probe": (ProbeCall, self.probe), **calls}
+        return {"inventory": (InventoryCall, self.inventory), "probe": (ProbeCall, self.probe), **calls}
+
+    def inventory(self, call: InventoryCall) -> Inventory:
+        """List the devices that an engine sees."""
+        return registry.choose(call.engine).inventory()
 
     def probe(self, call: ProbeCall) -> Probed:
         """Make an engine. A second probe makes a new one; the weights of the old one are freed."""

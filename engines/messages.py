@@ -3,10 +3,12 @@ answer, and `run`, which calls the engine. A new class here needs no other code:
 handle all calls alike. `DEFERRED` are answered later: groups are generated together, in steps, and scored together, in
 passes; a caller that is cancelled takes its group back. `MOVES` wait until the groups begun before are done.
 
+    inventory      InventoryCall     -> Inventory           needs no probe
     probe          ProbeCall         -> Probed              first: picks engine and device
     load           LoadCall          -> Loaded
     step_by        StepByCall        -> Loaded
     step_to        StepToCall        -> Loaded
+    rate           RateCall          -> Rate
     generate       GenerateCall      -> list[Sample]
     score          ScoreCall         -> list[PackedScore]
 
@@ -17,6 +19,7 @@ Errors return as runtime.child.ChildError, except a full disk (DiskFull). `kind`
 engines.engine, engines.devices, engines.registry, weights.errors or tasks. Paths are absolute.
 """
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final, Generic, Self, TypeVar
@@ -26,8 +29,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engines.engine import Dtype, Engine, GroupToScore, Job, Loaded, Sample, SampleScore
+from engines.rate import Rate, Workload, measure
 
 A = TypeVar("A")
+
+
+class InventoryCall(msgspec.Struct, frozen=True, kw_only=True):
+    """`engine`: a name of engines.registry, whose devices are listed."""
+
+    engine: str
 
 
 class ProbeCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,6 +122,20 @@ class StepToCall(EngineCall[Loaded], frozen=True, kw_only=True):
         return engine.step_to(self.root)
 
 
+class RateCall(EngineCall[Rate], frozen=True, kw_only=True):
+    """Measure the rate of generation while no group is under way. `model`: folder of tokenizer.json. `seconds`: of the
+    measurement."""
+
+    method: ClassVar[str] = "rate"
+    answer: ClassVar[Any] = Rate
+    model: str
+    workload: Workload
+    seconds: float
+
+    def run(self, engine: Engine) -> Rate:
+        return measure(engine, self.workload.jobs(Path(self.model)), self.seconds, time.monotonic, time.process_time)
+
+
 class GenerateCall(EngineCall[list[Sample]], frozen=True, kw_only=True):
     method: ClassVar[str] = "generate"
     answer: ClassVar[Any] = list[Sample]
@@ -164,7 +188,7 @@ class ScoreCall(EngineCall[list[PackedScore]], frozen=True, kw_only=True):
         return GroupToScore(self.job, [one.sample() for one in self.samples])
 
 
-CALLS: Final[tuple[type[EngineCall[Any]], ...]] = (LoadCall, StepByCall, StepToCall)
+CALLS: Final[tuple[type[EngineCall[Any]], ...]] = (LoadCall, StepByCall, StepToCall, RateCall)
 """Calls that are answered at once."""
 DEFERRED: Final = (GenerateCall, ScoreCall)
 """Calls that are answered later (engines.host)."""

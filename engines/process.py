@@ -13,20 +13,24 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from engines.devices import Inventory
 from engines.engine import Dtype, EngineRows, Job, Loaded, Sample, SampleScore
 from engines.messages import (
     MOVES,
     ROWS,
     EngineCall,
     GenerateCall,
+    InventoryCall,
     LoadCall,
     PackedSample,
     ProbeCall,
     Probed,
+    RateCall,
     ScoreCall,
     StepByCall,
     StepToCall,
 )
+from engines.rate import Rate, Workload
 from engines.row_limit import OWNERS_MOST
 from runtime.child import Child, python_path
 
@@ -52,6 +56,10 @@ class EngineClient:
     async def step_to(self, root: bytes) -> Loaded:
         """See `Engine.step_to`."""
         return await self.ask(StepToCall(root=root))
+
+    async def rate(self, model: Path, workload: Workload, seconds: float) -> Rate:
+        """Measure the rate of generation (engines.rate), for so many seconds after its warm-up."""
+        return await self.ask(RateCall(model=_absolute(model), workload=workload, seconds=seconds))
 
     async def generate(self, job: Job) -> list[Sample]:
         """Generate a group. Calls may overlap: their groups are generated together. A caller that is cancelled ends its
@@ -105,6 +113,10 @@ class EngineProcess(Child, EngineClient):
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
+
+    async def inventory(self, engine: str) -> Inventory:
+        """List the devices that an engine sees; no other call must come before."""
+        return await self.call("inventory", InventoryCall(engine=engine), Inventory)
 
     async def probe(self, device: str = "auto", dtype: Dtype = "float32", *, engine: str = "auto") -> Probed:
         """Choose an engine and a device; must be the first call."""

@@ -140,6 +140,11 @@ def is_exact(engine_class: str) -> bool:
     return any(f"{rest}/".startswith(f"{prefix}/") for prefix in exact)
 
 
+def installed() -> list[str]:
+    """Return the names of the engines whose packages are installed here, in the same order."""
+    return [name for name, row in _ROWS.items() if not row.missing()]
+
+
 def choose(name: str = AUTO) -> EngineRow:
     """Return the row of engine `name`; its packages must be installed (rule 1). Raises UnknownEngine."""
     if name != AUTO and name not in _ROWS:

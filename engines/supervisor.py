@@ -151,6 +151,10 @@ class SupervisedEngine(Supervisor[EngineProcess], EngineClient):
         self.dtype: Dtype = dtype
         self.probed: Probed | None = None
 
+    def place(self, engine: str, device: str, dtype: Dtype) -> None:
+        """Compute by this engine, on this device, in this type. No process may run."""
+        self._engine, self._device, self.dtype = engine, device, dtype
+
     @property
     def loaded(self) -> Loaded | None:
         """The weights that the process has loaded; None where they must be loaded, as after a crash or an error."""

@@ -13,17 +13,20 @@ Rules
    ends the node.
 5. After `MOST_OVERFLOWS` groups in a row whose logits were not finite in float16, which has the smallest range,
    `EngineUnusable` is raised. In another type the weights are at fault, and the next version may mend them.
+6. Before the first version is loaded, `chooser` may say by which engine and on which device: it is called once, with no
+   process running and the version's weights on disk. A rest cancels it, and it is called again after the rest.
 """
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
 import msgspec
 import structlog
 
+from engines.candidates import Candidate
 from engines.engine import EngineUnusable, Job, LogitsNotFinite, Sample
 from engines.messages import Probed
 from engines.process import EngineProcess
@@ -51,10 +54,15 @@ class LoadedVersion(msgspec.Struct, frozen=True, kw_only=True):
     weights: Path
 
 
+Chooser = Callable[[Path, Path], Awaitable[Candidate | None]]
+"""Returns what to compute with, from the folders of model and weights; None: as before."""
+
+
 class VersionedEngine(SupervisedEngine):
     """`current`: the version under which rollouts are generated; loaded again after a crash. `model`: folder of the
     model's files, set before `current`. `context`: most tokens per sequence of the model; None: unknown or unbounded.
-    `on_corrupt`: called for weights that do not have the root of their version; `current` is then None. Every call may
+    `on_corrupt`: called for weights that do not have the root of their version; `current` is then None. `chooser`: see
+    rule 6; `on_choice` is called once it has chosen, and `chosen` tells so. Every call may
     raise `ChildError` where the engine itself refuses, `runtime.errors.DiskFull`, and `EngineUnusable`."""
 
     def __init__(
@@ -68,6 +76,10 @@ class VersionedEngine(SupervisedEngine):
         self.context: int | None = None
         self.current: LoadedVersion | None = None
         self.on_corrupt: Callable[[LoadedVersion], None] = lambda version: None
+        self.chooser: Chooser | None = None
+        self.chosen = False
+        self.on_choice: Callable[[], None] = lambda: None
+        self._choosing: asyncio.Future[Candidate | None] | None = None
         self._lock = VersionLock()
         self._recovering = asyncio.Lock()
         self._target: LoadedVersion | None = None
@@ -158,6 +170,8 @@ class VersionedEngine(SupervisedEngine):
         while True:
             await self.rest_of_pause()
             await self._lock.opened()
+            if not await self._chosen():
+                continue
             await self.start()
             if self.loaded is not None or self.current is None or self.model is None:
                 return
@@ -178,6 +192,42 @@ class VersionedEngine(SupervisedEngine):
                 return
             self._give_up()
 
+    def settle(self, choice: Candidate) -> None:
+        """Compute with this candidate. No process may run."""
+        self.place(choice.engine, choice.device, choice.dtype)
+        self.chosen = True
+
+    def reopen(self, engine: str, device: str) -> None:
+        """Undo `settle`: compute with what a start without a choice takes, until `chooser` is called."""
+        self.place(engine, device, "float32")
+        self.chosen = False
+        self.restarts.worked()
+
+    @property
+    def choosing(self) -> bool:
+        """Whether candidates are being timed: no process of this engine may run."""
+        return self._choosing is not None
+
+    async def _chosen(self) -> bool:
+        """Call `chooser` where it is time for it (rule 6); return False if a rest cancelled it."""
+        if self.chooser is None or self.current is None or self.model is None:
+            return True
+        await super().stop(0.0)
+        self._choosing = asyncio.ensure_future(self.chooser(self.model, self.current.weights))
+        try:
+            await asyncio.wait({self._choosing})
+            if self._choosing.cancelled():
+                return False
+            choice = self._choosing.result()
+        finally:
+            self._choosing.cancel()
+            self._choosing = None
+        self.chooser = None
+        if choice is not None:
+            self.settle(choice)
+            self.on_choice()
+        return True
+
     async def rest(self, patience: float) -> None:
         """Free the device after the running blocks, but at most `patience` seconds from now. No block begins until
         `wake`."""
@@ -193,6 +243,8 @@ class VersionedEngine(SupervisedEngine):
 
     async def stop(self, grace: float = 0.0) -> None:
         """End the process at once, to free its memory: a kill can harm no state of it."""
+        if self._choosing is not None:
+            self._choosing.cancel()
         await super().stop(grace)
 
     def _give_up(self) -> None:

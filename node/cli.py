@@ -34,6 +34,7 @@ Gpu = Annotated[
     str | None, typer.Option("--gpu", help="auto, cpu, mps, metal, cuda, rocm, xpu or vulkan; with a number: cuda:1.")
 ]
 Engine = Annotated[str | None, typer.Option("--engine", help="auto, transformers or llamacpp.")]
+NumberFormat = Annotated[str | None, typer.Option("--dtype", help="auto, float32, float16 or bfloat16.")]
 Rows = Annotated[
     int | None, typer.Option("--rows", help="Most rollouts at a time; by default as many as gain and fit.")
 ]
@@ -62,6 +63,7 @@ def join(
     invite: Annotated[str | None, typer.Argument(help="The run's invite; or in ECHO2_INVITE.")] = None,
     gpu: Gpu = None,
     engine: Engine = None,
+    dtype: NumberFormat = None,
     rows: Rows = None,
     name: Name = None,
     home: Home = None,
@@ -76,7 +78,8 @@ def join(
 
     Without an invite: the run joined last; else one discovered on the local network, once its fingerprint is typed."""
     return _daemon(
-        once, invite=invite, accept_fingerprint=accept_fingerprint, gpu=gpu, engine=engine, rows=rows, name=name,
+        once, invite=invite, accept_fingerprint=accept_fingerprint, gpu=gpu, engine=engine, dtype=dtype, rows=rows,
+        name=name,
         home=home, listen=listen, via=via, log=log, json_logs=json_logs,
     )  # fmt: skip
 
@@ -86,6 +89,7 @@ def join(
 def run(
     gpu: Gpu = None,
     engine: Engine = None,
+    dtype: NumberFormat = None,
     rows: Rows = None,
     name: Name = None,
     home: Home = None,
@@ -97,7 +101,7 @@ def run(
 ) -> int:
     """Continue the run that was joined last."""
     return _daemon(
-        once, gpu=gpu, engine=engine, rows=rows, name=name, home=home, listen=listen, via=via, log=log,
+        once, gpu=gpu, engine=engine, dtype=dtype, rows=rows, name=name, home=home, listen=listen, via=via, log=log,
         json_logs=json_logs,
     )  # fmt: skip
 
@@ -175,6 +179,24 @@ def doctor(
     for text_line in lines:
         typer.echo(text_line)
     return code
+
+
+@app.command()
+@errors_reported
+def bench(
+    home: Home = None,
+    engine: Engine = None,
+    dtype: NumberFormat = None,
+    again: Annotated[bool, typer.Option("--again", help="Time the engines anew, while no node runs here.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show how fast each engine of this machine generates with the model of the run joined last, and which one is used.
+
+    The rates are those that `join --gpu auto` measured and kept."""
+    from node.control.bench import bench as timed
+
+    for text_line in timed(_config(home=home, engine=engine, dtype=dtype), again=again, as_json=as_json):
+        typer.echo(text_line)
 
 
 @receipts_app.command("list")

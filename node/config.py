@@ -50,6 +50,12 @@ class NodeConfig(BaseModel):
     engine: str = Field(
         "auto", pattern="^[a-z]{1,20}$", description="Engine that generates: auto, transformers or llamacpp."
     )
+    dtype: str = Field(
+        "auto",
+        pattern="^(auto|float32|float16|bfloat16)$",
+        description="Number format that generates: auto (the fastest that the run takes, where --gpu is auto, else the "
+        "run's own), float32, float16 or bfloat16.",
+    )
     listen: tuple[str, ...] = Field(
         ("/ip4/0.0.0.0/tcp/0", "/ip6/::/tcp/0"),
         description="Multiaddresses to listen on for peers. Port 0: any free one; of those below 1024 only 443 is "

@@ -7,11 +7,13 @@
 Rules
 1. A greeting describes this node: its engine, its tasks, its addresses. When one of these changes, the node greets
    again.
-2. Before the RunSpec is known, the engine computes in float32. If the run refuses that, each further type that the
-   engine computes in is tried once.
+2. Before the RunSpec is known, the engine computes in float32, or in the owner's type. If the run refuses that, each
+   further type that the engine computes in is tried once, then the next engine that is installed, unless the owner
+   names one.
 3. While the coordinator is unreachable, the node dials remembered peers and asks them for a newer Head.
 """
 
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 
 import anyio
@@ -19,6 +21,7 @@ import structlog
 from anyio.abc import TaskGroup
 
 from engines.engine import DTYPES, Dtype, dtype_named
+from engines.registry import AUTO, choose, installed
 from engines.versioned import VersionedEngine
 from node.config import NodeConfig
 from node.links.coordinator_client import CoordinatorClient
@@ -54,6 +57,7 @@ class Connectivity:
         self._config, self._context, self._peer_id = config, context, network.links.peer_id
         self._engine, self._follower = engine, follower
         self._tasks: TaskGroup | None = None
+        self.on_calibrated: Callable[[list[str]], None] = lambda classes: None
         self.dialer = PeerDialer(network.links, context.run, context.clock.now)
         self.neighbours = Neighbours(network.links, self.dialer, context.folder / "peers", context.seed)
         self.coordinator_client = CoordinatorClient(network.rpc, network.links, context, self, routes=config.via)
@@ -86,13 +90,16 @@ class Connectivity:
     async def fit(self, runspec: RunSpec) -> None:
         """Switch the engine to the run's compute dtype; if the dtype changed, greet the coordinator again."""
         dtype = dtype_named(runspec.compute_dtype) or "float32"
+        if self._config.dtype != "auto" or self._engine.chosen:
+            return
         if dtype != self._engine.dtype:
             await self._compute_in(dtype)
             self.coordinator_client.lost("the engine changed")
 
     async def hello(self) -> Hello:
         """Return a greeting that describes this node now (rule 1)."""
-        probed = await self._engine.start()
+        probed = self._engine.probed if self._engine.choosing else None
+        probed = probed or await self._engine.start()
         return Hello(
             protocols=(PROTOCOL, PROTOCOL),
             software=f"echo2/{_software()}",
@@ -104,14 +111,38 @@ class Connectivity:
         )
 
     async def reconsider(self, refusal: Refusal) -> bool:
-        """Switch the engine to its next type if the refusal and rule 2 allow it; tell whether to greet again."""
-        probed, tried = self._engine.probed, DTYPES.index(self._engine.dtype)
-        untried = [one for one in (probed.dtypes if probed else []) if DTYPES.index(one) > tried]
-        known_run = self._context.trust_store.trusted.runspec is not None
-        if known_run or not untried or refusals.then(refusal) != "other engine":
+        """Switch to the next type or engine if the refusal and rule 2 allow it; tell whether to greet again."""
+        if refusals.then(refusal) != "other engine" or self._engine.chosen:
             return False
-        await self._compute_in(untried[0])
+        if untried := self._untried_types():
+            await self._compute_in(untried[0])
+        elif others := self._untried_engines():
+            await self._engine.stop()
+            self._engine.place(others[0], self._config.gpu, self._first_dtype())
+            _log.info((await self._engine.start()).sentence())
+        else:
+            return False
         return True
+
+    def _untried_types(self) -> list[Dtype]:
+        probed, tried = self._engine.probed, DTYPES.index(self._engine.dtype)
+        if self._context.trust_store.trusted.runspec is not None or self._config.dtype != "auto" or probed is None:
+            return []
+        return [one for one in probed.dtypes if DTYPES.index(one) > tried]
+
+    def _untried_engines(self) -> list[str]:
+        """Return the engines after the present one that are installed and compute on the owner's device."""
+        names, probed, kind = installed(), self._engine.probed, self._config.gpu.partition(":")[0]
+        present = probed.engine_class.partition("/")[0] if probed is not None else ""
+        if self._config.engine != AUTO or present not in names:
+            return []
+        later = names[names.index(present) + 1 :]
+        return [name for name in later if kind == "auto" or kind in choose(name).devices]
+
+    def _first_dtype(self) -> Dtype:
+        runspec = self._context.trust_store.trusted.runspec
+        known = None if runspec is None else runspec.value.compute_dtype
+        return dtype_named(known or self._config.dtype) or "float32"
 
     async def _compute_in(self, dtype: Dtype) -> None:
         await self._engine.stop()
@@ -120,6 +151,7 @@ class Connectivity:
 
     async def welcomed(self, peer: str, welcome: Welcome) -> None:
         """Follow the Head in the answer to a greeting, and dial some of the peers that it names."""
+        self.on_calibrated(welcome.calibrated)
         if welcome.head is not None:
             await self._follower.hear(peer, welcome.head)
         if self._tasks is not None:

@@ -13,19 +13,23 @@ Rules
 import asyncio
 import contextlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from engines.engine import EngineUnusable
+from engines.candidates import Candidate
+from engines.engine import EngineUnusable, dtype_named
+from engines.messages import Probed
 from engines.process import EngineProcess
 from engines.versioned import VersionedEngine
 from node.config import NodeConfig
 from node.connectivity import Connectivity
 from node.control.commands import ControlCommands, DaemonParts
 from node.control.owner_socket import CommandServer, socket_path
+from node.engine_choice import EngineChoice
 from node.error_translation import translated_errors
 from node.errors import NodeError
 from node.rollouts.outbox import Outbox
@@ -61,13 +65,16 @@ class NodeDaemon:
         engine: Callable[[], EngineProcess],
         *,
         once: bool = False,
+        choice: EngineChoice | None = None,
     ) -> None:
-        """`once`: end after one group. `engine`: returns a new engine process, not yet started. Raises `NodeError`."""
+        """`once`: end after one group. `engine`: returns a new engine process, not yet started. `choice`: times the
+        engines; None: the first that is installed generates. Raises `NodeError`."""
         self._config = config
         self.context, self.network = context, network
         self.outbox = Outbox(context.folder / "outbox.sqlite", node=context.node, limit=config.outbox)
         self.run_state = NodeRunState(context.clock.local)
         self.engine = VersionedEngine(engine, device=config.gpu, engine=config.engine, seed=context.seed)
+        self.engine.dtype = dtype_named(config.dtype) or "float32"
         self.acknowledger = Acknowledger(self._tell)
         self.payloads = PayloadFetcher(
             network.exchange, network.rpc, network.links, context.store, self.acknowledger,
@@ -82,6 +89,8 @@ class NodeDaemon:
         )
         self.connectivity = Connectivity(config, context, network, self.engine, self.follower)
         coordinator_client = self.connectivity.coordinator_client
+        if choice is not None:
+            self._times(choice)
         self.outbox_relay = OutboxRelay(self.outbox, coordinator_client, context)
         self.rollouts = RolloutWorker(
             context, self.engine, self.follower, coordinator_client, self.outbox_relay, self.run_state, once=once
@@ -140,7 +149,7 @@ class NodeDaemon:
     async def _start(self, tasks: TaskGroup) -> None:
         """Start the engine, the connections, and the follower with the model's files, each once the one before is
         ready."""
-        _log.info((await self.engine.start()).sentence())
+        _log.info((await self._first_engine()).sentence())
         tasks.start_soon(self.connectivity.run)
         await self.connectivity.search()
         if self.context.trust_store.trusted.runspec is None:
@@ -154,6 +163,17 @@ class NodeDaemon:
         tasks.start_soon(self.follower.keep_hearing)
         tasks.start_soon(self.outbox_relay.run)
         tasks.start_soon(self.acknowledger.run)
+
+    async def _first_engine(self) -> Probed:
+        """Start the engine. One that was kept from an earlier start may be gone: the choice is then made anew."""
+        try:
+            return await self.engine.start()
+        except EngineUnusable as error:
+            if not self.engine.chosen:
+                raise
+            _log.warning("the engine chosen earlier cannot be used", reason=str(error))
+            self.engine.reopen(self._config.engine, self._config.gpu)
+            return await self.engine.start()
 
     async def _drain(self) -> None:
         self.rollouts.blocked = f"finishing: {self.run_state.why_finishing}"
@@ -174,6 +194,20 @@ class NodeDaemon:
             self.engine.wake()
             if self.run_state.finishing:
                 return
+
+    def _times(self, choice: EngineChoice) -> None:
+        """Let `choice` say what computes: by what it kept, or once the weights are here."""
+
+        async def choose(model: Path, weights: Path) -> Candidate | None:
+            runspec = self.context.trust_store.trusted.runspec
+            assert runspec is not None
+            return await choice.choose(model, weights, runspec.value)
+
+        if choice.record is not None and choice.record.chosen is not None:
+            self.engine.settle(choice.record.chosen)
+        self.engine.chooser = choose
+        self.engine.on_choice = lambda: self.connectivity.coordinator_client.lost("the engine was chosen")
+        self.connectivity.on_calibrated = choice.told
 
     def _coordinator(self) -> str | None:
         return self.connectivity.coordinator_client.peer

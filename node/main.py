@@ -5,7 +5,6 @@ import asyncio
 import logging
 import secrets
 import signal
-from functools import partial
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -102,13 +101,17 @@ def _found_nearby(config: NodeConfig) -> Invite:
 async def _run(config: NodeConfig, invite: Invite, passphrase: str | None, *, once: bool) -> Exit:
     from engines.process import EngineProcess
     from node.daemon import NodeDaemon
+    from node.engine_choice import EngineChoice
     from node.run_context import RunContext
+
+    def engine() -> EngineProcess:
+        return EngineProcess(threads=config.threads, rows=config.rows)
 
     key = load_or_create_key(config.home / "node.key", passphrase)
     context = RunContext.open(config.home, invite, key, local=unix_milliseconds, seed=secrets.randbits(64))
     network = network_of(config, invite, key)
-    make = partial(EngineProcess, threads=config.threads, rows=config.rows)
-    daemon = NodeDaemon(config, context, network, make, once=once)
+    choice = EngineChoice(engine, config, context.folder) if config.gpu == "auto" else None
+    daemon = NodeDaemon(config, context, network, engine, once=once, choice=choice)
     interrupted = False
 
     def on_interrupt() -> None:

@@ -61,13 +61,15 @@ class Hello(Wire, frozen=True):
 
 class Welcome(Wire, frozen=True):
     """coordinator -> node, to "hello". `roots`: every sealed Root since the first, in order. `peers`: sealed
-    PeerRecords, as received, of nodes to dial."""
+    PeerRecords, as received, of nodes to dial. `calibrated`: engine classes that a Calibration of this run opens; none
+    where the coordinator is older than this field."""
 
     roots: Annotated[list[bytes], Meta(min_length=1, max_length=MOST_ROOTS)]
     runspec: bytes
     head: bytes | None
     peers: Annotated[list[SealedRecord], Meta(max_length=64)]
     now: Milliseconds
+    calibrated: Annotated[list[Name], Meta(max_length=256)] = []
 
 
 class DocumentsRequest(Wire, frozen=True):

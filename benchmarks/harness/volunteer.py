@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -81,16 +81,16 @@ class NodeFault(Exception):
 @contextmanager
 def joined(
     model: Path, snapshot: Path, folder: Path, *, task: str, limit: int, group: int, groups: int,
-    per_node: int = 1, engine: str = TRANSFORMERS.name, gpu: str = "cpu", env: Mapping[str, str] = {},
+    per_node: int = 1, engines: Sequence[str] = (TRANSFORMERS.name,), gpu: str = "cpu", env: Mapping[str, str] = {},
 ) -> Iterator[Candidate]:  # fmt: skip
     """Start a coordinator that publishes `snapshot` as version 0 of `model`, and a node. Each call of the candidate is
     a round of `groups` groups. `folder`: for both. `limit`: most new tokens of a rollout. `group`: rollouts per group.
-    `per_node`: most leases that the node has at a time. `engine`: the one that the run admits, in float32. `gpu`: the
+    `per_node`: most leases that the node has at a time. `engines`: those that the run admits, in float32. `gpu`: the
     node's `--gpu`. `env`: added to the node's environment. Raises `NodeFault`."""
     flags: dict[str, dict[str, Any]] = {
         "run": {
             "task": task, "limit": limit, "group_size": group, "batch_groups": BATCH, "heldout": 1,
-            "engines": [f"{engine}/float32"],
+            "engines": [f"{engine}/float32" for engine in engines],
         },
         "network": {"listen": [_LOOPBACK]},
         "https": {"listen": []},

@@ -34,6 +34,7 @@ from coordinator.verification.open_classes import OpenClasses
 from engines.registry import is_exact
 from p2p.limits.origin import LOCAL, Origin
 from p2p.wire_types import decode, encode
+from protocol.engine_classes import admits
 from protocol.leases import Lease, LeaseRequest
 from protocol.refusals import refusal
 from protocol.requests import Refusal
@@ -107,11 +108,6 @@ def free_slots(progress: Progress, terms: LeaseTerms, version: int, buffered: in
     """Return how many more groups of `version` the learner can draw in time (rule 2)."""
     wanted = (terms.staleness + version + 1 - progress.step) * terms.batch_groups
     return wanted - buffered - load.undecided - load.running
-
-
-def admitted(engine: str, admitted_classes: Sequence[str]) -> bool:
-    """Tell whether an engine "<engine>/<dtype>/<device>" belongs to one of the classes, compared part by part."""
-    return any(f"{engine}/".startswith(f"{one.rstrip('/')}/") for one in admitted_classes)
 
 
 class LeaseTable:
@@ -215,7 +211,7 @@ class LeaseTable:
             return refusal("finished")
         if at.paused:
             return refusal("paused", retry_after=10 * again)
-        if not admitted(request.engine, terms.engines):
+        if not admits(request.engine, terms.engines):
             return refusal("engine", engine=request.engine, admitted=", ".join(terms.engines))
         if not is_exact(request.engine) and self._classes.of(request.engine) is None:
             return refusal("not-calibrated", retry_after=NOT_CALIBRATED, engine=request.engine)

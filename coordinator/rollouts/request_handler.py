@@ -40,7 +40,6 @@ from coordinator.metrics.history import History
 from coordinator.publishing.publisher import Publisher
 from coordinator.rollouts.absence import Absence
 from coordinator.rollouts.group_service import GroupService
-from coordinator.rollouts.lease_table import admitted
 from coordinator.rollouts.request_priority import AdmissionQueue
 from coordinator.rollouts.verification import submission_limit
 from coordinator.run.setup import Run
@@ -53,6 +52,7 @@ from p2p.limits.origin import LOCAL, Origin
 from p2p.multiaddr import Route, route_of_requester
 from p2p.wire_types import decode, encode
 from protocol.broadcast_messages import Acknowledgement
+from protocol.engine_classes import admits
 from protocol.leases import LeaseRequest, SubmitResponse, VerdictsRequest
 from protocol.leases import VerdictsResponse as VerdictsAnswer
 from protocol.methods import ACKNOWLEDGE, HELLO, LEASE, SEALED, SUBMIT, VERDICTS, A, Method, Q
@@ -63,6 +63,7 @@ SKEW = 600_000
 """Most milliseconds between the coordinator's time and a request's expiry."""
 TOLD = 24 * 3600 * 1000
 """Milliseconds for which refusals contain the Roots (rule 2)."""
+MOST_CLASSES = 256
 MOST_ANSWERS = 4096
 MOST_ANSWER_BYTES = 64 << 20
 
@@ -229,7 +230,7 @@ class RequestHandler:
         for task in self._spec.tasks:
             if (task.name, task.version) not in known:
                 return refusal("task-version", task=task.name, version=task.version)
-        if not admitted(hello.engine, self._spec.engines):
+        if not admits(hello.engine, self._spec.engines):
             return refusal("engine", engine=hello.engine, admitted=", ".join(self._spec.engines))
         try:
             record = self._record(context, hello.record)
@@ -243,6 +244,7 @@ class RequestHandler:
             head=self._publisher.sealed_head,
             peers=[known.sealed for known in registry.records(context.now)],
             now=context.now,
+            calibrated=self._group_service.classes.names[:MOST_CLASSES],
         )
 
     def lease(self, context: RequestContext, request: LeaseRequest) -> bytes | Refusal:

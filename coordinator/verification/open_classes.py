@@ -77,6 +77,11 @@ class OpenClasses:
             self._newest[name] = digest
         return name
 
+    @property
+    def names(self) -> list[str]:
+        """Return the classes that a Calibration opens, in alphabetical order."""
+        return sorted(self._newest)
+
     def of(self, engine_class: str) -> bytes | None:
         """Return the hash of the Calibration that leases of a class name now; None: there is none."""
         return self._newest.get(engine_class)

@@ -7,8 +7,9 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from engines.candidates import Candidate
 from engines.engine import Dtype, EngineUnusable, Job
-from engines.versioned import MOST_CRASHES, MOST_OVERFLOWS, LoadedVersion, VersionedEngine
+from engines.versioned import MOST_CRASHES, MOST_OVERFLOWS, Chooser, LoadedVersion, VersionedEngine
 from runtime.child import ChildDied, ChildError
 from tests.support.bigram import random_table, write_table
 from tests.support.clock import run_fake
@@ -285,5 +286,89 @@ def test_having_the_engine_alone_waits_for_the_groups_begun_and_stops_new_ones(t
             assert engine.wanted
             tasks.start_soon(work, "later")
         assert log == ["first", "second", "change", "later"]
+
+    run_fake(main)
+
+
+def chooser_of(answers: list[Candidate | None], seconds: float = 1.0) -> tuple[Chooser, list[Path]]:
+    """Return a chooser that takes `seconds` for each answer, and the weights it was called with."""
+    called: list[Path] = []
+
+    async def choose(model: Path, weights: Path) -> Candidate | None:
+        called.append(weights)
+        await anyio.sleep(seconds)
+        return answers.pop(0)
+
+    return choose, called
+
+
+CHOICE = Candidate(engine="llamacpp", dtype="float16", device="cpu", hardware="a CPU")
+
+
+def test_the_chooser_is_called_once_when_weights_are_here_and_its_choice_is_loaded(tmp_path: Path) -> None:
+    async def main() -> None:
+        process, told = InProcessEngine(), list[bool]()
+        engine, snapshot = engine_of(tmp_path, process)
+        current, engine.current = engine.current, None
+        engine.chooser, called = chooser_of([CHOICE])
+        engine.on_choice = lambda: told.append(engine.chosen)
+        async with engine.exclusive():
+            assert not called
+            engine.current = current
+            await engine.recover()
+        async with engine.shared():
+            await engine.generate(JOB)
+        assert (called, told) == ([snapshot.path], [True])
+        assert process.log == ["start float32", "stop", "start float16", "load", "generate"]
+
+    run_fake(main)
+
+
+def test_a_pause_cancels_the_timing_and_it_is_made_again_after_the_pause(tmp_path: Path) -> None:
+    async def main() -> None:
+        process = InProcessEngine()
+        engine, _ = engine_of(tmp_path, process)
+        engine.chooser, called = chooser_of([None, None], seconds=50.0)
+
+        async def work() -> None:
+            async with engine.shared():
+                await engine.generate(JOB)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(work)
+            await anyio.sleep(10)
+            assert engine.choosing
+            await engine.rest(4.0)
+            await anyio.sleep(1)
+            assert not engine.choosing
+            await anyio.sleep(100)
+            assert "load" not in process.log
+            engine.wake()
+        assert len(called) == 2
+        assert not engine.chosen
+        assert process.log[-2:] == ["load", "generate"]
+
+    run_fake(main)
+
+
+def test_an_end_in_the_midst_of_the_timing_leaves_nothing_running(tmp_path: Path) -> None:
+    async def main() -> None:
+        engine, _ = engine_of(tmp_path, InProcessEngine())
+        ended: list[bool] = []
+
+        async def choose(model: Path, weights: Path) -> Candidate | None:
+            try:
+                await anyio.sleep(100)
+            finally:
+                ended.append(True)
+            return None
+
+        engine.chooser = choose
+        with anyio.move_on_after(5):
+            async with engine.shared():
+                pytest.fail("nothing was chosen")
+        await anyio.sleep(0.1)
+        assert ended == [True]
+        assert not engine.choosing
 
     run_fake(main)

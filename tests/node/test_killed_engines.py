@@ -43,8 +43,8 @@ def test_an_engine_killed_in_mid_lease_costs_no_group(engine: str, tmp_path: Pat
     shutil.copyfile(tiny.snapshot, tmp_path / "model" / "model.safetensors")
     killed: list[int] = []
     with volunteer.joined(
-        tiny.folder, tiny.snapshot, tmp_path, task="reverse", limit=200, group=8, groups=12, per_node=2, engine=engine,
-        env={"ECHO2_LOG": "debug", "ECHO2_ENGINE": engine},
+        tiny.folder, tiny.snapshot, tmp_path, task="reverse", limit=200, group=8, groups=12, per_node=2,
+        engines=[engine], env={"ECHO2_LOG": "debug", "ECHO2_ENGINE": engine},
     ) as candidate:  # fmt: skip
         killer = threading.Thread(target=kill_in_mid_lease, args=(tmp_path, killed))
         killer.start()

@@ -85,7 +85,7 @@ def test_a_node_without_torch_joins_works_and_is_credited(tmp_path: Path) -> Non
     tiny = tiny_model.make(tmp_path / "model")
     shutil.copyfile(tiny.snapshot, tmp_path / "model" / "model.safetensors")
     with volunteer.joined(
-        tiny.folder, tiny.snapshot, tmp_path, task="reverse", limit=12, group=8, groups=3, engine="llamacpp",
+        tiny.folder, tiny.snapshot, tmp_path, task="reverse", limit=12, group=8, groups=3, engines=["llamacpp"],
         env=TORCHLESS,
     ) as candidate:  # fmt: skip
         measured = candidate()

@@ -1,0 +1,111 @@
+"""Measure the rate at which an engine generates rollouts of a run, with as many rows as it takes.
+
+Rules
+1. The jobs are those of the run's own task, at its own group size and limit, so that lengths and memory are real. Jobs
+   are added as long as fewer rows wait than the engine may run.
+2. The engine first finds its number of rows (engines.row_limit). What is measured begins once that number has stayed
+   the same for `STEADY` seconds, or `WARM` seconds after the first step.
+3. Tokens count per step: one for each row that was running before it. Prompts cost time and count nothing.
+"""
+
+import hashlib
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from engines.engine import Engine, Job
+from tasks import registry
+from tasks.tokenizer import load
+
+STEADY: Final = 2.5
+WARM: Final = 12.0
+
+
+class Rate(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine did. `seconds`: by the clock. `cpu_seconds`: of its process. `rows`: the most at once."""
+
+    tokens: int
+    seconds: float
+    cpu_seconds: float
+    rows: int
+
+    @property
+    def per_second(self) -> float:
+        return self.tokens / max(1e-9, self.seconds)
+
+    @property
+    def per_cpu_second(self) -> float:
+        return self.tokens / max(1e-9, self.cpu_seconds)
+
+
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
+    """The jobs of a run: its task, most sampled tokens per rollout, rollouts per group, end token."""
+
+    task: str
+    task_version: int
+    limit: int
+    group: int
+    eos: int
+
+    def jobs(self, model: Path) -> Iterator[Job]:
+        """Yield the task's jobs without an end. `model`: the folder with tokenizer.json."""
+        task, text = registry.get(self.task, self.task_version), load(model / "tokenizer.json", self.eos)
+        for index in itertools.count():
+            seeds = [hashlib.sha256(b"rate %d %d" % (index, row)).digest()[:16] for row in range(self.group)]
+            yield Job(
+                prompt=list(task.episode("train", index, text).prompt), seeds=seeds, limit=self.limit, eos=self.eos,
+                task=self.task, task_version=self.task_version, split="train", index=index,
+            )  # fmt: skip
+
+
+class _Fed:
+    """An engine that always has rows waiting. `tokens`: those of its steps so far."""
+
+    def __init__(self, engine: Engine, jobs: Iterator[Job]) -> None:
+        self._engine, self._jobs = engine, jobs
+        self._tickets = itertools.count(1)
+        self._begun: set[int] = set()
+        self.tokens = 0
+
+    def step(self) -> None:
+        """Take the rows one token further. Raises the error of a group that fails."""
+        while self._engine.rows.waiting < max(1, self._engine.rows.limit):
+            ticket = next(self._tickets)
+            self._engine.begin(ticket, next(self._jobs))
+            self._begun.add(ticket)
+        self.tokens += self._engine.rows.running
+        for ended in self._engine.step():
+            self._begun.discard(ended.ticket)
+            if isinstance(ended.outcome, Exception):
+                raise ended.outcome
+
+    def end(self) -> None:
+        """Cancel what is under way."""
+        for ticket in self._begun:
+            self._engine.cancel(ticket)
+
+
+def measure(
+    engine: Engine, jobs: Iterator[Job], seconds: float, clock: Callable[[], float], cpu: Callable[[], float]
+) -> Rate:
+    """Measure for `seconds` with a loaded engine on which nothing is under way. `clock`, `cpu`: seconds by the clock,
+    and of this process. Raises EngineError where a group cannot be generated."""
+    fed = _Fed(engine, jobs)
+    try:
+        fed.step()
+        first = since = clock()
+        limit = engine.rows.limit
+        while clock() - first < WARM and clock() - since < STEADY:
+            fed.step()
+            if engine.rows.limit != limit:
+                limit, since = engine.rows.limit, clock()
+        began, spent, before, most = clock(), cpu(), fed.tokens, engine.rows.running
+        while clock() - began < seconds:
+            fed.step()
+            most = max(most, engine.rows.running)
+        return Rate(tokens=fed.tokens - before, seconds=clock() - began, cpu_seconds=cpu() - spent, rows=most)
+    finally:
+        fed.end()

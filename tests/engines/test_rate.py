@@ -1,0 +1,96 @@
+"""The rate of an engine: its rows are filled, warm-up is left out, and a failing group ends the measurement."""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engines.engine import EngineError, EngineRows, Finished, Job
+from engines.rate import STEADY, WARM, Rate, Workload, measure
+from tasks import tokenizer
+
+WORK = Workload(task="reverse", task_version=1, limit=8, group=4, eos=tokenizer.EOS)
+
+
+class CountingEngine:
+    """Runs rows on a clock of its own, one second per step. `limits`: most rows, per step; the last one stays. Groups
+    last `length` steps."""
+
+    def __init__(self, limits: list[int], length: int = 4, fails_at: int | None = None) -> None:
+        self.now, self.limits, self.length, self.fails_at = 0.0, limits, length, fails_at
+        self.groups: dict[int, tuple[int, int]] = {}
+        """Ticket -> rows, steps left."""
+        self.cancelled: list[int] = []
+
+    @property
+    def rows(self) -> EngineRows:
+        limit = self.limits[min(int(self.now), len(self.limits) - 1)]
+        wanted = sum(rows for rows, _ in self.groups.values())
+        running = min(limit, wanted)
+        return EngineRows(running=running if self.now else 0, waiting=wanted - running, limit=limit)
+
+    def begin(self, ticket: int, job: Job) -> None:
+        self.groups[ticket] = len(job.seeds), self.length
+
+    def cancel(self, ticket: int) -> None:
+        self.cancelled.append(ticket)
+        del self.groups[ticket]
+
+    def step(self) -> list[Finished]:
+        self.now += 1.0
+        if self.fails_at is not None and self.now >= self.fails_at:
+            return [Finished(1, EngineError("out of memory: no rollout of this length fits"))]
+        self.groups = {ticket: (rows, left - 1) for ticket, (rows, left) in self.groups.items()}
+        ended = [ticket for ticket, (_, left) in self.groups.items() if not left]
+        for ticket in ended:
+            del self.groups[ticket]
+        return [Finished(ticket, []) for ticket in ended]
+
+
+def jobs() -> Iterator[Job]:
+    for index in itertools.count():
+        yield Job(
+            prompt=[1], seeds=[bytes(16)] * 4, limit=8, eos=1, task="reverse", task_version=1, split="train",
+            index=index,
+        )  # fmt: skip
+
+
+def measured(engine: CountingEngine, seconds: float = 5.0) -> Rate:
+    return measure(engine, jobs(), seconds, lambda: engine.now, lambda: engine.now / 2)  # type: ignore[arg-type]
+
+
+def test_all_rows_are_filled_and_their_tokens_counted() -> None:
+    engine = CountingEngine([16])
+    rate = measured(engine)
+    assert (rate.tokens, rate.seconds, rate.cpu_seconds, rate.rows) == (80, 5.0, 2.5, 16)
+    assert (rate.per_second, rate.per_cpu_second) == (16.0, 32.0)
+    assert engine.cancelled
+    assert not engine.groups
+
+
+def test_the_measurement_begins_once_the_number_of_rows_is_steady() -> None:
+    engine = CountingEngine([2, 2, 2, 4, 4, 8, 8, 32])
+    assert measured(engine).per_second == 32.0
+    assert engine.now >= 7 + STEADY + 5
+
+
+def test_a_number_of_rows_that_is_never_steady_is_measured_all_the_same() -> None:
+    engine = CountingEngine(list(range(1, 100)))
+    assert measured(engine).seconds == 5.0
+    assert engine.now <= WARM + 8
+
+
+def test_a_group_that_fails_ends_the_measurement_and_leaves_nothing_under_way() -> None:
+    engine = CountingEngine([4], fails_at=6)
+    with pytest.raises(EngineError, match="no rollout of this length fits"):
+        measured(engine)
+
+
+def test_the_jobs_are_those_of_the_run_s_task(tmp_path: Path) -> None:
+    tokenizer.char_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    first, second = itertools.islice(WORK.jobs(tmp_path), 2)
+    assert (first.limit, len(first.seeds), first.task, first.index, second.index) == (8, 4, "reverse", 0, 1)
+    assert first.prompt
+    assert first.prompt != second.prompt
+    assert len({*first.seeds, *second.seeds}) == 8

@@ -1,0 +1,141 @@
+"""The choice of an engine: what is timed, what is kept, and when it is timed again."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines.candidates import Candidate, Sight, Trial
+from engines.devices import Gpu, Inventory
+from engines.process import EngineProcess
+from engines.rate import Rate
+from node import engine_choice
+from node.config import NodeConfig
+from node.engine_choice import FILE, EngineChoice, read_record
+from protocol.authority import RunSpec, TaskReference
+
+CARD = Gpu(name="a card", free=8, total=8)
+
+
+def runspec(**changes: Any) -> RunSpec:
+    fields: dict[str, Any] = {
+        "run": b"r" * 32, "name": "a run", "model": "m", "assets": [], "eos": 1, "vocabulary": 16,
+        "tasks": [TaskReference(name="reverse", version=1)], "staleness": 4, "group_size": 2, "limit": 8,
+        "compute_dtype": "float32", "engines": ["transformers", "llamacpp"], "sampling": "gumbel-1",
+        "price_mode": "points",
+    }  # fmt: skip
+    return RunSpec(**fields | changes)
+
+
+class Machine:
+    """Stands in for this machine's engines: `cards`, and a rate per engine class; a class without one crashes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.cards = [CARD]
+        self.rates = {"transformers/float32/cuda": 100, "llamacpp/float32/cuda": 50, "llamacpp/float16/cuda": 300}
+        self.timed: list[list[str]] = []
+        self.builds = {"torch": "1"}
+        monkeypatch.setattr(engine_choice, "sights", self._sights)
+        monkeypatch.setattr(engine_choice, "run_trials", self._run)
+        monkeypatch.setattr(engine_choice, "builds", lambda: self.builds)
+        monkeypatch.setattr(engine_choice, "system_gpus", lambda: [])
+        monkeypatch.setattr("engines.registry.installed", lambda: ["transformers", "llamacpp"])
+
+    async def _sights(self, make: object, names: Sequence[str], *, alone: bool) -> list[Sight]:
+        inventory = Inventory(cpu="a CPU", gpus={"cuda": self.cards})
+        return [
+            Sight(engine=name, devices=("cuda", "cpu"), dtypes=("float32", "float16"), inventory=inventory)
+            for name in names
+        ]
+
+    async def _run(self, make: object, ready: Sequence[Candidate], *_: object) -> list[Trial]:
+        self.timed.append([one.engine_class for one in ready])
+        return [self._trial(one) for one in ready]
+
+    def _trial(self, one: Candidate) -> Trial:
+        tokens = self.rates.get(one.engine_class)
+        if tokens is None:
+            return Trial(candidate=one, fault="it crashed")
+        return Trial(candidate=one, rate=Rate(tokens=tokens, seconds=1.0, cpu_seconds=1.0, rows=2))
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(monkeypatch)
+
+
+def choice(folder: Path, **settings: Any) -> EngineChoice:
+    return EngineChoice(EngineProcess, NodeConfig(home=folder, **settings), folder)
+
+
+async def chosen(folder: Path, spec: RunSpec | None = None, **settings: Any) -> str:
+    one = await choice(folder, **settings).choose(folder, folder, spec or runspec())
+    return one.engine_class if one is not None else "none"
+
+
+async def test_the_fastest_is_kept_and_a_restart_times_nothing(machine: Machine, tmp_path: Path) -> None:
+    assert await chosen(tmp_path) == "transformers/float32/cuda"
+    assert await chosen(tmp_path) == "transformers/float32/cuda"
+    assert len(machine.timed) == 1
+    record = read_record(tmp_path)
+    assert record is not None
+    assert record.chosen is not None
+    assert {one.fault for one in record.trials} == {"", "it crashed", "the run has no calibration of this class"}
+
+
+CHANGES: dict[str, Any] = {
+    "a new build": lambda machine, asked: machine.builds.update(torch="2"),
+    "another card": lambda machine, asked: machine.cards.append(Gpu(name="a new card", free=1, total=9)),
+    "a class that the run opened": lambda machine, asked: asked.told(["llamacpp/float16/cuda"]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+async def test_it_is_timed_again_when_builds_devices_or_classes_change(
+    change: Any, machine: Machine, tmp_path: Path
+) -> None:
+    await chosen(tmp_path)
+    asked = choice(tmp_path)
+    change(machine, asked)
+    one = await asked.choose(tmp_path, tmp_path, runspec())
+    assert len(machine.timed) == 2
+    assert one is not None
+    assert one.engine == ("llamacpp" if asked.calibrated else "transformers")
+    assert choice(tmp_path).calibrated == asked.calibrated
+
+
+async def test_free_memory_that_changes_is_no_change_and_an_order_is(machine: Machine, tmp_path: Path) -> None:
+    await chosen(tmp_path)
+    machine.cards[0] = Gpu(name="a card", free=1, total=8)
+    await chosen(tmp_path)
+    assert len(machine.timed) == 1
+    await choice(tmp_path).choose(tmp_path, tmp_path, runspec(), again=True)
+    assert len(machine.timed) == 2
+
+
+async def test_what_the_owner_names_is_not_timed_against_others(machine: Machine, tmp_path: Path) -> None:
+    assert await chosen(tmp_path, engine="llamacpp") == "llamacpp/float32/cuda"
+    assert machine.timed == [["llamacpp/float32/cuda", "llamacpp/float32/cpu"]]
+    spec = runspec(engines=["llamacpp/float32/cuda"])
+    assert await chosen(tmp_path, spec, dtype="float32") == "llamacpp/float32/cuda"
+    assert len(machine.timed) == 1, "one candidate alone was timed"
+
+
+async def test_a_run_that_takes_none_gives_none_and_no_rate_keeps_nothing(machine: Machine, tmp_path: Path) -> None:
+    assert await chosen(tmp_path, runspec(engines=["vllm"])) == "none"
+    machine.rates = {}
+    assert await chosen(tmp_path) == "transformers/float32/cuda"
+    assert not (tmp_path / FILE).exists()
+
+
+async def test_a_kept_file_that_is_damaged_is_timed_again(machine: Machine, tmp_path: Path) -> None:
+    await chosen(tmp_path)
+    (tmp_path / FILE).write_bytes(b"{")
+    assert read_record(tmp_path) is None
+    await chosen(tmp_path)
+    assert len(machine.timed) == 2
+
+
+def test_the_builds_are_those_installed_here() -> None:
+    assert engine_choice.builds()["torch"]
