@@ -86,7 +86,7 @@ def test_the_kinds_of_layers_are_those_of_the_config(config: object, expected: t
 
 
 def test_places_double_so_that_groups_that_come_one_by_one_copy_little() -> None:
-    cache, sizes = filled([3]), set[int]()
+    (cache, _), sizes = filled([3]), set[int]()
     for place in range(1, 64):
         cache.put(place, 1, [states(1, 3)[0]] * 2, [states(1, 3)[0]] * 2)
         sizes.add(cache.nbytes // (2 * 2 * HEADS * (3 + ROOM) * SIZE * 4))
