@@ -58,6 +58,18 @@ def bf16_of(bits: Bits) -> Bits:
     return rounded
 
 
+def floats_of(bits: Bits, dtype: str) -> NDArray[np.float32]:
+    """Return the values of BF16, F16 or F32 bits as float32, without loss. Raises `BadSnapshot` for another type."""
+    if dtype == "BF16":
+        wide = bits.astype(np.uint32)
+        return np.left_shift(wide, 16, out=wide).view(np.float32)
+    if dtype == "F16":
+        return bits.view(np.float16).astype(np.float32)
+    if dtype != "F32":
+        raise BadSnapshot(f"weights of type {dtype} are no numbers to compute with: store them in BF16, F16 or F32")
+    return bits.view(np.float32)
+
+
 def _files(folder: Path) -> list[Path]:
     if (folder / _SINGLE).is_file():
         return [folder / _SINGLE]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from engines import float16_range
 from engines.engine import EngineError
 from weights.codec.frames import Bits
-from weights.hf_import import bf16_of
+from weights.hf_import import bf16_of, floats_of
 
 GGML_TYPES: Final = {"float32": 0, "float16": 1, "bfloat16": 30}
 """Number of the type in ggml."""
@@ -29,17 +29,8 @@ def cast(bits: Bits, source: str, to: str, name: str) -> Values:
     if source not in _SOURCES:
         raise EngineError(f"{name} is of type {source}: the engine llamacpp takes {', '.join(_SOURCES)}")
     if to == "bfloat16":
-        return bits if source == "BF16" else bf16_of(_float32(bits, source).view(np.uint32))
+        return bits if source == "BF16" else bf16_of(floats_of(bits, source).view(np.uint32))
     if to == "float32":
-        return _float32(bits, source)
+        return floats_of(bits, source)
     float16_range.check(bits, source, name)
-    return bits.view(np.float16) if source == "F16" else _float32(bits, source).astype(np.float16)
-
-
-def _float32(bits: Bits, source: str) -> NDArray[np.float32]:
-    if source == "BF16":
-        wide = bits.astype(np.uint32)
-        return np.left_shift(wide, 16, out=wide).view(np.float32)
-    if source == "F16":
-        return bits.view(np.float16).astype(np.float32)
-    return bits.view(np.float32)
+    return bits.view(np.float16) if source == "F16" else floats_of(bits, source).astype(np.float16)

@@ -21,12 +21,16 @@ from engines.engine import Dtype, EngineError, Job, Loaded, Sample, SampleScore
 from engines.job_rollouts import JobRollouts
 from engines.llamacpp import architectures, backends, golden_model
 from engines.llamacpp.library import Library
+from engines.llamacpp.lora_adapter import LoraAdapter
 from engines.llamacpp.resident_model import ResidentModel
 from engines.llamacpp.sequence_backend import KeptPrompt, SequenceBackend
 from engines.llamacpp.sequences import Sequences
 from engines.row_limit import RowLimit, owners_most
 from engines.stepped_weights import SteppedWeights
 from weights.diff import Change
+from weights.errors import BadSnapshot
+from weights.lora.adapter_config import BASE, AdapterConfig, read_config
+from weights.lora.frozen_base import FrozenBase
 
 
 class _Live(NamedTuple):
@@ -35,16 +39,23 @@ class _Live(NamedTuple):
     weights: SteppedWeights
     rollouts: JobRollouts
     batch: ContinuousBatch[KeptPrompt]
+    adapter: LoraAdapter | None
 
     def loaded(self) -> Loaded:
-        parameters = sum(entry.elements for entry in self.weights.snapshot.tensors)
-        return self.weights.loaded(parameters, self.model.nbytes)
+        adapter = 0 if self.adapter is None else self.adapter.nbytes
+        return self.weights.loaded(self.model.parameters + adapter // 4, self.model.nbytes + adapter)
 
     def apply(self, changes: Iterable[Change]) -> None:
-        self.model.apply(changes, self.weights.snapshot)
+        if self.adapter is None:
+            self.model.apply(changes, self.weights.snapshot)
+        else:
+            self.sequences.reset()
+            self.adapter.load(self.weights.snapshot)
 
     def close(self) -> None:
         self.sequences.reset()
+        if self.adapter is not None:
+            self.adapter.close()
         self.model.close()
 
 
@@ -64,19 +75,44 @@ class LlamaEngine(BatchEngine[_Live]):
 
     def build(self, model: Path, weights: SteppedWeights) -> _Live:
         """See `BatchEngine.build`."""
-        architecture = architectures.read(model)
-        resident = ResidentModel(self._library, architecture, weights.snapshot, self._dtype, self._handle)
-        sequences = Sequences(resident, self._dtype, self._threads)
+        architecture, config = architectures.read(model), _adapter_config(model)
+        source = weights.snapshot if config is None else _base(model)
+        resident = ResidentModel(self._library, architecture, source, self._dtype, self._handle)
+        adapter = None
+        try:
+            if config is not None:
+                adapter = LoraAdapter(self._library, resident, config)
+                adapter.load(weights.snapshot)
+        except Exception:
+            resident.close()
+            raise
+        begun = adapter.attach if adapter is not None else lambda context: None
+        sequences = Sequences(resident, self._dtype, self._threads, begun=begun)
         backend = SequenceBackend(
             sequences, resident.vocabulary, lambda: backends.free_memory(self._library, self._handle)
         )
         rollouts = JobRollouts(model, resident.vocabulary)
         batch = ContinuousBatch(backend, rollouts.begun, self._limit, self._clock)
-        return _Live(resident, sequences, weights, rollouts, batch)
+        return _Live(resident, sequences, weights, rollouts, batch, adapter)
 
     def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]:
         """Refuse (rule 4)."""
         raise EngineError("the engine llamacpp does not score: use the engine transformers")
+
+
+def _adapter_config(folder: Path) -> AdapterConfig | None:
+    """Read the adapter's settings. A fault of them is the folder's, and no other version mends it."""
+    try:
+        return read_config(folder)
+    except BadSnapshot as error:
+        raise EngineError(str(error)) from error
+
+
+def _base(folder: Path) -> FrozenBase:
+    try:
+        return FrozenBase(folder / BASE)
+    except (BadSnapshot, FileNotFoundError) as error:
+        raise EngineError(f"{error}: start again, which fetches damaged files of the model anew") from error
 
 
 def create(device: str, dtype: Dtype) -> LlamaEngine:

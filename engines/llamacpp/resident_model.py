@@ -63,8 +63,8 @@ class _Target(NamedTuple):
 
 
 class ResidentModel:
-    """`pointer`: llama_model. `nbytes`: of all its tensors. `handle`: of the device, None: the CPU. Raises EngineError,
-    BadSnapshot. Call `close` to free it."""
+    """`pointer`: llama_model. `nbytes`: of all its tensors. `parameters`: their number, tied ones once. `handle`: of
+    the device, None: the CPU. Raises EngineError, BadSnapshot. Call `close` to free it."""
 
     def __init__(
         self, library: Library, architecture: Architecture, snapshot: WeightSource, dtype: Dtype, handle: int | None
@@ -75,6 +75,7 @@ class ResidentModel:
         self._targets: dict[str, list[_Target]] = {}
         self._fault: Exception | None = None
         self.nbytes = 0
+        self.parameters = sum(entry.elements for entry in snapshot.tensors)
         self._check_memory(snapshot)
         self.pointer = self._build(snapshot)
 

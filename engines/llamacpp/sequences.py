@@ -10,7 +10,7 @@ Rules
 """
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -47,7 +47,11 @@ class Fed(NamedTuple):
 class Sequences:
     """`sequences`: how many there are room for. `length`: tokens that each has room for."""
 
-    def __init__(self, model: ResidentModel, dtype: Dtype, threads: int) -> None:
+    def __init__(
+        self, model: ResidentModel, dtype: Dtype, threads: int, *, begun: Callable[[int], None] = lambda context: None
+    ) -> None:
+        """`begun`: called with each new llama_context."""
+        self._begun = begun
         self._model, self._library = model, model.library
         self._dtype, self._threads = dtype, threads
         self._most = int(self._library.llama_max_parallel_sequences())
@@ -179,6 +183,7 @@ class Sequences:
         if not context:
             raise OutOfMemory(library.reason(f"no room for {sequences} sequences of {length} tokens"))
         self._context, self.sequences, self.length, self._lengths = context, sequences, length, lengths
+        self._begun(context)
         for number, state in states.items():
             if len(state) and not library.llama_state_seq_set_data(context, state.ctypes.data, len(state), number):
                 raise OutOfMemory(library.reason("a sequence cannot be moved"))

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.support import tiny_model
+from tests.support.tiny_model import OnDisk
 from weights.documents import TensorEntry
 from weights.hf_import import bf16_of
 from weights.lora.adapter_folder import AdapterOrder, make_adapter
@@ -15,10 +16,14 @@ from weights.snapshot import Snapshot, writing_snapshot
 
 def make(folder: Path, base: BaseFormat = "bfloat16", rank: int = 4, targets: list[str] | None = None) -> Path:
     """Make a model folder whose versions are adapters; return it."""
-    whole = tiny_model.make(folder)
-    shutil.move(whole.snapshot, folder / "model.safetensors")
-    make_adapter(folder, AdapterOrder(rank, 2.0 * rank, targets, base), seed=1)
-    return folder
+    return adapt(tiny_model.make(folder), base, rank, targets)
+
+
+def adapt(whole: OnDisk, base: BaseFormat = "bfloat16", rank: int = 4, targets: list[str] | None = None) -> Path:
+    """Turn a whole model on disk into base and adapter; return its folder."""
+    shutil.move(whole.snapshot, whole.folder / "model.safetensors")
+    make_adapter(whole.folder, AdapterOrder(rank, 2.0 * rank, targets, base), seed=1)
+    return whole.folder
 
 
 def trained(folder: Path, seed: int = 0, size: float = 0.1) -> Snapshot:

@@ -16,7 +16,7 @@ import numpy as np
 from weights.codec.frames import Bits
 from weights.documents import TensorEntry
 from weights.errors import BadSnapshot
-from weights.hf_import import bf16_of
+from weights.hf_import import bf16_of, floats_of
 from weights.lora import block_formats
 from weights.lora.block_formats import BlockFormat, Floats
 from weights.snapshot import Snapshot, writing_snapshot
@@ -74,15 +74,6 @@ def _format(entry: TensorEntry) -> BlockFormat | None:
         if entry.name.endswith(f".{form}"):
             return form
     return None
-
-
-def floats_of(bits: Bits, dtype: str) -> Floats:
-    """Return the float32 values of BF16, F16 or F32 bits. Raises BadSnapshot for another type."""
-    if dtype == "BF16":
-        return (bits.astype(np.uint32) << 16).view(np.float32)
-    if dtype in ("F16", "F32"):
-        return bits.view(np.float16 if dtype == "F16" else np.float32).astype(np.float32)
-    raise BadSnapshot(f"a base's tensor is of type {dtype}: store the model in BF16, F16 or F32")
 
 
 def write_base(path: Path, source: Snapshot, form: BaseFormat) -> None:

@@ -16,9 +16,10 @@ from tests.support import adapted, tiny_model
 from tests.support.tiny_model import job
 from weights.diff import encode
 from weights.errors import BadSnapshot, WrongBase
+from weights.hf_import import floats_of
 from weights.journaled import Rolling
 from weights.lora.adapter_config import BASE, read_config
-from weights.lora.frozen_base import BaseFormat, FrozenBase, floats_of, write_base
+from weights.lora.frozen_base import BaseFormat, FrozenBase, write_base
 from weights.snapshot import Snapshot
 from weights.torch_io import save_tensors
 

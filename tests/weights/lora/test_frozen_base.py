@@ -8,8 +8,9 @@ import pytest
 from tests.support import adapted, tiny_model
 from weights.documents import TensorEntry
 from weights.errors import BadSnapshot
+from weights.hf_import import floats_of
 from weights.lora.adapter_config import BASE
-from weights.lora.frozen_base import BaseFormat, FrozenBase, floats_of, write_base
+from weights.lora.frozen_base import BaseFormat, FrozenBase, write_base
 from weights.snapshot import Snapshot, writing_snapshot
 
 UP = "model.layers.0.mlp.up_proj.weight"
