@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from runtime.errors import LocalFault
 
-Dtype = Literal["float32", "float16", "bfloat16"]
-"""The type that weights are computed with."""
+Dtype = Literal["float32", "float16", "bfloat16", "blocks"]
+"""The type that weights are computed with. "blocks": a quantised base (weights.lora.frozen_base) is computed with as it
+is stored, with activations in 8 bits, as far as the engine does so."""
 DTYPES: Final[tuple[Dtype, ...]] = get_args(Dtype)
 GAP_MOST = 1.0
 """Nats. A runner-up further behind the seeded choice counts as this far behind."""

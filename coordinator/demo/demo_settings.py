@@ -82,6 +82,8 @@ SMOLLM2: Final = DemoSettings(
     learner={"learning_rate": 2e-5, "warmup_steps": 2},
     warm_up={},
 )  # fmt: skip
+ADAPTER_RATE: Final = 10.0
+"""An adapter's learning rate, over that of the whole model (ADR 15)."""
 _BY_MODEL: Final[Mapping[Model, DemoSettings]] = {"tiny": TINY, "smollm2": SMOLLM2}
 
 
@@ -96,5 +98,7 @@ def settings_of(options: DemoOptions) -> DemoSettings:
         raise LocalFault(f"{nodes} nodes: choose {len(NARROW)} to 16 with --nodes, as --ways needs {len(NARROW)}")
     if not seconds > 0:
         raise LocalFault(f"{seconds:g} seconds: choose more than 0 with --seconds")
-    chosen = {"nodes": nodes, "seconds": seconds, "ways": options.ways, "adapter": options.adapter}
+    chosen: dict[str, Any] = {"nodes": nodes, "seconds": seconds, "ways": options.ways, "adapter": options.adapter}
+    if options.adapter is not None:
+        chosen["learner"] = {**preset.learner, "learning_rate": ADAPTER_RATE * preset.learner["learning_rate"]}
     return DemoSettings(**{**vars(preset), **chosen})

@@ -15,7 +15,7 @@ from engines.engine import EngineError
 from weights.codec.frames import Bits
 from weights.hf_import import bf16_of, floats_of
 
-GGML_TYPES: Final = {"float32": 0, "float16": 1, "bfloat16": 30}
+GGML_TYPES: Final = {"float32": 0, "float16": 1, "bfloat16": 30, "q8_0": 8, "q4_0": 2}
 """Number of the type in ggml."""
 ITEM: Final = {"float32": 4, "float16": 2, "bfloat16": 2}
 _SOURCES: Final = ("BF16", "F16", "F32")

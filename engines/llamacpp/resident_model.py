@@ -2,7 +2,8 @@
 
 Rules
 1. llama.cpp makes the tensors from keys alone and asks for each one's content; its pointer is kept for later changes.
-   Matrices have the engine's type, all else is float32, as llama.cpp's operations want it.
+   Matrices have the engine's type, all else is float32, as llama.cpp's operations want it. With the type "blocks" a
+   matrix of a quantised base has the blocks that it is stored in, and other matrices are bfloat16.
 2. A tensor that is foreign, missing or of another shape than config.json says refuses the model.
 3. A change writes the elements that differ. Where more than 1 in `DENSE` of a tensor differ, the tensor is written
    whole. Memory of a GPU is written in ranges of whole rows.
@@ -10,9 +11,10 @@ Rules
 """
 
 import ctypes
-from collections.abc import Iterable, Iterator
+import typing
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +29,7 @@ from weights.codec.frames import Bits
 from weights.diff import Change
 from weights.documents import TensorEntry
 from weights.errors import BadSnapshot
+from weights.lora.block_formats import BLOCK, BLOCK_BYTES, BlockFormat
 
 DENSE: Final = 64
 PIECE: Final = 1 << 18
@@ -46,12 +49,24 @@ class WeightSource(Protocol):
         """Return the elements of a tensor, flat."""
 
 
+class QuantisedSource(WeightSource, Protocol):
+    """The part of `weights.lora.frozen_base.FrozenBase` that is read here."""
+
+    formats: dict[str, BlockFormat]
+
+    def blocks(self, name: str) -> Bits:
+        """Return the bytes of a quantised tensor: [rows, bytes per row]."""
+
+
+Stored = Literal["float32", "float16", "bfloat16", "q8_0", "q4_0"]
+
+
 class _Target(NamedTuple):
     """A tensor of llama.cpp that a tensor of the model fills. `place`: its row in llama.cpp for each of the model's
     rows, the inverse of `rows`. `memory`: its elements, where the CPU can write to them."""
 
     pointer: int
-    dtype: Dtype
+    stored: Stored
     entry: TensorEntry
     rows: NDArray[np.int64] | None
     place: NDArray[np.int64] | None
@@ -61,15 +76,27 @@ class _Target(NamedTuple):
     def width(self) -> int:
         return self.entry.elements // self.entry.shape[0]
 
+    @property
+    def row_bytes(self) -> int:
+        return _nbytes(self.stored, self.width)
+
 
 class ResidentModel:
     """`pointer`: llama_model. `nbytes`: of all its tensors. `parameters`: their number, tied ones once. `handle`: of
     the device, None: the CPU. Raises EngineError, BadSnapshot. Call `close` to free it."""
 
     def __init__(
-        self, library: Library, architecture: Architecture, snapshot: WeightSource, dtype: Dtype, handle: int | None
+        self,
+        library: Library,
+        architecture: Architecture,
+        snapshot: WeightSource | QuantisedSource,
+        dtype: Dtype,
+        handle: int | None,
     ) -> None:
         _check(architecture, snapshot)
+        self._formats: Mapping[str, BlockFormat] = getattr(snapshot, "formats", {}) if dtype == "blocks" else {}
+        if dtype == "blocks" and not self._formats:
+            raise EngineError("this run's weights are not quantised: compute in float32, float16 or bfloat16")
         self.library, self.architecture, self.handle = library, architecture, handle
         self._dtype = dtype
         self._targets: dict[str, list[_Target]] = {}
@@ -92,7 +119,7 @@ class ResidentModel:
                     self._write(target, snapshot, 0, target.entry.shape[0])
                 elif target.memory is not None:
                     target.memory[_moved(target, change.index)] = cast(
-                        change.bits, change.tensor.dtype, target.dtype, change.tensor.name
+                        change.bits, change.tensor.dtype, target.stored, change.tensor.name
                     )
                 else:
                     for first, last in _ranges(target, change.index):
@@ -110,9 +137,9 @@ class ResidentModel:
     # --- building
 
     def _check_memory(self, snapshot: WeightSource) -> None:
-        elements = sum(entry.elements for entry in snapshot.tensors)
-        tied = self.architecture.sizes["vocabulary"] * self.architecture.sizes["width"] if self.architecture.tied else 0
-        needed = (elements + tied) * ITEM[self._dtype]
+        output = self.architecture.sizes["vocabulary"] * self.architecture.sizes["width"]
+        needed = sum(_nbytes(self._stored_as(entry), entry.elements) for entry in snapshot.tensors)
+        needed += _nbytes("q8_0" if self._formats else self._plain, output) if self.architecture.tied else 0
         free = backends.free_memory(self.library, self.handle)
         if needed > free:
             there, wanted = apart(free / 2**30, needed / 2**30)
@@ -120,6 +147,17 @@ class ResidentModel:
                 f"the model takes {wanted} GiB in {self._dtype}, and the device has {there} GiB free: end other "
                 "programs, or choose another device or a smaller model"
             )
+
+    @property
+    def _plain(self) -> Stored:
+        """The type of matrices that are not quantised."""
+        return "bfloat16" if self._dtype == "blocks" else self._dtype
+
+    def _stored_as(self, entry: TensorEntry) -> Stored:
+        """Return the type in which llama.cpp has a tensor (rule 1)."""
+        if len(entry.shape) != 2:
+            return "float32"
+        return self._formats.get(entry.name, self._plain)
 
     def _build(self, snapshot: WeightSource) -> int:
         library = self.library
@@ -138,7 +176,7 @@ class ResidentModel:
                 except Exception as error:  # nothing may be raised into C
                     self._fault = error
 
-        metadata, context = self._metadata()
+        metadata, context = self._metadata(names)
         try:
             pointer = library.llama_model_init_from_user(metadata, FILL_CALLBACK(fill), None, params)
         finally:
@@ -160,7 +198,7 @@ class ResidentModel:
             return BadSnapshot(f"llama.cpp's {self.architecture.name} has no use for {unused[0]!r} of {snapshot.path}")
         return None
 
-    def _metadata(self) -> tuple[int, int]:
+    def _metadata(self, names: dict[str, TensorEntry]) -> tuple[int, int]:
         """Return the model's keys and its matrices' types as gguf_context, and the ggml_context that names them."""
         library, matrices = self.library, self.architecture.matrices()
         metadata = library.gguf_init_empty()
@@ -174,7 +212,9 @@ class ResidentModel:
         size = library.ggml_tensor_overhead() * (len(matrices) + 1)
         context = library.ggml_init(InitParams(size, None, True))
         for name in matrices:
-            tensor = library.ggml_new_tensor_2d(context, GGML_TYPES[self._dtype], 1, 1)
+            entry = names.get(str(self.architecture.source(name, names).name))
+            stored = self._plain if entry is None else self._stored_as(entry)
+            tensor = library.ggml_new_tensor_2d(context, GGML_TYPES[stored], BLOCK, 1)
             library.ggml_set_name(tensor, name.encode())
             library.gguf_add_tensor(metadata, tensor)
         return metadata, context
@@ -191,44 +231,59 @@ class ResidentModel:
             return
         entry = names[source.name]
         target = self._target(pointer, entry, source)
-        if nbytes != ITEM[target.dtype] * entry.elements:
+        if nbytes != _nbytes(target.stored, entry.elements):
             raise EngineError(f"llama.cpp made {name} of {nbytes} bytes, the model has {entry.elements} elements")
         self._targets.setdefault(entry.name, []).append(target)
         self._write(target, snapshot, 0, entry.shape[0])
 
     def _target(self, pointer: int, entry: TensorEntry, source: TensorSource) -> _Target:
-        dtype: Dtype = self._dtype if len(entry.shape) == 2 else "float32"
+        stored = self._stored_as(entry)
         place = None if source.rows is None else np.argsort(source.rows)
         memory = None
-        if self.handle is None:
-            nbytes = ITEM[dtype] * entry.elements
+        if self.handle is None and stored in _NUMPY:
+            nbytes = _nbytes(stored, entry.elements)
             address = self.library.ggml_get_data(pointer)
-            memory = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address)).view(_NUMPY[dtype])
-        return _Target(pointer, dtype, entry, source.rows, place, memory)
+            memory = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address)).view(_NUMPY[stored])
+        return _Target(pointer, stored, entry, source.rows, place, memory)
 
     # --- content
 
     def _write(self, target: _Target, snapshot: WeightSource, first: int, last: int) -> None:
         """Write llama.cpp's rows from `first` up to `last`."""
-        bits, width = snapshot.bits(target.entry.name).reshape(-1, target.width), target.width
+        bits, width = self._rows_of(target, snapshot), target.width
         rows = max(1, PIECE // width)
         for start in range(first, last, rows):
             end = min(last, start + rows)
             piece = bits[start:end] if target.rows is None else bits[target.rows[start:end]]
-            values = cast(piece.reshape(-1), target.entry.dtype, target.dtype, target.entry.name)
-            self._set(target.pointer, values, start * width * ITEM[target.dtype])
+            values: Values = piece.reshape(-1)
+            if target.stored in _NUMPY:
+                values = cast(piece.reshape(-1), target.entry.dtype, target.stored, target.entry.name)
+            self._set(target.pointer, values, start * target.row_bytes)
+
+    def _rows_of(self, target: _Target, snapshot: WeightSource) -> Bits:
+        """Return a tensor's rows: bits of the snapshot's type, or bytes of blocks."""
+        if target.stored in _NUMPY:
+            return snapshot.bits(target.entry.name).reshape(-1, target.width)
+        return typing.cast("QuantisedSource", snapshot).blocks(target.entry.name)
 
     def _set(self, pointer: int, values: Values, offset: int) -> None:
         whole = np.ascontiguousarray(values)
         self.library.ggml_backend_tensor_set(pointer, whole.ctypes.data, offset, whole.nbytes)
 
     def _read(self, target: _Target) -> Values:
-        values = np.empty(target.entry.elements, _NUMPY[target.dtype])
+        values = np.empty(target.entry.elements, _NUMPY[target.stored])
         self.library.ggml_backend_tensor_get(target.pointer, values.ctypes.data, 0, values.nbytes)
         return values
 
 
 _NUMPY: Final = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
+
+
+def _nbytes(stored: Stored, elements: int) -> int:
+    """Return the bytes of whole rows of a type."""
+    if stored in ITEM:
+        return ITEM[stored] * elements
+    return elements // BLOCK * BLOCK_BYTES[typing.cast("BlockFormat", stored)]
 
 
 def _check(architecture: Architecture, snapshot: WeightSource) -> None:
@@ -256,7 +311,7 @@ def _moved(target: _Target, index: NDArray[np.int64]) -> NDArray[np.int64]:
 def _ranges(target: _Target, index: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     """Yield ranges of llama.cpp's rows that contain the elements at `index` (rule 3)."""
     rows = np.unique(_moved(target, index) // target.width)
-    near = max(1, GAP // (target.width * ITEM[target.dtype]))
+    near = max(1, GAP // target.row_bytes)
     cuts = np.flatnonzero(np.diff(rows) > near) + 1
     for part in np.split(rows, cuts):
         yield int(part[0]), int(part[-1]) + 1

@@ -7,6 +7,7 @@ from coordinator.demo.demo_settings import SMOLLM2, TINY, DemoOptions, settings_
 from coordinator.run.model_folder import task_named
 from coordinator.run.setup import check_sizes, settings_for
 from runtime.errors import LocalFault
+from weights.lora.adapter_folder import AdapterOrder
 
 
 @pytest.mark.parametrize("settings", [TINY, SMOLLM2], ids=["tiny", "smollm2"])
@@ -26,3 +27,9 @@ def test_a_coordinator_accepts_the_settings(settings: object) -> None:
 def test_an_option_out_of_range_is_one_line(options: DemoOptions) -> None:
     with pytest.raises(LocalFault, match="choose"):
         settings_of(options)
+
+
+def test_an_adapter_learns_at_ten_times_the_rate() -> None:
+    adapted = settings_of(DemoOptions(adapter=AdapterOrder(16, 32.0)))
+    assert adapted.learner["learning_rate"] == pytest.approx(10 * TINY.learner["learning_rate"])
+    assert adapted.adapter is not None

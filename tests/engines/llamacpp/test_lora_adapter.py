@@ -57,6 +57,27 @@ def test_a_quantised_base_is_the_policy_here_too(tmp_path: Path, form: BaseForma
     assert drift(loaded(folder, version.path), folder, version.path) <= DRIFT
 
 
+@pytest.mark.parametrize("form", ["q8_0", "q4_0"])
+@pytest.mark.parametrize("name", ["llama, tied", "qwen3, heads of 24"])
+def test_blocks_are_computed_with_as_they_are_stored_and_take_their_memory_alone(
+    tmp_path: Path, form: BaseFormat, name: str
+) -> None:
+    folder = adapted.adapt(llama_cpp.make(tmp_path, name), form)
+    version = adapted.trained(folder)
+    whole, native = create(DEVICE, "float32"), create(DEVICE, "blocks")
+    nbytes = whole.load(folder, version.path).nbytes
+    assert native.load(folder, version.path).nbytes < 0.6 * nbytes, "the adapter is float32 in both"
+    assert 0 < drift(native, folder, version.path) < 0.5, "activations have 8 bits"
+
+
+def test_blocks_are_refused_where_the_base_has_none(tmp_path: Path) -> None:
+    whole = tiny_model.make(tmp_path / "whole")
+    plain = adapted.make(tmp_path / "plain")
+    for folder, weights in ((whole.folder, whole.snapshot), (plain, plain / "model.safetensors")):
+        with pytest.raises(EngineError, match="not quantised"):
+            create(DEVICE, "blocks").load(folder, weights)
+
+
 def test_a_version_is_a_step_of_the_adapter_and_back(tmp_path: Path) -> None:
     folder = adapted.make(tmp_path / "model")
     first, second = Snapshot(folder / "model.safetensors"), adapted.trained(folder)
