@@ -22,7 +22,7 @@ from p2p.identity import peer_id
 SHOWN: Final = 20
 """The number of last leases, and of last entries, that are shown of a key."""
 Out = Literal["suspended", "banned"]
-_COLUMNS: Final = "a.accepted, a.groups, a.wrong, a.vouched, a.banned, a.code, a.since, a.until"
+_COLUMNS: Final = ", ".join(f"a.{column}" for column in KeyAccount._fields)
 _ALL: Final = f"""
 SELECT n.key, n.name, n.last_seen, {_COLUMNS} FROM nodes n LEFT JOIN accounts a ON a.node = n.key
 UNION ALL SELECT a.node, '', 0, {_COLUMNS} FROM accounts a WHERE a.node NOT IN (SELECT key FROM nodes)

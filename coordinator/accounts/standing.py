@@ -92,8 +92,7 @@ def minute(at: int) -> str:
 
 def account_of(database: Database, node: bytes) -> KeyAccount:
     """Return the sum of the ledger's entries about a key, 32 bytes."""
-    query = "SELECT accepted, groups, wrong, vouched, banned, code, since, until, doubted FROM accounts WHERE node = ?"
-    row = database.one(query, (node,))
+    row = database.one(f"SELECT {', '.join(KeyAccount._fields)} FROM accounts WHERE node = ?", (node,))
     return KeyAccount() if row is None else KeyAccount(*row)._replace(vouched=bool(row[3]))
 
 

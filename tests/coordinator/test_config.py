@@ -94,7 +94,7 @@ BAD = {
     ),
     "no choice of the list": (
         {"run": {"compute_dtype": "f16"}},
-        "run.compute_dtype should be 'float32', 'float16' or 'bfloat16', not",
+        "run.compute_dtype should be 'float32', 'float16', 'bfloat16' or 'blocks', not",
     ),
     "a type that no admitted class computes in": (
         {"run": {"compute_dtype": "bfloat16"}},

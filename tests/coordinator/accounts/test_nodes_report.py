@@ -41,6 +41,15 @@ def test_a_list_is_filtered_and_paged(words: tuple[str, ...], listed: list[bytes
     assert [row["node"] for row in rows] == [peer_id(node) for node in listed]
 
 
+def test_a_doubted_key_is_new_in_the_list_as_in_its_own_report(folder: Path) -> None:
+    with Database.open(folder / "run.sqlite") as database, database.transaction():
+        database.do("UPDATE accounts SET accepted = 1000, groups = 1000, doubted = 1 WHERE node = ?", (BOB,))
+    listed = json.loads(run_nodes("ls", "--home", folder, "--json", "--rank", "new").stdout)
+    assert peer_id(BOB) in [row["node"] for row in listed]
+    shown = json.loads(run_nodes("show", peer_id(BOB), "--home", folder, "--json").stdout)
+    assert shown["key"]["rank"] == "new"
+
+
 def test_one_node_is_shown_with_reasons_strikes_and_the_evidence_of_a_suspension(folder: Path) -> None:
     shown = run_nodes("show", peer_id(ALICE), "--home", folder).stdout
     with Database.read(folder / "run.sqlite") as database:
