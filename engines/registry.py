@@ -91,13 +91,8 @@ TRANSFORMERS: Final = EngineRow(
     name="transformers",
     factory="engines.transformers.engine:create",
     finder="engines.devices:inventory",
-<<<<<<< HEAD
     devices=("cuda", "xpu", "mps", "cpu"),
-    dtypes=DTYPES,
-=======
-    devices=("cuda", "mps", "cpu"),
     dtypes=("float32", "float16", "bfloat16"),
->>>>>>> 1f47a47 (llama.cpp computes with a quantised base's blocks as they are stored (class blocks); the demo's adapter learns at ten times the rate; ADR 15)
     packages=("torch", "transformers"),
     install="pip install echo2",
     sampling="gumbel-splitmix64/1",
