@@ -115,10 +115,10 @@ async def test_free_memory_that_changes_is_no_change_and_an_order_is(machine: Ma
 
 
 async def test_what_the_owner_names_is_not_timed_against_others(machine: Machine, tmp_path: Path) -> None:
-    assert await chosen(tmp_path, engine="llamacpp") == "llamacpp/float32/cuda"
-    assert machine.timed == [["llamacpp/float32/cuda", "llamacpp/float32/cpu"]]
-    spec = runspec(engines=["llamacpp/float32/cuda"])
-    assert await chosen(tmp_path, spec, dtype="float32") == "llamacpp/float32/cuda"
+    assert await chosen(tmp_path, engine="transformers") == "transformers/float32/cuda"
+    assert machine.timed == [["transformers/float32/cuda", "transformers/float32/cpu"]]
+    spec = runspec(engines=["transformers/float32/cuda"])
+    assert await chosen(tmp_path, spec, dtype="float32") == "transformers/float32/cuda"
     assert len(machine.timed) == 1, "one candidate alone was timed"
 
 
