@@ -45,9 +45,10 @@ class LeaseRequest(Wire, frozen=True):
 
 
 class Lease(Wire, frozen=True):
-    """coordinator (channel) -> node: one group under one version. `seeds`: one per sample; their number is the group's
-    size. `limit`: most sampled tokens per rollout. `calibration`: hash of the sealed Calibration; None: exact
-    (fp32). `at_once`: leases that the node may have open now; None: not said."""
+    """coordinator (channel) -> node: one group under one version. `seeds`: one per sample; their number is the
+    group's size. `limit`: most sampled tokens per rollout. `calibration`: hash of the sealed Calibration; None: exact
+    (fp32). `ranges_asked`: whether the submission must show bytes of the version (weights/shown_ranges.py).
+    `at_once`: leases that the node may have open now; None: not said."""
 
     id: Id
     node: Key
@@ -64,6 +65,7 @@ class Lease(Wire, frozen=True):
     sent: Milliseconds
     expires: Milliseconds
     calibration: Hash | None = None
+    ranges_asked: bool = False
     at_once: Count | None = None
 
 
@@ -86,13 +88,15 @@ class Rollout(Wire, frozen=True):
 
 
 class Submission(Wire, frozen=True):
-    """node -> coordinator, method "submit": one group for one lease."""
+    """node -> coordinator, method "submit": one group for one lease. `ranges`: hash of the bytes that the lease asks
+    for; None: not shown."""
 
     lease: Id
     era: Count
     version: Count
     root: Hash
     rollouts: Annotated[list[Rollout], Meta(max_length=1024)]
+    ranges: Hash | None = None
 
 
 class Received(Wire, frozen=True):

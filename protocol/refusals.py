@@ -147,6 +147,9 @@ REASONS: dict[str, Reason] = {
     # --- submissions refused by receipt
     "late": Reason("Received {late} ms after the lease expired.", "node"),
     "version-lie": Reason("The lease binds era {era} version {version}; {detail}.", "node"),
+    "other-weights": Reason(
+        "The lease asks for bytes of version {version}, to show that the node has it: {detail}.", "node"
+    ),
     "incomplete": Reason("A group of {wanted} rollouts was leased, {got} came.", "node"),
     "tokens": Reason("Sample {sample}: {detail}.", "node"),
     "turns": Reason("Sample {sample}: {detail}.", "node"),

@@ -10,6 +10,7 @@ Rules
    (coordinator/rollouts/request_handler.py).
 4. A group whose lease names a Calibration is not judged here: its tokens are compared with the scorer's, and the
    verdict's transaction bets on them. If the first sample alone suffices for a refusal, the others are not scored.
+   The bytes of the version that the lease asks for are compared first: a node without them was not at work.
 5. Where a group is mostly wrong, `CrossVersionCheck` tells whether its tokens may be of another version. That
    takes at most one further pass per version.
 
@@ -21,6 +22,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+import anyio.to_thread
 import msgspec
 import numpy as np
 
@@ -47,14 +49,17 @@ from engines.engine import Job, SampleScore
 from engines.messages import PackedSample, float_bytes
 from protocol.refusals import sentence
 from runtime.child import ChildDied, ChildError
+from weights.errors import BadSnapshot
 
 
 class EvidenceSource(NamedTuple):
     """The values that the check of a class that is not exact needs: `classes`, and `against`, the evidence against a
-    key."""
+    key. `shown`: returns the hash by which the bytes are shown that a lease asks for (weights/shown_ranges.py), of the
+    version that the scorer has loaded. May raise `OSError`, `BadSnapshot`."""
 
     classes: OpenClasses
     against: Callable[[bytes], NodeEvidence]
+    shown: Callable[[bytes], bytes]
 
 
 class GroupVerifier:
@@ -104,6 +109,9 @@ class GroupVerifier:
         tables = None if self._evidence is None else self._evidence.classes.tables(calibration)
         if tables is None:
             return _unscorable("its Calibration is not in the run folder")
+        fault = await self._other_weights(group)
+        if fault is not None:
+            return fault
         rollouts, compared = group.submission.rollouts, dict[int, TokenArray]()
         scores: list[SampleScore | None] = [None] * len(rollouts)
         parts = [[first]] if first is not None else []
@@ -118,6 +126,19 @@ class GroupVerifier:
                 return Verdict("evidence", sentence("evidence"), None, compared)
         behaviour = [float_bytes(score.logprobs) for score in scores if score is not None]
         return Verdict("ok", "", behaviour, compared)
+
+    async def _other_weights(self, group: Undecided) -> Verdict | None:
+        """Return the refusal of a group that shows other bytes than those of its version."""
+        if not group.lease.ranges_asked or self._evidence is None:
+            return None
+        try:
+            right = await anyio.to_thread.run_sync(self._evidence.shown, group.lease.id)
+        except (OSError, BadSnapshot) as error:
+            return _unscorable(f"the bytes that its lease asks for cannot be read ({error})")
+        if group.submission.ranges == right:
+            return None
+        detail = "those that the submission shows are others"
+        return Verdict("other-weights", sentence("other-weights", version=group.lease.version, detail=detail), None)
 
     def _suffices(self, group: Undecided, compared: dict[int, TokenArray], tables: Tables) -> bool:
         """Tell whether these samples are enough for a refusal, with the node's groups decided so far."""

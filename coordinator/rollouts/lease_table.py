@@ -282,6 +282,7 @@ class LeaseTable:
             sent=now,
             expires=now + demand.lifetime.lasts,
             calibration=None if is_exact(request.engine) else self._classes.of(request.engine),
+            ranges_asked=not is_exact(request.engine),
             at_once=demand.requester.most_open,
         )
 

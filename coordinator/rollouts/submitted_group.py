@@ -45,6 +45,7 @@ class UnreadSubmission(msgspec.Struct, frozen=True, kw_only=True):
     version: Count
     root: Hash
     rollouts: Annotated[list[UnreadRollout], Meta(max_length=1024)]
+    ranges: Hash | None = None
 
 
 class _Named(msgspec.Struct, frozen=True):
@@ -86,6 +87,7 @@ class SubmittedGroup(msgspec.Struct, frozen=True):
     root: bytes
     rollouts: list[ClaimedRollout]
     nbytes: int
+    ranges: bytes | None = None
 
 
 def lease_of(data: bytes) -> bytes:
@@ -114,6 +116,7 @@ def decode_stored_group(data: bytes) -> SubmittedGroup:
         submission.root,
         [ClaimedRollout(one) for one in submission.rollouts],
         len(data),
+        submission.ranges,
     )
 
 

@@ -115,6 +115,8 @@ def check(submission: Submission | SubmittedGroup, lease: Lease, spec: RunSpec) 
         return _fault("version-lie", era=lease.era, version=lease.version, detail=detail)
     if len(submission.rollouts) != len(lease.seeds):
         return _fault("incomplete", wanted=len(lease.seeds), got=len(submission.rollouts))
+    if lease.ranges_asked and submission.ranges is None:
+        return _fault("other-weights", version=lease.version, detail="the submission shows none")
     rollouts: Sequence[Rollout | ClaimedRollout] = submission.rollouts
     for number, rollout in enumerate(rollouts):
         for code, rule in FORM_RULES.items():

@@ -55,20 +55,21 @@ class Learning:
             moved=self.arrived,
             watch=Watch(group_service, clock, work.set),
         )
+        weights = ScorerWeights(
+            models.scorer,
+            publisher,
+            model=run.folder.model,
+            folder=run.folder.scorer,
+            oldest=group_service.oldest_needed,
+        )
         self.scoring = Scoring(
             scorer=models.scorer,
             group_service=group_service,
             publisher=publisher,
             history=history,
             evaluation_set=EvaluationSet(run.task, text, run.runspec.limit, run.config.run.heldout),
-            weights=ScorerWeights(
-                models.scorer,
-                publisher,
-                model=run.folder.model,
-                folder=run.folder.scorer,
-                oldest=group_service.oldest_needed,
-            ),
-            verifier=verifier_of(run, models.scorer, group_service, publisher),
+            weights=weights,
+            verifier=verifier_of(run, models.scorer, group_service, publisher, weights),
             evaluate_every=run.config.run.evaluate_every,
             clock=clock,
             arrived=self.arrived,
@@ -86,7 +87,9 @@ class Learning:
         await self.scoring.run()
 
 
-def verifier_of(run: Run, scorer: Scorer, group_service: GroupService, publisher: Publisher) -> GroupVerifier:
+def verifier_of(
+    run: Run, scorer: Scorer, group_service: GroupService, publisher: Publisher, weights: ScorerWeights
+) -> GroupVerifier:
     """Return the verifier of a run's groups."""
 
     def published(era: int) -> list[int]:
@@ -97,7 +100,7 @@ def verifier_of(run: Run, scorer: Scorer, group_service: GroupService, publisher
         eos=run.runspec.eos,
         staleness=group_service.terms.staleness,
         published=published,
-        evidence=EvidenceSource(group_service.classes, group_service.verdicts.evidence.of),
+        evidence=EvidenceSource(group_service.classes, group_service.verdicts.evidence.of, weights.shown),
     )
 
 

@@ -25,6 +25,7 @@ from runtime.child import ChildError
 from weights.documents import Edge
 from weights.errors import WeightsError
 from weights.journaled import Rolling, finish_replace, remove, replace_folder
+from weights.shown_ranges import shown_of
 from weights.snapshot import Snapshot
 from weights.update_path import path_to
 
@@ -103,6 +104,11 @@ class ScorerWeights:
             except ChildError as error:
                 faults += 1
                 await self._mend(error, faults)
+
+    def shown(self, lease: bytes) -> bytes:
+        """Return the hash by which a node shows the bytes that a lease asks for, of the version that is loaded. Raises
+        `OSError`, `BadSnapshot`."""
+        return shown_of(self._path, lease)
 
     def _next_move(self, loaded: Loaded, root: bytes) -> StepTo | StepBy | None:
         edges = self._publisher.steps_from(loaded.ahead[-1] if loaded.ahead else loaded.root)

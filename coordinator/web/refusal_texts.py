@@ -13,6 +13,7 @@ from protocol.refusals import REASONS
 WORDS: Mapping[str, str] = {
     "late": "Received after the lease had expired.",
     "version-lie": "Made with another version than the lease binds.",
+    "other-weights": "The node did not show that it has the weights of the lease's version.",
     "incomplete": "Rollouts of the group were missing.",
     "tokens": "Token ids that the model does not have, or that are not the prompt's.",
     "turns": "Turns of the conversation do not fit together.",

@@ -84,8 +84,9 @@ def job_of(lease: Lease, runspec: RunSpec) -> Job:
     )
 
 
-def submission_of(lease: Lease, samples: Sequence[Sample]) -> bytes:
-    """Return the encoded Submission: the whole group, each rollout tagged with version and content root."""
+def submission_of(lease: Lease, samples: Sequence[Sample], ranges: bytes | None = None) -> bytes:
+    """Return the encoded Submission: the whole group, each rollout tagged with version and content root. `ranges`:
+    the answer to `Lease.ranges_asked`."""
     segments = [Segment(version=lease.version, root=lease.root, first=0)]
     rollouts = [
         Rollout(
@@ -96,5 +97,7 @@ def submission_of(lease: Lease, samples: Sequence[Sample]) -> bytes:
         )
         for sample in samples
     ]
-    submission = Submission(lease=lease.id, era=lease.era, version=lease.version, root=lease.root, rollouts=rollouts)
+    submission = Submission(
+        lease=lease.id, era=lease.era, version=lease.version, root=lease.root, rollouts=rollouts, ranges=ranges
+    )
     return encode(submission)

@@ -32,6 +32,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+import anyio.to_thread
 import structlog
 
 from engines.engine import Sample
@@ -51,6 +52,8 @@ from protocol.leases import Lease, LeaseReport, LeaseRequest
 from protocol.methods import LEASE, SUBMIT
 from protocol.requests import Refusal
 from runtime.child import ChildDied, ChildError
+from weights.errors import BadSnapshot
+from weights.shown_ranges import shown_of
 
 MOST_WAIT: Final = 1800.0
 """Longest wait after a refusal, seconds: no `retry_after` can stop a node for good."""
@@ -305,7 +308,7 @@ class RolloutWorker:
             samples = await self._generate(lease)
             longest = max(len(sample.tokens) for sample in samples)
             _log.debug("group generated", version=lease.version, lease=lease.id.hex(), longest=longest)
-            self._outbox_relay.put(lease.id, submission_of(lease, samples))
+            self._outbox_relay.put(lease.id, submission_of(lease, samples, await self._ranges(lease)))
             self.done += 1
             if self._once:
                 self._run_state.finish("the one group of --once is generated")
@@ -315,6 +318,17 @@ class RolloutWorker:
             del self._tasks[lease.id]
             self._prefetch.ended(lease.id, asyncio.get_running_loop().time())
             self._changed.set()
+
+    async def _ranges(self, lease: Lease) -> bytes | None:
+        """Return the hash of the bytes that a lease asks for; the weights are this node's copy on disk, which no step
+        changes while the engine is shared. Raises `Stale`."""
+        current = self._engine.current
+        if not lease.ranges_asked or current is None:
+            return None
+        try:
+            return await anyio.to_thread.run_sync(shown_of, current.weights, lease.id)
+        except (OSError, BadSnapshot) as error:
+            raise Stale(f"the weights cannot be read to show them: {error}") from error
 
     async def _generate(self, lease: Lease) -> list[Sample]:
         """Generate the group of a lease, again after a crash (rule 4). Raises `Stale`."""

@@ -15,7 +15,7 @@ from p2p.identity import peer_id, public_bytes
 from p2p.wire_types import encode
 from protocol.authority import RoleKeys
 from protocol.leases import Lease, Receipt
-from tests.support.group_world import ALICE, KEYS, RUN, SPEC, World, group, opened, sealed_by_role
+from tests.support.group_world import ALICE, KEYS, RUN, SPEC, World, group, name, opened, sealed_by_role
 
 CLASS = "transformers/bfloat16/cpu"
 LEDGER = RoleKeys(keys=[public_bytes(KEYS["ledger"])], threshold=1)
@@ -29,6 +29,11 @@ SEALED = sealed_by_role(
     ),
 )  # fmt: skip
 PEER = peer_id(ALICE)
+
+
+def name_of_ranges(lease: bytes) -> bytes:
+    """Return a made-up answer to a lease that asks for bytes of its version."""
+    return name("ranges", int.from_bytes(lease, "big"), 32)
 
 
 class FixedScorer:
@@ -56,15 +61,22 @@ class Bfloat16World:
     def __init__(self, folder: Path) -> None:
         self.world = World(folder, spec=msgspec.structs.replace(SPEC, engines=["transformers"]), batch_groups=100)
         self.scorer = FixedScorer()
+        self.damaged = False
+        """Whether the coordinator cannot read its own copy of the version."""
         self._begin()
 
     def _begin(self) -> None:
         self.service = self.world.group_service
-        source = EvidenceSource(self.service.classes, self.service.verdicts.evidence.of)
+        source = EvidenceSource(self.service.classes, self.service.verdicts.evidence.of, self._shown)
         self.verifier = GroupVerifier(
             self.scorer,  # type: ignore[arg-type]
             eos=SPEC.eos, staleness=2, published=lambda era: [0], evidence=source,
         )  # fmt: skip
+
+    def _shown(self, lease: bytes) -> bytes:
+        if self.damaged:
+            raise OSError("the disk fails")
+        return name_of_ranges(lease)
 
     def open(self) -> None:
         """Open the class."""
@@ -79,10 +91,12 @@ class Bfloat16World:
     def lease(self) -> Lease:
         return self.world.lease(engine=CLASS)
 
-    def decide(self, wrong: int, first: int | None = None) -> Receipt:
-        """Hand in a group in which `wrong` tokens per sample differ; return its receipt."""
+    def decide(self, wrong: int, first: int | None = None, shown: bytes | None = None) -> Receipt:
+        """Hand in a group in which `wrong` tokens per sample differ; return its receipt. `shown`: the hash of the bytes
+        that the lease asks for; None: the right one."""
         self.scorer.wrong = wrong
-        self.world.submit(group(self.lease()))
+        lease = self.lease()
+        self.world.submit(group(lease, ranges=shown or name_of_ranges(lease.id)))
         (undecided,) = self.service.undecided()
         verdict = asyncio.run(self.verifier.verify(undecided, first))
         receipt: Receipt = opened("receipt", self.service.decide(undecided, verdict, self.world.now), Receipt)

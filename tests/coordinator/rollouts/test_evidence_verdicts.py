@@ -10,7 +10,7 @@ from coordinator.rollouts.verdicts import EvidencedOutcome
 from p2p.envelope import document_hash
 from runtime.units import DAY
 from tests.support.evidence_world import CLASS, PEER, SEALED, TABLES, Bfloat16World
-from tests.support.group_world import ALICE
+from tests.support.group_world import ALICE, group
 
 
 @pytest.fixture
@@ -107,6 +107,33 @@ def test_values_that_are_not_numbers_are_the_operators_fault(bench: Bfloat16Worl
     bench.open()
     bench.scorer.gaps = float("nan")
     assert bench.decide(0).code == "not-scorable"
+
+
+def test_a_node_that_shows_bytes_of_another_version_is_refused_before_the_scorers_pass(bench: Bfloat16World) -> None:
+    bench.open()
+    assert bench.lease().ranges_asked
+    receipt = bench.decide(0, shown=bytes(32))
+    assert (receipt.verdict, receipt.code) == ("refused", "other-weights")
+    assert bench.scorer.scored == 0
+    assert bench.service.strikes.of(ALICE) == 1
+    assert bench.decide(0).code == "ok"
+
+
+def test_a_submission_that_shows_nothing_is_refused_at_receipt_and_exact_classes_are_not_asked(
+    bench: Bfloat16World,
+) -> None:
+    bench.open()
+    refused = bench.world.refused(group(bench.lease()))
+    assert refused.code == "other-weights"
+    assert "shows none" in refused.reason
+    assert not bench.world.lease(engine="transformers/float32/cpu").ranges_asked
+
+
+def test_bytes_that_the_coordinator_cannot_read_are_the_operators_fault(bench: Bfloat16World) -> None:
+    bench.open()
+    bench.damaged = True
+    assert bench.decide(0).code == "not-scorable"
+    assert bench.service.strikes.of(ALICE) == 0
 
 
 def test_exact_classes_leave_no_evidence(bench: Bfloat16World) -> None:

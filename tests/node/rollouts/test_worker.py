@@ -1,18 +1,22 @@
 """The rollout loop: crashes, refusals, a full outbox."""
 
+import functools
+
 import anyio
 import pytest
 
 from engines.versioned import MOST_CRASHES
 from node.links.coordinator_client import RequestRefused
 from p2p.identity import generate_key
-from protocol.leases import LeaseRequest
+from p2p.wire_types import decode
+from protocol.leases import LeaseRequest, Submission
 from protocol.methods import LEASE
 from protocol.requests import Refusal
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import InProcessEngine, until
 from tests.support.small_run import SmallRun
 from tests.support.swarm import accepted, working
+from weights.shown_ranges import shown_ranges
 
 
 @on_fake_clock
@@ -203,3 +207,18 @@ async def test_a_restarted_node_gives_back_what_it_lost_and_keeps_its_queued_gro
             await until(lambda: any(report.keeps is not None for report in coordinator.reports[len(stated) :]))
         (keeps,) = [report.keeps for report in coordinator.reports[len(stated) :] if report.keeps is not None]
         assert queued <= set(keeps) < set(coordinator.leases)
+
+
+@on_fake_clock
+async def test_a_node_shows_the_bytes_of_its_version_that_a_lease_asks_for(small_run: SmallRun) -> None:
+    coordinator = small_run.coordinator
+    small_run.coordinator.make_lease = functools.partial(  # type: ignore[method-assign]
+        coordinator.make_lease, ranges_asked=True
+    )
+    async with small_run.working() as node:
+        await until(lambda: accepted(node) >= 2)
+        await coordinator.publish(1)
+        await until(lambda: any(coordinator.leases[lease].version for lease in coordinator.submitted))
+    for lease, body in coordinator.submitted.items():
+        snapshot = coordinator.snapshots[coordinator.leases[lease].version]
+        assert decode(body, Submission).ranges == shown_ranges(snapshot, lease)
