@@ -172,12 +172,12 @@ REASONS: dict[str, Reason] = {
         "node",
     ),
     "near-ties": Reason(
-        "{count} of {tokens} sampled tokens narrowly miss the seeded choice: with the node's groups before it, more"
-        " than an honest node's would but for a chance of one in a million.",
+        "Of {tokens} sampled tokens {count} narrowly miss the seeded choice: with the node's groups before it, more than"
+        " an honest node's would but for a chance of one in a million.",
         "node",
     ),
     "party-near-ties": Reason(
-        "{count} of {tokens} sampled tokens narrowly miss the seeded choice. Groups from this network did so more often"
+        "Of {tokens} sampled tokens {count} narrowly miss the seeded choice. Groups from this network did so more often"
         " than honest ones: until that has passed, groups without such tokens are accepted, others are not.",
         "nobody",
     ),

@@ -3,20 +3,25 @@
 import re
 import string
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 
 from coordinator.rollouts.verification import FORM_RULES, SCORE_RULES
+from coordinator.verification.near_tie_table import Blamed
 from protocol.refusals import REASONS, refusal, sentence, then
 from protocol.requests import Refusal
 
+BLAMED = set(get_args(Blamed)) - {""}
 USED = re.compile(r'(?:refusal|_fault|sentence|Verdict|\bDenial)\(\s*"([\w-]+)"')
 
 
 def used(repository: Path) -> set[str]:
     sources = [path.read_text() for path in (repository / "coordinator").rglob("*.py")]
-    return {code for source in sources for code in USED.findall(source)} | FORM_RULES.keys() | SCORE_RULES.keys()
+    return (
+        {code for source in sources for code in USED.findall(source)} | FORM_RULES.keys() | SCORE_RULES.keys() | BLAMED
+    )
 
 
 def test_the_codes_in_use_are_those_of_the_table(repository: Path) -> None:
