@@ -172,8 +172,8 @@ REASONS: dict[str, Reason] = {
         "node",
     ),
     "near-ties": Reason(
-        "Of {tokens} sampled tokens {count} narrowly miss the seeded choice: with the node's groups before it, more than"
-        " an honest node's would but for a chance of one in a million.",
+        "Of {tokens} sampled tokens {count} narrowly miss the seeded choice: with the node's groups before it, more"
+        " than an honest node's would but for a chance of one in a million.",
         "node",
     ),
     "party-near-ties": Reason(
