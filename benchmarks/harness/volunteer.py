@@ -283,8 +283,8 @@ def _scoring(
     return Scoring(
         scorer=scorer, group_service=group_service, publisher=publisher,
         history=history, evaluation_set=EvaluationSet(run.task, text, run.runspec.limit, run.config.run.heldout),
-        weights=weights, verifier=verifier_of(run, scorer, group_service, publisher), evaluate_every=1, clock=time.time,
-        arrived=arrived, decided=asyncio.Event(),
+        weights=weights, verifier=verifier_of(run, scorer, group_service, publisher, weights), evaluate_every=1,
+        clock=time.time, arrived=arrived, decided=asyncio.Event(),
     )  # fmt: skip
 
 
