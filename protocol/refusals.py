@@ -10,7 +10,7 @@
 """
 
 from numbers import Integral, Real
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from protocol.requests import Refusal
 from runtime.figures import apart
@@ -203,6 +203,10 @@ REASONS: dict[str, Reason] = {
     # --- the code of an acceptance
     "ok": Reason("", "nobody"),
 }
+
+
+QUARANTINE: Final = "quarantine"
+"""The code of a group whose pay is kept until the day (UTC) of its verdict has ended."""
 
 
 def sentence(code: str, **facts: object) -> str:

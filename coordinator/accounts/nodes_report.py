@@ -18,6 +18,7 @@ from coordinator.accounts.standing import Accounts, Rank, Standing, at, describe
 from coordinator.accounts.strikes import WINDOW
 from coordinator.database import Database
 from p2p.identity import peer_id
+from runtime.units import DAY
 
 SHOWN: Final = 20
 """The number of last leases, and of last entries, that are shown of a key."""
@@ -61,15 +62,25 @@ class EndedLease(msgspec.Struct, frozen=True, kw_only=True):
     code: str
 
 
+class QuarantinedDay(msgspec.Struct, frozen=True, kw_only=True):
+    """A key's groups in quarantine of one day. `weight`: milli-RE. `until`: when the day ends, ms."""
+
+    groups: int
+    weight: int
+    until: int
+
+
 class KeyReport(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that is known of one key.
 
-    `codes`: its decided groups and expired leases, counted by reason. `last`: its last leases, newest first. `entries`:
-    its last suspensions and remarks of the operator, in words, newest first."""
+    `codes`: its decided groups and expired leases, counted by reason. `quarantined`: its groups in quarantine by day,
+    oldest first. `last`: its last leases, newest first. `entries`: its last suspensions and remarks of the operator, in
+    words, newest first."""
 
     key: KeyRow
     vouched: bool
     codes: dict[str, int]
+    quarantined: list[QuarantinedDay]
     last: list[EndedLease]
     strikes: list[Strike]
     entries: list[str]
@@ -121,10 +132,19 @@ def describe_key(path: Path, peer: str, now: int) -> KeyReport:
             key=_row(key, name, last_seen, account, at(account, now)),
             vouched=account.vouched,
             codes=dict(database.all("SELECT code, groups FROM sums WHERE node = ? ORDER BY groups DESC, code", (key,))),
+            quarantined=_quarantined(database, key),
             last=_last(database, key),
             strikes=_strikes(database, key, account.groups),
             entries=[_told(entry) for entry in reversed(accounts.entries(key)[-SHOWN:])],
         )
+
+
+def _quarantined(database: Database, key: bytes) -> list[QuarantinedDay]:
+    query = "SELECT count(*), sum(weight), day FROM quarantine WHERE node = ? GROUP BY day ORDER BY day"
+    return [
+        QuarantinedDay(groups=groups, weight=weight, until=(day + 1) * DAY)
+        for groups, weight, day in database.all(query, (key,))
+    ]
 
 
 def _last(database: Database, key: bytes) -> list[EndedLease]:
@@ -174,6 +194,7 @@ def format_report(report: KeyReport) -> list[str]:
         ("accepted", [f"{key.accepted} of {key.groups} groups that the ledger tells of"]),
         ("last seen", [seen]),
         ("reasons", [f"{code} {count}" for code, count in report.codes.items()]),
+        ("quarantine", list(map(_kept, report.quarantined))),
         ("strikes", [f"{minute(one.at)}  {one.code}, evidence {one.evidence}" for one in report.strikes]),
         ("ledger", report.entries),
         ("last leases", [f"{minute(one.at)}  {one.lease}  {one.code}" for one in report.last]),
@@ -183,6 +204,10 @@ def format_report(report: KeyReport) -> list[str]:
         for name, texts in sections
         for number, text in enumerate(texts or ["none"])
     ]
+
+
+def _kept(day: QuarantinedDay) -> str:
+    return f"{day.groups} groups, {day.weight} milli-RE, until {minute(day.until)}"
 
 
 def _plain(text: Any) -> str:

@@ -3,7 +3,8 @@
 Rules
 1. A group in quarantine is accepted, never trainable, and its weight is posted to `held:<node>` instead of `accrued`.
 2. A day (UTC) that has ended is settled by one entry per node. The weight goes to the node if the evidence against the
-   node has fallen below doubt, else back to escrow. Nothing stays in `held:<node>` of a day before yesterday.
+   node has fallen below doubt, else back to escrow. Nothing stays in `held:<node>` of a day before yesterday. Before a
+   further group moves the evidence on, the key's ended days are settled: a day is judged by how it ended.
 3. A call settles at most `AT_ONCE` nodes: the others wait for the next call.
 """
 
@@ -42,6 +43,12 @@ class Quarantine:
         for day, node, groups, weight in rows:
             self._end(node, day, groups, weight, released=not doubted(node), now=now)
         return len(rows)
+
+    def settle_key(self, node: bytes, doubted: Callable[[bytes], bool], now: int) -> None:
+        """Settle the days of one key that have ended, in the caller's transaction."""
+        query = "SELECT day, count(*), sum(weight) FROM quarantine WHERE day < ? AND node = ? GROUP BY day"
+        for day, groups, weight in self._database.all(query, (now // DAY, node)):
+            self._end(node, day, groups, weight, released=not doubted(node), now=now)
 
     def _end(self, node: bytes, day: int, groups: int, weight: int, *, released: bool, now: int) -> None:
         peer = peer_id(node)

@@ -86,12 +86,9 @@ class GroupService:
         self.leases.beat(now)
         self.registry.save(now)
         self.lease_ends.write_entry(now)
-        self._quarantine.settle(self._in_doubt, now)
+        self._quarantine.settle(self.verdicts.in_doubt, now)
         self.lease_ends.forget(now)
         return self.verdicts.expire(now)
-
-    def _in_doubt(self, node: bytes) -> bool:
-        return self.verdicts.evidence.of(node).conclusion() != "honest"
 
     def forget(self, covered: Collection[bytes], step: int, era: int, now: int) -> int:
         """Delete a slice of the leases' content, nodes, strikes and evidence that are no longer kept; return how many,

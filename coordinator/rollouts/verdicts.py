@@ -154,11 +154,16 @@ class VerdictService:
             return self.near_ties.take(lease.node, lease.id, basis, now)
         return "evidence" if basis is not None and basis.conclusion == "refusal" else ""
 
+    def in_doubt(self, node: bytes) -> bool:
+        """Tell whether the evidence against a key, as it stands after its last group, is in doubt."""
+        return self.evidence.of(node).conclusion() != "honest"
+
     def _bet(self, lease: Lease, verdict: Verdict, now: int) -> EvidenceStep | None:
         """Move the evidence against a node on by the tokens of its group (rule 6); None where the class is exact."""
         tables = None if lease.calibration is None else self._classes.tables(lease.calibration)
         if verdict.compared is None or tables is None:
             return None
+        self._quarantine.settle_key(lease.node, self.in_doubt, now)
         (packed_scores,) = self._submission(lease.id, "scores")
         rewards = [score.reward for score in msgspec.msgpack.decode(packed_scores, type=list[Score])]
         average = sum(rewards) / max(1, len(rewards))

@@ -9,7 +9,9 @@ Rules
    run again alone.
 4. Near-ties follow from the counts in the entries and from the parties of the leases. Each code, and at the end each
    row of `near_ties`, must follow from these.
-5. Nothing is written: a running coordinator is not disturbed.
+5. A `quarantine.ended` pays the node if the evidence after the node's last group before that entry was honest, and
+   escrow otherwise.
+6. Nothing is written: a running coordinator is not disturbed.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,6 +33,11 @@ FRESH = evidence_hash(b"")
 _VERDICTS = """
 SELECT coalesce(e.facts, n.document), v.at, e.seq IS NOT NULL, l.party FROM verdicts v JOIN leases l ON l.id = v.lease
     LEFT JOIN entries e ON e.seq = v.entry LEFT JOIN ends n ON n.lease = v.lease ORDER BY v.rowid
+"""
+
+
+_ENDS_OF_QUARANTINE = """
+SELECT kind, facts, at FROM entries WHERE kind IN ('lease.accepted', 'lease.refused', 'quarantine.ended') ORDER BY seq
 """
 
 
@@ -61,6 +68,14 @@ class _Stated(msgspec.Struct, frozen=True):
     near_ties: int = 0
 
 
+class _QuarantineEnded(msgspec.Struct, frozen=True):
+    """The fields of a QuarantineEnded (coordinator/accounts/ledger_facts.py) that follow from the evidence."""
+
+    node: str
+    day: int
+    released: bool
+
+
 class _Decided(NamedTuple):
     """A verdict. `at`: ms. `chained`: whether it has an entry of its own. `party`: of its lease."""
 
@@ -87,6 +102,7 @@ def replay_verdicts(database: Database, tables: Callable[[bytes], Tables | None]
             if one.end.sampled is not None:
                 ties.take(one)
         ties.compare(database)
+        replay.take_quarantines(database)
     return ReplayedVerdicts(replay.again, replay.linked, ties.counted, replay.faults + ties.faults, replay.evidence)
 
 
@@ -159,6 +175,23 @@ class _Replay:
             self.linked += 1
         else:
             self.again += 1
+
+    def take_quarantines(self, database: Database) -> None:
+        """Run each end of a quarantine again whose evidence is still at hand (rule 5)."""
+        last: dict[str, tuple[_Stated, int]] = {}
+        with closing(database.each(_ENDS_OF_QUARANTINE)) as rows:
+            for kind, facts, at in rows:
+                if kind == "quarantine.ended":
+                    self._take_quarantine(msgspec.msgpack.decode(facts, type=_QuarantineEnded), last)
+                elif (end := msgspec.msgpack.decode(facts, type=_Stated)).tokens:
+                    last[end.node] = end, at
+
+    def _take_quarantine(self, ended: _QuarantineEnded, last: dict[str, tuple[_Stated, int]]) -> None:
+        end, at = last.get(ended.node, (None, 0))
+        tables = None if end is None else self._tables(end.calibration)
+        again = None if end is None or tables is None else self._table.run_again(end.lease, tables, at)
+        if again is not None and ended.released != (again.after.conclusion() == "honest"):
+            self.faults.append(f"quarantine of {ended.node} on day {ended.day}: the evidence does not lead to its end")
 
     def _link(self, end: _Stated, day: int) -> str | None:
         """Add a link to its key's chain, and return its fault."""

@@ -93,7 +93,8 @@ class ControlCommands:
         }
 
     async def why(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """Return the one rule that blocks work now, and the last refusals and failures."""
+        """Return the one rule that blocks work now, the last refusals and failures, and the groups in quarantine: until
+        when (ms), and their weight (milli-RE)."""
         return {
             "blocked": self._blocked() or "nothing blocks: the node works",
             "refusals": [{"code": one.code, "reason": one.sentence} for one in self._parts.rollouts.refusals],
@@ -102,6 +103,10 @@ class ControlCommands:
                 for row in self._parts.outbox.rows(256)
                 if row.state == "refused"
             ][:16],
+            "quarantined": [
+                {"until": until, "groups": groups, "weight": weight}
+                for until, (groups, weight) in sorted(self._parts.outbox.quarantined(self._now()).items())
+            ],
             "not_believed": [*self._parts.follower.refused, *self._coordinator_client.lies],
         }
 
@@ -127,6 +132,9 @@ class ControlCommands:
     @property
     def _coordinator_client(self) -> CoordinatorClient:
         return self._parts.connectivity.coordinator_client
+
+    def _now(self) -> int:
+        return self._parts.context.clock.now()
 
     def _state(self) -> str:
         if self._run_state.finishing:

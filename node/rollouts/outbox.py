@@ -20,10 +20,12 @@ import msgspec
 
 from node.errors import BadConfig, TryLater
 from node.trust.trusted_set import Mismatch
-from p2p.envelope import document_hash
+from p2p.envelope import decode_unverified, document_hash
 from p2p.wire_types import decode
 from protocol.leases import Receipt, Received
+from protocol.refusals import QUARANTINE
 from protocol.requests import Refusal
+from runtime.units import DAY
 
 SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS submissions (
@@ -134,6 +136,19 @@ class Outbox:
     def rows(self, most: int = -1) -> list[OutboxRow]:
         """Return the newest `most` submissions, newest first; -1 for all."""
         return self._select("ORDER BY made DESC LIMIT ?", (most,))
+
+    def quarantined(self, now: int) -> dict[int, tuple[int, int]]:
+        """Return, by the end of the day (UTC, ms), the number of groups in quarantine and their weight in milli-RE.
+        `now`: ms by the run's clock; days that have ended are left out, as the coordinator has settled them."""
+        days: dict[int, tuple[int, int]] = {}
+        where = "WHERE state = 'accepted' AND code = ? AND decided > ?"
+        for row in self._select(where, (QUARANTINE, now - 2 * DAY)):
+            receipt = decode(decode_unverified(row.receipt or b"").payload, Receipt)
+            until = (receipt.at // DAY + 1) * DAY
+            if until > now:
+                groups, weight = days.get(until, (0, 0))
+                days[until] = groups + 1, weight + receipt.weight
+        return days
 
     def stored_before(self, root_serial: int, since: int) -> list[OutboxRow]:
         """Return the submissions whose Receipt was stored at or after `since` (ms, this machine's clock), under a Root

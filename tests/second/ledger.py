@@ -7,6 +7,7 @@ import sqlite3
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from documents import Map, check, pack, unpack
 
@@ -37,6 +38,8 @@ class Replay:
         copy.close()
         self.balances, self.ends, self.before = Counter[str](), dict[bytes, tuple[Map, tuple[int, bytes]]](), bytes(32)
         self.groups, self.vouched = dict[str, list[str]](), set[str]()
+        self.kept, self.lost = dict[tuple[str, int], list[tuple[bytes, int]]](), set[bytes]()
+        self.doubted = dict[str, bool]()
         check(len({row[3] for row in rows}) == len(rows), "two entries under one key")
         for self.number, row in enumerate(rows, start=1):
             self.entry(*row)
@@ -63,10 +66,27 @@ class Replay:
             check(key == f"lease:{told['lease'].hex()}", f"entry {seq} is of another lease than its key")
             self.ends[told["lease"]] = told, (seq, named)
             self.groups.setdefault(told["node"], []).extend([told["code"]] * (kind != "lease.expired"))
+            if kind == "lease.accepted" or told["code"] == "evidence":
+                self.doubted[told["node"]] = told["code"] in ("quarantine", "evidence")
+            if told["code"] == "quarantine":
+                self.kept.setdefault((told["node"], at // 86_400_000), []).append((told["lease"], told["weight"]))
         elif kind == "leases.ended":
             self.together(seq, told)
+        elif kind == "quarantine.ended":
+            self.released(seq, key, postings, told)
         elif kind == "node.vouched":
             self.vouched.add(told["node"])
+
+    def released(self, seq: int, key: str, postings: list[list[Any]], told: Map) -> None:
+        """Check an entry that ends the quarantine of one node and day."""
+        node, kept = told["node"], self.kept.pop((told["node"], told["day"]), [])
+        check(key == f"quarantine:{node}:{told['day']}", f"entry {seq} is of another quarantine than its key")
+        weight = sum(weight for _, weight in kept)
+        check((told["groups"], told["weight"]) == (len(kept), weight), f"entry {seq} ends another quarantine")
+        target = f"node:{node}:accrued" if told["released"] else "escrow:run"
+        check(postings == [[f"held:{node}", -weight], [target, weight]], f"entry {seq} pays other than it says")
+        self.lost.update(() if told["released"] else (lease for lease, _ in kept))
+        self.doubted[node] = not told["released"]
 
     def together(self, seq: int, told: Map) -> None:
         """Check an entry that covers several lease ends."""
@@ -90,6 +110,8 @@ class Replay:
 
     def rank(self, node: str) -> str:
         codes = self.groups.get(node, [])
+        if self.doubted.get(node):
+            return "new"
         accepted = sum(code in ("ok", "task-score", "quarantine") for code in codes)
         if accepted >= 30 and not set(WRONG) & set(codes[-300:]):
             return "proven"
@@ -103,7 +125,9 @@ def main(path: str, told: str) -> None:
         end, place = replay.ends.get(receipt["lease"], ({}, None))
         check(place == (receipt["entry"], receipt["entry_hash"]), "the ledger was rewritten under a receipt")
         check(end["weight"] == receipt["weight"], "the ledger pays other than the receipt says")
-    earned, rank = sum(receipt["weight"] for receipt in receipts), replay.rank(mine["peer"])
+    away = replay.lost | {lease for kept in replay.kept.values() for lease, _ in kept}
+    earned = sum(receipt["weight"] for receipt in receipts if receipt["lease"] not in away)
+    rank = replay.rank(mine["peer"])
     check(replay.balances[f"node:{mine['peer']}:accrued"] == earned, "the account is not what the receipts add up to")
     print(json.dumps({"entries": replay.number, "earned": earned, "rank": rank, "balances": replay.balances}))
 

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from coordinator.accounts.ledger import accrued, quarantined
+from coordinator.accounts.nodes_report import describe_key, format_report
 from coordinator.rollouts.verdicts import EvidencedOutcome
 from p2p.envelope import document_hash
 from runtime.units import DAY
@@ -75,6 +76,37 @@ def test_what_is_in_quarantine_is_paid_once_the_evidence_has_fallen(bench: Bfloa
     assert kept > 0
     assert bench.service.ledger.balance(quarantined(PEER)) == 0
     assert bench.service.ledger.balance(accrued(PEER)) == earned + kept
+
+
+def test_a_day_is_judged_by_how_it_ended_also_after_a_restart_at_the_first_group_of_the_next(
+    bench: Bfloat16World,
+) -> None:
+    bench.open()
+    bench.until("quarantine")
+    while bench.service.verdicts.in_doubt(ALICE):
+        bench.decide(0)
+    bench.until("quarantine")
+    bench.reopen()  # a kill in the evening, a start in the morning, and a group before the first tick
+    bench.world.now += DAY
+    bench.decide(0)
+    (ended,) = [entry for entry in bench.service.ledger.entries() if entry.kind == "quarantine.ended"]
+    assert msgspec.msgpack.decode(ended.facts)["released"] is False
+    bench.service.tick(bench.world.now)
+    bench.reopen()
+    bench.service.tick(bench.world.now)
+    assert [entry.seq for entry in bench.service.ledger.entries() if entry.kind == "quarantine.ended"] == [ended.seq]
+    bench.service.ledger.verify()
+
+
+def test_the_operator_sees_what_is_in_quarantine_and_until_when(bench: Bfloat16World) -> None:
+    bench.open()
+    bench.until("quarantine")
+    report = describe_key(bench.world.path, PEER, bench.world.now)
+    (day,) = report.quarantined
+    assert day.weight == bench.service.ledger.balance(quarantined(PEER))
+    assert day.until == (bench.world.now // DAY + 1) * DAY
+    assert report.key.rank == "new"
+    assert any(line.startswith("quarantine   1 groups") for line in format_report(report))
 
 
 def test_verdicts_are_run_again_from_the_ledger_to_the_bit(bench: Bfloat16World) -> None:

@@ -9,6 +9,7 @@ from coordinator.database import Database
 from coordinator.verification.verdict_replay import ReplayedVerdicts, replay_verdicts
 from engines.engine import SampleScore
 from p2p.identity import peer_id
+from runtime.units import DAY
 from tests.support.evidence_world import Bfloat16World
 from tests.support.group_world import ALICE, group
 
@@ -75,3 +76,18 @@ def test_near_ties_are_counted_again_from_the_entries(bench: Bfloat16World) -> N
     bench.service.database.do("UPDATE near_ties SET state = zeroblob(length(state))")
     (fault,) = replayed(bench).faults
     assert "near_ties" in fault
+
+
+@pytest.mark.parametrize("mended", [True, False])
+def test_the_end_of_a_quarantine_follows_from_the_evidence(bench: Bfloat16World, mended: bool) -> None:
+    bench.until("quarantine")
+    while mended and bench.service.verdicts.in_doubt(ALICE):
+        bench.decide(0)
+    bench.world.now += DAY
+    bench.service.tick(bench.world.now)
+    assert replayed(bench).faults == []
+    other = msgspec.msgpack.encode({"node": peer_id(ALICE), "day": 0, "released": not mended})
+    bench.service.database.do("DROP TRIGGER entries_are_never_changed")
+    bench.service.database.do("UPDATE entries SET facts = ? WHERE kind = 'quarantine.ended'", (other,))
+    (fault,) = replayed(bench).faults
+    assert "does not lead to its end" in fault

@@ -57,7 +57,9 @@ async def test_a_pause_frees_the_device_at_once_and_loses_no_lease(small_run: Sm
         await anyio.sleep(5)
         assert node.engine.engine is None
         assert (await node.daemon.commands.status({}))["state"] == "paused"
-        assert "paused by the owner" in (await node.daemon.commands.why({}))["blocked"]
+        why = await node.daemon.commands.why({})
+        assert "paused by the owner" in why["blocked"]
+        assert why["quarantined"] == []
         await coordinator.publish(1)
         await anyio.sleep(10)
         assert node.engine.engine is None

@@ -15,6 +15,7 @@ from p2p.identity import generate_key, public_bytes
 from p2p.wire_types import encode
 from protocol.leases import Receipt, Received
 from protocol.requests import Refusal
+from runtime.units import DAY
 
 RUN, LEASE, BODY, NODE = b"r" * 32, b"l" * 16, b"a submission", b"n" * 32
 
@@ -109,3 +110,15 @@ def test_a_damaged_outbox_is_one_line_that_names_it(tmp_path: Path) -> None:
     (tmp_path / "outbox.sqlite").write_bytes(b"no database" * 100)
     with pytest.raises(BadConfig, match="move it away"):
         Outbox(tmp_path / "outbox.sqlite", node=NODE, limit=1)
+
+
+def test_groups_in_quarantine_are_listed_until_their_day_has_ended(tmp_path: Path) -> None:
+    ledger = generate_key()
+    with closing(Outbox(tmp_path / "outbox.sqlite", node=NODE, limit=9)) as outbox:
+        for number, at in enumerate((DAY - 5, DAY + 5, DAY + 6, DAY + 7)):
+            lease, code = bytes([number]) * 16, "quarantine" if number < 3 else "ok"
+            outbox.put(lease, BODY, at)
+            outbox.take_receipt(lease, receipt(ledger, lease=lease, code=code, weight=10, at=at), opener(ledger), at)
+        assert outbox.quarantined(DAY - 1) == {DAY: (1, 10), 2 * DAY: (2, 20)}
+        assert outbox.quarantined(DAY) == {2 * DAY: (2, 20)}
+        assert outbox.quarantined(2 * DAY) == {}
