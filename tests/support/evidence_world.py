@@ -82,11 +82,12 @@ class Bfloat16World:
         """Open the class."""
         self.service.classes.add(SEALED, RUN, LEDGER)
 
-    def reopen(self) -> None:
-        """Crash and restart."""
+    def reopen(self, *, calibrated: bool = True) -> None:
+        """Crash and restart. `calibrated`: whether the Calibration is still there."""
         self.world.reopen()
         self._begin()
-        self.open()
+        if calibrated:
+            self.open()
 
     def lease(self) -> Lease:
         return self.world.lease(engine=CLASS)

@@ -1,5 +1,7 @@
 """Verdicts on groups of a class that is not exact: from a closed class to a refusal, on a real file."""
 
+import asyncio
+import struct
 from pathlib import Path
 
 import msgspec
@@ -8,10 +10,11 @@ import pytest
 from coordinator.accounts.ledger import accrued, quarantined
 from coordinator.accounts.nodes_report import describe_key, format_report
 from coordinator.rollouts.verdicts import EvidencedOutcome
+from coordinator.verification.evidence import NodeEvidence
 from p2p.envelope import document_hash
 from runtime.units import DAY
-from tests.support.evidence_world import CLASS, PEER, SEALED, TABLES, Bfloat16World
-from tests.support.group_world import ALICE, group
+from tests.support.evidence_world import CLASS, PEER, SEALED, TABLES, Bfloat16World, name_of_ranges
+from tests.support.group_world import ALICE, group, rollout
 
 
 @pytest.fixture
@@ -165,6 +168,51 @@ def test_bytes_that_the_coordinator_cannot_read_are_the_operators_fault(bench: B
     bench.open()
     bench.damaged = True
     assert bench.decide(0).code == "not-scorable"
+    assert bench.service.strikes.of(ALICE) == 0
+
+
+NOT_LOG_PROBABILITIES = {
+    "not a number": struct.pack("<4f", -0.5, float("nan"), -0.5, -0.5),
+    "infinite": struct.pack("<4f", -0.5, -0.5, float("-inf"), -0.5),
+    "above 0": struct.pack("<4f", -0.5, 0.5, -0.5, -0.5),
+    "one too few": struct.pack("<3f", -0.5, -0.5, -0.5),
+    "one too many": struct.pack("<5f", *[-0.5] * 5),
+    "none": b"",
+}
+
+
+@pytest.mark.parametrize("logprobs", NOT_LOG_PROBABILITIES.values(), ids=NOT_LOG_PROBABILITIES)
+def test_values_that_are_no_log_probabilities_are_named_at_receipt_and_cost_no_pass(
+    bench: Bfloat16World, logprobs: bytes
+) -> None:
+    bench.open()
+    lease = bench.lease()
+    bad = [rollout(lease, "000"), rollout(lease, "111", logprobs=logprobs)]
+    refused = bench.world.refused(group(lease, rollouts=bad, ranges=name_of_ranges(lease.id)))
+    assert refused.code == "logprobs"
+    assert refused.reason.startswith("Sample 1: ")
+    assert bench.scorer.scored == 0
+    assert bench.service.verdicts.evidence.of(ALICE) == NodeEvidence()
+    assert bench.decide(0).code == "ok"
+
+
+def test_a_calibration_opens_its_own_class_alone(bench: Bfloat16World) -> None:
+    bench.open()
+    for other in ("transformers/bfloat16/cuda", "transformers/float16/cpu"):
+        assert bench.world.refusal(engine=other).code == "not-calibrated"
+
+
+def test_a_calibration_that_is_gone_is_the_operators_fault_and_comes_back_with_its_file(bench: Bfloat16World) -> None:
+    bench.open()
+    lease = bench.lease()
+    bench.world.submit(group(lease, ranges=name_of_ranges(lease.id)))
+    bench.reopen(calibrated=False)
+    (undecided,) = bench.service.undecided()
+    verdict = asyncio.run(bench.verifier.verify(undecided, None))
+    assert verdict.code == "not-scorable"
+    assert "Calibration" in verdict.reason
+    bench.open()
+    assert asyncio.run(bench.verifier.verify(undecided, None)).accepted
     assert bench.service.strikes.of(ALICE) == 0
 
 
