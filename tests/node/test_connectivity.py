@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from engines.engine import DTYPES
 from node.errors import RefusedByRun
 from p2p.discovery.peer_records import decode_own
 from p2p.memory.transport import MemoryNetwork
@@ -70,12 +71,12 @@ def test_a_run_that_refuses_the_guessed_number_format_gets_the_others_once(
 def test_a_run_that_refuses_all_number_formats_ends_the_node(tmp_path: Path) -> None:
     async def main() -> None:
         network, coordinator = MemoryNetwork(0), Greeted(tmp_path / "coordinator")
-        coordinator.refusals_left = 3
+        coordinator.refusals_left = len(DTYPES)
         async with coordinator.serving(network):
             node = make_node(network, tmp_path / "node", coordinator.invite())
             with pytest.raises(RefusedByRun, match="not admitted"):
                 await node.daemon.run()
-            assert len(coordinator.greetings) == 3
+            assert len(coordinator.greetings) == len(DTYPES)
 
     run_fake(main)
 
