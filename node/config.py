@@ -48,7 +48,7 @@ class NodeConfig(BaseModel):
         "cuda:1.",
     )
     engine: str = Field(
-        "auto", pattern="^[a-z]{1,20}$", description="Engine that generates: auto, transformers or llamacpp."
+        "auto", pattern="^[a-z]{1,20}$", description="Engine that generates: auto, transformers, llamacpp or vllm."
     )
     dtype: str = Field(
         "auto",

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from benchmarks.harness import volunteer
-from tests.support import llama_cpp, tiny_model
+from tests.support import llama_cpp, tiny_model, vllm_models
 
 WITHIN = 120.0
 
@@ -37,9 +37,12 @@ def kill_in_mid_lease(folder: Path, killed: list[int]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["transformers", pytest.param("llamacpp", marks=llama_cpp.needed)])
+@pytest.mark.parametrize(
+    "engine",
+    ["transformers", pytest.param("llamacpp", marks=llama_cpp.needed), pytest.param("vllm", marks=vllm_models.needed)],
+)
 def test_an_engine_killed_in_mid_lease_costs_no_group(engine: str, tmp_path: Path) -> None:
-    tiny = tiny_model.make(tmp_path / "model")
+    tiny = (vllm_models if engine == "vllm" else tiny_model).make(tmp_path / "model")
     shutil.copyfile(tiny.snapshot, tmp_path / "model" / "model.safetensors")
     killed: list[int] = []
     with volunteer.joined(

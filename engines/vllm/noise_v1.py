@@ -1,0 +1,52 @@
+"""The seeded choice in vLLM, for its model runner V1: a logits processor. Load it as `PROCESSOR`.
+
+Rules
+1. The noise of engines.sampling is added to the logits, and vLLM takes the greatest: the choice is the rule's own.
+2. A token's number is the request's `first` (engines.vllm.noise_request) and the tokens that it has generated, which
+   vLLM keeps in a list of its own that this processor reads at each step. That list is exact only without asynchronous
+   scheduling and speculative decoding.
+3. With `raw_logprobs` vLLM computes log-probabilities before processors run: they are those of the plain logits.
+"""
+
+from typing import Any, Final
+
+from torch import Tensor
+from vllm.v1.sample.logits_processor.builtin import process_dict_updates
+from vllm.v1.sample.logits_processor.interface import LogitsProcessor
+
+from engines import sampling
+from engines.vllm.noise_request import NoiseRequest
+
+PROCESSOR: Final = "engines.vllm.noise_v1:SeededNoise"
+
+
+class SeededNoise(LogitsProcessor):  # type: ignore[misc]
+    """See the rules."""
+
+    def __init__(self, vllm_config: Any, device: Any, is_pin_memory: bool) -> None:
+        self._rows: dict[int, tuple[NoiseRequest, list[int]]] = {}
+        """Row -> its noise, and vLLM's list of the tokens that it has generated."""
+
+    @classmethod
+    def validate_params(cls, sampling_params: Any) -> None:
+        """Refuse a request whose arguments cannot be read. Raises ValueError."""
+        NoiseRequest.read(sampling_params.extra_args)
+
+    def is_argmax_invariant(self) -> bool:
+        """Tell vLLM that greedy requests need it."""
+        return False
+
+    def update_state(self, batch_update: Any) -> None:
+        """Follow the rows that begin, move and end."""
+        process_dict_updates(self._rows, batch_update, _begun)
+
+    def apply(self, logits: Tensor) -> Tensor:
+        """Add the noise to the rows that ask for it."""
+        rows = sorted(self._rows)
+        pairs = [(noise.seed, noise.first + len(tokens)) for noise, tokens in map(self._rows.__getitem__, rows)]
+        return sampling.add_noise(logits, rows, pairs)
+
+
+def _begun(params: Any, prompt: list[int] | None, tokens: list[int]) -> tuple[NoiseRequest, list[int]] | None:
+    noise = NoiseRequest.read(params.extra_args)
+    return None if noise is None else (noise, tokens)

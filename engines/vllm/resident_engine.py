@@ -1,0 +1,157 @@
+"""vLLM within this process: made for a model, fed with weights, asked for completions.
+
+Rules
+1. vLLM runs in this process, not in one of its own: when this process ends, for whatever reason, nothing of it is left.
+2. It is made with random weights; a version's come from the snapshot by engines.vllm.patch_transfer. So no weights are
+   written to disk, and the model's folder needs only its configuration.
+3. After each change of weights the cached prompts are dropped, and the version is stamped with its content root, which
+   vLLM puts on each output (`weight_versions`).
+4. Requests are greedy, and the noise is a logits processor's (engines.vllm.noise_v1): the tokens follow the rule of
+   engines.sampling, and the log-probabilities are those of the plain logits.
+5. An error within a step leaves vLLM's queues in an unknown state: the process must end (`ProgramLost`).
+"""
+
+import importlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from engines.checkpoint_patches import CheckpointPatch, in_parts
+from engines.engine import Dtype, EngineError
+from engines.request_batch import Completion, ProgramLost, TokenRequest
+from engines.vllm.engine_arguments import configuration
+from engines.vllm.noise_request import NoiseRequest
+from weights.errors import BadSnapshot
+
+PART: Final = 512 << 20
+"""Bytes of weights that are handed over at once."""
+
+
+class ResidentEngine:
+    """`engines.request_batch.CompletionService`."""
+
+    def __init__(self, folder: Path, device: str, dtype: Dtype, most_rows: int | None) -> None:
+        """Make vLLM for the model of a folder. Raises EngineError."""
+        try:
+            self._engine = _make(folder, device, dtype, most_rows)
+        except EngineError:
+            raise
+        except Exception as error:  # vLLM's own, of any kind
+            raise EngineError(f"vLLM cannot run this model on {device}: {reason(error)}") from error
+        self._sampling: Any = importlib.import_module("vllm.sampling_params")
+        model = self._engine.model_config
+        self.vocabulary = int(model.get_vocab_size())
+        if getattr(model, "use_mla", False):
+            raise EngineError("vLLM derives further tensors from this model's weights, which no change would reach")
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Number of parameters, and the bytes that they take."""
+        (parameters,) = self._engine.apply_model(lambda model: list(model.parameters()))
+        return sum(one.numel() for one in parameters), sum(one.nbytes for one in parameters)
+
+    def write(self, patches: Iterable[CheckpointPatch], root: bytes, *, whole: bool = False) -> None:
+        """Write weights; they are then those of `root` (rule 3). `whole`: these are all. Raises BadSnapshot where they
+        do not fit."""
+        call = self._engine.collective_rpc
+        call("start_weight_update")
+        try:
+            for part in in_parts(patches, PART):
+                call("update_weights", args=({"patches": [_carried(patch) for patch in part]},))
+            call("update_weights", args=({"whole": whole},))
+            call("finish_weight_update")
+        except Exception as error:
+            raise BadSnapshot(f"vLLM cannot take these weights: {reason(error)}") from error
+        self._engine.reset_prefix_cache()
+        self._engine.set_weight_version(root.hex())
+
+    def submit(self, id: int, request: TokenRequest) -> None:
+        """See `CompletionService.submit`."""
+        length, most = len(request.tokens) + request.most, int(self._engine.model_config.max_model_len)
+        if length > most:
+            raise EngineError(f"a rollout of {length} tokens is too long: the model and the memory allow {most}")
+        noise = None if request.greedy else NoiseRequest(request.seed, request.first).arguments
+        params = self._sampling.SamplingParams(
+            temperature=0.0,
+            max_tokens=request.most,
+            stop_token_ids=[request.eos],
+            ignore_eos=True,
+            logprobs=0,
+            detokenize=False,
+            extra_args=noise,
+            output_kind=self._sampling.RequestOutputKind.FINAL_ONLY,
+        )
+        try:
+            self._engine.add_request(str(id), {"type": "token", "prompt_token_ids": request.tokens}, params)
+        except ValueError as error:
+            raise EngineError(f"vLLM refuses this request: {reason(error)}") from error
+
+    def withdraw(self, ids: Sequence[int]) -> None:
+        """See `CompletionService.withdraw`."""
+        self._engine.abort_request([str(id) for id in ids])
+
+    def advance(self) -> list[tuple[int, Completion | EngineError]]:
+        """See `CompletionService.advance`. Raises ProgramLost (rule 5)."""
+        try:
+            outputs = self._engine.step()
+        except Exception as error:
+            raise ProgramLost(f"vLLM failed within a step: {reason(error)}") from error
+        return [(int(output.request_id), completion_of(output.outputs[0])) for output in outputs if output.finished]
+
+    def limit(self, longest: int) -> int:
+        """See `CompletionService.limit`: the rows of vLLM's configuration, within its memory for keys and values."""
+        config = self._engine.vllm_config
+        cache, most = config.cache_config, int(config.scheduler_config.max_num_seqs)
+        blocks = -(-longest // int(cache.block_size))
+        return max(1, min(most, int(cache.num_gpu_blocks or 1) // blocks))
+
+    def close(self) -> None:
+        """Free the device."""
+        self._engine.engine_core.shutdown()
+        importlib.import_module("vllm.distributed").cleanup_dist_env_and_memory()
+
+
+def reason(error: BaseException) -> str:
+    """Return the first sentence of an error of vLLM's, without its advice to read a log."""
+    text = next(filter(None, (part.strip() for part in str(error).splitlines())), "")
+    return text or type(error).__name__
+
+
+def _make(folder: Path, device: str, dtype: Dtype, most_rows: int | None) -> Any:
+    config = configuration(folder, device, dtype, most_rows)
+    transfer = importlib.import_module("engines.vllm.patch_transfer")
+    transfer.register()
+    if device == "cpu":
+        transfer.keep_plain_weights()
+    return importlib.import_module("vllm.v1.engine.llm_engine").LLMEngine.from_vllm_config(config)
+
+
+def _carried(patch: CheckpointPatch) -> dict[str, Any]:
+    return {
+        "name": patch.name,
+        "dtype": patch.tensor.dtype,
+        "shape": list(patch.tensor.shape),
+        "values": np.ascontiguousarray(patch.bits).tobytes(),
+        "index": None if patch.positions is None else patch.positions.astype("<i8").tobytes(),
+    }
+
+
+def completion_of(output: Any) -> Completion | EngineError:
+    """Read a finished output of vLLM's."""
+    if output.finish_reason not in ("stop", "length"):
+        return EngineError(f"vLLM ended a request early ({output.finish_reason})")
+    tokens = list(output.token_ids)
+    logprobs = [entry[token].logprob for token, entry in zip(tokens, output.logprobs, strict=True)]
+    versions = {span.version for span in output.weight_versions or ()}
+    return Completion(tokens, logprobs, _root(versions))
+
+
+def _root(versions: set[str]) -> bytes:
+    """Return the content root of an output's weights; empty where it has none, or several."""
+    try:
+        (version,) = versions
+        return bytes.fromhex(version)
+    except ValueError:
+        return b""
