@@ -125,7 +125,20 @@ VLLM: Final = EngineRow(
     exact=("float32/cpu",),
     built="engines.vllm.availability:builds",
 )
-_ROWS: dict[str, EngineRow] = {row.name: row for row in (TRANSFORMERS, LLAMACPP, VLLM)}
+SERVER: Final = EngineRow(
+    name="server",
+    factory="engines.server.engine:create",
+    finder="engines.server.engine:inventory",
+    devices=("cuda", "cpu"),
+    dtypes=DTYPES,
+    packages=(),
+    install="start vLLM's server and name it: --server http://127.0.0.1:8000",
+    sampling="gumbel-splitmix64/1",
+    search="engines.server.address:missing",
+    scores=False,
+    exact=("float32/cpu",),
+)
+_ROWS: dict[str, EngineRow] = {row.name: row for row in (TRANSFORMERS, LLAMACPP, VLLM, SERVER)}
 
 
 def register(row: EngineRow) -> None:

@@ -33,8 +33,11 @@ Home = Annotated[Path | None, typer.Option("--home", help="Folder of this node: 
 Gpu = Annotated[
     str | None, typer.Option("--gpu", help="auto, cpu, mps, metal, cuda, rocm, xpu or vulkan; with a number: cuda:1.")
 ]
-Engine = Annotated[str | None, typer.Option("--engine", help="auto, transformers, llamacpp or vllm.")]
+Engine = Annotated[str | None, typer.Option("--engine", help="auto, transformers, llamacpp, vllm or server.")]
 NumberFormat = Annotated[str | None, typer.Option("--dtype", help="auto, float32, float16 or bfloat16.")]
+Server = Annotated[
+    str | None, typer.Option("--server", help="Address of the running server that the engine server uses.")
+]
 Rows = Annotated[
     int | None, typer.Option("--rows", help="Most rollouts at a time; by default as many as gain and fit.")
 ]
@@ -65,6 +68,7 @@ def join(
     engine: Engine = None,
     dtype: NumberFormat = None,
     rows: Rows = None,
+    server: Server = None,
     name: Name = None,
     home: Home = None,
     listen: Listen = None,
@@ -79,7 +83,7 @@ def join(
     Without an invite: the run joined last; else one discovered on the local network, once its fingerprint is typed."""
     return _daemon(
         once, invite=invite, accept_fingerprint=accept_fingerprint, gpu=gpu, engine=engine, dtype=dtype, rows=rows,
-        name=name,
+        server=server, name=name,
         home=home, listen=listen, via=via, log=log, json_logs=json_logs,
     )  # fmt: skip
 
@@ -91,6 +95,7 @@ def run(
     engine: Engine = None,
     dtype: NumberFormat = None,
     rows: Rows = None,
+    server: Server = None,
     name: Name = None,
     home: Home = None,
     listen: Listen = None,
@@ -101,8 +106,8 @@ def run(
 ) -> int:
     """Continue the run that was joined last."""
     return _daemon(
-        once, gpu=gpu, engine=engine, dtype=dtype, rows=rows, name=name, home=home, listen=listen, via=via, log=log,
-        json_logs=json_logs,
+        once, gpu=gpu, engine=engine, dtype=dtype, rows=rows, server=server, name=name, home=home, listen=listen,
+        via=via, log=log, json_logs=json_logs,
     )  # fmt: skip
 
 
@@ -169,13 +174,16 @@ def doctor(
     invite: Annotated[str | None, typer.Argument(help="The run's invite; absent: that of the run joined last.")] = None,
     home: Home = None,
     gpu: Gpu = None,
+    engine: Engine = None,
+    server: Server = None,
     listen: Listen = None,
     as_json: Json = False,
 ) -> int:
     """Test this machine and its routes to the run; name the exact fix of each fault."""
     from node.control.doctor import diagnose
 
-    lines, code = diagnose(_config(invite=invite, home=home, gpu=gpu, listen=listen), as_json=as_json)
+    config = _config(invite=invite, home=home, gpu=gpu, engine=engine, server=server, listen=listen)
+    lines, code = diagnose(config, as_json=as_json)
     for text_line in lines:
         typer.echo(text_line)
     return code

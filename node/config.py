@@ -19,7 +19,7 @@ from p2p.multiaddr import ROUTES, Route, address_of
 from runtime.settings import Loader, SettingsFault, read_toml
 
 PREFIX: Final = "ECHO2_"
-NOT_SETTINGS: Final = {"ECHO2_CONFIG", "ECHO2_DEBUG", "ECHO2_KEY_PASSPHRASE", "ECHO2_LLAMA_LIB"}
+NOT_SETTINGS: Final = {"ECHO2_CONFIG", "ECHO2_DEBUG", "ECHO2_KEY_PASSPHRASE", "ECHO2_LLAMA_LIB", "ECHO2_SERVER_KEY"}
 """Variables with the prefix that are not settings of a node."""
 
 
@@ -48,7 +48,14 @@ class NodeConfig(BaseModel):
         "cuda:1.",
     )
     engine: str = Field(
-        "auto", pattern="^[a-z]{1,20}$", description="Engine that generates: auto, transformers, llamacpp or vllm."
+        "auto",
+        pattern="^[a-z]{1,20}$",
+        description="Engine that generates: auto, transformers, llamacpp, vllm or server.",
+    )
+    server: str | None = Field(
+        None,
+        pattern=r"^https?://[^\s/]+\S*$",
+        description="Address of the running server that the engine server uses, as in http://127.0.0.1:8000.",
     )
     dtype: str = Field(
         "auto",

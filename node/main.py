@@ -5,6 +5,7 @@ import asyncio
 import logging
 import secrets
 import signal
+from functools import partial
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -99,14 +100,12 @@ def _found_nearby(config: NodeConfig) -> Invite:
 
 
 async def _run(config: NodeConfig, invite: Invite, passphrase: str | None, *, once: bool) -> Exit:
-    from engines.process import EngineProcess
     from node.daemon import NodeDaemon
+    from node.engine_child import engine_child
     from node.engine_choice import EngineChoice
     from node.run_context import RunContext
 
-    def engine() -> EngineProcess:
-        return EngineProcess(threads=config.threads, rows=config.rows)
-
+    engine = partial(engine_child, config)
     key = load_or_create_key(config.home / "node.key", passphrase)
     context = RunContext.open(config.home, invite, key, local=unix_milliseconds, seed=secrets.randbits(64))
     network = network_of(config, invite, key)

@@ -1,12 +1,13 @@
 """The command `echo2-node bench`: the rates of the engines on this machine with the run's own model."""
 
 import asyncio
+from functools import partial
 
 import msgspec
 
 from engines.candidates import best, lines
-from engines.process import EngineProcess
 from node.config import NodeConfig
+from node.engine_child import engine_child
 from node.engine_choice import EngineChoice, EngineRecord, read_record
 from node.errors import BadConfig, NoUsableDevice, TryLater
 from node.home import joined, locked, run_folder
@@ -37,7 +38,7 @@ def _timed(config: NodeConfig, invite: Invite) -> EngineRecord:
         weights = LocalWeights(folder / "weights", quota=int(config.disk * 1e9))
         if runspec is None or weights.root() is None:
             raise TryLater("no version of the run's model is here yet: echo2-node run, until it works; then again")
-        choice = EngineChoice(lambda: EngineProcess(threads=config.threads, rows=config.rows), config, folder)
+        choice = EngineChoice(partial(engine_child, config), config, folder)
         asyncio.run(choice.choose(folder / "model", weights.path, runspec.value, again=True))
     if best(choice.trials) is None:
         why = "; ".join(lines(choice.trials)) or f"the run admits {', '.join(runspec.value.engines)} only"

@@ -109,6 +109,13 @@ def gpu(asked: str, present: str, fault: str) -> Check:
     )  # fmt: skip
 
 
+def server(name: str, actual: str, wanted: str, remedy: str) -> Check:
+    """State one requirement of the server of the engine server. `remedy`: empty where it is met."""
+    verdict: Verdict = "bad" if remedy else "good"
+    exit = Exit.NO_DEVICE if remedy else 0
+    return Check(check=name, actual=actual, wanted=wanted, remedy=remedy, verdict=verdict, exit=exit)
+
+
 def ip6(present: bool, addresses: list[str]) -> Check:
     """Report this machine's IPv6 addresses. `present`: whether IPv6 works here."""
     addresses_shown = ", ".join(addresses[:2]) or ("of this machine only" if present else "none")

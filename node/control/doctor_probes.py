@@ -9,6 +9,7 @@ import contextlib
 import importlib.metadata
 import importlib.util
 import ipaddress
+import os
 import shutil
 import time
 from collections.abc import AsyncIterator
@@ -16,7 +17,10 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from engines import registry
+from engines.engine import EngineError
 from engines.gpu_remedies import foreseen
+from engines.server import requirements
+from engines.server.address import KEY, VARIABLE, client_of
 from engines.system_gpus import system_gpus
 from node.config import NodeConfig
 from node.control import doctor_checks
@@ -53,12 +57,24 @@ async def examine(config: NodeConfig, invite: Invite | None, *, running: bool) -
         doctor_checks.python(),
         doctor_checks.libp2p(installed),
         doctor_checks.disk(str(config.home), shutil.disk_usage(_existing(config.home)).free, config.disk),
-        _gpu(config.gpu),
+        *(await asyncio.to_thread(_server, config.server) if config.engine == "server" else [_gpu(config.gpu)]),
         doctor_checks.ip6(bool(listenable(["/ip6/::/tcp/0"])), _ip6_addresses()),
     ]
     if installed:
         rows += await _network(config, invite, running=running)
     return rows
+
+
+def _server(address: str | None) -> list[Check]:
+    """Examine the server of the engine server: one row per requirement."""
+    try:
+        client = client_of({VARIABLE: address or "", KEY: os.environ.get(KEY, "")}, patience=PATIENCE)
+    except EngineError as error:
+        return [doctor_checks.server("server", "none", "a server of vLLM", str(error))]
+    try:
+        return [doctor_checks.server(*row) for row in requirements.examine(client, None)]
+    finally:
+        client.close()
 
 
 def _gpu(asked: str) -> Check:

@@ -44,7 +44,7 @@ REFUSED = {
     ),
     "a name that is none": (
         {"engine": "abacus"},
-        "engine abacus is not in this build, which has transformers, llamacpp, vllm, toy",
+        "engine abacus is not in this build, which has transformers, llamacpp, vllm, server, toy",
     ),
 }
 

@@ -1,0 +1,1 @@
+"""The engine on a server that runs already (rules: engines.server.engine)."""

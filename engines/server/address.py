@@ -1,0 +1,27 @@
+"""Which server the engine uses: the environment of the engine's process says it, from the node's setting `server`."""
+
+import os
+from collections.abc import Mapping
+from typing import Final
+
+from engines.engine import EngineError
+from engines.server.http_client import PATIENCE, HttpClient
+
+VARIABLE: Final = "ECHO2_SERVER"
+"""The server's address."""
+KEY: Final = "ECHO2_SERVER_KEY"
+"""A bearer token for it, which no setting and no log repeats."""
+
+
+def missing() -> list[str]:
+    """Return what this engine lacks: the address of a server."""
+    return [] if os.environ.get(VARIABLE) else ["the setting server"]
+
+
+def client_of(environ: Mapping[str, str] = os.environ, *, patience: float = PATIENCE) -> HttpClient:
+    """Make the client of the server that the environment names. `patience`: seconds for an answer. Raises
+    EngineError."""
+    address = environ.get(VARIABLE, "")
+    if not address.startswith(("http://", "https://")):
+        raise EngineError(f"{address!r} is no address of a server: write --server http://127.0.0.1:8000")
+    return HttpClient(address, key=environ.get(KEY, ""), patience=patience)

@@ -1,0 +1,116 @@
+"""HTTP to one server, from a thread of its own, so that many requests wait at once and the engine's thread for none.
+
+Rules
+1. Answers are read whole, up to `MOST_BYTES`, and must be a JSON object.
+2. A server that refuses connections, or lets `patience` seconds pass without an answer, is gone (`ServerGone`). One
+   that answers with an error, or with what is no JSON object, is at fault for that request only (`ServerFault`).
+3. A request that is cancelled closes its connection: the server may stop computing for it.
+"""
+
+import asyncio
+import atexit
+import concurrent.futures
+import json
+import threading
+from collections.abc import Mapping
+from typing import Any, Final
+
+import aiohttp
+
+from engines.engine import EngineError
+
+PATIENCE: Final = 300.0
+"""Seconds for an answer. A lease lives 900 s at most."""
+MOST_BYTES: Final = 64 << 20
+_SHOWN: Final = 300
+"""Characters of an answer that a sentence quotes."""
+
+
+class ServerGone(EngineError):
+    """The server cannot be reached, or does not answer."""
+
+
+class ServerFault(EngineError):
+    """The server answered a request with an error, or with what cannot be read."""
+
+
+class HttpClient:
+    """`address`: as http://127.0.0.1:8000. `key`: sent as a bearer token; empty: none."""
+
+    def __init__(self, address: str, *, key: str = "", patience: float = PATIENCE) -> None:
+        self.address = address.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._patience = patience
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="http", daemon=True)
+        self._thread.start()
+        self._session = self._run(self._open())
+        atexit.register(self.close)
+
+    def get(self, path: str) -> dict[str, Any]:
+        """Get an answer. Raises ServerGone, ServerFault."""
+        answer: dict[str, Any] = self._run(self._ask("GET", path, None))
+        return answer
+
+    def post(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Post and get an answer. Raises ServerGone, ServerFault."""
+        answer: dict[str, Any] = self._run(self._ask("POST", path, body))
+        return answer
+
+    def begin(self, path: str, body: Mapping[str, Any]) -> "concurrent.futures.Future[dict[str, Any]]":
+        """Post; the answer, or the error, will be the future's."""
+        return asyncio.run_coroutine_threadsafe(self._ask("POST", path, body), self._loop)
+
+    def close(self) -> None:
+        """End all requests and the thread."""
+        atexit.unregister(self.close)
+        self._run(self._session.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _open(self) -> aiohttp.ClientSession:
+        connector = aiohttp.TCPConnector(limit=0)
+        timeout = aiohttp.ClientTimeout(total=self._patience)
+        return aiohttp.ClientSession(headers=self._headers, connector=connector, timeout=timeout)
+
+    def _run(self, answer: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(answer, self._loop).result()
+
+    async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
+        try:
+            async with self._session.request(method, self.address + path, json=body) as answer:
+                content = await _read(answer.content)
+                status = answer.status
+        except TimeoutError as error:
+            raise ServerGone(f"the server {self.address} did not answer within {self._patience:g} s") from error
+        except (aiohttp.ClientError, OSError) as error:
+            why = str(error) or type(error).__name__
+            raise ServerGone(f"the server {self.address} cannot be reached: {why}") from error
+        if status != 200:
+            raise ServerFault(f"the server {self.address} answered {path} with {status}: {_quoted(content)}")
+        return _object(content, path)
+
+
+async def _read(stream: aiohttp.StreamReader) -> bytes:
+    content = bytearray()
+    async for part in stream.iter_chunked(1 << 16):
+        content += part
+        if len(content) > MOST_BYTES:
+            raise ServerFault(f"the server's answer is above {MOST_BYTES >> 20} MiB")
+    return bytes(content)
+
+
+def _object(content: bytes, path: str) -> dict[str, Any]:
+    try:
+        answer = json.loads(content) if content else {}
+    except (ValueError, RecursionError) as error:
+        raise ServerFault(f"the server's answer to {path} is no JSON: {_quoted(content)}") from error
+    if not isinstance(answer, dict):
+        raise ServerFault(f"the server's answer to {path} is no JSON object: {_quoted(content)}")
+    return answer
+
+
+def _quoted(content: bytes) -> str:
+    text = " ".join(content.decode(errors="replace").split())
+    return text[:_SHOWN] or "nothing"

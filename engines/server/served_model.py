@@ -1,0 +1,177 @@
+"""A model that a server of vLLM runs: fed with weights, asked for completions.
+
+Rules
+1. A request that fails, or whose answer is false, ends its group. After `MOST_FAILURES` of them in a row, and as soon
+   as the server is gone, the engine's process ends: the next one examines the server anew, and says what is wrong.
+2. The server tells the likeliest alternatives of each token, so the rule from seed to token is checked here, before a
+   group is submitted (engines.sampling_check).
+3. After a change of weights cached prompts are dropped, and the server must name the new version. After a step that
+   changed at least `PERCEPTIBLE` weights the log-probabilities of a known prompt must be others too: else the server
+   computes with the old weights, whatever it says.
+"""
+
+import base64
+import queue
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from typing import Any, Final
+
+import numpy as np
+
+from engines import sampling_check
+from engines.checkpoint_patches import CheckpointPatch, in_parts
+from engines.engine import EngineError
+from engines.request_batch import Completion, ProgramLost, TokenRequest
+from engines.sampling_check import ALTERNATIVES
+from engines.server.answers import Choice, ServerSettings, choice_of
+from engines.server.http_client import HttpClient, ServerGone
+from engines.server.requirements import GENERATE
+from engines.vllm.noise_request import NoiseRequest
+from weights.errors import BadSnapshot
+
+MOST_FAILURES: Final = 8
+PERCEPTIBLE: Final = 1000
+PART: Final = 16 << 20
+"""Bytes of weights per request."""
+WAIT: Final = 0.1
+"""Seconds for which `advance` waits for an answer."""
+PROBE: Final = 8
+"""Tokens of a probe."""
+
+
+class ServedModel:
+    """`engines.request_batch.CompletionService`."""
+
+    def __init__(self, client: HttpClient, settings: ServerSettings, vocabulary: int) -> None:
+        self.client, self._settings, self.vocabulary = client, settings, vocabulary
+        self._pending: dict[int, tuple[TokenRequest, Future[dict[str, Any]]]] = {}
+        self._ended: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._failures = 0
+
+    def write(self, patches: Iterable[CheckpointPatch], root: bytes, *, whole: bool = False) -> None:
+        """Write weights; they are then those of `root` (rule 3). `whole`: these are all. Raises EngineError,
+        BadSnapshot."""
+        before, changed = self.probe(greedy=True), 0
+        self.client.post("/start_weight_update")
+        for part in in_parts(patches, PART):
+            changed += sum(len(patch.bits) for patch in part)
+            self._send("/update_weights", {"update_info": {"patches": [_carried(patch) for patch in part]}})
+        self._send("/update_weights", {"update_info": {"whole": whole}})
+        self._send("/finish_weight_update", {"weight_version": root.hex()})
+        if self.client.post("/reset_prefix_cache").get("success") is not True:
+            raise EngineError("the server did not drop its cached prompts: let no other program use it")
+        named = str(self.client.get("/weight_info").get("weight_version", ""))
+        if named != root.hex():
+            raise EngineError(f"the server names the weights {named[:16]}, not {root.hex()[:16]}, after they were sent")
+        after = self.probe(greedy=True)
+        if not whole and changed >= PERCEPTIBLE and _logprobs(before) == _logprobs(after):
+            raise EngineError("the server still computes with the weights from before the change")
+        self.probe(greedy=False)
+
+    def probe(self, *, greedy: bool) -> Choice:
+        """Ask for some tokens behind a known prompt, and check how they were chosen (rule 2). Raises EngineError."""
+        tokens = [number % self.vocabulary for number in range(3, 16)]
+        request = TokenRequest(tokens, bytes(range(16)), 5, PROBE, self.vocabulary - 1, greedy)
+        choice = choice_of(self.client.post(GENERATE, _body(request)), GENERATE)
+        _check_choices(choice, request)
+        return choice
+
+    def submit(self, id: int, request: TokenRequest) -> None:
+        """See `CompletionService.submit`."""
+        length, most = len(request.tokens) + request.most, self._settings.model_config.max_model_len
+        if length > most:
+            raise EngineError(f"a rollout of {length} tokens is too long: the server's model and memory allow {most}")
+        future = self.client.begin(GENERATE, _body(request))
+        self._pending[id] = request, future
+        future.add_done_callback(lambda done: self._ended.put(id))
+
+    def withdraw(self, ids: Sequence[int]) -> None:
+        """See `CompletionService.withdraw`."""
+        for id in ids:
+            _, future = self._pending.pop(id, (None, None))
+            if future is not None:
+                future.cancel()
+
+    def advance(self) -> list[tuple[int, Completion | EngineError]]:
+        """See `CompletionService.advance`. Raises ProgramLost (rule 1)."""
+        ended: list[tuple[int, Completion | EngineError]] = []
+        for id in self._arrived():
+            if id in self._pending:
+                request, future = self._pending.pop(id)
+                ended.append((id, self._outcome(request, future)))
+        return ended
+
+    def limit(self, longest: int) -> int:
+        """See `CompletionService.limit`: the server's own, which queues what its memory cannot hold."""
+        return max(1, self._settings.scheduler_config.max_num_seqs)
+
+    def _arrived(self) -> list[int]:
+        """Wait a moment for answers; return the requests that have one."""
+        try:
+            arrived = [self._ended.get(timeout=WAIT)]
+        except queue.Empty:
+            return []
+        while not self._ended.empty():
+            arrived.append(self._ended.get())
+        return arrived
+
+    def _outcome(self, request: TokenRequest, future: "Future[dict[str, Any]]") -> Completion | EngineError:
+        try:
+            choice = choice_of(future.result(), GENERATE)
+            _check_choices(choice, request)
+        except ServerGone as error:
+            raise ProgramLost(str(error)) from error
+        except EngineError as error:
+            self._failures += 1
+            if self._failures >= MOST_FAILURES:
+                raise ProgramLost(f"{self._failures} requests in a row failed, the last one so: {error}") from error
+            return error
+        self._failures = 0
+        return Completion(choice.token_ids, _logprobs(choice), choice.root)
+
+    def _send(self, path: str, body: dict[str, Any]) -> None:
+        try:
+            self.client.post(path, body)
+        except ServerGone:
+            raise
+        except EngineError as error:
+            raise BadSnapshot(f"the server cannot take these weights: {error}") from error
+
+
+def _body(request: TokenRequest) -> dict[str, Any]:
+    params: dict[str, Any] = {
+        "temperature": 0.0, "max_tokens": request.most, "stop_token_ids": [request.eos], "ignore_eos": True,
+        "logprobs": ALTERNATIVES, "detokenize": False,
+    }  # fmt: skip
+    if not request.greedy:
+        params["extra_args"] = NoiseRequest(request.seed, request.first).arguments
+    return {"token_ids": request.tokens, "sampling_params": params}
+
+
+def _logprobs(choice: Choice) -> list[float]:
+    return [one.logprob for one in choice.logprobs.content] if choice.logprobs is not None else []
+
+
+def _check_choices(choice: Choice, request: TokenRequest) -> None:
+    """Check that tokens and log-probabilities are of the same tokens, and how these were chosen. Raises EngineError."""
+    logged = choice.logprobs.content if choice.logprobs is not None else []
+    if len(logged) != len(choice.token_ids):
+        raise EngineError(f"the answer has {len(logged)} log-probabilities for {len(choice.token_ids)} tokens")
+    if [one.token_id for one in logged] != choice.token_ids:
+        raise EngineError("the answer's log-probabilities are of other tokens than it has")
+    if any(len(one.top_logprobs) < 2 for one in logged):
+        raise EngineError("the answer tells no alternatives of its tokens: their choice cannot be checked")
+    sampling_check.check([one.told() for one in logged], request.seed, request.first, request.greedy)
+
+
+def _carried(patch: CheckpointPatch) -> dict[str, Any]:
+    positions = None if patch.positions is None else _text(patch.positions.astype("<i8").tobytes())
+    values = _text(np.ascontiguousarray(patch.bits).tobytes())
+    return {
+        "name": patch.name, "dtype": patch.tensor.dtype, "shape": list(patch.tensor.shape), "values": values,
+        "index": positions,
+    }  # fmt: skip
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()

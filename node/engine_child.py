@@ -1,0 +1,11 @@
+"""The process in which this node's engine runs, by the node's settings."""
+
+from engines.process import EngineProcess
+from engines.server.address import VARIABLE
+from node.config import NodeConfig
+
+
+def engine_child(config: NodeConfig) -> EngineProcess:
+    """Return the process, not started. A running server's address goes to it as a variable."""
+    env = {VARIABLE: config.server} if config.server else {}
+    return EngineProcess(threads=config.threads, rows=config.rows, env=env)

@@ -1,0 +1,24 @@
+"""The process of a node's engine is started by the node's settings."""
+
+from pathlib import Path
+
+import pytest
+
+from engines.server.address import VARIABLE
+from node import engine_child
+from node.config import load_config
+from runtime.settings import SettingsFault
+
+
+def test_threads_rows_and_a_running_servers_address_reach_the_engines_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_child, "EngineProcess", lambda **given: given)
+    nowhere = {"ECHO2_CONFIG": str(tmp_path / "none.toml")}
+    config, _ = load_config({"server": "http://127.0.0.1:8000", "threads": 2, "rows": 8}, nowhere)
+    assert engine_child.engine_child(config) == {
+        "threads": 2, "rows": 8, "env": {VARIABLE: "http://127.0.0.1:8000"},
+    }  # fmt: skip
+    assert engine_child.engine_child(load_config({}, nowhere)[0])["env"] == {}
+    with pytest.raises(SettingsFault):
+        load_config({"server": "there"}, nowhere)
