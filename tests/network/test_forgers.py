@@ -62,7 +62,7 @@ class Forger:
             protocols=(1, 1),
             software="a forger",
             name="",
-            engine="bigram",
+            engine="bigram/float32/cpu",
             device="a CPU",
             tasks=[TaskReference(name=task.name, version=task.version)],
             record=RecordIssuer(self.key, self.run.id).issue([], int(wall() * 1000)),
@@ -73,7 +73,9 @@ class Forger:
         latest = coordinator.publisher.latest
         assert latest is not None
         nonce = secrets.token_bytes(16)
-        ask = LeaseRequest(nonce=nonce, era=latest.era, version=latest.version, root=latest.root, engine="bigram")
+        ask = LeaseRequest(
+            nonce=nonce, era=latest.era, version=latest.version, root=latest.root, engine="bigram/float32/cpu"
+        )
         answer = await self.ask("lease", encode(ask))
         return None if answer.body is None else decode(decode_unverified(answer.body).payload, Lease)
 

@@ -82,7 +82,7 @@ class Volunteer:
             protocols=(1, 1),
             software="a test",
             name="",
-            engine="bigram",
+            engine="bigram/float32/cpu",
             device="a CPU",
             tasks=[TaskReference(name=task.name, version=task.version)],
             record=RecordIssuer(self.key, self.run.id).issue([], int(wall() * 1000)),
@@ -93,7 +93,11 @@ class Volunteer:
         latest = coordinator.publisher.latest
         assert latest is not None
         ask = LeaseRequest(
-            nonce=secrets.token_bytes(16), era=latest.era, version=latest.version, root=latest.root, engine="bigram"
+            nonce=secrets.token_bytes(16),
+            era=latest.era,
+            version=latest.version,
+            root=latest.root,
+            engine="bigram/float32/cpu",
         )
         return await self.ask("lease", encode(ask))
 

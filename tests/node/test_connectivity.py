@@ -41,7 +41,7 @@ def test_a_greeting_describes_engine_tasks_and_addresses(tmp_path: Path) -> None
             async with working(node):
                 await until(lambda: node.coordinator_client.peer)
             (greeting,) = coordinator.greetings
-            assert (greeting.name, greeting.engine, greeting.device) == ("fox", "bigram/fp32/cpu", "a table")
+            assert (greeting.name, greeting.engine, greeting.device) == ("fox", "bigram/float32/cpu", "a table")
             assert [(task.name, task.version) for task in greeting.tasks] == list(known())
             record = decode_own(greeting.record)
             assert record.peer == node.peer_id

@@ -26,8 +26,8 @@ BEYOND_IT: dict[str, Wire] = {
     "257 leases in a request for verdicts": VerdictsRequest(leases=[ID] * 257),
     "no segment": msgspec.structs.replace(ROLLOUT, segments=[]),
     "17 segments": msgspec.structs.replace(ROLLOUT, segments=[SEGMENT] * 17),
-    "a nonce of 15 bytes": LeaseRequest(nonce=ID[1:], era=0, version=1, root=HASH, engine="tiny/fp32/cpu"),
-    "a negative version": LeaseRequest(nonce=ID, era=0, version=-1, root=HASH, engine="tiny/fp32/cpu"),
+    "a nonce of 15 bytes": LeaseRequest(nonce=ID[1:], era=0, version=1, root=HASH, engine="tiny/float32/cpu"),
+    "a negative version": LeaseRequest(nonce=ID, era=0, version=-1, root=HASH, engine="tiny/float32/cpu"),
 }
 
 

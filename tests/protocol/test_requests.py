@@ -13,7 +13,7 @@ TASK = TaskReference(name="single_sum", version=1)
 
 def hello(name: str = "", tasks: int = 1) -> Hello:
     return Hello(
-        protocols=(1, 1), software="echo2", name=name, engine="tiny/fp32/cpu", device="cpu", tasks=[TASK] * tasks,
+        protocols=(1, 1), software="echo2", name=name, engine="tiny/float32/cpu", device="cpu", tasks=[TASK] * tasks,
         record=b"record",
     )  # fmt: skip
 

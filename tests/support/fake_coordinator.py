@@ -348,7 +348,7 @@ class InProcessEngine(EngineProcess):
     group on the loop's clock. `places`: groups that it generates at once. `crashes`: number of the next generations
     that end in a crash. `log`: calls, in order."""
 
-    def __init__(self, *, seconds: float = 1.0, gpu: str = "bigram/fp32/cpu", places: int = 1) -> None:
+    def __init__(self, *, seconds: float = 1.0, gpu: str = "bigram/float32/cpu", places: int = 1) -> None:
         super().__init__()
         self.seconds, self.crashes, self._class = seconds, 0, gpu
         self.places, self._places = places, asyncio.Semaphore(places)

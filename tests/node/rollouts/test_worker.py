@@ -182,7 +182,7 @@ async def test_a_group_whose_lease_has_ended_before_it_began_is_not_generated(sm
         engine._tell()
         coordinator.ended = {*begun, waits}
         coordinator.refusals["lease"] = Refusal(code="no-room", sentence="enough", retry_after=5000)
-        ask = LeaseRequest(nonce=bytes(16), era=1, version=0, root=bytes(32), engine="bigram/fp32/cpu")
+        ask = LeaseRequest(nonce=bytes(16), era=1, version=0, root=bytes(32), engine="bigram/float32/cpu")
         with pytest.raises(RequestRefused):
             await node.coordinator_client.call(LEASE, ask)
         assert coordinator.reports[-1].waiting == [waits]
