@@ -36,7 +36,7 @@ def test_known_classes_are_admitted_and_engines_of_other_builds_in_float32(engin
     ("engine_class", "says"),
     {
         "an engine that nobody could calibrate": ("abacus/bfloat16", "nobody could calibrate it"),
-        "a device of another engine": ("transformers/bfloat16/vulkan", "computes on cuda, mps, cpu"),
+        "a device of another engine": ("transformers/bfloat16/vulkan", "computes on cuda, xpu, mps, cpu"),
         "a format that there is not": ("llamacpp/int3/cpu", "llamacpp computes in float32 or float16"),
     }.values(),
     ids=lambda value: value.split("/")[0],
