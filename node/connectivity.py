@@ -36,6 +36,7 @@ from p2p.envelope import PROTOCOL
 from p2p.network import Network
 from protocol import refusals
 from protocol.authority import RunSpec, TaskReference
+from protocol.engine_classes import parts
 from protocol.requests import Hello, Refusal, Welcome
 from runtime.units import MBIT
 from tasks.registry import known
@@ -133,7 +134,7 @@ class Connectivity:
     def _untried_engines(self) -> list[str]:
         """Return the engines after the present one that are installed and compute on the owner's device."""
         names, probed, kind = installed(), self._engine.probed, self._config.gpu.partition(":")[0]
-        present = probed.engine_class.partition("/")[0] if probed is not None else ""
+        present = parts(probed.engine_class)[0] if probed is not None else ""
         if self._config.engine != AUTO or present not in names:
             return []
         later = names[names.index(present) + 1 :]

@@ -24,11 +24,11 @@ class VerdictsResponse(Wire, frozen=True):
 
 
 class LeaseReport(Wire, frozen=True):
-    """node -> coordinator, beside a request. `waiting`: its open leases whose groups it has not begun. `keeps`: the
-    open leases that it still has; all others are given back. None: it gives none back."""
+    """node -> coordinator, beside a request. `waiting`: its open leases whose groups it has not begun. `returned`:
+    leases that it gives back."""
 
     waiting: Annotated[list[Id], Meta(max_length=1024)] = []
-    keeps: Annotated[list[Id], Meta(max_length=1024)] | None = None
+    returned: Annotated[list[Id], Meta(max_length=1024)] = []
 
 
 class LeaseRequest(Wire, frozen=True):

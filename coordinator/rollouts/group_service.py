@@ -115,10 +115,9 @@ class GroupService:
     def take_report(self, node: bytes, report: LeaseReport, now: int) -> list[bytes]:
         """Take a node's report on its open leases: those that it gives back end as expired ones. Return the leases that
         it must not begin (`Response.ended`)."""
-        if report.keeps is not None:
-            given_back = [one.lease for one in self.leases.open_of(node) if one.lease not in set(report.keeps)]
-            self.verdicts.end_early(given_back, "declined", now)
-        ended = self.leases.not_open(node, report.waiting)
+        self.verdicts.end_early(self.leases.open_among(node, report.returned), "declined", now)
+        still_open = self.leases.open_among(node, report.waiting)
+        ended = [lease for lease in report.waiting if lease not in still_open]
         self._reports.note(node, set(report.waiting) - set(ended))
         return ended
 

@@ -320,11 +320,10 @@ class LeaseTable:
         """Count the open leases and undecided groups of an era by version."""
         return dict(self._database.all("SELECT version, open + received FROM on_their_way WHERE era = ?", (era,)))
 
-    def not_open(self, node: bytes, leases: Sequence[bytes]) -> list[bytes]:
-        """Return those of these leases that are not open leases of the node."""
+    def open_among(self, node: bytes, leases: Sequence[bytes]) -> set[bytes]:
+        """Return those of these leases that are open leases of the node."""
         query = f"SELECT id FROM leases WHERE id IN ({marks(leases)}) AND node = ? AND state = 'open'"
-        still_open = {row[0] for row in self._database.all(query, (*leases, node))}
-        return [lease for lease in leases if lease not in still_open]
+        return {row[0] for row in self._database.all(query, (*leases, node))}
 
     def load(self, progress: Progress, now: int) -> InFlight:
         """Count the groups on their way in the learner's era that are not too old already."""

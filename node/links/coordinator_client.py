@@ -86,8 +86,8 @@ class LeaseReporter(Protocol):
     def report(self, method: str) -> LeaseReport | None:
         """Return the report to send with a request of this method, None for none."""
 
-    def ended(self, leases: Sequence[bytes]) -> None:
-        """Give up these leases: they are no longer open."""
+    def reported(self, report: LeaseReport, ended: Sequence[bytes]) -> None:
+        """Record that the coordinator has taken a report, and give up the leases of it that have ended."""
 
 
 class Greeter(Protocol):
@@ -191,8 +191,8 @@ class CoordinatorClient:
                         answer = await self._answer(peer, method, sealed)
                         if rider is not None and riding is not None:
                             rider.answered(riding, answer.verdicts)
-                        if self.reporter is not None and answer.ended:
-                            self.reporter.ended(answer.ended)
+                        if self.reporter is not None and report is not None:
+                            self.reporter.reported(report, answer.ended)
                         return _body(answer, peer, method)
                     except RequestRefused as error:
                         if refusals.then(error.refusal) != "greet":

@@ -7,12 +7,14 @@ Rules
    does not have is queued again.
 3. The bytes of a submission are deleted with its final answer; sealed Receipts stay. A Receipt is confirmed to the
    coordinator only once it is stored here.
-4. At most `limit` submissions wait for an answer; then `full` is true and the node generates no more.
+4. A lease is stored when it comes, until its submission is queued or it is given back: so a process that starts again
+   knows which leases the one before it lost.
+5. At most `limit` submissions wait for an answer; then `full` is true and the node generates no more.
 """
 
 import contextlib
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +35,9 @@ CREATE TABLE IF NOT EXISTS submissions (
     code TEXT NOT NULL DEFAULT '', reason TEXT NOT NULL DEFAULT '', confirmed INTEGER NOT NULL DEFAULT 0,
     made INTEGER NOT NULL, decided INTEGER, root_serial INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS leases (id BLOB PRIMARY KEY) WITHOUT ROWID;
+CREATE TRIGGER IF NOT EXISTS submitted AFTER INSERT ON submissions
+    BEGIN DELETE FROM leases WHERE id = NEW.lease; END;
 CREATE INDEX IF NOT EXISTS by_state ON submissions (state, made);
 CREATE INDEX IF NOT EXISTS by_confirmed ON submissions (confirmed) WHERE receipt IS NOT NULL;
 """
@@ -64,7 +69,7 @@ class Outbox:
     may raise `TryLater`: the disk is full or fails."""
 
     def __init__(self, path: Path, *, node: bytes, limit: int) -> None:
-        """`node`: this node's public key. `limit`: rule 4's. Raises `BadConfig` if the file is damaged."""
+        """`node`: this node's public key. `limit`: rule 5's. Raises `BadConfig` if the file is damaged."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._node, self._limit = node, limit
         self._path = path
@@ -91,6 +96,18 @@ class Outbox:
             (lease, document_hash(body), body, now),
         )
 
+    def open_lease(self, lease: bytes) -> None:
+        """Store a lease that came (rule 4)."""
+        self._do("INSERT OR IGNORE INTO leases (id) VALUES (?)", (lease,))
+
+    def open_leases(self) -> list[bytes]:
+        """Return the leases that are neither submitted nor given back."""
+        return [bytes(row[0]) for row in self._do("SELECT id FROM leases")]
+
+    def close_leases(self, leases: Sequence[bytes]) -> None:
+        """Forget leases that are given back."""
+        self._do_many("DELETE FROM leases WHERE id = ?", [(lease,) for lease in leases])
+
     def queued(self) -> tuple[bytes, bytes] | None:
         """Return (lease, body) of the oldest queued submission; None without one."""
         row = self._do("SELECT lease, body FROM submissions WHERE state = 'queued' ORDER BY made LIMIT 1").fetchone()
@@ -99,10 +116,6 @@ class Outbox:
     def unsent(self) -> int:
         """Return the number of submissions that the coordinator has not received."""
         return int(self._do("SELECT count(*) FROM submissions WHERE state = 'queued'").fetchone()[0])
-
-    def unsent_leases(self) -> list[bytes]:
-        """Return the leases of the submissions that the coordinator has not received."""
-        return [bytes(row[0]) for row in self._do("SELECT lease FROM submissions WHERE state = 'queued'")]
 
     def undecided(self, most: int) -> list[bytes]:
         """Return at most `most` leases whose submission was received and has no verdict yet, oldest first."""

@@ -93,10 +93,17 @@ class OutboxRelay:
         """Number of submissions that the coordinator has not received."""
         return self._outbox.unsent()
 
-    @property
-    def unsent_leases(self) -> list[bytes]:
-        """The leases of those submissions."""
-        return self._outbox.unsent_leases()
+    def open_lease(self, lease: bytes) -> None:
+        """Store a lease durably."""
+        self._outbox.open_lease(lease)
+
+    def open_leases(self) -> list[bytes]:
+        """Return the stored leases that are neither submitted nor given back."""
+        return self._outbox.open_leases()
+
+    def close_leases(self, leases: Sequence[bytes]) -> None:
+        """Forget leases that are given back."""
+        self._outbox.close_leases(leases)
 
     @property
     def room(self) -> int:

@@ -19,9 +19,8 @@ Rules
    b. If the refusal names a version that this node has not heard of, the node asks for the newest Head.
    c. A refusal that no retry can change ends the node. If the run is finished, the node finishes.
 6. Requests for leases and submissions report the leases whose groups wait for a place. Where the coordinator answers
-   that some of them have ended, those groups are not begun. The first request after the start, and the first after a
-   group failed here, says which leases are kept: the others are given back, so that they do not stay open until they
-   expire.
+   that some of them have ended, those groups are not begun. The requests also give back the leases that came here and
+   whose groups failed, or were lost with an earlier process, so that they do not stay open until they expire.
 7. `blocked` is the one reason that blocks work now, a sentence; empty while groups are under way.
 """
 
@@ -101,8 +100,6 @@ class RolloutWorker:
         """Whether the last refusal was for too many requests of all nodes (rule 5a)."""
         self._tasks: dict[bytes, asyncio.Task[None]] = {}
         """By lease, the task that completes it."""
-        self._lost, self._given_back = 1, 0
-        """How often leases may have been lost here, the start counted; of these, how many were reported (rule 6)."""
         self._dropped = False
         """Whether a group failed since the last request."""
         self._blocked = STARTING
@@ -199,15 +196,14 @@ class RolloutWorker:
         """Return what a request of this method reports of the open leases (rule 6)."""
         if method not in (LEASE.name, SUBMIT.name):
             return None
-        keeps = None
-        if method == LEASE.name and self._lost > self._given_back:
-            kept = [*self._prefetch.leases, *self._outbox_relay.unsent_leases]
-            keeps = kept if len(kept) <= MOST_AT_ONCE else None
-        return LeaseReport(waiting=self._prefetch.waiting[:MOST_AT_ONCE], keeps=keeps)
+        under_way = set(self._prefetch.leases)
+        lost = [lease for lease in self._outbox_relay.open_leases() if lease not in under_way]
+        return LeaseReport(waiting=self._prefetch.waiting[:MOST_AT_ONCE], returned=lost[:MOST_AT_ONCE])
 
-    def ended(self, leases: Sequence[bytes]) -> None:
-        """Give up the groups of leases that are no longer open."""
-        for lease in leases:
+    def reported(self, report: LeaseReport, ended: Sequence[bytes]) -> None:
+        """Forget the leases that were given back, and give up the groups of those that have ended."""
+        self._outbox_relay.close_leases(report.returned)
+        for lease in ended:
             if lease in self._tasks:
                 _log.info("lease ended by the coordinator", lease=lease.hex())
                 self._tasks[lease].cancel()
@@ -218,8 +214,7 @@ class RolloutWorker:
         assert spec is not None
         lacking = self._prefetch.lacking(self._engine.rows, spec.value.group_size)
         free = self._bound.free(open_leases, asyncio.get_running_loop().time())
-        alone = self._once or self._lost > self._given_back
-        room = 1 if alone else self._outbox_relay.room - self._prefetch.under_way
+        room = 1 if self._once else self._outbox_relay.room - self._prefetch.under_way
         requests = max(1, int(min(lacking, self._together, free, room)))
         at_once = min(MOST_AT_ONCE, open_leases + lacking)
         pauses = await asyncio.gather(*(self._request(groups, at_once) for _ in range(requests)))
@@ -248,20 +243,19 @@ class RolloutWorker:
 
     async def _leased(self, pause: "asyncio.Future[float | None]", at_once: int) -> Lease | None:
         """Request a lease for the loaded version. After a failure `pause` says for how long to wait."""
-        current, serial, lost = self._engine.current, self._trust_store.serial, self._lost
+        current, serial = self._engine.current, self._trust_store.serial
         seconds: float = 0.0
         if current is not None and not self._run_state.idle and not self._expired():
             seconds = self._random.uniform(0.5, 1.5)
             try:
                 lease = await self._ask(current, at_once)
-                self._given_back = lost
                 self._bound.granted(lease.at_once)
                 self._prefetch.begun(lease.id, len(lease.seeds))
+                self._outbox_relay.open_lease(lease.id)
                 pause.set_result(seconds if self._dropped else None)
                 self._blocked, self._dropped = "", False
                 return lease
             except RequestRefused as error:
-                self._given_back = lost
                 seconds = self._refused(error.refusal)
             except Unreachable as error:
                 self._blocked = str(error)
@@ -347,7 +341,6 @@ class RolloutWorker:
 
     def _drop(self, error: Stale) -> None:
         self._blocked, self._dropped = str(error), True
-        self._lost += 1
         _log.warning("lease dropped", reason=str(error))
 
     def _refused(self, refusal: Refusal) -> float:

@@ -23,6 +23,7 @@ from protocol.authority import Asset, RoleKeys, Root, RunSpec, TaskReference
 from protocol.broadcast_messages import Acknowledgement, PayloadTransfer, PlanRequest, PlanResponse, TransferSource
 from protocol.leases import (
     Lease,
+    LeaseReport,
     LeaseRequest,
     Receipt,
     Received,
@@ -94,6 +95,7 @@ INSTANCES: list[Wire] = [
     PlanResponse(parents=["QmC", "QmD"], records=[b"sealed"]),
     HeadRequest(),
     HeadResponse(head=b"sealed"),
+    LeaseReport(waiting=[LEASE], returned=[NONCE]),
     LeaseRequest(nonce=NONCE, era=1, version=12, root=ROOT, engine="transformers/float32/cpu"),
     Lease(
         id=LEASE, node=NODE, nonce=NONCE, task="single_sum", task_version=1, index=17, prompt=[1, 40, 7], seeds=SEEDS,

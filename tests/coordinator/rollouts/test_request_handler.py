@@ -289,5 +289,5 @@ def test_a_report_on_open_leases_is_taken_beside_any_request_and_before_it(greet
     lease = opened("lease", greeted.ask("lease", encode(greeted.world.ask())).body, Lease)
     waits = greeted.ask("lease", encode(greeted.world.ask(era=9)), leases=LeaseReport(waiting=[lease.id]))
     assert (refusal(waits).code, waits.ended) == ("wrong-version", [])
-    nothing = LeaseReport(waiting=[lease.id], keeps=[])
+    nothing = LeaseReport(waiting=[lease.id], returned=[lease.id])
     assert greeted.ask("verdicts", encode(VerdictsRequest(leases=[])), leases=nothing).ended == [lease.id]

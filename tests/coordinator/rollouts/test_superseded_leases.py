@@ -105,7 +105,7 @@ def test_leases_given_back_count_as_expired_and_make_room_at_once(tmp_path: Path
     world = World(tmp_path, batch_groups=2, per_node=6)
     leases = [world.lease() for _ in range(6)]
     assert world.refusal().code == "too-many-leases"
-    world.group_service.take_report(ALICE, LeaseReport(keeps=[leases[0].id, leases[5].id]), world.now)
+    world.group_service.take_report(ALICE, LeaseReport(returned=[one.id for one in leases[1:5]]), world.now)
     assert [state(world, one) for one in leases] == ["open"] + ["expired"] * 4 + ["open"]
     assert world.group_service.database.value("SELECT expired FROM budgets") == 4
     assert world.refusal().code == "expiries"
@@ -113,8 +113,11 @@ def test_leases_given_back_count_as_expired_and_make_room_at_once(tmp_path: Path
     world.close()
 
 
-def test_a_report_that_says_nothing_of_kept_leases_gives_none_back(tmp_path: Path) -> None:
+def test_a_report_gives_back_only_open_leases_of_its_node(tmp_path: Path) -> None:
     world, leases = crowded(tmp_path)
-    world.group_service.take_report(ALICE, LeaseReport(), world.now)
-    assert {state(world, one) for one in leases} == {"open"}
+    world.submit(group(leases[0]))
+    theirs = world.lease(BOB, version=2)
+    world.group_service.take_report(ALICE, LeaseReport(returned=[leases[0].id, theirs.id, bytes(16)]), world.now)
+    assert [state(world, one) for one in (leases[0], theirs)] == ["received", "open"]
+    assert {state(world, one) for one in leases[1:]} == {"open"}
     world.close()

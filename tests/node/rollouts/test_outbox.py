@@ -38,6 +38,20 @@ def received(key: Ed25519PrivateKey, **changes: object) -> bytes:
     return seal("received", RUN, encode(Received(**{**fields, **changes})), key)  # type: ignore[arg-type]
 
 
+def test_a_lease_is_known_over_a_restart_until_it_is_submitted_or_given_back(tmp_path: Path) -> None:
+    path, other = tmp_path / "outbox.sqlite", b"o" * 16
+    with closing(Outbox(path, node=NODE, limit=2)) as outbox:
+        outbox.open_lease(LEASE)
+        outbox.open_lease(other)
+    with closing(Outbox(path, node=NODE, limit=2)) as outbox:
+        assert set(outbox.open_leases()) == {LEASE, other}
+        outbox.put(LEASE, BODY, 1)
+        assert outbox.open_leases() == [other]
+        outbox.close_leases([other])
+    with closing(Outbox(path, node=NODE, limit=2)) as outbox:
+        assert outbox.open_leases() == []
+
+
 def test_a_submission_lives_from_queued_to_confirmed_over_every_restart(tmp_path: Path) -> None:
     ledger, path = generate_key(), tmp_path / "outbox.sqlite"
 

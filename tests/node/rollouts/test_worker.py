@@ -192,21 +192,24 @@ async def test_a_group_whose_lease_has_ended_before_it_began_is_not_generated(sm
 
 
 @on_fake_clock
-async def test_a_restarted_node_gives_back_what_it_lost_and_keeps_its_queued_groups(small_run: SmallRun) -> None:
+async def test_a_restarted_node_gives_back_what_it_lost_and_nothing_else(small_run: SmallRun) -> None:
     coordinator, key = small_run.coordinator, generate_key()
     coordinator.refusals["submit"] = Refusal(code="paused", sentence="not now", retry_after=500)
     async with small_run.serving():
         node = small_run.node(engine=InProcessEngine(places=4, seconds=5.0), key=key)
         async with working(node):
-            await until(lambda: node.daemon.outbox.unsent() >= 2)
-            queued = set(node.daemon.outbox.unsent_leases())
-        stated = [report.keeps for report in coordinator.reports]
-        assert stated[0] == []
-        assert set(map(type, stated[1:])) == {type(None)}
-        async with working(small_run.node(key=key)):
-            await until(lambda: any(report.keeps is not None for report in coordinator.reports[len(stated) :]))
-        (keeps,) = [report.keeps for report in coordinator.reports[len(stated) :] if report.keeps is not None]
-        assert queued <= set(keeps) < set(coordinator.leases)
+            outbox = node.daemon.outbox
+            await until(lambda: outbox.unsent() >= 2 and len(outbox.open_leases()) == 4)
+            lost = set(outbox.open_leases())
+        assert not any(report.returned for report in coordinator.reports)
+        earlier = len(coordinator.reports)
+        again = small_run.node(key=key)
+        async with working(again):
+            await until(lambda: coordinator.reports[-1].returned == [] and len(coordinator.reports) > earlier + 4)
+            assert lost.isdisjoint(again.daemon.outbox.open_leases())
+        returned = [report.returned for report in coordinator.reports[earlier:]]
+        assert set(returned[0]) == lost
+        assert lost == set().union(*returned)
 
 
 @on_fake_clock
