@@ -22,7 +22,7 @@ from coordinator.rollouts.rollout_context import RolloutContext, Sealing
 from coordinator.rollouts.scoring_order import PendingVersion
 from coordinator.rollouts.shortage import Shortage
 from coordinator.rollouts.submissions import SubmissionService
-from coordinator.rollouts.superseded_leases import VersionLoad, WaitingReports, superseded
+from coordinator.rollouts.superseded_leases import RecalledLeases, VersionLoad, WaitingReports, superseded
 from coordinator.rollouts.token_storage import WINDOW, TokenStorage
 from coordinator.rollouts.verdicts import ACCEPTED, VerdictService
 from coordinator.rollouts.verification import Verdict
@@ -69,6 +69,7 @@ class GroupService:
         self.registry = NodeRegistry(database)
         self.broadcasts = BroadcastStats()
         self._reports = WaitingReports()
+        self._recalled = RecalledLeases()
         self._entropy = entropy
         self._reseal = sealing.reseal
 
@@ -113,29 +114,32 @@ class GroupService:
         return answer if isinstance(answer, Refusal) else self._reseal("lease", answer)
 
     def take_report(self, node: bytes, report: LeaseReport, now: int) -> list[bytes]:
-        """Take a node's report on its open leases: those that it gives back end as expired ones. Return the leases that
-        it must not begin (`Response.ended`)."""
-        self.verdicts.end_early(self.leases.open_among(node, report.returned), "declined", now)
-        still_open = self.leases.open_among(node, report.waiting)
-        ended = [lease for lease in report.waiting if lease not in still_open]
-        self._reports.note(node, set(report.waiting) - set(ended))
-        return ended
+        """Take a node's report on its open leases: those that it gives back end, as expired ones if they were not
+        recalled. Return the leases that it must not begin (`Response.ended`)."""
+        returned = self.leases.open_among(node, report.returned)
+        self.verdicts.end_early([lease for lease in returned if lease in self._recalled], "superseded", now)
+        self.verdicts.end_early([lease for lease in returned if lease not in self._recalled], "declined", now)
+        may_begin = [lease for lease in self.leases.open_among(node, report.waiting) if lease not in self._recalled]
+        self._reports.note(node, may_begin)
+        return [lease for lease in report.waiting if lease not in may_begin]
 
-    def supersede(self, now: int) -> int:
-        """End the leases that can no longer be drawn and are not begun (superseded_leases.py); return how many. Call
+    def recall(self) -> int:
+        """Recall the leases that can no longer be drawn and are not begun (superseded_leases.py); return how many. Call
         after each publication."""
         at = self._standing()
+        self._recalled.keep(self.leases.still_open)
         loads = Counter(self.leases.on_their_way(at.era)) + Counter(self.buffer.by_version(at.step, at.era))
+        loads -= self._recalled.by_version()
         waiting = [
             one for node, leases in self._reports.by_node().items() for one in self.leases.open_of(node)
-            if one.lease in leases
+            if one.lease in leases and one.lease not in self._recalled
         ]  # fmt: skip
-        ended = superseded(
+        recalled = superseded(
             [VersionLoad(*load) for load in loads.items()], waiting, self.terms.staleness, at.step,
             self.terms.batch_groups,
         )  # fmt: skip
-        self.verdicts.end_early(ended, "superseded", now)
-        return len(ended)
+        self._recalled.add(recalled)
+        return len(recalled)
 
     def acknowledge(self, node: bytes, message: Acknowledgement, now: int) -> None:
         """Note that a node has applied a version."""

@@ -16,7 +16,7 @@ Rules
 6. Every refusal states its reason and when to retry, except for a finished run and an engine of another class.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -320,10 +320,16 @@ class LeaseTable:
         """Count the open leases and undecided groups of an era by version."""
         return dict(self._database.all("SELECT version, open + received FROM on_their_way WHERE era = ?", (era,)))
 
-    def open_among(self, node: bytes, leases: Sequence[bytes]) -> set[bytes]:
-        """Return those of these leases that are open leases of the node."""
+    def open_among(self, node: bytes, leases: Sequence[bytes]) -> list[bytes]:
+        """Return those of these leases that are open leases of the node, in order."""
         query = f"SELECT id FROM leases WHERE id IN ({marks(leases)}) AND node = ? AND state = 'open'"
-        return {row[0] for row in self._database.all(query, (*leases, node))}
+        still_open = {row[0] for row in self._database.all(query, (*leases, node))}
+        return [lease for lease in leases if lease in still_open]
+
+    def still_open(self, leases: Collection[bytes]) -> set[bytes]:
+        """Return those of these leases that are open."""
+        query = f"SELECT id FROM leases WHERE id IN ({marks(leases)}) AND state = 'open'"
+        return {row[0] for row in self._database.all(query, (*leases,))}
 
     def load(self, progress: Progress, now: int) -> InFlight:
         """Count the groups on their way in the learner's era that are not too old already."""

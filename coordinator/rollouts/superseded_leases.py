@@ -1,19 +1,21 @@
-"""Choose the leases that end because their groups can no longer be drawn, and their nodes have not begun them.
+"""Choose the leases that are recalled because their groups can no longer be drawn, and their nodes have not begun them.
 
 Rules
 1. After step s, groups of version v or older are drawn in at most S + v + 1 - s further steps, `batch` per step, oldest
    version first. Of those that are buffered, undecided or open, all beyond (S + v + 1 - s) x batch cannot be drawn.
-2. At each publication as many open leases end, oldest version first, then in the order in which they were sent. No
-   token is read. A lease that its node has begun is finished, checked and credited as always.
+2. At each publication as many open leases are recalled, oldest version first, then in the order in which they were
+   sent. No token is read.
 3. A lease counts as not begun if the node's last report names it as waiting (`LeaseReport.waiting`). A node that
    reports nothing has begun all its leases.
-4. Such an end, with the code `superseded`, counts against nobody: neither in the budget of its node (expiry_budgets.py)
-   nor as a refused group. Its prompt goes out again as after an expiry.
-5. The last reports of at most `NODES` nodes are kept, in memory.
+4. The node hears of it in its next answer (`Response.ended`). It gives the lease back if it has not begun meanwhile;
+   else the group is finished, checked and credited as always. So no group is lost that a node began in good faith.
+5. A recalled lease that is given back ends with the code `superseded`, which counts against nobody: neither in the
+   budget of its node (expiry_budgets.py) nor as a refused group. Its prompt goes out again as after an expiry.
+6. The last reports of at most `NODES` nodes, and the recalled leases while they are open, are kept in memory.
 """
 
-from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 NODES: Final = 4096
@@ -36,14 +38,14 @@ class WaitingLease(NamedTuple):
 
 def superseded(
     loads: Iterable[VersionLoad], waiting: Iterable[WaitingLease], staleness: int, step: int, batch: int
-) -> list[bytes]:
-    """Return the leases to end, in order (rules 1 and 2)."""
-    left, ended, drawable = sorted(waiting), list[bytes](), 0
+) -> list[WaitingLease]:
+    """Return the leases to recall, in order (rules 1 and 2)."""
+    left, ended, drawable = sorted(waiting), list[WaitingLease](), 0
     for version, groups in sorted(loads):
         drawn = max(0, staleness + version + 1 - step) * batch
         ending = _first(left, version, drawable + groups - drawn)
         left = left[len(ending) :]
-        ended += [one.lease for one in ending]
+        ended += ending
         drawable = min(drawable + groups - len(ending), drawn)
     return ended
 
@@ -70,3 +72,26 @@ class WaitingReports:
     def by_node(self) -> Mapping[bytes, frozenset[bytes]]:
         """Return the waiting leases of each node."""
         return self._waiting
+
+
+class RecalledLeases:
+    """The open leases that were recalled (rules 4 to 6)."""
+
+    def __init__(self) -> None:
+        self._version_of: dict[bytes, int] = {}
+
+    def __contains__(self, lease: bytes) -> bool:
+        return lease in self._version_of
+
+    def add(self, leases: Iterable[WaitingLease]) -> None:
+        """Recall these leases."""
+        self._version_of |= {one.lease: one.version for one in leases}
+
+    def keep(self, still_open: Callable[[Collection[bytes]], Collection[bytes]]) -> None:
+        """Forget those that are no longer open. `still_open`: returns those of these leases that are."""
+        left = still_open(list(self._version_of))
+        self._version_of = {lease: version for lease, version in self._version_of.items() if lease in left}
+
+    def by_version(self) -> Counter[int]:
+        """Count them by version."""
+        return Counter(self._version_of.values())

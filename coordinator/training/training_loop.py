@@ -265,7 +265,7 @@ class Training:
         if rebuild is not None:
             self.group_service.rebuild(rebuild, progress)
         self.group_service.progress = progress
-        self.group_service.supersede(int(self.clock() * 1000))
+        self.group_service.recall()
         self.moved.set()
 
     def _published_file(self, latest: Published) -> Path:

@@ -19,8 +19,9 @@ Rules
    b. If the refusal names a version that this node has not heard of, the node asks for the newest Head.
    c. A refusal that no retry can change ends the node. If the run is finished, the node finishes.
 6. Requests for leases and submissions report the leases whose groups wait for a place. Where the coordinator answers
-   that some of them have ended, those groups are not begun. The requests also give back the leases that came here and
-   whose groups failed, or were lost with an earlier process, so that they do not stay open until they expire.
+   that some of them have ended, those that have not begun meanwhile are given up. The requests also give back the
+   leases that came here and whose groups were given up, failed, or were lost with an earlier process, so that they do
+   not stay open until they expire.
 7. `blocked` is the one reason that blocks work now, a sentence; empty while groups are under way.
 """
 
@@ -201,10 +202,11 @@ class RolloutWorker:
         return LeaseReport(waiting=self._prefetch.waiting[:MOST_AT_ONCE], returned=lost[:MOST_AT_ONCE])
 
     def reported(self, report: LeaseReport, ended: Sequence[bytes]) -> None:
-        """Forget the leases that were given back, and give up the groups of those that have ended."""
+        """Forget the leases that were given back, and give up those that have ended and whose groups still wait."""
         self._outbox_relay.close_leases(report.returned)
+        waiting = self._prefetch.waiting
         for lease in ended:
-            if lease in self._tasks:
+            if lease in self._tasks and lease in waiting:
                 _log.info("lease ended by the coordinator", lease=lease.hex())
                 self._tasks[lease].cancel()
 

@@ -19,10 +19,13 @@ import msgspec
 from coordinator.accounts.ledger import Ledger, accrued
 from coordinator.database import Database
 from coordinator.rollouts.verdicts import ACCEPTED, LeaseOutcome
+from p2p.envelope import decode_unverified
 from p2p.identity import load_key, peer_id, public_bytes
+from p2p.wire_types import decode
+from protocol.leases import Receipt
 from tests.faults.processes import Coordinator, Run, Volunteer
 
-_REFUSED = "SELECT DISTINCT node, code FROM verdicts WHERE verdict = 'refused'"
+_REFUSED = "SELECT node, receipt FROM verdicts WHERE verdict = 'refused'"
 _CONFLICTS = "SELECT l.node FROM submissions s JOIN leases l ON l.id = s.lease WHERE s.conflicts > 0"
 
 
@@ -37,8 +40,10 @@ def check_books(run: Run) -> None:
         for name, mine in receipts_of.items():
             assert {lease: verdicts.get(lease) for lease in mine} == mine, f"{name} holds what the coordinator does not"
         check_ledger(database)
-        refused = {(node, code) for node, code in database.all(_REFUSED) if node in honest}
-        assert not refused, f"honest nodes were refused: {sorted(code for _, code in refused)}"
+        refused = [
+            decode(decode_unverified(row[1]).payload, Receipt) for row in database.all(_REFUSED) if row[0] in honest
+        ]
+        assert not refused, f"honest nodes were refused: {[(one.code, one.reason) for one in refused]}"
         assert not honest & {row[0] for row in database.all(_CONFLICTS)}, "an honest node submitted two things"
     for volunteer in run.volunteers:
         versions = volunteer.versions()

@@ -1,4 +1,4 @@
-"""Leases that can no longer be drawn end before their time, where their nodes have not begun them."""
+"""Leases that can no longer be drawn are recalled, where their nodes have not begun them."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ def waiting(*versions: int) -> list[WaitingLease]:
 
 
 @pytest.mark.parametrize(
-    ("loads", "step", "left", "ended"),
+    ("loads", "step", "left", "recalled"),
     [
         pytest.param({0: 12}, 0, [0, 0], [], id="none while all can be drawn"),
         pytest.param({0: 8, 1: 4}, 2, [0, 0, 0, 0, 0, 0], [0, 1, 2, 3], id="at step 2 one batch of version 0 is left"),
@@ -23,10 +23,11 @@ def waiting(*versions: int) -> list[WaitingLease]:
         pytest.param({1: 4, 2: 6}, 3, [2, 2, 1], [2, 0], id="the oldest version first, then as they were sent"),
     ],
 )
-def test_the_leases_to_end(loads: dict[int, int], step: int, left: list[int], ended: list[int]) -> None:
+def test_the_leases_to_recall(loads: dict[int, int], step: int, left: list[int], recalled: list[int]) -> None:
     """With S = 2 and batches of 4."""
     loaded = [VersionLoad(*load) for load in loads.items()]
-    assert superseded(loaded, waiting(*left), 2, step, 4) == [bytes([number]) for number in ended]
+    chosen = [one.lease for one in superseded(loaded, waiting(*left), 2, step, 4)]
+    assert chosen == [bytes([number]) for number in recalled]
 
 
 def test_the_last_report_of_a_node_counts_and_an_empty_one_is_forgotten() -> None:
@@ -54,39 +55,56 @@ def state(world: World, lease: Lease) -> str:
     return str(world.group_service.database.value("SELECT state FROM leases WHERE id = ?", (lease.id,)))
 
 
-def test_a_publication_ends_the_leases_that_are_not_begun_and_counts_them_against_nobody(tmp_path: Path) -> None:
+def test_a_publication_recalls_the_leases_that_are_not_begun_and_counts_them_against_nobody(tmp_path: Path) -> None:
     world, leases = crowded(tmp_path)
-    service = world.group_service
-    assert service.take_report(ALICE, LeaseReport(waiting=[one.id for one in leases[2:]]), world.now) == []
-    assert service.supersede(world.now) == 2
+    service, ids = world.group_service, [one.id for one in leases]
+    assert service.take_report(ALICE, LeaseReport(waiting=ids[2:]), world.now) == []
+    assert service.recall() == 2
+    assert service.recall() == 0, "those that are recalled already count no longer"
+    assert {state(world, one) for one in leases} == {"open"}
+    assert service.take_report(ALICE, LeaseReport(waiting=ids[2:]), world.now) == ids[2:4]
+    assert service.take_report(ALICE, LeaseReport(waiting=ids[4:], returned=ids[2:4]), world.now) == []
     assert [state(world, one) for one in leases] == ["open"] * 2 + ["expired"] * 2 + ["open"] * 2
     assert service.database.value("SELECT count(*) FROM budgets") == 0
     ends = [row[0] for row in service.database.all("SELECT document FROM ends")]
     assert all(b"superseded" in document for document in ends)
     assert len(ends) == 2
-    assert service.supersede(world.now) == 0
+    assert service.recall() == 0
     world.close()
 
 
 def test_a_lease_that_is_begun_is_finished_checked_and_credited(tmp_path: Path) -> None:
     world, leases = crowded(tmp_path)
     world.learner_at(3)
-    assert world.group_service.supersede(world.now) == 0
+    assert world.group_service.recall() == 0
     for lease in leases:
         world.submit(group(lease))
     assert {receipt.verdict for receipt in world.decide_all()} == {"accepted"}
     world.close()
 
 
-def test_the_node_hears_which_of_its_waiting_leases_have_ended(tmp_path: Path) -> None:
+def test_a_lease_that_is_begun_between_a_report_and_a_publication_is_credited_too(tmp_path: Path) -> None:
+    """Before, the publication ended it, and the group was refused as late."""
     world, leases = crowded(tmp_path)
     service, ids = world.group_service, [one.id for one in leases]
     service.take_report(ALICE, LeaseReport(waiting=ids), world.now)
-    service.supersede(world.now)
+    assert service.recall() == 2
+    for lease in leases:
+        world.submit(group(lease))
+    assert {receipt.verdict for receipt in world.decide_all()} == {"accepted"}
+    world.close()
+
+
+def test_the_node_hears_which_of_its_waiting_leases_it_must_not_begin(tmp_path: Path) -> None:
+    world, leases = crowded(tmp_path)
+    service, ids = world.group_service, [one.id for one in leases]
+    service.take_report(ALICE, LeaseReport(waiting=ids), world.now)
+    service.recall()
     assert service.take_report(ALICE, LeaseReport(waiting=ids[1:]), world.now) == ids[1:2]
     assert service.take_report(BOB, LeaseReport(waiting=ids[4:]), world.now) == ids[4:]
-    late = world.refused(group(leases[0]))
-    assert late.code == "late"
+    world.now = leases[0].expires + 1
+    world.group_service.tick(world.now)
+    assert world.refused(group(leases[0])).code == "late"
     assert service.strikes.of(ALICE) == 0
     world.close()
 
@@ -94,7 +112,8 @@ def test_the_node_hears_which_of_its_waiting_leases_have_ended(tmp_path: Path) -
 def test_the_prompt_of_an_ended_lease_goes_out_again(tmp_path: Path) -> None:
     world, leases = crowded(tmp_path)
     world.group_service.take_report(ALICE, LeaseReport(waiting=[leases[0].id]), world.now)
-    world.group_service.supersede(world.now)
+    world.group_service.recall()
+    world.group_service.take_report(ALICE, LeaseReport(returned=[leases[0].id]), world.now)
     again = world.lease(BOB, version=2)
     assert again.index == leases[0].index
     assert again.seeds != leases[0].seeds

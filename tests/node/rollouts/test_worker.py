@@ -189,6 +189,8 @@ async def test_a_group_whose_lease_has_ended_before_it_began_is_not_generated(sm
         await until(lambda: set(coordinator.submitted) == set(begun))
         assert not node.daemon.rollouts.working
         assert node.daemon.rollouts.blocked == "no lease: enough"
+        await until(lambda: coordinator.reports[-1].returned == [] and not node.daemon.outbox.open_leases())
+        assert [waits] in [report.returned for report in coordinator.reports]
 
 
 @on_fake_clock
