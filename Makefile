@@ -83,7 +83,8 @@ test-vulkan: $(VENV)/.installed-llama ## the same on Vulkan, emulated on the CPU
 # vLLM pins its own PyTorch, hence an environment of its own. torchvision and its kin, which it declares and echo2 does not
 # use, exist on PyPI only for a PyTorch with CUDA, and would keep transformers from being imported.
 test-vllm: .venv-vllm/.installed ## the engine on vLLM, on the CPU, in .venv-vllm (installs 1 GB; 10 minutes)
-	.venv-vllm/bin/python -m pytest -q -rs --timeout 600 tests/engines/vllm tests/engines/server
+	.venv-vllm/bin/python -m pytest -q -rs --timeout 600 tests/engines/vllm tests/engines/server \
+		tests/node/test_killed_engines.py
 
 .venv-vllm/.installed: pyproject.toml
 	test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm

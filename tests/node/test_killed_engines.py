@@ -39,7 +39,7 @@ def kill_in_mid_lease(folder: Path, killed: list[int]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "engine",
-    ["transformers", pytest.param("llamacpp", marks=llama_cpp.needed), pytest.param("vllm", marks=vllm_models.needed)],
+    ["transformers", pytest.param("llamacpp", marks=llama_cpp.needed), pytest.param("vllm", marks=vllm_models.REAL)],
 )
 def test_an_engine_killed_in_mid_lease_costs_no_group(engine: str, tmp_path: Path) -> None:
     tiny = (vllm_models if engine == "vllm" else tiny_model).make(tmp_path / "model")

@@ -24,8 +24,8 @@ needed = pytest.mark.skipif(
 """Marks a test that needs vLLM."""
 INTERFACES: Final = [needed, pytest.mark.filterwarnings("default")]
 """Marks of a module that imports vLLM's interfaces and runs no model."""
-REAL: Final = [needed, pytest.mark.slow, pytest.mark.filterwarnings("default"), pytest.mark.timeout(600)]
-"""Marks of a module that runs vLLM, which warns of its own and its libraries' parts."""
+REAL: Final = [needed, pytest.mark.slow, pytest.mark.filterwarnings("default"), pytest.mark.timeout(1200)]
+"""Marks of a module that runs vLLM: it warns of its own and its libraries' parts, and may start slowly."""
 SIZES: Final[dict[str, Any]] = {
     "vocab_size": tokenizer.CHAR_SIZE, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 64, "intermediate_size": 96, "max_position_embeddings": 512,
