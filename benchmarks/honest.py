@@ -1,7 +1,8 @@
 """Count the refusals of honest nodes: `python -m benchmarks.honest [--dtype float16] [--model smollm2] [--quick]`.
 
 A whole run as real processes over libp2p on the loopback: coordinator, learner, scorer, and nodes that compute in the
-run's number format. A class that is not exact is calibrated first, by the operator's command. The learner takes its
+run's number format. A class that is not exact is calibrated first, by the operator's command. With `--dtype blocks` the
+run trains an adapter over a frozen base in blocks, with which the nodes compute as they are. The learner takes its
 steps meanwhile, so that versions change under the nodes. The run ends once so many rollouts are judged, or after so
 many minutes; then each group on its way gets its verdict.
 
@@ -33,9 +34,13 @@ from coordinator.web import status
 from engines.engine import DTYPES
 from engines.registry import is_exact
 from p2p.errors import Unreachable
+from weights.lora.adapter_folder import AdapterOrder
+from weights.lora.frozen_base import BaseFormat
 
 ROLLOUTS: Final = {"tiny": 30_000, "smollm2": 2_000}
 QUICK: Final = 480
+RANK: Final = 16
+"""Of the adapter over a base in blocks."""
 NEVER: Final = 1_000_000
 """Steps that no such run reaches."""
 LAST_VERDICTS: Final = 300.0
@@ -55,7 +60,8 @@ class Ended(NamedTuple):
 
 
 class Options(NamedTuple):
-    """`engine_class`: of the nodes. `tokens`: per machine, for the calibration. `seconds`: after which the run ends."""
+    """`engine_class`: of the nodes. `tokens`: per machine, for the calibration. `seconds`: after which the run ends.
+    `base`: format of the frozen base where the class computes in blocks."""
 
     model: str
     engine_class: str
@@ -63,6 +69,7 @@ class Options(NamedTuple):
     nodes: int
     tokens: int
     seconds: float
+    base: BaseFormat = "q8_0"
 
     @property
     def dtype(self) -> str:
@@ -81,6 +88,7 @@ def settings_of(options: Options) -> DemoSettings:
     return dataclasses.replace(
         preset, nodes=options.nodes, seconds=options.seconds, steps=NEVER,
         run={**preset.run, **run}, learner={**preset.learner, **learner},
+        adapter=AdapterOrder(RANK, 2.0 * RANK, base=options.base) if options.dtype == "blocks" else None,
     )  # fmt: skip
 
 
@@ -120,6 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", choices=sorted(ROLLOUTS), default="tiny")
     parser.add_argument("--engine", default="transformers", help="a name of engines.registry")
     parser.add_argument("--dtype", choices=DTYPES, default="float32")
+    parser.add_argument("--base", choices=("q8_0", "q4_0"), default="q8_0", help="the frozen base, with --dtype blocks")
     parser.add_argument("--rollouts", type=int, help="30,000 for tiny, 2,000 for smollm2")
     parser.add_argument("--nodes", type=int, default=1)
     parser.add_argument("--tokens", type=int, default=8_000, help="per machine of the calibration")
@@ -129,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rollouts = QUICK if given.quick else given.rollouts or ROLLOUTS[given.model]
     engine_class = f"{given.engine}/{given.dtype}/cpu"
     tokens = 2_000 if given.quick else given.tokens
-    options = Options(given.model, engine_class, rollouts, given.nodes, tokens, 60 * given.minutes)
+    options = Options(given.model, engine_class, rollouts, given.nodes, tokens, 60 * given.minutes, given.base)
     bench.header(f"honest: refusals of {engine_class}, model {given.model}", ["torch", "transformers"])
     settings = settings_of(options)
     with tempfile.TemporaryDirectory(prefix="echo2-honest-") as folder:

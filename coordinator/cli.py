@@ -6,6 +6,7 @@ An error ends a command with one line on stderr and an exit code (runtime/cli_er
 import os
 import sys
 import time
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 
@@ -51,6 +52,14 @@ BaseFormatOption = Annotated[
 Sets = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any setting, as often as needed.")
 ]
+
+
+class DemoFormat(Enum):
+    """The number formats of the demo's nodes; typer takes no list of literals."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
 
 
 def main() -> None:
@@ -157,13 +166,18 @@ def demo(
     ways: Annotated[bool, typer.Option("--ways", help="One node behind a relay, one over HTTPS alone.")] = False,
     lora_rank: LoraRank = None,
     base_format: BaseFormatOption = "bfloat16",
+    dtype: Annotated[
+        list[DemoFormat] | None,
+        typer.Option(help="The nodes' number format; several: one demo each, compared.", show_default="float32"),
+    ] = None,
 ) -> int:
     """Play a whole run on this machine, CPU only: coordinator, learner and volunteers."""
-    from coordinator.demo.demo import main as play
     from coordinator.demo.demo_settings import DemoOptions
+    from coordinator.demo.number_formats import play_each
 
     adapter = _adapter(lora_rank, None, None, base_format)
-    return play(DemoOptions(model, nodes, seconds, seed, keep, faults, ways, adapter))
+    options = DemoOptions(model, nodes, seconds, seed, keep, faults, ways, adapter)
+    return play_each(options, [one.value for one in dtype or [DemoFormat.FLOAT32]])
 
 
 @app.command()

@@ -9,6 +9,8 @@
    both. No other process may crash.
 4. Nodes drain and exit with the run, or on one SIGINT. Every group gets its verdict; then the coordinator stops.
 5. The exit code is 0 only if coordinator/demo/summary.py finds no shortcoming.
+6. Nodes that compute in 16 bits are of a class that is not exact. It is calibrated when the run is made, by the
+   function that `echo2-coord init` calls, with the fewest tokens that a Calibration may have.
 """
 
 import logging
@@ -35,10 +37,13 @@ from coordinator.demo.processes import MARK, ProcessFault, ProcessGroup
 from coordinator.demo.screen import Screen, screen_for, working
 from coordinator.metrics.views import RunState
 from coordinator.run.run_folder import RunFolder
+from coordinator.verification.calibration import TOKENS_LEAST
 from coordinator.web import status
+from engines.registry import is_exact
 from p2p.errors import Unreachable
 from p2p.multiaddr import Route
 from runtime.child import python_path
+from runtime.errors import LocalFault
 from runtime.exit_codes import Exit
 from runtime.figures import figure
 from runtime.units import unix_milliseconds
@@ -82,13 +87,23 @@ class Programs:
     node: Callable[[str, Path, str, Route], list[str]]
 
 
+@dataclass(frozen=True)
+class Played:
+    """The end of a demo. `final`: the last state of the run, `seconds` after the nodes were started; None: the demo
+    did not come so far."""
+
+    code: int
+    final: RunState | None = None
+    seconds: float = 0.0
+
+
 def real_programs() -> Programs:
     """Return the two commands of this installation, run by this interpreter."""
     return Programs(_make_run, _coordinator_argv, _node_argv)
 
 
-def main(options: DemoOptions, programs: Programs | None = None, console: Console | None = None) -> int:
-    """Run the demo to its end and return the exit code. Raises `LocalFault` if the run cannot be made."""
+def play(options: DemoOptions, programs: Programs | None = None, console: Console | None = None) -> Played:
+    """Run the demo to its end. Raises `LocalFault` if the run cannot be made."""
     settings = settings_of(options)
     console = console or Console(highlight=False)
     folder = Path(tempfile.mkdtemp(prefix="echo2-demo-"))
@@ -96,17 +111,17 @@ def main(options: DemoOptions, programs: Programs | None = None, console: Consol
     logs.mkdir()
     (folder / "tmp").mkdir()
     processes = ProcessGroup(logs, environment(os.environ, folder))
-    code, keep = int(Exit.INTERNAL), options.keep
+    played, keep = Played(int(Exit.INTERNAL)), options.keep
     with _terminated_like_interrupted():
         try:
             try:
-                code = _demo(options, settings, programs or real_programs(), processes, folder, console)
-                keep = keep or code != Exit.OK
+                played = _demo(options, settings, programs or real_programs(), processes, folder, console)
+                keep = keep or played.code != Exit.OK
             except (DemoFault, ProcessFault) as fault:
                 keep = True
                 _print_fault(console, processes, fault)
             except KeyboardInterrupt:
-                code = int(Exit.INTERRUPTED)
+                played = Played(int(Exit.INTERRUPTED))
                 console.print("interrupted: stopping all processes …")
         finally:
             with _undisturbed():
@@ -115,7 +130,7 @@ def main(options: DemoOptions, programs: Programs | None = None, console: Consol
                     shutil.rmtree(folder, ignore_errors=True)
     if keep:
         console.print(Text(f"The run, its keys and all logs are in {folder}"), soft_wrap=True)
-    return code
+    return played
 
 
 def environment(inherited: Mapping[str, str], folder: Path) -> dict[str, str]:
@@ -139,10 +154,11 @@ def _demo(
     processes: ProcessGroup,
     folder: Path,
     console: Console,
-) -> int:
+) -> Played:
     began = time.monotonic()
-    with working(console, f"making the run: keys, and the model {settings.model}"):
-        console.print(Text(f"making the run: keys, and the model {settings.model}"))
+    parts = f"making the run: {', '.join(_parts(options))}"
+    with working(console, parts):
+        console.print(Text(parts))
         programs.make(folder / "run", settings, options.seed)
     console.print(f"made in {time.monotonic() - began:.0f} s")
     processes.start(_COORDINATOR, programs.coordinator(folder / "run"))
@@ -152,7 +168,14 @@ def _demo(
         final = demo_run.run()
     finally:
         screen.close()
-    return _verdict(final, demo_run.seconds, settings, console)
+    return Played(_verdict(final, demo_run.seconds, settings, console), final, demo_run.seconds)
+
+
+def _parts(options: DemoOptions) -> list[str]:
+    """Name what is made before the demo begins, for people."""
+    parts = ["keys", f"the model {options.model}"]
+    engine_class = f"transformers/{options.dtype}/cpu"
+    return parts if is_exact(engine_class) else [*parts, f"a Calibration of {engine_class}"]
 
 
 def _verdict(final: RunState, seconds: float, settings: DemoSettings, console: Console) -> int:
@@ -284,7 +307,7 @@ class DemoRun:
 
 def _make_run(home: Path, settings: DemoSettings, seed: int) -> None:
     """Make the run folder by the function that `echo2-coord init` calls. Raises `LocalFault`."""
-    from coordinator.run import setup
+    from coordinator.run import own_classes, setup
 
     os.environ["TMPDIR"] = str(home.parent / "tmp")  # the learner process that makes the model inherits it
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))  # errors are raised
@@ -293,10 +316,13 @@ def _make_run(home: Path, settings: DemoSettings, seed: int) -> None:
         "learner": {"seed": seed, **settings.learner},
         "network": {"listen": ["/ip4/127.0.0.1/tcp/0"]},
         "https": {"listen": ["/ip4/127.0.0.1/tcp/0"]},
+        "calibration": {"tokens": TOKENS_LEAST},
     }
     warm_up = msgspec.structs.replace(setup.default_warm_up(), seed=seed, **settings.warm_up)
     config = setup.settings_for(settings.model, flags, env={})
-    setup.init(home, settings.model, config, now=unix_milliseconds(), warm_up=warm_up, adapter=settings.adapter)
+    run = setup.init(home, settings.model, config, now=unix_milliseconds(), warm_up=warm_up, adapter=settings.adapter)
+    for closed in own_classes.calibrate_own(run, unix_milliseconds(), lambda text_line: None):
+        raise LocalFault(closed)
 
 
 def _coordinator_argv(home: Path) -> list[str]:

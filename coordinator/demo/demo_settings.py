@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from engines.engine import Dtype
 from p2p.multiaddr import Route
 from runtime.errors import LocalFault
 from weights.lora.adapter_folder import AdapterOrder
@@ -18,7 +19,7 @@ class DemoOptions:
     """The user's options. `nodes`, `seconds`: None means the model's preset. `seed`: of the model and the
     learner. `keep`: keep the folder. `faults`: kill one node and let another join late. `ways`: of the last two nodes,
     one is behind a relay and one connects over HTTPS only. `adapter`: train it, the model frozen; None: the whole
-    model."""
+    model. `dtype`: the number format in which the nodes compute."""
 
     model: Model = "tiny"
     nodes: int | None = None
@@ -28,6 +29,7 @@ class DemoOptions:
     faults: bool = True
     ways: bool = False
     adapter: AdapterOrder | None = None
+    dtype: Dtype = "float32"
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ def settings_of(options: DemoOptions) -> DemoSettings:
     if not seconds > 0:
         raise LocalFault(f"{seconds:g} seconds: choose more than 0 with --seconds")
     chosen: dict[str, Any] = {"nodes": nodes, "seconds": seconds, "ways": options.ways, "adapter": options.adapter}
+    chosen["run"] = {**preset.run, "compute_dtype": options.dtype, "engines": [f"transformers/{options.dtype}/cpu"]}
     if options.adapter is not None:
         chosen["learner"] = {**preset.learner, "learning_rate": ADAPTER_RATE * preset.learner["learning_rate"]}
     return DemoSettings(**{**vars(preset), **chosen})

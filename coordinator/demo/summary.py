@@ -5,7 +5,8 @@ A demo succeeds if
 2. every received group has a final state: accepted, or refused with a reason;
 3. all steps were made, where the settings require it;
 4. no process of the coordinator died (`RunState.faults`). coordinator/demo/processes.py watches the daemons themselves;
-5. with `ways`, the coordinator accepted work from a node over HTTPS only and from one behind a relay.
+5. with `ways`, the coordinator accepted work from a node over HTTPS only and from one behind a relay;
+6. no group was refused but for coming too late: each node of a demo is honest.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,8 @@ from coordinator.metrics.views import Evaluation, NodeRow, RunState
 from runtime.figures import apart
 
 Kind = Literal["sampled", "greedy"]
+LATE: Final = "late"
+"""The code of a group that came after its lease had expired: no fault of its tokens."""
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _WIDE: Final = 40
@@ -60,6 +63,9 @@ def shortcomings(state: RunState, settings: DemoSettings) -> list[str]:
         for route in NARROW
         if settings.ways and route not in productive
     ]
+    wrongly = [f"{count} {code}" for code, count in sorted(state.refused.items()) if code != LATE]
+    if wrongly:
+        missing.append(f"groups of honest nodes were refused: {', '.join(wrongly)}")
     missing += [f"a process of the coordinator died: {fault}" for fault in state.faults]
     return missing
 

@@ -3,8 +3,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.honest import Ended, Options, ends, report, settings_of
+from benchmarks.honest import NOT_JUDGED, Ended, Options, ends, play, report, settings_of
 from coordinator.config import parse
+from coordinator.demo.demo import real_programs
+from tests.support import llama_cpp
+from weights.lora.adapter_folder import AdapterOrder
+from weights.lora.frozen_base import BaseFormat
 
 OPTIONS = Options("tiny", "transformers/float16/cpu", 160, 1, 2_000, 60.0)
 
@@ -16,6 +20,35 @@ def test_a_run_of_each_format_is_one_that_a_coordinator_takes(model: str, dtype:
     config = parse({"run": dict(settings.run), "learner": dict(settings.learner)}, source="the benchmark")
     assert config.run.compute_dtype == dtype
     assert config.run.engines == (f"transformers/{dtype}/cpu",)
+
+
+@pytest.mark.parametrize("base", ["q8_0", "q4_0"])
+def test_a_class_that_computes_in_blocks_has_a_run_with_an_adapter_over_such_a_base(base: BaseFormat) -> None:
+    settings = settings_of(OPTIONS._replace(engine_class="llamacpp/blocks/cpu", base=base))
+    assert settings.adapter == AdapterOrder(16, 32.0, base=base)
+    config = parse({"run": dict(settings.run), "learner": dict(settings.learner)}, source="the benchmark")
+    assert config.run.compute_dtype == "blocks"
+    assert settings_of(OPTIONS).adapter is None
+
+
+CLASSES = [
+    "transformers/float16/cpu",
+    *(
+        pytest.param(f"llamacpp/{dtype}/cpu", marks=llama_cpp.needed, id=f"llamacpp/{dtype}/cpu")
+        for dtype in ("float16", "bfloat16", "blocks")
+    ),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine_class", CLASSES)
+def test_a_class_is_calibrated_by_command_and_a_node_of_it_loses_no_group(engine_class: str, tmp_path: Path) -> None:
+    """A whole run: coordinator, learner, scorer, `echo2-coord calibrate` and `echo2-node join`."""
+    options = OPTIONS._replace(engine_class=engine_class, seconds=200.0)
+    ended, _ = play(options, settings_of(options), real_programs(), tmp_path)
+    judged = [one for one in ended if one.code not in NOT_JUDGED]
+    assert {(one.verdict, one.code) for one in judged} == {("accepted", "ok")}, ended
+    assert 16 * sum(one.groups for one in judged) >= options.rollouts
 
 
 def test_a_refused_group_is_counted_by_its_rollouts_and_late_ones_are_not(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from coordinator import cli
 from coordinator.config import WebSection
+from coordinator.demo.demo import Played
 from coordinator.demo.demo_settings import DemoOptions
 from coordinator.metrics.views import BroadcastView, CapacityView, RunState
 from coordinator.run import setup
@@ -372,14 +373,17 @@ def test_status_finds_a_coordinator_that_took_any_free_port(home: Path, answerin
 
 def test_the_demos_options_and_its_exit_code_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr("coordinator.demo.demo.main", lambda options: asked.append(options) or 7)
+    monkeypatch.setattr("coordinator.demo.number_formats.play", lambda options, *_: asked.append(options) or Played(7))
     assert said("demo")[0] == 7
     assert said("demo", "--model", "smollm2", "--nodes", "2", "--seconds", "9", "--keep", "--no-faults")[0] == 7
     assert said("demo", "--ways")[0] == 7
+    assert said("demo", "--dtype", "bfloat16")[0] == 7
     assert asked == [
         DemoOptions(),
         DemoOptions(model="smollm2", nodes=2, seconds=9.0, keep=True, faults=False),
         DemoOptions(ways=True),
+        DemoOptions(dtype="bfloat16"),
     ]
+    assert said("demo", "--dtype", "int8")[0] == Exit.USAGE
     assert said("demo", "--model", "gpt")[0] == Exit.USAGE
     assert said("demo", "--nodes", "0")[0] == Exit.USAGE

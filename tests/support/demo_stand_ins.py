@@ -101,4 +101,4 @@ if __name__ == "__main__":
             from coordinator.demo.demo_settings import DemoOptions
 
             demo.POLL = 0.1  # type: ignore[misc]
-            sys.exit(demo.main(DemoOptions(), programs(story)))
+            sys.exit(demo.play(DemoOptions(), programs(story)).code)

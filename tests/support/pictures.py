@@ -217,6 +217,7 @@ FINISHED = msgspec.structs.replace(
     running=0,
     buffered=0,
     received=547,
+    refused={"late": 4},
     steps=steps(40),
     evaluations=evaluations([0, 8, 16, 24, 32, 40]),
 )

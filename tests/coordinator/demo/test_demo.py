@@ -58,7 +58,7 @@ def processes_of(place: Path) -> list[psutil.Process]:
 
 def played(story: str, options: DemoOptions | None = None) -> tuple[int, str]:
     text = io.StringIO()
-    code = demo.main(options or DemoOptions(), programs(story), Console(file=text, width=200, highlight=False))
+    code = demo.play(options or DemoOptions(), programs(story), Console(file=text, width=200, highlight=False)).code
     return code, text.getvalue()
 
 
@@ -93,7 +93,7 @@ def test_with_ways_the_last_two_nodes_have_restricted_routes_and_a_direct_one_is
 
     text = io.StringIO()
     spied = dataclasses.replace(told, node=node)
-    demo.main(DemoOptions(ways=True), spied, Console(file=text, width=200, highlight=False))
+    demo.play(DemoOptions(ways=True), spied, Console(file=text, width=200, highlight=False))
     assert ways == {"brave-otter": "direct", "quiet-heron": "relay", "lucky-newt": "https", "late-lynx": "direct"}
     said = text.getvalue()
     assert "quiet-heron has no open port" in said

@@ -4,8 +4,10 @@ import pytest
 
 from coordinator.config import parse
 from coordinator.demo.demo_settings import SMOLLM2, TINY, DemoOptions, settings_of
+from coordinator.run.admitted_classes import admitted_classes, closed_classes
 from coordinator.run.model_folder import task_named
 from coordinator.run.setup import check_sizes, settings_for
+from engines.engine import Dtype
 from runtime.errors import LocalFault
 from weights.lora.adapter_folder import AdapterOrder
 
@@ -18,6 +20,17 @@ def test_a_coordinator_accepts_the_settings(settings: object) -> None:
     check_sizes(config, task_named(config.run.task))
     assert config.run.steps == settings.steps
     assert parse(flags, source="demo").run.task == settings.run["task"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_the_run_admits_the_nodes_number_format_alone(dtype: Dtype) -> None:
+    settings = settings_of(DemoOptions(dtype=dtype))
+    config = settings_for(settings.model, {"run": dict(settings.run)}, env={})
+    assert config.run.compute_dtype == dtype
+    assert [one.name for one in admitted_classes(config.run)] == [f"transformers/{dtype}/cpu"]
+    assert len(closed_classes(config.run)) == (dtype != "float32")
+    unchanged = TINY.run.keys() - {"compute_dtype", "engines"}
+    assert {key: settings.run[key] for key in unchanged} == TINY.run
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def test_the_demo_comes_to_its_end_although_rewards_a_batch_and_a_checkpoint_are
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SABOTEUR), os.environ.get("PYTHONPATH", "")]))
     text = io.StringIO()
     options = DemoOptions(keep=True, faults=False, seconds=480)
-    code = demo.main(options, None, Console(file=text, width=200, highlight=False))
+    code = demo.play(options, None, Console(file=text, width=200, highlight=False)).code
     print(text.getvalue())
     assert code == Exit.OK, text.getvalue()
     (folder,) = tmp_path.glob("echo2-demo-*")

@@ -41,6 +41,9 @@ def test_a_good_run_has_no_shortcoming() -> None:
         "a group is undecided": ({"undecided": 1}, "have a final state"),
         "a refusal has no submission": ({"refused": {"late": 9}}, "but 552 have a final state"),
         "steps are missing": ({"step": 39}, "39 of 40 steps"),
+        "an honest group was refused": (
+            {"refused": {"late": 3, "evidence": 1}}, "groups of honest nodes were refused: 1 evidence",
+        ),
         "a process died": ({"faults": ["learner ended with -9: no output"]}, "learner ended with -9"),
     }.items(),
 )  # fmt: skip
@@ -90,7 +93,7 @@ def test_a_run_limited_by_time_may_have_fewer_steps() -> None:
 
 
 def test_the_summary_has_the_figures_of_the_run() -> None:
-    text = "\n".join(summary(pictures.FINISHED, 81.4))
+    text = "\n".join(summary(changed(refused={"late": 3, "drift": 1}), 81.4))
     wanted_words = (
         "sampled 0.170 → 0.728",
         "greedy  0.340 → 0.846",
