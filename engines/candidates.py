@@ -4,8 +4,8 @@ Rules
 1. A candidate is an engine that is installed, a device that it sees, and a number format, whose class the run admits
    and has open. Emulated GPUs are none, nor is a second card of the same name: the one with the most free memory stands
    for all.
-2. GPUs come before the CPU, in the order of engines.devices, and 16-bit formats before float32 on them. The CPU is
-   timed only if no GPU gave a rate.
+2. GPUs come before the CPU, in the order of engines.devices. On them the format that needs the least memory comes
+   first, and float16 before bfloat16. The CPU is timed only if no GPU gave a rate.
 3. The best has the most tokens per second by the clock. Where two compute on the same CPU, by its own seconds: other
    programs disturb these less.
 4. What the owner names is kept: it leaves fewer candidates, never others.
@@ -127,7 +127,8 @@ def _devices(sight: Sight) -> list[tuple[str, Gpu]]:
     return chosen
 
 
-_ON_GPUS: Final[tuple[Dtype, ...]] = ("float16", "bfloat16", "float32")
+_ON_GPUS: Final[tuple[Dtype, ...]] = ("blocks", "float16", "bfloat16", "float32")
+"""By memory; float16 before bfloat16, which some cards lack. Equal rates leave the first."""
 
 
 def _order(one: Candidate, engines: Sequence[str]) -> tuple[int, int, int]:

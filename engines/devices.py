@@ -144,7 +144,7 @@ def _build() -> TorchBuild:
 
     return TorchBuild(
         version=torch.__version__.partition("+")[0], cuda=torch.version.cuda or "", rocm=torch.version.hip or "",
-        metal=torch.backends.mps.is_built(),
+        xpu=torch.version.xpu or "", metal=torch.backends.mps.is_built(),
     )  # fmt: skip
 
 

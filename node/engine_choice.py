@@ -21,6 +21,7 @@ import structlog
 from engines import registry
 from engines.candidates import Candidate, Sight, Trial, best, candidates, lines
 from engines.devices import Gpu
+from engines.engine import dtype_named
 from engines.rate import Workload
 from engines.system_gpus import system_gpus
 from engines.trials import Make, run_trials, sights
@@ -88,10 +89,8 @@ class EngineChoice:
         seen = await sights(self._make, names, alone=not system_gpus())
         if asked.dtype == "auto":
             return seen
-        return [
-            msgspec.structs.replace(one, dtypes=tuple(dtype for dtype in one.dtypes if dtype == asked.dtype))
-            for one in seen
-        ]
+        named = dtype_named(asked.dtype)
+        return [msgspec.structs.replace(one, dtypes=(named,)) for one in seen if named is not None and named in one.dtypes]
 
     def _key(self, seen: Sequence[Sight], runspec: RunSpec) -> str:
         devices = [(one.engine, one.dtypes, one.fault, one.inventory.cpu, _lasting(one.inventory.gpus)) for one in seen]

@@ -4,7 +4,7 @@ import pytest
 
 from engines.candidates import Candidate, Sight, Trial, best, candidates, lines
 from engines.devices import Gpu, Inventory
-from engines.engine import Dtype
+from engines.engine import DTYPES, Dtype
 from engines.rate import Rate
 
 GIB = 2**30
@@ -35,6 +35,13 @@ def test_gpus_come_before_the_cpu_and_16_bits_before_32_on_them() -> None:
         "llamacpp/float16/vulkan:0", "llamacpp/float32/vulkan:0",
         "transformers/float32/cpu", "llamacpp/float32/cpu", "transformers/float16/cpu", "llamacpp/float16/cpu",
     ]  # fmt: skip
+
+
+def test_every_number_format_has_its_place_in_the_order() -> None:
+    for device in ("vulkan:0", "cpu"):
+        ready = names([sight("llamacpp", {"vulkan": [CARD]}, DTYPES)])
+        assert {one for one in ready if one.endswith(device)} == {f"llamacpp/{dtype}/{device}" for dtype in DTYPES}
+    assert ready[:4] == [f"llamacpp/{dtype}/vulkan:0" for dtype in ("blocks", "float16", "bfloat16", "float32")]
 
 
 INVENTORIES: dict[str, tuple[list[Gpu], list[str]]] = {
@@ -89,6 +96,31 @@ BEST: dict[str, tuple[list[Trial], str | None]] = {
 def test_the_best(trials: list[Trial], engine: str | None) -> None:
     chosen = best(trials)
     assert (chosen.candidate.engine if chosen is not None else None) == engine
+
+
+CARDS: dict[str, tuple[dict[Dtype, int], Dtype]] = {
+    "a card with bfloat16": ({"float16": 900, "bfloat16": 900, "float32": 200}, "float16"),
+    "a card that emulates bfloat16": ({"float16": 900, "bfloat16": 150, "float32": 200}, "float16"),
+    "a card on which bfloat16 fails": ({"float16": 900, "float32": 200}, "float16"),
+    "a card with bfloat16, a model that leaves the range of float16": ({"bfloat16": 900, "float32": 200}, "bfloat16"),
+    "a card without bfloat16, a model that leaves the range of float16": ({"float32": 200}, "float32"),
+}
+
+
+@pytest.mark.parametrize(("rates", "chosen"), CARDS.values(), ids=CARDS.keys())
+def test_the_number_format_that_a_card_gets(rates: dict[Dtype, int], chosen: Dtype) -> None:
+    """`rates`: tokens per number format; one without a rate ended with an error."""
+    ready, _ = candidates([sight("transformers", {"cuda": [CARD]}, ("float32", "float16", "bfloat16"))], everything)
+    done = [
+        Trial(candidate=one, rate=Rate(tokens=rates[one.dtype], seconds=5.0, cpu_seconds=1.0, rows=8))
+        if one.dtype in rates
+        else Trial(candidate=one, fault="it ended")
+        for one in ready
+        if one.kind == "cuda"
+    ]
+    fastest = best(done)
+    assert fastest is not None
+    assert fastest.candidate.dtype == chosen
 
 
 def test_each_candidate_is_told_with_its_rate_and_why_it_lost() -> None:

@@ -32,6 +32,10 @@ TORCH: dict[str, tuple[list[SystemGpu], TorchBuild, str]] = {
         r"may not open /dev/dri/renderD128: sudo usermod -aG render,video \$USER",
     ),
     "Intel's graphics": ([INTEL], CPU_ONLY, "an Intel GPU is present.* by Vulkan: apt install"),
+    "Intel's graphics and a PyTorch for it": (
+        [INTEL], TorchBuild(version="2.13.0", xpu="20250201"),
+        r"an Intel GPU is present, but .* \(XPU 20250201\) no device: apt install libze1 libze-intel-gpu1",
+    ),
     "Intel's graphics beside a card": ([INTEL, NVIDIA], CPU_ONLY, "an NVIDIA GPU"),
     "a Mac with an old system": ([APPLE], TorchBuild(version="2.13.0", metal=True), "install macOS 14"),
     "a Mac with a Python for Intel": ([APPLE], CPU_ONLY, "install Python for arm64"),
