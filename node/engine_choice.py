@@ -90,7 +90,9 @@ class EngineChoice:
         if asked.dtype == "auto":
             return seen
         named = dtype_named(asked.dtype)
-        return [msgspec.structs.replace(one, dtypes=(named,)) for one in seen if named is not None and named in one.dtypes]
+        return [
+            msgspec.structs.replace(one, dtypes=(named,)) for one in seen if named is not None and named in one.dtypes
+        ]
 
     def _key(self, seen: Sequence[Sight], runspec: RunSpec) -> str:
         devices = [(one.engine, one.dtypes, one.fault, one.inventory.cpu, _lasting(one.inventory.gpus)) for one in seen]
