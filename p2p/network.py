@@ -39,13 +39,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
-    """Payload bytes transferred since the start, in all and by peer. `relayed`: bytes of any kind forwarded for others
-    as their relay. `refused`: refused incoming connections, by the limit that refused them."""
+    """Payload bytes transferred since the start, those received also by peer. `relayed`: bytes of any kind forwarded
+    for others as their relay. `refused`: refused incoming connections, by the limit that refused them."""
 
     received: int
     sent: int
     received_by_peer: dict[str, int]
-    sent_by_peer: dict[str, int]
     relayed: int = 0
     refused: dict[str, int] = {}
 

@@ -92,7 +92,7 @@ class Nobody:
         return None
 
     async def traffic(self) -> Traffic:
-        return Traffic(received=0, sent=0, received_by_peer={}, sent_by_peer={})
+        return Traffic(received=0, sent=0, received_by_peer={})
 
 
 class HeldLearner:

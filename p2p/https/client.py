@@ -178,7 +178,7 @@ class HttpsClient:
 
     async def traffic(self) -> Traffic:
         """See `PayloadExchange`."""
-        return Traffic(received=self.received.total(), sent=0, received_by_peer=dict(self.received), sent_by_peer={})
+        return Traffic(received=self.received.total(), sent=0, received_by_peer=dict(self.received))
 
     def _connected(self, address: str, origin: str, status: int, body: bytes) -> None:
         peer = body.decode(errors="replace")

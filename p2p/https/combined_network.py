@@ -90,10 +90,8 @@ class PeerAndHttps:
     async def traffic(self) -> Traffic:
         """See `PayloadExchange`."""
         libp2p = await self.peer.traffic()
-        sent = self.https.sent
         return msgspec.structs.replace(
             libp2p,
-            sent=libp2p.sent + sent.total(),
-            sent_by_peer={**libp2p.sent_by_peer, **sent},
+            sent=libp2p.sent + self.https.sent,
             refused={**libp2p.refused, **self.https.refused()},
         )

@@ -172,7 +172,6 @@ class FailoverNetwork:
             received=sum(part.received for part in parts),
             sent=sum(part.sent for part in parts),
             received_by_peer=_added([part.received_by_peer for part in parts]),
-            sent_by_peer=_added([part.sent_by_peer for part in parts]),
             relayed=sum(part.relayed for part in parts),
             refused=_added([part.refused for part in parts]),
         )

@@ -17,7 +17,6 @@ Rules
 import asyncio
 import logging
 import ssl
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -68,7 +67,7 @@ class HttpsServer:
         self._shared: dict[bytes, PayloadFile] = {}
         self._listening = asyncio.Event()
         self._failure: Exception | None = None
-        self.sent: Counter[str] = Counter()
+        self.sent = 0
         self.addresses = self.listener.addresses
         self.keep_places = self.listener.client_limiter.keep
 
@@ -193,7 +192,7 @@ class HttpsServer:
                 else messages.Chunk(index, tuple(chunk[1]), memoryview(chunk[0]))
             )
             await self._send(answer, _name(request), routes.framed(message))
-            self.sent[_name(request)] += len(chunk[0]) if chunk else 0
+            self.sent += len(chunk[0]) if chunk else 0
         return await self.listener.finish(answer)
 
     async def _send(self, answer: web.StreamResponse, name: str, frame: bytes) -> None:

@@ -55,7 +55,7 @@ class ChunkExchange:
         self._shared: dict[bytes, SharedPayload] = {}
         self._arrivals = anyio.Event()
         self._serving: Counter[str] = Counter()
-        self._sent: Counter[str] = Counter()
+        self._sent = 0
         self._transfers: dict[bytes, TransferLog] = {}
 
     async def share(self, manifest: Manifest, path: Path) -> None:
@@ -121,11 +121,14 @@ class ChunkExchange:
             return
         self._serving[stream.peer] += 1
         try:
-            await Upload(stream, self._uplink_queue, self._sent).run(self._wait_for)
+            await Upload(stream, self._uplink_queue, self._count_sent).run(self._wait_for)
         finally:
             self._serving[stream.peer] -= 1
             if not self._serving[stream.peer]:
                 del self._serving[stream.peer]
+
+    def _count_sent(self, nbytes: int) -> None:
+        self._sent += nbytes
 
     async def await_uplink(self, peer: str, nbytes: int) -> None:
         """Wait until `nbytes` may leave to `peer` outside a chunk stream, under the same limit and in the same
@@ -137,9 +140,8 @@ class ChunkExchange:
         received = self._context.received
         return Traffic(
             received=received.total(),
-            sent=self._sent.total(),
+            sent=self._sent,
             received_by_peer=dict(received),
-            sent_by_peer=dict(self._sent),
         )
 
     def close(self) -> None:

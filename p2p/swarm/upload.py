@@ -4,7 +4,6 @@ Rules: p2p/swarm/exchange.py (streams), p2p/swarm/request_queue.py (order), p2p/
 """
 
 import math
-from collections import Counter
 from collections.abc import Awaitable, Callable
 
 import anyio
@@ -72,10 +71,11 @@ class UplinkSlot:
 class Upload:
     """One chunk stream at the holder: its open requests, its announcements, and its place in the uplink queue."""
 
-    def __init__(self, stream: Stream, queue: "FairQueue[Upload | UplinkSlot]", sent: Counter[str]) -> None:
+    def __init__(self, stream: Stream, queue: "FairQueue[Upload | UplinkSlot]", on_sent: Callable[[int], None]) -> None:
+        """`on_sent`: called with the bytes of each chunk that was sent."""
         self._stream = stream
         self._queue = queue
-        self._sent = sent
+        self._on_sent = on_sent
         self._requests = RequestQueue()
         self._shared: SharedPayload | None = None
         self._awake = anyio.Event()
@@ -180,7 +180,7 @@ class Upload:
             return
         data, proof = chunk
         await self._send_frame(*messages.encode_chunk(index, proof, data))
-        self._sent[self._stream.peer] += len(data)
+        self._on_sent(len(data))
 
     async def _idle(self, wait: float | None) -> None:
         """Wait until there is something to announce or to send; after `HEARTBEAT` seconds send a keep-alive."""

@@ -162,7 +162,7 @@ async def test_a_payload_is_fetched_whole(length, tmp_path):
         await client.fetch(manifest, tmp_path / "b")
         assert (tmp_path / "b").read_bytes() == (tmp_path / "a").read_bytes()
         assert (await client.traffic()).received_by_peer.get("coordinator", 0) == length
-        assert (await server.traffic()).sent_by_peer.get("https/127.0.0.1", 0) == length
+        assert (await server.traffic()).sent == length
         await client.fetch(manifest, tmp_path / "b")  # there already
         assert (await client.traffic()).received == length
 

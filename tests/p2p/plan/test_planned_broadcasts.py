@@ -229,7 +229,7 @@ def test_a_peer_that_fetches_many_payloads_gets_no_more_of_an_uplink_than_anothe
                     for index, manifest in enumerate(manifests[:3]):
                         tasks.start_soon(b.fetch, manifest, tmp_path / f"b{index}")
                     tasks.start_soon(c.fetch, manifests[3], tmp_path / "c")
-            sent = (await a.traffic()).sent_by_peer
-            assert sent["b"] == pytest.approx(sent["c"], rel=0.15)
+            received = [(await peer.traffic()).received_by_peer["a"] for peer in (b, c)]
+            assert received[0] == pytest.approx(received[1], rel=0.15)
 
     run_fake(main)
