@@ -446,7 +446,17 @@ CREATE INDEX near_ties_by_day ON near_ties (day);
     ),
 )
 
-MIGRATIONS = (SCHEMA_1, SCHEMA_2, SCHEMA_3, SCHEMA_4, SCHEMA_5, SCHEMA_6)
+SCHEMA_7 = (
+    Part(
+        "second passes under the version before",
+        """
+CREATE TABLE version_pairs (node BLOB PRIMARY KEY, state BLOB NOT NULL, day INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+CREATE INDEX version_pairs_by_day ON version_pairs (day);
+""",
+    ),
+)
+
+MIGRATIONS = (SCHEMA_1, SCHEMA_2, SCHEMA_3, SCHEMA_4, SCHEMA_5, SCHEMA_6, SCHEMA_7)
 SCHEMA_VERSION = len(MIGRATIONS)
 SCRIPT = "".join(part.script for parts in MIGRATIONS for part in parts)
 """All statements of all migrations, in order: those of a new file. docs/protocol/disk.md is tested against them."""

@@ -11,6 +11,9 @@ integers:
                in random orders, and its tokens to refusal are counted
     float32    the same nodes in float32, and honest ones on all machines, by the exact check of single tokens
 
+`--versions` measures instead how soon a pass under the version before names a node that computes with it
+(benchmarks/trust/version_passes.py).
+
 The model has random weights, or is SmolLM2-135M. `--quick` takes fewer tokens. `--honest` leaves out the bad nodes.
 """
 
@@ -28,7 +31,8 @@ from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
 from benchmarks.trust import frauds
 from benchmarks.trust.machines import PLAIN_LAYERS, Engines, Generated, compare
-from benchmarks.trust.streams import left_out, named, pieces
+from benchmarks.trust.streams import NEVER, left_out, named, pieces
+from benchmarks.trust.version_passes import decided, pass_twice
 from coordinator.rollouts.verification import EXACT, wrong_tokens
 from coordinator.verification.calibration import fit
 from coordinator.verification.mixed_machines import mixed_machines
@@ -68,6 +72,14 @@ class Experiment:
         submitted = {name: groups for name, groups in (await self._submitted(dtype)).items() if name != "honest"}
         bad = {name: pieces(await compare(self._scorer, groups)) for name, groups in submitted.items()}
         return claims + named(dtype, tables, bad, machines["64 rows"])
+
+    async def versions(self, dtype: Dtype) -> list[Claim]:
+        """Measure passes under two versions; return the claims."""
+        nodes = {}
+        for number, (name, weights) in enumerate({"honest": "honest", NEVER: NEVER}.items()):
+            groups = await self._engines.generate(frauds.MACHINE, dtype, self._weights[weights], number * FIRST)
+            nodes[name] = await pass_twice(self._scorer, self._engines.model, self._weights, groups, NEVER)
+        return decided(dtype, nodes, NEVER)
 
     async def exact(self) -> list[Claim]:
         """Check the nodes of an exact class by single tokens; return the claims."""
@@ -126,7 +138,7 @@ async def measure(folder: Path, order: argparse.Namespace) -> list[Claim]:
     """Generate, compare and bet; return the claims."""
     from benchmarks.trust import policies
 
-    tokens = order.tokens or (2_400 if order.quick else 16_384)
+    tokens = order.tokens or (40_960 if order.versions else 2_400 if order.quick else 16_384)
     model, prompts = (policies.import_smollm2 if order.smollm2 else policies.make_model)(folder / "model")
     weights = policies.write_weights(model, folder)
     del model
@@ -138,7 +150,10 @@ async def measure(folder: Path, order: argparse.Namespace) -> list[Claim]:
             exact = is_exact(f"{order.engine}/{dtype}/{order.device.partition(':')[0]}")
             engines = Engines(folder / "model", prompts, tokens // (2 if exact else 1), order.engine, order.device)
             experiment = Experiment(engines, weights, scorer, slow=order.smollm2, honest=order.honest)
-            claims += await (experiment.exact() if exact else experiment.inexact(dtype))
+            if order.versions:
+                claims += [] if exact else await experiment.versions(dtype)
+            else:
+                claims += await (experiment.exact() if exact else experiment.inexact(dtype))
         return claims
 
 
@@ -154,6 +169,7 @@ def main() -> int:
     parser.add_argument("--engine", default="transformers", help="of the nodes")
     parser.add_argument("--device", default="cpu", help="of the nodes")
     parser.add_argument("--honest", action="store_true", help="honest machines alone, in classes that are not exact")
+    parser.add_argument("--versions", action="store_true", help="passes under two versions alone, with 40,960 tokens")
     order = parser.parse_args()
     bench.one_thread()
     bench.header("evidence against nodes", ["torch", "transformers", "numpy"])

@@ -28,6 +28,7 @@ from coordinator.rollouts.verdicts import ACCEPTED, VerdictService
 from coordinator.rollouts.verification import Verdict
 from coordinator.rollouts.waiting_groups import Undecided, Visit, WaitingGroups
 from coordinator.verification.open_classes import OpenClasses
+from coordinator.verification.version_pairs import ONE_IN, is_doubted
 from p2p.identity import peer_id
 from p2p.limits.origin import LOCAL, Origin
 from protocol.broadcast_messages import Acknowledgement
@@ -95,7 +96,8 @@ class GroupService:
         """Delete a slice of the leases' content, nodes, strikes and evidence that are no longer kept; return how many,
         0 if none is left. `covered`, `step`: see `TokenStorage.forget`."""
         leases = self.tokens.forget(covered, step, era, self.terms.staleness, now - WINDOW)
-        evidence = self.verdicts.evidence.forget(now) + self.verdicts.near_ties.forget(now)
+        kept = self.verdicts.evidence, self.verdicts.near_ties, self.verdicts.version_pairs
+        evidence = sum(table.forget(now) for table in kept)
         return leases + self.registry.forget(now) + self.strikes.forget(now) + evidence
 
     def rebuild(self, drawn: Iterable[bytes], progress: Progress) -> None:
@@ -171,6 +173,13 @@ class GroupService:
         if samples == 1 or not self._doubted(group.lease.node, now):
             return None
         return int.from_bytes(self._entropy(8)) % samples
+
+    def draw_pass_before(self, group: Undecided) -> bool:
+        """Draw whether a good group is also passed under the version before its own (version_pairs.py, rule 1)."""
+        if group.lease.calibration is None:
+            return False
+        doubted = is_doubted(self.verdicts.version_pairs.of(group.lease.node))
+        return doubted or int.from_bytes(self._entropy(8)) % ONE_IN == 0
 
     def _doubted(self, node: bytes, now: int) -> bool:
         """Tell whether a key is new, has strikes, or is suspended (which deleted its strikes)."""

@@ -11,10 +11,13 @@ Rules
 4. A group whose lease names a Calibration is not judged here: its tokens are compared with the scorer's, and the
    verdict's transaction bets on them. If the first sample alone suffices for a refusal, the others are not scored.
    The bytes of the version that the lease asks for are compared first: a node without them was not at work.
-5. Where a group is mostly wrong, `CrossVersionCheck` tells whether its tokens may be of another version. That
+5. A good group of such a class may be passed again with the version before loaded (`pass_before`): its tokens then
+   decide between the two versions (coordinator/verification/version_pairs.py).
+6. Where a group is mostly wrong, `CrossVersionCheck` tells whether its tokens may be of another version. That
    takes at most one further pass per version.
 
-The caller loads the group's version into the scorer and keeps it there until `verify` returns. The scorer's errors
+The caller loads the group's version into the scorer and keeps it there until `verify` returns, and the version before
+for `pass_before`. The scorer's errors
 (coordinator/rollouts/scorer.py) are raised unchanged.
 """
 
@@ -45,6 +48,7 @@ from coordinator.rollouts.waiting_groups import Undecided
 from coordinator.verification.evidence import NodeEvidence, Tables, suffices
 from coordinator.verification.open_classes import OpenClasses
 from coordinator.verification.token_evidence import Incomparable, TokenArray
+from coordinator.verification.version_pairs import count_versions
 from engines.engine import Job, SampleScore
 from engines.messages import PackedSample, float_bytes
 from protocol.refusals import sentence
@@ -127,6 +131,16 @@ class GroupVerifier:
         behaviour = [float_bytes(score.logprobs) for score in scores if score is not None]
         return Verdict("ok", "", behaviour, compared)
 
+    async def pass_before(self, group: Undecided, verdict: Verdict) -> Verdict:
+        """Score a good group under the version before (rule 5); return its verdict with the tokens that decide."""
+        compared, numbers = verdict.compared or {}, range(len(group.submission.rollouts))
+        before = await self._scored(self._job(group, numbers), [_sample(group, number) for number in numbers])
+        try:
+            versions = count_versions(zip((compared[number] for number in numbers), before, strict=True))
+        except Incomparable:
+            return verdict
+        return verdict._replace(versions=versions)
+
     async def _other_weights(self, group: Undecided) -> Verdict | None:
         """Return the refusal of a group that shows other bytes than those of its version."""
         if not group.lease.ranges_asked or self._evidence is None:
@@ -163,7 +177,7 @@ class GroupVerifier:
         return scores
 
     async def _possible_elsewhere(self, group: Undecided) -> bool:
-        """Tell whether tokens that are mostly wrong may be of another version (rule 5)."""
+        """Tell whether tokens that are mostly wrong may be of another version (rule 6)."""
         era, version = group.lease.era, group.lease.version
         async with self._measuring:
             known = self._cross_version.sample_to_probe(era, version)

@@ -14,6 +14,8 @@ Rules
 6. A group of a class that is not exact is decided by the evidence against its node, which this group moves on in the
    same transaction (coordinator/verification/evidence.py). In doubt it is accepted under the code `quarantine`: not
    trainable, and its weight is kept in `held:<node>` (coordinator/accounts/quarantine.py).
+   So it is with the tokens of a group that was passed under the version before too, which may refuse it as
+   `version-lie` (coordinator/verification/version_pairs.py).
 7. The near-ties of groups of an exact class are counted per key and party (coordinator/verification/near_ties.py).
 """
 
@@ -40,6 +42,7 @@ from coordinator.verification.near_tie_table import NearTieTable
 from coordinator.verification.near_ties import NearTieCount
 from coordinator.verification.open_classes import OpenClasses
 from coordinator.verification.token_evidence import RAISING
+from coordinator.verification.version_pair_table import VersionPairTable
 from p2p.identity import peer_id
 from p2p.wire_types import encode
 from protocol.authority import RunSpec
@@ -53,6 +56,10 @@ RECENT = 200
 """Decided groups whose codes are remembered."""
 EXPIRED_AT_ONCE = 64
 """Most leases that end in one call: few enough that no request is delayed, even if thousands of nodes leave."""
+STALE = (
+    "with the node's groups before it, more tokens are those of the version before than an honest node's would be but"
+    " for a chance of one in a million"
+)
 MOST_REASON = 300
 """Most characters of a receipt's reason: a receipt stays under 1 KB."""
 
@@ -84,6 +91,13 @@ class EvidencedOutcome(LeaseOutcome, frozen=True, kw_only=True):
     tokens: bytes
     before: bytes
     after: bytes
+
+
+class PairedOutcome(EvidencedOutcome, frozen=True, kw_only=True):
+    """The end of a lease whose group was passed twice: with its `VersionCount`."""
+
+    newer: int
+    older: int
 
 
 class CountedOutcome(LeaseOutcome, frozen=True, kw_only=True):
@@ -120,6 +134,7 @@ class VerdictService:
         self._classes = classes
         self.evidence = EvidenceTable(database)
         self.near_ties = NearTieTable(database)
+        self.version_pairs = VersionPairTable(database)
         self._seal = seal
         self._run = spec.run
         self._pay = pay_rule(spec.price_mode)
@@ -141,9 +156,7 @@ class VerdictService:
             basis = verdict.ties or self._bet(record.lease, verdict, now)
             code = self._blamed(record.lease, basis, now)
             if code:
-                ties = verdict.ties or NearTieCount(0, 0)
-                reason = sentence(code, tokens=ties.sampled, count=ties.near_ties)
-                return self.refuse(record, code, reason, now, basis)
+                return self.refuse(record, code, _sentence(code, record.lease, verdict.ties), now, basis)
             if verdict.behaviour is None:
                 return self.refuse(record, verdict.code, verdict.reason, now, basis)
             return self._accept(record, rollouts, verdict.behaviour, progress, now, basis)
@@ -152,7 +165,9 @@ class VerdictService:
         """Return the code under which a group is refused by its node's groups so far; empty: it is not."""
         if isinstance(basis, NearTieCount):
             return self.near_ties.take(lease.node, lease.id, basis, now)
-        return "evidence" if basis is not None and basis.conclusion == "refusal" else ""
+        if basis is None:
+            return ""
+        return "evidence" if basis.conclusion == "refusal" else "version-lie" if basis.stale else ""
 
     def in_doubt(self, node: bytes) -> bool:
         """Tell whether the evidence against a key, as it stands after its last group, is in doubt."""
@@ -170,8 +185,13 @@ class VerdictService:
         for number, tokens in verdict.compared.items():
             tokens["flags"] |= RAISING * (number < len(rewards) and rewards[number] > average)
         joined = np.concatenate([verdict.compared[number] for number in sorted(verdict.compared)])
-        refused = verdict.behaviour is None
-        return self.evidence.take(lease.node, lease.id, joined, tables, now, refused=refused)
+        versions = verdict.versions
+        stale = versions is not None and self.version_pairs.refuses(lease.node, versions, now)
+        refused = verdict.behaviour is None or stale
+        step = self.evidence.take(lease.node, lease.id, joined, tables, now, refused=refused)
+        if versions is not None and step.stored:
+            self.version_pairs.put(lease.node, versions, now)
+        return step._replace(versions=versions, stale=stale)
 
     def _accept(
         self,
@@ -359,10 +379,23 @@ class VerdictService:
         return sealed
 
 
+def _sentence(code: str, lease: Lease, ties: NearTieCount | None) -> str:
+    """Return the sentence of a group that is refused with its node's groups before it."""
+    if code == "version-lie":
+        return sentence(code, era=lease.era, version=lease.version, detail=STALE)
+    ties = ties or NearTieCount(0, 0)
+    return sentence(code, tokens=ties.sampled, count=ties.near_ties)
+
+
 def _with_basis(end: LeaseOutcome, lease: Lease, basis: Basis | None) -> LeaseOutcome:
     stated = msgspec.structs.asdict(end)
     if isinstance(basis, EvidenceStep):
-        return EvidencedOutcome(**stated, calibration=lease.calibration or b"", **basis.hashes._asdict())
+        stated |= {"calibration": lease.calibration or b"", **basis.hashes._asdict()}
+        return (
+            EvidencedOutcome(**stated)
+            if basis.versions is None
+            else PairedOutcome(**stated, **basis.versions._asdict())
+        )
     return end if basis is None else CountedOutcome(**stated, **basis._asdict())
 
 

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from coordinator.rollouts.submitted_group import ClaimedRollout, SubmittedGroup
 from coordinator.verification.near_ties import NearTieCount
 from coordinator.verification.token_evidence import Incomparable, TokenArray, compare_tokens
+from coordinator.verification.version_pairs import VersionCount
 from engines.engine import SampleScore
 from engines.messages import float_bytes, floats
 from protocol.authority import RunSpec
@@ -86,13 +87,15 @@ class Verdict(NamedTuple):
     """The result of verification. `behaviour`: the scorer's log-probability of each sampled token, float32
     little-endian, per sample; None for a refused group. `compared`: the tokens of each scored sample where the class is
     not exact: the evidence against the node then decides (coordinator/rollouts/verdicts.py, rule 6). `ties`: the
-    near-ties of a good group whose class is exact."""
+    near-ties of a good group whose class is exact. `versions`: of a group that was passed a second time, under the
+    version before (coordinator/verification/version_pairs.py)."""
 
     code: str
     reason: str
     behaviour: list[bytes] | None
     compared: dict[int, TokenArray] | None = None
     ties: NearTieCount | None = None
+    versions: VersionCount | None = None
 
     @property
     def accepted(self) -> bool:

@@ -28,7 +28,7 @@ def lines(replayed: ReplayedVerdicts) -> list[str]:
     summary = (
         f"{replayed.again} verdicts by evidence run again with the same bits, {replayed.linked} without their"
         f" tokens, in their place. {replayed.counted} verdicts by near-ties run again with the same bits."
-        f" {len(replayed.faults)} faults"
+        f" {replayed.paired} verdicts by passes under two versions likewise. {len(replayed.faults)} faults"
     )
     return [*keys, *replayed.faults, summary]
 

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 import anyio.to_thread
 import structlog
 
+from coordinator.publishing.published import Published
 from coordinator.publishing.publisher import Publisher
 from coordinator.rollouts.scorer import Scorer
 from engines.engine import Loaded
@@ -104,6 +105,16 @@ class ScorerWeights:
             except ChildError as error:
                 faults += 1
                 await self._mend(error, faults)
+
+    def before(self, root: bytes) -> Published | None:
+        """Return the version before the one of `root`, if it is of the same era and the scorer, which has `root`
+        loaded, reaches it by undoing one step; else None."""
+        loaded, versions = self._scorer.loaded, self._publisher.versions
+        for before, version in zip(reversed(versions[:-1]), reversed(versions[1:]), strict=True):
+            if version.root == root != before.root:
+                near = loaded is not None and loaded.root == root and loaded.behind[:1] == [before.root]
+                return before if near and before.era == version.era else None
+        return None
 
     def shown(self, lease: bytes) -> bytes:
         """Return the hash by which a node shows the bytes that a lease asks for, of the version that is loaded. Raises

@@ -20,6 +20,9 @@ Rules
 7. A group in flight when the scorer died is tried again alone. If the scorer dies `MOST_DEATHS` times while it scores
    that group alone, without being told to end, the group is refused as in rule 5. An evaluation is abandoned after as
    many deaths.
+8. Good groups that are drawn for it (`GroupService.draw_pass_before`) are decided at the end of their version's visit:
+   the scorer undoes one step and passes all of them under the version before. So a visit costs at most two further
+   changes of version. Where one step back does not lead there, or that pass fails, they are decided without it.
 """
 
 import asyncio
@@ -38,6 +41,7 @@ from coordinator.rollouts.group_verifier import GroupVerifier
 from coordinator.rollouts.lease_table import LeaseTerms
 from coordinator.rollouts.scorer import Scorer
 from coordinator.rollouts.scoring_order import VISIT, PendingVersion, next_version
+from coordinator.rollouts.verification import Verdict
 from coordinator.rollouts.waiting_groups import Undecided, Visit
 from coordinator.training.evaluation import EvaluationSet, evaluate
 from coordinator.training.scorer_weights import ScorerWeights
@@ -83,6 +87,8 @@ class Scoring:
     """Groups at which a scorer failed or died once, by lease."""
     _deaths: Counter[bytes] = field(default_factory=Counter)
     """Deaths of the scorer while it scored a group alone, by lease (rule 7)."""
+    _drawn: list[tuple[Undecided, Verdict]] = field(default_factory=list)
+    """Good groups of the present visit that wait for their pass under the version before (rule 8)."""
     _fresh: bool = True
     """Whether the present scorer process has not failed at any group."""
     _version: int | None = None
@@ -128,8 +134,10 @@ class Scoring:
             for group in itertools.chain([first], groups):
                 self._give_up(group)
             return
+        self._drawn.clear()
         todo = (group for group in itertools.chain([first], groups) if group.lease.id not in self._failed)
         await _all(self._judge_each(todo) for _ in range(at_once(self.group_service.terms)))
+        await self._pass_before(first.lease.root)
         for group in [one for one in self._failed.values() if one.lease.root == first.lease.root]:
             await self._judge_alone(group)
 
@@ -138,7 +146,11 @@ class Scoring:
         dies."""
         while self.scorer.loaded is not None and (group := next(groups, None)) is not None:
             try:
-                await self._judge(group)
+                verdict = await self._verify(group)
+                if verdict.accepted and self.group_service.draw_pass_before(group):
+                    self._drawn.append((group, verdict))
+                else:
+                    self._decide(group, verdict)
             except ChildDied:
                 self._failed[group.lease.id] = group
                 raise
@@ -147,6 +159,28 @@ class Scoring:
                 self._fresh = False
                 self._failed[group.lease.id] = group
                 log.error("scorer failed", lease=group.lease.id.hex(), reason=str(error))
+
+    async def _pass_before(self, root: bytes) -> None:
+        """Pass the groups that were drawn under the version before that of `root`, and decide them (rule 8)."""
+        drawn = iter(self._drawn)
+        before = self.weights.before(root) if self._drawn else None
+        if before is not None and await self._hold(before.version, before.root):
+            await _all(self._pass_each(drawn) for _ in range(at_once(self.group_service.terms)))
+        for group, verdict in drawn:
+            self._decide(group, verdict)
+
+    async def _pass_each(self, drawn: Iterator[tuple[Undecided, Verdict]]) -> None:
+        while self.scorer.loaded is not None and (one := next(drawn, None)) is not None:
+            group, verdict = one
+            try:
+                verdict = await self.verifier.pass_before(group, verdict)
+            except ChildDied:
+                self._failed[group.lease.id] = group
+                raise
+            except ChildError as error:
+                self._fresh = False
+                log.error("scorer failed under the version before", lease=group.lease.id.hex(), reason=str(error))
+            self._decide(group, verdict)
 
     async def _judge_alone(self, group: Undecided) -> None:
         """Retry a group at which the scorer failed or died (rules 5 and 7)."""
@@ -157,7 +191,7 @@ class Scoring:
             self._give_up(group)
             return
         try:
-            await self._judge(group)
+            self._decide(group, await self._verify(group))
         except ChildError as error:
             self._fresh = False
             log.error("scorer failed again: group refused", lease=group.lease.id.hex(), reason=str(error))
@@ -169,8 +203,10 @@ class Scoring:
                 self._give_up(group, f"the scorer died of it {MOST_DEATHS} times")
             raise
 
-    async def _judge(self, group: Undecided) -> None:
-        verdict = await self.verifier.verify(group, self.group_service.draw_first_sample(group, self._now()))
+    async def _verify(self, group: Undecided) -> Verdict:
+        return await self.verifier.verify(group, self.group_service.draw_first_sample(group, self._now()))
+
+    def _decide(self, group: Undecided, verdict: Verdict) -> None:
         self.group_service.decide(group, verdict, self._now())
         self._end(group)
 

@@ -20,6 +20,7 @@ import numpy as np
 from coordinator.database import Database
 from coordinator.verification.evidence import IDLE, Conclusion, NodeEvidence, Tables, products, suffices
 from coordinator.verification.token_evidence import TOKEN, TokenArray
+from coordinator.verification.version_pairs import VersionCount
 from runtime.units import DAY
 
 FORGOTTEN_AT_ONCE: Final = 32
@@ -45,15 +46,20 @@ class EvidenceAgain(NamedTuple):
         conclusion = self.after.conclusion()
         if code == "evidence":
             return conclusion == "refusal" or self.suffices
+        if code == "version-lie":  # refused by its second pass
+            return conclusion != "refusal"
         return conclusion == ("doubt" if code == "quarantine" else "honest")
 
 
 class EvidenceStep(NamedTuple):
-    """The evidence against a key after a further group. `stored`: whether it is in the table (rule 1)."""
+    """The evidence against a key after a further group. `stored`: whether it is in the table (rule 1). `versions`: of a
+    group that was passed twice (version_pairs.py); `stale`: whether it is refused for that."""
 
     conclusion: Conclusion
     hashes: EvidenceHashes
     stored: bool
+    versions: VersionCount | None = None
+    stale: bool = False
 
 
 class EvidenceTable:

@@ -9,9 +9,11 @@ Rules
    run again alone.
 4. Near-ties follow from the counts in the entries and from the parties of the leases. Each code, and at the end each
    row of `near_ties`, must follow from these.
-5. A `quarantine.ended` pays the node if the evidence after the node's last group before that entry was honest, and
+5. The evidence by passes under the version before follows from the counts in the entries, where a key's evidence is
+   stored (rule 3). Each `version-lie` by it, and at the end each row of `version_pairs`, must follow from these.
+6. A `quarantine.ended` pays the node if the evidence after the node's last group before that entry was honest, and
    escrow otherwise.
-6. Nothing is written: a running coordinator is not disturbed.
+7. Nothing is written: a running coordinator is not disturbed.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,7 +27,9 @@ from coordinator.verification.evidence import IDLE, NodeEvidence, Tables
 from coordinator.verification.evidence_table import EvidenceTable, evidence_hash
 from coordinator.verification.near_tie_table import Blamed, holders
 from coordinator.verification.near_ties import BEGINNING, NearTieCount, after_group
-from p2p.identity import public_key
+from coordinator.verification.version_pairs import BEGINNING as PAIRS_BEGINNING
+from coordinator.verification.version_pairs import VersionCount, after_pass
+from p2p.identity import peer_id, public_key
 from runtime.units import DAY
 
 FRESH = evidence_hash(b"")
@@ -43,12 +47,14 @@ SELECT kind, facts, at FROM entries WHERE kind IN ('lease.accepted', 'lease.refu
 
 class ReplayedVerdicts(NamedTuple):
     """`again`: verdicts by evidence that came out the same. `linked`: those whose tokens are gone, and whose place in
-    the chain is right. `counted`: verdicts by near-ties that came out the same. `faults`: one sentence per verdict that
-    is not what its entry says. `evidence`: by peer id, after the key's last group that was run again."""
+    the chain is right. `counted`: verdicts by near-ties that came out the same. `paired`: those of groups that were
+    passed twice. `faults`: one sentence per verdict that is not what its entry says. `evidence`: by peer id, after the
+    key's last group that was run again."""
 
     again: int
     linked: int
     counted: int
+    paired: int
     faults: list[str]
     evidence: dict[str, NodeEvidence]
 
@@ -66,6 +72,15 @@ class _Stated(msgspec.Struct, frozen=True):
     after: bytes = b""
     sampled: int | None = None
     near_ties: int = 0
+    newer: int | None = None
+    older: int = 0
+    rollouts: int = 0
+
+    @property
+    def stored(self) -> bool:
+        """Whether the key's evidence after this group was stored (evidence_table.py, rule 1). Groups that are refused
+        count no rollouts."""
+        return self.before != FRESH or self.rollouts > 0
 
 
 class _QuarantineEnded(msgspec.Struct, frozen=True):
@@ -94,16 +109,20 @@ class _Last(NamedTuple):
 
 def replay_verdicts(database: Database, tables: Callable[[bytes], Tables | None]) -> ReplayedVerdicts:
     """Run the verdicts of a run again. `tables`: of the Calibration with this hash; None: it is missing."""
-    replay, ties = _Replay(EvidenceTable(database), tables), _NearTies()
+    replay, ties, pairs = _Replay(EvidenceTable(database), tables), _NearTies(), _VersionPairs()
     with database.reading():
         for one in _decided(database):
             if one.end.calibration and one.end.tokens:
                 replay.take(one)
             if one.end.sampled is not None:
                 ties.take(one)
+            if one.end.newer is not None:
+                pairs.take(one, one.end.newer)
         ties.compare(database)
+        pairs.compare(database)
         replay.take_quarantines(database)
-    return ReplayedVerdicts(replay.again, replay.linked, ties.counted, replay.faults + ties.faults, replay.evidence)
+    faults = replay.faults + ties.faults + pairs.faults
+    return ReplayedVerdicts(replay.again, replay.linked, ties.counted, pairs.counted, faults, replay.evidence)
 
 
 def _decided(database: Database) -> Iterator[_Decided]:
@@ -146,6 +165,35 @@ class _NearTies:
                 self.faults.append(f"{holder}: its row of near_ties is not what the entries give")
 
 
+class _VersionPairs:
+    """The evidence by passes under the version before so far. `counted`, `faults`: as in `_NearTies`."""
+
+    def __init__(self) -> None:
+        self._evidence: dict[str, NodeEvidence] = {}
+        self.counted = 0
+        self.faults: list[str] = []
+
+    def take(self, one: _Decided, newer: int) -> None:
+        """Run one verdict again (rule 5)."""
+        end = one.end
+        after = after_pass(self._of(end.node), VersionCount(newer, end.older), one.at)
+        if end.stored:
+            self._evidence[end.node] = after
+        if end.code == "evidence" or (end.code == "version-lie") == (after.conclusion() == "refusal"):
+            self.counted += 1
+        else:
+            self.faults.append(_fault(end, f"its passes under two versions do not lead to {end.code}"))
+
+    def compare(self, database: Database) -> None:
+        """Compare the rows of `version_pairs` with those that follow from the entries. Lapsed rows may be missing."""
+        for node, state in database.all("SELECT node, state FROM version_pairs"):
+            if self._of(peer_id(node)).encode() != state:
+                self.faults.append(f"{peer_id(node)}: its row of version_pairs is not what the entries give")
+
+    def _of(self, node: str) -> NodeEvidence:
+        return self._evidence.get(node, PAIRS_BEGINNING)
+
+
 class _Replay:
     """The verdicts so far. `again`, `linked`, `faults`, `evidence`: as in `ReplayedVerdicts`."""
 
@@ -177,7 +225,7 @@ class _Replay:
             self.again += 1
 
     def take_quarantines(self, database: Database) -> None:
-        """Run each end of a quarantine again whose evidence is still at hand (rule 5)."""
+        """Run each end of a quarantine again whose evidence is still at hand (rule 6)."""
         last: dict[str, tuple[_Stated, int]] = {}
         with closing(database.each(_ENDS_OF_QUARANTINE)) as rows:
             for kind, facts, at in rows:
@@ -196,6 +244,8 @@ class _Replay:
     def _link(self, end: _Stated, day: int) -> str | None:
         """Add a link to its key's chain, and return its fault."""
         last = self._chains.get(end.node)
+        if last is None and not end.stored:
+            return None
         self._chains[end.node] = _Last(end.after, day)
         known = end.before == (FRESH if last is None else last.after)
         if known or (last is not None and end.before == FRESH and day - last.day >= IDLE):

@@ -13,8 +13,10 @@ from benchmarks.trust import altered_host
 from benchmarks.trust.frauds import copied, other_seeds, replayed
 from benchmarks.trust.machines import Engines, Generated, Prompts, count, part
 from benchmarks.trust.policies import SWAPS
-from benchmarks.trust.streams import INT8, MOST_TOKENS, left_out, named, pieces, tokens_to_refusal
+from benchmarks.trust.streams import INT8, MOST_TOKENS, NEVER, left_out, named, pieces, tokens_to_refusal
+from benchmarks.trust.version_passes import PassedGroup, decided
 from coordinator.verification.token_evidence import BINS, DIFFERS, ONE, STATISTICS, TOKEN, TokenArray
+from coordinator.verification.version_pairs import VersionCount
 from engines.engine import Sample
 
 TABLES = {name: [ONE * 51 // 100 if name in ("above", "below") else ONE // 50] * BINS for name in STATISTICS}
@@ -53,6 +55,17 @@ def test_a_swap_that_is_not_named_makes_the_claim_short() -> None:
     good, bad = pieces([tokens(6_400, 100)]), pieces([tokens(6_400, 5)])
     assert [claim.ok for claim in named("bfloat16", TABLES, {INT8: bad, "int4": bad}, good)] == [True, True]
     assert [claim.ok for claim in named("bfloat16", TABLES, {INT8: bad, "int4": good}, good)] == [False, True]
+
+
+def passed(newer: int, older: int) -> list[PassedGroup]:
+    return [PassedGroup(1_000, VersionCount(newer, older))]
+
+
+def test_two_passes_name_the_stale_node_and_an_honest_one_that_is_named_makes_the_claim_short() -> None:
+    nodes = {"honest": passed(12, 8), NEVER: passed(8, 12)}
+    assert [claim.ok for claim in decided("bfloat16", nodes, NEVER)] == [True, True]
+    nodes = {"honest": passed(8, 12), NEVER: passed(12, 8)}
+    assert [claim.ok for claim in decided("bfloat16", nodes, NEVER)] == [False, False]
 
 
 def test_a_job_has_its_prompt_and_its_own_seeds() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from coordinator.rollouts.group_verifier import EvidenceSource, GroupVerifier
 from coordinator.verification.calibration import Calibration
+from coordinator.verification.evidence import Tables
 from coordinator.verification.token_evidence import BINS, ONE, STATISTICS
 from engines.engine import Job, SampleScore
 from engines.messages import PackedSample
@@ -20,14 +21,20 @@ from tests.support.group_world import ALICE, KEYS, RUN, SPEC, World, group, name
 CLASS = "transformers/bfloat16/cpu"
 LEDGER = RoleKeys(keys=[public_bytes(KEYS["ledger"])], threshold=1)
 TABLES = {name: [ONE * 51 // 100 if name in ("above", "below") else ONE // 50] * BINS for name in STATISTICS}
-SEALED = sealed_by_role(
-    "calibration",
-    encode(
-        Calibration(
-            run=RUN, engine_class=CLASS, builds=[], era=1, version=0, root=bytes(32), machines={}, tables=TABLES, at=1
-        )
-    ),
-)  # fmt: skip
+
+
+def calibration(tables: Tables, at: int) -> bytes:
+    """Return a sealed Calibration of `CLASS`."""
+    stated = Calibration(
+        run=RUN, engine_class=CLASS, builds=[], era=1, version=0, root=bytes(32), machines={}, tables=dict(tables),
+        at=at,
+    )  # fmt: skip
+    return sealed_by_role("calibration", encode(stated))
+
+
+SEALED = calibration(TABLES, 1)
+TOLERANT = calibration({name: [ONE] * BINS for name in STATISTICS}, 2)
+"""By which nothing is evidence."""
 PEER = peer_id(ALICE)
 
 
@@ -78,9 +85,9 @@ class Bfloat16World:
             raise OSError("the disk fails")
         return name_of_ranges(lease)
 
-    def open(self) -> None:
-        """Open the class."""
-        self.service.classes.add(SEALED, RUN, LEDGER)
+    def open(self, sealed: bytes = SEALED) -> None:
+        """Open the class by a Calibration."""
+        self.service.classes.add(sealed, RUN, LEDGER)
 
     def reopen(self, *, calibrated: bool = True) -> None:
         """Crash and restart. `calibrated`: whether the Calibration is still there."""
@@ -92,14 +99,20 @@ class Bfloat16World:
     def lease(self) -> Lease:
         return self.world.lease(engine=CLASS)
 
-    def decide(self, wrong: int, first: int | None = None, shown: bytes | None = None) -> Receipt:
+    def decide(
+        self, wrong: int, first: int | None = None, shown: bytes | None = None, before: int | None = None
+    ) -> Receipt:
         """Hand in a group in which `wrong` tokens per sample differ; return its receipt. `shown`: the hash of the bytes
-        that the lease asks for; None: the right one."""
+        that the lease asks for; None: the right one. `before`: the tokens per sample that differ under the version
+        before; None: the group is not passed under it."""
         self.scorer.wrong = wrong
         lease = self.lease()
         self.world.submit(group(lease, ranges=shown or name_of_ranges(lease.id)))
         (undecided,) = self.service.undecided()
         verdict = asyncio.run(self.verifier.verify(undecided, first))
+        if before is not None:
+            self.scorer.wrong = before
+            verdict = asyncio.run(self.verifier.pass_before(undecided, verdict))
         receipt: Receipt = opened("receipt", self.service.decide(undecided, verdict, self.world.now), Receipt)
         return receipt
 

@@ -9,11 +9,11 @@ import pytest
 
 from coordinator.accounts.ledger import accrued, quarantined
 from coordinator.accounts.nodes_report import describe_key, format_report
-from coordinator.rollouts.verdicts import EvidencedOutcome
+from coordinator.rollouts.verdicts import EvidencedOutcome, PairedOutcome
 from coordinator.verification.evidence import NodeEvidence
 from p2p.envelope import document_hash
 from runtime.units import DAY
-from tests.support.evidence_world import CLASS, PEER, SEALED, TABLES, Bfloat16World, name_of_ranges
+from tests.support.evidence_world import CLASS, PEER, SEALED, TABLES, TOLERANT, Bfloat16World, name_of_ranges
 from tests.support.group_world import ALICE, group, rollout
 
 
@@ -162,6 +162,48 @@ def test_a_submission_that_shows_nothing_is_refused_at_receipt_and_exact_classes
     assert refused.code == "other-weights"
     assert "shows none" in refused.reason
     assert not bench.world.lease(engine="transformers/float32/cpu").ranges_asked
+
+
+def test_a_node_of_the_version_before_is_refused_with_a_strike_and_each_of_its_groups_is_passed_twice(
+    bench: Bfloat16World,
+) -> None:
+    bench.open(TOLERANT)
+    receipts = [bench.decide(1, before=0)]
+    while receipts[-1].code == "ok":
+        receipts.append(bench.decide(1, before=0))
+    assert (receipts[-1].verdict, receipts[-1].code) == ("refused", "version-lie")
+    assert "the version before" in receipts[-1].reason
+    assert len(receipts) > 5
+    assert bench.service.strikes.of(ALICE) == 1
+    bench.world.submit(group(lease := bench.lease(), ranges=name_of_ranges(lease.id)))
+    (undecided,) = bench.service.undecided()
+    assert all(bench.service.draw_pass_before(undecided) for _ in range(20))
+
+
+def test_one_honest_group_in_a_hundred_is_passed_twice_and_none_of_an_exact_class(bench: Bfloat16World) -> None:
+    bench.open()
+    bench.world.submit(group(lease := bench.lease(), ranges=name_of_ranges(lease.id)))
+    (undecided,) = bench.service.undecided()
+    drawn = sum(bench.service.draw_pass_before(undecided) for _ in range(20_000))
+    assert 100 < drawn < 300
+    exact = undecided._replace(lease=bench.world.lease(engine="transformers/float32/cpu"))
+    assert not any(bench.service.draw_pass_before(exact) for _ in range(1_000))
+
+
+def test_an_honest_node_that_is_passed_twice_stays_accepted_and_its_entries_state_the_counts(
+    bench: Bfloat16World,
+) -> None:
+    bench.open(TOLERANT)
+    assert {bench.decide(0, before=1).code for _ in range(30)} == {"ok"}
+    entries = [entry for entry in bench.service.ledger.entries() if entry.kind == "lease.accepted"]
+    ends = [msgspec.msgpack.decode(entry.facts, type=PairedOutcome) for entry in entries]
+    assert {(end.newer, end.older) for end in ends} == {(2, 0)}
+
+
+def test_a_new_key_that_is_refused_leaves_no_row(bench: Bfloat16World) -> None:
+    bench.open()
+    assert bench.decide(8, before=0).code == "evidence"
+    assert bench.service.database.value("SELECT count(*) FROM version_pairs") == 0
 
 
 def test_bytes_that_the_coordinator_cannot_read_are_the_operators_fault(bench: Bfloat16World) -> None:

@@ -1,10 +1,13 @@
 """The next move is the cheapest towards the version that a group names."""
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from coordinator.training.scorer_weights import StepBy, StepTo, next_move
+from coordinator.publishing.published import Published
+from coordinator.training.scorer_weights import ScorerWeights, StepBy, StepTo, next_move
 from engines.engine import Loaded
 from weights.documents import Edge
 
@@ -42,6 +45,25 @@ def at(present: int, behind: int = 0, ahead: int = 0) -> Loaded:
 )
 def test_each_version_is_reached_by_the_cheapest_move(loaded: Loaded, wanted: int, move: Any) -> None:
     assert next_move(loaded, LINE, LINE[1], EDGES, LINE[wanted]) == move
+
+
+@pytest.mark.parametrize(
+    ("loaded", "version", "before"),
+    [
+        pytest.param(at(3, behind=2), 3, 2, id="one step back"),
+        pytest.param(at(3), 3, None, id="not journaled: no payload is read for it"),
+        pytest.param(at(2, behind=2), 3, None, id="another version is loaded"),
+        pytest.param(at(0), 0, None, id="the first version has none"),
+        pytest.param(at(4, behind=3), 4, None, id="the first of an era has none either"),
+    ],
+)
+def test_the_version_before_is_one_step_back_or_there_is_none(loaded: Loaded, version: int, before: int | None) -> None:
+    versions = [Published(1 + (number > 3), number, LINE[number], b"", b"") for number in range(6)]
+    weights = ScorerWeights(
+        SimpleNamespace(loaded=loaded), SimpleNamespace(versions=versions), model=Path(), folder=Path(),  # type: ignore[arg-type]
+        oldest=lambda: (1, 0),
+    )  # fmt: skip
+    assert weights.before(LINE[version]) == (None if before is None else versions[before])
 
 
 def test_unknown_weights_and_lost_payloads_give_no_move() -> None:

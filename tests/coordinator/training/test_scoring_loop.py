@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from coordinator.publishing.published import Published
 from coordinator.rollouts.scoring_order import VISIT
 from coordinator.rollouts.verification import Verdict, judge
 from coordinator.rollouts.waiting_groups import Undecided
@@ -23,12 +24,26 @@ class StandIns:
         self.renewed = 0
         self.errors: dict[bytes, list[Exception]] = {}
         self.available = True
+        self.earlier: Published | None = None
+        self.at: bytes | None = None
+        self.passed: list[tuple[bytes, bytes | None]] = []
+        """(lease, root) of each pass under the version before."""
 
     async def renew(self) -> None:
         self.renewed += 1
 
     async def hold(self, root: bytes) -> bool:
+        self.at = root
         return self.available
+
+    def before(self, root: bytes) -> Published | None:
+        return self.earlier
+
+    async def pass_before(self, group: Undecided, verdict: Verdict) -> Verdict:
+        self.passed.append((group.lease.id, self.at))
+        if errors := self.errors.get(group.lease.id):
+            raise errors.pop(0)
+        return verdict
 
     async def verify(self, group: Undecided, first: int | None) -> Verdict:
         if errors := self.errors.get(group.lease.id):
@@ -67,6 +82,16 @@ def waiting(world: World, number: int) -> list[bytes]:
 def verdicts(world: World) -> dict[bytes, tuple[str, str]]:
     rows = world.group_service.database.all("SELECT lease, verdict, code FROM verdicts")
     return {lease: (verdict, code) for lease, verdict, code in rows}
+
+
+EARLIER = Published(1, 0, bytes(32), b"", b"")
+
+
+@pytest.fixture
+def drawing(world: World, scorer: StandIns, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw every good group for a pass under the version before."""
+    monkeypatch.setattr(world.group_service, "draw_pass_before", lambda group: True)
+    scorer.earlier = EARLIER
 
 
 def test_at_least_two_groups_are_in_flight_and_never_more_than_the_bound(world: World) -> None:
@@ -124,3 +149,52 @@ async def test_groups_of_a_version_that_is_no_longer_available_are_given_up(
     scorer.available = False
     await scoring.round()
     assert verdicts(world)[lease][0] == "refused"
+
+
+@pytest.mark.usefixtures("drawing")
+async def test_drawn_groups_are_passed_together_under_the_version_before_and_then_decided(
+    world: World, scoring: Scoring, scorer: StandIns
+) -> None:
+    leases = waiting(world, 3)
+    await scoring.round()
+    assert sorted(scorer.passed) == sorted((lease, EARLIER.root) for lease in leases)
+    assert {code for code, _ in verdicts(world).values()} == {"accepted"}
+    assert not await scoring.round()
+
+
+@pytest.mark.usefixtures("drawing")
+@pytest.mark.parametrize("fails", [True, False])
+async def test_without_that_pass_a_drawn_group_is_decided_all_the_same(
+    world: World, scoring: Scoring, scorer: StandIns, fails: bool
+) -> None:
+    first, second = waiting(world, 2)
+    scorer.earlier = EARLIER if fails else None
+    passed = scorer.pass_before
+
+    async def pass_before(group: Undecided, verdict: Verdict) -> Verdict:
+        scorer.errors = {first: [ChildError("ValueError", "absurd")]}
+        return await passed(group, verdict)
+
+    scorer.pass_before = pass_before  # type: ignore[method-assign]
+    await scoring.round()
+    assert {verdicts(world)[lease][0] for lease in (first, second)} == {"accepted"}
+    assert bool(scorer.passed) == fails
+
+
+@pytest.mark.usefixtures("drawing")
+async def test_a_scorer_that_dies_under_the_version_before_costs_no_verdict(
+    world: World, scoring: Scoring, scorer: StandIns
+) -> None:
+    first, second = waiting(world, 2)
+
+    async def pass_before(group: Undecided, verdict: Verdict) -> Verdict:
+        scorer.passed.append((group.lease.id, None))
+        raise ChildDied("scorer", -9, "killed")
+
+    scorer.pass_before = pass_before  # type: ignore[method-assign]
+    with pytest.raises(ChildDied):
+        await scoring.round()
+    assert verdicts(world) == {}
+    await scoring.round()
+    assert {verdicts(world)[lease][0] for lease in (first, second)} == {"accepted"}
+    assert len(scorer.passed) == 2

@@ -10,7 +10,7 @@ from coordinator.verification.verdict_replay import ReplayedVerdicts, replay_ver
 from engines.engine import SampleScore
 from p2p.identity import peer_id
 from runtime.units import DAY
-from tests.support.evidence_world import Bfloat16World
+from tests.support.evidence_world import TOLERANT, Bfloat16World
 from tests.support.group_world import ALICE, group
 
 
@@ -39,14 +39,14 @@ def test_a_restart_between_two_groups_breaks_no_chain(bench: Bfloat16World) -> N
     bench.decide(0)
     bench.reopen()
     bench.decide(1)
-    assert replayed(bench)[:4] == (2, 0, 0, [])
+    assert replayed(bench)[:5] == (2, 0, 0, 0, [])
 
 
 def test_without_its_tokens_a_verdict_is_checked_by_its_place_in_the_chain(bench: Bfloat16World) -> None:
     for wrong in (0, 1, 0):
         bench.decide(wrong)
     bench.service.database.do("DELETE FROM compared WHERE rowid = 2")
-    assert replayed(bench)[:4] == (2, 1, 0, [])
+    assert replayed(bench)[:5] == (2, 1, 0, 0, [])
 
 
 def test_altered_tokens_and_a_missing_link_are_named(bench: Bfloat16World) -> None:
@@ -76,6 +76,23 @@ def test_near_ties_are_counted_again_from_the_entries(bench: Bfloat16World) -> N
     bench.service.database.do("UPDATE near_ties SET state = zeroblob(length(state))")
     (fault,) = replayed(bench).faults
     assert "near_ties" in fault
+
+
+def test_passes_under_two_versions_are_counted_again_from_the_entries(bench: Bfloat16World) -> None:
+    bench.open(TOLERANT)
+    codes = [bench.decide(1, before=0).code for _ in range(24)]
+    assert {*codes} == {"ok", "version-lie"}
+    result = replayed(bench)
+    assert (result.paired, result.faults) == (len(codes), [])
+    bench.service.database.do("UPDATE version_pairs SET state = zeroblob(length(state))")
+    (fault,) = replayed(bench).faults
+    assert "version_pairs" in fault
+
+
+def test_a_refused_group_of_a_known_key_without_evidence_begins_no_chain(bench: Bfloat16World) -> None:
+    bench.service.accounts.remark(ALICE, "node.vouched", "", 1)
+    assert [bench.decide(8).code, bench.decide(0).code] == ["evidence", "ok"]
+    assert replayed(bench).faults == []
 
 
 @pytest.mark.parametrize("mended", [True, False])
