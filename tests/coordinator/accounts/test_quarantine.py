@@ -1,5 +1,9 @@
 """Groups in quarantine: what their day's end does with the weight, and what the ledger says of the key meanwhile."""
 
+import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,11 +25,12 @@ PEER = peer_id(ALICE)
 class Books:
     """A ledger with escrow, and a quarantine over it."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, issue: bool = True) -> None:
         accounting = Accounting(database)
         self.database, self.ledger, self.accounts = database, accounting.ledger, accounting.accounts
         self.quarantine = Quarantine(database, self.ledger, self.accounts)
-        self.ledger.append(0, "points.issued", "points:1", Remark(node="", why=""), transfer(FUND, ESCROW, 1_000))
+        if issue:
+            self.ledger.append(0, "points.issued", "points:1", Remark(node="", why=""), transfer(FUND, ESCROW, 1_000))
 
     def keep(self, number: int, weight: int, now: int, node: bytes = ALICE) -> None:
         lease = name("lease", number)
@@ -85,3 +90,41 @@ def test_days_and_nodes_are_settled_apart_and_a_bounded_number_per_call(books: B
     assert books.balances()[1:] == (0, 20)
     assert books.ledger.balance(accrued(peer_id(BOB))) == 0
     books.ledger.verify()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_kill_nine_at_each_statement_of_an_end_leaves_entry_weight_and_rows_in_agreement(tmp_path: Path) -> None:
+    nodes = [bytes([doubted]) + name("key", number, 31) for number, doubted in enumerate((0, 1, 1))]
+    path, kills, returncode = tmp_path / "run.sqlite", 0, -signal.SIGKILL
+    with Database.open(path) as database:
+        database.do("PRAGMA foreign_keys = OFF")
+        books = Books(database)
+        for number, node in enumerate(nodes):
+            books.keep(number, 100 + number, 5, node)
+    while returncode == -signal.SIGKILL:
+        kills += 1
+        shutil.copy(path, copy := tmp_path / f"{kills}.sqlite")
+        words = [sys.executable, "-m", "tests.support.quarantine_worker", str(copy), str(kills)]
+        returncode = subprocess.run(words, cwd=Path(__file__).parents[3], timeout=60).returncode
+        with Database.open(copy) as database:
+            books = Books(database, issue=False)
+            agree(books, nodes)
+            books.quarantine.settle(lambda node: node[0] == 0, DAY)
+            agree(books, nodes)
+            assert database.value("SELECT count(*) FROM quarantine") == 0
+            assert books.ledger.balance(ESCROW) == 1_000 - 101 - 102
+    assert returncode == 0
+    assert kills > 3 * len(nodes)
+
+
+def agree(books: Books, nodes: list[bytes]) -> None:
+    """Check that a node's quarantine has either ended, with entry and weight, or not begun to end."""
+    books.ledger.verify()
+    ended = {entry.key for entry in books.ledger.entries() if entry.kind == "quarantine.ended"}
+    for number, node in enumerate(nodes):
+        peer, settled = peer_id(node), f"quarantine:{peer_id(node)}:0" in ended
+        rows = books.database.value("SELECT count(*) FROM quarantine WHERE node = ?", (node,))
+        accrued_weight, kept = books.ledger.balance(accrued(peer)), books.ledger.balance(quarantined(peer))
+        assert (rows, kept) == ((0, 0) if settled else (1, 100 + number))
+        assert accrued_weight == (100 + number if settled and node[0] else 0)
