@@ -39,7 +39,8 @@ class Remark(msgspec.Struct, frozen=True, kw_only=True):
 
 class QuarantineEnded(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of `quarantine.ended`: the groups of one key that one day (days since the Unix epoch) kept in quarantine.
-    `released`: whether they are paid to the node, else they go back to escrow. `weight`: milli-RE."""
+    `released`: whether they are paid to the node, else they go back to escrow. `weight`: milli-RE. `calibration`: hash
+    of that by which a re-run agreed; empty: the evidence itself decided."""
 
     rules: int = RULES
     node: str
@@ -47,6 +48,7 @@ class QuarantineEnded(msgspec.Struct, frozen=True, kw_only=True):
     groups: int
     weight: int
     released: bool
+    calibration: bytes = b""
 
 
 class LeaseCounts(msgspec.Struct, frozen=True, array_like=True):

@@ -5,7 +5,9 @@ Rules
 2. A day (UTC) that has ended is settled by one entry per node. The weight goes to the node if the evidence against the
    node has fallen below doubt, else back to escrow. Nothing stays in `held:<node>` of a day before yesterday. Before a
    further group moves the evidence on, the key's ended days are settled: a day is judged by how it ended.
-3. A call settles at most `AT_ONCE` nodes: the others wait for the next call.
+3. Where a day ended in doubt, its groups may be run again against a newer Calibration (`Rerun`). If that agrees with
+   the node, the weight goes to the node all the same, and the entry names the Calibration.
+4. A call settles at most `AT_ONCE` nodes: the others wait for the next call.
 """
 
 from collections.abc import Callable
@@ -19,12 +21,18 @@ from p2p.identity import peer_id
 from runtime.units import DAY
 
 AT_ONCE: Final = 64
+Rerun = Callable[[bytes, int], bytes]
+"""Runs the groups of a key in quarantine on a day again; returns the hash of the Calibration by which they agree with
+the node; empty: they do not."""
 
 
 class Quarantine:
-    """The table `quarantine`. A node is its public key, 32 bytes."""
+    """The table `quarantine`. A node is its public key, 32 bytes. `rerun`: of rule 3."""
 
-    def __init__(self, database: Database, ledger: Ledger, accounts: Accounts) -> None:
+    def __init__(
+        self, database: Database, ledger: Ledger, accounts: Accounts, rerun: Rerun = lambda node, day: b""
+    ) -> None:
+        self.rerun = rerun
         self._database = database
         self._ledger = ledger
         self._accounts = accounts
@@ -41,18 +49,19 @@ class Quarantine:
             (now // DAY, AT_ONCE),
         )
         for day, node, groups, weight in rows:
-            self._end(node, day, groups, weight, released=not doubted(node), now=now)
+            self._end(node, day, groups, weight, doubted=doubted(node), now=now)
         return len(rows)
 
     def settle_key(self, node: bytes, doubted: Callable[[bytes], bool], now: int) -> None:
         """Settle the days of one key that have ended, in the caller's transaction."""
         query = "SELECT day, count(*), sum(weight) FROM quarantine WHERE day < ? AND node = ? GROUP BY day"
         for day, groups, weight in self._database.all(query, (now // DAY, node)):
-            self._end(node, day, groups, weight, released=not doubted(node), now=now)
+            self._end(node, day, groups, weight, doubted=doubted(node), now=now)
 
-    def _end(self, node: bytes, day: int, groups: int, weight: int, *, released: bool, now: int) -> None:
-        peer = peer_id(node)
-        fact = QuarantineEnded(node=peer, day=day, groups=groups, weight=weight, released=released)
+    def _end(self, node: bytes, day: int, groups: int, weight: int, *, doubted: bool, now: int) -> None:
+        peer, by = peer_id(node), self.rerun(node, day) if doubted else b""
+        released = not doubted or by != b""
+        fact = QuarantineEnded(node=peer, day=day, groups=groups, weight=weight, released=released, calibration=by)
         postings = transfer(quarantined(peer), accrued(peer) if released else ESCROW, weight)
         with self._database.transaction():
             entry = self._ledger.append(now, "quarantine.ended", f"quarantine:{peer}:{day}", fact, postings)

@@ -16,6 +16,8 @@ Rules
    trainable, and its weight is kept in `held:<node>` (coordinator/accounts/quarantine.py).
    So it is with the tokens of a group that was passed under the version before too, which may refuse it as
    `version-lie` (coordinator/verification/version_pairs.py).
+   A day in quarantine that ended in doubt is run again (`rerun`): its groups are bet against the Calibration that took
+   the place of theirs, if there is one, and the re-run agrees with the node if that ends below doubt.
 7. The near-ties of groups of an exact class are counted per key and party (coordinator/verification/near_ties.py).
 """
 
@@ -44,7 +46,7 @@ from coordinator.verification.open_classes import OpenClasses
 from coordinator.verification.token_evidence import RAISING
 from coordinator.verification.version_pair_table import VersionPairTable
 from p2p.identity import peer_id
-from p2p.wire_types import encode
+from p2p.wire_types import decode, encode
 from protocol.authority import RunSpec
 from protocol.leases import Lease, Receipt
 from protocol.refusals import sentence
@@ -59,6 +61,12 @@ EXPIRED_AT_ONCE = 64
 STALE = (
     "with the node's groups before it, more tokens are those of the version before than an honest node's would be but"
     " for a chance of one in a million"
+)
+MOST_RERUN = 32
+"""Most groups of a day that are run again, at some 80 ms per 16,384 tokens: no request waits long."""
+_QUARANTINED = (
+    "SELECT q.lease, v.at, l.document FROM quarantine q JOIN verdicts v ON v.lease = q.lease"
+    " JOIN leases l ON l.id = q.lease WHERE q.node = ? AND q.day = ? ORDER BY v.rowid LIMIT ?"
 )
 MOST_REASON = 300
 """Most characters of a receipt's reason: a receipt stays under 1 KB."""
@@ -131,6 +139,7 @@ class VerdictService:
         self._strikes = accounting.strikes
         self._ends = accounting.lease_ends
         self._quarantine = accounting.quarantine
+        self._quarantine.rerun = self.rerun
         self._classes = classes
         self.evidence = EvidenceTable(database)
         self.near_ties = NearTieTable(database)
@@ -172,6 +181,20 @@ class VerdictService:
     def in_doubt(self, node: bytes) -> bool:
         """Tell whether the evidence against a key, as it stands after its last group, is in doubt."""
         return self.evidence.of(node).conclusion() != "honest"
+
+    def rerun(self, node: bytes, day: int) -> bytes:
+        """Run the groups of a key in quarantine on a day again (rule 6); return the hash of the Calibration by which
+        they agree with the node; empty: they do not, or none is newer, or tokens are no longer stored."""
+        groups = [
+            (lease, at, decode(document, Lease).calibration)
+            for lease, at, document in self._database.all(_QUARANTINED, (node, day, MOST_RERUN + 1))
+        ]
+        (newer, *others) = {self._classes.newer(calibration or b"") for _, _, calibration in groups} or {None}
+        tables = None if newer is None else self._classes.tables(newer)
+        if newer is None or tables is None or others or len(groups) > MOST_RERUN:
+            return b""
+        again = self.evidence.run_anew([(lease, at) for lease, at, _ in groups], tables)
+        return newer if again is not None and again.conclusion() == "honest" else b""
 
     def _bet(self, lease: Lease, verdict: Verdict, now: int) -> EvidenceStep | None:
         """Move the evidence against a node on by the tokens of its group (rule 6); None where the class is exact."""

@@ -13,6 +13,7 @@ Rules
 """
 
 import hashlib
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -102,6 +103,18 @@ class EvidenceTable:
         after = before.after(products(tokens, tables), now)
         hashes = EvidenceHashes(_hash(packed), evidence_hash(old), _hash(after.encode()))
         return EvidenceAgain(after, hashes, suffices(before, tokens, tables))
+
+    def run_anew(self, groups: Sequence[tuple[bytes, int]], tables: Tables) -> NodeEvidence | None:
+        """Bet on successive groups of one key, given by lease and time of verdict (ms), against other tables than at
+        their verdicts. The evidence before the first is that of then. None: a group's tokens were deleted."""
+        evidence: NodeEvidence | None = None
+        for lease, at in groups:
+            row = self._database.one("SELECT tokens, before FROM compared WHERE lease = ?", (lease,))
+            if row is None:
+                return None
+            before = _decoded(row[1]) if evidence is None else evidence
+            evidence = before.after(products(np.frombuffer(row[0], TOKEN), tables), at)
+        return evidence
 
     def forget(self, now: int, most: int = FORGOTTEN_AT_ONCE) -> int:
         """Delete at most `most` rows of keys whose evidence no longer counts, because they were idle (evidence.py, rule

@@ -86,6 +86,12 @@ class OpenClasses:
         """Return the hash of the Calibration that leases of a class name now; None: there is none."""
         return self._newest.get(engine_class)
 
+    def newer(self, digest: bytes) -> bytes | None:
+        """Return the hash of the Calibration that took the place of this one; None: it is the newest, or unknown."""
+        calibration = self._calibrations.get(digest)
+        newest = None if calibration is None else self._newest[calibration.engine_class]
+        return None if newest == digest else newest
+
     def newest(self) -> list[Calibration]:
         """Return the Calibration of each open class that leases name now."""
         return [self._calibrations[digest] for digest in self._newest.values()]

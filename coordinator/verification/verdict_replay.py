@@ -12,7 +12,8 @@ Rules
 5. The evidence by passes under the version before follows from the counts in the entries, where a key's evidence is
    stored (rule 3). Each `version-lie` by it, and at the end each row of `version_pairs`, must follow from these.
 6. A `quarantine.ended` pays the node if the evidence after the node's last group before that entry was honest, and
-   escrow otherwise.
+   escrow otherwise. If it names a Calibration, it pays the node, and the bets on the groups of that day made again
+   against it must end below doubt.
 7. Nothing is written: a running coordinator is not disturbed.
 """
 
@@ -89,6 +90,7 @@ class _QuarantineEnded(msgspec.Struct, frozen=True):
     node: str
     day: int
     released: bool
+    calibration: bytes = b""
 
 
 class _Decided(NamedTuple):
@@ -227,19 +229,32 @@ class _Replay:
     def take_quarantines(self, database: Database) -> None:
         """Run each end of a quarantine again whose evidence is still at hand (rule 6)."""
         last: dict[str, tuple[_Stated, int]] = {}
+        kept: dict[tuple[str, int], list[tuple[bytes, int]]] = {}
         with closing(database.each(_ENDS_OF_QUARANTINE)) as rows:
             for kind, facts, at in rows:
                 if kind == "quarantine.ended":
-                    self._take_quarantine(msgspec.msgpack.decode(facts, type=_QuarantineEnded), last)
+                    ended = msgspec.msgpack.decode(facts, type=_QuarantineEnded)
+                    groups = kept.pop((ended.node, ended.day), [])
+                    if not (self._reran(ended, groups) if ended.calibration else self._follows(ended, last)):
+                        fault = f"quarantine of {ended.node} on day {ended.day}: the evidence does not lead to its end"
+                        self.faults.append(fault)
                 elif (end := msgspec.msgpack.decode(facts, type=_Stated)).tokens:
                     last[end.node] = end, at
+                    if end.code == "quarantine":
+                        kept.setdefault((end.node, at // DAY), []).append((end.lease, at))
 
-    def _take_quarantine(self, ended: _QuarantineEnded, last: dict[str, tuple[_Stated, int]]) -> None:
+    def _reran(self, ended: _QuarantineEnded, groups: list[tuple[bytes, int]]) -> bool:
+        """Tell whether a re-run leads to this end, or can no longer be made."""
+        tables = self._tables(ended.calibration)
+        again = None if tables is None else self._table.run_anew(groups, tables)
+        return ended.released and (again is None or again.conclusion() == "honest")
+
+    def _follows(self, ended: _QuarantineEnded, last: dict[str, tuple[_Stated, int]]) -> bool:
+        """Tell whether the evidence leads to this end, or is no longer at hand."""
         end, at = last.get(ended.node, (None, 0))
         tables = None if end is None else self._tables(end.calibration)
         again = None if end is None or tables is None else self._table.run_again(end.lease, tables, at)
-        if again is not None and ended.released != (again.after.conclusion() == "honest"):
-            self.faults.append(f"quarantine of {ended.node} on day {ended.day}: the evidence does not lead to its end")
+        return again is None or ended.released == (again.after.conclusion() == "honest")
 
     def _link(self, end: _Stated, day: int) -> str | None:
         """Add a link to its key's chain, and return its fault."""

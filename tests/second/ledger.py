@@ -83,6 +83,8 @@ class Replay:
         check(key == f"quarantine:{node}:{told['day']}", f"entry {seq} is of another quarantine than its key")
         weight = sum(weight for _, weight in kept)
         check((told["groups"], told["weight"]) == (len(kept), weight), f"entry {seq} ends another quarantine")
+        rerun = told.get("calibration", b"")
+        check(not rerun or (told["released"] and len(rerun) == 32), f"entry {seq} names a re-run that does not release")
         target = f"node:{node}:accrued" if told["released"] else "escrow:run"
         check(postings == [[f"held:{node}", -weight], [target, weight]], f"entry {seq} pays other than it says")
         self.lost.update(() if told["released"] else (lease for lease, _ in kept))

@@ -284,7 +284,7 @@ def test_the_ledger_replay_detects(what: str, tmp_path: Path) -> None:
     assert FORGERIES[what][1] in done.stderr
 
 
-def quarantine_of(path: Path, released: bool, target: str, day: int = 0) -> dict[str, Any]:
+def quarantine_of(path: Path, released: bool, target: str, day: int = 0, calibration: bytes = b"") -> dict[str, Any]:
     """Write a run.sqlite in which a group of 109 was in quarantine on day 0 and one of 11 on day 1, and the first day
     has ended; return what its node knows."""
     with closing(Database.open(path)) as database:
@@ -298,18 +298,22 @@ def quarantine_of(path: Path, released: bool, target: str, day: int = 0) -> dict
                 entry = ledger.append(at, "lease.accepted", f"lease:{lease.hex()}", end, postings)
                 receipt = {"entry": entry.seq, "entry_hash": entry.hash, "lease": lease, "weight": weight}
                 receipts.append(msgpack.packb([0, 0, msgpack.packb(receipt)]).hex())
-            fact = QuarantineEnded(node=NODE, day=day, groups=1, weight=109, released=released)
+            facts = {"node": NODE, "day": day, "groups": 1, "weight": 109, "released": released}
+            fact = QuarantineEnded(**facts, calibration=calibration)  # type: ignore[arg-type]
             postings = transfer(quarantined(NODE), target, 109)
             ledger.append(DAY, "quarantine.ended", f"quarantine:{NODE}:{day}", fact, postings)
     return {"peer": NODE, "receipts": receipts}
 
 
-@pytest.mark.parametrize(("released", "target", "earned"), [(True, accrued(NODE), 109), (False, ESCROW, 0)])
+@pytest.mark.parametrize(
+    ("released", "target", "earned", "rerun"),
+    [(True, accrued(NODE), 109, b""), (False, ESCROW, 0, b""), (True, accrued(NODE), 109, bytes(32))],
+)
 def test_the_ledger_replay_follows_a_quarantine_to_its_end(
-    released: bool, target: str, earned: int, tmp_path: Path
+    released: bool, target: str, earned: int, rerun: bytes, tmp_path: Path
 ) -> None:
     """The weight of a settled day is the node's or escrow's, that of the next day is neither's yet."""
-    told = quarantine_of(tmp_path / "run.sqlite", released, target)
+    told = quarantine_of(tmp_path / "run.sqlite", released, target, calibration=rerun)
     (tmp_path / "told.json").write_text(json.dumps(told))
     done = walled(SECOND / "ledger.py", tmp_path / "run.sqlite", tmp_path / "told.json")
     assert done.returncode == 0, done.stderr
@@ -318,18 +322,21 @@ def test_the_ledger_replay_follows_a_quarantine_to_its_end(
 
 
 @pytest.mark.parametrize(
-    ("released", "target", "day", "why"),
+    ("released", "target", "day", "rerun", "why"),
     [
-        (True, ESCROW, 0, "pays other than it says"),
-        (False, accrued(NODE), 0, "pays other than it says"),
-        (True, accrued(NODE), 7, "ends another quarantine"),
+        (True, ESCROW, 0, b"", "pays other than it says"),
+        (False, accrued(NODE), 0, b"", "pays other than it says"),
+        (True, accrued(NODE), 7, b"", "ends another quarantine"),
+        (False, ESCROW, 0, bytes(32), "a re-run that does not release"),
+        (True, accrued(NODE), 0, bytes(31), "a re-run that does not release"),
     ],
 )
 def test_the_ledger_replay_detects_a_quarantine_that_ends_otherwise(
-    released: bool, target: str, day: int, why: str, tmp_path: Path
+    released: bool, target: str, day: int, rerun: bytes, why: str, tmp_path: Path
 ) -> None:
     """An entry that moves another weight than was kept, or elsewhere than it says, is named."""
-    (tmp_path / "told.json").write_text(json.dumps(quarantine_of(tmp_path / "run.sqlite", released, target, day)))
+    told = quarantine_of(tmp_path / "run.sqlite", released, target, day, rerun)
+    (tmp_path / "told.json").write_text(json.dumps(told))
     done = walled(SECOND / "ledger.py", tmp_path / "run.sqlite", tmp_path / "told.json")
     assert done.returncode == 1
     assert why in done.stderr

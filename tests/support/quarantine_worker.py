@@ -1,4 +1,4 @@
-"""End the quarantine of three keys in a process that kills itself at a statement: `quarantine_worker DATABASE NUMBER`."""
+"""End quarantines in a process that kills itself at a statement: `quarantine_worker DATABASE NUMBER`."""
 
 import os
 import signal

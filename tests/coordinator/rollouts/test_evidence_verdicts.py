@@ -8,12 +8,22 @@ import msgspec
 import pytest
 
 from coordinator.accounts.ledger import accrued, quarantined
+from coordinator.accounts.ledger_facts import QuarantineEnded
 from coordinator.accounts.nodes_report import describe_key, format_report
 from coordinator.rollouts.verdicts import EvidencedOutcome, PairedOutcome
 from coordinator.verification.evidence import NodeEvidence
 from p2p.envelope import document_hash
 from runtime.units import DAY
-from tests.support.evidence_world import CLASS, PEER, SEALED, TABLES, TOLERANT, Bfloat16World, name_of_ranges
+from tests.support.evidence_world import (
+    CLASS,
+    PEER,
+    SEALED,
+    TABLES,
+    TOLERANT,
+    Bfloat16World,
+    calibration,
+    name_of_ranges,
+)
 from tests.support.group_world import ALICE, group, rollout
 
 
@@ -79,6 +89,28 @@ def test_what_is_in_quarantine_is_paid_once_the_evidence_has_fallen(bench: Bfloa
     assert kept > 0
     assert bench.service.ledger.balance(quarantined(PEER)) == 0
     assert bench.service.ledger.balance(accrued(PEER)) == earned + kept
+
+
+@pytest.mark.parametrize("again", ["agrees", "does not agree", "has lost the tokens"])
+def test_a_bad_day_is_run_again_against_a_newer_calibration_and_paid_if_that_agrees(
+    bench: Bfloat16World, again: str
+) -> None:
+    bench.open()
+    bench.until("quarantine")
+    kept, earned = (bench.service.ledger.balance(account(PEER)) for account in (quarantined, accrued))
+    newer = calibration(TABLES, 2) if again == "does not agree" else TOLERANT
+    bench.open(newer)
+    if again == "has lost the tokens":
+        bench.service.database.do("DELETE FROM compared")
+    bench.world.now += DAY
+    bench.service.tick(bench.world.now)
+    (entry,) = [entry for entry in bench.service.ledger.entries() if entry.kind == "quarantine.ended"]
+    told = msgspec.msgpack.decode(entry.facts, type=QuarantineEnded)
+    released = again == "agrees"
+    assert (told.released, told.calibration) == (released, document_hash(newer) if released else b"")
+    assert bench.service.ledger.balance(accrued(PEER)) == earned + kept * released
+    assert bench.service.verdicts.in_doubt(ALICE)
+    bench.service.ledger.verify()
 
 
 def test_a_day_is_judged_by_how_it_ended_also_after_a_restart_at_the_first_group_of_the_next(

@@ -8,9 +8,10 @@ import pytest
 from coordinator.database import Database
 from coordinator.verification.verdict_replay import ReplayedVerdicts, replay_verdicts
 from engines.engine import SampleScore
+from p2p.envelope import document_hash
 from p2p.identity import peer_id
 from runtime.units import DAY
-from tests.support.evidence_world import TOLERANT, Bfloat16World
+from tests.support.evidence_world import SEALED, TOLERANT, Bfloat16World
 from tests.support.group_world import ALICE, group
 
 
@@ -93,6 +94,20 @@ def test_a_refused_group_of_a_known_key_without_evidence_begins_no_chain(bench: 
     bench.service.accounts.remark(ALICE, "node.vouched", "", 1)
     assert [bench.decide(8).code, bench.decide(0).code] == ["evidence", "ok"]
     assert replayed(bench).faults == []
+
+
+def test_a_release_by_a_re_run_follows_from_the_calibration_that_it_names(bench: Bfloat16World) -> None:
+    bench.until("quarantine")
+    bench.open(TOLERANT)
+    bench.world.now += DAY
+    bench.service.tick(bench.world.now)
+    assert replayed(bench).faults == []
+    facts = bench.service.database.value("SELECT facts FROM entries WHERE kind = 'quarantine.ended'")
+    other = msgspec.msgpack.encode(msgspec.msgpack.decode(facts) | {"calibration": document_hash(SEALED)})
+    bench.service.database.do("DROP TRIGGER entries_are_never_changed")
+    bench.service.database.do("UPDATE entries SET facts = ? WHERE kind = 'quarantine.ended'", (other,))
+    (fault,) = replayed(bench).faults
+    assert "does not lead to its end" in fault
 
 
 @pytest.mark.parametrize("mended", [True, False])
