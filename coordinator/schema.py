@@ -456,7 +456,20 @@ CREATE INDEX version_pairs_by_day ON version_pairs (day);
     ),
 )
 
-MIGRATIONS = (SCHEMA_1, SCHEMA_2, SCHEMA_3, SCHEMA_4, SCHEMA_5, SCHEMA_6, SCHEMA_7)
+SCHEMA_8 = (
+    Part(
+        "leases that ended as superseded",
+        """
+CREATE TABLE superseded (lease BLOB PRIMARY KEY) STRICT, WITHOUT ROWID;
+CREATE TRIGGER a_superseded_lease_is_forgotten AFTER DELETE ON leases
+BEGIN
+    DELETE FROM superseded WHERE lease = OLD.id;
+END;
+""",
+    ),
+)
+
+MIGRATIONS = (SCHEMA_1, SCHEMA_2, SCHEMA_3, SCHEMA_4, SCHEMA_5, SCHEMA_6, SCHEMA_7, SCHEMA_8)
 SCHEMA_VERSION = len(MIGRATIONS)
 SCRIPT = "".join(part.script for parts in MIGRATIONS for part in parts)
 """All statements of all migrations, in order: those of a new file. docs/protocol/disk.md is tested against them."""

@@ -5,7 +5,8 @@ Rules
    does not count as slow.
 2. The rate is measured over the last `SAMPLE` groups, or twice as many groups as the node has leases open, if that is
    more. Groups that were under way together end together: fewer of them would not show how long they took.
-3. A lease that ended without a group counts as time in which the node had a lease, and as no group.
+3. A lease that ended without a group counts as time in which the node had a lease, and as no group. A superseded one
+   counts as nothing (superseded_leases.py, rule 6).
 """
 
 from typing import Final, NamedTuple
@@ -37,7 +38,8 @@ def read_delivery_record(database: Database, node: bytes, open_leases: int = 0) 
     groups = max(SAMPLE, 2 * open_leases)
     ended: list[tuple[int, int | None, int]] = database.all(
         "SELECT l.sent, s.at, l.expires FROM"
-        " (SELECT id, sent, expires FROM leases WHERE node = ? AND state != 'open' ORDER BY sent DESC, id LIMIT ?) l"
+        " (SELECT id, sent, expires FROM leases WHERE node = ? AND state != 'open'"
+        " AND NOT EXISTS (SELECT 1 FROM superseded WHERE lease = id) ORDER BY sent DESC, id LIMIT ?) l"
         " LEFT JOIN submissions s ON s.lease = l.id ORDER BY l.sent DESC",
         (node, groups + BESIDE),
     )

@@ -306,6 +306,16 @@ class LeaseTable:
         self.positions.ended(position, attempt, lent.reasons, code, now)
         if code in ("expired", "declined"):
             self._admission.expired(lent, now)
+        elif code == "superseded":
+            self._note_superseded(lease)
+
+    def _note_superseded(self, lease: bytes) -> None:
+        """Note that a lease was superseded while its node worked on earlier ones (superseded_leases.py, rule 6)."""
+        self._database.do(
+            "INSERT INTO superseded SELECT o.id FROM leases o WHERE o.id = ? AND NOT EXISTS (SELECT 1 FROM leases l"
+            " JOIN submissions s ON s.lease = l.id WHERE l.node = o.node AND l.sent > o.sent)",
+            (lease,),
+        )
 
     def end_now(self, lease: bytes, now: int) -> None:
         """Let an open lease's time end now, in the caller's transaction: any group for it is late."""

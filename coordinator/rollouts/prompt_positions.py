@@ -6,7 +6,8 @@ Rules
    node.
 2. For `ELSEWHERE` a returned position goes only to a reliable node: one with another key and another connection than
    its earlier leases, whose own last `LATELY` leases were not returned. While known keys make requests, the node must
-   also be known. After `ELSEWHERE` the position goes to any node.
+   also be known. A superseded lease was not returned by its node (superseded_leases.py, rule 6). After `ELSEWHERE` the
+   position goes to any node.
    So nodes cannot bias training by dropping prompts, even as the majority: no prompt is passed from one to the next.
 3. A position that was returned n times pauses for (n - 1) `PAUSE` first, and new positions are leased meanwhile.
    Without the pause, nodes that return prompts at once could all have had the position within a second. After the pause
@@ -112,7 +113,8 @@ class PromptPositions:
         """Tell whether none of a node's last `LATELY` leases was returned."""
         return not self._database.value(
             "SELECT EXISTS (SELECT 1 FROM (SELECT id, state FROM leases WHERE node = ? ORDER BY sent DESC LIMIT ?) l"
-            " LEFT JOIN verdicts v ON v.lease = l.id WHERE l.state = 'expired' OR v.verdict = 'refused')",
+            " LEFT JOIN verdicts v ON v.lease = l.id WHERE (l.state = 'expired' OR v.verdict = 'refused')"
+            " AND NOT EXISTS (SELECT 1 FROM superseded WHERE lease = l.id))",
             (node, LATELY),
         )
 

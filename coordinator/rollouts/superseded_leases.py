@@ -11,7 +11,10 @@ Rules
    else the group is finished, checked and credited as always. So no group is lost that a node began in good faith.
 5. A recalled lease that is given back ends with the code `superseded`, which counts against nobody: neither in the
    budget of its node (expiry_budgets.py) nor as a refused group. Its prompt goes out again as after an expiry.
-6. The last reports of at most `NODES` nodes, and the recalled leases while they are open, are kept in memory.
+6. Its node stays reliable for returned prompts (prompt_positions.py, rule 2), and the time is none in which it had a
+   lease (delivery_record.py, rule 3), if it has handed in no group of a later lease. A node begins its leases in order,
+   so a node that lets a prompt wait until it is recalled can do nothing else meanwhile.
+7. The last reports of at most `NODES` nodes, and the recalled leases while they are open, are kept in memory.
 """
 
 from collections import Counter, OrderedDict
@@ -56,7 +59,7 @@ def _first(waiting: Sequence[WaitingLease], version: int, most: int) -> list[Wai
 
 
 class WaitingReports:
-    """The leases that nodes reported as not begun (rules 3 and 5)."""
+    """The leases that nodes reported as not begun (rules 3 and 7)."""
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[bytes, frozenset[bytes]] = OrderedDict()
@@ -75,7 +78,7 @@ class WaitingReports:
 
 
 class RecalledLeases:
-    """The open leases that were recalled (rules 4 to 6)."""
+    """The open leases that were recalled (rules 4, 5 and 7)."""
 
     def __init__(self) -> None:
         self._version_of: dict[bytes, int] = {}

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.rollouts.delivery_record import read_delivery_record
 from coordinator.rollouts.superseded_leases import VersionLoad, WaitingLease, WaitingReports, superseded
 from protocol.leases import Lease, LeaseReport
 from tests.support.group_world import ALICE, BOB, World, group
@@ -139,4 +140,39 @@ def test_a_report_gives_back_only_open_leases_of_its_node(tmp_path: Path) -> Non
     world.group_service.take_report(ALICE, LeaseReport(returned=[leases[0].id, theirs.id, bytes(16)]), world.now)
     assert [state(world, one) for one in (leases[0], theirs)] == ["received", "open"]
     assert {state(world, one) for one in leases[1:]} == {"open"}
+    world.close()
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_node_whose_lease_was_superseded_stays_reliable_if_it_begins_leases_in_order(
+    tmp_path: Path, in_order: bool
+) -> None:
+    """Bob's lease waits until it is superseded. Then Alice's prompt is returned, and Bob is the next to ask."""
+    world, leases = crowded(tmp_path)
+    service, waiting_one = world.group_service, world.lease(BOB, version=2)
+    world.now += 10
+    later = world.lease(BOB, version=2)
+    steps = [
+        lambda: service.verdicts.end_early([waiting_one.id], "superseded", world.now),
+        lambda: world.submit(group(later), BOB),
+    ]
+    for step in steps if in_order else reversed(steps):
+        step()
+    world.decide_all()
+    service.take_report(ALICE, LeaseReport(returned=[leases[0].id]), world.now)
+    assert (world.lease(BOB, version=2).index == leases[0].index) == in_order
+    world.close()
+
+
+def test_a_superseded_lease_is_no_time_in_which_its_node_had_a_lease(tmp_path: Path) -> None:
+    world, leases = crowded(tmp_path)
+    for lease in leases[:-1]:
+        world.submit(group(lease))
+    database = world.group_service.database
+    before = read_delivery_record(database, ALICE)
+    world.now += 60_000
+    world.group_service.verdicts.end_early([leases[-1].id], "superseded", world.now)
+    assert read_delivery_record(database, ALICE) == before
+    database.do("DELETE FROM superseded")
+    assert read_delivery_record(database, ALICE).rate < before.rate / 10
     world.close()
