@@ -15,15 +15,19 @@ Rules
    b. A verified document is handed on as `Verified`, and not decoded again.
 6. A node that heard no newer Head for half of a Head's life asks a few peers and the coordinator for theirs, and again
    after each further half. Gossip may lose a Head, and the coordinator signs a new one every third of its life.
-7. A Head that needs a later Root is verified after that Root was requested (node/versions/document_exchange.py, rule
+7. While an update waits for the groups under way, newer ones are fetched, and the newest one here is applied: a node
+   passes over versions in place of emptying the engine once for each. One that needs weights made anew is not fetched
+   so, and is not replaced.
+8. A Head that needs a later Root is verified after that Root was requested (node/versions/document_exchange.py, rule
    5). A candidate, the newest Head not yet adopted, is dropped if a later Root was adopted since.
 """
 
 import asyncio
+import contextlib
 import random
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import anyio
 import anyio.to_thread
@@ -45,6 +49,7 @@ from protocol.authority import Asset
 from protocol.versions import Head, head_topic
 from runtime.backoff import Backoff
 from runtime.child import ChildError
+from runtime.errors import DiskFull
 from weights.documents import Edge, Version
 from weights.update_path import path_to
 
@@ -64,6 +69,19 @@ _log = structlog.get_logger("node")
 
 class NoUpdatePath(Exception):
     """No chain of known edges leads from the local weights to the Head's version."""
+
+
+class Update(NamedTuple):
+    """A version, and the fetched chain of edges that leads to it."""
+
+    version: Version
+    chain: list[Verified[Edge]]
+    payloads: list[Path]
+
+    @property
+    def anew(self) -> bool:
+        """Whether the chain begins with the whole weights."""
+        return bool(self.chain) and self.chain[0].value.base_root is None
 
 
 class Follower:
@@ -133,7 +151,7 @@ class Follower:
         return newest is None or order(head) > order(newest)
 
     async def _offered(self, peer: str, sealed: bytes) -> Verified[Head]:
-        """Verify a Head, after a request for a later Root if the Head needs one (rule 7). Raises as
+        """Verify a Head, after a request for a later Root if the Head needs one (rule 8). Raises as
         `TrustStore.offer_head`."""
         serial = self._trust_store.serial
         try:
@@ -220,10 +238,52 @@ class Follower:
     async def _advance(self) -> None:
         """Load the version of the newest Head heard, unless it is loaded. Raises `NoUpdatePath`, `Stalled`,
         `InvalidChain`, `ChildError`, `P2PError`."""
+        first = await self._fetched()
+        if first is None:
+            return
+        if first.anew:
+            steps = list(zip(first.chain, first.payloads, strict=True))
+            await anyio.to_thread.run_sync(self._weights.make, steps)
+        async with self._reserved(first) as update:
+            version = update.version
+            _log.debug("applying", version=version.version, edges=len(update.chain))
+            await self._swap(update)
+        self._acknowledger.applied(version.era, version.version)
+        _log.info("version held", era=version.era, version=version.version)
+        await self._tidy(version)
+
+    @contextlib.asynccontextmanager
+    async def _reserved(self, first: Update) -> AsyncIterator[Update]:
+        """Reserve the engine; yield the newest update that is here by then (rule 7)."""
+        updates = [first]
+        newer = asyncio.ensure_future(self._fetch_newer(updates))
+        try:
+            async with self._engine.exclusive():
+                newer.cancel()
+                await asyncio.wait({newer})
+                yield updates[-1]
+        finally:
+            newer.cancel()
+            self._news.set()
+
+    async def _fetch_newer(self, updates: list[Update]) -> None:
+        """Fetch each update that is heard of, until cancelled. A fault ends it: the next attempt to follow meets it
+        again."""
+        with contextlib.suppress(P2PError, NoUpdatePath, Stalled, DiskFull):
+            while not updates[-1].anew:
+                await self._news.wait()
+                self._news.clear()
+                update = await self._fetched()
+                if update is not None and not update.anew:
+                    updates.append(update)
+
+    async def _fetched(self) -> Update | None:
+        """Fetch the update to the version of the newest Head heard; None if that is loaded. Raises `NoUpdatePath`,
+        `Stalled`, `P2PError`."""
         head = await self._believe()
         believed = self._trust_store.trusted.version
         if believed is None or self._holds(believed.value):
-            return
+            return None
         version = believed.value
         if head is None:
             raise NoUpdatePath("no valid Head was heard yet")
@@ -234,16 +294,7 @@ class Follower:
         if chain is None:
             raise NoUpdatePath(f"no chain of edges leads from the local weights to version {version.version}")
         _log.debug("way found", version=version.version, edges=len(chain))
-        payloads = [await self._payloads.get(edge) for edge in chain]
-        if chain and chain[0].value.base_root is None:
-            steps = list(zip(chain, payloads, strict=True))
-            await anyio.to_thread.run_sync(self._weights.make, steps)
-        async with self._engine.exclusive():
-            _log.debug("applying", version=version.version, edges=len(chain))
-            await self._swap(version, chain, payloads)
-        self._acknowledger.applied(version.era, version.version)
-        _log.info("version held", era=version.era, version=version.version)
-        await self._tidy(version)
+        return Update(version, chain, [await self._payloads.get(edge) for edge in chain])
 
     async def _believe(self) -> Verified[Head] | None:
         """Adopt the newest Head heard, with its Version; return the trusted Head."""
@@ -277,16 +328,16 @@ class Follower:
         self._indexed = {digest: edge.value.payload_hash for digest, edge in zip(index.value.edges, edges, strict=True)}
         return edges
 
-    async def _swap(self, version: Version, chain: list[Verified[Edge]], payloads: list[Path]) -> None:
-        """Load `version` by a chain of edges. The engine is reserved, so no group is generated halfway."""
+    async def _swap(self, update: Update) -> None:
+        """Load a version by its chain of edges. The engine is reserved, so no group is generated halfway."""
+        version, chain, payloads = update
         first = chain[0].value if chain else None
-        anew = first is not None and first.base_root is None
-        if anew:
+        if update.anew:
             await anyio.to_thread.run_sync(self._weights.swap_in)
         elif first is not None and self.current is None:  # the weights are on disk, but no document states their number
             await self._engine.hold(self._named(first.era, first.base or 0, first.base_root or b""))
         for edge, payload in zip((verified.value for verified in chain), payloads, strict=True):
-            if anew:
+            if update.anew:
                 break
             if self.current is None or self.current.root != edge.base_root:
                 raise NoUpdatePath("the weights at the start of the chain are damaged")

@@ -147,3 +147,33 @@ async def test_a_snapshot_damaged_on_disk_is_fetched_again(small_run: SmallRun, 
             await until(lambda: accepted(again) >= 2)
             assert any("damaged" in s for s in again.daemon.follower.refused)
             assert again.daemon.outbox.counts().get("refused", 0) == 0
+
+
+@on_fake_clock
+async def test_versions_that_come_while_groups_are_finished_are_passed_over(small_run: SmallRun) -> None:
+    """The groups under way end after version 3 was heard: versions 1 to 3 are applied together, with the engine emptied
+    once."""
+    coordinator = small_run.coordinator
+    async with small_run.serving():
+        node = small_run.node()
+        async with working(node):
+            await until(lambda: node.daemon.engine.current)
+            engine, loaded = node.daemon.engine, list[int]()
+            applied = node.daemon.follower._acknowledger.applied
+            node.daemon.follower._acknowledger.applied = lambda era, version: (  # type: ignore[method-assign]
+                loaded.append(version), applied(era, version),
+            )[1]  # fmt: skip
+            async with engine.shared():
+                for version in (1, 2, 3):
+                    await coordinator.publish(version)
+                    await until(lambda: node.daemon.follower.newest.version == version)  # noqa: B023
+                await until(lambda: engine.wanted)
+                await anyio.sleep(5.0)
+                assert engine.current is not None
+                assert engine.current.version == 0
+            await until(lambda: node.holds(3))
+            assert loaded == [3]
+            done = accepted(node)
+            await coordinator.publish(4)
+            await until(lambda: node.holds(4))
+            await until(lambda: accepted(node) >= done + 3)
