@@ -42,6 +42,7 @@ from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM  # noqa: E4
 
 from benchmarks import rollout_rows  # noqa: E402
 from benchmarks.harness.bench import Candidate  # noqa: E402
+from benchmarks.version_change import change_cost, rows_left  # noqa: E402
 from coordinator.run import model_folder  # noqa: E402
 from engines.direct import generate  # noqa: E402
 from engines.engine import Job  # noqa: E402
@@ -279,7 +280,11 @@ def report_together(measured: Together) -> int:
     bench.table(["generate's batch, mixed lengths", "tokens per CPU second"], [*measured.library.items()])
     mixed = measured.mixed
     print(f"mixed lengths: {mixed.rate:.0f} tokens per CPU second, {mixed.steady:.0f} while groups wait")
-    print(f"a change of version costs {mixed.lost_tokens:.0f} tokens\n")
+    print(f"a change of version costs {mixed.lost_tokens:.0f} tokens", _shares(mixed.lost), sep=", ")
+    best = max(measured.rows, key=lambda rows: measured.rows[rows])
+    lengths = range(rollout_rows.SHORTEST, rollout_rows.LONGEST + 1)
+    cost = change_cost(rows_left(lengths, best), measured.rows, best)
+    print(f"computed from the rates: {cost.one_copy:.0f}, with two copies of the weights {cost.two_copies:.0f}\n")
     return bench.close(
         [
             bench.Claim("full node", measured.full / max(measured.rows.values()), BEST, 0.9),
@@ -288,6 +293,13 @@ def report_together(measured: Together) -> int:
             bench.Claim("version", mixed.lost, "the tokens of 10 group times", 0.05, at_most=True),
         ]
     )
+
+
+def _shares(lost: float) -> str:
+    """Return the share of all tokens that changes of version cost, by the time between two. `lost`: at
+    `rollout_rows.PER_CHANGE` group times."""
+    shares = [f"{lost * rollout_rows.PER_CHANGE / groups:.1%} at {groups}" for groups in (10, 5, 2, 1)]
+    return f"of all tokens {', '.join(shares)} group times from one to the next"
 
 
 def main() -> int:

@@ -101,7 +101,8 @@ def test_a_kill_in_the_middle_leaves_the_older_file(older: Path) -> None:
 
 
 def test_a_reader_of_an_older_file_gets_the_fix(older: Path) -> None:
-    with pytest.raises(WrongSchema, match=r"has schema 1, this program reads 7: start the coordinator once"):
+    fix = rf"has schema 1, this program reads {schema.SCHEMA_VERSION}: start the coordinator once"
+    with pytest.raises(WrongSchema, match=fix):
         Database.read(older)
     Database.open(older).close()
     Database.read(older).close()
