@@ -37,9 +37,9 @@ def play_each(
 
 def comparison(ends: dict[Dtype, Played]) -> Table:
     """Draw a row per demo: held-out accuracy at its begin and end, steps, groups."""
-    table = Table(title="the same demo, nodes in each number format", box=None, padding=(0, 2), title_justify="left")
+    table = Table(title="the same demo, nodes in each number format", box=None, padding=(0, 1), title_justify="left")
     for number, heading in enumerate(HEADINGS):
-        table.add_column(heading, justify="right" if number else "left")
+        table.add_column(heading, justify="right" if number else "left", no_wrap=True)
     for dtype, one in ends.items():
         table.add_row(dtype, *(_cells(one.final, one.seconds) if one.final else ["–"] * (len(HEADINGS) - 1)))
     return table

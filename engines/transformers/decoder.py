@@ -22,6 +22,7 @@ from transformers import DynamicCache
 from engines import sampling
 from engines.continuous_batch import Chosen, FirstToken, NextToken, OutOfMemory
 from engines.engine import EngineError, LogitsNotFinite
+from engines.request_batch import ProgramLost
 from engines.row_limit import Memory
 from engines.transformers.device_memory import free_memory, release
 from engines.transformers.host_transfers import PINNED, download, upload
@@ -32,6 +33,8 @@ LOGITS: Final = 24
 _CLOSE: Final = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.2}
 """The part of the logits' standard deviation by which a decode step and a plain pass may differ in the mean."""
 _NO_MEMORY: Final = ("can't allocate memory", "not enough memory", "out of memory")
+_LOST: Final = ("CUDA error", "HIP error", "UR_RESULT_ERROR")
+"""Errors of a GPU that PyTorch gives no class: XPU's, and those of builds without `torch.AcceleratorError`."""
 
 
 class ComputedPrompt:
@@ -225,4 +228,6 @@ def _computing() -> Iterator[None]:
     except RuntimeError as error:
         if isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in _NO_MEMORY):
             raise OutOfMemory(str(error)) from error
+        if isinstance(error, torch.AcceleratorError) or any(text in str(error) for text in _LOST):
+            raise ProgramLost(f"the device failed: {str(error).partition(chr(10))[0]}") from error
         raise
