@@ -32,7 +32,8 @@ LOGITS: Final = 24
 """Bytes per row and word of the vocabulary: logits in two types, noise, and what the choice computes from them."""
 _CLOSE: Final = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.2}
 """The part of the logits' standard deviation by which a decode step and a plain pass may differ in the mean."""
-_NO_MEMORY: Final = ("can't allocate memory", "not enough memory", "out of memory")
+NO_MEMORY: Final = ("can't allocate memory", "not enough memory", "out of memory")
+"""What PyTorch's errors of a full processor or GPU say."""
 _LOST: Final = ("CUDA error", "HIP error", "UR_RESULT_ERROR")
 """Errors of a GPU that PyTorch gives no class: XPU's, and those of builds without `torch.AcceleratorError`."""
 
@@ -226,7 +227,7 @@ def _computing() -> Iterator[None]:
         with torch.inference_mode():
             yield
     except RuntimeError as error:
-        if isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in _NO_MEMORY):
+        if isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in NO_MEMORY):
             raise OutOfMemory(str(error)) from error
         if isinstance(error, torch.AcceleratorError) or any(text in str(error) for text in _LOST):
             raise ProgramLost(f"the device failed: {str(error).partition(chr(10))[0]}") from error

@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -28,13 +28,17 @@ from engines.job_rollouts import JobRollouts
 from engines.row_limit import RowLimit, owners_most
 from engines.stepped_weights import SteppedWeights
 from engines.transformers import packed_linear
-from engines.transformers.decoder import ComputedPrompt, Decoder
+from engines.transformers.decoder import NO_MEMORY, ComputedPrompt, Decoder
 from engines.transformers.low_rank import adapt
 from engines.transformers.scoring import GroupScorer
 from weights.diff import Change
 from weights.errors import WeightsError
 from weights.snapshot import Snapshot
 from weights.torch_io import load_into, patch
+
+NO_ROOM: Final = (
+    "the device has no memory left for this model: end other programs that use it, or choose another device or engine"
+)
 
 
 class _Live(NamedTuple):
@@ -147,7 +151,11 @@ def _check_head(model: Any) -> None:
 
 @contextmanager
 def _translated() -> Iterator[None]:
+    """Raise EngineError where memory lacks."""
     try:
         yield
-    except (torch.OutOfMemoryError, OutOfMemory) as error:
-        raise EngineError(f"out of memory: ask for smaller groups or shorter rollouts ({error})") from error
+    except (RuntimeError, MemoryError, OutOfMemory) as error:
+        plain = isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError)
+        if plain and not any(text in str(error) for text in NO_MEMORY):
+            raise
+        raise EngineError(f"{NO_ROOM} ({str(error) or 'no memory'})") from error

@@ -9,6 +9,7 @@ import torch
 from engines import sampling
 from engines.direct import generate, generate_all
 from engines.engine import GAP_MOST, EngineError, Job, Sample
+from engines.transformers import engine as transformers_engine
 from engines.transformers import packed_linear
 from engines.transformers.engine import TransformersEngine
 from tasks import registry
@@ -377,6 +378,54 @@ def test_weights_of_another_model_are_refused(tmp_path: Path, tiny: OnDisk) -> N
     (tmp_path / "config.json").write_text(config.replace('"layer_types"', '"unused"'))
     with pytest.raises(BadSnapshot, match="another model"):
         TransformersEngine().load(tmp_path, tiny.snapshot)
+
+
+def test_a_vocabulary_that_differs_is_refused_by_the_tensor_that_shows_it(tmp_path: Path, tiny: OnDisk) -> None:
+    config = (tiny.folder / "config.json").read_text()
+    changed = config.replace(f'"vocab_size": {TEXT.size}', f'"vocab_size": {TEXT.size + 8}')
+    assert changed != config
+    (tmp_path / "config.json").write_text(changed)
+    with pytest.raises(BadSnapshot, match=r"embed_tokens\.weight"):
+        TransformersEngine().load(tmp_path, tiny.snapshot)
+
+
+def test_a_truncated_snapshot_is_refused(tmp_path: Path, tiny: OnDisk) -> None:
+    cut = tmp_path / "cut.snapshot"
+    cut.write_bytes(tiny.snapshot.read_bytes()[:-100])
+    with pytest.raises(BadSnapshot):
+        TransformersEngine().load(tiny.folder, cut)
+
+
+TAKEN: dict[str, Exception] = {
+    "a GPU": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+    "a processor": RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"),
+    "Python": MemoryError(),
+}
+
+
+@pytest.mark.parametrize("error", TAKEN.values(), ids=TAKEN.keys())
+def test_memory_that_another_program_took_in_mid_load_is_a_sentence_and_the_next_load_succeeds(
+    error: Exception, tiny: OnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise error
+
+    engine = TransformersEngine()
+    with monkeypatch.context() as patched:
+        patched.setattr(transformers_engine, "load_into", full)
+        with pytest.raises(EngineError, match="no memory left for this model: end other programs"):
+            engine.load(tiny.folder, tiny.snapshot)
+    engine.load(tiny.folder, tiny.snapshot)
+    assert generate(engine, job())
+
+
+def test_another_error_of_a_load_is_passed_on(tiny: OnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("an illegal instruction")
+
+    monkeypatch.setattr(transformers_engine, "load_into", broken)
+    with pytest.raises(RuntimeError, match="illegal"):
+        TransformersEngine().load(tiny.folder, tiny.snapshot)
 
 
 def test_weights_that_are_not_finite_are_an_error(tiny: OnDisk) -> None:
