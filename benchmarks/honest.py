@@ -86,7 +86,7 @@ def settings_of(options: Options) -> DemoSettings:
         run |= {"limit": 32}
         learner = {"learning_rate": 1e-6, "compute_dtype": "bfloat16"}  # so that generating is most of the work
     return dataclasses.replace(
-        preset, nodes=options.nodes, seconds=options.seconds, steps=NEVER,
+        preset, nodes=options.nodes, seconds=options.seconds, steps=NEVER, calibrate=False,
         run={**preset.run, **run}, learner={**preset.learner, **learner},
         adapter=AdapterOrder(RANK, 2.0 * RANK, base=options.base) if options.dtype == "blocks" else None,
     )  # fmt: skip

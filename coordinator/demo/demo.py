@@ -321,8 +321,9 @@ def _make_run(home: Path, settings: DemoSettings, seed: int) -> None:
     warm_up = msgspec.structs.replace(setup.default_warm_up(), seed=seed, **settings.warm_up)
     config = setup.settings_for(settings.model, flags, env={})
     run = setup.init(home, settings.model, config, now=unix_milliseconds(), warm_up=warm_up, adapter=settings.adapter)
-    for closed in own_classes.calibrate_own(run, unix_milliseconds(), lambda text_line: None):
-        raise LocalFault(closed)
+    if settings.calibrate:
+        for closed in own_classes.calibrate_own(run, unix_milliseconds(), lambda text_line: None):
+            raise LocalFault(closed)
 
 
 def _coordinator_argv(home: Path) -> list[str]:

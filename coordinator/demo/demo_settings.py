@@ -38,7 +38,8 @@ class DemoSettings:
     that limit; if False, the demo ends at the limit. `run`, `learner`: sections of coordinator.config, merged over the
     model's presets. `warm_up`: fields of the warm-up (coordinator.learner.messages.WarmUp) that differ from the
     default. `join_at`, `kill_at`: shares of the steps. `least_rise`, `least_greedy_rise`: required rise of held-out
-    accuracy, sampled and greedy; None: no rise is required. `ways`, `adapter`: see `DemoOptions`."""
+    accuracy, sampled and greedy; None: no rise is required. `ways`, `adapter`: see `DemoOptions`. `calibrate`:
+    calibrate the nodes' class when the run is made."""
 
     model: Model
     nodes: int
@@ -54,6 +55,7 @@ class DemoSettings:
     least_greedy_rise: float | None = None
     ways: bool = False
     adapter: AdapterOrder | None = None
+    calibrate: bool = True
 
 
 TINY: Final = DemoSettings(

@@ -2,6 +2,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+import structlog
 
 from benchmarks.honest import NOT_JUDGED, Ended, Options, ends, play, report, settings_of
 from coordinator.config import parse
@@ -41,9 +42,14 @@ CLASSES = [
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("engine_class", CLASSES)
-def test_a_class_is_calibrated_by_command_and_a_node_of_it_loses_no_group(engine_class: str, tmp_path: Path) -> None:
+def test_a_class_is_calibrated_by_command_and_a_node_of_it_loses_no_group(
+    engine_class: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A whole run: coordinator, learner, scorer, `echo2-coord calibrate` and `echo2-node join`."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(structlog, "configure", lambda **_: None)  # of this process
     options = OPTIONS._replace(engine_class=engine_class, seconds=200.0)
     ended, _ = play(options, settings_of(options), real_programs(), tmp_path)
     judged = [one for one in ended if one.code not in NOT_JUDGED]

@@ -2,11 +2,13 @@
 
 import io
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import structlog
 from rich.console import Console
 
 from coordinator.demo import demo, number_formats
@@ -78,6 +80,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int
 
     monkeypatch.setattr(own_classes, "calibrate_own", calibrate)
     monkeypatch.setattr(setup, "_make_model", lambda folder, *_: write_model(folder))
+    monkeypatch.setattr(structlog, "configure", lambda **_: None)
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     return calibrated
@@ -87,7 +90,10 @@ def test_the_class_is_calibrated_with_few_tokens_and_a_closed_class_is_no_demo(
     made: list[tuple[str, int]], tmp_path: Path
 ) -> None:
     demo._make_run(tmp_path / "float16", demo.settings_of(DemoOptions(dtype="float16")), 0)
+    bfloat16 = demo.settings_of(DemoOptions(dtype="bfloat16"))
     with pytest.raises(LocalFault, match="nodes wait"):
-        demo._make_run(tmp_path / "bfloat16", demo.settings_of(DemoOptions(dtype="bfloat16")), 0)
+        demo._make_run(tmp_path / "bfloat16", bfloat16, 0)
     assert made == [("transformers/float16/cpu", 2_000), ("transformers/bfloat16/cpu", 2_000)]
+    demo._make_run(tmp_path / "left closed", replace(bfloat16, calibrate=False), 0)
+    assert len(made) == 2
     assert TINY.run.get("engines") is None
