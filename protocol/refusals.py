@@ -200,6 +200,16 @@ REASONS: dict[str, Reason] = {
         " kept until the day (UTC) has ended.",
         "node",
     ),
+    "quarantine-paid": Reason(
+        "The day (UTC) of this group ended without evidence against this node, or a re-run agrees with it: the group is"
+        " paid.",
+        "nobody",
+    ),
+    "quarantine-unpaid": Reason(
+        "The day (UTC) of this group ended with evidence against this node's arithmetic: the group is not paid. Look"
+        " for quantised weights, another temperature, faulty memory.",
+        "node",
+    ),
     # --- the code of an acceptance
     "ok": Reason("", "nobody"),
 }

@@ -7,7 +7,8 @@ Rules
    further group moves the evidence on, the key's ended days are settled: a day is judged by how it ended.
 3. Where a day ended in doubt, its groups may be run again against a newer Calibration (`Rerun`). If that agrees with
    the node, the weight goes to the node all the same, and the entry names the Calibration.
-4. A call settles at most `AT_ONCE` nodes: the others wait for the next call.
+4. `ended` is called for each group in the transaction of that entry, so that its node is told.
+5. A call settles at most `AT_ONCE` nodes: the others wait for the next call.
 """
 
 from collections.abc import Callable
@@ -26,13 +27,17 @@ Rerun = Callable[[bytes, int], bytes]
 the node; empty: they do not."""
 
 
-class Quarantine:
-    """The table `quarantine`. A node is its public key, 32 bytes. `rerun`: of rule 3."""
+Ended = Callable[[bytes, bool, int], None]
+"""Notes that a group, named by its lease, is in quarantine no longer: whether it is paid, and when (ms)."""
 
-    def __init__(
-        self, database: Database, ledger: Ledger, accounts: Accounts, rerun: Rerun = lambda node, day: b""
-    ) -> None:
-        self.rerun = rerun
+
+class Quarantine:
+    """The table `quarantine`. A node is its public key, 32 bytes. `rerun`, `ended`: of rules 3 and
+    4, by the verdicts' owner."""
+
+    def __init__(self, database: Database, ledger: Ledger, accounts: Accounts) -> None:
+        self.rerun: Rerun = lambda node, day: b""
+        self.ended: Ended = lambda lease, paid, now: None
         self._database = database
         self._ledger = ledger
         self._accounts = accounts
@@ -66,4 +71,6 @@ class Quarantine:
         with self._database.transaction():
             entry = self._ledger.append(now, "quarantine.ended", f"quarantine:{peer}:{day}", fact, postings)
             self._accounts.take(entry)
+            for (lease,) in self._database.all("SELECT lease FROM quarantine WHERE node = ? AND day = ?", (node, day)):
+                self.ended(lease, released, now)
             self._database.do("DELETE FROM quarantine WHERE node = ? AND day = ?", (node, day))

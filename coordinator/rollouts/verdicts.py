@@ -18,6 +18,8 @@ Rules
    `version-lie` (coordinator/verification/version_pairs.py).
    A day in quarantine that ended in doubt is run again (`rerun`): its groups are bet against the Calibration that took
    the place of theirs, if there is one, and the re-run agrees with the node if that ends below doubt.
+   When its quarantine has ended, the group's Receipt is sealed anew with the code that says how: `quarantine-paid` or
+   `quarantine-unpaid`. All else in it stays, its entry too.
 7. The near-ties of groups of an exact class are counted per key and party (coordinator/verification/near_ties.py).
 """
 
@@ -45,6 +47,7 @@ from coordinator.verification.near_ties import NearTieCount
 from coordinator.verification.open_classes import OpenClasses
 from coordinator.verification.token_evidence import RAISING
 from coordinator.verification.version_pair_table import VersionPairTable
+from p2p.envelope import decode_unverified
 from p2p.identity import peer_id
 from p2p.wire_types import decode, encode
 from protocol.authority import RunSpec
@@ -139,7 +142,7 @@ class VerdictService:
         self._strikes = accounting.strikes
         self._ends = accounting.lease_ends
         self._quarantine = accounting.quarantine
-        self._quarantine.rerun = self.rerun
+        self._quarantine.rerun, self._quarantine.ended = self.rerun, self._end_quarantine
         self._classes = classes
         self.evidence = EvidenceTable(database)
         self.near_ties = NearTieTable(database)
@@ -195,6 +198,17 @@ class VerdictService:
             return b""
         again = self.evidence.run_anew([(lease, at) for lease, at, _ in groups], tables)
         return newer if again is not None and again.conclusion() == "honest" else b""
+
+    def _end_quarantine(self, lease: bytes, paid: bool, now: int) -> None:
+        """Put a Receipt that says how a group's quarantine ended in the place of the first one (rule 6)."""
+        sealed = self.receipt(lease)
+        if sealed is None:
+            raise LookupError(f"lease {lease.hex()} has no Receipt")
+        first = decode(decode_unverified(sealed).payload, Receipt)
+        code = "quarantine-paid" if paid else "quarantine-unpaid"
+        reason = sentence("quarantine-paid") if paid else sentence("quarantine-unpaid")
+        sealed = self._seal("receipt", encode(msgspec.structs.replace(first, code=code, reason=reason, at=now)))
+        self._database.do("UPDATE verdicts SET receipt = ? WHERE lease = ?", (sealed, lease))
 
     def _bet(self, lease: Lease, verdict: Verdict, now: int) -> EvidenceStep | None:
         """Move the evidence against a node on by the tokens of its group (rule 6); None where the class is exact."""

@@ -4,7 +4,7 @@ Rules
 1. A submission is stored and fsynced before it is first sent, and every attempt sends the same bytes.
 2. A submission is queued, then received (the coordinator signed its arrival), then final. The final answer is a Receipt
    of the ledger's key for exactly these bytes, or a Refusal that no retry can change. A submission that the coordinator
-   does not have is queued again.
+   does not have is queued again. The Receipt of a group in quarantine is replaced once by that which says how it ended.
 3. The bytes of a submission are deleted with its final answer; sealed Receipts stay. A Receipt is confirmed to the
    coordinator only once it is stored here.
 4. A lease is stored when it comes, until its submission is queued or it is given back: so a process that starts again
@@ -39,11 +39,15 @@ CREATE TABLE IF NOT EXISTS leases (id BLOB PRIMARY KEY) WITHOUT ROWID;
 CREATE TRIGGER IF NOT EXISTS submitted AFTER INSERT ON submissions
     BEGIN DELETE FROM leases WHERE id = NEW.lease; END;
 CREATE INDEX IF NOT EXISTS by_state ON submissions (state, made);
+CREATE INDEX IF NOT EXISTS in_quarantine ON submissions (decided) WHERE code = 'quarantine';
 CREATE INDEX IF NOT EXISTS by_confirmed ON submissions (confirmed) WHERE receipt IS NOT NULL;
 """
 
 _LATER_COLUMN: Final = "ALTER TABLE submissions ADD COLUMN root_serial INTEGER NOT NULL DEFAULT 0"
 """Applied to a file that an earlier version of this program created. 0: the Receipt was stored before every Root."""
+
+ASKED_DAYS: Final = 7
+"""Days for which a node asks how a quarantine ended: an older coordinator does not say."""
 
 Open = Callable[[bytes, str], bytes]
 """(sealed bytes, kind) -> payload, verified by the run's keys. Raises `BadSignature`, `Malformed`."""
@@ -121,6 +125,13 @@ class Outbox:
         """Return at most `most` leases whose submission was received and has no verdict yet, oldest first."""
         query = "SELECT lease FROM submissions WHERE state = 'received' ORDER BY made LIMIT ?"
         return [bytes(row[0]) for row in self._do(query, (most,))]
+
+    def quarantine_ended(self, now: int, most: int) -> list[bytes]:
+        """Return at most `most` leases of groups in quarantine whose day (UTC) has ended, at most `ASKED_DAYS` days
+        ago. `now`: ms, this machine's clock."""
+        query = "SELECT lease FROM submissions WHERE code = 'quarantine' AND decided < ? AND decided >= ? LIMIT ?"
+        today = now // DAY * DAY
+        return [bytes(row[0]) for row in self._do(query, (today, today - ASKED_DAYS * DAY, most))]
 
     def unconfirmed(self, most: int) -> list[bytes]:
         """Return at most `most` leases whose Receipt is stored here and not yet confirmed to the coordinator."""

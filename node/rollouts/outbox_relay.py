@@ -13,6 +13,8 @@ Rules
 5. Once per Root, a start included, the relay requests again the Receipts that are no longer valid under it. Such
    Receipts were stored between the issue of a Root and its adoption here, or signed by a stolen key. A replacement is
    stored only if it is valid.
+6. Requests for verdicts inside others also ask for the Receipts of groups in quarantine whose day has ended: the
+   coordinator seals them anew, with a code that says how.
 """
 
 import asyncio
@@ -26,16 +28,21 @@ import structlog
 from node.links.coordinator_client import CoordinatorClient, RequestRefused
 from node.rollouts.outbox import Open, Outbox
 from node.run_context import RunContext
+from p2p.envelope import decode_unverified
 from p2p.errors import BadSignature, PeerFault, Unreachable
+from p2p.wire_types import decode
 from protocol.authority import Root, open_kept
-from protocol.leases import SubmitResponse, VerdictsRequest, VerdictsResponse
+from protocol.leases import Receipt, SubmitResponse, VerdictsRequest, VerdictsResponse
 from protocol.methods import SUBMIT, VERDICTS
+from protocol.refusals import QUARANTINE
 from runtime.backoff import Backoff
 
 BATCH: Final = 256
 """Most leases per request for verdicts."""
 LOOK: Final = Backoff(0.25, 8.0, jitter=0.3, factor=1.5)
 """Seconds between two rounds of requests."""
+MOST_ENDED: Final = 16
+"""Most groups per request whose quarantine has ended."""
 MOST_PAUSE: Final = 60.0
 """Longest pause after a refusal, seconds: a ban of days may be lifted earlier."""
 RIDE: Final = 30.0
@@ -124,7 +131,9 @@ class OutboxRelay:
     def question(self) -> VerdictsRequest | None:
         """Return the request for verdicts to send inside another request, None for none. While it is not known whether
         the coordinator answers such requests, an empty one is sent to find out."""
-        ask = VerdictsRequest(leases=self._outbox.undecided(BATCH), confirmed=self._outbox.unconfirmed(BATCH))
+        undecided = self._outbox.undecided(BATCH)
+        ended = self._outbox.quarantine_ended(self._local(), min(MOST_ENDED, BATCH - len(undecided)))
+        ask = VerdictsRequest(leases=undecided + ended, confirmed=self._outbox.unconfirmed(BATCH))
         return ask if ask.leases or ask.confirmed or self._rides is None else None
 
     def answered(self, ask: VerdictsRequest, answer: VerdictsResponse | None) -> None:
@@ -239,8 +248,20 @@ class OutboxRelay:
         decided = [(lease, sealed) for lease, sealed in pairs if sealed is not None and lease in waiting]
         for lease, sealed in decided:
             self._take_receipt(lease, sealed)
+        for lease, receipt in zip(ask.leases, answer.receipts, strict=False):
+            if receipt is not None and lease not in waiting:
+                self._take_end_of_quarantine(lease, receipt)
         self._outbox.requeue([lease for lease in answer.unknown if lease in ask.leases])
         return bool(decided or answer.unknown or ask.confirmed)
+
+    def _take_end_of_quarantine(self, lease: bytes, sealed: bytes) -> None:
+        """Store a Receipt that says how a quarantine ended (rule 6); nothing happens if it does not, or not here."""
+        if lease not in self._outbox.quarantine_ended(self._local(), BATCH):
+            return
+        if decode(decode_unverified(sealed).payload, Receipt).code == QUARANTINE:
+            return
+        receipt = self._outbox.take_receipt(lease, sealed, self._open, self._local(), self._trust_store.serial or 0)
+        _log.info("quarantine ended", lease=lease.hex(), code=receipt.code, reason=receipt.reason)
 
     def _take_receipt(self, lease: bytes, sealed: bytes) -> None:
         receipt = self._outbox.take_receipt(lease, sealed, self._open, self._local(), self._trust_store.serial or 0)

@@ -13,6 +13,7 @@ from coordinator.accounts.nodes_report import describe_key, format_report
 from coordinator.rollouts.verdicts import EvidencedOutcome, PairedOutcome
 from coordinator.verification.evidence import NodeEvidence
 from p2p.envelope import document_hash
+from protocol.leases import Receipt, VerdictsRequest
 from runtime.units import DAY
 from tests.support.evidence_world import (
     CLASS,
@@ -24,7 +25,7 @@ from tests.support.evidence_world import (
     calibration,
     name_of_ranges,
 )
-from tests.support.group_world import ALICE, group, rollout
+from tests.support.group_world import ALICE, group, opened, rollout
 
 
 @pytest.fixture
@@ -89,6 +90,27 @@ def test_what_is_in_quarantine_is_paid_once_the_evidence_has_fallen(bench: Bfloa
     assert kept > 0
     assert bench.service.ledger.balance(quarantined(PEER)) == 0
     assert bench.service.ledger.balance(accrued(PEER)) == earned + kept
+
+
+@pytest.mark.parametrize("mended", [True, False])
+def test_the_node_gets_a_receipt_that_says_how_its_quarantine_ended(bench: Bfloat16World, mended: bool) -> None:
+    bench.open()
+    bench.until("quarantine")
+    first = bench.decide(0)
+    while mended and bench.service.verdicts.in_doubt(ALICE):
+        bench.decide(0)
+    assert first.code == "quarantine"
+    bench.service.verdicts.confirm(ALICE, [first.lease])
+    bench.world.now += DAY
+    bench.service.tick(bench.world.now)
+    bench.reopen()
+    (sealed,) = bench.service.submissions.verdicts(ALICE, VerdictsRequest(leases=[first.lease])).receipts
+    assert sealed is not None
+    told: Receipt = opened("receipt", sealed, Receipt)
+    assert told.code == ("quarantine-paid" if mended else "quarantine-unpaid")
+    assert "not paid" not in told.reason if mended else "not paid" in told.reason
+    changed = {"code": first.code, "reason": first.reason, "at": first.at}
+    assert msgspec.structs.replace(told, **changed) == first  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("again", ["agrees", "does not agree", "has lost the tokens"])

@@ -7,7 +7,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.errors import BadConfig
-from node.rollouts.outbox import Outbox
+from node.rollouts.outbox import ASKED_DAYS, Outbox
 from node.trust.trusted_set import Mismatch
 from p2p.envelope import document_hash, seal, verify_envelope
 from p2p.errors import BadSignature
@@ -124,6 +124,23 @@ def test_a_damaged_outbox_is_one_line_that_names_it(tmp_path: Path) -> None:
     (tmp_path / "outbox.sqlite").write_bytes(b"no database" * 100)
     with pytest.raises(BadConfig, match="move it away"):
         Outbox(tmp_path / "outbox.sqlite", node=NODE, limit=1)
+
+
+def test_the_end_of_a_quarantine_is_asked_for_from_the_next_day_on_until_it_is_known(tmp_path: Path) -> None:
+    ledger, lease = generate_key(), bytes(16)
+    with closing(Outbox(tmp_path / "outbox.sqlite", node=NODE, limit=9)) as outbox:
+        outbox.put(lease, BODY, 5)
+        kept = receipt(ledger, lease=lease, code="quarantine", weight=10, at=5)
+        outbox.take_receipt(lease, kept, opener(ledger), 5)
+        assert outbox.quarantine_ended(DAY - 1, 9) == []
+        assert outbox.quarantine_ended(DAY, 9) == [lease]
+        assert outbox.quarantine_ended((ASKED_DAYS + 1) * DAY, 9) == []
+        ended = receipt(ledger, lease=lease, code="quarantine-paid", reason="paid", weight=10, at=DAY)
+        outbox.take_receipt(lease, ended, opener(ledger), DAY)
+        assert outbox.quarantine_ended(DAY, 9) == []
+        (row,) = outbox.rows()
+        assert (row.state, row.code, row.reason, row.decided) == ("accepted", "quarantine-paid", "paid", 5)
+        assert outbox.quarantined(5) == {}
 
 
 def test_groups_in_quarantine_are_listed_until_their_day_has_ended(tmp_path: Path) -> None:

@@ -3,11 +3,19 @@
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import anyio
 
+from node.rollouts.outbox import Outbox
+from node.rollouts.outbox_relay import OutboxRelay
+from p2p.envelope import decode_unverified, document_hash, seal
 from p2p.identity import generate_key
+from p2p.wire_types import encode
+from protocol.leases import Receipt, VerdictsResponse
 from protocol.requests import Refusal
+from runtime.units import DAY
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import Keys, until
 from tests.support.small_run import SmallRun
@@ -60,3 +68,37 @@ async def test_a_receipt_from_before_a_change_of_the_ledger_key_is_final(small_r
             await anyio.sleep(60)
             assert again.coordinator_client.lies == [], "the run's own receipts are taken for lies"
             assert accepted(again) >= before
+
+
+def receipt(code: str, at: int) -> bytes:
+    """A sealed Receipt of the group `b"group"`, accepted under a code."""
+    stated = Receipt(
+        run=bytes(32), node=bytes(32), lease=bytes(16), era=1, version=1, submission_hash=document_hash(b"group"),
+        verdict="accepted", code=code, reason=f"why {code}", trainable=False, weight=1, entry=3, entry_hash=bytes(32),
+        at=at,
+    )  # fmt: skip
+    return seal("receipt", bytes(32), encode(stated), generate_key())
+
+
+async def test_the_end_of_a_quarantine_is_learned_by_the_next_request_after_its_day(tmp_path: Path) -> None:
+    clock = SimpleNamespace(local=lambda: clock.now, now=5)
+    trusted = SimpleNamespace(open_kept=lambda sealed, kind: decode_unverified(sealed).payload)
+    context: Any = SimpleNamespace(trust_store=SimpleNamespace(trusted=trusted, serial=0), clock=clock, seed=0)
+    client: Any = SimpleNamespace()
+    with closing(Outbox(tmp_path / "outbox.sqlite", node=bytes(32), limit=9)) as outbox:
+        relay = OutboxRelay(outbox, client, context)
+        outbox.put(bytes(16), b"group", 5)
+        outbox.take_receipt(bytes(16), receipt("quarantine", 5), trusted.open_kept, 5)
+        outbox.mark_confirmed([bytes(16)])
+        relay.answered(ask := relay.question(), VerdictsResponse(receipts=[], unknown=[]))  # type: ignore[arg-type]
+        assert ask is not None
+        assert ask.leases == []
+        assert relay.question() is None
+        clock.now = DAY
+        for code in ("quarantine", "quarantine-unpaid"):  # the coordinator has not settled the day at first
+            ask = relay.question()
+            assert ask is not None
+            assert ask.leases == [bytes(16)]
+            relay.answered(ask, VerdictsResponse(receipts=[receipt(code, DAY)], unknown=[]))
+        assert relay.question() is None
+        assert [(row.code, row.reason) for row in outbox.rows()] == [("quarantine-unpaid", "why quarantine-unpaid")]
