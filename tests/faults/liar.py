@@ -17,7 +17,7 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from engines import direct
-from engines.engine import Job, Sample
+from engines.engine import Job, Sample, dtype_named
 from engines.messages import float_bytes, floats
 from node.rollouts.lease_check import job_of, submission_of
 from p2p.discovery.invite import Invite
@@ -41,6 +41,7 @@ from protocol.requests import Hello, Request, Response, Welcome  # fmt: skip
 from protocol.versions import Head, HeadRequest, HeadResponse  # fmt: skip
 from tests.faults.processes import PATIENCE, Coordinator
 from tests.support.bigram import nudged
+from weights.shown_ranges import shown_of
 from weights.snapshot import Snapshot
 
 ENGINE = "transformers/float32/cpu"
@@ -58,12 +59,20 @@ class Liar:
     """A key pair, a connection, and an engine. `kept`: a lease that is still open after a lie: a new key gets no second
     one meanwhile."""
 
-    def __init__(self, coordinator: Coordinator, network: ThreadedPeer, key: Ed25519PrivateKey, peer: str) -> None:
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        network: ThreadedPeer,
+        key: Ed25519PrivateKey,
+        peer: str,
+        engine_class: str = ENGINE,
+    ) -> None:
         from engines.transformers.engine import TransformersEngine
 
         self._coordinator, self._network, self._peer, self.key = coordinator, network, peer, key
         self.invite = Invite.from_text(coordinator.invite())
-        self.engine = TransformersEngine("cpu")
+        self.engine_class = engine_class
+        self.engine = TransformersEngine("cpu", dtype_named(engine_class.split("/")[1]) or "float32")
         self.channel = bytes(32)
         self.spec: RunSpec | None = None
         self.kept: Lease | None = None
@@ -87,7 +96,7 @@ class Liar:
 
     async def hello(self) -> None:
         greeting = Hello(
-            protocols=(1, 1), software="liar/1", name="liar", engine=ENGINE, device="cpu",
+            protocols=(1, 1), software="liar/1", name="liar", engine=self.engine_class, device="cpu",
             tasks=[TaskReference(name="reverse", version=1)],
             record=RecordIssuer(self.key, self.invite.run).issue([], int(time.time() * 1000)),
         )  # fmt: skip
@@ -109,7 +118,8 @@ class Liar:
         """A question for a lease of the newest version, with changes."""
         head, path = await self.newest()
         fields: dict[str, Any] = {
-            "nonce": os.urandom(16), "era": head.era, "version": head.version, "engine": ENGINE,
+            "nonce": os.urandom(16), "era": head.era, "version": head.version,
+            "engine": self.engine_class,
             "root": bytes.fromhex(path.stem.rpartition("-")[2]),
         }  # fmt: skip
         return LeaseRequest(**fields | changes)
@@ -139,7 +149,9 @@ class Liar:
 
     def work(self, lease: Lease) -> Submission:
         """Return the submission of an honest node."""
-        return self.tagged(lease, self.generate(self.job(lease), self.snapshot(lease)))
+        ranges = shown_of(self.snapshot(lease), lease.id) if lease.ranges_asked else None
+        honest = self.tagged(lease, self.generate(self.job(lease), self.snapshot(lease)))
+        return msgspec.structs.replace(honest, ranges=ranges)
 
     def job(self, lease: Lease) -> Job:
         assert self.spec is not None
@@ -165,15 +177,15 @@ class Liar:
 
 
 @asynccontextmanager
-async def liar_at(coordinator: Coordinator) -> AsyncIterator[Liar]:
-    """A stranger with a new key, connected and greeted."""
+async def liar_at(coordinator: Coordinator, engine_class: str = ENGINE) -> AsyncIterator[Liar]:
+    """A stranger with a new key, connected and greeted. `engine_class`: its own."""
     key = generate_key()
     network = ThreadedPeer(key, ["/ip4/127.0.0.1/tcp/0"])
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(network.run)
         await network.ready()
         peer = await network.dial(Invite.from_text(coordinator.invite()).addresses)
-        liar = Liar(coordinator, network, key, peer)
+        liar = Liar(coordinator, network, key, peer, engine_class)
         await liar.hello()
         yield liar
         tasks.cancel_scope.cancel()

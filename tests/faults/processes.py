@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -54,12 +54,13 @@ def until(what: str, condition: Callable[[], T | None], seconds: float = PATIENC
         time.sleep(0.05)
 
 
-def make_template(folder: Path) -> Path:
-    """Make a run folder to copy: the smallest model, twenty steps of warm-up, a learner step well below 1 s."""
+def make_template(folder: Path, run: Mapping[str, Any] | None = None) -> Path:
+    """Make a run folder to copy: the smallest model, twenty steps of warm-up, a learner step well below 1 s. `run`:
+    further settings of its section."""
     flags: dict[str, dict[str, Any]] = {
         "run": {
             "name": "faults", "task": "reverse", "group_size": 4, "batch_groups": 2, "limit": 6, "heldout": 4,
-            "evaluate_every": 100, "staleness": 64,
+            "evaluate_every": 100, "staleness": 64, **(run or {}),
         },
         "network": {"listen": ("/ip4/127.0.0.1/tcp/0",)},
         "https": {"listen": ("/ip4/127.0.0.1/tcp/0",)},
