@@ -129,6 +129,27 @@ async def test_a_run_that_takes_none_gives_none_and_no_rate_keeps_nothing(machin
     assert not (tmp_path / FILE).exists()
 
 
+async def test_a_format_that_one_engine_lacks_leaves_the_others_though_that_one_cannot_look_for_devices(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def sights(make: object, names: Sequence[str], *, alone: bool) -> list[Sight]:
+        inventory = Inventory(cpu="a CPU")
+        return [
+            Sight(
+                engine="transformers", devices=("cpu",), dtypes=("float32",), inventory=inventory, fault="it crashed"
+            ),
+            Sight(engine="llamacpp", devices=("cpu",), dtypes=("float32", "blocks"), inventory=inventory),
+        ]
+
+    monkeypatch.setattr(engine_choice, "sights", sights)
+    spec = runspec(engines=["llamacpp/blocks"])
+    asked = choice(tmp_path, dtype="blocks")
+    asked.told(["llamacpp/blocks/cpu"])
+    one = await asked.choose(tmp_path, tmp_path, spec)
+    assert one is not None
+    assert one.engine_class == "llamacpp/blocks/cpu"
+
+
 async def test_a_kept_file_that_is_damaged_is_timed_again(machine: Machine, tmp_path: Path) -> None:
     await chosen(tmp_path)
     (tmp_path / FILE).write_bytes(b"{")

@@ -44,3 +44,9 @@ def test_known_classes_are_admitted_and_engines_of_other_builds_in_float32(engin
 def test_other_classes_are_refused_with_the_reason(engine_class: str, says: str) -> None:
     with pytest.raises(SettingsFault, match=says):
         check_admitted(section("transformers", engine_class))
+
+
+def test_a_run_that_names_no_format_is_one_in_float32_whatever_the_operators_card() -> None:
+    assert RunSection().compute_dtype == "float32"
+    assert closed_classes(RunSection()) == []
+    assert [one.name for one in admitted_classes(RunSection())] == ["transformers/float32"]

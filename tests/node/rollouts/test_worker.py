@@ -1,9 +1,11 @@
 """The rollout loop: crashes, refusals, a full outbox."""
 
 import functools
+from typing import Any
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
 from engines.versioned import MOST_CRASHES
 from node.links.coordinator_client import RequestRefused
@@ -12,6 +14,7 @@ from p2p.wire_types import decode
 from protocol.leases import LeaseRequest, Submission
 from protocol.methods import LEASE
 from protocol.requests import Refusal
+from runtime.child import ChildError
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import InProcessEngine, until
 from tests.support.small_run import SmallRun
@@ -191,6 +194,41 @@ async def test_a_group_whose_lease_has_ended_before_it_began_is_not_generated(sm
         assert node.daemon.rollouts.blocked == "no lease: enough"
         await until(lambda: coordinator.reports[-1].returned == [] and not node.daemon.outbox.open_leases())
         assert [waits] in [report.returned for report in coordinator.reports]
+
+
+FAULTS: dict[str, tuple[ChildError, str]] = {
+    "logits that are not finite": (ChildError("LogitsNotFinite", "the logits are not finite"), "not finite"),
+    "no memory for one group": (ChildError("EngineError", "out of memory: no rollout fits"), "no rollout fits"),
+}
+
+
+class Faulty(InProcessEngine):
+    """An engine whose second group ends with a fault."""
+
+    def __init__(self, fault: ChildError) -> None:
+        super().__init__()
+        self._fault = fault
+
+    async def call(self, method: str, *arguments: Any, **options: Any) -> Any:
+        answer = await super().call(method, *arguments, **options)
+        if method == "generate" and self.generated == 2:
+            raise self._fault
+        return answer
+
+
+@on_fake_clock
+@pytest.mark.parametrize(("fault", "sentence"), FAULTS.values(), ids=FAULTS.keys())
+async def test_the_lease_of_a_group_that_failed_is_given_back_and_the_next_one_is_worked_on(
+    fault: ChildError, sentence: str, small_run: SmallRun
+) -> None:
+    coordinator = small_run.coordinator
+    with capture_logs() as logs:
+        async with small_run.working(engine=Faulty(fault)) as node:
+            await until(lambda: node.daemon.rollouts.done >= 4)
+            (failed,) = {lease for report in coordinator.reports for lease in report.returned}
+            assert failed in small_run.open_leases, "nothing was submitted for it"
+            assert failed not in node.daemon.outbox.open_leases()
+    assert [sentence in one["reason"] for one in logs if one["event"] == "lease dropped"] == [True]
 
 
 @on_fake_clock
