@@ -19,13 +19,19 @@ CLASS = "bigram/bfloat16/cpu"
 
 
 def write_calibration(
-    swarm: Swarm, version: int, at: int, engine_class: str = CLASS, root: bytes | None = None
+    swarm: Swarm,
+    version: int,
+    at: int,
+    engine_class: str = CLASS,
+    root: bytes | None = None,
+    tables: dict[str, list[int]] | None = None,
 ) -> bytes:
-    """Write a signed Calibration, as `echo2-coord calibrate` does; return its hash. `root`: of other weights."""
+    """Write a signed Calibration, as `echo2-coord calibrate` does; return its hash. `root`: of other weights. `tables`:
+    in place of those of a class whose tokens never differ."""
     run = swarm.run
     root = root or _root(swarm, version)
     half = [(ONE >> 1) + LEAST_P] * BINS
-    tables = {name: half if name in ("above", "below") else [LEAST_P] * BINS for name in STATISTICS}
+    tables = tables or {name: half if name in ("above", "below") else [LEAST_P] * BINS for name in STATISTICS}
     sealed = seal_calibration(
         Calibration(
             run=run.id, engine_class=engine_class, builds=["a table"], era=1, version=version, root=root,
