@@ -4,56 +4,12 @@ clock, and nodes of a class that is not exact."""
 from pathlib import Path
 
 from coordinator.run.recalibration import VersionNumber, due
-from coordinator.verification.calibration import Calibration, seal_calibration
-from coordinator.verification.evidence import LEAST_P
-from coordinator.verification.token_evidence import BINS, ONE, STATISTICS
-from p2p.envelope import document_hash
 from p2p.wire_types import decode
 from protocol.leases import Lease
+from tests.support.calibrated_swarm import CLASS, node_of_the_class, write_calibration
 from tests.support.clock import run_fake
-from tests.support.fake_coordinator import InProcessEngine, Node, until
+from tests.support.fake_coordinator import until
 from tests.support.swarm import Swarm, accepted, make_swarm, whole, working
-from weights.snapshot import Snapshot
-
-CLASS = "bigram/bfloat16/cpu"
-
-
-def write_calibration(
-    swarm: Swarm,
-    version: int,
-    at: int,
-    engine_class: str = CLASS,
-    root: bytes | None = None,
-    tables: dict[str, list[int]] | None = None,
-) -> bytes:
-    """Write a signed Calibration, as `echo2-coord calibrate` does; return its hash. `root`: of other weights. `tables`:
-    in place of those of a class whose tokens never differ."""
-    run = swarm.run
-    root = root or _root(swarm, version)
-    half = [(ONE >> 1) + LEAST_P] * BINS
-    tables = tables or {name: half if name in ("above", "below") else [LEAST_P] * BINS for name in STATISTICS}
-    sealed = seal_calibration(
-        Calibration(
-            run=run.id, engine_class=engine_class, builds=["a table"], era=1, version=version, root=root,
-            machines={"one": 2_000}, tables=tables, at=at,
-        ),
-        run.keys.ledger,
-    )  # fmt: skip
-    run.folder.calibrations.mkdir(exist_ok=True)
-    (run.folder.calibrations / f"{at}.calibration").write_bytes(sealed)
-    return document_hash(sealed)
-
-
-def _root(swarm: Swarm, version: int) -> bytes:
-    if swarm.coordinator is None:  # before the run: version 0 is the model
-        return Snapshot(swarm.run.folder.model / "model.safetensors").root
-    root = swarm.coordinator.group_service.leases.root_of(1, version)
-    assert root is not None
-    return root
-
-
-def node_of_the_class(swarm: Swarm) -> Node:
-    return swarm.node("alice", engine=InProcessEngine(gpu=CLASS))
 
 
 def named_by_leases(swarm: Swarm) -> list[bytes | None]:

@@ -14,8 +14,8 @@ from coordinator.rollouts.verdicts import PairedOutcome
 from coordinator.verification.token_evidence import BINS, ONE, STATISTICS
 from coordinator.verification.verdict_replay import replay_verdicts
 from engines.engine import Loaded
-from tests.network.test_calibrations import CLASS, node_of_the_class, write_calibration
 from tests.support.bigram import BigramEngine
+from tests.support.calibrated_swarm import CLASS, node_of_the_class, write_calibration
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import InProcessEngine, until
 from tests.support.swarm import Swarm, accepted, make_swarm, whole, working
