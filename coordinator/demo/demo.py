@@ -6,7 +6,8 @@
 2. The demo reads the page's address from the run folder, and everything else from the run's public API, the invite
    included.
 3. During the run one node is killed without warning and another joins late, unless `faults` is off; the screen reports
-   both. No other process may crash.
+   both. No other process may crash. With `engines` neither happens: coordinator/demo/engine_nodes.py has the faults
+   then, and says when the demo may end.
 4. Nodes drain and exit with the run, or on one SIGINT. Every group gets its verdict; then the coordinator stops.
 5. The exit code is 0 only if coordinator/demo/summary.py finds no shortcoming.
 6. Nodes that compute in 16 bits are of a class that is not exact. It is calibrated when the run is made, by the
@@ -31,8 +32,9 @@ import structlog
 from rich.console import Console
 from rich.text import Text
 
-from coordinator.demo import summary
+from coordinator.demo import engine_nodes, summary
 from coordinator.demo.demo_settings import NARROW, DemoOptions, DemoSettings, settings_of
+from coordinator.demo.engine_nodes import EngineFaults
 from coordinator.demo.processes import MARK, ProcessFault, ProcessGroup
 from coordinator.demo.screen import Screen, screen_for, working
 from coordinator.metrics.views import RunState
@@ -204,6 +206,13 @@ class DemoRun:
     _nodes: list[str] = field(default_factory=list)
     _victim: str | None = None
     _answered: float = 0.0
+    _engines: EngineFaults = field(init=False)
+
+    def __post_init__(self) -> None:
+        logs, pid = self.processes.logs, self.processes.pid
+        self._engines = EngineFaults(
+            self.settings.engines, self.faults, pid, lambda name: logs / f"{name}.log", self.screen.say
+        )
 
     def run(self) -> RunState:
         """Run the demo and return the final state of the run. Raises `DemoFault`, `ProcessFault`."""
@@ -214,7 +223,7 @@ class DemoRun:
                 self.screen.say(_ROUTE_NOTES[route].format(name=name))
             self._join(name, state.invite, route)
         began = time.monotonic()
-        while state.phase != "finished" and self.seconds < self.settings.seconds:
+        while not self._may_end(state) and self.seconds < self.settings.seconds:
             self.screen.show(state, self.seconds, self.url)
             time.sleep(POLL)
             state = self._poll() or state
@@ -226,9 +235,17 @@ class DemoRun:
                 f"phase {state.phase}",
                 [_COORDINATOR, *self._nodes[:1]],
             )
+        if self.settings.engines and (waiting := self._engines.waiting(state.nodes)):
+            raise DemoFault(f"not within {figure(self.settings.seconds)} s: the work of {', '.join(waiting)}", waiting)
         return self._end(finished=state.phase == "finished")
 
+    def _may_end(self, state: RunState) -> bool:
+        engines_done = bool(self.settings.engines) and not self._engines.waiting(state.nodes)
+        return state.phase == "finished" or engines_done
+
     def _node_names(self) -> list[str]:
+        if self.settings.engines:
+            return [engine_nodes.node_name(one) for one in self.settings.engines]
         return [_NAMES[place] if place < len(_NAMES) else f"node-{place + 1}" for place in range(self.settings.nodes)]
 
     @property
@@ -239,10 +256,15 @@ class DemoRun:
 
     def _join(self, name: str, invite: str, route: Route = "direct") -> None:
         self._nodes.append(name)
-        self.processes.start(name, self.programs.node(invite, self.folder / name, name, route))
+        engines = [one for one in self.settings.engines if engine_nodes.node_name(one) == name]
+        options = [option for one in engines for option in engine_nodes.node_options(one)]
+        self.processes.start(name, [*self.programs.node(invite, self.folder / name, name, route), *options])
 
     def _act(self, state: RunState) -> None:
         """Kill one node and let another join, each once, at the settings' shares of the steps (rule 3)."""
+        if self.settings.engines:
+            self._engines.act(state.nodes)
+            return
         share = state.step / self.settings.steps
         if not self.faults or state.phase != "learning":
             return

@@ -19,7 +19,8 @@ class DemoOptions:
     """The user's options. `nodes`, `seconds`: None means the model's preset. `seed`: of the model and the
     learner. `keep`: keep the folder. `faults`: kill one node and let another join late. `ways`: of the last two nodes,
     one is behind a relay and one connects over HTTPS only. `adapter`: train it, the model frozen; None: the whole
-    model. `dtype`: the number format in which the nodes compute."""
+    model. `dtype`: the number format in which the nodes compute. `engines`: engine classes, one node each
+    (coordinator/demo/engine_nodes.py); empty: transformers in all nodes."""
 
     model: Model = "tiny"
     nodes: int | None = None
@@ -30,6 +31,7 @@ class DemoOptions:
     ways: bool = False
     adapter: AdapterOrder | None = None
     dtype: Dtype = "float32"
+    engines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,8 @@ class DemoSettings:
     that limit; if False, the demo ends at the limit. `run`, `learner`: sections of coordinator.config, merged over the
     model's presets. `warm_up`: fields of the warm-up (coordinator.learner.messages.WarmUp) that differ from the
     default. `join_at`, `kill_at`: shares of the steps. `least_rise`, `least_greedy_rise`: required rise of held-out
-    accuracy, sampled and greedy; None: no rise is required. `ways`, `adapter`: see `DemoOptions`. `calibrate`:
-    calibrate the nodes' class when the run is made."""
+    accuracy, sampled and greedy; None: no rise is required. `ways`, `adapter`, `engines`: see `DemoOptions`.
+    `calibrate`: calibrate the nodes' classes when the run is made."""
 
     model: Model
     nodes: int
@@ -51,11 +53,12 @@ class DemoSettings:
     warm_up: Mapping[str, Any]
     join_at: float = 0.25
     kill_at: float = 0.5
-    least_rise: float = 0.10
+    least_rise: float | None = 0.10
     least_greedy_rise: float | None = None
     ways: bool = False
     adapter: AdapterOrder | None = None
     calibrate: bool = True
+    engines: tuple[str, ...] = ()
 
 
 TINY: Final = DemoSettings(
@@ -88,6 +91,13 @@ SMOLLM2: Final = DemoSettings(
 )  # fmt: skip
 ADAPTER_RATE: Final = 10.0
 """An adapter's learning rate, over that of the whole model (ADR 15)."""
+WIDE_HEADS: Final[Mapping[str, int]] = {
+    "hidden_size": 96, "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64,
+    "intermediate_size": 288,
+}  # fmt: skip
+"""The tiny model's shape if `DemoOptions.engines` is set: vLLM's attention on a CPU takes heads of 32 and more."""
+ENGINES_SECONDS: Final = 600.0
+"""The limit of a demo with `engines`, which ends by itself once each node has done its part."""
 _BY_MODEL: Final[Mapping[Model, DemoSettings]] = {"tiny": TINY, "smollm2": SMOLLM2}
 
 
@@ -106,4 +116,23 @@ def settings_of(options: DemoOptions) -> DemoSettings:
     chosen["run"] = {**preset.run, "compute_dtype": options.dtype, "engines": [f"transformers/{options.dtype}/cpu"]}
     if options.adapter is not None:
         chosen["learner"] = {**preset.learner, "learning_rate": ADAPTER_RATE * preset.learner["learning_rate"]}
+    if options.engines:
+        chosen |= _with_engines(options, preset)
     return DemoSettings(**{**vars(preset), **chosen})
+
+
+def _with_engines(options: DemoOptions, preset: DemoSettings) -> dict[str, Any]:
+    """Return the settings that differ with one node per engine class. Raises `LocalFault`."""
+    if options.nodes is not None or options.ways or options.adapter is not None:
+        raise LocalFault("--engines sets the nodes: choose it without --nodes, --ways and --lora-rank")
+    return {
+        "engines": options.engines,
+        "nodes": len(options.engines),
+        "seconds": ENGINES_SECONDS if options.seconds is None else options.seconds,
+        "steps": 1000,  # more than the limit allows
+        "whole": False,
+        "run": {**preset.run, "engines": list(options.engines)},
+        "warm_up": {**preset.warm_up, "shape": dict(WIDE_HEADS)} if options.model == "tiny" else preset.warm_up,
+        "least_rise": None,
+        "least_greedy_rise": None,
+    }

@@ -6,13 +6,15 @@ A demo succeeds if
 3. all steps were made, where the settings require it;
 4. no process of the coordinator died (`RunState.faults`). coordinator/demo/processes.py watches the daemons themselves;
 5. with `ways`, the coordinator accepted work from a node over HTTPS only and from one behind a relay;
-6. no group was refused but for coming too late: each node of a demo is honest.
+6. no group was refused but for coming too late: each node of a demo is honest;
+7. with `engines`, it accepted work from the node of each class (coordinator/demo/engine_nodes.py).
 """
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Final, Literal, get_args
 
+from coordinator.demo import engine_nodes
 from coordinator.demo.demo_settings import NARROW, DemoSettings
 from coordinator.metrics.views import Evaluation, NodeRow, RunState
 from runtime.figures import apart
@@ -66,6 +68,7 @@ def shortcomings(state: RunState, settings: DemoSettings) -> list[str]:
     wrongly = [f"{count} {code}" for code, count in sorted(state.refused.items()) if code != LATE]
     if wrongly:
         missing.append(f"groups of honest nodes were refused: {', '.join(wrongly)}")
+    missing += engine_nodes.flaws(settings.engines, state.nodes)
     missing += [f"a process of the coordinator died: {fault}" for fault in state.faults]
     return missing
 

@@ -24,7 +24,7 @@ from engines.engine import Dtype, EngineError
 
 SHARE: Final = 0.85
 CPU_SHARE: Final = 0.25
-CPU_MOST: Final = 8 << 30
+CPU_MOST: Final = 1 << 30
 ROWS: Final = 256
 ENVIRONMENT: Final = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",

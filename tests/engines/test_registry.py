@@ -119,3 +119,14 @@ def test_the_builds_of_an_engine_are_those_of_its_packages_or_its_own() -> None:
 
 def own_builds() -> list[str]:
     return ["build 7"]
+
+
+def test_only_llama_cpp_computes_with_a_quantised_base_as_it_is_stored() -> None:
+    """A run cannot admit vllm/blocks: no node could compute in it."""
+    assert [name for name in known() if "blocks" in row_of(name).dtypes] == ["llamacpp"]
+
+
+def row_of(name: str) -> registry.EngineRow:
+    row = find(name)
+    assert row is not None
+    return row

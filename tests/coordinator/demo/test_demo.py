@@ -101,6 +101,20 @@ def test_with_ways_the_last_two_nodes_have_restricted_routes_and_a_direct_one_is
     assert "brave-otter is killed" in said
 
 
+def test_with_engines_a_run_that_ends_before_each_worked_has_failed(place: Path) -> None:
+    """The stand-in's nodes have other names, so none of the demo's own is seen at work."""
+    argvs: list[list[str]] = []
+    told = programs("good")
+    spied = dataclasses.replace(told, node=lambda *asked: argvs.append(told.node(*asked)) or argvs[-1])
+    text = io.StringIO()
+    options = DemoOptions(engines=("transformers/float32/cpu", "vllm/float32/cpu"))
+    code = demo.main(options, spied, Console(file=text, width=200, highlight=False))
+    assert code == Exit.INTERNAL
+    assert "the work of transformers-float32-cpu, vllm-float32-cpu" in text.getvalue()
+    assert "killed" not in text.getvalue()
+    assert len(argvs) == 2
+
+
 def test_nodes_that_end_with_the_run_need_no_stopping(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "_BY_THEMSELVES", 60.0)
     code, said = played("leaving")

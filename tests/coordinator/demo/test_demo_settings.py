@@ -1,12 +1,13 @@
 """The demo's settings: valid for a coordinator, and checked options."""
 
+import msgspec
 import pytest
 
 from coordinator.config import parse
-from coordinator.demo.demo_settings import SMOLLM2, TINY, DemoOptions, settings_of
-from coordinator.run.admitted_classes import admitted_classes, closed_classes
+from coordinator.demo.demo_settings import SMOLLM2, TINY, DemoOptions, Model, settings_of
+from coordinator.run.admitted_classes import admitted_classes, check_admitted, closed_classes
 from coordinator.run.model_folder import task_named
-from coordinator.run.setup import check_sizes, settings_for
+from coordinator.run.setup import check_sizes, default_warm_up, settings_for
 from engines.engine import Dtype
 from runtime.errors import LocalFault
 from weights.lora.adapter_folder import AdapterOrder
@@ -46,3 +47,32 @@ def test_an_adapter_learns_at_ten_times_the_rate() -> None:
     adapted = settings_of(DemoOptions(adapter=AdapterOrder(16, 32.0)))
     assert adapted.learner["learning_rate"] == pytest.approx(10 * TINY.learner["learning_rate"])
     assert adapted.adapter is not None
+
+
+ENGINES = ("transformers/float32/cpu", "llamacpp/float32/vulkan", "vllm/float32/cpu")
+
+
+@pytest.mark.parametrize("model", ["tiny", "smollm2"])
+def test_with_engines_there_is_a_node_per_class_and_the_run_admits_these_alone(model: Model) -> None:
+    chosen = settings_of(DemoOptions(model=model, engines=ENGINES))
+    assert (chosen.nodes, chosen.engines, chosen.whole) == (3, ENGINES, False)
+    config = settings_for(chosen.model, {"run": chosen.run, "learner": chosen.learner}, env={})
+    assert config.run.engines == ENGINES
+    check_admitted(config.run)
+
+
+def test_with_engines_the_tiny_model_has_heads_that_vllm_takes() -> None:
+    warm_up = msgspec.structs.replace(default_warm_up(), **settings_of(DemoOptions(engines=ENGINES)).warm_up)
+    assert warm_up.shape == default_warm_up().shape | {"head_dim": 64}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        DemoOptions(engines=ENGINES, nodes=3), DemoOptions(engines=ENGINES, ways=True),
+        DemoOptions(engines=ENGINES, adapter=AdapterOrder(16, 32.0)),
+    ],
+)  # fmt: skip
+def test_engines_set_the_nodes_alone(options: DemoOptions) -> None:
+    with pytest.raises(LocalFault, match="choose it without --nodes, --ways and --lora-rank"):
+        settings_of(options)
