@@ -123,8 +123,8 @@ def settings_of(options: DemoOptions) -> DemoSettings:
 
 def _with_engines(options: DemoOptions, preset: DemoSettings) -> dict[str, Any]:
     """Return the settings that differ with one node per engine class. Raises `LocalFault`."""
-    if options.nodes is not None or options.ways or options.adapter is not None:
-        raise LocalFault("--engines sets the nodes: choose it without --nodes, --ways and --lora-rank")
+    if options.nodes is not None or options.ways or options.adapter is not None or options.dtype != "float32":
+        raise LocalFault("--engines sets the nodes: choose it without --nodes, --ways, --lora-rank and --dtype")
     return {
         "engines": options.engines,
         "nodes": len(options.engines),

@@ -5,7 +5,7 @@
 2. Once the run has accepted a group of a node, its engine's process is killed without warning (SIGKILL) while the node
    works on a lease. It is killed again until a node's log tells of a lease that it generated a second time.
 3. The demo may end when each node had `AFTERWARDS` more groups accepted after that, or, without faults, as many in all.
-   A class of which no group was accepted, or one was refused, is a shortcoming.
+   A class of which no group was accepted is a shortcoming.
 """
 
 import os
@@ -53,17 +53,10 @@ def node_options(engine_class: str) -> list[str]:
     return ["--engine", engine, "--dtype", dtype, "--gpu", device, "--log", "debug"]
 
 
-def flaws(classes: Sequence[str], nodes: Sequence[NodeRow]) -> list[str]:
-    """Return a sentence per shortcoming (rule 3)."""
-    by_name = {node.name: node for node in nodes}
-    sentences = []
-    for one in classes:
-        node = by_name.get(node_name(one))
-        if node is None or not node.accepted:
-            sentences.append(f"no work was accepted from the node with {one}")
-        elif node.refused:
-            sentences.append(f"{node.refused} groups of the node with {one} were refused")
-    return sentences
+def flaws(classes: Sequence[str], nodes: Iterable[NodeRow]) -> list[str]:
+    """Return a sentence per class without accepted work (rule 3)."""
+    productive = {node.name for node in nodes if node.accepted}
+    return [f"no work was accepted from the node with {one}" for one in classes if node_name(one) not in productive]
 
 
 @dataclass

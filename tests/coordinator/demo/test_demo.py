@@ -108,7 +108,7 @@ def test_with_engines_a_run_that_ends_before_each_worked_has_failed(place: Path)
     spied = dataclasses.replace(told, node=lambda *asked: argvs.append(told.node(*asked)) or argvs[-1])
     text = io.StringIO()
     options = DemoOptions(engines=("transformers/float32/cpu", "vllm/float32/cpu"))
-    code = demo.main(options, spied, Console(file=text, width=200, highlight=False))
+    code = demo.play(options, spied, Console(file=text, width=200, highlight=False)).code
     assert code == Exit.INTERNAL
     assert "the work of transformers-float32-cpu, vllm-float32-cpu" in text.getvalue()
     assert "killed" not in text.getvalue()

@@ -70,9 +70,9 @@ def test_with_engines_the_tiny_model_has_heads_that_vllm_takes() -> None:
     "options",
     [
         DemoOptions(engines=ENGINES, nodes=3), DemoOptions(engines=ENGINES, ways=True),
-        DemoOptions(engines=ENGINES, adapter=AdapterOrder(16, 32.0)),
+        DemoOptions(engines=ENGINES, adapter=AdapterOrder(16, 32.0)), DemoOptions(engines=ENGINES, dtype="float16"),
     ],
 )  # fmt: skip
 def test_engines_set_the_nodes_alone(options: DemoOptions) -> None:
-    with pytest.raises(LocalFault, match="choose it without --nodes, --ways and --lora-rank"):
+    with pytest.raises(LocalFault, match="choose it without --nodes, --ways, --lora-rank and --dtype"):
         settings_of(options)
