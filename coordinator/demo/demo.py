@@ -33,7 +33,7 @@ from rich.console import Console
 from rich.text import Text
 
 from coordinator.demo import engine_nodes, summary
-from coordinator.demo.demo_settings import NARROW, DemoOptions, DemoSettings, settings_of
+from coordinator.demo.demo_settings import ENGINES_LEASE, NARROW, DemoOptions, DemoSettings, settings_of
 from coordinator.demo.engine_nodes import EngineFaults
 from coordinator.demo.processes import MARK, ProcessFault, ProcessGroup
 from coordinator.demo.screen import Screen, screen_for, working
@@ -339,6 +339,7 @@ def _make_run(home: Path, settings: DemoSettings, seed: int) -> None:
         "network": {"listen": ["/ip4/127.0.0.1/tcp/0"]},
         "https": {"listen": ["/ip4/127.0.0.1/tcp/0"]},
         "calibration": {"tokens": TOKENS_LEAST},
+        "leases": {"minimum_seconds": ENGINES_LEASE} if settings.engines else {},
     }
     warm_up = msgspec.structs.replace(setup.default_warm_up(), seed=seed, **settings.warm_up)
     config = setup.settings_for(settings.model, flags, env={})

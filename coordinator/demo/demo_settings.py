@@ -98,6 +98,8 @@ WIDE_HEADS: Final[Mapping[str, int]] = {
 """The tiny model's shape if `DemoOptions.engines` is set: vLLM's attention on a CPU takes heads of 32 and more."""
 ENGINES_SECONDS: Final = 600.0
 """The limit of a demo with `engines`, which ends by itself once each node has done its part."""
+ENGINES_LEASE: Final = 300.0
+"""The shortest life of a lease then, seconds: a killed vLLM took 53 s to start again on a busy machine."""
 _BY_MODEL: Final[Mapping[Model, DemoSettings]] = {"tiny": TINY, "smollm2": SMOLLM2}
 
 
