@@ -42,13 +42,21 @@ class SteppedWeights:
     def step_by(self, payload: Path, root: bytes, keep: int) -> Iterator[Change]:
         """Apply a payload to the folder; return the changes. Raises as `Rolling.apply` does."""
         rolling = self._folder()
+        if rolling.root != self.snapshot.root:
+            raise WrongBase("another engine has moved these weights: step to their present version first")
         rolling.apply(payload, root, keep=keep)
         self.snapshot = rolling.snapshot
         return rolling.last_changes()
 
     def step_to(self, root: bytes) -> Iterator[Iterator[Change]]:
-        """Undo or redo steps of the folder up to `root`; yield the changes of each after it. Raises WrongBase."""
+        """Undo or redo steps of the folder up to `root`; yield the changes of each after it. Where another engine has
+        moved the folder there, yield the changes that led there. Raises WrongBase."""
         rolling = self._folder()
+        if rolling.root == root != self.snapshot.root:
+            changes = rolling.changes_since(self.snapshot.root)
+            self.snapshot = rolling.snapshot
+            yield from changes
+            return
         back = root in rolling.behind()
         if not back and root not in (rolling.root, *rolling.ahead()):
             raise WrongBase(f"no kept step leads to {root.hex()[:16]}: load that version, or step by its payload")
@@ -63,4 +71,6 @@ class SteppedWeights:
     def _folder(self) -> Rolling:
         if self._rolling is None:
             raise EngineError("the loaded weights are a snapshot file, which cannot be stepped: load a folder")
+        # Another engine may have been killed within a step of this folder: opening it finishes that step.
+        self._rolling = Rolling(self._rolling.folder)
         return self._rolling

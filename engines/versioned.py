@@ -61,9 +61,11 @@ Chooser = Callable[[Path, Path], Awaitable[Candidate | None]]
 class VersionedEngine(SupervisedEngine):
     """`current`: the version under which rollouts are generated; loaded again after a crash. `model`: folder of the
     model's files, set before `current`. `context`: most tokens per sequence of the model; None: unknown or unbounded.
-    `on_corrupt`: called for weights that do not have the root of their version; `current` is then None. `chooser`: see
-    rule 6; `on_choice` is called once it has chosen, and `chosen` tells so. Every call may
-    raise `ChildError` where the engine itself refuses, `runtime.errors.DiskFull`, and `EngineUnusable`."""
+    `on_corrupt`: called for weights that do not have the root of their version; `current` is then None. `folder`:
+    guards the folder of weights against the other engines of a fleet; `leads`: this engine has it alone. `keep`: steps
+    of the folder that others may still need. `elsewhere`: returns the version of a root to which another engine has
+    moved the folder. `chooser`: see rule 6; `on_choice` is called once it has chosen, and `chosen` tells so. Every call
+    may raise `ChildError` where the engine itself refuses, `runtime.errors.DiskFull`, and `EngineUnusable`."""
 
     def __init__(
         self, make: Callable[[], EngineProcess], *, device: str = "auto", engine: str = AUTO, seed: int
@@ -76,6 +78,10 @@ class VersionedEngine(SupervisedEngine):
         self.context: int | None = None
         self.current: LoadedVersion | None = None
         self.on_corrupt: Callable[[LoadedVersion], None] = lambda version: None
+        self.folder = VersionLock()
+        self.leads = False
+        self.keep = 0
+        self.elsewhere: Callable[[bytes], LoadedVersion | None] = lambda root: None
         self.chooser: Chooser | None = None
         self.chosen = False
         self.on_choice: Callable[[], None] = lambda: None
@@ -131,12 +137,21 @@ class VersionedEngine(SupervisedEngine):
         self._target = to
         while self.current is not None and self.current.root != to.root:
             try:
-                await self.step_by(payload, to.root, keep=0)
+                await self.step_by(payload, to.root, keep=self.keep)
                 self.restarts.worked()
                 self.current = to
             except ChildDied:
                 await self.recover()
         self._target = None
+
+    async def catch_up(self, to: LoadedVersion) -> None:
+        """Within a block: go to the version that another engine has brought the folder to (engines.engine_fleet)."""
+        if self.loaded is not None and self.current is not None and self.current.root != to.root:
+            with contextlib.suppress(ChildDied, ChildError):
+                async with self._reading():
+                    await self.step_to(to.root)
+                self.current = to
+        await self.hold(to)
 
     async def hold(self, version: LoadedVersion) -> None:
         """Within a block: make `version` the current version. Its weights are loaded, unless they have the same
@@ -176,7 +191,8 @@ class VersionedEngine(SupervisedEngine):
             if self.loaded is not None or self.current is None or self.model is None:
                 return
             try:
-                loaded = await self.load(self.model, self.current.weights)
+                async with self._reading():
+                    loaded = await self.load(self.model, self.current.weights)
             except ChildDied:
                 continue
             except ChildError as error:
@@ -188,9 +204,15 @@ class VersionedEngine(SupervisedEngine):
                 continue
             if self._target is not None and loaded.root == self._target.root:
                 self.current = self._target
+            if (newer := self.elsewhere(loaded.root)) is not None:
+                self.current = newer
             if loaded.root == self.current.root:
                 return
             self._give_up()
+
+    def _reading(self) -> contextlib.AbstractAsyncContextManager[None]:
+        """Keep other engines from moving the folder; the one that leads has it alone already."""
+        return contextlib.nullcontext() if self.leads else self.folder.use()
 
     def settle(self, choice: Candidate) -> None:
         """Compute with this candidate. No process may run."""

@@ -15,6 +15,7 @@ from typing import Any, Final
 import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from engines.device_list import PATTERN
 from p2p.multiaddr import ROUTES, Route, address_of
 from runtime.settings import Loader, SettingsFault, read_toml
 
@@ -43,9 +44,9 @@ class NodeConfig(BaseModel):
     )
     gpu: str = Field(
         "auto",
-        pattern=r"^(auto|cpu|mps|metal|(cuda|rocm|xpu|vulkan)(:\d{1,2})?)$",
+        pattern=PATTERN,
         description="Device that generates: auto, cpu, mps, metal, cuda, rocm, xpu or vulkan, with a number as in "
-        "cuda:1.",
+        "cuda:1; several as in 0,1 or cuda:0,cpu, or all GPUs: all.",
     )
     engine: str = Field(
         "auto",

@@ -21,8 +21,8 @@ import structlog
 from anyio.abc import TaskGroup
 
 from engines.engine import DTYPES, Dtype, dtype_named
+from engines.engine_fleet import EngineFleet
 from engines.registry import AUTO, choose, installed
-from engines.versioned import VersionedEngine
 from node.config import NodeConfig
 from node.links.coordinator_client import CoordinatorClient
 from node.links.neighbours import Neighbours
@@ -52,7 +52,7 @@ class Connectivity:
         config: NodeConfig,
         context: RunContext,
         network: Network,
-        engine: VersionedEngine,
+        engine: EngineFleet,
         follower: Follower,
     ) -> None:
         self._config, self._context, self._peer_id = config, context, network.links.peer_id
@@ -106,7 +106,7 @@ class Connectivity:
             software=f"echo2/{_software()}",
             name=self._config.name or self._peer_id[-8:],
             engine=probed.engine_class,
-            device=probed.hardware,
+            device=self._engine.hardware,
             tasks=[TaskReference(name=name, version=number) for name, number in known()],
             record=await self.reachability.record(),
         )
@@ -135,7 +135,7 @@ class Connectivity:
         """Return the engines after the present one that are installed and compute on the owner's device."""
         names, probed, kind = installed(), self._engine.probed, self._config.gpu.partition(":")[0]
         present = parts(probed.engine_class)[0] if probed is not None else ""
-        if self._config.engine != AUTO or present not in names:
+        if self._config.engine != AUTO or present not in names or len(self._engine.engines) > 1:
             return []
         later = names[names.index(present) + 1 :]
         return [name for name in later if kind == "auto" or kind in choose(name).devices]

@@ -21,9 +21,12 @@ import structlog
 from anyio.abc import TaskGroup
 
 from engines.candidates import Candidate
+from engines.device_list import device_list
 from engines.engine import EngineUnusable, dtype_named
+from engines.engine_fleet import EngineFleet
 from engines.messages import Probed
 from engines.process import EngineProcess
+from engines.registry import AUTO, choose, installed
 from engines.versioned import VersionedEngine
 from node.config import NodeConfig
 from node.connectivity import Connectivity
@@ -32,6 +35,7 @@ from node.control.owner_socket import CommandServer, socket_path
 from node.engine_choice import EngineChoice
 from node.error_translation import translated_errors
 from node.errors import NodeError
+from node.rollouts.engine_workers import EngineWorkers
 from node.rollouts.outbox import Outbox
 from node.rollouts.outbox_relay import OutboxRelay
 from node.rollouts.worker import RolloutWorker
@@ -73,8 +77,12 @@ class NodeDaemon:
         self.context, self.network = context, network
         self.outbox = Outbox(context.folder / "outbox.sqlite", node=context.node, limit=config.outbox)
         self.run_state = NodeRunState(context.clock.local)
-        self.engine = VersionedEngine(engine, device=config.gpu, engine=config.engine, seed=context.seed)
-        self.engine.dtype = dtype_named(config.dtype) or "float32"
+        self.fleet = EngineFleet([
+            VersionedEngine(engine, device=device, engine=_engine_for(device, config), seed=context.seed + number)
+            for number, device in enumerate(device_list(config.gpu))
+        ])  # fmt: skip
+        self.engine = self.fleet.engines[0]
+        self.fleet.dtype = dtype_named(config.dtype) or "float32"
         self.acknowledger = Acknowledger(self._tell)
         self.payloads = PayloadFetcher(
             network.exchange, network.rpc, network.links, context.store, self.acknowledger,
@@ -85,19 +93,21 @@ class NodeDaemon:
         )
         weights = LocalWeights(context.folder / "weights", quota=int(config.disk * 1e9))
         self.follower = Follower(
-            network.gossip, context, weights, self.payloads, documents, self.engine, self.acknowledger
+            network.gossip, context, weights, self.payloads, documents, self.fleet, self.acknowledger
         )
-        self.connectivity = Connectivity(config, context, network, self.engine, self.follower)
+        self.connectivity = Connectivity(config, context, network, self.fleet, self.follower)
         coordinator_client = self.connectivity.coordinator_client
         if choice is not None:
             self._times(choice)
         self.outbox_relay = OutboxRelay(self.outbox, coordinator_client, context)
-        self.rollouts = RolloutWorker(
-            context, self.engine, self.follower, coordinator_client, self.outbox_relay, self.run_state, once=once
-        )
+        workers = [
+            RolloutWorker(context, one, self.follower, coordinator_client, self.outbox_relay, self.run_state, once=once)
+            for one in self.fleet.engines
+        ]
+        self.rollouts = EngineWorkers(self.fleet, workers, self.outbox_relay, self.run_state)
         self.commands = ControlCommands(
             DaemonParts(
-                config=config, context=context, network=network, engine=self.engine, follower=self.follower,
+                config=config, context=context, network=network, fleet=self.fleet, follower=self.follower,
                 payloads=self.payloads, connectivity=self.connectivity, rollouts=self.rollouts, outbox=self.outbox,
                 run_state=self.run_state,
             )
@@ -114,7 +124,7 @@ class NodeDaemon:
                 await self._run()
         finally:
             waiting = self.outbox.waiting()
-            await self.engine.stop()
+            await self.fleet.stop()
             self.close()
         _log.info("ended", why=self.run_state.why_finishing.partition(";")[0], undelivered=waiting)
         return Exit.INTERRUPTED if self._cut_short else Exit.OK
@@ -160,6 +170,8 @@ class NodeDaemon:
         await self.follower.prepare(self.context.folder / "model", runspec.value.assets)
         self.follower.resume()
         tasks.start_soon(self.follower.run)
+        for engine in self.fleet.engines if len(self.fleet.engines) > 1 else []:
+            tasks.start_soon(self.fleet.keep_up, engine)
         tasks.start_soon(self.follower.keep_hearing)
         tasks.start_soon(self.outbox_relay.run)
         tasks.start_soon(self.acknowledger.run)
@@ -167,7 +179,7 @@ class NodeDaemon:
     async def _first_engine(self) -> Probed:
         """Start the engine. One that was kept from an earlier start may be gone: the choice is then made anew."""
         try:
-            return await self.engine.start()
+            return await self.fleet.start()
         except EngineUnusable as error:
             if not self.engine.chosen:
                 raise
@@ -188,24 +200,24 @@ class NodeDaemon:
     async def _rest_while_paused(self) -> None:
         while True:
             await self.run_state.until_paused()
-            await self.engine.rest(FREED_WITHIN)
+            await self.fleet.rest(FREED_WITHIN)
             _log.info("paused: the device is free")
             await self.run_state.unless_finishing(self.run_state.until_resumed())
-            self.engine.wake()
+            self.fleet.wake()
             if self.run_state.finishing:
                 return
 
     def _times(self, choice: EngineChoice) -> None:
         """Let `choice` say what computes: by what it kept, or once the weights are here."""
 
-        async def choose(model: Path, weights: Path) -> Candidate | None:
+        async def chosen(model: Path, weights: Path) -> Candidate | None:
             runspec = self.context.trust_store.trusted.runspec
             assert runspec is not None
             return await choice.choose(model, weights, runspec.value)
 
         if choice.record is not None and choice.record.chosen is not None:
             self.engine.settle(choice.record.chosen)
-        self.engine.chooser = choose
+        self.engine.chooser = chosen
         self.engine.on_choice = lambda: self.connectivity.coordinator_client.lost("the engine was chosen")
         self.connectivity.on_calibrated = choice.told
 
@@ -214,6 +226,14 @@ class NodeDaemon:
 
     async def _tell(self, make: Callable[[], Acknowledgement]) -> None:
         await self.connectivity.coordinator_client.tell(ACKNOWLEDGE, make)
+
+
+def _engine_for(device: str, config: NodeConfig) -> str:
+    """Return the engine for one of several devices: the owner's, else the first installed that computes on it."""
+    if config.engine != AUTO or "," not in config.gpu:
+        return config.engine
+    kind = device.partition(":")[0]
+    return next((name for name in installed() if kind in choose(name).devices), AUTO)
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -32,7 +32,7 @@ import contextlib
 import mmap
 import shutil
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Self
 
@@ -47,7 +47,7 @@ from weights.codec.frames import Bits
 from weights.diff import Change, by_tensor, open_payload, patches
 from weights.documents import Version
 from weights.errors import BadPayload, BadSnapshot, StoreCorrupt, WrongBase
-from weights.payload_format import PayloadReader, frames_of
+from weights.payload_format import Frame, PayloadReader, frames_of
 from weights.snapshot import BITS, RootHasher, Snapshot
 
 _MAGIC: Final = b"echo2JN1"
@@ -95,7 +95,7 @@ class Rolling:
     def __init__(self, folder: Path) -> None:
         """Open, and finish a step that a kill interrupted. Raises `StoreCorrupt`, `BadSnapshot`, `FileNotFoundError`
         where there is none."""
-        self._folder = folder
+        self.folder = folder
         self._origin = bytes.fromhex((folder / "origin").read_text())
         (folder / "redo").mkdir(exist_ok=True)
         self.path = folder / "snapshot.safetensors"
@@ -175,7 +175,7 @@ class Rolling:
                 f"{self.path}: a diff that changes tied tensors cannot be applied in place: write a new file"
             )
         hasher = RootHasher(table.tensors, table.aliases)
-        with _writing_journal(self._folder / "forward", base.root, expect_root) as journal:
+        with _writing_journal(self.folder / "forward", base.root, expect_root) as journal:
             for frame, patch in patches(reader, base, table.tensors, threads):
                 old = base.span(frame.start, frame.elements, frame.width)
                 for piece in patch.pieces(old):
@@ -200,13 +200,23 @@ class Rolling:
         for record in _Journal(journals[0]).records():
             yield from by_tensor(frames[record.start], record.index, record.old if back else record.new)
 
+    def changes_since(self, root: bytes) -> Iterator[Iterator[Change]]:
+        """Return the changes of each kept step forward from the version of content root `root` to the present one, as
+        `last_changes` does. Raises `WrongBase` where they are not all kept."""
+        undo = self._journals("undo")
+        bases = [_ends(path)[0] for path in undo]
+        if root not in bases:
+            raise WrongBase(f"no kept step leads from {root.hex()[:16]}: load the weights anew")
+        frames = {frame.start: frame for frame in frames_of(self.snapshot.tensors)}
+        return (_forward(path, frames) for path in undo[bases.index(root) :])
+
     def back(self) -> bytes:
         """Step back; return the content root that is now present. Raises `WrongBase` where no step is kept."""
         undo = self._journals("undo")
         if not undo:
             raise WrongBase("no step is kept that could be undone")
-        move(undo[-1], self._folder / "back")
-        sync_folder(self._folder / "undo")
+        move(undo[-1], self.folder / "back")
+        sync_folder(self.folder / "undo")
         self._finish_back()
         return self.root
 
@@ -218,36 +228,36 @@ class Rolling:
             raise WrongBase("no undone step is kept that could be redone")
         if _ends(redo[0])[0] != self.root:
             raise _damaged(redo[0])
-        move(redo[0], self._folder / "forward")
-        sync_folder(self._folder / "redo")
+        move(redo[0], self.folder / "forward")
+        sync_folder(self.folder / "redo")
         self._finish_forward()
         return self.root
 
     def _finish_forward(self) -> None:
-        forward, undo = self._folder / "forward", self._journals("undo")
+        forward, undo = self.folder / "forward", self._journals("undo")
         journal = _Journal(forward)
         self._scatter((record.start, record.index, record.new) for record in journal.records())
-        move(forward, _journal_file(self._folder / "undo", _number(undo[-1]) + 1 if undo else 0))
-        sync_folder(self._folder)
+        move(forward, _journal_file(self.folder / "undo", _number(undo[-1]) + 1 if undo else 0))
+        sync_folder(self.folder)
 
     def _finish_back(self) -> None:
-        back, undo, redo = self._folder / "back", self._journals("undo"), self._journals("redo")
+        back, undo, redo = self.folder / "back", self._journals("undo"), self._journals("redo")
         journal = _Journal(back)
         self._scatter((record.start, record.index, record.old) for record in journal.records())
         if not undo:
-            with writing(self._folder / "origin") as file:
+            with writing(self.folder / "origin") as file:
                 file.write(journal.base_root.hex().encode())
             self._origin = journal.base_root
         # A step keeps its place among those undone, all of which were made after it.
         place = _number(undo[-1]) + 1 if undo else _number(redo[0]) - 1 if redo else 0
-        move(back, _journal_file(self._folder / "redo", place))
-        sync_folder(self._folder)
+        move(back, _journal_file(self.folder / "redo", place))
+        sync_folder(self.folder)
 
     def _forget_undone(self) -> None:
         # The farthest first: after a kill at any point, the rest still begins at the present version.
         for path in reversed(self._journals("redo")):
             path.unlink()
-        sync_folder(self._folder / "redo")
+        sync_folder(self.folder / "redo")
 
     def _scatter(self, changes: Iterator[tuple[int, NDArray[np.uint32], Bits]]) -> None:
         """Write bits into the mapped file, and fsync it (rule 3)."""
@@ -264,7 +274,7 @@ class Rolling:
 
     def _journals(self, of: str) -> list[Path]:
         """Return the journals in folder `of`, the oldest step first."""
-        return sorted((self._folder / of).iterdir())
+        return sorted((self.folder / of).iterdir())
 
 
 def replace_folder(new: Path, place: Path) -> None:
@@ -290,6 +300,11 @@ def remove(folder: Path) -> None:
     """Remove a folder. `origin` goes first: a folder without it, as a kill may leave, is never opened."""
     (folder / "origin").unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _forward(journal: Path, frames: Mapping[int, Frame]) -> Iterator[Change]:
+    for record in _Journal(journal).records():
+        yield from by_tensor(frames[record.start], record.index, record.new)
 
 
 def _next(place: Path) -> Path:

@@ -7,13 +7,14 @@ refusals, and why the last documents, answers and attempts to follow the run fai
 from dataclasses import dataclass
 from typing import Any
 
-from engines.versioned import VersionedEngine
+from engines.engine_fleet import EngineFleet
 from node.config import NodeConfig
 from node.connectivity import Connectivity
 from node.control.owner_socket import Command
 from node.links.coordinator_client import CoordinatorClient
+from node.rollouts.engine_workers import EngineWorkers
 from node.rollouts.outbox import Outbox
-from node.rollouts.worker import STARTING, RolloutWorker
+from node.rollouts.worker import STARTING
 from node.run_context import RunContext
 from node.run_state import NodeRunState
 from node.versions.follower import Follower
@@ -28,11 +29,11 @@ class DaemonParts:
     config: NodeConfig
     context: RunContext
     network: Network
-    engine: VersionedEngine
+    fleet: EngineFleet
     follower: Follower
     payloads: PayloadFetcher
     connectivity: Connectivity
-    rollouts: RolloutWorker
+    rollouts: EngineWorkers
     outbox: Outbox
     run_state: NodeRunState
 
@@ -60,7 +61,7 @@ class ControlCommands:
         fetched for the last versions."""
         parts, links, coordinator_client = self._parts, self._parts.network.links, self._coordinator_client
         trusted, newest = parts.context.trust_store.trusted, parts.follower.newest
-        current, probed = parts.engine.current, parts.engine.probed
+        current, probed = parts.fleet.current, parts.fleet.probed
         traffic = await parts.network.exchange.traffic()
         return {
             "state": self._state(),
@@ -68,7 +69,7 @@ class ControlCommands:
             "run": trusted.runspec.value.name if trusted.runspec else None,
             "node": links.peer_id,
             "name": parts.config.name,
-            "device": probed.hardware if probed else None,
+            "device": parts.fleet.hardware or None,
             "engine": probed.engine_class if probed else None,
             "era": current.era if current else None,
             "version": current.version if current else None,
@@ -81,7 +82,8 @@ class ControlCommands:
             "peers": len(await links.peers()),
             "leases": parts.rollouts.done,
             "outbox": parts.outbox.counts(),
-            "engine_restarts": parts.engine.deaths,
+            "engine_restarts": parts.fleet.deaths,
+            "engines": self._engines(),
             "connections_refused": traffic.refused,
             "received_bytes": traffic.received,
             "sent_bytes": traffic.sent,
@@ -91,6 +93,24 @@ class ControlCommands:
                 for (era, version), nbytes in parts.payloads.taken.items()
             ],
         }
+
+    def _engines(self) -> list[dict[str, Any]]:
+        """Return a row per engine of a node that has several."""
+        parts = self._parts
+        pairs = zip(parts.fleet.engines, parts.rollouts.workers, strict=True) if len(parts.rollouts.workers) > 1 else ()
+        return [
+            {
+                "engine": one.probed.engine_class if one.probed else None,
+                "device": one.probed.hardware if one.probed else None,
+                "version": one.current.version if one.current else None,
+                "rows": one.rows.running,
+                "most_rows": one.rows.limit,
+                "leases": worker.done,
+                "restarts": one.deaths,
+                "state": parts.fleet.out.get(one) or ("working" if worker.working else "waiting"),
+            }
+            for one, worker in pairs
+        ]
 
     async def why(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Return the one rule that blocks work now, the last refusals and failures, and the groups in quarantine: until

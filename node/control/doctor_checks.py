@@ -91,9 +91,10 @@ def gpu(asked: str, present: str, fault: str) -> Check:
     """Check the device. `asked`: the setting `gpu`. `present`: the GPUs that the system reports, or empty. `fault`: why
     none of them can be used, with the command that helps; empty where nothing is known."""
     wanted = "a GPU" if asked == "auto" else asked
-    needed = asked not in ("auto", "cpu")
+    on_cpu = set(asked.split(",")) == {"cpu"}
+    needed = asked != "auto" and not on_cpu
     verdict: Verdict = "bad" if needed else "poor"
-    if asked == "cpu" or (present and not fault):
+    if on_cpu or (present and not fault):
         return Check(check="gpu", actual=present or "not used", wanted=wanted)
     if present:
         remedy = fault

@@ -106,9 +106,20 @@ class RolloutWorker:
         self._blocked = STARTING
         self.done = 0
         self.refusals: list[Refusal] = []
-        coordinator_client.reporter = self
+        self._all: Sequence[RolloutWorker] = [self]
+        """The loops of all engines of this node."""
+        self._ready = False
+        """Whether this loop asks for a lease as soon as it may."""
         engine.on_rows = self._told
-        outbox_relay.on_sent = self._changed.set
+        outbox_relay.on_sent = self.look
+
+    def share(self, bound: LeaseBound, workers: "Sequence[RolloutWorker]") -> None:
+        """Keep to one bound on open leases together with the other loops of this node."""
+        self._bound, self._all = bound, workers
+
+    def look(self) -> None:
+        """Look again for a place: leases that were open are not any more."""
+        self._changed.set()
 
     @property
     def working(self) -> bool:
@@ -126,16 +137,20 @@ class RolloutWorker:
 
     async def run(self) -> None:
         """Work until the owner or the run finishes. Raises a group of `RefusedByRun`, `EngineUnusable`."""
-        async with asyncio.TaskGroup() as groups:
-            while await self._allowed():
-                if not await self._place():
-                    continue
-                self._follower.changed.clear()
-                pause = await self._request_lacking(groups)
-                if pause is not None:
-                    if self._newer_version_named():
-                        await self._follower.search()
-                    await self._wait(pause)
+        try:
+            async with asyncio.TaskGroup() as groups:
+                while await self._allowed():
+                    self._ready = True
+                    if not await self._place():
+                        continue
+                    self._follower.changed.clear()
+                    pause = await self._request_lacking(groups)
+                    if pause is not None:
+                        if self._newer_version_named():
+                            await self._follower.search()
+                        await self._wait(pause)
+        finally:
+            self._ready = False
 
     async def _allowed(self) -> bool:
         """Wait until work is allowed (rule 3); return False once the node finishes."""
@@ -172,15 +187,27 @@ class RolloutWorker:
         return wait <= 0.0
 
     def _until_place(self) -> float:
-        if self.working and (self._once or self._outbox_relay.room <= self._prefetch.under_way):
+        if self.working and (self._once or self._outbox_relay.room <= self._under_way):
             return math.inf
         now = asyncio.get_running_loop().time()
-        return self._prefetch.wait(self._engine.rows, now) if self._bound.free(self._open_leases, now) else math.inf
+        if self._bound.free(self._open_leases, now) <= sum(one.precedes(self, now) for one in self._all):
+            return math.inf
+        return self._prefetch.wait(self._engine.rows, now)
+
+    def precedes(self, other: "RolloutWorker", now: float) -> bool:
+        """Tell whether this loop wants a lease now and has more free rows than another one."""
+        rows = self._engine.rows
+        return self._ready and rows.free > other._engine.rows.free and not self._prefetch.wait(rows, now)
+
+    @property
+    def _under_way(self) -> int:
+        """The groups under way on all engines of this node."""
+        return sum(one._prefetch.under_way for one in self._all)
 
     @property
     def _open_leases(self) -> int:
-        """Leases whose submissions the coordinator has not received."""
-        return self._prefetch.under_way + self._outbox_relay.unsent
+        """Leases of this node whose submissions the coordinator has not received."""
+        return self._under_way + self._outbox_relay.unsent
 
     def _told(self) -> None:
         self._prefetch.told(self._engine.rows, asyncio.get_running_loop().time())
@@ -216,7 +243,7 @@ class RolloutWorker:
         assert spec is not None
         lacking = self._prefetch.lacking(self._engine.rows, spec.value.group_size)
         free = self._bound.free(open_leases, asyncio.get_running_loop().time())
-        room = 1 if self._once else self._outbox_relay.room - self._prefetch.under_way
+        room = 1 if self._once else self._outbox_relay.room - self._under_way
         requests = max(1, int(min(lacking, self._together, free, room)))
         at_once = min(MOST_AT_ONCE, open_leases + lacking)
         pauses = await asyncio.gather(*(self._request(groups, at_once) for _ in range(requests)))
@@ -337,6 +364,8 @@ class RolloutWorker:
                 raise Stale(f"the engine cannot generate this lease's group: {error.message}") from error
             except ChildDied:
                 await self._engine.recover()
+                if self._engine.current is None or self._engine.current.root != lease.root:
+                    raise Stale("the node moved to another version while the engine was down") from None
                 if self._clock.now() >= lease.expires:
                     raise Stale("the lease expired while the engine was down") from None
                 _log.info("generating the lease again", lease=lease.id.hex())
@@ -379,6 +408,7 @@ class RolloutWorker:
     async def _wait(self, seconds: float) -> None:
         """Sleep until `seconds` have passed, the owner finishes, or a newer version ends the wait (rule 5a)."""
         crowded, self._crowded = self._crowded, False
+        self._ready = False
         await self._run_state.unless_finishing(asyncio.sleep(seconds) if crowded else self._nap(seconds))
 
     async def _connected(self) -> None:

@@ -34,7 +34,8 @@ import anyio.to_thread
 import structlog
 
 from engines.context import context_of
-from engines.versioned import LoadedVersion, VersionedEngine
+from engines.engine_fleet import EngineFleet
+from engines.versioned import LoadedVersion
 from node.errors import TrustFailure
 from node.run_context import RunContext
 from node.trust.trusted_set import NotSigned, RootExpired, order
@@ -96,7 +97,7 @@ class Follower:
         weights: LocalWeights,
         payloads: PayloadFetcher,
         documents: DocumentExchange,
-        engine: VersionedEngine,
+        engine: EngineFleet,
         acknowledger: Acknowledger,
     ) -> None:
         self._trust_store, self._store, self._clock = context.trust_store, context.store, context.clock
@@ -197,7 +198,7 @@ class Follower:
                 await self._payloads.fetch_file(asset.manifest, folder / asset.name)
             except PeerFault as error:
                 raise TrustFailure(f"the RunSpec's asset {asset.name} cannot be fetched ({error}): {_ASK}") from error
-        self._engine.model, self._engine.context = folder, context_of(folder)
+        self._engine.prepare(folder, context_of(folder))
 
     def resume(self) -> None:
         """Make the weights on disk the current version, if a stored Edge names them; the engine verifies their root

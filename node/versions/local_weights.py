@@ -4,10 +4,12 @@
     weights/made     another such folder, only while it is built from a full payload
 
 Rules
-1. The engine alone writes to `held`. This process writes there only while no engine uses it.
+1. Engines alone write to `held`, one at a time (engines/engine_fleet.py). This process writes there only while no
+   engine reads it.
 2. `made` replaces `held` once the last edge of its chain is applied. A kill leaves either the old or the new folder.
-3. A group is generated under one version: `held` changes only while the engine is reserved to load another. So the
-   previous version needs no copy.
+3. A group is generated under one version: an engine changes its own copy in memory only between groups. With one
+   engine `held` too changes only then, so the previous version needs no copy. With several, one that dies while another
+   has moved `held` on loses its groups.
 """
 
 from collections.abc import Sequence

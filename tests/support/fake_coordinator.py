@@ -449,17 +449,19 @@ def make_node(
     *,
     key: Ed25519PrivateKey | None = None,
     engine: InProcessEngine | None = None,
+    make: Callable[[], InProcessEngine] | None = None,
     local: Callable[[], int] = wall,
     **config: Any,
 ) -> Node:
-    """Make a node with its own key and folder; run it with `node.daemon.run()`."""
+    """Make a node with its own key and folder; run it with `node.daemon.run()`. `make`: returns a new engine process,
+    for a node with several; without it, `engine` is each of them."""
     key, engine = key or generate_key(), engine or InProcessEngine()
     own = peer_id(public_bytes(key))
     peer = Peer(network.transport(own), seed=1)
     settings = NodeConfig(home=home, **config)
     home.mkdir(parents=True, exist_ok=True)
     context = RunContext.open(home, invite, key, local=local, seed=7)
-    daemon = NodeDaemon(settings, context, Network.of(peer), lambda: engine)
+    daemon = NodeDaemon(settings, context, Network.of(peer), make or (lambda: engine))
     return Node(daemon, engine, own, home)
 
 
