@@ -100,13 +100,22 @@ def lines(trials: Sequence[Trial]) -> list[str]:
     return [_sentence(one, chosen) for one in ([chosen] if chosen is not None else []) + rest]
 
 
+def fleet_lines(trials: Sequence[Trial]) -> list[str]:
+    """Return a sentence per device of a node that uses them all: its rate, or why it has none."""
+    return [f"{one.candidate.text}: {_rate_text(one) or one.fault}" for one in trials]
+
+
+def _rate_text(trial: Trial) -> str:
+    if trial.rate is None:
+        return ""
+    text = f"{figure(trial.rate.per_second)} tokens/s with {trial.rate.rows} rows"
+    return text + (f", {figure(trial.rate.per_cpu_second)} per CPU second" if trial.candidate.kind == "cpu" else "")
+
+
 def _sentence(trial: Trial, chosen: Trial | None) -> str:
     if trial.rate is None or chosen is None or chosen.rate is None:
         return f"{trial.candidate.text}: {trial.fault}"
-    rate = trial.rate
-    text = f"{trial.candidate.text}: {figure(rate.per_second)} tokens/s with {rate.rows} rows"
-    if trial.candidate.kind == "cpu":
-        text += f", {figure(rate.per_cpu_second)} per CPU second"
+    rate, text = trial.rate, f"{trial.candidate.text}: {_rate_text(trial)}"
     if trial is chosen:
         return f"{text}: chosen"
     if trial.candidate.kind == chosen.candidate.kind == "cpu":

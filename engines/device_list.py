@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from engines.candidates import Sight
-from engines.devices import KINDS, SINGLE, Gpu, NoDevice
+from engines.devices import KINDS, SINGLE, Gpu, Inventory, NoDevice
 
 PATTERN: Final = (
     r"^(auto|all|\d{1,2}(,\d{1,2})*"
@@ -48,6 +48,15 @@ def numbered_devices(spec: str, sights: Sequence[Sight]) -> list[str]:
                 return device_list(",".join(_device(spec, kind, number, gpus) for number in numbers))
     reasons = "; ".join(filter(None, (sight.fault or sight.inventory.unused for sight in sights)))
     raise NoDevice(f"--gpu {spec}: no GPU can be used here{f' ({reasons})' if reasons else ''}")
+
+
+def hardware_of(device: str, inventory: Inventory) -> str:
+    """Return the name of a device's hardware; the device itself where an engine does not see it."""
+    kind, _, number = device.partition(":")
+    if kind == "cpu":
+        return inventory.cpu
+    gpus = inventory.gpus.get(kind, [])
+    return gpus[int(number or 0)].name if int(number or 0) < len(gpus) else device
 
 
 def _device(spec: str, kind: str, number: int, gpus: Sequence[Gpu]) -> str:

@@ -50,7 +50,7 @@ class EngineFleet:
         folder = VersionLock()
         for engine in self.engines:
             engine.on_corrupt = self._corrupt
-            engine.elsewhere = self._of_root
+            engine.on_disk = lambda: self.current
             engine.folder = folder
             engine.keep = STEPS_KEPT if len(self.engines) > 1 else 0
         self._folder = folder
@@ -171,11 +171,6 @@ class EngineFleet:
                 if engine is not leader:
                     task.cancel()
             await asyncio.gather(*tasks.values(), return_exceptions=True)
-
-    def _of_root(self, root: bytes) -> LoadedVersion | None:
-        """Return the version that an engine has loaded under a content root."""
-        versions = (one.current for one in self.engines)
-        return next((one for one in versions if one is not None and one.root == root), None)
 
     def _corrupt(self, version: LoadedVersion) -> None:
         self._damaged = True

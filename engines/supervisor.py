@@ -151,6 +151,11 @@ class SupervisedEngine(Supervisor[EngineProcess], EngineClient):
         self.dtype: Dtype = dtype
         self.probed: Probed | None = None
 
+    @property
+    def device(self) -> str:
+        """The device, as it was named."""
+        return self._device
+
     def place(self, engine: str, device: str, dtype: Dtype) -> None:
         """Compute by this engine, on this device, in this type. No process may run."""
         self._engine, self._device, self.dtype = engine, device, dtype

@@ -58,20 +58,24 @@ async def _sight(make: Make, row: EngineRow) -> Sight:
 
 
 async def run_trials(
-    make: Make, candidates: Sequence[Candidate], model: Path, weights: Path, workload: Workload
+    make: Make, candidates: Sequence[Candidate], model: Path, weights: Path, workload: Workload, *, every: bool = False
 ) -> list[Trial]:
     """Return the trial of each candidate, in order. `weights`: a snapshot, or a folder of weights.journaled, which
-    nobody steps meanwhile."""
+    nobody steps meanwhile. `every`: time the CPU even if a GPU works."""
     until, trials = time.monotonic() + WHOLE, list[Trial]()
     for one in candidates:
         left = until - time.monotonic()
-        if one.kind == "cpu" and any(trial.rate is not None and trial.candidate.kind != "cpu" for trial in trials):
+        if one.kind == "cpu" and not every and _gpu_works(trials):
             trials.append(Trial(candidate=one, fault="not timed: a GPU works"))
         elif left < 2 * SECONDS:
             trials.append(Trial(candidate=one, fault=f"not timed: the others took {WHOLE:g} s"))
         else:
             trials.append(await _trial(make, one, model, weights, workload, min(EACH, left)))
     return trials
+
+
+def _gpu_works(trials: Sequence[Trial]) -> bool:
+    return any(trial.rate is not None and trial.candidate.kind != "cpu" for trial in trials)
 
 
 async def _trial(make: Make, one: Candidate, model: Path, weights: Path, workload: Workload, patience: float) -> Trial:

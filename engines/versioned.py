@@ -63,8 +63,8 @@ class VersionedEngine(SupervisedEngine):
     model's files, set before `current`. `context`: most tokens per sequence of the model; None: unknown or unbounded.
     `on_corrupt`: called for weights that do not have the root of their version; `current` is then None. `folder`:
     guards the folder of weights against the other engines of a fleet; `leads`: this engine has it alone. `keep`: steps
-    of the folder that others may still need. `elsewhere`: returns the version of a root to which another engine has
-    moved the folder. `chooser`: see rule 6; `on_choice` is called once it has chosen, and `chosen` tells so. Every call
+    of the folder that others may still need. `on_disk`: returns the version of the folder, to which another engine may
+    have moved it. `chooser`: see rule 6; `on_choice` is called once it has chosen, and `chosen` tells so. Every call
     may raise `ChildError` where the engine itself refuses, `runtime.errors.DiskFull`, and `EngineUnusable`."""
 
     def __init__(
@@ -81,7 +81,7 @@ class VersionedEngine(SupervisedEngine):
         self.folder = VersionLock()
         self.leads = False
         self.keep = 0
-        self.elsewhere: Callable[[bytes], LoadedVersion | None] = lambda root: None
+        self.on_disk: Callable[[], LoadedVersion | None] = lambda: self.current
         self.chooser: Chooser | None = None
         self.chosen = False
         self.on_choice: Callable[[], None] = lambda: None
@@ -204,8 +204,8 @@ class VersionedEngine(SupervisedEngine):
                 continue
             if self._target is not None and loaded.root == self._target.root:
                 self.current = self._target
-            if (newer := self.elsewhere(loaded.root)) is not None:
-                self.current = newer
+            if (moved := self.on_disk()) is not None and loaded.root == moved.root:
+                self.current = moved
             if loaded.root == self.current.root:
                 return
             self._give_up()

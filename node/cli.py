@@ -31,7 +31,7 @@ app.add_typer(config_app, name="config")
 
 Home = Annotated[Path | None, typer.Option("--home", help="Folder of this node: key, weights, outbox, receipts.")]
 Gpu = Annotated[
-    str | None, typer.Option("--gpu", help="auto, cpu, mps, metal, cuda, rocm, xpu or vulkan; with a number: cuda:1.")
+    str | None, typer.Option("--gpu", help="auto; or cpu, mps, metal, cuda:1, ..; several: 0,1 or cuda:0,cpu; all.")
 ]
 Engine = Annotated[str | None, typer.Option("--engine", help="auto, transformers, llamacpp, vllm or server.")]
 NumberFormat = Annotated[str | None, typer.Option("--dtype", help="auto, float32, float16, bfloat16 or blocks.")]
@@ -193,6 +193,7 @@ def doctor(
 @errors_reported
 def bench(
     home: Home = None,
+    gpu: Gpu = None,
     engine: Engine = None,
     dtype: NumberFormat = None,
     again: Annotated[bool, typer.Option("--again", help="Time the engines anew, while no node runs here.")] = False,
@@ -200,10 +201,10 @@ def bench(
 ) -> None:
     """Show how fast each engine of this machine generates with the model of the run joined last, and which one is used.
 
-    The rates are those that `join --gpu auto` measured and kept."""
+    The rates are those that `join --gpu auto` measured and kept. With --gpu 0,1 and --again, those of each device."""
     from node.control.bench import bench as timed
 
-    for text_line in timed(_config(home=home, engine=engine, dtype=dtype), again=again, as_json=as_json):
+    for text_line in timed(_config(home=home, gpu=gpu, engine=engine, dtype=dtype), again=again, as_json=as_json):
         typer.echo(text_line)
 
 

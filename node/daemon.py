@@ -26,13 +26,13 @@ from engines.engine import EngineUnusable, dtype_named
 from engines.engine_fleet import EngineFleet
 from engines.messages import Probed
 from engines.process import EngineProcess
-from engines.registry import AUTO, choose, installed
 from engines.versioned import VersionedEngine
 from node.config import NodeConfig
 from node.connectivity import Connectivity
 from node.control.commands import ControlCommands, DaemonParts
 from node.control.owner_socket import CommandServer, socket_path
 from node.engine_choice import EngineChoice
+from node.engine_devices import engine_for
 from node.error_translation import translated_errors
 from node.errors import NodeError
 from node.rollouts.engine_workers import EngineWorkers
@@ -78,8 +78,8 @@ class NodeDaemon:
         self.outbox = Outbox(context.folder / "outbox.sqlite", node=context.node, limit=config.outbox)
         self.run_state = NodeRunState(context.clock.local)
         self.fleet = EngineFleet([
-            VersionedEngine(engine, device=device, engine=_engine_for(device, config), seed=context.seed + number)
-            for number, device in enumerate(device_list(config.gpu))
+            VersionedEngine(engine, device=device, engine=engine_for(device, config), seed=context.seed + number)
+            for number, device in enumerate(device_list(config.gpu)[: 1 if once else None])
         ])  # fmt: skip
         self.engine = self.fleet.engines[0]
         self.fleet.dtype = dtype_named(config.dtype) or "float32"
@@ -104,7 +104,7 @@ class NodeDaemon:
             RolloutWorker(context, one, self.follower, coordinator_client, self.outbox_relay, self.run_state, once=once)
             for one in self.fleet.engines
         ]
-        self.rollouts = EngineWorkers(self.fleet, workers, self.outbox_relay, self.run_state)
+        self.rollouts = EngineWorkers(self.fleet, workers, coordinator_client, self.outbox_relay, self.run_state)
         self.commands = ControlCommands(
             DaemonParts(
                 config=config, context=context, network=network, fleet=self.fleet, follower=self.follower,
@@ -226,14 +226,6 @@ class NodeDaemon:
 
     async def _tell(self, make: Callable[[], Acknowledgement]) -> None:
         await self.connectivity.coordinator_client.tell(ACKNOWLEDGE, make)
-
-
-def _engine_for(device: str, config: NodeConfig) -> str:
-    """Return the engine for one of several devices: the owner's, else the first installed that computes on it."""
-    if config.engine != AUTO or "," not in config.gpu:
-        return config.engine
-    kind = device.partition(":")[0]
-    return next((name for name in installed() if kind in choose(name).devices), AUTO)
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

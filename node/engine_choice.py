@@ -76,7 +76,7 @@ class EngineChoice:
         if len(ready) < 2 and not again:
             return next(iter(ready), None)
         _log.info("timing engines", candidates=len(ready))
-        self.trials = await run_trials(self._make, ready, model, weights, _workload(runspec)) + lost
+        self.trials = await run_trials(self._make, ready, model, weights, workload_of(runspec)) + lost
         for sentence in lines(self.trials):
             _log.info(sentence)
         self._keep(EngineRecord(key=key, trials=self.trials, calibrated=self.calibrated))
@@ -138,7 +138,8 @@ def _lasting(gpus: Mapping[str, Sequence[Gpu]]) -> dict[str, list[Gpu]]:
     return {kind: [msgspec.structs.replace(gpu, free=0) for gpu in some] for kind, some in gpus.items()}
 
 
-def _workload(runspec: RunSpec) -> Workload:
+def workload_of(runspec: RunSpec) -> Workload:
+    """Return the work by which a run's candidates are timed."""
     task = runspec.tasks[0]
     return Workload(
         task=task.name, task_version=task.version, limit=runspec.limit, group=runspec.group_size, eos=runspec.eos

@@ -5,15 +5,12 @@ import asyncio
 import logging
 import secrets
 import signal
-from collections.abc import Callable
 from functools import partial
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from engines.devices import NoDevice
-from engines.process import EngineProcess
 from node.config import NodeConfig
-from node.errors import BadConfig, NoUsableDevice
+from node.errors import BadConfig
 from node.home import joined, locked
 from p2p.discovery.invite import Invite
 from p2p.identity import load_or_create_key, peer_id, public_bytes
@@ -102,35 +99,18 @@ def _found_nearby(config: NodeConfig) -> Invite:
     return confirmed(config.accept_fingerprint)
 
 
-async def _with_devices(config: NodeConfig, engine: Callable[[], EngineProcess]) -> NodeConfig:
-    """Return the settings with every GPU named by its kind. Raises `NoUsableDevice`, `BadConfig`."""
-    from engines import device_list, registry, trials
-
-    try:
-        if not device_list.numbered(config.gpu):
-            device_list.device_list(config.gpu)
-            return config
-    except NoDevice as error:
-        raise BadConfig(str(error)) from error
-    names = registry.installed() if config.engine == registry.AUTO else [config.engine]
-    try:
-        devices = device_list.numbered_devices(config.gpu, await trials.sights(engine, names))
-    except NoDevice as error:
-        raise NoUsableDevice(str(error)) from error
-    return config.model_copy(update={"gpu": ",".join(devices)})
-
-
 async def _run(config: NodeConfig, invite: Invite, passphrase: str | None, *, once: bool) -> Exit:
     from node.daemon import NodeDaemon
     from node.engine_child import engine_child
     from node.engine_choice import EngineChoice
+    from node.engine_devices import with_devices
     from node.run_context import RunContext
 
     engine = partial(engine_child, config)
     key = load_or_create_key(config.home / "node.key", passphrase)
     context = RunContext.open(config.home, invite, key, local=unix_milliseconds, seed=secrets.randbits(64))
     network = network_of(config, invite, key)
-    config = await _with_devices(config, engine)
+    config = await with_devices(config, engine)
     choice = EngineChoice(engine, config, context.folder) if config.gpu == "auto" else None
     daemon = NodeDaemon(config, context, network, engine, once=once, choice=choice)
     interrupted = False

@@ -101,7 +101,8 @@ class ControlCommands:
         return [
             {
                 "engine": one.probed.engine_class if one.probed else None,
-                "device": one.probed.hardware if one.probed else None,
+                "device": one.device,
+                "hardware": one.probed.hardware if one.probed else None,
                 "version": one.current.version if one.current else None,
                 "rows": one.rows.running,
                 "most_rows": one.rows.limit,

@@ -88,13 +88,13 @@ def unwritable(home: str, trouble: object, code: int) -> Check:
 
 
 def gpu(asked: str, present: str, fault: str) -> Check:
-    """Check the device. `asked`: the setting `gpu`. `present`: the GPUs that the system reports, or empty. `fault`: why
-    none of them can be used, with the command that helps; empty where nothing is known."""
+    """Check a device. `asked`: the setting `gpu`, or one of the devices that it names. `present`: the GPUs that the
+    system reports, or empty. `fault`: why none of them can be used, with the command that helps; empty where nothing is
+    known."""
     wanted = "a GPU" if asked == "auto" else asked
-    on_cpu = set(asked.split(",")) == {"cpu"}
-    needed = asked != "auto" and not on_cpu
+    needed = asked not in ("auto", "cpu")
     verdict: Verdict = "bad" if needed else "poor"
-    if on_cpu or (present and not fault):
+    if asked == "cpu" or (present and not fault):
         return Check(check="gpu", actual=present or "not used", wanted=wanted)
     if present:
         remedy = fault

@@ -57,7 +57,7 @@ async def examine(config: NodeConfig, invite: Invite | None, *, running: bool) -
         doctor_checks.python(),
         doctor_checks.libp2p(installed),
         doctor_checks.disk(str(config.home), shutil.disk_usage(_existing(config.home)).free, config.disk),
-        *(await asyncio.to_thread(_server, config.server) if config.engine == "server" else [_gpu(config.gpu)]),
+        *(await asyncio.to_thread(_server, config.server) if config.engine == "server" else _gpus(config.gpu)),
         doctor_checks.ip6(bool(listenable(["/ip6/::/tcp/0"])), _ip6_addresses()),
     ]
     if installed:
@@ -77,11 +77,20 @@ def _server(address: str | None) -> list[Check]:
         client.close()
 
 
-def _gpu(asked: str) -> Check:
+def _gpus(asked: str) -> list[Check]:
+    """Examine the devices of the setting `gpu`: one row each."""
     gpus = system_gpus()
     torch = importlib.metadata.version("torch") if importlib.util.find_spec("torch") is not None else ""
     fault = foreseen(gpus, torch, not registry.LLAMACPP.missing())
-    return doctor_checks.gpu(asked, ", ".join(gpu.text for gpu in gpus), fault)
+    present = ", ".join(gpu.text for gpu in gpus)
+    devices = asked.split(",")
+    return [doctor_checks.gpu(one, present if _number(one) < len(gpus) else "", fault) for one in devices]
+
+
+def _number(device: str) -> int:
+    """Return the number of a GPU, 0 where none is named."""
+    number = device if device.isdecimal() else device.partition(":")[2]
+    return int(number or 0)
 
 
 async def _network(config: NodeConfig, invite: Invite | None, *, running: bool) -> list[Check]:

@@ -81,7 +81,7 @@ class Rider(Protocol):
 
 
 class LeaseReporter(Protocol):
-    """The source of the reports on open leases that travel inside requests (node/rollouts/worker.py)."""
+    """The source of the reports on open leases that travel inside requests (node/rollouts/engine_workers.py)."""
 
     def report(self, method: str) -> LeaseReport | None:
         """Return the report to send with a request of this method, None for none."""

@@ -2,11 +2,15 @@
 
 Rules
 1. Each engine has a loop of its own (node/rollouts/worker.py): it asks for leases as its own rows become free. The
-   bound on open leases is the node's; where it leaves fewer leases than engines want, those with more free rows ask
-   first.
-2. An engine that cannot work ends its own loop and loses the leases of its own groups: these expire. The loop begins
-   again once the engine is back (engines.engine_fleet, rule 3).
+   bound on open leases is the node's, and so is the number that each request asks for; where the bound leaves fewer
+   leases than engines want, those with more free rows ask first.
+2. An engine that cannot work ends its own loop and loses the leases of its own groups: the next request gives them
+   back. The loop begins again once the engine is back (engines.engine_fleet, rule 3).
 3. A refusal that ends one loop for good ends the node, as it does with one engine.
+4. Requests for leases and submissions report the leases whose groups wait for a place, on whatever engine. Where the
+   coordinator answers that some of them have ended, those that have not begun meanwhile are given up. The requests also
+   give back the leases that came here and whose groups were given up, failed, or were lost with an earlier process, so
+   that they do not stay open until they expire.
 """
 
 import asyncio
@@ -15,10 +19,13 @@ from collections.abc import Sequence
 from engines.engine import EngineUnusable
 from engines.engine_fleet import EngineFleet
 from engines.versioned import VersionedEngine
+from node.links.coordinator_client import CoordinatorClient
 from node.rollouts.lease_bound import LeaseBound
 from node.rollouts.outbox_relay import OutboxRelay
-from node.rollouts.worker import RolloutWorker
+from node.rollouts.worker import MOST_AT_ONCE, RolloutWorker
 from node.run_state import NodeRunState
+from protocol.leases import LeaseReport
+from protocol.methods import LEASE, SUBMIT
 from protocol.requests import Refusal
 
 
@@ -27,15 +34,21 @@ class EngineWorkers:
     `blocked`."""
 
     def __init__(
-        self, fleet: EngineFleet, workers: Sequence[RolloutWorker], outbox_relay: OutboxRelay, run_state: NodeRunState
+        self,
+        fleet: EngineFleet,
+        workers: Sequence[RolloutWorker],
+        coordinator_client: CoordinatorClient,
+        outbox_relay: OutboxRelay,
+        run_state: NodeRunState,
     ) -> None:
         """`workers`: one per engine of the fleet, in its order."""
-        self._fleet, self._run_state = fleet, run_state
+        self._fleet, self._outbox_relay, self._run_state = fleet, outbox_relay, run_state
         self.workers = list(workers)
         bound = LeaseBound()
         for worker in self.workers:
             worker.share(bound, self.workers)
         outbox_relay.on_sent = self._sent
+        coordinator_client.reporter = self
 
     @property
     def working(self) -> bool:
@@ -81,6 +94,22 @@ class EngineWorkers:
                 fault = _first(group)
             failures = failures + 1 if worker.done == done else 1
             await self._run_state.unless_finishing(self._fleet.fallen(engine, fault, failures))
+
+    def report(self, method: str) -> LeaseReport | None:
+        """Return what a request of this method reports of the open leases (rule 4)."""
+        if method not in (LEASE.name, SUBMIT.name):
+            return None
+        under_way = {lease for worker in self.workers for lease in worker.leases}
+        waiting = [lease for worker in self.workers for lease in worker.waiting]
+        lost = [lease for lease in self._outbox_relay.open_leases() if lease not in under_way]
+        return LeaseReport(waiting=waiting[:MOST_AT_ONCE], returned=lost[:MOST_AT_ONCE])
+
+    def reported(self, report: LeaseReport, ended: Sequence[bytes]) -> None:
+        """Forget the leases that were given back, and give up those that have ended and whose groups still wait."""
+        self._outbox_relay.close_leases(report.returned)
+        for lease in ended:
+            for worker in self.workers:
+                worker.give_up(lease)
 
     def _sent(self) -> None:
         for worker in self.workers:

@@ -18,14 +18,14 @@ Rules
    a. A newer version ends the wait early, unless the coordinator had too many requests of all nodes.
    b. If the refusal names a version that this node has not heard of, the node asks for the newest Head.
    c. A refusal that no retry can change ends the node. If the run is finished, the node finishes.
-6. Requests for leases and submissions report the leases whose groups wait for a place. Where the coordinator answers
-   that some of them have ended, those that have not begun meanwhile are given up. The requests also give back the
-   leases that came here and whose groups were given up, failed, or were lost with an earlier process, so that they do
-   not stay open until they expire.
+6. Where other engines of the node step the folder of weights (engines/engine_fleet.py), a lease is requested only
+   under the version that the folder has, and the folder stays as it is until the bytes that the lease asks for are
+   read (weights/shown_ranges.py).
 7. `blocked` is the one reason that blocks work now, a sentence; empty while groups are under way.
 """
 
 import asyncio
+import contextlib
 import math
 import os
 import random
@@ -48,8 +48,8 @@ from node.run_state import NodeRunState
 from node.versions.follower import Follower
 from p2p.errors import PeerFault, Stale, Unreachable
 from protocol import refusals
-from protocol.leases import Lease, LeaseReport, LeaseRequest
-from protocol.methods import LEASE, SUBMIT
+from protocol.leases import Lease, LeaseRequest
+from protocol.methods import LEASE
 from protocol.requests import Refusal
 from runtime.child import ChildDied, ChildError
 from weights.errors import BadSnapshot
@@ -111,7 +111,6 @@ class RolloutWorker:
         self._ready = False
         """Whether this loop asks for a lease as soon as it may."""
         engine.on_rows = self._told
-        outbox_relay.on_sent = self.look
 
     def share(self, bound: LeaseBound, workers: "Sequence[RolloutWorker]") -> None:
         """Keep to one bound on open leases together with the other loops of this node."""
@@ -187,7 +186,7 @@ class RolloutWorker:
         return wait <= 0.0
 
     def _until_place(self) -> float:
-        if self.working and (self._once or self._outbox_relay.room <= self._under_way):
+        if self._under_way and (self._once or self._outbox_relay.room <= self._under_way):
             return math.inf
         now = asyncio.get_running_loop().time()
         if self._bound.free(self._open_leases, now) <= sum(one.precedes(self, now) for one in self._all):
@@ -220,36 +219,40 @@ class RolloutWorker:
         except TimeoutError:
             return
 
-    def report(self, method: str) -> LeaseReport | None:
-        """Return what a request of this method reports of the open leases (rule 6)."""
-        if method not in (LEASE.name, SUBMIT.name):
-            return None
-        under_way = set(self._prefetch.leases)
-        lost = [lease for lease in self._outbox_relay.open_leases() if lease not in under_way]
-        return LeaseReport(waiting=self._prefetch.waiting[:MOST_AT_ONCE], returned=lost[:MOST_AT_ONCE])
+    @property
+    def leases(self) -> list[bytes]:
+        """The leases whose groups are under way."""
+        return self._prefetch.leases
 
-    def reported(self, report: LeaseReport, ended: Sequence[bytes]) -> None:
-        """Forget the leases that were given back, and give up those that have ended and whose groups still wait."""
-        self._outbox_relay.close_leases(report.returned)
-        waiting = self._prefetch.waiting
-        for lease in ended:
-            if lease in self._tasks and lease in waiting:
-                _log.info("lease ended by the coordinator", lease=lease.hex())
-                self._tasks[lease].cancel()
+    @property
+    def waiting(self) -> list[bytes]:
+        """Those of them whose groups wait for a place."""
+        return self._prefetch.waiting
+
+    def give_up(self, lease: bytes) -> None:
+        """Give up the group of a lease that the coordinator has ended, if it still waits here."""
+        if lease in self._tasks and lease in self.waiting:
+            _log.info("lease ended by the coordinator", lease=lease.hex())
+            self._tasks[lease].cancel()
 
     async def _request_lacking(self, groups: asyncio.TaskGroup) -> float | None:
         """Request leases (rule 2); return the seconds to wait before the next request, None for no wait."""
         spec, open_leases = self._trust_store.trusted.runspec, self._open_leases
         assert spec is not None
-        lacking = self._prefetch.lacking(self._engine.rows, spec.value.group_size)
+        lacking = self.lacking(spec.value.group_size)
+        others = sum(one.lacking(spec.value.group_size) for one in self._all if one is not self and one._ready)
         free = self._bound.free(open_leases, asyncio.get_running_loop().time())
         room = 1 if self._once else self._outbox_relay.room - self._under_way
         requests = max(1, int(min(lacking, self._together, free, room)))
-        at_once = min(MOST_AT_ONCE, open_leases + lacking)
+        at_once = min(MOST_AT_ONCE, open_leases + lacking + others)
         pauses = await asyncio.gather(*(self._request(groups, at_once) for _ in range(requests)))
         refused = [seconds for seconds in pauses if seconds is not None]
         self._together = 1 if refused else min(TOGETHER, 2 * self._together)
         return max(refused, default=None)
+
+    def lacking(self, group: int) -> int:
+        """Return how many groups of so many rollouts the engine can take now."""
+        return self._prefetch.lacking(self._engine.rows, group)
 
     async def _request(self, groups: asyncio.TaskGroup, at_once: int) -> float | None:
         """Request a lease, and let its group begin; return the seconds to wait before the next request, None for no
@@ -261,10 +264,11 @@ class RolloutWorker:
     async def _group(self, pause: "asyncio.Future[float | None]", at_once: int) -> None:
         """Request and complete one lease. `pause`: gets the result of `_request`."""
         try:
-            async with self._engine.shared():
+            async with self._engine.shared(), contextlib.AsyncExitStack() as folder:
+                await folder.enter_async_context(self._engine.folder.use())
                 lease = await self._leased(pause, at_once)
                 if lease is not None:
-                    await self._complete(lease)
+                    await self._complete(lease, folder)
         except BaseException as error:
             if not pause.done():
                 pause.cancel()
@@ -274,7 +278,7 @@ class RolloutWorker:
         """Request a lease for the loaded version. After a failure `pause` says for how long to wait."""
         current, serial = self._engine.current, self._trust_store.serial
         seconds: float = 0.0
-        if current is not None and not self._run_state.idle and not self._expired():
+        if self._on_disk(current) and current is not None and not self._run_state.idle and not self._expired():
             seconds = self._random.uniform(0.5, 1.5)
             try:
                 lease = await self._ask(current, at_once)
@@ -322,16 +326,23 @@ class RolloutWorker:
         _log.debug("lease received", version=lease.version, lease=lease.id.hex())
         return lease
 
-    async def _complete(self, lease: Lease) -> None:
-        """Generate a lease's group, and store its submission."""
+    def _on_disk(self, version: LoadedVersion | None) -> bool:
+        """Tell whether the folder of weights has this version (rule 6)."""
+        moved = self._engine.on_disk()
+        return version is not None and moved is not None and moved.root == version.root
+
+    async def _complete(self, lease: Lease, folder: contextlib.AsyncExitStack) -> None:
+        """Generate a lease's group, and store its submission. `folder`: lets others step the folder once closed."""
         task = asyncio.current_task()
         assert task is not None
         self._tasks[lease.id] = task
         try:
+            shown = await self._ranges(lease)
+            await folder.aclose()
             samples = await self._generate(lease)
             longest = max(len(sample.tokens) for sample in samples)
             _log.debug("group generated", version=lease.version, lease=lease.id.hex(), longest=longest)
-            self._outbox_relay.put(lease.id, submission_of(lease, samples, await self._ranges(lease)))
+            self._outbox_relay.put(lease.id, submission_of(lease, samples, shown))
             self.done += 1
             if self._once:
                 self._run_state.finish("the one group of --once is generated")
@@ -343,8 +354,8 @@ class RolloutWorker:
             self._changed.set()
 
     async def _ranges(self, lease: Lease) -> bytes | None:
-        """Return the hash of the bytes that a lease asks for; the weights are this node's copy on disk, which no step
-        changes while the engine is shared. Raises `Stale`."""
+        """Return the hash of the bytes that a lease asks for; the weights are this node's copy on disk (rule 6).
+        Raises `Stale`."""
         current = self._engine.current
         if not lease.ranges_asked or current is None:
             return None

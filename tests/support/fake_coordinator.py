@@ -450,6 +450,7 @@ def make_node(
     key: Ed25519PrivateKey | None = None,
     engine: InProcessEngine | None = None,
     make: Callable[[], InProcessEngine] | None = None,
+    once: bool = False,
     local: Callable[[], int] = wall,
     **config: Any,
 ) -> Node:
@@ -461,7 +462,7 @@ def make_node(
     settings = NodeConfig(home=home, **config)
     home.mkdir(parents=True, exist_ok=True)
     context = RunContext.open(home, invite, key, local=local, seed=7)
-    daemon = NodeDaemon(settings, context, Network.of(peer), make or (lambda: engine))
+    daemon = NodeDaemon(settings, context, Network.of(peer), make or (lambda: engine), once=once)
     return Node(daemon, engine, own, home)
 
 

@@ -1,13 +1,21 @@
 """A node with several engines: one identity, a rollout loop per engine, and versions that change per engine."""
 
+from functools import partial
+from typing import Any
+
 import anyio
 import pytest
 
 from node.errors import NoUsableDevice
+from node.links.coordinator_client import RequestRefused
+from p2p.wire_types import decode
+from protocol.leases import Lease, LeaseRequest, Submission
+from protocol.methods import LEASE
 from protocol.requests import Refusal
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import InProcessEngine, Node, until
 from tests.support.small_run import SmallRun
+from weights.shown_ranges import shown_of
 
 TWO = "cpu,cpu"
 
@@ -118,6 +126,98 @@ async def test_where_leases_are_few_the_engine_with_more_free_rows_asks_first(sm
         first, second = (worker.done for worker in node.daemon.rollouts.workers)
         assert min(first, second) >= 0.25 * (first + second)
         assert small_run.coordinator.asked["lease"] <= 3 * node.daemon.rollouts.done
+
+
+def given_back(run: SmallRun) -> set[bytes]:
+    return {lease for report in run.coordinator.reports for lease in report.returned}
+
+
+@on_fake_clock
+async def test_an_engine_that_falls_out_gives_back_its_own_leases_and_no_others(small_run: SmallRun) -> None:
+    engines = Engines(20.0, places=3)
+    async with small_run.working(make=engines, gpu=TWO) as node:
+        await until(lambda: all(len(worker.leases) >= 3 for worker in node.daemon.rollouts.workers))
+        first, second = node.daemon.rollouts.workers
+        lost, kept = set(first.leases), set(second.leases)
+        engines.gone = True
+        engines.processes[0].crashes = 1
+        await until(lambda: node.daemon.fleet.out, 300)
+        await until(lambda: lost <= given_back(small_run), 60)
+        assert not kept & given_back(small_run)
+        await until(lambda: kept <= set(small_run.coordinator.submitted), 60)
+        assert not lost & set(small_run.coordinator.submitted)
+        assert "refused" not in node.daemon.outbox.counts()
+
+
+@on_fake_clock
+async def test_one_report_tells_of_the_groups_that_wait_on_every_engine_and_each_ends_its_own(
+    small_run: SmallRun,
+) -> None:
+    engines = Engines(10.0, places=2)
+    async with small_run.working(make=engines, gpu=TWO) as node:
+        coordinator, workers = small_run.coordinator, node.daemon.rollouts.workers
+        await until(lambda: len(small_run.open_leases) == 4)
+        for process in engines.processes:
+            process.places = 1  # as after an out-of-memory: the last group waits for a place again
+            process._tell()
+        report = node.daemon.rollouts.report("lease")
+        assert report is not None
+        assert report.waiting == [lease for worker in workers for lease in worker.waiting]
+        assert report.returned == []
+        assert node.daemon.rollouts.report("hello") is None
+        ended = {worker.waiting[0] for worker in workers}
+        coordinator.ended = ended
+        coordinator.refusals["lease"] = Refusal(code="no-room", sentence="enough", retry_after=5000)
+        ask = LeaseRequest(nonce=bytes(16), era=1, version=0, root=bytes(32), engine="bigram/float32/cpu")
+        with pytest.raises(RequestRefused):
+            await node.coordinator_client.call(LEASE, ask)
+        await until(lambda: len(coordinator.submitted) == 2 and not node.daemon.rollouts.working)
+        assert set(coordinator.submitted) == set(coordinator.leases) - ended
+
+
+@on_fake_clock
+async def test_every_request_asks_for_what_all_engines_together_can_use(small_run: SmallRun) -> None:
+    asked: list[int | None] = []
+    given = small_run.coordinator.make_lease
+
+    def noted(node: bytes, ask: LeaseRequest, **changes: Any) -> Lease:
+        asked.append(ask.at_once)
+        return given(node, ask, **changes)
+
+    small_run.coordinator.make_lease = noted  # type: ignore[method-assign]
+    async with small_run.working(make=Engines(10.0, places=4), gpu=TWO) as node:
+        await until(lambda: all(len(worker.leases) == 4 for worker in node.daemon.rollouts.workers))
+        assert max(one or 0 for one in asked) == 8
+
+
+@on_fake_clock
+async def test_the_bytes_that_a_lease_asks_for_are_those_of_its_version_though_another_engine_steps_the_folder(
+    small_run: SmallRun,
+) -> None:
+    coordinator = small_run.coordinator
+    coordinator.make_lease = partial(  # type: ignore[method-assign]
+        coordinator.make_lease, ranges_asked=True
+    )
+    async with small_run.working(make=Engines(1.0, 15.0), gpu=TWO) as node:
+        await until(lambda: node.daemon.rollouts.done >= 4)
+        for version in range(1, 7):
+            await coordinator.publish(version)
+            await anyio.sleep(4)
+        await until(lambda: versions(node) == [6, 6], 120)
+        await until(lambda: len(coordinator.submitted) >= 40, 200)
+    shown = {lease: decode(body, Submission).ranges for lease, body in coordinator.submitted.items()}
+    of = {lease: coordinator.leases[lease].version for lease in shown}
+    assert len(set(of.values())) > 3
+    assert shown == {lease: shown_of(coordinator.snapshots[of[lease]].path, lease) for lease in shown}
+
+
+@on_fake_clock
+async def test_one_group_takes_one_device(small_run: SmallRun) -> None:
+    engines = Engines(1.0)
+    async with small_run.serving():
+        node = small_run.node(make=engines, gpu=TWO, once=True)
+        await node.daemon.run()
+        assert len(engines.processes) == len(small_run.coordinator.submitted) == 1
 
 
 @on_fake_clock
