@@ -244,10 +244,11 @@ class Volunteer(Program):
         *,
         disk: Path | None = None,
         via: str | None = None,
+        gpu: str = "cpu",
     ) -> None:
         self.home, self.name = (disk or folder) / name, name
         listen = ["--listen", "/ip4/127.0.0.1/tcp/0", *(["--via", via] if via else [])]
-        argv = ["node.cli", "join", "--gpu", "cpu", "--home", str(self.home), "--name", name, "--json-logs", *listen]
+        argv = ["node.cli", "join", "--gpu", gpu, "--home", str(self.home), "--name", name, "--json-logs", *listen]
         super().__init__(argv, folder / f"{name}.log", env)
 
     @property
@@ -282,9 +283,9 @@ class Run:
         self.coordinator = Coordinator(template, folder, disk)
         self.volunteers: list[Volunteer] = []
 
-    def volunteer(self, name: str, disk: Path | None = None, via: str | None = None) -> Volunteer:
-        """Start a new node. `via`: its only route."""
-        volunteer = Volunteer(self.folder, name, disk=disk, via=via)
+    def volunteer(self, name: str, disk: Path | None = None, via: str | None = None, gpu: str = "cpu") -> Volunteer:
+        """Start a new node. `via`: its only route. `gpu`: its devices."""
+        volunteer = Volunteer(self.folder, name, disk=disk, via=via, gpu=gpu)
         self.volunteers.append(volunteer)
         volunteer.start(self.coordinator.invite())
         return volunteer
