@@ -2,7 +2,7 @@
 
 import pytest
 
-from engines.candidates import Candidate, Sight, Trial, best, candidates, lines
+from engines.candidates import Candidate, Sight, Trial, best, candidates, fleet_lines, lines
 from engines.devices import Gpu, Inventory
 from engines.engine import DTYPES, Dtype
 from engines.rate import Rate
@@ -134,4 +134,12 @@ def test_each_candidate_is_told_with_its_rate_and_why_it_lost() -> None:
     assert lines([far, near]) == [
         "a/float32/cpu (it): 20 tokens/s with 8 rows, 40 per CPU second: chosen",
         "b/float32/cpu (it): 20 tokens/s with 8 rows, 20 per CPU second: 0.5 of the chosen rate",
+    ]
+
+
+def test_devices_that_are_all_used_are_told_without_a_choice() -> None:
+    assert fleet_lines([trial("a", "cuda:0", 400), trial("a", "cpu", 100), DEAD]) == [
+        "a/float32/cuda:0 (it): 80 tokens/s with 8 rows",
+        "a/float32/cpu (it): 20 tokens/s with 8 rows, 20 per CPU second",
+        "vllm/float32/cuda:0 (it): engine ended with -9: no output",
     ]

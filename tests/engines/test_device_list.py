@@ -5,7 +5,7 @@ import re
 import pytest
 
 from engines.candidates import Sight
-from engines.device_list import PATTERN, device_list, numbered, numbered_devices
+from engines.device_list import PATTERN, device_list, hardware_of, numbered, numbered_devices
 from engines.devices import Gpu, Inventory, NoDevice
 
 CARD = Gpu(name="a card")
@@ -77,3 +77,9 @@ def test_where_there_is_no_gpu_the_engine_s_reason_is_told() -> None:
     )
     with pytest.raises(NoDevice, match="pip install it"):
         numbered_devices("all", [blind])
+
+
+def test_a_device_has_the_name_of_its_hardware() -> None:
+    inventory = sight(cuda=[CARD, BROKEN]).inventory
+    names = [hardware_of(device, inventory) for device in ("cpu", "cuda", "cuda:1", "cuda:2", "metal")]
+    assert names == ["a CPU", "a card", "an old card", "cuda:2", "metal"]

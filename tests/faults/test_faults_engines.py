@@ -1,5 +1,6 @@
 """One node with two engines, of which one is killed until it falls out: the other works on, under the same identity."""
 
+import json
 import time
 from contextlib import closing
 from pathlib import Path
@@ -9,6 +10,8 @@ import psutil
 import pytest
 
 from coordinator.database import Database
+from node.config import NodeConfig
+from node.control.bench import bench
 from node.control.owner_socket import ask_daemon
 from node.errors import NodeError
 from tests.faults.audit import check_books
@@ -80,3 +83,7 @@ def test_an_engine_killed_until_it_falls_out_costs_its_own_leases_only(template:
         (row,) = state.nodes
         assert row.id == node.peer_id
         assert row.accepted == node.accepted()
+        (text,) = bench(NodeConfig(home=node.home, gpu="cpu,cpu"), again=True, as_json=True)
+        timed = json.loads(text)
+        assert [(one["device"], one["reason"]) for one in timed] == [("cpu", "")] * 2
+        assert all(one["tokens_per_second"] > 0 for one in timed)

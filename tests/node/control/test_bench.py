@@ -47,6 +47,24 @@ def test_the_kept_rates_are_shown_as_lines_and_as_json(config: NodeConfig) -> No
     assert (cpu["chosen"], cpu["tokens_per_second"], cpu["tokens_per_cpu_second"], cpu["rows"]) == (True, 100, 125, 64)
 
 
+def test_devices_that_are_named_are_timed_each_and_nothing_is_kept(
+    config: NodeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config.model_copy(update={"gpu": "vulkan:0,cpu"})
+    with pytest.raises(TryLater, match=r"only --gpu auto keeps rates: .* echo2-node bench --again"):
+        bench(config, again=False, as_json=False)
+    with pytest.raises(TryLater, match="no version of the run's model is here yet"):
+        bench(config, again=True, as_json=False)
+    monkeypatch.setattr("node.control.bench._at_rest", lambda config, invite, measure: RECORD.trials)
+    assert bench(config, again=True, as_json=False) == [
+        "llamacpp/float16/vulkan:0 (a card): the run has no calibration of this class",
+        "transformers/float32/cpu (a CPU): 100 tokens/s with 64 rows, 125 per CPU second",
+    ]
+    (text,) = bench(config, again=True, as_json=True)
+    assert [row["chosen"] for row in json.loads(text)] == [False, False]
+    assert not (run_folder(config.home, INVITE.run) / FILE).exists()
+
+
 def test_before_anything_was_timed_the_command_is_named(config: NodeConfig) -> None:
     with pytest.raises(TryLater, match="echo2-node bench --again"):
         bench(config, again=False, as_json=False)

@@ -4,6 +4,7 @@ import asyncio
 import socket
 from pathlib import Path
 
+from engines.system_gpus import SystemGpu
 from node.config import NodeConfig
 from node.control import doctor_checks
 from node.control.doctor_probes import examine
@@ -57,3 +58,14 @@ async def test_an_address_without_a_listener_is_named(tmp_path):
         rows = await examined([f"/ip4/127.0.0.1/tcp/{number}/p2p/{ThreadedPeer(generate_key(), []).peer_id}"], tmp_path)
     assert rows["coordinator"].exit == Exit.UNREACHABLE
     assert f"127.0.0.1 port {number}" in rows["direct"].remedy
+
+
+async def test_each_device_that_is_named_has_a_row(tmp_path, monkeypatch):
+    card = SystemGpu(vendor="nvidia", driver="nvidia")
+    monkeypatch.setattr("node.control.doctor_probes.system_gpus", lambda: [card, card])
+    monkeypatch.setattr("node.control.doctor_probes.foreseen", lambda *_: "")
+    config = NodeConfig(home=tmp_path / "home", listen=(), disk=0.001, gpu="cuda:0,vulkan:1,cuda:2,cpu")
+    rows = await examine(config, None, running=True)
+    assert [(row.wanted, row.verdict) for row in rows if row.check == "gpu"] == [
+        ("cuda:0", "good"), ("vulkan:1", "good"), ("cuda:2", "bad"), ("cpu", "good"),
+    ]  # fmt: skip

@@ -1,0 +1,81 @@
+"""Which devices a node's settings name, which engine computes on each, and what cannot be."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines.candidates import Sight
+from engines.devices import Gpu, Inventory
+from engines.process import EngineProcess
+from node import engine_devices
+from node.config import NodeConfig
+from node.engine_devices import candidates_of, engine_for, with_devices
+from node.errors import BadConfig, NoUsableDevice
+from tests.node.test_engine_choice import runspec
+
+NEAR, FAR = Gpu(name="a card"), Gpu(name="another card")
+
+
+@pytest.fixture(autouse=True)
+def _machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand in for a machine with two GPUs and two engines, of which one computes on Vulkan."""
+
+    async def sights(make: object, names: Sequence[str]) -> list[Sight]:
+        inventory = Inventory(cpu="a CPU", gpus={"cuda": [NEAR, FAR]})
+        return [
+            Sight(engine=name, devices=("cuda", "cpu"), dtypes=("float32", "float16"), inventory=inventory)
+            for name in names
+        ]
+
+    monkeypatch.setattr(engine_devices, "sights", sights)
+    monkeypatch.setattr("engines.registry.installed", lambda: ["transformers", "llamacpp"])
+    monkeypatch.setattr("engines.registry.EngineRow.missing", lambda row: [])
+
+
+def config(**settings: Any) -> NodeConfig:
+    return NodeConfig(home=Path(), **settings)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "devices"),
+    [
+        ("auto", "auto"),
+        ("cuda:1", "cuda:1"),
+        ("cpu,cpu", "cpu,cpu"),
+        ("1,0", "cuda:1,cuda:0"),
+        ("all", "cuda:0,cuda:1"),
+    ],
+)
+async def test_numbers_get_their_kind_and_the_rest_stays(gpu: str, devices: str) -> None:
+    assert (await with_devices(config(gpu=gpu), EngineProcess)).gpu == devices
+
+
+async def test_what_no_machine_could_meet_is_a_setting_s_fault_and_what_this_one_cannot_is_the_machine_s() -> None:
+    with pytest.raises(BadConfig, match="names cuda:0 twice"):
+        await with_devices(config(gpu="cuda,cuda:0"), EngineProcess)
+    with pytest.raises(NoUsableDevice, match="there is no GPU 2"):
+        await with_devices(config(gpu="0,2"), EngineProcess)
+    for several in ("0,1", "all"):
+        with pytest.raises(BadConfig, match="a server that runs already is one engine"):
+            await with_devices(config(gpu=several, engine="server"), EngineProcess)
+
+
+def test_of_several_devices_each_gets_the_first_engine_that_computes_on_it() -> None:
+    several = config(gpu="cuda:0,vulkan:1,cpu")
+    assert [engine_for(device, several) for device in ("cuda:0", "vulkan:1", "cpu")] == [
+        "transformers", "llamacpp", "transformers",
+    ]  # fmt: skip
+    assert engine_for("cpu", config(gpu="cpu,cpu", engine="llamacpp")) == "llamacpp"
+    assert engine_for("cuda:0", config(gpu="cuda:0")) == "auto"
+
+
+async def test_what_bench_times_is_what_the_node_would_run_on_each_device() -> None:
+    ones = await candidates_of(config(gpu="1,0"), EngineProcess, runspec(compute_dtype="float16"))
+    assert [one.text for one in ones] == [
+        "transformers/float16/cuda:1 (another card)",
+        "transformers/float16/cuda:0 (a card)",
+    ]
+    (one,) = await candidates_of(config(gpu="cpu", dtype="float32", engine="llamacpp"), EngineProcess, runspec())
+    assert one.text == "llamacpp/float32/cpu (a CPU)"
