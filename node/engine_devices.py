@@ -5,7 +5,7 @@ Rules
    (engines/device_list.py). A setting that no machine could meet is `BadConfig`; one that this machine cannot meet is
    `NoUsableDevice`.
 2. One device gets the owner's engine, which may be auto. Each of several gets it too; for auto it is the first engine
-   installed that computes on such a device.
+   installed that computes on such a device, and in the owner's number format.
 """
 
 from engines import registry
@@ -40,8 +40,10 @@ def engine_for(device: str, config: NodeConfig) -> str:
     """Return the engine for a device (rule 2)."""
     if config.engine != registry.AUTO or "," not in config.gpu:
         return config.engine
-    kind = device.partition(":")[0]
-    return next((name for name in registry.installed() if kind in registry.choose(name).devices), registry.AUTO)
+    kind, dtype = device.partition(":")[0], dtype_named(config.dtype)
+    rows = map(registry.choose, registry.installed())
+    able = (row.name for row in rows if kind in row.devices and (dtype is None or dtype in row.dtypes))
+    return next(able, registry.AUTO)
 
 
 async def candidates_of(config: NodeConfig, make: Make, runspec: RunSpec) -> list[Candidate]:

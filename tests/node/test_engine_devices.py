@@ -68,6 +68,7 @@ def test_of_several_devices_each_gets_the_first_engine_that_computes_on_it() -> 
         "transformers", "llamacpp", "transformers",
     ]  # fmt: skip
     assert engine_for("cpu", config(gpu="cpu,cpu", engine="llamacpp")) == "llamacpp"
+    assert engine_for("cpu", config(gpu="cpu,cpu", dtype="blocks")) == "llamacpp"
     assert engine_for("cuda:0", config(gpu="cuda:0")) == "auto"
 
 
