@@ -4,7 +4,8 @@ Rules
 1. Each engine has a process, weights in memory and a version of its own. It generates under the version that it has
    loaded, whatever the others do.
 2. The folder on disk is moved to another version by the engine that is free first (`exclusive`), with no other engine
-   reading it. The others follow, each once its own groups have ended, by the changes that the folder keeps (`keep_up`).
+   reading it; one that is behind goes to the folder's version first. The others follow, each once its own groups have
+   ended, by the changes that the folder keeps (`keep_up`).
 3. An engine that cannot work is out: it is started again after growing pauses (`OUT`), while the others work. The node
    ends with `EngineUnusable` only when every engine is out at the same time.
 4. With one engine all this is that engine alone.
@@ -83,9 +84,11 @@ class EngineFleet:
         """Reserve the first engine that is free, and the folder, to load another version. Raises `EngineUnusable` if
         none can work."""
         async with self._first_free() as leader, self._folder.change():
-            self._leader = leader
-            leader.leads = True
+            present = self.current
+            self._leader, leader.leads = leader, True
             try:
+                if present is not None and leader.current != present:
+                    await leader.catch_up(present)
                 yield
             except EngineUnusable as error:
                 self._drop_out(leader, error)

@@ -61,6 +61,8 @@ UNSAID: Final = 30.0
 """Seconds to wait after a refusal that names no time."""
 LOOK: Final = 1.0
 """Longest wait for a place until the rules that forbid work are checked again, seconds."""
+FOLLOWS: Final = 0.1
+"""Seconds until it is looked again whether the engine has the version of the folder."""
 TOGETHER: Final = 8
 """Most lease requests at a time: a large device is filled within a few round trips."""
 MOST_AT_ONCE: Final = 1024
@@ -277,8 +279,8 @@ class RolloutWorker:
     async def _leased(self, pause: "asyncio.Future[float | None]", at_once: int) -> Lease | None:
         """Request a lease for the loaded version. After a failure `pause` says for how long to wait."""
         current, serial = self._engine.current, self._trust_store.serial
-        seconds: float = 0.0
-        if self._on_disk(current) and current is not None and not self._run_state.idle and not self._expired():
+        seconds: float = 0.0 if self._on_disk(current) else FOLLOWS
+        if not seconds and current is not None and not self._run_state.idle and not self._expired():
             seconds = self._random.uniform(0.5, 1.5)
             try:
                 lease = await self._ask(current, at_once)

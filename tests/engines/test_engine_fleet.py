@@ -141,6 +141,22 @@ def test_an_engine_that_falls_out_keeps_no_other_from_moving_and_comes_back(tmp_
     run_fake(main)
 
 
+def test_an_engine_that_is_behind_goes_to_the_version_of_the_folder_before_it_leads(tmp_path: Path) -> None:
+    async def main() -> None:
+        machine = of(tmp_path)
+        first, second = machine.fleet.engines
+        async with first.shared():
+            await machine.move(1)
+        async with second.shared():
+            assert machine.at() == [0, 1]
+            await machine.move(2)
+        assert machine.at() == [2, 1]
+        assert machine.versions.on_disk == machine.versions[2].root
+        assert machine.processes[0].log.count("load") == 1
+
+    run_fake(main)
+
+
 def test_the_leader_that_falls_out_in_a_step_leaves_it_to_another(tmp_path: Path) -> None:
     async def main() -> None:
         machine = of(tmp_path)

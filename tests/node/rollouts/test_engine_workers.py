@@ -4,6 +4,7 @@ from functools import partial
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 
 from node.errors import NoUsableDevice
@@ -209,6 +210,23 @@ async def test_the_bytes_that_a_lease_asks_for_are_those_of_its_version_though_a
     of = {lease: coordinator.leases[lease].version for lease in shown}
     assert len(set(of.values())) > 3
     assert shown == {lease: shown_of(coordinator.snapshots[of[lease]].path, lease) for lease in shown}
+
+
+@on_fake_clock
+async def test_an_engine_behind_the_folder_asks_for_no_lease_until_it_has_followed(small_run: SmallRun) -> None:
+    async with small_run.working(make=Engines(1.0), gpu=TWO) as node:
+        await until(lambda: node.daemon.rollouts.done >= 4)
+        engine, (other, behind) = node.daemon.fleet.engines[1], node.daemon.rollouts.workers
+        assert engine.current is not None
+        ahead, folder = msgspec.structs.replace(engine.current, version=1, root=bytes(32)), engine.on_disk
+        engine.on_disk = lambda: ahead
+        await until(lambda: not behind.leases)
+        done, others = behind.done, other.done
+        await anyio.sleep(10)
+        assert behind.done == done
+        assert other.done >= others + 8
+        engine.on_disk = folder
+        await until(lambda: behind.done > done)
 
 
 @on_fake_clock
