@@ -16,7 +16,6 @@ from engines.engine import dtype_named
 from engines.trials import Make, sights
 from node.config import NodeConfig
 from node.errors import BadConfig, NoUsableDevice
-from protocol.authority import RunSpec
 
 
 async def with_devices(config: NodeConfig, make: Make) -> NodeConfig:
@@ -46,12 +45,12 @@ def engine_for(device: str, config: NodeConfig) -> str:
     return next(able, registry.AUTO)
 
 
-async def candidates_of(config: NodeConfig, make: Make, runspec: RunSpec) -> list[Candidate]:
-    """Return what a node with these settings, which name devices, would compute with, a candidate per device. Raises
-    `NoUsableDevice`, `BadConfig`."""
+async def candidates_of(config: NodeConfig, make: Make, compute_dtype: str) -> list[Candidate]:
+    """Return what a node with these settings, which name devices, would compute with, a candidate per device.
+    `compute_dtype`: the run's number format. Raises `NoUsableDevice`, `BadConfig`."""
     config = await with_devices(config, make)
     seen = {one.engine: one for one in await sights(make, _engines(config))}
-    dtype = dtype_named(config.dtype) or dtype_named(runspec.compute_dtype) or "float32"
+    dtype = dtype_named(config.dtype) or dtype_named(compute_dtype) or "float32"
     rows = [(device, registry.choose(engine_for(device, config)).name) for device in device_list(config.gpu)]
     return [
         Candidate(engine=engine, dtype=dtype, device=device, hardware=hardware_of(device, seen[engine].inventory))

@@ -81,7 +81,7 @@ def _each(config: NodeConfig, folder: Path, weights: Path, runspec: RunSpec) -> 
     make = partial(engine_child, config)
 
     async def timed() -> list[Trial]:
-        ones = await candidates_of(config, make, runspec)
+        ones = await candidates_of(config, make, runspec.compute_dtype)
         return await run_trials(make, ones, folder / "model", weights, workload_of(runspec), every=True)
 
     return asyncio.run(timed())

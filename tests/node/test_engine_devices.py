@@ -13,7 +13,6 @@ from node import engine_devices
 from node.config import NodeConfig
 from node.engine_devices import candidates_of, engine_for, with_devices
 from node.errors import BadConfig, NoUsableDevice
-from tests.node.test_engine_choice import runspec
 
 NEAR, FAR = Gpu(name="a card"), Gpu(name="another card")
 
@@ -73,10 +72,10 @@ def test_of_several_devices_each_gets_the_first_engine_that_computes_on_it() -> 
 
 
 async def test_what_bench_times_is_what_the_node_would_run_on_each_device() -> None:
-    ones = await candidates_of(config(gpu="1,0"), EngineProcess, runspec(compute_dtype="float16"))
+    ones = await candidates_of(config(gpu="1,0"), EngineProcess, "float16")
     assert [one.text for one in ones] == [
         "transformers/float16/cuda:1 (another card)",
         "transformers/float16/cuda:0 (a card)",
     ]
-    (one,) = await candidates_of(config(gpu="cpu", dtype="float32", engine="llamacpp"), EngineProcess, runspec())
+    (one,) = await candidates_of(config(gpu="cpu", dtype="float32", engine="llamacpp"), EngineProcess, "float16")
     assert one.text == "llamacpp/float32/cpu (a CPU)"
