@@ -80,9 +80,14 @@ class Update(NamedTuple):
     payloads: list[Path]
 
     @property
+    def start(self) -> bytes | None:
+        """Content root of the weights at which the chain begins; None: it needs none."""
+        return self.chain[0].value.base_root if self.chain else self.version.root
+
+    @property
     def anew(self) -> bool:
         """Whether the chain begins with the whole weights."""
-        return bool(self.chain) and self.chain[0].value.base_root is None
+        return self.start is None
 
 
 class Follower:
@@ -239,48 +244,54 @@ class Follower:
     async def _advance(self) -> None:
         """Load the version of the newest Head heard, unless it is loaded. Raises `NoUpdatePath`, `Stalled`,
         `InvalidChain`, `ChildError`, `P2PError`."""
-        first = await self._fetched()
+        first = await self._fetched(self.current.root if self.current else None)
         if first is None:
             return
         if first.anew:
             steps = list(zip(first.chain, first.payloads, strict=True))
             await anyio.to_thread.run_sync(self._weights.make, steps)
-        async with self._reserved(first) as update:
-            version = update.version
-            _log.debug("applying", version=version.version, edges=len(update.chain))
-            await self._swap(update)
-        self._acknowledger.applied(version.era, version.version)
-        _log.info("version held", era=version.era, version=version.version)
+        async with self._fetching_newer(first) as updates:
+            async with self._engine.exclusive():
+                update = updates[-1]
+                version = update.version
+                _log.debug("applying", version=version.version, edges=len(update.chain))
+                await self._swap(update)
+            self._acknowledger.applied(version.era, version.version)
+            _log.info("version held", era=version.era, version=version.version)
         await self._tidy(version)
 
     @contextlib.asynccontextmanager
-    async def _reserved(self, first: Update) -> AsyncIterator[Update]:
-        """Reserve the engine; yield the newest update that is here by then (rule 7)."""
-        updates = [first]
-        newer = asyncio.ensure_future(self._fetch_newer(updates))
+    async def _fetching_newer(self, first: Update) -> AsyncIterator[list[Update]]:
+        """Yield the updates of the present weights that are here, the newest last: in the block it grows (rule 7). What
+        is being fetched at the block's end is fetched to its end, so that nothing is asked for twice."""
+        updates, enough = [first], asyncio.Event()
+        newer = asyncio.ensure_future(self._fetch_newer(updates, enough))
         try:
-            async with self._engine.exclusive():
-                newer.cancel()
-                await asyncio.wait({newer})
-                yield updates[-1]
+            yield updates
+            enough.set()
+            self._news.set()
+            await newer
         finally:
             newer.cancel()
+            await asyncio.wait({newer})
             self._news.set()
 
-    async def _fetch_newer(self, updates: list[Update]) -> None:
-        """Fetch each update that is heard of, until cancelled. A fault ends it: the next attempt to follow meets it
-        again."""
+    async def _fetch_newer(self, updates: list[Update], enough: asyncio.Event) -> None:
+        """Fetch each update that is heard of, until it is `enough`. A fault ends it: the next attempt to follow meets
+        it again."""
         with contextlib.suppress(P2PError, NoUpdatePath, Stalled, DiskFull):
             while not updates[-1].anew:
                 await self._news.wait()
+                if enough.is_set():
+                    return
                 self._news.clear()
-                update = await self._fetched()
+                update = await self._fetched(updates[0].start)
                 if update is not None and not update.anew:
                     updates.append(update)
 
-    async def _fetched(self) -> Update | None:
-        """Fetch the update to the version of the newest Head heard; None if that is loaded. Raises `NoUpdatePath`,
-        `Stalled`, `P2PError`."""
+    async def _fetched(self, start: bytes | None) -> Update | None:
+        """Fetch the update to the version of the newest Head heard; None if that is loaded. `start`: content root of
+        the present weights; None: those on disk. Raises `NoUpdatePath`, `Stalled`, `P2PError`."""
         head = await self._believe()
         believed = self._trust_store.trusted.version
         if believed is None or self._holds(believed.value):
@@ -290,8 +301,7 @@ class Follower:
             raise NoUpdatePath("no valid Head was heard yet")
         self.trouble = f"version {version.version} is being fetched"
         edges = await self._edges(head)
-        start = self.current.root if self.current else await anyio.to_thread.run_sync(self._weights.root)
-        chain = _chain(edges, start, version.root)
+        chain = _chain(edges, start or await anyio.to_thread.run_sync(self._weights.root), version.root)
         if chain is None:
             raise NoUpdatePath(f"no chain of edges leads from the local weights to version {version.version}")
         _log.debug("way found", version=version.version, edges=len(chain))

@@ -150,6 +150,34 @@ async def test_a_snapshot_damaged_on_disk_is_fetched_again(small_run: SmallRun, 
 
 
 @on_fake_clock
+async def test_a_version_loaded_while_the_next_is_asked_for_costs_no_second_request(small_run: SmallRun) -> None:
+    """The documents of version 2 are on their way when the engine becomes free for version 1."""
+    coordinator, asked = small_run.coordinator, list[bytes]()
+    answer = coordinator.answer_documents
+
+    async def slow(peer: str, data: bytes) -> bytes:
+        asked.extend(decode(data, DocumentsRequest).hashes)
+        await anyio.sleep(2.0)
+        return await answer(peer, data)
+
+    coordinator.answer_documents = slow  # type: ignore[method-assign]
+    async with small_run.serving():
+        node = small_run.node()
+        async with working(node):
+            await until(lambda: node.daemon.engine.current)
+            engine = node.daemon.engine
+            async with engine.shared():
+                await coordinator.publish(1)
+                await until(lambda: engine.wanted)
+                before = len(asked)
+                await coordinator.publish(2)
+                await until(lambda: len(asked) > before)
+            await until(lambda: node.holds(2))
+            assert list(node.daemon.context.store.folder.glob("incoming/*")) == []
+    assert len(asked) == len(set(asked))
+
+
+@on_fake_clock
 async def test_versions_that_come_while_groups_are_finished_are_passed_over(small_run: SmallRun) -> None:
     """The groups under way end after version 3 was heard: versions 1 to 3 are applied together, with the engine emptied
     once."""
