@@ -274,6 +274,7 @@ async def test_a_barrier_begins_after_the_calls_before_it_and_before_those_after
 async def test_a_caller_that_is_cancelled_takes_its_call_back_if_it_may() -> None:
     async with running() as child:
         endless = asyncio.create_task(child.call("count", Text("1000000"), Text, withdraw=True))
+        await asyncio.sleep(0)  # so that it is sent before the next call, which the child answers once it has begun it
         assert await child.call("echo", Text("begun"), Text) == Text("begun")
         endless.cancel()
         assert await child.call("reset", None, Text) == Text("1")  # which waits for all that was not taken back
