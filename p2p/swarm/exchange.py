@@ -81,7 +81,9 @@ class ChunkExchange:
         elif shared is not None:
             if shared.payload.path != path or not shared.payload.complete:
                 raise LocalNetworkFault(f"payload {manifest.hash.hex()[:16]} is already at {shared.payload.path}")
-            return FetchReport()
+            if await anyio.Path(path).exists():
+                return FetchReport()
+            await self.unshare(manifest.hash)
         if await anyio.Path(path).exists():
             try:
                 await self.share(manifest, path)

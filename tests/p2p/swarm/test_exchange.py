@@ -65,6 +65,21 @@ def test_a_fetched_payload_is_whole_and_served_on(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "c"]
 
 
+def test_a_fetched_payload_whose_file_was_removed_is_fetched_again(tmp_path):
+    """As after a fetch whose caller was cancelled before it moved the file, which was then tidied away."""
+    manifest = payload_file(tmp_path / "a", MB)
+
+    async def main():
+        async with peers(MemoryNetwork(1), "a", "b") as (a, b):
+            await a.share(manifest, tmp_path / "a")
+            await b.fetch(manifest, tmp_path / "b")
+            (tmp_path / "b").unlink()
+            await b.fetch(manifest, tmp_path / "b")
+
+    run_fake(main)
+    assert (tmp_path / "b").read_bytes() == (tmp_path / "a").read_bytes()
+
+
 def test_an_empty_payload_needs_no_peer(tmp_path):
     manifest = payload_file(tmp_path / "a", 0)
 
