@@ -7,6 +7,7 @@ told. A program with another seed or another rule shows within a few tokens all 
 does not: the scorer's check, which knows all logits, stays the one that counts.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -38,6 +39,8 @@ def missed(told: ToldToken, seed: bytes, number: int) -> float:
 def check(told: Sequence[ToldToken], seed: bytes, first: int, greedy: bool = False) -> None:
     """Check the tokens of a rollout from number `first` on. Raises EngineError."""
     for number, one in enumerate(told, first):
+        if not math.isfinite(one.logprob) or any(map(math.isnan, one.alternatives.values())):  # NaN beats nothing
+            raise EngineError("the weights give log-probabilities that are not finite")
         by = max([0.0, *(value - one.logprob for value in one.alternatives.values())])
         by = by if greedy else missed(one, seed, number)
         if by > MARGIN:

@@ -19,6 +19,8 @@ INFO: Final = "/server_info?config_format=json"
 GENERATE: Final = "/inference/v1/generate"
 PROCESSORS: Final = ("engines.vllm.noise_v1:SeededNoise", "engines.vllm.noise_v2:SeededNoiseV2")
 KNOWN: Final = (0, 32)
+_SHOWN: Final = 40
+"""Characters of a version that a row quotes."""
 COMMAND: Final = (
     "VLLM_SERVER_DEV_MODE=1 VLLM_USE_V2_MODEL_RUNNER=0 vllm serve MODEL --skip-tokenizer-init --enable-scale-out "
     "--load-format dummy --generation-config vllm --no-async-scheduling --logprobs-mode raw_logprobs "
@@ -80,9 +82,10 @@ def _kind(client: HttpClient) -> tuple[Requirement, Requirement]:
     except ServerFault:
         row = Requirement("server", *_other(client, wanted))
         return row, row
-    numbers = tuple(int("".join(filter(str.isdigit, part)) or 0) for part in version.split(".")[:2])
+    numbers = tuple(int("".join(filter(str.isdecimal, part))[:9] or 0) for part in version.split(".")[:2])
     remedy = "" if numbers >= KNOWN else "pip install vllm==0.32.0 in the server's environment"
-    return Requirement("server", "vLLM", wanted), Requirement("version", version or "none", "0.32 or newer", remedy)
+    row = Requirement("version", version[:_SHOWN] or "none", "0.32 or newer", remedy)
+    return Requirement("server", "vLLM", wanted), row
 
 
 def _other(client: HttpClient, wanted: str) -> tuple[str, str, str]:

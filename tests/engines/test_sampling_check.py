@@ -50,3 +50,15 @@ def test_another_rule_shows_within_a_few_tokens(seed: bytes, first: int, tempera
     chosen = [told(number, seeded(number, first, seed, temperature)) for number in range(24)]
     with pytest.raises(EngineError, match="another token is ahead by"):
         check(chosen, SEED, 0)
+
+
+@pytest.mark.parametrize("greedy", [False, True])
+@pytest.mark.parametrize("hidden", ["alternatives", "own"])
+def test_a_program_that_tells_nan_cannot_hide_another_rule(hidden: str, greedy: bool) -> None:
+    chosen = told(0, (seeded(0) + 1) % 200)
+    if hidden == "own":
+        chosen = chosen._replace(logprob=float("nan"))
+    else:
+        chosen = chosen._replace(alternatives=dict.fromkeys(chosen.alternatives, float("nan")))
+    with pytest.raises(EngineError, match="log-probabilities that are not finite"):
+        check([chosen], SEED, 0, greedy)

@@ -7,7 +7,7 @@ import pytest
 
 from engines.engine import EngineError
 from engines.server import requirements
-from engines.server.http_client import HttpClient
+from engines.server.http_client import HttpClient, ServerFault
 from tests.support.table_server import TableServer
 
 
@@ -111,3 +111,32 @@ def test_settings_that_cannot_be_read_are_named(client: HttpClient, server: Tabl
 def test_doctor_admits_any_number_format(client: HttpClient, server: TableServer) -> None:
     server.settings["model_config"]["dtype"] = "torch.float16"
     assert not any(row.remedy for row in requirements.examine(client, None))
+
+
+class VersionServer(HttpClient):
+    """A server of which only the version is known."""
+
+    def __init__(self, version: str) -> None:
+        self.address, self._version = "http://127.0.0.1", version
+
+    def get(self, path: str) -> dict[str, Any]:
+        """See `HttpClient.get`."""
+        if path != "/version":
+            raise ServerFault(f"no {path}")
+        return {"version": self._version}
+
+    def post(self, path: str, body: Any = None) -> dict[str, Any]:
+        """See `HttpClient.post`."""
+        raise ServerFault(f"no {path}")
+
+
+@pytest.mark.parametrize("version", ["0.³", "", "x" * 1_000_000], ids=["a power", "empty", "long"])
+def test_a_version_that_is_no_number_is_named_in_a_short_row(version: str) -> None:
+    row = requirements.examine(VersionServer(version), None)[1]
+    assert (row.name, row.remedy) == ("version", "pip install vllm==0.32.0 in the server's environment")
+    assert len(row.actual) <= 40
+
+
+def test_a_version_of_many_digits_is_read() -> None:
+    row = requirements.examine(VersionServer("0." + "9" * 5000), None)[1]
+    assert (row.remedy, len(row.actual)) == ("", 40)
