@@ -53,6 +53,7 @@ from p2p.wire_types import decode, encode
 from protocol.authority import RunSpec
 from protocol.leases import Lease, Receipt
 from protocol.refusals import sentence
+from runtime.units import DAY
 from tasks.task import Score
 
 ACCEPTED = ("ok", "task-score", "quarantine")
@@ -70,6 +71,10 @@ MOST_RERUN = 32
 _QUARANTINED = (
     "SELECT q.lease, v.at, l.document FROM quarantine q JOIN verdicts v ON v.lease = q.lease"
     " JOIN leases l ON l.id = q.lease WHERE q.node = ? AND q.day = ? ORDER BY v.rowid LIMIT ?"
+)
+_REFUSED_SINCE = (
+    "SELECT 1 FROM leases l JOIN verdicts v ON v.lease = l.id"
+    " WHERE l.node = ? AND l.sent >= ? AND v.at >= ? AND v.code IN ('evidence', 'version-lie') LIMIT 1"
 )
 MOST_REASON = 300
 """Most characters of a receipt's reason: a receipt stays under 1 KB."""
@@ -187,7 +192,10 @@ class VerdictService:
 
     def rerun(self, node: bytes, day: int) -> bytes:
         """Run the groups of a key in quarantine on a day again (rule 6); return the hash of the Calibration by which
-        they agree with the node; empty: they do not, or none is newer, or tokens are no longer stored."""
+        they agree with the node; empty: they do not, or none is newer, or tokens are no longer stored, or the evidence
+        has refused a group of the key since that day began: those in quarantine alone do not tell how the day went."""
+        if self._database.one(_REFUSED_SINCE, (node, (day - 1) * DAY, day * DAY)) is not None:
+            return b""
         groups = [
             (lease, at, decode(document, Lease).calibration)
             for lease, at, document in self._database.all(_QUARANTINED, (node, day, MOST_RERUN + 1))

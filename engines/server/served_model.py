@@ -159,7 +159,7 @@ def _check_choices(choice: Choice, request: TokenRequest) -> None:
         raise EngineError(f"the answer has {len(logged)} log-probabilities for {len(choice.token_ids)} tokens")
     if [one.token_id for one in logged] != choice.token_ids:
         raise EngineError("the answer's log-probabilities are of other tokens than it has")
-    if any(len(one.top_logprobs) < 2 for one in logged):
+    if any(len(one.told().alternatives) < 2 for one in logged):
         raise EngineError("the answer tells no alternatives of its tokens: their choice cannot be checked")
     sampling_check.check([one.told() for one in logged], request.seed, request.first, request.greedy)
 

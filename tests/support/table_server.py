@@ -157,6 +157,8 @@ class TableServer:
             logged.pop()
         if self.fault == "no alternatives":
             logged = [{**one, "top_logprobs": []} for one in logged]
+        if self.fault == "one alternative twice":
+            logged = [{**one, "top_logprobs": 2 * one["top_logprobs"][:1]} for one in logged]
         if self.fault == "log-probabilities of other tokens":
             logged[0]["token_id"] += 1
         spans = [] if self.fault == "no versions" else [{"version": self.version, "start": 0, "end": len(tokens)}]

@@ -135,6 +135,20 @@ def test_a_bad_day_is_run_again_against_a_newer_calibration_and_paid_if_that_agr
     bench.service.ledger.verify()
 
 
+def test_a_day_with_a_group_that_the_evidence_refused_is_not_run_again(bench: Bfloat16World) -> None:
+    """The groups in quarantine alone may agree with a newer Calibration, where all of the day's do not."""
+    bench.open()
+    bench.until("evidence")
+    kept, earned = (bench.service.ledger.balance(account(PEER)) for account in (quarantined, accrued))
+    assert kept
+    bench.open(TOLERANT)
+    bench.world.now += DAY
+    bench.service.tick(bench.world.now)
+    assert bench.service.ledger.balance(accrued(PEER)) == earned
+    assert bench.service.ledger.balance(quarantined(PEER)) == 0
+    bench.service.ledger.verify()
+
+
 def test_a_day_is_judged_by_how_it_ended_also_after_a_restart_at_the_first_group_of_the_next(
     bench: Bfloat16World,
 ) -> None:

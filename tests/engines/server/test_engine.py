@@ -92,6 +92,7 @@ FALSE_ANSWERS = {
     "fewer log-probabilities": "log-probabilities for",
     "log-probabilities of other tokens": "log-probabilities are of other tokens",
     "no alternatives": "tells no alternatives of its tokens",
+    "one alternative twice": "tells no alternatives of its tokens",
     "NaN": "not finite",
     "no versions": "computed with the weights of no name",
     "errors": "an illegal memory access",
