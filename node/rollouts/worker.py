@@ -287,7 +287,7 @@ class RolloutWorker:
                 self._bound.granted(lease.at_once)
                 self._prefetch.begun(lease.id, len(lease.seeds))
                 self._outbox_relay.open_lease(lease.id)
-                pause.set_result(seconds if self._dropped else None)
+                _settle(pause, seconds if self._dropped else None)
                 self._blocked, self._dropped = "", False
                 return lease
             except RequestRefused as error:
@@ -300,7 +300,7 @@ class RolloutWorker:
                 if not await self._coordinator_client.behind(serial):
                     self._blocked = f"invalid lease: {error}"
                     self._coordinator_client.distrust(self._blocked)
-        pause.set_result(seconds)
+        _settle(pause, seconds)
         return None
 
     async def _ask(self, current: LoadedVersion, at_once: int) -> Lease:
@@ -439,3 +439,9 @@ class RolloutWorker:
                 await self._follower.changed.wait()
         except TimeoutError:
             return
+
+
+def _settle(pause: "asyncio.Future[float | None]", seconds: float | None) -> None:
+    """Give `pause` its result, unless its waiting task was cancelled: the loop ends then, and its groups next."""
+    if not pause.done():
+        pause.set_result(seconds)

@@ -1,5 +1,6 @@
 """The rollout loop: crashes, refusals, a full outbox."""
 
+import asyncio
 import functools
 from typing import Any
 
@@ -250,6 +251,20 @@ async def test_a_restarted_node_gives_back_what_it_lost_and_nothing_else(small_r
         returned = [report.returned for report in coordinator.reports[earlier:]]
         assert set(returned[0]) == lost
         assert lost == set().union(*returned)
+
+
+@on_fake_clock
+async def test_a_lease_that_comes_while_its_loop_is_cancelled_ends_no_node(small_run: SmallRun) -> None:
+    """The task that waits for the answer is cancelled a moment before the group's own. At first the node ended with
+    a bug's exit code."""
+    async with small_run.working() as node:
+        await until(lambda: node.daemon.engine.current)
+        (worker,) = node.daemon.rollouts.workers
+        waiting: asyncio.Future[float | None] = asyncio.get_running_loop().create_future()
+        waiting.cancel()
+        done = worker.done
+        await worker._group(waiting, 1)
+        assert worker.done > done
 
 
 @on_fake_clock
