@@ -5,7 +5,7 @@ Rules
    the environment replies becomes part of the next request's tokens.
 2. All requests of a group are submitted at once: the program decides which of them it computes together. The rows that
    run are at most `limit`, so that the node knows for how many more groups there is room.
-3. What comes back is checked against its request before it is used: computed under the loaded version, as many
+3. Each answer is checked against its request before it is used: computed under the loaded version, as many
    log-probabilities as tokens, tokens of the vocabulary, log-probabilities that are finite and not above 0, an end
    where the request ends. A group with one answer that fails ends with a sentence; the others go on.
 """

@@ -1,4 +1,4 @@
-"""What a running server must offer so that its tokens can be checked, each as a row that is met or names its fix.
+"""The requirements on a running server so that its tokens can be checked, each as a row that is met or names its fix.
 
 Rules
 1. A server is admitted only where every row is met: `echo2-node doctor --engine server` shows them all, and the engine
@@ -39,7 +39,7 @@ class Requirement(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """What is missing, for a person."""
+        """The missing part, for a person."""
         return f"{self.name}: {self.actual}, not {self.wanted} ({self.remedy})"
 
 
