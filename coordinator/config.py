@@ -72,8 +72,8 @@ class RunSection(Section):
     compute_dtype: Annotated[
         Dtype,
         Field(
-            description="Type in which nodes compute: float32; float16 or bfloat16, whose class is to be calibrated. "
-            "Signed."
+            description="Type in which nodes compute: float32; float16 or bfloat16, or blocks (a quantised base as it "
+            "is stored), whose classes are to be calibrated. Signed."
         ),
     ] = "float32"
     engines: Annotated[
@@ -86,7 +86,7 @@ class RunSection(Section):
         if not any([*parts(one), self.compute_dtype][1] == self.compute_dtype for one in self.engines):
             raise ValueError(
                 f"engines admits no class in {self.compute_dtype}, in which nodes compute: add transformers/"
-                f"{self.compute_dtype}; a run that is signed must be made anew by `echo2-coord init`"
+                f"{self.compute_dtype}, or set compute_dtype to one that it admits"
             )
         return self
 

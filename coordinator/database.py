@@ -99,7 +99,7 @@ class Database:
     def read(cls, path: Path) -> Self:
         """Open for reading, beside the process that writes. Raises `DatabaseFault`."""
         if not path.exists():
-            raise DatabaseFault(f"there is no {path}: is this the folder of a run?")
+            raise DatabaseFault(f"there is no {path} yet: `echo2-coord run` makes it")
         return cls(_connect(path, f"file:{_quoted(path)}?mode=ro", _check_schema), path, None)
 
     def _take_into_use(self, now: int) -> None:

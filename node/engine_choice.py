@@ -28,6 +28,7 @@ from engines.trials import Make, run_trials, sights
 from node.config import NodeConfig
 from protocol.authority import RunSpec
 from protocol.engine_classes import admits
+from protocol.task_kinds import SINGLE
 from runtime.files import writing
 
 FILE: Final = "engine-choice.json"
@@ -142,8 +143,9 @@ def workload_of(runspec: RunSpec) -> Workload:
     """Return the work by which a run's candidates are timed."""
     task = runspec.tasks[0]
     return Workload(
-        task=task.name, task_version=task.version, limit=runspec.limit, group=runspec.group_size, eos=runspec.eos
-    )
+        task=task.name, task_version=task.version, limit=runspec.limit, group=runspec.group_size, eos=runspec.eos,
+        single_turn=task.kind == SINGLE,
+    )  # fmt: skip
 
 
 def _nothing_of(sight: Sight) -> Candidate:

@@ -2,15 +2,16 @@
 
 Rules
 1. GPUs that are named by numbers alone, or `all`, get their kind from the first engine that sees any
-   (engines/device_list.py). A setting that no machine could meet is `BadConfig`; one that this machine cannot meet is
-   `NoUsableDevice`.
+   (engines/device_list.py).
 2. One device gets the owner's engine, which may be auto. Each of several gets it too; for auto it is the first engine
    installed that computes on such a device, and in the owner's number format.
+3. Settings that no machine could meet are `BadConfig`: an engine that is not in this build, or that has not the number
+   format or the kind of device. What this machine alone lacks is `NoUsableDevice`: the engine's packages, the device.
 """
 
 from engines import registry
 from engines.candidates import Candidate
-from engines.device_list import device_list, hardware_of, numbered, numbered_devices
+from engines.device_list import ALL, device_list, hardware_of, numbered, numbered_devices
 from engines.devices import NoDevice
 from engines.engine import dtype_named
 from engines.trials import Make, sights
@@ -20,8 +21,7 @@ from node.errors import BadConfig, NoUsableDevice
 
 async def with_devices(config: NodeConfig, make: Make) -> NodeConfig:
     """Return the settings with every GPU named by its kind. Raises `NoUsableDevice`, `BadConfig`."""
-    if config.engine == registry.SERVER.name and ("," in config.gpu or config.gpu == "all"):
-        raise BadConfig(f"--gpu {config.gpu}: a server that runs already is one engine: leave --gpu out")
+    check_engine(config)
     if not numbered(config.gpu):
         try:
             device_list(config.gpu)
@@ -33,6 +33,26 @@ async def with_devices(config: NodeConfig, make: Make) -> NodeConfig:
     except NoDevice as error:
         raise NoUsableDevice(str(error)) from error
     return config.model_copy(update={"gpu": ",".join(devices)})
+
+
+def check_engine(config: NodeConfig) -> None:
+    """Check the engine that the settings name against rule 3. Raises `BadConfig`."""
+    if config.engine == registry.AUTO:
+        return
+    try:
+        row = registry.named(config.engine)
+        if (dtype := dtype_named(config.dtype)) is not None:
+            row.check(dtype)
+    except registry.UnknownEngine as error:
+        raise BadConfig(str(error)) from error
+    if row is registry.SERVER and ("," in config.gpu or config.gpu == ALL):
+        raise BadConfig(f"--gpu {config.gpu}: a server that runs already is one engine: leave --gpu out")
+    kinds = [] if numbered(config.gpu) else [one.partition(":")[0] for one in config.gpu.split(",")]
+    for kind in kinds:
+        if kind not in (registry.AUTO, *row.devices):
+            raise BadConfig(
+                f"--gpu {config.gpu}: engine {row.name} computes on {', '.join(row.devices)}, not on {kind}"
+            )
 
 
 def engine_for(device: str, config: NodeConfig) -> str:

@@ -5,7 +5,8 @@ NodeError
 ├── RefusedByRun     the run refuses work of this node
 ├── TrustFailure     the run's keys did not sign its documents, or its Root has expired
 ├── NoUsableDevice   no device of this machine can run the model
-└── TryLater         the disk is full, no peer answers, or no node runs here
+├── NoDaemonAnswers  no node runs here, or it does not answer
+└── TryLater         the disk is full, no peer answers, or no rate was kept
     └── AlreadyRuns  a node runs here already
 """
 
@@ -41,6 +42,10 @@ class NoUsableDevice(NodeError):
 
 class TryLater(NodeError):
     exit = Exit.TEMPORARY
+
+
+class NoDaemonAnswers(NodeError):
+    exit = Exit.UNREACHABLE
 
 
 class AlreadyRuns(TryLater):

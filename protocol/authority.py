@@ -24,9 +24,12 @@ from p2p.errors import BadSignature
 from p2p.network import Manifest
 from p2p.wire_types import Count, Hash, Key, Milliseconds, Name, Token, Wire, decode
 from protocol.leases import Receipt, Received
+from protocol.task_kinds import PURE
 
 MOST_ROOTS = 64
 """Most Roots per run."""
+MOST_WEIGHT = 1000
+"""Greatest weight of a task."""
 
 
 class RoleKeys(Wire, frozen=True):
@@ -57,8 +60,15 @@ class Asset(Wire, frozen=True):
 
 
 class TaskReference(Wire, frozen=True):
+    """A task of a run, or in a Hello a task of the node's build. `name`: unique in the run. `kind`: the place where its
+    code runs (protocol/task_kinds.py). `weight`: its share of the run's prompts, relative to that of the other tasks.
+    `settings_hash`: of the settings it was made with; None: it has none."""
+
     name: Name
     version: Count
+    kind: Name = PURE
+    weight: Annotated[int, Meta(ge=1, le=MOST_WEIGHT)] = 1
+    settings_hash: Hash | None = None
 
 
 class RunSpec(Wire, frozen=True):

@@ -48,7 +48,8 @@ class Response(Wire, frozen=True):
 
 class Hello(Wire, frozen=True):
     """node -> coordinator, method "hello". First message of every connection. `record`: the node's sealed
-    PeerRecord."""
+    PeerRecord. `kinds`: kinds of task other than pure that the node works for; none where it is older than this
+    field."""
 
     protocols: tuple[int, int]
     software: Name
@@ -57,6 +58,7 @@ class Hello(Wire, frozen=True):
     device: Name
     tasks: Annotated[list[TaskReference], Meta(max_length=64)]
     record: SealedRecord
+    kinds: Annotated[list[Name], Meta(max_length=16)] = []
 
 
 class Welcome(Wire, frozen=True):

@@ -144,7 +144,7 @@ class Loader(Generic[M]):
             return f"[{key}] should be a section of settings, not {error['input']!r}"
         wanted = _WANTED.get(error["type"]) or re.sub(r"^(Input|Value|String|List) should (be )?", "", message)
         if error["type"] == "string_pattern_mismatch":
-            wanted = f"as its description says ({(self.keys[key].description or '').rstrip('.')})"
+            wanted = f"like {' or '.join(map(str, self.keys[key].examples or ['its description']))}"
         given = list(error["input"]) if isinstance(error["input"], tuple) else error["input"]
         return f"{key} should {wanted if wanted.startswith(('have', 'match')) else f'be {wanted}'}, not {_short(given)}"
 

@@ -3,7 +3,7 @@
 Rules
 1. Nothing is added to a text: no begin-of-sequence, no template. The policy sees exactly the text that a task writes.
 2. `decode` leaves out only the `eos` at the end: any other special token is part of the answer, and appears by its
-   name. It never raises for ids in range.
+   name. It never raises for ids of the model: those above the tokenizer's, which models are padded with, are no text.
 3. Where a tokenizer's decoder only concatenates tokens (`Fuse`, `ByteLevel`), `decode` joins their bytes from a table.
    The text equals the library's, in an eighth of the time. The library runs all other decoders.
 """
@@ -52,9 +52,13 @@ class FileTokenizer:
             return str(self._tokenizer.decode(list(tokens), skip_special_tokens=False))
         if self._pieces is None:
             self._pieces = pieces(self._tokenizer, self._size, self._strings)
-        if len(tokens) < 2:  # itemgetter of one index returns no tuple
-            return b"".join(self._pieces[token] for token in tokens).decode(errors="replace")
-        return b"".join(itemgetter(*tokens)(self._pieces)).decode(errors="replace")
+        try:
+            if len(tokens) < 2:  # itemgetter of one index returns no tuple
+                return b"".join(self._pieces[token] for token in tokens).decode(errors="replace")
+            return b"".join(itemgetter(*tokens)(self._pieces)).decode(errors="replace")
+        except IndexError:
+            known = [self._pieces[token] for token in tokens if token < self._size]
+            return b"".join(known).decode(errors="replace")
 
 
 Spell = Callable[[str], bytes]

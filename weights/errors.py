@@ -4,6 +4,7 @@
     ├── BadPayload     the publisher or the sending peer: malformed or contradictory bytes, or bytes above a limit
     ├── WrongBase      no fault of a peer: the local snapshot is not the one that the diff starts from
     ├── BadSnapshot    a file or folder that is no model snapshot; the message names the fix
+    │   └── UnfitSnapshot  the publisher: whole, but of another model than the run's files describe
     ├── StoreCorrupt   the store's index is damaged; the message names the fix
     └── StoreBusy      another process holds the store
 
@@ -26,6 +27,10 @@ class WrongBase(WeightsError):
 
 class BadSnapshot(WeightsError):
     """Not a model snapshot, or a header that does not fit its file."""
+
+
+class UnfitSnapshot(BadSnapshot):
+    """A snapshot whose bytes are whole, of another model than the one that is to take it: no new copy mends that."""
 
 
 class StoreCorrupt(WeightsError):

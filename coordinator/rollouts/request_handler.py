@@ -14,8 +14,8 @@ Rules, in order
 6. Requests are answered in the order of coordinator/rollouts/request_priority.py.
 7. Any request of a banned or suspended node is refused with the reason, and with the end of a suspension; this costs
    the check of one signature (coordinator/accounts/). A node with another protocol is told the versions to update to. A
-   node that never said hello gets no lease, since the hello shows that it has the run's tasks. One hello is enough,
-   also across restarts.
+   node that never said hello gets no lease, since the hello shows that it can work for the run's tasks. One hello is
+   enough, also across restarts.
 8. A hello contains the record of the node's addresses (p2p/discovery/peer_records.py), signed by the node itself. An
    expired record, or one issued in the future, is ignored: the node may not know the time yet, and sends a new record
    with its next hello.
@@ -58,6 +58,7 @@ from protocol.leases import VerdictsResponse as VerdictsAnswer
 from protocol.methods import ACKNOWLEDGE, HELLO, LEASE, SEALED, SUBMIT, VERDICTS, A, Method, Q
 from protocol.refusals import refusal
 from protocol.requests import Hello, Refusal, Request, Response, Welcome
+from protocol.task_kinds import is_played
 
 SKEW = 600_000
 """Most milliseconds between the coordinator's time and a request's expiry."""
@@ -228,7 +229,7 @@ class RequestHandler:
             return refusal("protocol", low=low, high=high, theirs="{}-{}".format(*hello.protocols))
         known = {(task.name, task.version) for task in hello.tasks}
         for task in self._spec.tasks:
-            if (task.name, task.version) not in known:
+            if not is_played(task.kind, task.name, task.version, kinds=hello.kinds, tasks=known):
                 return refusal("task-version", task=task.name, version=task.version)
         if not admits(hello.engine, self._spec.engines):
             return refusal("engine", engine=hello.engine, admitted=", ".join(self._spec.engines))

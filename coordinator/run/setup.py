@@ -320,6 +320,8 @@ def _root_files(place: RunFolder) -> list[Path]:
     files: list[Path] = []
     while (path := place.roots / f"{len(files) + 1}.root").exists():
         files.append(path)
+    if not files and not place.path.is_dir():
+        raise LocalFault(f"no run in {place.path}: make one with `echo2-coord init {place.path}`")
     if not files:
         raise LocalFault(f"no Root in {place.roots}: put 1.root back from your backup")
     return files

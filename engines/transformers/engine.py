@@ -131,10 +131,16 @@ def _build(folder: Path, dtype: torch.dtype) -> Any:
         raise EngineError(f"{folder} has no config.json: give the folder of a model")
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        attention = str(getattr(config, "_attn_implementation", None))
+        if "/" in attention:  # a repository of compiled code
+            raise ValueError(f"its attention is {attention!r}, which is code that comes with a model")
         auto: Any = AutoModelForCausalLM  # its methods carry no types
         model = auto.from_config(config, dtype=dtype, trust_remote_code=False)
-    except (ValueError, KeyError, OSError) as error:
-        raise EngineError(f"{folder}: the installed transformers cannot build this model: {error}") from error
+    except Exception as error:  # the library has no root of its errors, and each field of config.json may raise any
+        if _no_memory(error):
+            raise
+        why = f"{type(error).__name__}: {error}"
+        raise EngineError(f"{folder}: the installed transformers cannot build this model ({why})") from error
     return model.eval().requires_grad_(False)
 
 
@@ -155,7 +161,13 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except (RuntimeError, MemoryError, OutOfMemory) as error:
-        plain = isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError)
-        if plain and not any(text in str(error) for text in NO_MEMORY):
+        if not _no_memory(error):
             raise
         raise EngineError(f"{NO_ROOM} ({str(error) or 'no memory'})") from error
+
+
+def _no_memory(error: Exception) -> bool:
+    """Tell whether memory lacks."""
+    if isinstance(error, (MemoryError, OutOfMemory, torch.OutOfMemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in NO_MEMORY)

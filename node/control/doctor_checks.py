@@ -17,6 +17,7 @@ from runtime.exit_codes import Exit
 from runtime.figures import apart, figure
 
 Verdict = Literal["good", "poor", "bad"]
+_DRIVER: Final = "install the GPU's driver (for NVIDIA, nvidia-smi lists it then)"
 SKEW: Final = 10.0
 """Seconds by which this machine's clock may differ from the coordinator's."""
 HEAD_AGE: Final = 75.0
@@ -91,7 +92,7 @@ def gpu(asked: str, present: str, fault: str) -> Check:
     """Check a device. `asked`: the setting `gpu`, or one of the devices that it names. `present`: the GPUs that the
     system reports, or empty. `fault`: why none of them can be used, with the command that helps; empty where nothing is
     known."""
-    wanted = "a GPU" if asked == "auto" else asked
+    wanted = {"auto": "a GPU", "all": "all GPUs"}.get(asked, f"GPU {asked}" if asked.isdecimal() else asked)
     needed = asked not in ("auto", "cpu")
     verdict: Verdict = "bad" if needed else "poor"
     if asked == "cpu" or (present and not fault):
@@ -99,14 +100,23 @@ def gpu(asked: str, present: str, fault: str) -> Check:
     if present:
         remedy = fault
     elif needed:
-        remedy = "install the GPU's driver (nvidia-smi must list it), or use --gpu auto"
+        remedy = f"{_DRIVER}; or use --gpu auto"
     else:
-        remedy = (
-            "none, if this machine has none: the CPU works, slowly; else install its driver (nvidia-smi lists it then)"
-        )
+        remedy = f"none, if this machine has none: the CPU works, slowly; else {_DRIVER}"
     return Check(
         check="gpu", actual=present or ("none" if needed else "none: the CPU is used"), wanted=wanted, remedy=remedy,
         verdict=verdict, exit=Exit.NO_DEVICE if needed else 0,
+    )  # fmt: skip
+
+
+def engine(asked: str, installed: list[str], fault: str, code: int) -> Check:
+    """Check the engine. `asked`: the setting `engine`. `installed`: the engines that are installed. `fault`: why the
+    one that is asked for cannot be used, with the command that helps; empty where nothing is known. `code`: the exit
+    code then."""
+    return Check(
+        check="engine", actual=", ".join(installed) or "none",
+        wanted="an engine that is installed" if asked == "auto" else asked,
+        remedy=fault, verdict="bad" if fault else "good", exit=code if fault else 0,
     )  # fmt: skip
 
 
@@ -211,7 +221,7 @@ def table(rows: list[Check]) -> list[str]:
     mark = {"good": "ok", "poor": "poor", "bad": "BAD"}
     width = max(len(row.check) for row in rows)
     lines = [f"{mark[row.verdict]:<5}{row.check:<{width}}  {row.actual}  (wanted: {row.wanted})" for row in rows]
-    return [*lines, *(f"-> {row.check}: {row.remedy}" for row in rows if row.remedy)]
+    return [*lines, *dict.fromkeys(f"-> {row.check}: {row.remedy}" for row in rows if row.remedy)]
 
 
 def _remedy(route: str, tried: list[Attempt]) -> str:

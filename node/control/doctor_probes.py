@@ -25,6 +25,8 @@ from engines.system_gpus import system_gpus
 from node.config import NodeConfig
 from node.control import doctor_checks
 from node.control.doctor_checks import Attempt, Check
+from node.engine_devices import check_engine
+from node.errors import BadConfig
 from p2p.discovery.dial_back import ports_of
 from p2p.discovery.invite import Invite
 from p2p.discovery.messages import ReachableRequest
@@ -40,6 +42,7 @@ from p2p.wire_types import decode
 from protocol.methods import HEAD, REACHABLE
 from protocol.versions import Head, HeadRequest
 from runtime.errors import LocalFault
+from runtime.exit_codes import Exit
 from runtime.units import unix_milliseconds
 
 SomeHost = TypeVar("SomeHost", bound=Host)
@@ -57,7 +60,7 @@ async def examine(config: NodeConfig, invite: Invite | None, *, running: bool) -
         doctor_checks.python(),
         doctor_checks.libp2p(installed),
         doctor_checks.disk(str(config.home), shutil.disk_usage(_existing(config.home)).free, config.disk),
-        *(await asyncio.to_thread(_server, config.server) if config.engine == "server" else _gpus(config.gpu)),
+        *(await asyncio.to_thread(_server, config.server) if config.engine == "server" else _engine_and_gpus(config)),
         doctor_checks.ip6(bool(listenable(["/ip6/::/tcp/0"])), _ip6_addresses()),
     ]
     if installed:
@@ -77,14 +80,33 @@ def _server(address: str | None) -> list[Check]:
         client.close()
 
 
+def _engine_and_gpus(config: NodeConfig) -> list[Check]:
+    fault, code = "", Exit.OK
+    try:
+        check_engine(config)
+        registry.choose(config.engine)
+    except BadConfig as error:
+        fault, code = str(error), error.exit
+    except registry.UnknownEngine as error:
+        fault, code = str(error), Exit.NO_DEVICE
+    return [doctor_checks.engine(config.engine, registry.installed(), fault, code), *_gpus(config.gpu)]
+
+
 def _gpus(asked: str) -> list[Check]:
     """Examine the devices of the setting `gpu`: one row each."""
     gpus = system_gpus()
     torch = importlib.metadata.version("torch") if importlib.util.find_spec("torch") is not None else ""
     fault = foreseen(gpus, torch, not registry.LLAMACPP.missing())
     present = ", ".join(gpu.text for gpu in gpus)
-    devices = asked.split(",")
-    return [doctor_checks.gpu(one, present if _number(one) < len(gpus) else "", fault) for one in devices]
+    rows = []
+    for device in asked.split(","):
+        beyond = (
+            f"there is no GPU {_number(device)}: the system shows {len(gpus)}, numbered from 0"
+            if gpus and _number(device) >= len(gpus)
+            else ""
+        )
+        rows.append(doctor_checks.gpu(device, present, beyond or fault))
+    return rows
 
 
 def _number(device: str) -> int:

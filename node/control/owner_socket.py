@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from node.errors import BadConfig, TryLater
+from node.errors import BadConfig, NoDaemonAnswers, TryLater
 from runtime import control_socket
 from runtime.control_socket import LINE_LIMIT, PATIENCE, Command, NoAnswer, NoDaemon, NotYours, Rejected, socket_path
 
@@ -25,15 +25,15 @@ class CommandServer(control_socket.ControlSocket):
 
 
 def ask_daemon(home: Path, **asked: Any) -> dict[str, Any]:
-    """Send one command to the daemon of `home` and return its answer. Raises `TryLater` if no daemon runs, or the
-    daemon belongs to another user, does not answer or refuses."""
+    """Send one command to the daemon of `home` and return its answer. Raises `NoDaemonAnswers` if none runs or it does
+    not answer, `BadConfig` if it belongs to another user, and `TryLater` if it refuses."""
     try:
         return control_socket.ask(home, **asked)
     except NoDaemon as error:
-        raise TryLater(f"no node runs in {home}: start one with echo2-node run") from error
+        raise NoDaemonAnswers(f"no node runs in {home}: start one with echo2-node run") from error
     except NotYours as error:
-        raise TryLater(f"the node in {home} belongs to another user") from error
+        raise BadConfig(f"the node in {home} belongs to another user: run the command as that user") from error
     except NoAnswer as error:
-        raise TryLater(f"the node in {home} does not answer") from error
+        raise NoDaemonAnswers(f"the node in {home} does not answer: look at its log") from error
     except Rejected as error:
         raise TryLater(str(error)) from error

@@ -3,7 +3,7 @@
 This node works for a lease only if
 1. the run's channel key signed it, for this node's key, in answer to this request (nonce);
 2. it binds the version that the engine has loaded, by era, number and content root;
-3. a. its task and task version are the RunSpec's;
+3. a. its task and task version are the RunSpec's, of a kind for which this build works;
    b. its group has the RunSpec's size and no seed twice;
    c. its limit is within the RunSpec's;
    d. its prompt is not empty and consists of the model's tokens;
@@ -23,6 +23,7 @@ from p2p.errors import PeerFault, Stale
 from p2p.wire_types import encode
 from protocol.authority import RunSpec
 from protocol.leases import Lease, LeaseRequest, Rollout, Segment, Submission
+from protocol.task_kinds import PLAYED, PURE, SINGLE
 
 
 class BadLease(PeerFault):
@@ -49,8 +50,8 @@ def check_lease(
             f"the lease is for version {lease.version} of era {lease.era}, while {current.version} of era "
             f"{current.era} is loaded and was requested"
         )
-    if (lease.task, lease.task_version) not in {(task.name, task.version) for task in runspec.tasks}:
-        raise BadLease(f"the lease is for task {lease.task!r} version {lease.task_version}, which is not the run's")
+    if (kind := _kind_of(lease, runspec)) not in (PURE, *PLAYED):
+        raise BadLease(f"the lease is for task {lease.task!r} of kind {kind!r}, for which this build does not work")
     if len(lease.seeds) != runspec.group_size or len(set(lease.seeds)) != len(lease.seeds):
         raise BadLease(
             f"the lease has {len(lease.seeds)} seeds; the run's groups have {runspec.group_size} distinct ones"
@@ -81,7 +82,16 @@ def job_of(lease: Lease, runspec: RunSpec) -> Job:
         task_version=lease.task_version,
         split="train",
         index=lease.index,
+        single_turn=_kind_of(lease, runspec) == SINGLE,
     )
+
+
+def _kind_of(lease: Lease, runspec: RunSpec) -> str:
+    """Return the kind of the lease's task. Raises `BadLease`."""
+    for task in runspec.tasks:
+        if (task.name, task.version) == (lease.task, lease.task_version):
+            return task.kind
+    raise BadLease(f"the lease is for task {lease.task!r} version {lease.task_version}, which is not the run's")
 
 
 def submission_of(lease: Lease, samples: Sequence[Sample], ranges: bytes | None = None) -> bytes:

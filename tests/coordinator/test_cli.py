@@ -106,7 +106,7 @@ def test_init_refuses_a_format_that_no_class_computes_in_and_such_a_run_does_not
     settings = home / "coordinator.toml"
     settings.write_text(settings.read_text().replace('compute_dtype = "float32"', 'compute_dtype = "bfloat16"', 1))
     code, message = refused("run", "--home", home)
-    assert "a run that is signed must be made anew by `echo2-coord init`" in message
+    assert "set compute_dtype to one that it admits" in message
 
 
 @pytest.mark.parametrize("option", [("--lora-alpha", "8"), ("--lora-targets", "q_proj"), ("--base-format", "q4_0")])

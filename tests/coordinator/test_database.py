@@ -120,7 +120,7 @@ def test_a_newer_file_is_not_changed(tmp_path: Path) -> None:
 def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DatabaseFault, match="cannot write beside"):
         Database.open(tmp_path / "nowhere" / "run.sqlite")
-    with pytest.raises(DatabaseFault, match="is this the folder of a run"):
+    with pytest.raises(DatabaseFault, match="echo2-coord run"):
         Database.read(tmp_path / "run.sqlite")
 
 

@@ -18,7 +18,7 @@ from tests.support.bigram import nudged, random_table, write_table
 from tests.support.tiny_model import job
 from weights.codec.frames import Bits
 from weights.diff import Change, encode
-from weights.errors import BadSnapshot, WrongBase
+from weights.errors import BadSnapshot, UnfitSnapshot, WrongBase
 from weights.journaled import Rolling
 from weights.snapshot import Snapshot
 
@@ -68,7 +68,8 @@ class Table(NamedTuple):
 
 
 class TableEngine(BatchEngine[Table]):
-    """`log`: what happened to its models; with "break" in it, the next step fails half-way."""
+    """`log`: what happened to its models; with "break" in it, the next step fails half-way; with "unfit", no
+    weights fit."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,6 +81,8 @@ class TableEngine(BatchEngine[Table]):
 
     def build(self, model: Path, weights: SteppedWeights) -> Table:
         self.log.append("build")
+        if "unfit" in self.log:
+            raise BadSnapshot("the weights are of another model")
         bits = weights.snapshot.bits("table").copy()
         return Table(bits, weights, JobRollouts(model, 64), Echo(), self.log)
 
@@ -153,6 +156,17 @@ def test_a_load_that_fails_leaves_nothing_loaded(engine: TableEngine, world: Wor
         engine.load(world.model, world.new.path)
     with pytest.raises(EngineError, match="call load first"):
         engine.step()
+
+
+def test_whole_weights_that_do_not_fit_are_told_from_damaged_ones(engine: TableEngine, world: World) -> None:
+    """A node fetches damaged weights again; those of another model would not fit the next time either."""
+    engine.log.append("unfit")
+    with pytest.raises(UnfitSnapshot, match="of another model"):
+        engine.load(world.model, world.new.path)
+    world.new.path.write_bytes(b"no snapshot")
+    with pytest.raises(BadSnapshot) as damaged:
+        engine.load(world.model, world.new.path)
+    assert type(damaged.value) is BadSnapshot
 
 
 def test_groups_pass_to_the_batch_of_the_loaded_model(engine: TableEngine) -> None:

@@ -39,6 +39,17 @@ def test_each_seed_begins_a_rollout_of_the_job_s_episode(rollouts: JobRollouts) 
     assert rollouts.begun(msgspec.structs.replace(asked, split="heldout"))
 
 
+def test_a_single_turn_job_needs_no_task_of_its_name_and_ends_after_its_first_turn(rollouts: JobRollouts) -> None:
+    asked = msgspec.structs.replace(job(samples=2, limit=3), task="nobody has it", single_turn=True)
+    first, second = rollouts.begun(asked)
+    first.step(7, -1.0)
+    first.step(TEXT.eos, -1.0)
+    assert (first.ended, first.sample().tokens, first.sample().turns) == (True, [7, TEXT.eos], [2])
+    for _ in range(3):
+        second.step(7, -1.0)
+    assert (second.ended, second.sample().turns) == (True, [3]), "the limit ends it too"
+
+
 def test_a_split_and_a_task_that_are_none_are_refused(rollouts: JobRollouts) -> None:
     with pytest.raises(EngineError, match="no such split: 'test'; use train or heldout"):
         rollouts.begun(job(split="test"))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engines.engine import EngineError, EngineRows, Finished, Job
-from engines.rate import STEADY, WARM, Rate, Workload, measure
+from engines.rate import PROMPT, STEADY, WARM, Rate, Workload, measure
 from tasks import tokenizer
 
 WORK = Workload(task="reverse", task_version=1, limit=8, group=4, eos=tokenizer.EOS)
@@ -67,6 +67,16 @@ def test_all_rows_are_filled_and_their_tokens_counted() -> None:
     assert (rate.per_second, rate.per_cpu_second) == (16.0, 32.0)
     assert engine.cancelled
     assert not engine.groups
+
+
+def test_jobs_of_a_task_whose_code_is_at_the_operator_have_drawn_prompts_within_the_context(tmp_path: Path) -> None:
+    tokenizer.char_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    work = Workload(task="gym", task_version=1, limit=8, group=2, eos=tokenizer.EOS, single_turn=True)
+    first, second = itertools.islice(work.jobs(tmp_path), 2)
+    assert (len(first.prompt), first.single_turn, first.prompt != second.prompt) == (PROMPT, True, True)
+    assert max(first.prompt) < tokenizer.CHAR_SIZE
+    (tmp_path / "config.json").write_text('{"max_position_embeddings": 20}')
+    assert len(next(work.jobs(tmp_path)).prompt) == 12
 
 
 def test_the_measurement_begins_once_the_number_of_rows_is_steady() -> None:

@@ -68,7 +68,7 @@ def test_an_engine_whose_packages_are_missing_is_named_with_the_command_that_bri
     assert row.missing() == ["no_such_package"]
     monkeypatch.setattr(registry, "_ROWS", {row.name: row})
     for asked in ("auto", "transformers"):
-        with pytest.raises(UnknownEngine, match=r"transformers needs no_such_package \(pip install no-such-package\)"):
+        with pytest.raises(UnknownEngine, match="transformers needs no_such_package: pip install no-such-package"):
             choose(asked)
     second = replace(TRANSFORMERS, name="second")
     register(second)

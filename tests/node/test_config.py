@@ -51,9 +51,20 @@ BAD_SETTINGS = {
     "a device that is none": (
         "",
         {"ECHO2_GPU": "tpu"},
-        "gpu should be as its description says .*, cpu, .* not 'tpu'",
+        "gpu should be like auto or cpu or cuda:1 or .* or all, not 'tpu'",
     ),
-    "a level that is none": ("", {"ECHO2_LOG": "loud"}, "log should be .*debug, info, warning or error.*, not 'loud'"),
+    "a number of a device that is none": ("", {"ECHO2_GPU": "cuda:x"}, "gpu should be like .*, not 'cuda:x'"),
+    "a number format that is none": (
+        "",
+        {"ECHO2_DTYPE": "int4"},
+        "dtype should be 'auto', 'float32', 'float16', 'bfloat16' or 'blocks', not 'int4'",
+    ),
+    "an address without its kind": (
+        "",
+        {"ECHO2_SERVER": "127.0.0.1:8000"},
+        "server should be like http://127.0.0.1:8000, not '127.0.0.1:8000'",
+    ),
+    "a level that is none": ("", {"ECHO2_LOG": "loud"}, "log should be 'debug', .* or 'error', not 'loud'"),
     "a name too long": ("", {"ECHO2_NAME": "x" * 41}, "name"),
     "a name with a control character": ("", {"ECHO2_NAME": "a\x1b[31mb"}, "printed"),
     "a disk of nothing": ("disk = 0\n", {}, "disk"),

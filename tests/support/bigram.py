@@ -187,7 +187,7 @@ class BigramEngine:
 
     def _episode(self, job: Job) -> _OneTurn:
         tokenizer = self._model / "tokenizer.json"
-        if not tokenizer.exists():
+        if job.single_turn or not tokenizer.exists():
             return _OneTurn()
         task = registry.get(job.task, job.task_version)
         return task.episode("train" if job.split == "train" else "heldout", job.index, load_text(tokenizer, job.eos))  # type: ignore[return-value]

@@ -283,7 +283,7 @@ def make_swarm(
     model = model_folder(folder / "bigram")
     settings = {"task": "reverse", "group_size": 2, "batch_groups": 2, "limit": 6, "heldout": 4, "evaluate_every": 5}
     flags = {
-        "run": settings | {"engines": ("bigram",)} | run,
+        "run": settings | {"engines": ("bigram", "transformers/float32")} | run,
         "https": {"listen": []},
         "network": dict(network or {}),
         "leases": {"minimum_seconds": 20.0, "maximum_seconds": 60.0},

@@ -21,10 +21,10 @@ HANG = 3600.0
 
 class TableServer:
     """`fault`: what it does wrong, or empty; may be changed at any time. `tokens`: size of its vocabulary. `asked`:
-    number of requests to generate. `settings`: as /server_info says them."""
+    number of requests to generate. `settings`: as /server_info says them. `elsewhere`: the address of a redirection."""
 
     def __init__(self, tokens: int) -> None:
-        self.fault, self.asked, self.address = "", 0, ""
+        self.fault, self.asked, self.address, self.elsewhere = "", 0, "", ""
         self.tokens = tokens
         self.table: NDArray[np.float32] = np.zeros((tokens, tokens), np.float32)
         self._old = self.table
@@ -129,6 +129,8 @@ class TableServer:
             await asyncio.sleep(HANG)
         if self.fault == "errors":
             return web.json_response({"error": {"message": "an illegal memory access"}}, status=500)
+        if self.fault == "a redirection":
+            raise web.HTTPTemporaryRedirect(self.elsewhere)
         if self.fault == "no JSON":
             return web.Response(text="<html>502 Bad Gateway</html>")
         if self.fault == "dies":

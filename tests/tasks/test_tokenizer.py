@@ -99,8 +99,9 @@ def metaspace() -> Tokenizer:
     "tokenizer", [char_tokenizer(), byte_level(), metaspace()], ids=["fuse", "byte-level", "other"]
 )
 def test_a_text_is_what_the_library_makes_of_any_ids(tokenizer: Tokenizer) -> None:
+    """Also of ids that only the model has: models have more outputs than their tokenizers tokens, as Qwen's."""
     text, chance = FileTokenizer(tokenizer, 0), random.Random(7)
     for _ in range(500):
-        ids = [chance.randrange(text.size) for _ in range(chance.randrange(40))]
+        ids = [chance.randrange(text.size + 8) for _ in range(chance.randrange(40))]
         told = ids[:-1] if ids[-1:] == [text.eos] else ids
         assert text.decode(ids) == tokenizer.decode(told, skip_special_tokens=False)

@@ -202,6 +202,12 @@ def test_a_node_that_cannot_take_part_is_told_why(desk: Desk, changes: dict[str,
     assert desk.world.rows() == []
 
 
+def test_a_run_of_a_single_task_takes_nodes_that_lack_it_and_tells_older_ones_to_update(desk: Desk) -> None:
+    desk.control._spec = msgspec.structs.replace(SPEC, tasks=[TaskReference(name="gym", version=1, kind="single")])
+    assert refusal(desk.ask("hello", encode(HELLO))).code == "task-version", "a node that does not name the kind"
+    body(desk.ask("hello", encode(msgspec.structs.replace(HELLO, tasks=[], kinds=["single"]))), Welcome)
+
+
 def test_a_banned_node_hears_why_until_it_is_not_banned_any_more(greeted: Desk) -> None:
     group_service, now = greeted.world.group_service, greeted.world.now
     group_service.accounts.remark(ALICE, "node.banned", "it sent poison", now)

@@ -1,6 +1,7 @@
 """A task that fails or gives no finite reward: valid work is paid, and is not learned from."""
 
 import math
+import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -11,8 +12,10 @@ from coordinator.metrics import run_metrics
 from coordinator.rollouts.waiting_groups import Undecided
 from engines.engine import SampleScore
 from protocol.leases import Lease
+from tasks import registry
 from tasks.arithmetic import REVERSE
 from tasks.task import Episode, Score, Split, Task, Tokenizer
+from tasks.tokenizer import CHAR_SIZE, EOS
 from tests.support import group_world
 from tests.support.group_world import World, group, honest_scores
 
@@ -237,3 +240,20 @@ def test_a_task_that_wants_to_end_the_program_ends_nothing(world: World, monkeyp
     _, waiting = one_waits(world)
     receipt = world.decide(waiting, honest_scores(waiting.submission))
     assert (receipt.verdict, receipt.code) == ("accepted", "task-score")
+
+
+@pytest.mark.parametrize("task", ["reverse", "guess"])
+def test_a_token_that_only_the_model_has_is_no_fault_of_the_task(task: str, tmp_path: Path) -> None:
+    """Else a node could end leases at the operator's expense, and stop the run by groups without a reward."""
+    tasks = [registry.get(task, 1)]
+    spec = msgspec.structs.replace(group_world.SPEC, vocabulary=CHAR_SIZE + 8)
+    world = World(tmp_path, spec=spec, task=tasks[0])
+    lease = world.lease()
+    foreign = [CHAR_SIZE + 3, EOS]
+    rollouts = [
+        group_world.rollout(lease, "", tokens=foreign, turns=[2], logprobs=struct.pack("<2f", -0.5, -0.5))
+        for _ in lease.seeds
+    ]
+    world.submit(group(lease, rollouts=rollouts))
+    (receipt,) = world.decide_all()
+    assert (receipt.code, receipt.trainable) == ("ok", True)

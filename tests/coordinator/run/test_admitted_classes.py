@@ -46,6 +46,21 @@ def test_other_classes_are_refused_with_the_reason(engine_class: str, says: str)
         check_admitted(section("transformers", engine_class))
 
 
+@pytest.mark.parametrize(
+    ("engines", "says"),
+    [
+        (("transfomers",), "did you mean transformers"),
+        (("transformers", "lamacpp/float32"), "did you mean llamacpp"),
+        (("second/float32",), "add one of transformers, llamacpp, vllm, server"),
+    ],
+)
+def test_a_misspelt_engine_and_a_run_without_any_engine_of_this_build_are_refused_before_they_are_signed(
+    engines: tuple[str, ...], says: str
+) -> None:
+    with pytest.raises(SettingsFault, match=says):
+        check_admitted(section(*engines, dtype="float32"))
+
+
 def test_a_run_that_names_no_format_is_one_in_float32_whatever_the_operators_card() -> None:
     assert RunSection().compute_dtype == "float32"
     assert closed_classes(RunSection()) == []

@@ -79,7 +79,7 @@ def niced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     model = model_folder(tmp_path / "model")
-    flags = {"run": {"task": "reverse", "limit": 6, "engines": ("bigram",)}}
+    flags = {"run": {"task": "reverse", "limit": 6, "engines": ("bigram", "transformers")}}
     return setup.init(tmp_path / "run", str(model), setup.settings_for(str(model), flags, env={}), now=NOW)
 
 

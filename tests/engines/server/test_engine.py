@@ -209,6 +209,20 @@ async def test_a_node_whose_server_dies_in_mid_lease_ends_with_the_reason(
     await engine.stop()
 
 
+async def test_a_node_whose_server_takes_no_weights_ends_with_the_reason_and_keeps_its_weights(
+    server: TableServer, model: TableModel
+) -> None:
+    """The weights on disk are whole: to fetch them again would not give the server more memory."""
+    engine, dropped = versioned(server, model), list[LoadedVersion]()
+    engine.on_corrupt = dropped.append
+    server.fault = "no room"
+    with pytest.raises(EngineUnusable, match=r"cannot load version 0: the server cannot take .*CUDA out of memory"):
+        async with engine.shared():
+            pass
+    assert dropped == []
+    await engine.stop()
+
+
 async def test_a_node_whose_server_fails_once_goes_on(server: TableServer, model: TableModel) -> None:
     engine = versioned(server, model)
     async with engine.shared():

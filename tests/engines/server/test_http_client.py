@@ -43,6 +43,15 @@ def test_an_answer_that_is_no_json_is_quoted(client: HttpClient, server: TableSe
         client.post(GENERATE, BODY)
 
 
+def test_a_redirection_is_not_followed(client: HttpClient, server: TableServer) -> None:
+    """Weights and key would go to an address that the owner did not name."""
+    with TableServer(16).running() as other:
+        server.fault, server.elsewhere = "a redirection", other.address + GENERATE
+        with pytest.raises(ServerFault, match=r"answered /inference/v1/generate with 307"):
+            client.post(GENERATE, BODY)
+        assert other.asked == 0
+
+
 def test_a_server_that_dies_in_the_middle_of_a_request_is_gone(client: HttpClient, server: TableServer) -> None:
     server.fault = "dies"
     with pytest.raises(ServerGone, match=f"the server {server.address} cannot be reached: "):

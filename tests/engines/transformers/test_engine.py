@@ -1,3 +1,4 @@
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -371,6 +372,34 @@ def test_a_folder_that_is_no_model_says_so(tmp_path: Path, tiny: OnDisk) -> None
     (tmp_path / "config.json").write_text('{"model_type": "no such architecture"}')
     with pytest.raises(EngineError, match="cannot build"):
         TransformersEngine().load(tmp_path, tiny.snapshot)
+
+
+STRANGE: dict[str, tuple[dict[str, Any], str]] = {
+    "heads by which nothing can be divided": ({"num_attention_heads": 0}, "ZeroDivisionError"),
+    "sizes below none": ({"num_key_value_heads": -2}, "RuntimeError: .*negative dimension"),
+    "a size beyond all integers": ({"hidden_size": 10**30}, "TypeError"),
+    "a type that is a list": ({"model_type": ["qwen3"]}, "TypeError"),
+    "a padding token beyond the vocabulary": ({"pad_token_id": 10**9}, "AssertionError"),
+    "code of its own": (
+        {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Mine", "AutoModelForCausalLM": "mine.Mine"}},
+        "custom code",
+    ),
+    "attention from a repository of compiled code": (
+        {"attn_implementation": "kernels-community/flash-attn"}, "code that comes with a model",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "why"), STRANGE.values(), ids=STRANGE.keys())
+def test_a_strange_config_is_a_sentence_and_runs_no_code(
+    changes: dict[str, Any], why: str, tmp_path: Path, tiny: OnDisk
+) -> None:
+    config = json.loads((tiny.folder / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, **changes}))
+    (tmp_path / "mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()")
+    with pytest.raises(EngineError, match=f"cannot build this model .*{why}"):
+        TransformersEngine().load(tmp_path, tiny.snapshot)
+    assert not (tmp_path / "ran").exists()
 
 
 def test_weights_of_another_model_are_refused(tmp_path: Path, tiny: OnDisk) -> None:

@@ -1,8 +1,11 @@
 """The measurements of `echo2-node doctor` on a real network on loopback."""
 
 import asyncio
+import re
 import socket
 from pathlib import Path
+
+import pytest
 
 from engines.system_gpus import SystemGpu
 from node.config import NodeConfig
@@ -69,3 +72,39 @@ async def test_each_device_that_is_named_has_a_row(tmp_path, monkeypatch):
     assert [(row.wanted, row.verdict) for row in rows if row.check == "gpu"] == [
         ("cuda:0", "good"), ("vulkan:1", "good"), ("cuda:2", "bad"), ("cpu", "good"),
     ]  # fmt: skip
+    (missing,) = [row for row in rows if row.wanted == "cuda:2"]
+    assert missing.remedy == "there is no GPU 2: the system shows 2, numbered from 0"
+
+
+async def test_a_fix_that_several_rows_share_is_named_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("node.control.doctor_probes.system_gpus", list)
+    config = NodeConfig(home=tmp_path / "home", listen=(), disk=0.001, gpu="0,1")
+    lines = doctor_checks.table(await examine(config, None, running=True))
+    assert [line for line in lines if "wanted: GPU" in line] != []
+    assert len([line for line in lines if line.startswith("-> gpu")]) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "remedy", "code"),
+    [
+        ({"engine": "vllm"}, "engine vllm needs vllm: pip install vllm==0.32.0", Exit.NO_DEVICE),
+        ({"engine": "abacus"}, "not in this build", Exit.CONFIG),
+        ({"engine": "transformers", "dtype": "blocks"}, "transformers cannot compute in blocks", Exit.CONFIG),
+        ({"engine": "llamacpp", "gpu": "cpu,mps"}, "llamacpp computes on .*, not on mps", Exit.CONFIG),
+    ],
+)
+async def test_an_engine_that_join_would_refuse_has_a_bad_row_with_the_fix(
+    tmp_path, monkeypatch, settings, remedy, code
+):
+    monkeypatch.setattr("engines.vllm.availability.missing", lambda: ["vllm"])
+    config = NodeConfig(home=tmp_path / "home", listen=(), disk=0.001, **{"gpu": "cpu", **settings})
+    (row,) = [row for row in await examine(config, None, running=True) if row.check == "engine"]
+    assert (row.verdict, row.exit) == ("bad", code)
+    assert re.search(remedy, row.remedy)
+
+
+async def test_the_engines_that_are_installed_have_a_good_row(tmp_path):
+    config = NodeConfig(home=tmp_path / "home", listen=(), disk=0.001, gpu="cpu")
+    (row,) = [row for row in await examine(config, None, running=True) if row.check == "engine"]
+    assert (row.verdict, row.remedy) == ("good", "")
+    assert "transformers" in row.actual

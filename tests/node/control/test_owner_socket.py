@@ -13,7 +13,7 @@ import anyio.lowlevel
 import pytest
 
 from node.control.owner_socket import CommandServer, ask_daemon, socket_path
-from node.errors import TryLater
+from node.errors import NoDaemonAnswers, TryLater
 
 
 async def test_the_control_socket_is_for_the_owner_alone_and_bounded(tmp_path: Path) -> None:
@@ -66,5 +66,5 @@ def test_where_temporary_files_lie_deep_the_socket_of_a_deep_home_lies_in_tmp(
 
 
 def test_a_command_without_a_daemon_says_how_to_start_one(tmp_path: Path) -> None:
-    with pytest.raises(TryLater, match="echo2-node run"):
+    with pytest.raises(NoDaemonAnswers, match="echo2-node run"):
         ask_daemon(tmp_path, command="status")

@@ -30,11 +30,11 @@ LEASE = Lease(
 ASK = LeaseRequest(nonce=NONCE, era=1, version=5, root=ROOT, engine="x/float32")
 
 
-def checked(lease: Lease, tmp_path, *, now: int = NOW, context: int | None = CONTEXT) -> Lease:
+def checked(lease: Lease, tmp_path, *, now: int = NOW, context: int | None = CONTEXT, spec: RunSpec = SPEC) -> Lease:
     loaded = LoadedVersion(era=1, version=5, root=ROOT, weights=tmp_path)
     sealed = seal("lease", SPEC.run, encode(lease), KEY)
     verified = verify(sealed, "lease", SPEC.run, [public_bytes(KEY)], 1, lambda payload: decode(payload, Lease))
-    return check_lease(verified, ask=ASK, node=NODE, current=loaded, runspec=SPEC, now=now, context=context)
+    return check_lease(verified, ask=ASK, node=NODE, current=loaded, runspec=spec, now=now, context=context)
 
 
 def test_a_lease_for_this_node_and_version_is_admitted(tmp_path) -> None:
@@ -78,6 +78,17 @@ def test_the_job_has_the_leases_sampling_and_the_runs_eos() -> None:
     job = job_of(LEASE, SPEC)
     assert (job.prompt, job.seeds, job.limit, job.eos) == (LEASE.prompt, LEASE.seeds, LEASE.limit, SPEC.eos)
     assert (job.task, job.task_version, job.index, job.split) == ("reverse", 1, 3, "train")
+    assert not job.single_turn
+
+
+def test_a_lease_of_a_single_task_needs_no_task_of_that_name_and_one_of_an_unknown_kind_is_refused(tmp_path) -> None:
+    gym, served = TaskReference(name="gym", version=3, kind="single"), TaskReference(name="x", version=1, kind="served")
+    spec = msgspec.structs.replace(SPEC, tasks=[*SPEC.tasks, gym, served])
+    lease = msgspec.structs.replace(LEASE, task="gym", task_version=3)
+    assert checked(lease, tmp_path, spec=spec) == lease
+    assert job_of(lease, spec).single_turn
+    with pytest.raises(BadLease, match="of kind 'served', for which this build does not work"):
+        checked(msgspec.structs.replace(LEASE, task="x"), tmp_path, spec=spec)
 
 
 def test_the_submission_tags_each_rollout_with_the_leases_version_and_root() -> None:

@@ -1,0 +1,21 @@
+"""The kinds of task: where a task's code runs, and so what a node needs to work for it. Pure.
+
+pure     in the node's build, and in the coordinator's process, which replays each transcript
+single   at the operator alone: an episode is one sampled turn, and a node needs nothing but the lease's prompt
+
+A node of a program older than the kinds plays pure tasks alone, and a Hello without `kinds` says so.
+"""
+
+from collections.abc import Collection, Iterable
+from typing import Final
+
+PURE: Final = "pure"
+SINGLE: Final = "single"
+PLAYED: Final = (SINGLE,)
+"""The kinds beside `PURE` that this build's nodes work for."""
+
+
+def is_played(kind: str, name: str, version: int, *, kinds: Iterable[str], tasks: Collection[tuple[str, int]]) -> bool:
+    """Tell whether a node can work for a task. `kinds`: those beside `PURE` that it plays. `tasks`: those of its build,
+    by (name, version)."""
+    return (name, version) in tasks if kind == PURE else kind in kinds

@@ -1,0 +1,55 @@
+"""Kinds of task: what a node needs to work for each, and the wire's optional fields about them."""
+
+import json
+
+import msgspec
+import pytest
+
+from p2p.errors import Malformed
+from p2p.wire_types import Wire, decode, encode
+from protocol.authority import MOST_WEIGHT, TaskReference
+from protocol.requests import Hello
+from protocol.task_kinds import PURE, SINGLE, is_played
+from tests.support import paths
+
+VECTORS = json.loads((paths.VECTORS / "task_kinds.json").read_text())
+GYM = TaskReference(name="gym-easy", version=1, kind=SINGLE, weight=3, settings_hash=b"s" * 32)
+HELLO = Hello(
+    protocols=(1, 1), software="echo2/0.1", name="a node", engine="transformers/float32/cpu", device="a CPU",
+    tasks=[TaskReference(name="single_sum", version=1)], record=b"sealed", kinds=[SINGLE],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("message", [GYM, HELLO], ids=lambda message: type(message).__name__)
+def test_the_optional_fields_have_the_bytes_of_the_golden_vectors(message: Wire) -> None:
+    golden = bytes.fromhex(VECTORS[type(message).__name__])
+    assert encode(message) == golden
+    assert decode(golden, type(message)) == message
+
+
+def test_a_task_of_an_earlier_runspec_is_pure_has_weight_1_and_no_settings() -> None:
+    old = decode(msgspec.msgpack.encode({"name": "reverse", "version": 1}), TaskReference)
+    assert (old.kind, old.weight, old.settings_hash) == (PURE, 1, None)
+
+
+@pytest.mark.parametrize("weight", [0, -1, MOST_WEIGHT + 1])
+def test_a_weight_out_of_bounds_is_malformed(weight: int) -> None:
+    with pytest.raises(Malformed):
+        decode(msgspec.msgpack.encode({"name": "reverse", "version": 1, "weight": weight}), TaskReference)
+
+
+TASKS = {("reverse", 1), ("guess", 1)}
+CASES = {
+    "a pure task of the build": (PURE, "reverse", 1, (), True),
+    "a pure task in another version": (PURE, "reverse", 2, (SINGLE,), False),
+    "a pure task that the build lacks": (PURE, "gym", 1, (SINGLE,), False),
+    "a single task that the build lacks": (SINGLE, "gym", 1, (SINGLE,), True),
+    "a single task, by a node older than the kinds, even with the task": (SINGLE, "reverse", 1, (), False),
+    "a task of a kind invented later": ("served", "gym", 1, (SINGLE,), False),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_a_node_can_work_for(case: str) -> None:
+    kind, name, version, kinds, expected = CASES[case]
+    assert is_played(kind, name, version, kinds=kinds, tasks=TASKS) is expected
