@@ -4,8 +4,8 @@
    it names no device the one that `auto` would choose.
 2. An engine of this build has the number formats and devices of its row (engines/registry.py). An engine of another
    build may be admitted in float32, where its tokens are checked one by one; other formats need a Calibration, which
-   nobody could make here. At least one engine is of this build, and no name is a slip of the pen for one that is: these
-   facts are signed, and a run that admits nobody would wait for ever.
+   nobody could make here. No name is a slip of the pen for an engine of this build: these facts are signed, and a run
+   that admits nobody would wait for ever.
 """
 
 import difflib
@@ -46,8 +46,7 @@ def closed_classes(settings: RunSection) -> list[AdmittedClass]:
 
 def check_admitted(settings: RunSection) -> None:
     """Check the admitted classes against rule 2. Raises `SettingsFault`."""
-    classes = admitted_classes(settings)
-    for one in classes:
+    for one in admitted_classes(settings):
         row = find(one.engine)
         if row is None and (nearest := difflib.get_close_matches(one.engine, known(), 1)):
             raise SettingsFault(f"run.engines admits {one.name}: there is no such engine; did you mean {nearest[0]}?")
@@ -62,8 +61,3 @@ def check_admitted(settings: RunSection) -> None:
             )
         if row is not None and one.device not in (AUTO, *row.devices):
             raise SettingsFault(f"run.engines admits {one.name}, but {row.name} computes on {', '.join(row.devices)}")
-    if not any(find(one.engine) for one in classes):
-        names = ", ".join(one.name for one in classes)
-        raise SettingsFault(
-            f"run.engines admits {names} alone, whose engine this build does not have: add one of {', '.join(known())}"
-        )
