@@ -30,12 +30,15 @@ def test_classes_that_are_exact_on_every_device_are_open_from_the_start() -> Non
     [
         ("transformers/bfloat16/cuda",),
         ("transformers", "second/float32"),
-        ("second/float32",),
         ("llamacpp/bfloat16/vulkan",),
     ],
 )
 def test_known_classes_are_admitted_and_engines_of_other_builds_in_float32(engines: tuple[str, ...]) -> None:
     check_admitted(section(*engines))
+
+
+def test_a_run_may_admit_an_engine_of_another_build_alone() -> None:
+    check_admitted(section("second/float32", dtype="float32"))
 
 
 @pytest.mark.parametrize(
