@@ -56,6 +56,14 @@ class RunSection(Section):
         str, Field(min_length=1, max_length=200, description="Name of the base model, for people. Signed.")
     ] = "tiny"
     task: Annotated[str, Field(min_length=1, max_length=200, description="The task to learn. Signed.")] = "reverse"
+    kind: Annotated[
+        Literal["auto", "pure", "single"],
+        Field(
+            description="Where the task's code runs: pure, in every node's build and in the coordinator; single, in "
+            "processes of the operator's alone ([environment]), one sampled turn an episode. auto: pure where this "
+            "build has the task, else single. Signed."
+        ),
+    ] = "auto"
     steps: Annotated[int | None, Field(ge=1, description="Steps after which the run finishes. Unset: endless.")] = None
     staleness: Annotated[
         int, Field(ge=0, le=1024, description="S, steps: the learner never uses a group older than this. Signed.")
@@ -214,6 +222,22 @@ class HttpsSection(Section):
         return self
 
 
+class EnvironmentSection(Section):
+    """The processes in which a task of the kind single runs, and their limits. They have an empty environment and a
+    folder of their own."""
+
+    workers: Annotated[int, Field(ge=1, le=256, description="Number of processes.")] = 1
+    seconds: Annotated[
+        float, Field(gt=0, le=3600, description="Most time of one prompt or one score; then the process is killed.")
+    ] = 10.0
+    opening: Annotated[float, Field(gt=0, le=86_400, description="Most seconds for opening the task.")] = 300.0
+    memory_mb: Annotated[int, Field(ge=64, description="Most address space of a process, MiB.")] = 4096
+    network: Annotated[bool, Field(description="Whether the task may open sockets (Linux; elsewhere it may).")] = False
+    subprocesses: Annotated[
+        bool, Field(description="Whether the task may start processes (Linux; elsewhere it may).")
+    ] = False
+
+
 class WebSection(Section):
     """The page, the API and /metrics, over HTTP."""
 
@@ -311,6 +335,7 @@ class CoordinatorConfig(Section):
     learner: LearnerSection = LearnerSection()
     network: NetworkSection = NetworkSection()
     https: HttpsSection = HttpsSection()
+    environment: EnvironmentSection = EnvironmentSection()
     web: WebSection = WebSection()
     leases: LeasesSection = LeasesSection()
     calibration: CalibrationSection = CalibrationSection()

@@ -27,6 +27,7 @@ import structlog
 from coordinator.accounts import operator_remarks, trusted_parties
 from coordinator.config import CoordinatorConfig, LearnerSection
 from coordinator.database import CHECK_EVERY, Database, check
+from coordinator.environments.task_host import LocalTask, TaskHost
 from coordinator.group_commit import GroupCommit
 from coordinator.learner.launch import learner_process
 from coordinator.metrics.history import History
@@ -39,7 +40,8 @@ from coordinator.publishing.signing_keys import Signing
 from coordinator.rollouts.absence import Absence
 from coordinator.rollouts.group_service import GroupService
 from coordinator.rollouts.lease_table import Entropy, LeaseTerms
-from coordinator.rollouts.prompts import TaskPrompts
+from coordinator.rollouts.prompt_feed import PromptFeed
+from coordinator.rollouts.prompts import PromptSource, TaskPrompts
 from coordinator.rollouts.request_handler import RequestHandler
 from coordinator.rollouts.rollout_context import RolloutContext, Sealing
 from coordinator.rollouts.verdicts import EXPIRED_AT_ONCE
@@ -47,8 +49,9 @@ from coordinator.run import keys, model_folder
 from coordinator.run.recalibration import Recalibration, VersionNumber
 from coordinator.run.run_folder import RunFolder, locked
 from coordinator.run.sealing import Sealer
-from coordinator.run.setup import Run, read_again
+from coordinator.run.setup import Run, check_sizes, read_again
 from coordinator.run.signing import ends_soon
+from coordinator.run.task_processes import hosted
 from coordinator.training.model_loops import Learning
 from coordinator.training.model_processes import LearnerChild, Models, on_death, restarts
 from coordinator.verification.open_classes import ledger_keys
@@ -65,11 +68,12 @@ from p2p.limits.relay_quota import RelayLimits
 from p2p.limits.subnets import PeerLimits
 from p2p.local_addresses import listenable
 from p2p.network import AnyPeer, Network, Uplink
+from protocol.task_kinds import PURE
 from runtime import descriptors
 from runtime.files import writing
 from runtime.running_time import RunningTime
 from runtime.units import DAY, MBIT, bytes_per_second
-from tasks.task import Tokenizer
+from tasks.task import Task, Tokenizer
 from weights.store import Store
 
 FAULTS = 100
@@ -101,17 +105,24 @@ class Coordinator:
         *,
         store: Store,
         database: Database,
+        host: TaskHost | None = None,
         clock: Callable[[], float] = time.time,
         entropy: Callable[[int], bytes] = os.urandom,
     ) -> None:
+        """`host`: of the run's task, open; None: in this process, which only a pure task can be."""
         self._run = run
         self._network = network
         self._clock = clock
         self._reminded: int | None = None
         text = model_folder.tokenizer(run.folder.model, run.runspec.eos)
+        if host is None:
+            host = LocalTask(run.pure_task, text)
+        prompts = prompts_of(run, host, text)
+        self._feed = prompts if isinstance(prompts, PromptFeed) else None
         self.history = History(run.folder.path / "history.jsonl")
         sealer = Sealer(run)
-        self.group_service = group_service_of(run, database, text, Sealing(sealer, sealer.again), entropy)
+        sealing = Sealing(sealer, sealer.again)
+        self.group_service = group_service_of(run, database, prompts, text, sealing, entropy)
         self.advertiser = Advertiser(
             run, network.links, network.inbound, self.group_service.registry.records, self._now
         )
@@ -124,7 +135,7 @@ class Coordinator:
             clock=clock,
             on_announce=self.group_service.broadcasts.announced,
         )
-        self.learning = Learning(run, text, self.group_service, self.publisher, self.history, models, clock)
+        self.learning = Learning(run, host, self.group_service, self.publisher, self.history, models, clock)
         self.view_builder = RunViewBuilder(
             run=run,
             group_service=self.group_service,
@@ -186,6 +197,8 @@ class Coordinator:
             group.create_task(self.publisher.run(), name="publisher")
             group.create_task(self.publisher.rebuild(), name="remake")
             group.create_task(self.learning.run(), name="learning")
+            if self._feed is not None:
+                group.create_task(self._feed.run(), name="prompts")
             group.create_task(self.advertiser.run(), name="presence")
             group.create_task(self.feeding.run(), name="feeding")
             group.create_task(self._tick(), name="tick")
@@ -338,18 +351,20 @@ async def serve(run: Run) -> None:
     peer = ThreadedPeer(run.keys.network, listenable(reach.listen), rates=rates, relay=relay, limits=limits)
     network = with_https(peer, run, peer if rates.uplink is not None else None, https_limits)
     with locked(run.folder), Store(run.folder.store) as store, Database.open(run.folder.database) as database:
-        coordinator = Coordinator(run, network, models, store=store, database=database)
-        web = run.config.web
-        app = application(coordinator.view_builder, host=web.host, names=web.names)
-        site = await serve_web(app, web.host, web.port, web_limits)
-        coordinator.page_refused = site.refused
-        try:
-            with _page_named(run.folder, status.address_of(web.model_copy(update={"port": site.port}))):
-                await coordinator.run()
-        finally:
-            await site.stop()
-            await learner.child.stop()
-            await scorer.stop()
+        async with hosted(run.task, run.config.environment) as host:
+            check_sizes(run.config, host.facts)
+            coordinator = Coordinator(run, network, models, store=store, database=database, host=host)
+            web = run.config.web
+            app = application(coordinator.view_builder, host=web.host, names=web.names)
+            site = await serve_web(app, web.host, web.port, web_limits)
+            coordinator.page_refused = site.refused
+            try:
+                with _page_named(run.folder, status.address_of(web.model_copy(update={"port": site.port}))):
+                    await coordinator.run()
+            finally:
+                await site.stop()
+                await learner.child.stop()
+                await scorer.stop()
 
 
 @contextlib.contextmanager
@@ -400,15 +415,21 @@ def signing_of(run: Run) -> Signing:
     return Signing(run.id, run.keys.policy, run.keys.channel, run.root.serial, former - own, roots)
 
 
-def group_service_of(run: Run, database: Database, text: Tokenizer, sealing: Sealing, entropy: Entropy) -> GroupService:
+def prompts_of(run: Run, host: TaskHost, text: Tokenizer) -> TaskPrompts | PromptFeed:
+    """Return the sequence of a run's prompts."""
+    seed, room = int.from_bytes(run.id[:8], "big"), model_folder.room_of(run.folder.model, run.runspec.limit)
+    if run.task.kind == PURE:
+        return TaskPrompts([run.pure_task], text, seed, room)
+    return PromptFeed(host, seed=seed, room=room, workers=run.config.environment.workers)
+
+
+def group_service_of(
+    run: Run, database: Database, prompts: PromptSource, text: Tokenizer, sealing: Sealing, entropy: Entropy
+) -> GroupService:
     """Return the group service of a run, over its database."""
-    prompts = TaskPrompts(
-        [run.task],
-        text,
-        seed=int.from_bytes(run.id[:8], "big"),
-        room=model_folder.room_of(run.folder.model, run.runspec.limit),
-    )
-    tasks = {(run.task.name, run.task.version): run.task}
+    tasks = dict[tuple[str, int], Task]()
+    if run.task.kind == PURE:
+        tasks[run.pure_task.name, run.pure_task.version] = run.pure_task
     context = RolloutContext(run.runspec, terms_of(run), prompts, tasks, text)
     return GroupService(database, context, sealing, entropy)
 

@@ -30,6 +30,7 @@ from benchmarks.harness.bench import Candidate, Measured, cpu_of
 from coordinator.daemon import terms_of
 from coordinator.database import Database
 from coordinator.demo.demo import environment
+from coordinator.environments.task_host import LocalTask
 from coordinator.learner.eras import FIRST_ERA
 from coordinator.learner.messages import Export, ExportedEdge
 from coordinator.metrics.history import History
@@ -245,8 +246,9 @@ def _node(invite: str, folder: Path, gpu: str, env: Mapping[str, str]) -> "Itera
 def _group_service(run: Run, database: Database) -> GroupService:
     text = model_folder.tokenizer(run.folder.model, run.runspec.eos)
     keys = {"policy": run.keys.policy, "channel": run.keys.channel, "ledger": run.keys.ledger}
-    tasks = {(run.task.name, run.task.version): run.task}
-    context = RolloutContext(run.runspec, terms_of(run), TaskPrompts([run.task], text, seed=0), tasks, text)
+    task = run.pure_task
+    prompts, tasks = TaskPrompts([task], text, seed=0), {(task.name, task.version): task}
+    context = RolloutContext(run.runspec, terms_of(run), prompts, tasks, text)
     sealing = Sealing(lambda kind, payload: seal(kind, run.id, payload, keys[ROLES[kind]]))
     return GroupService(database, context, sealing, os.urandom)
 
@@ -280,9 +282,10 @@ def _scoring(
     weights = ScorerWeights(
         scorer, publisher, model=run.folder.model, folder=run.folder.scorer, oldest=lambda: (FIRST_ERA, 0)
     )
+    host = LocalTask(run.pure_task, text)
     return Scoring(
         scorer=scorer, group_service=group_service, publisher=publisher,
-        history=history, evaluation_set=EvaluationSet(run.task, text, run.runspec.limit, run.config.run.heldout),
+        history=history, evaluation_set=EvaluationSet(host, text.eos, run.runspec.limit, run.config.run.heldout),
         weights=weights, verifier=verifier_of(run, scorer, group_service, publisher, weights), evaluate_every=1,
         clock=time.time, arrived=arrived, decided=asyncio.Event(),
     )  # fmt: skip

@@ -28,7 +28,8 @@ Tokens = NDArray[np.int32]
 Floats = NDArray[np.float32]
 
 _GROUP = (
-    "SELECT l.document, s.payload, s.scores, b.behaviour FROM buffer b JOIN leases l ON l.id = b.lease"
+    "SELECT l.document, s.payload, coalesce(s.scores, e.scores), b.behaviour FROM buffer b"
+    " JOIN leases l ON l.id = b.lease LEFT JOIN episode_scores e ON e.lease = b.lease"
     " JOIN submissions s ON s.lease = b.lease WHERE b.lease = ?"
 )
 

@@ -16,6 +16,7 @@ from coordinator.accounts.accounting import Accounting
 from coordinator.accounts.node_registry import NodeRegistry
 from coordinator.database import Database
 from coordinator.metrics.broadcast_stats import BroadcastStats
+from coordinator.rollouts.episode_record import EpisodeRecord
 from coordinator.rollouts.lease_table import Entropy, LeaseTable, Progress
 from coordinator.rollouts.replay_buffer import DrawnGroup, ReplayBuffer
 from coordinator.rollouts.rollout_context import RolloutContext, Sealing
@@ -35,6 +36,7 @@ from protocol.broadcast_messages import Acknowledgement
 from protocol.leases import LeaseReport, LeaseRequest
 from protocol.refusals import sentence
 from protocol.requests import Refusal
+from tasks.task import Score
 
 
 class GroupService:
@@ -42,7 +44,7 @@ class GroupService:
 
     `progress`: of the learner; None until it has started, and while it is None no lease is given. `paused`: while true
     no lease is given. `asked`: number of answers to lease requests since the last draw, by refusal code; "": a lease
-    was given."""
+    was given. `episodes`: those of an environment."""
 
     def __init__(self, database: Database, context: RolloutContext, sealing: Sealing, entropy: Entropy) -> None:
         """Open the service over a database. `entropy`: random bytes for ids, seeds and draws of samples."""
@@ -69,6 +71,8 @@ class GroupService:
         self.tokens = TokenStorage(database)
         self.registry = NodeRegistry(database)
         self.broadcasts = BroadcastStats()
+        self.episodes = EpisodeRecord()
+        self._pure = context.tasks
         self._reports = WaitingReports()
         self._recalled = RecalledLeases()
         self._entropy = entropy
@@ -78,6 +82,7 @@ class GroupService:
         """Extend open leases by the daemon's absence, and end those that expired; return the absence, ms. Call once
         after each start."""
         away = self.leases.resume(now)
+        self._waiting.restore()
         while self.verdicts.expire(now):
             pass
         return away
@@ -191,6 +196,18 @@ class GroupService:
         at = self.progress
         recent = (at.era, max(0, at.version - self.terms.staleness - 1)) if at else (0, 0)
         return min(recent, self.leases.oldest_in_use() or recent)
+
+    def is_rewarded_later(self, group: Undecided) -> bool:
+        """Tell whether the scores of a group come from an environment, after its verification."""
+        return (group.lease.task, group.lease.task_version) not in self._pure
+
+    def leave_for_reward(self, group: Undecided) -> None:
+        """Take a verified group from those that wait for the scorer; it waits for its rewards."""
+        self._waiting.leave(group)
+
+    def reward(self, group: Undecided, scores: Sequence[Score]) -> None:
+        """Store the scores that an environment gave a group. Empty: an episode failed."""
+        self.verdicts.reward(group.lease.id, scores)
 
     def decide(self, group: Undecided, verdict: Verdict, now: int) -> bytes:
         """Decide a group by its verdict; return the sealed Receipt."""

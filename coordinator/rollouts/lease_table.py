@@ -27,7 +27,7 @@ from coordinator.learner.age import fresh, oldest_fresh
 from coordinator.rollouts.lease_admission import LeaseAdmission, LeaseDemand
 from coordinator.rollouts.lease_lifetime import LifetimeBounds
 from coordinator.rollouts.prompt_positions import NO_PROMPT, PromptPosition, PromptPositions
-from coordinator.rollouts.prompts import PromptSource
+from coordinator.rollouts.prompts import PromptPending, PromptSource
 from coordinator.rollouts.retry_times import RetryTimes
 from coordinator.rollouts.superseded_leases import WaitingLease
 from coordinator.verification.open_classes import OpenClasses
@@ -175,6 +175,8 @@ class LeaseTable:
             if refused is None:
                 try:
                     return self._issued(demand, request, now)
+                except PromptPending:
+                    refused = refusal("no-prompt", retry_after=self.terms.retry_ms)
                 except TaskFault:
                     refused = refusal("no-prompt", retry_after=NO_PROMPT)
         assert refused is not None

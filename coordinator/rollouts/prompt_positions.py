@@ -15,7 +15,8 @@ Rules
 4. A position is leased again at most `MOST` times, or `MOST_OURS` times where the end was the operator's fault. Then it
    is skipped, and counted by the reasons of its ends (`skipped`).
 5. A new position for which the task gives no prompt is left out and logged. After more than `MOST_LEFT_OUT` in a row no
-   lease is given for `NO_PROMPT`, and no task code runs. Then the positions after them are tried.
+   lease is given for `NO_PROMPT`, and no task code runs. Then the positions after them are tried. A prompt that an
+   environment has yet to pose (`PromptPending`) leaves everything as it is: the request is refused for a moment.
 6. The table `again` contains exactly the returned positions. A request reads the `LOOKED_AT` lowest positions whose
    pause has passed.
 """
@@ -25,7 +26,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from coordinator.database import Database
-from coordinator.rollouts.prompts import Prompt, PromptSource
+from coordinator.rollouts.prompts import Prompt, PromptPending, PromptSource
 from p2p.limits.origin import Origin
 from protocol.refusals import REASONS
 from tasks.task import TaskFault
@@ -72,14 +73,19 @@ class PromptPositions:
 
     def take(self, node: bytes, origin: Origin, now: int, *, relied_on: bool = True) -> PromptPosition:
         """Return the position of the next lease. `relied_on`: the node's key is known, or no known key makes requests.
-        Raises `TaskFault`."""
+        Raises `TaskFault`, `PromptPending`."""
         while (returned := self._returned(node, origin, now, relied_on)) is not None:
             position, attempt, reasons = returned
-            self._database.do("DELETE FROM again WHERE position = ?", (position,))
             try:
-                return PromptPosition(position, attempt, reasons, self.prompts.at(position))
+                prompt = self.prompts.at(position)
+            except PromptPending:
+                break
             except TaskFault:
+                self._database.do("DELETE FROM again WHERE position = ?", (position,))
                 self._skip(f"{reasons},no-prompt")
+            else:
+                self._database.do("DELETE FROM again WHERE position = ?", (position,))
+                return PromptPosition(position, attempt, reasons, prompt)
         position, prompt = self._new(now)
         return PromptPosition(position, 0, "", prompt)
 
@@ -124,6 +130,8 @@ class PromptPositions:
         for position in range(first, first + MOST_LEFT_OUT + 1):
             try:
                 prompt = self.prompts.at(position)
+            except PromptPending:
+                raise
             except TaskFault as error:
                 fault = error
                 continue

@@ -30,39 +30,66 @@ class PromptSource(Protocol):
     """A sequence of prompts without end."""
 
     def at(self, position: int) -> Prompt:
-        """Return the prompt at a position. Raises `TaskFault` if the task cannot give it."""
+        """Return the prompt at a position. Raises `TaskFault` if the task cannot give it, `PromptPending` if it is not
+        there yet."""
 
 
-class TaskPrompts:
-    """The train splits of one or more tasks, as one sequence without end."""
+class PromptPending(TaskFault):
+    """The prompt is not posed yet: ask again soon."""
 
-    def __init__(self, tasks: Sequence[Task], text: Tokenizer, seed: int, room: int | None = None) -> None:
-        """Set the order of prompts. `room`: most tokens of a prompt, the model's context less the limit; None: the
-        model states no context."""
-        self._room = room
-        self._tasks = list(tasks)
-        self._text = text
-        self._seed = seed
-        self.size = sum(task.size("train") for task in tasks)
+    def __init__(self, message: str) -> None:
+        super().__init__(message, verified=False)
+
+
+class PromptOrder:
+    """The order of the prompts of one or more tasks (rules 1 and 3). `size`: prompts in a pass."""
+
+    def __init__(self, sizes: Sequence[int], seed: int) -> None:
+        """`sizes`: number of training prompts per task. Raises ValueError if there is none."""
+        self._sizes, self._seed = list(sizes), seed
+        self.size = sum(sizes)
         if not self.size:
             raise ValueError("the tasks have no prompt to train on")
 
-    def at(self, position: int) -> Prompt:
-        """Return the prompt at a position, as `PromptSource.at` says."""
+    def place(self, position: int) -> tuple[int, int]:
+        """Return (number of the task, index in its train split) at a position."""
         pass_number, index = divmod(position, self.size)
         index = shuffled(index, self.size, b"%d/%d" % (self._seed, pass_number))
-        for task in self._tasks:
-            if index < task.size("train"):
-                tokens = prompt_of(task, "train", index, self._text)
-                if self._room is not None and len(tokens) > self._room:
-                    raise TaskFault(
-                        f"prompt {index} of {task.name} has {len(tokens)} tokens; the model's context less run.limit "
-                        f"leaves {self._room}",
-                        verified=False,
-                    )
-                return Prompt(task.name, task.version, index, tokens)
-            index -= task.size("train")
+        for number, size in enumerate(self._sizes):
+            if index < size:
+                return number, index
+            index -= size
         raise AssertionError("a task's size changed")
+
+
+class TaskPrompts:
+    """The train splits of one or more pure tasks, as one sequence without end."""
+
+    def __init__(self, tasks: Sequence[Task], text: Tokenizer, seed: int, room: int | None = None) -> None:
+        """Set the order of prompts. `room`: as in `check_room`."""
+        self._room = room
+        self._tasks = list(tasks)
+        self._text = text
+        self._order = PromptOrder([task.size("train") for task in tasks], seed)
+        self.size = self._order.size
+
+    def at(self, position: int) -> Prompt:
+        """Return the prompt at a position, as `PromptSource.at` says."""
+        number, index = self._order.place(position)
+        task = self._tasks[number]
+        tokens = prompt_of(task, "train", index, self._text)
+        check_room(task.name, index, tokens, self._room)
+        return Prompt(task.name, task.version, index, tokens)
+
+
+def check_room(task: str, index: int, tokens: Sequence[int], room: int | None) -> None:
+    """Check the length of a prompt (rule 2). `room`: most tokens of a prompt, the model's context less the limit; None:
+    the model states no context. Raises `TaskFault`."""
+    if room is not None and len(tokens) > room:
+        raise TaskFault(
+            f"prompt {index} of {task} has {len(tokens)} tokens; the model's context less run.limit leaves {room}",
+            verified=False,
+        )
 
 
 def shuffled(index: int, size: int, key: bytes) -> int:

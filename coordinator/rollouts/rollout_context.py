@@ -12,8 +12,9 @@ from tasks.task import Task, Tokenizer
 class RolloutContext(NamedTuple):
     """The values that define the rollouts of a run.
 
-    `terms`: of the leases. `prompts`: of the leases. `tasks`: those of the RunSpec, by (name, version). `text`: the
-    model's tokenizer. `refill`: the learner's batches leave out groups whose rewards are all equal."""
+    `terms`: of the leases. `prompts`: of the leases. `tasks`: the pure tasks of the RunSpec, by (name, version); the
+    groups of others are rewarded after their verification (coordinator/training/reward_loop.py). `text`: the model's
+    tokenizer. `refill`: the learner's batches leave out groups whose rewards are all equal."""
 
     spec: RunSpec
     terms: LeaseTerms

@@ -25,7 +25,7 @@ from coordinator.rollouts.rollout_context import RolloutContext, Sealing
 from coordinator.rollouts.submitted_group import SubmittedGroup, decode_group, lease_of
 from coordinator.rollouts.token_storage import TokenStorage
 from coordinator.rollouts.verdicts import VerdictService
-from coordinator.rollouts.verification import GroupFault, check, rewards, submission_limit
+from coordinator.rollouts.verification import GroupFault, check, check_single_turn, rewards, submission_limit
 from coordinator.rollouts.waiting_groups import WaitingGroups
 from p2p.errors import Malformed
 from p2p.wire_types import encode
@@ -126,13 +126,16 @@ class SubmissionService:
         (token_storage.py, rule 2)."""
         self._store(lease, digest, now, data if self._tokens.room(lease, len(data)) else None)
 
-    def _examined(self, lease: Lease, submission: SubmittedGroup) -> bytes | GroupFault:
-        """Check a group by T0. Return the packed scores of its rollouts, empty if the task gives no finite reward, or
-        the fault."""
+    def _examined(self, lease: Lease, submission: SubmittedGroup) -> bytes | GroupFault | None:
+        """Check a group by T0. Return the packed scores of its rollouts, empty if the task gives no finite reward; None
+        if its environment scores them later; or the fault."""
         fault = check(submission, lease, self._spec)
         if fault is not None:
             return fault
-        scores = rewards(submission, lease, self._tasks[lease.task, lease.task_version], self._text)
+        task = self._tasks.get((lease.task, lease.task_version))
+        if task is None:
+            return check_single_turn(submission)
+        scores = rewards(submission, lease, task, self._text)
         if isinstance(scores, GroupFault) and scores.code == "task-score":
             log.warning("no finite reward", lease=lease.id.hex(), index=lease.index, reason=scores.sentence)
             scores = []

@@ -224,8 +224,7 @@ class VerdictService:
         if verdict.compared is None or tables is None:
             return None
         self._quarantine.settle_key(lease.node, self.in_doubt, now)
-        (packed_scores,) = self._submission(lease.id, "scores")
-        rewards = [score.reward for score in msgspec.msgpack.decode(packed_scores, type=list[Score])]
+        rewards = [score.reward for score in self._scores(lease.id)]
         average = sum(rewards) / max(1, len(rewards))
         for number, tokens in verdict.compared.items():
             tokens["flags"] |= RAISING * (number < len(rewards) and rewards[number] > average)
@@ -238,6 +237,21 @@ class VerdictService:
             self.version_pairs.put(lease.node, versions, now)
         return step._replace(versions=versions, stale=stale)
 
+    def reward(self, lease: bytes, scores: Sequence[Score]) -> None:
+        """Store the scores of a group that its environment gave, before the group is decided. Empty: an episode
+        failed."""
+        packed = msgspec.msgpack.encode(list(scores))
+        self._database.do("INSERT OR REPLACE INTO episode_scores VALUES (?, ?)", (lease, packed))
+
+    def _scores(self, lease: bytes) -> list[Score]:
+        """Return the scores of a group; none for one of an environment that was not rewarded."""
+        packed = self._database.value(
+            "SELECT coalesce(s.scores, e.scores) FROM submissions s LEFT JOIN episode_scores e ON e.lease = s.lease"
+            " WHERE s.lease = ?",
+            (lease,),
+        )
+        return [] if packed is None else msgspec.msgpack.decode(packed, type=list[Score])
+
     def _accept(
         self,
         record: LeaseRecord,
@@ -248,8 +262,7 @@ class VerdictService:
         basis: Basis | None,
     ) -> bytes:
         lease = record.lease
-        at, packed_scores = self._submission(lease.id, "at, scores")
-        scores = msgspec.msgpack.decode(packed_scores, type=list[Score])
+        (at,), scores = self._submission(lease.id, "at"), self._scores(lease.id)
         code, reason = ("ok", "") if is_learnable(scores) else ("task-score", sentence("task-score"))
         doubted = isinstance(basis, EvidenceStep) and basis.conclusion == "doubt"
         if doubted:

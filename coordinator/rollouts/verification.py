@@ -6,6 +6,7 @@ Rules
 2. T0, `rewards`: the reward comes from the task's own replay of the transcript, never from the node. A failure of the
    task's code, or a reward that is not finite, is the operator's fault. If the whole transcript was checked before it
    (`task-score`), the group is judged and paid, but not learned from. Otherwise the group is refused (`not-scorable`).
+   A single task has no replay: its rollouts have one turn (`check_single_turn`), and are rewarded after T1 and T2.
 3. T1 + T2, `judge`: the scorer's teacher-forced pass is compared with the node's claims, under the exact version. A
    group may be refused before all samples are scored, but never accepted.
 4. A group was *not generated* (`not-generated`) if at least `MOSTLY` of at least `ENOUGH` scored tokens are wrong by
@@ -217,6 +218,15 @@ def rewards(
         else:
             scores.append(score)
     return unscored or scores
+
+
+def check_single_turn(submission: Submission | SubmittedGroup) -> GroupFault | None:
+    """Check that each rollout of a single task has one turn. Return the first fault, or None."""
+    rollouts: Sequence[Rollout | ClaimedRollout] = submission.rollouts
+    for number, rollout in enumerate(rollouts):
+        if len(rollout.turns) > 1:
+            return _fault("transcript", sample=number, detail="the episode was over after its first turn")
+    return None
 
 
 def is_learnable(scores: Sequence[Score]) -> bool:

@@ -10,6 +10,8 @@ Rules
    Groups that are not in memory, as after a restart, are read from run.sqlite.
 5. The table alone says which groups wait. A group in memory without a row is never taken, and the next group under its
    lease replaces it.
+6. A verified group that waits for its rewards leaves the table (`leave`). After a restart it is in the table again
+   (`restore`), and is verified again.
 """
 
 from collections import OrderedDict
@@ -84,6 +86,24 @@ class WaitingGroups:
         cost = len(lease.prompt) + sum(sum(rollout.turns) for rollout in group.rollouts)
         self._database.do(
             "INSERT INTO undecided SELECT era, version, party, ?, id, ? FROM leases WHERE id = ?", (at, cost, lease.id)
+        )
+
+    def leave(self, group: Undecided) -> None:
+        """Take a verified group out of the table until it is decided (rule 6)."""
+        lease = group.lease
+        self._database.do(
+            "DELETE FROM undecided WHERE era = ? AND version = ? AND at = ? AND lease = ?"
+            " AND party = (SELECT party FROM leases WHERE id = ?)",
+            (lease.era, lease.version, group.at, lease.id, lease.id),
+        )
+
+    def restore(self) -> None:
+        """Put every received group that is not in the table there again (rule 6). Call once after each start."""
+        self._database.do(
+            "INSERT INTO undecided SELECT l.era, l.version, l.party, s.at, l.id, 1 + length(s.payload) / 8"
+            " FROM leases l JOIN submissions s ON s.lease = l.id WHERE l.state = 'received'"
+            " AND NOT EXISTS (SELECT 1 FROM undecided u WHERE u.lease = l.id AND u.era = l.era"
+            " AND u.version = l.version AND u.party = l.party AND u.at = s.at)"
         )
 
     def versions(self) -> list[PendingVersion]:

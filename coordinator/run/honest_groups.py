@@ -19,15 +19,17 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from coordinator.run.model_folder import tokenizer
+from coordinator.environments.task_host import TaskHost
 from coordinator.run.setup import Run
+from coordinator.run.task_processes import hosted
 from coordinator.verification.mixed_machines import MixedMachine
 from coordinator.verification.token_evidence import TokenArray, compare_group
 from engines.engine import Dtype, Job, Sample, SampleScore
 from engines.messages import packed
 from engines.process import EngineProcess
+from protocol.task_kinds import SINGLE
 from runtime.errors import LocalFault
-from tasks.task import Tokenizer, Transcript, begun, prompt_of, replay
+from tasks.task import Transcript
 
 NICE: Final = 10
 """Priority of the processes, as of `nice`."""
@@ -66,14 +68,14 @@ async def measure(
 ) -> HonestTokens:
     """Generate and compare at least `tokens` tokens per machine. Raises `ChildDied`, `ChildError`, `Incomparable`, and
     `LocalFault` under rule 3."""
-    text = tokenizer(run.folder.model, run.runspec.eos)
     compared, builds = dict[str, TokenArray](), dict[str, None]()
-    async with _process(run, weights, ClassParts("transformers", "float32", run.config.learner.device)) as scorer:
+    exact = ClassParts("transformers", "float32", run.config.learner.device)
+    async with hosted(run.task, run.config.environment) as host, _process(run, weights, exact) as scorer:
         for number, (name, machine) in enumerate(machines.items()):
             async with _process(run, weights, wanted, machine) as process:
                 assert process.probed is not None
                 builds |= dict.fromkeys(process.probed.builds)
-                source = _Source(run, text, process, machine, number * MOST_GROUPS)
+                source = _Source(run, host, process, machine, number * MOST_GROUPS)
                 compared[name] = await _tokens(source, scorer, tokens)
     return HonestTokens(compared, list(builds))
 
@@ -97,41 +99,37 @@ class _Source(NamedTuple):
     """One machine's groups of the run's task. `first`: number of its first prompt."""
 
     run: Run
-    text: Tokenizer
+    host: TaskHost
     process: EngineProcess
     machine: MixedMachine
     first: int
 
     async def group(self, number: int) -> tuple[Job, list[Sample]]:
         """Generate the group of this number."""
-        job = self._job(number)
+        job = await self._job(number)
         if not self.machine.alone:
             return job, await self.process.generate(job)
         jobs = [_part(job, slice(row, row + 1)) for row in range(len(job.seeds))]
         return job, [sample for (sample,) in await self.process.generate_all(jobs)]
 
-    def _job(self, number: int) -> Job:
-        runspec, task = self.run.runspec, self.run.task
-        index = (self.first + number) % task.size("train")
+    async def _job(self, number: int) -> Job:
+        runspec, task = self.run.runspec, self.host.facts
+        index = (self.first + number) % task.train
         named = f"calibration/{self.first + number}".encode()
         seeds = [hashlib.blake2b(named + b"/%d" % row, digest_size=16).digest() for row in range(self.machine.rows)]
         return Job(
-            prompt=prompt_of(task, "train", index, self.text), seeds=seeds, limit=runspec.limit, eos=runspec.eos,
+            prompt=await self.host.prompt("train", index), seeds=seeds, limit=runspec.limit, eos=runspec.eos,
             task=task.name, task_version=task.version, split="train", index=index,
+            single_turn=task.kind == SINGLE,
         )  # fmt: skip
 
-    def compare(self, job: Job, samples: list[Sample], scores: list[SampleScore]) -> TokenArray:
+    async def compare(self, job: Job, samples: list[Sample], scores: list[SampleScore]) -> TokenArray:
         """Compare a group, with the rewards that the run's task gives it."""
         rewards = [
-            replay(
-                begun(self.run.task, "train", job.index, self.text),
-                Transcript(sample.tokens, sample.turns),
-                eos=job.eos,
-                limit=job.limit,
-            ).reward
-            for sample in samples
+            (await self.host.score("train", job.index, Transcript(one.tokens, one.turns), job.limit)).reward
+            for one in samples
         ]
-        return compare_group(samples, scores, rewards, job.eos)
+        return await asyncio.to_thread(compare_group, samples, scores, rewards, job.eos)
 
 
 async def _tokens(source: _Source, scorer: EngineProcess, tokens: int) -> TokenArray:
@@ -140,7 +138,7 @@ async def _tokens(source: _Source, scorer: EngineProcess, tokens: int) -> TokenA
     for number in range(MOST_GROUPS):
         job, samples = await source.group(number)
         scores = await _scored(scorer, job, samples)
-        parts.append(await asyncio.to_thread(source.compare, job, samples, scores))
+        parts.append(await source.compare(job, samples, scores))
         if sum(map(len, parts)) >= tokens:
             break
     return np.concatenate(parts)

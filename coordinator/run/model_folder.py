@@ -11,7 +11,7 @@ import asyncio
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -87,19 +87,15 @@ def room_of(folder: Path, limit: int) -> int | None:
     return None if context is None else context - limit
 
 
-def check_task(folder: Path, model_facts: ModelFacts, task: Task, limit: int) -> None:
-    """Check that the tokenizer encodes the task's first prompt, and that the context has room for `limit` tokens after
-    it. Raises `LocalFault`."""
-    try:
-        prompt = task.episode("train", 0, tokenizer(folder, model_facts.eos)).prompt
-    except Exception as error:  # the tokenizers library raises bare Exception for an unknown character
-        raise LocalFault(f"task {task.name} cannot be written with the tokenizer of {folder}: {error}") from error
-    if not prompt or max(prompt) >= model_facts.vocabulary:
-        raise LocalFault(f"task {task.name} cannot be written with the tokenizer of {folder}: choose another model")
+def check_prompt(folder: Path, task: str, prompt: Sequence[int], vocabulary: int, limit: int) -> None:
+    """Check that a task's prompt has tokens of the model, and that the context has room for `limit` tokens after it.
+    Raises `LocalFault`."""
+    if not prompt or max(prompt) >= vocabulary:
+        raise LocalFault(f"task {task} cannot be written with the tokenizer of {folder}: choose another model")
     room = room_of(folder, limit)
     if room is not None and len(prompt) > room:
         raise LocalFault(
-            f"run.limit is {limit}, and a prompt of task {task.name} has {len(prompt)} tokens: together more than the "
+            f"run.limit is {limit}, and a prompt of task {task} has {len(prompt)} tokens: together more than the "
             f"{room + limit} of the model's context; lower run.limit, or choose another model"
         )
 

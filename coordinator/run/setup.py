@@ -17,7 +17,8 @@ from typing import Any, Final
 
 from coordinator import config as configuration
 from coordinator import config_docs
-from coordinator.config import CoordinatorConfig, RunSection, Settings
+from coordinator.config import CoordinatorConfig, EnvironmentSection, RunSection, Settings
+from coordinator.environments.task_host import TaskFacts, facts_of
 from coordinator.learner.messages import WarmUp
 from coordinator.run import https_identity, keys, model_folder, signing
 from coordinator.run.admitted_classes import check_admitted
@@ -25,10 +26,12 @@ from coordinator.run.draft import drafting
 from coordinator.run.keys import RunKeys
 from coordinator.run.run_folder import RunFolder
 from coordinator.run.signing import Untrusted
+from coordinator.run.task_processes import TaskPlace, inspect_task, kind_of
 from p2p.discovery.invite import Invite
 from p2p.identity import peer_id, public_bytes
 from p2p.swarm.manifest import manifest_of
 from protocol.authority import Root, RunSpec
+from protocol.task_kinds import PURE
 from runtime.errors import LocalFault
 from runtime.files import sync_folder, writing
 from runtime.settings import SettingsFault
@@ -72,9 +75,14 @@ class Run:
         return self.root.run
 
     @property
-    def task(self) -> Task:
-        reference = self.runspec.tasks[0]
-        return model_folder.task_named(reference.name, reference.version)
+    def task(self) -> TaskPlace:
+        """The run's task, and where it is hosted."""
+        return _task_place(self.folder.model, self.runspec)
+
+    @property
+    def pure_task(self) -> Task:
+        """The code of the run's task, which is pure. Raises `LocalFault`."""
+        return model_folder.task_named(self.task.name, self.task.version)
 
     @property
     def peer_id(self) -> str:
@@ -130,14 +138,17 @@ def init(
     adapter: AdapterOrder | None = None,
     secret: str | None = None,
     report: Callable[[str], None] = lambda text_line: None,
+    inspect: Callable[[TaskPlace, EnvironmentSection, int], TaskFacts] = inspect_task,
 ) -> Run:
     """Make the run folder and return the run. `model`: tiny, smollm2 or the path of a model folder. `warm_up`: settings
     for making `tiny`; its folder and task are filled in here. `adapter`: makes the versions an adapter over a frozen
     base; None: whole models. `now`: milliseconds. `secret`: passphrase of the keys. `report`: gets a line per part.
+    `inspect`: opens the task, as `inspect_task` does.
     Raises `LocalFault`, `SettingsFault`; no run has been made then.
     """
-    task = model_folder.task_named(config.run.task)
-    check_sizes(config, task)
+    kind = kind_of(config.run)
+    if kind == PURE:
+        check_sizes(config, facts_of(model_folder.task_named(config.run.task)))
     check_admitted(config.run)
     if model not in PRESETS:
         model_folder.check_importable(Path(model))
@@ -146,11 +157,14 @@ def init(
     with drafting(folder) as draft:
         try:
             report(f"model {config.run.model}")
-            _make_model(draft.model, model, warm_up or default_warm_up(), task)
+            _make_model(draft.model, model, warm_up or default_warm_up(), config.run.task)
             if adapter is not None:
                 report(f"adapter of rank {adapter.rank} over a frozen base in {adapter.base}")
                 make_adapter(draft.model, adapter, config.learner.seed)
             report("keys, Root and RunSpec")
+            place = _placed(draft.model, config.run.task, kind)
+            task = inspect(place, config.environment, config.run.limit)
+            check_sizes(config, task)
             _make_documents(draft, config, task, now, secret)
             _write(draft.config, config_docs.toml(config).encode())
             _settle(draft, target)
@@ -176,7 +190,7 @@ def load_run(
     roots, chain, sealed, spec = read_documents(place)
     signing.check_life(chain[-1], now)
     check_signed(config.run, spec)
-    check_sizes(config, model_folder.task_named(spec.tasks[0].name, spec.tasks[0].version))
+    _check_task(config, spec)
     check_model(place, spec)
     check_context(place, spec)
     run_keys = keys.load(place, chain, secret)
@@ -215,11 +229,29 @@ def check_signed(settings: RunSection, spec: RunSpec) -> None:
             )
 
 
-def check_sizes(config: CoordinatorConfig, task: Task) -> None:
+def _check_task(config: CoordinatorConfig, spec: RunSpec) -> None:
+    """Check the settings of the task. The sizes of a single task are checked where it is opened. Raises
+    `SettingsFault`, `LocalFault`."""
+    task = spec.tasks[0]
+    if config.run.kind not in ("auto", task.kind):
+        raise SettingsFault(
+            f"run.kind is {config.run.kind!r}, but this run was signed with {task.kind!r}, which binds nodes: "
+            "set it back, or make another run with `echo2-coord init`"
+        )
+    if task.kind == PURE:
+        check_sizes(config, facts_of(model_folder.task_named(task.name, task.version)))
+
+
+def _task_place(model: Path, spec: RunSpec) -> TaskPlace:
+    task = spec.tasks[0]
+    return TaskPlace(task.name, task.version, task.kind, model, spec.eos, spec.vocabulary)
+
+
+def check_sizes(config: CoordinatorConfig, task: TaskFacts) -> None:
     """Check that the task has enough distinct prompts for a batch and an evaluation. Raises `SettingsFault`."""
     wanted = {"batch_groups": ("train", config.run.batch_groups), "heldout": ("heldout", config.run.heldout)}
     for key, (split, number) in wanted.items():
-        size = task.size("train" if split == "train" else "heldout")
+        size = task.train if split == "train" else task.heldout
         if number > size:
             raise SettingsFault(
                 f"run.{key} is {number}, but task {task.name} has {size} {split} prompts: set at most {size}"
@@ -283,18 +315,22 @@ def _check_free(target: RunFolder) -> None:
         raise LocalFault(f"cannot read {target.path}: {error.strerror}; name another folder") from error
 
 
-def _make_model(out: Path, model: str, warm_up: WarmUp, task: Task) -> None:
+def _make_model(out: Path, model: str, warm_up: WarmUp, task: str) -> None:
     if model == model_folder.TINY:
-        model_folder.make_tiny(out, warm_up, task)
+        model_folder.make_tiny(out, warm_up, model_folder.task_named(task))
     elif model == model_folder.SMOLLM2:
         model_folder.make_smollm2(out)
     else:
         model_folder.import_folder(Path(model), out)
 
 
-def _make_documents(draft: RunFolder, config: CoordinatorConfig, task: Task, now: int, secret: str | None) -> None:
+def _placed(model: Path, task: str, kind: str) -> TaskPlace:
+    model_facts = model_folder.facts(model)
+    return TaskPlace(task, None, kind, model, model_facts.eos, model_facts.vocabulary)
+
+
+def _make_documents(draft: RunFolder, config: CoordinatorConfig, task: TaskFacts, now: int, secret: str | None) -> None:
     model_facts = model_folder.facts(draft.model)
-    model_folder.check_task(draft.model, model_facts, task, config.run.limit)
     run = secrets.token_bytes(32)
     private = keys.make(draft, secret)
     https_identity.prepare(draft, peer_id(public_bytes(private["channel"])), now, secret)

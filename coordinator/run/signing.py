@@ -17,6 +17,7 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.config import RunSection
+from coordinator.environments.task_host import TaskFacts
 from coordinator.run.keys import ROOT, role_keys
 from coordinator.run.model_folder import ModelFacts
 from engines import registry
@@ -26,7 +27,6 @@ from p2p.wire_types import decode, encode
 from protocol.authority import MOST_ROOTS, RoleKeys, Root, RunSpec, TaskReference, verify_root
 from runtime.errors import LocalFault
 from runtime.units import DAY
-from tasks.task import Task
 
 ROOT_LIFE: Final = 365 * DAY
 """Lifetime of a Root, milliseconds."""
@@ -47,7 +47,7 @@ def sign_root(run: bytes, keys: Mapping[str, Ed25519PrivateKey], now: int) -> by
     return seal("root", run, encode(root), keys[ROOT])
 
 
-def sign_runspec(run: bytes, settings: RunSection, task: Task, model: ModelFacts, key: Ed25519PrivateKey) -> bytes:
+def sign_runspec(run: bytes, settings: RunSection, task: TaskFacts, model: ModelFacts, key: Ed25519PrivateKey) -> bytes:
     """Make the RunSpec of these settings and this model, and seal it with the root key."""
     spec = RunSpec(
         run=run,
@@ -56,7 +56,7 @@ def sign_runspec(run: bytes, settings: RunSection, task: Task, model: ModelFacts
         assets=list(model.assets),
         eos=model.eos,
         vocabulary=model.vocabulary,
-        tasks=[TaskReference(name=task.name, version=task.version)],
+        tasks=[TaskReference(name=task.name, version=task.version, kind=task.kind)],
         staleness=settings.staleness,
         group_size=settings.group_size,
         limit=settings.limit,

@@ -7,6 +7,7 @@ Rules
 3. An answer at which the task's own code fails counts as not solved.
 """
 
+import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -14,10 +15,12 @@ from dataclasses import dataclass
 import structlog
 from msgspec.structs import replace
 
+from coordinator.environments.task_host import TaskFacts, TaskHost
 from coordinator.metrics.views import Evaluation
 from coordinator.rollouts.scorer import Scorer
 from engines.engine import Job, Sample
-from tasks.task import Task, TaskFault, Tokenizer, Transcript, begun, prompt_of, replay
+from protocol.task_kinds import SINGLE
+from tasks.task import TaskFault, Transcript
 
 log = structlog.get_logger("coordinator")
 
@@ -27,48 +30,48 @@ SLICE = 128
 
 @dataclass(frozen=True)
 class EvaluationSet:
-    """The held-out prompts of an evaluation. `limit`: most sampled tokens per answer. `prompts`: number of prompts,
-    capped at the size of the held-out split."""
+    """The held-out prompts of an evaluation. `eos`: the id that ends a turn. `limit`: most sampled tokens per answer.
+    `prompts`: number of prompts, capped at the size of the held-out split."""
 
-    task: Task
-    text: Tokenizer
+    host: TaskHost
+    eos: int
     limit: int
     prompts: int
 
-    def jobs(self) -> list[Job]:
+    async def jobs(self) -> list[Job]:
         """Return one job per prompt; prompts at which the task fails are left out."""
-        jobs = []
-        for index in range(min(self.prompts, self.task.size("heldout"))):
+        jobs, task = [], self.host.facts
+        for index in range(min(self.prompts, task.heldout)):
             try:
-                jobs.append(self._job(index))
+                jobs.append(await self._job(task, index))
             except TaskFault as fault:
-                log.warning("held-out prompt left out", task=self.task.name, index=index, reason=str(fault))
+                log.warning("held-out prompt left out", task=task.name, index=index, reason=str(fault))
         return jobs
 
-    def _job(self, index: int) -> Job:
-        prompt = prompt_of(self.task, "heldout", index, self.text)
-        named = f"heldout/{self.task.name}/{self.task.version}/{index}".encode()
+    async def _job(self, task: TaskFacts, index: int) -> Job:
+        named = f"heldout/{task.name}/{task.version}/{index}".encode()
         return Job(
-            prompt=prompt,
+            prompt=await self.host.prompt("heldout", index),
             seeds=[hashlib.blake2b(named, digest_size=16).digest()],
             limit=self.limit,
-            eos=self.text.eos,
-            task=self.task.name,
-            task_version=self.task.version,
+            eos=self.eos,
+            task=task.name,
+            task_version=task.version,
             split="heldout",
             index=index,
+            single_turn=task.kind == SINGLE,
         )
 
-    def successes(self, jobs: Sequence[Job], groups: Sequence[Sequence[Sample]]) -> float:
+    async def successes(self, jobs: Sequence[Job], groups: Sequence[Sequence[Sample]]) -> float:
         """Return the share of the answers that solve their prompt."""
-        solved = [self._solved(job, sample) for job, group in zip(jobs, groups, strict=True) for sample in group]
+        answers = [(job, sample) for job, group in zip(jobs, groups, strict=True) for sample in group]
+        solved = await asyncio.gather(*(self._solved(job, sample) for job, sample in answers))
         return sum(solved) / max(1, len(solved))
 
-    def _solved(self, job: Job, sample: Sample) -> bool:
+    async def _solved(self, job: Job, sample: Sample) -> bool:
         transcript = Transcript(sample.tokens, sample.turns)
         try:
-            episode = begun(self.task, "heldout", job.index, self.text)
-            return replay(episode, transcript, eos=job.eos, limit=job.limit).success
+            return (await self.host.score("heldout", job.index, transcript, job.limit)).success
         except TaskFault as fault:
             log.warning("held-out answer not scored", task=job.task, index=job.index, reason=str(fault))
             return False
@@ -86,7 +89,7 @@ async def evaluate(
     """Generate the answers with `scorer` under `version`, and return the shares solved. `hold`: loads the version into
     the scorer. `between`: called before every `SLICE` answers, for work that goes first; it may load another version.
     Raises `ChildDied`, `ChildError`."""
-    jobs = evaluation_set.jobs()
+    jobs = await evaluation_set.jobs()
     shares = []
     for greedy in (False, True):
         answers: list[list[Sample]] = []
@@ -94,5 +97,5 @@ async def evaluate(
             await between()
             await hold()
             answers += await scorer.generate_all([replace(job, greedy=greedy) for job in jobs[start : start + SLICE]])
-        shares.append(evaluation_set.successes(jobs, answers))
+        shares.append(await evaluation_set.successes(jobs, answers))
     return Evaluation(version=version, at=int(clock() * 1000), prompts=len(jobs), sampled=shares[0], greedy=shares[1])

@@ -1,4 +1,5 @@
-"""Run the scoring loop and the training loop, each with its model process: one verifies groups, one trains on them.
+"""Run the scoring loop and the training loop, each with its model process: one verifies groups, one trains on them. A
+third loop rewards the verified groups of a task that runs in an environment (reward_loop.py).
 
     submission ─ arrived ─> scoring ─ verdict, work ─> training ─ version, arrived ─> scoring
 
@@ -10,6 +11,7 @@ import asyncio
 from collections.abc import Callable
 
 from coordinator.config import LearnerSection
+from coordinator.environments.task_host import TaskHost
 from coordinator.learner.messages import Hyper
 from coordinator.metrics.history import History
 from coordinator.publishing.publisher import Publisher
@@ -19,28 +21,29 @@ from coordinator.rollouts.scorer import Scorer
 from coordinator.run.setup import Run
 from coordinator.training.evaluation import EvaluationSet
 from coordinator.training.model_processes import Models
+from coordinator.training.reward_loop import Rewarding
 from coordinator.training.run_watch import Watch
 from coordinator.training.scorer_weights import ScorerWeights
 from coordinator.training.scoring_loop import Scoring
 from coordinator.training.training_loop import Training, TrainingConfig
-from tasks.task import Tokenizer
+from protocol.task_kinds import PURE
 
 
 class Learning:
-    """The two loops. `arrived`: to be set when a submission was received. `sound`: to be set once run.sqlite has passed
+    """The loops. `arrived`: to be set when a submission was received. `sound`: to be set once run.sqlite has passed
     its check; until then there is no verdict, so nothing is credited."""
 
     def __init__(
         self,
         run: Run,
-        text: Tokenizer,
+        host: TaskHost,
         group_service: GroupService,
         publisher: Publisher,
         history: History,
         models: Models,
         clock: Callable[[], float],
     ) -> None:
-        """Compose both loops. `clock`: seconds since the Unix epoch."""
+        """Compose the loops. `host`: of the run's task. `clock`: seconds since the Unix epoch."""
         self.arrived = asyncio.Event()
         self.sound = asyncio.Event()
         work = asyncio.Event()
@@ -62,25 +65,32 @@ class Learning:
             folder=run.folder.scorer,
             oldest=group_service.oldest_needed,
         )
+        self.rewarding: Rewarding | None = None
+        if run.task.kind != PURE:
+            workers = run.config.environment.workers
+            self.rewarding = Rewarding(host, group_service, workers=workers, clock=clock, decided=work)
         self.scoring = Scoring(
             scorer=models.scorer,
             group_service=group_service,
             publisher=publisher,
             history=history,
-            evaluation_set=EvaluationSet(run.task, text, run.runspec.limit, run.config.run.heldout),
+            evaluation_set=EvaluationSet(host, run.runspec.eos, run.runspec.limit, run.config.run.heldout),
             weights=weights,
             verifier=verifier_of(run, models.scorer, group_service, publisher, weights),
             evaluate_every=run.config.run.evaluate_every,
             clock=clock,
             arrived=self.arrived,
             decided=work,
+            rewarding=self.rewarding,
         )
 
     async def run(self) -> None:
-        """Run both loops, until cancelled."""
+        """Run the loops, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.training.run(), name="training")
             group.create_task(self._score(), name="scoring")
+            if self.rewarding is not None:
+                group.create_task(self.rewarding.run(), name="rewarding")
 
     async def _score(self) -> None:
         await self.sound.wait()

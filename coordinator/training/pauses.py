@@ -3,10 +3,11 @@
 Rules
 1. While a run is paused no lease is issued and no batch is begun. Submissions are still accepted, verified and paid.
 2. A run is paused in three cases: three batches in a row were set aside; more than 5 % of the last 200 decided groups
-   have no finite reward; or the learner failed for a fault of the machine twice in a row.
+   have no finite reward, or of the last 2,000 episodes of an environment more than 5 % failed; or the learner failed
+   for a fault of the machine twice in a row.
 3. Such a pause ends by itself after 10 minutes. The same trouble again, without a success between, doubles the time, up
-   to 2 hours. A success is a new step, or 200 decided groups of which at most 5 % lack a reward. If the clock is set
-   back to before a pause began, the pause starts over.
+   to 2 hours. A success is a new step, or a whole window of groups or episodes of which at most 5 % lack a reward. If
+   the clock is set back to before a pause began, the pause starts over.
 4. The operator's pause ends by `resume` alone, which ends any other pause too: the next batch is tried at once.
 5. Of two pauses the one that ends later applies.
 """
@@ -16,6 +17,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from coordinator.rollouts.episode_record import KEPT
 from runtime.backoff import Backoff
 
 Kind = Literal["operator", "batches", "task-score", "learner"]
@@ -28,6 +30,8 @@ MOST_IDLE: Final = 2
 WINDOW: Final = 200
 """Decided groups that rule 2 counts."""
 MOST_UNSCORED: Final = WINDOW * 5 // 100
+MOST_FAILED: Final = KEPT * 5 // 100
+"""Failed ones of the last `KEPT` episodes."""
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,14 +83,21 @@ class Pauses:
         """Check the codes of the groups decided last; return whether they pause the run. The caller then clears
         them."""
         bad = sum(code == "task-score" for code in recent)
-        if bad > MOST_UNSCORED:
-            why = (
-                f"the task gave no finite reward for {bad} of the last {len(recent)} groups: fix the task's score"
-                " (the log names the groups)"
-            )
-            self._begin("task-score", why, now, self._again("task-score"))
+        why = f"the task gave no finite reward for {bad} of the last {len(recent)} groups: fix the task's score"
+        return self._unscored(bad > MOST_UNSCORED, len(recent) >= WINDOW, why, now)
+
+    def episodes(self, failed: Sequence[bool], reason: str, now: int) -> bool:
+        """Check the last episodes of an environment; return whether they pause the run. The caller then clears them.
+        `failed`: per episode. `reason`: the most frequent one."""
+        why = f"the environment failed in {sum(failed)} of the last {len(failed)} episodes, most often: {reason}"
+        return self._unscored(sum(failed) > MOST_FAILED, len(failed) >= KEPT, why, now)
+
+    def _unscored(self, too_many: bool, whole: bool, why: str, now: int) -> bool:
+        """`whole`: the window is full."""
+        if too_many:
+            self._begin("task-score", f"{why} (the log names the groups)", now, self._again("task-score"))
             return True
-        if len(recent) >= WINDOW:
+        if whole:
             self.standing.times.pop("task-score", None)
         return False
 

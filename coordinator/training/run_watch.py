@@ -60,10 +60,17 @@ class Watch:
             self._ended(ended, "its time is over")
         elif before != self.pause:
             self._save()
-        recent = self._group_service.verdicts.recent
-        # Groups received during a pause were leased before it: their missing rewards are no new trouble.
-        if self.pause is None and self._pauses.decided(recent, self._now()):
+        recent, episodes = self._group_service.verdicts.recent, self._group_service.episodes
+        if self.pause is not None:
+            return  # groups received during a pause were leased before it: their missing rewards are no new trouble
+        failing = (
+            self._pauses.episodes(episodes.failed, episodes.reason, self._now())
+            if episodes.failed
+            else self._pauses.decided(recent, self._now())
+        )
+        if failing:
             recent.clear()
+            episodes.failed.clear()
             self._begun()
 
     def stop(self, why: str = "") -> None:

@@ -23,6 +23,7 @@ Rules
 8. Good groups that are drawn for it (`GroupService.draw_pass_before`) are decided at the end of their version's visit:
    the scorer undoes one step and passes all of them under the version before. So a visit costs at most two further
    changes of version. Where one step back does not lead there, or that pass fails, they are decided without it.
+9. A good group whose task runs in an environment is decided once that has scored it (training/reward_loop.py).
 """
 
 import asyncio
@@ -44,6 +45,7 @@ from coordinator.rollouts.scoring_order import VISIT, PendingVersion, next_versi
 from coordinator.rollouts.verification import Verdict
 from coordinator.rollouts.waiting_groups import Undecided, Visit
 from coordinator.training.evaluation import EvaluationSet, evaluate
+from coordinator.training.reward_loop import Rewarding
 from coordinator.training.scorer_weights import ScorerWeights
 from runtime.child import ChildDied, ChildError
 
@@ -82,6 +84,8 @@ class Scoring:
     """Set when a submission was received, a version was published, or the run is finished."""
     decided: asyncio.Event
     """Set by this loop after each verdict."""
+    rewarding: Rewarding | None = None
+    """Takes the good groups of a task that runs in an environment (rule 9)."""
     _wanted_since: float | None = None
     _failed: dict[bytes, Undecided] = field(default_factory=dict)
     """Groups at which a scorer failed or died once, by lease."""
@@ -207,7 +211,10 @@ class Scoring:
         return await self.verifier.verify(group, self.group_service.draw_first_sample(group, self._now()))
 
     def _decide(self, group: Undecided, verdict: Verdict) -> None:
-        self.group_service.decide(group, verdict, self._now())
+        if self.rewarding is not None and verdict.accepted and self.group_service.is_rewarded_later(group):
+            self.rewarding.put(group, verdict)
+        else:
+            self.group_service.decide(group, verdict, self._now())
         self._end(group)
 
     def _give_up(self, group: Undecided, why: str | None = None) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 from coordinator.accounts.ledger import Ledger
 from coordinator.daemon import Coordinator
 from coordinator.database import Database
+from coordinator.environments.task_host import TaskHost
 from coordinator.learner.batch_groups import TrainBatch, described, read
 from coordinator.learner.eras import FIRST_ERA, KnownVersion, covers, first_version
 from coordinator.learner.messages import Batch, Export, ExportedEdge, Open, Opened, Stepped
@@ -222,12 +223,13 @@ class BigramScorer:
 
 @dataclass
 class Swarm:
-    """One run and its peers. `coordinator`: None while it is down. `store`: that of the coordinator, the newest one."""
+    """One run and its peers. `host`: of a task that is not pure. `coordinator`: None while it is down. `store`: that of the coordinator, the newest one."""
 
     folder: Path
     network: MemoryNetwork
     learner: BigramLearner
     scorer: BigramScorer
+    host: TaskHost | None = None
     coordinator: Coordinator | None = None
     store: Store | None = None
     nodes: list[Node] = field(default_factory=list)
@@ -248,8 +250,8 @@ class Swarm:
             self.store = store = stack.enter_context(Store(run.folder.store))
             database = stack.enter_context(Database.open(run.folder.database))
             coordinator = Coordinator(
-                run, network, Models(self.learner, self.scorer), store=store, database=database, clock=wall,
-                entropy=np.random.default_rng(int(wall())).bytes,
+                run, network, Models(self.learner, self.scorer), store=store, database=database, host=self.host,
+                clock=wall, entropy=np.random.default_rng(int(wall())).bytes,
             )  # fmt: skip
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(coordinator.run)
@@ -276,22 +278,29 @@ async def working(*nodes: Node) -> AsyncIterator[None]:
 
 
 def make_swarm(
-    folder: Path, seed: int = 0, *, link: Link | None = None, network: Mapping[str, Any] | None = None, **run: Any
+    folder: Path,
+    seed: int = 0,
+    *,
+    link: Link | None = None,
+    network: Mapping[str, Any] | None = None,
+    host: TaskHost | None = None,
+    **run: Any,
 ) -> Swarm:
     """Create a run that is ready to start. `link`: between any two peers. `network`, `run`: settings of its sections
-    [network] and [run]."""
+    [network] and [run]. `host`: of a task that is not in the nodes' build."""
     model = model_folder(folder / "bigram")
     settings = {"task": "reverse", "group_size": 2, "batch_groups": 2, "limit": 6, "heldout": 4, "evaluate_every": 5}
     flags = {
-        "run": settings | {"engines": ("bigram", "transformers/float32")} | run,
+        "run": settings | {"engines": ("bigram",)} | run,
         "https": {"listen": []},
         "network": dict(network or {}),
         "leases": {"minimum_seconds": 20.0, "maximum_seconds": 60.0},
     }
     config = setup.settings_for(str(model), flags, env={})
-    setup.init(folder / "run", str(model), config, now=1_000_000_000)
+    inspect = {"inspect": lambda *_: host.facts} if host is not None else {}
+    setup.init(folder / "run", str(model), config, now=1_000_000_000, **inspect)
     learner = BigramLearner(folder / "learner")
-    return Swarm(folder, MemoryNetwork(seed, link=link), learner, BigramScorer())
+    return Swarm(folder, MemoryNetwork(seed, link=link), learner, BigramScorer(), host)
 
 
 def whole(swarm: Swarm, *, late: int = 0) -> None:

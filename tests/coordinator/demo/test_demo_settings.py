@@ -5,6 +5,7 @@ import pytest
 
 from coordinator.config import parse
 from coordinator.demo.demo_settings import SMOLLM2, TINY, DemoOptions, Model, settings_of
+from coordinator.environments.task_host import facts_of
 from coordinator.run.admitted_classes import admitted_classes, check_admitted, closed_classes
 from coordinator.run.model_folder import task_named
 from coordinator.run.setup import check_sizes, default_warm_up, settings_for
@@ -18,7 +19,7 @@ def test_a_coordinator_accepts_the_settings(settings: object) -> None:
     assert isinstance(settings, type(TINY))
     flags = {"run": {"steps": settings.steps, **settings.run}, "learner": settings.learner}
     config = settings_for(settings.model, flags, env={})
-    check_sizes(config, task_named(config.run.task))
+    check_sizes(config, facts_of(task_named(config.run.task)))
     assert config.run.steps == settings.steps
     assert parse(flags, source="demo").run.task == settings.run["task"]
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from coordinator.environments.task_host import LocalTask
 from coordinator.run import honest_groups, setup
 from coordinator.run.honest_groups import NICE, ClassParts, HonestTokens, MeasuredVersion, measure
 from coordinator.run.setup import Run
@@ -18,6 +19,7 @@ from engines.engine import Job, Sample, SampleScore
 from engines.messages import PackedSample, Probed
 from engines.process import EngineProcess
 from runtime.errors import LocalFault
+from tasks.task import Score
 from tests.support.bigram import BigramEngine, random_table, write_table
 from tests.support.run_folders import NOW
 from tests.support.swarm import VOCABULARY, model_folder
@@ -121,7 +123,11 @@ def test_rewards_are_those_of_the_runs_task(
     run: Run, niced: list[tuple[int, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rewards = iter([1.0, 0.0, 0.0, 0.0] * 100)
-    monkeypatch.setattr(honest_groups, "replay", lambda *_, **__: type("Score", (), {"reward": next(rewards)}))
+
+    async def score(*_: object) -> Score:
+        return Score(next(rewards), True)
+
+    monkeypatch.setattr(LocalTask, "score", score)
     tokens = measured(run, weights(tmp_path), {"one": MixedMachine(rows=4)}, 60).machines["one"]
     assert 0 < ((tokens["flags"] & RAISING) > 0).mean() < 0.6
 

@@ -1,16 +1,18 @@
 """An evaluation asks the same held-out prompts of every version, in slices, sampled and greedy."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from coordinator.environments.task_host import LocalTask
 from coordinator.training import evaluation
 from coordinator.training.evaluation import EvaluationSet, evaluate
 from engines.engine import Job, Sample
 from tasks.arithmetic import REVERSE
 from tests.support.group_world import TEXT
 
-SET = EvaluationSet(REVERSE, TEXT, limit=16, prompts=6)
+SET = EvaluationSet(LocalTask(REVERSE, TEXT), TEXT.eos, limit=16, prompts=6)
 
 
 class Solver:
@@ -31,13 +33,13 @@ def _answer(job: Job, *, solved: bool) -> Sample:
     return Sample(tokens=tokens, turns=[len(tokens)], logprobs=[-0.5] * len(tokens))
 
 
-def test_the_jobs_depend_on_the_task_alone() -> None:
-    jobs, again = SET.jobs(), EvaluationSet(REVERSE, TEXT, limit=16, prompts=6).jobs()
+async def test_the_jobs_depend_on_the_task_alone() -> None:
+    jobs, again = await SET.jobs(), await replace(SET, host=LocalTask(REVERSE, TEXT)).jobs()
     assert jobs == again
     assert len(jobs) == 6
     assert len({job.seeds[0] for job in jobs}) == 6
     assert {job.split for job in jobs} == {"heldout"}
-    assert EvaluationSet(REVERSE, TEXT, limit=16, prompts=3).jobs() == jobs[:3]
+    assert await replace(SET, prompts=3).jobs() == jobs[:3]
 
 
 async def test_both_passes_are_scored_and_other_work_comes_between_the_slices(monkeypatch: pytest.MonkeyPatch) -> None:

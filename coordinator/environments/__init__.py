@@ -1,0 +1,1 @@
+"""Environments: the operator's tasks, run in child processes with limits."""

@@ -1,0 +1,74 @@
+"""The process of an environment: it opens one task, then poses prompts and scores episodes, one at a time.
+
+Run as `python -m coordinator.environments.environment_host LIMITS`; LIMITS is a `Limits` as JSON. The limits are set before any
+code of the task is imported.
+"""
+
+import sys
+from pathlib import Path
+
+import msgspec
+
+from coordinator.environments.limits import Limits, apply
+from coordinator.environments.messages import AskPrompt, AskScore, OpenTask, Prompted, Scored, TaskOpened
+from runtime.child import Pipe
+from tasks import registry
+from tasks.task import InvalidTranscript, Task, TaskFault, Tokenizer, Transcript, begun, prompt_of, replay
+
+MOST_REASON = 300
+"""Most characters of a fault's reason."""
+
+
+class EnvironmentHost:
+    """The handlers of the calls of coordinator/environments/messages.py."""
+
+    def __init__(self, unfiltered: str) -> None:
+        self._unfiltered = unfiltered
+        self._opened: tuple[Task, Tokenizer] | None = None
+
+    def open(self, order: OpenTask) -> TaskOpened:
+        """Open the task. Raises any error of its code."""
+        from tasks import tokenizer
+
+        versions = [version for name, version in registry.known() if name == order.task]
+        version = order.version if order.version is not None else max(versions, default=1)
+        task = registry.get(order.task, version)
+        self._opened = task, tokenizer.load(Path(order.tokenizer), order.eos)
+        sizes = {"train": task.size("train"), "heldout": task.size("heldout")}
+        return TaskOpened(version=version, unfiltered=self._unfiltered, **sizes)
+
+    def prompt(self, asked: AskPrompt) -> Prompted:
+        """Return a prompt."""
+        task, text = self._task()
+        try:
+            return Prompted(tokens=prompt_of(task, asked.split, asked.index, text))
+        except TaskFault as fault:
+            return Prompted(fault=str(fault)[:MOST_REASON] or "no reason given")
+
+    def score(self, asked: AskScore) -> Scored:
+        """Replay an episode, and score it."""
+        task, text = self._task()
+        try:
+            episode = begun(task, asked.split, asked.index, text)
+            score = replay(episode, Transcript(asked.tokens, asked.turns), eos=text.eos, limit=asked.limit)
+        except InvalidTranscript as error:
+            return Scored(fault="transcript", reason=str(error))
+        except TaskFault as fault:
+            return Scored(fault="task-score" if fault.verified else "not-scorable", reason=str(fault)[:MOST_REASON])
+        return Scored(reward=score.reward, success=score.success)
+
+    def _task(self) -> tuple[Task, Tokenizer]:
+        if self._opened is None:
+            raise RuntimeError("no task is open")
+        return self._opened
+
+
+def main() -> None:
+    """Serve until the daemon goes away."""
+    pipe = Pipe()
+    host = EnvironmentHost(apply(msgspec.json.decode(sys.argv[1], type=Limits)))
+    pipe.serve({"open": (OpenTask, host.open), "prompt": (AskPrompt, host.prompt), "score": (AskScore, host.score)})
+
+
+if __name__ == "__main__":
+    main()

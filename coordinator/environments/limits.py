@@ -1,0 +1,54 @@
+"""The limits of an environment's process, and their setting in that process.
+
+Rules
+1. Memory: the address space has at most `memory_mb`. Beyond it an allocation fails, which ends the episode or the
+   process.
+2. Output: a file that it writes has at most `FILE` bytes. What it prints, and what it answers, is bounded by the daemon
+   (runtime/child.py).
+3. Network and processes: coordinator/environments/system_call_filter.py. Where a system has no such filter, the
+   environment runs without it, and the daemon's log says so.
+4. Time is bounded by the daemon, which kills the process (coordinator/environments/environment.py).
+5. It sees an empty environment but for what Python needs, and works in a folder of its own.
+
+Against the operator's own code these are no prison: it runs as the operator's user. They keep a completion, which a
+stranger's model may have sampled, from costing more than its own episode.
+"""
+
+import resource
+from typing import Final
+
+import msgspec
+
+from coordinator.environments.system_call_filter import FilterUnavailable, install
+
+FILE: Final = 64 << 20
+"""Most bytes of a file that an environment writes."""
+ANSWER: Final = 8 << 20
+"""Most bytes of an answer."""
+PRINTED: Final = 1 << 20
+"""Most bytes that an environment prints during one call."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """`seconds`: most time of one call. `opening`: most seconds for opening the task. `memory_mb`: of address space."""
+
+    seconds: float = 10.0
+    opening: float = 300.0
+    memory_mb: int = 4096
+    network: bool = False
+    subprocesses: bool = False
+
+
+def apply(limits: Limits) -> str:
+    """Set the limits for this process (rules 1 to 3), before it starts threads. Return why there is no filter; empty:
+    there is one."""
+    wanted = {resource.RLIMIT_AS: limits.memory_mb << 20, resource.RLIMIT_FSIZE: FILE, resource.RLIMIT_CORE: 0}
+    for name, most in wanted.items():
+        _, hard = resource.getrlimit(name)
+        value = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(name, (value, value))
+    try:
+        install(network=limits.network, subprocesses=limits.subprocesses)
+    except FilterUnavailable as missing:
+        return str(missing)
+    return ""

@@ -1,0 +1,63 @@
+"""Calls to an environment's process, as msgspec Structs: one prompt or one episode a call. Pure."""
+
+from typing import Literal
+
+import msgspec
+
+from tasks.task import Split
+
+Fault = Literal["", "transcript", "task-score", "not-scorable"]
+"""The code of protocol/refusals.py for an episode that has no score; empty: it has one."""
+
+
+class OpenTask(msgspec.Struct, frozen=True, kw_only=True):
+    """Call "open". `version` None: the newest. `tokenizer`: path of the model's tokenizer.json. `eos`: the id that ends
+    a turn."""
+
+    task: str
+    version: int | None
+    tokenizer: str
+    eos: int
+
+
+class TaskOpened(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to "open". `train`, `heldout`: number of prompts. `unfiltered`: why its system calls are not filtered;
+    empty: they are."""
+
+    version: int
+    train: int
+    heldout: int
+    unfiltered: str
+
+
+class AskPrompt(msgspec.Struct, frozen=True, kw_only=True):
+    """Call "prompt"."""
+
+    split: Split
+    index: int
+
+
+class Prompted(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to "prompt". `fault`: of the task's code; empty: `tokens` is the prompt."""
+
+    tokens: list[int] = []
+    fault: str = ""
+
+
+class AskScore(msgspec.Struct, frozen=True, kw_only=True):
+    """Call "score". `tokens`, `turns`: as in `tasks.task.Transcript`. `limit`: most sampled tokens."""
+
+    split: Split
+    index: int
+    tokens: list[int]
+    turns: list[int]
+    limit: int
+
+
+class Scored(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to "score". `reason`: of the fault."""
+
+    reward: float = 0.0
+    success: bool = False
+    fault: Fault = ""
+    reason: str = ""

@@ -1,0 +1,96 @@
+"""The task of a run: its kind, and the host that poses its prompts and scores its episodes.
+
+A task of this build is pure, unless `run.kind` is single. Any other is single: its code is imported by the processes of
+its environment alone (coordinator/environments/), never by this one.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from coordinator.config import EnvironmentSection, RunSection
+from coordinator.environments.environment import Environment, EnvironmentFault
+from coordinator.environments.limits import Limits
+from coordinator.environments.messages import OpenTask
+from coordinator.environments.task_host import LocalTask, TaskFacts, TaskHost, facts_of
+from coordinator.run import model_folder
+from protocol.task_kinds import PURE, SINGLE
+from runtime.errors import LocalFault
+from tasks import registry
+from tasks.task import TaskFault, prompt_of
+
+TOKENIZER: Final = "tokenizer.json"
+
+
+class TaskPlace(NamedTuple):
+    """A task to host. `version` None: the newest. `model`: the folder with the tokenizer. `eos`, `vocabulary`: the
+    model's."""
+
+    name: str
+    version: int | None
+    kind: str
+    model: Path
+    eos: int
+    vocabulary: int
+
+
+def kind_of(settings: RunSection) -> str:
+    """Return the kind of task that the settings name. Raises `LocalFault` for a pure task that is not in this build."""
+    known = any(name == settings.task for name, _ in registry.known())
+    if settings.kind == PURE and not known:
+        model_folder.task_named(settings.task)
+    return PURE if known and settings.kind != SINGLE else SINGLE
+
+
+def environment_at(place: TaskPlace, section: EnvironmentSection) -> Environment:
+    """Return the environment of a single task, not opened."""
+    limits = Limits(
+        seconds=section.seconds,
+        opening=section.opening,
+        memory_mb=section.memory_mb,
+        network=section.network,
+        subprocesses=section.subprocesses,
+    )
+    tokenizer = str((place.model / TOKENIZER).absolute())
+    order = OpenTask(task=place.name, version=place.version, tokenizer=tokenizer, eos=place.eos)
+    return Environment(order, limits, vocabulary=place.vocabulary, workers=section.workers)
+
+
+@asynccontextmanager
+async def hosted(place: TaskPlace, section: EnvironmentSection) -> AsyncIterator[TaskHost]:
+    """Yield the host of a task, open. Raises `LocalFault`."""
+    if place.kind == PURE:
+        task = model_folder.task_named(place.name, place.version)
+        yield LocalTask(task, model_folder.tokenizer(place.model, place.eos))
+        return
+    environment = environment_at(place, section)
+    try:
+        try:
+            await environment.open()
+        except EnvironmentFault as fault:
+            raise LocalFault(f"the environment of task {place.name} cannot be opened: {fault}") from fault
+        yield environment
+    finally:
+        await environment.close()
+
+
+def inspect_task(place: TaskPlace, section: EnvironmentSection, limit: int) -> TaskFacts:
+    """Return the facts of a task; check that it poses its first prompt, with tokens of the model, and that the context
+    has room for `limit` tokens after it. For a single task call it outside of an event loop. Raises `LocalFault`."""
+    try:
+        if place.kind == PURE:
+            task = model_folder.task_named(place.name, place.version)
+            facts, prompt = facts_of(task), prompt_of(task, "train", 0, model_folder.tokenizer(place.model, place.eos))
+        else:
+            facts, prompt = asyncio.run(_asked(place, section))
+    except TaskFault as fault:
+        raise LocalFault(f"task {place.name} cannot be written with the tokenizer of {place.model}: {fault}") from fault
+    model_folder.check_prompt(place.model, place.name, prompt, place.vocabulary, limit)
+    return facts
+
+
+async def _asked(place: TaskPlace, section: EnvironmentSection) -> tuple[TaskFacts, list[int]]:
+    async with hosted(place, section) as host:
+        return host.facts, await host.prompt("train", 0)

@@ -1,0 +1,77 @@
+"""Reward verified groups whose task runs in an environment, and decide them.
+
+    verified (scoring_loop.py) ─ put ─> each episode is scored ─> decided
+
+Rules
+1. The environment sees tokens only after T1 and T2: a completion comes from the run's policy, and costs a stranger the
+   work of sampling it.
+2. A group waits here without delaying others: as many episodes are scored at a time as the environment has workers.
+   Groups are taken in the order in which they were verified.
+3. An episode that fails leaves its group without rewards. The group is accepted and paid under the code `task-score`,
+   and is not learned from; the log says why, and more than 5 % of episodes pause the run (pauses.py).
+4. A restart loses nothing but time: groups that waited here are verified again (rollouts/waiting_groups.py, rule 6).
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from coordinator.environments.task_host import TaskHost
+from coordinator.rollouts.group_service import GroupService
+from coordinator.rollouts.verification import Verdict
+from coordinator.rollouts.waiting_groups import Undecided
+from tasks.task import InvalidTranscript, Score, TaskFault, Transcript
+
+log = structlog.get_logger("coordinator")
+
+
+class Rewarding:
+    """The groups that wait for their rewards."""
+
+    def __init__(
+        self,
+        host: TaskHost,
+        group_service: GroupService,
+        *,
+        workers: int,
+        clock: Callable[[], float],
+        decided: asyncio.Event,
+    ) -> None:
+        """`workers`: groups that are scored at a time. `clock`: seconds since the Unix epoch. `decided`: set after each
+        verdict."""
+        self._host, self._group_service = host, group_service
+        self._workers, self._clock, self._decided = workers, clock, decided
+        self._verified: asyncio.Queue[tuple[Undecided, Verdict]] = asyncio.Queue()
+
+    def put(self, group: Undecided, verdict: Verdict) -> None:
+        """Take a verified group."""
+        self._group_service.leave_for_reward(group)
+        self._verified.put_nowait((group, verdict))
+
+    async def run(self) -> None:
+        """Reward groups, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(self._workers):
+                tasks.create_task(self._reward_each())
+
+    async def _reward_each(self) -> None:
+        while True:
+            group, verdict = await self._verified.get()
+            self._group_service.reward(group, await self._scores(group))
+            self._group_service.decide(group, verdict, int(self._clock() * 1000))
+            self._decided.set()
+
+    async def _scores(self, group: Undecided) -> list[Score]:
+        """Return the scores of a group; none if an episode fails (rule 3)."""
+        lease, scores = group.lease, list[Score]()
+        for number, rollout in enumerate(group.submission.rollouts):
+            transcript = Transcript(rollout.tokens, rollout.turns)
+            try:
+                scores.append(await self._host.score("train", lease.index, transcript, lease.limit))
+                self._group_service.episodes.note("")
+            except (InvalidTranscript, TaskFault) as fault:
+                self._group_service.episodes.note(str(fault) or "no reason given")
+                log.warning("episode failed", lease=lease.id.hex(), index=lease.index, sample=number, reason=str(fault))
+                return []
+        return scores

@@ -1,0 +1,140 @@
+"""An environment's process: whatever the code of a task does, it costs its own episode."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from coordinator.environments.environment import Environment, EnvironmentFault
+from coordinator.environments.environment_process import EnvironmentProcess
+from coordinator.environments.limits import Limits
+from coordinator.environments.messages import OpenTask
+from tasks.task import InvalidTranscript, Score, TaskFault, Transcript
+from tasks.tokenizer import CHAR_SIZE, EOS, char_tokenizer
+
+MODULE = "tests.support.hostile_tasks"
+QUICK = Limits(seconds=1.0, opening=30.0, memory_mb=2048)
+
+
+def process(limits: Limits) -> EnvironmentProcess:
+    return EnvironmentProcess(limits, module=MODULE)
+
+
+@asynccontextmanager
+async def environment(
+    folder: Path, task: str, limits: Limits = QUICK, make: Callable[[Limits], EnvironmentProcess] = process
+) -> AsyncIterator[Environment]:
+    tokenizer = folder / "tokenizer.json"
+    char_tokenizer().save(str(tokenizer))
+    order = OpenTask(task=task, version=None, tokenizer=str(tokenizer), eos=EOS)
+    one = Environment(order, limits, vocabulary=CHAR_SIZE, make=make)
+    try:
+        yield one
+    finally:
+        await one.close()
+
+
+ANSWER = Transcript([5, 6, EOS], [3])
+
+
+async def test_a_task_is_opened_asked_for_prompts_and_scores_an_episode(tmp_path: Path) -> None:
+    async with environment(tmp_path, "right") as one:
+        opened = await one.open()
+        assert (opened.version, opened.train, opened.heldout) == (1, 10, 10)
+        prompt = await one.prompt("train", 3)
+        assert len(prompt) == 2
+        assert await one.score("train", 3, Transcript([prompt[0], EOS], [2]), 8) == Score(1.0, True)
+        assert await one.score("train", 3, ANSWER, 8) == Score(0.0, True)
+
+
+async def test_an_episode_that_the_task_cannot_have_had_is_the_nodes_fault(tmp_path: Path) -> None:
+    async with environment(tmp_path, "right") as one:
+        with pytest.raises(InvalidTranscript, match="not the environment"):
+            await one.score("train", 0, Transcript([5, EOS, 7, 5, EOS], [2, 1, 2]), 8)
+
+
+@pytest.mark.parametrize(
+    ("task", "says"),
+    {
+        "an error": ("raises", "score raised ZeroDivisionError: division by zero"),
+        "a reward that is no number": ("is no number", "the reward nan is no finite float32"),
+        "a reward that is a word": ("returns a word", "the reward 'much' is no finite float32"),
+        "brackets that Python cannot nest": ("recurses", "score raised"),
+        "an end by sys.exit": ("ends", "score raised SystemExit"),
+        "an end of the process": ("dies", "environment ended with 4"),
+        "no end": ("hangs", "no answer within 1 s"),
+        "8 GiB": ("allocates", "score raised MemoryError"),
+        "2 MiB of text": ("prints", "it printed more than 1048576 bytes in one call"),
+        "a file of 65 MiB": ("fills the disk", "score raised OSError: .*File too large"),
+        "a connection": ("connects", "score raised PermissionError"),
+        "a process of its own": ("forks", "score raised PermissionError"),
+    }.values(),
+    ids=lambda value: value if " " not in value else "",
+)
+async def test_a_score_that_misbehaves_fails_its_own_episode_and_the_next_is_scored(
+    tmp_path: Path, task: str, says: str
+) -> None:
+    async with environment(tmp_path, task) as one:
+        for _ in range(2):
+            with pytest.raises(TaskFault, match=says) as failed:
+                await one.score("train", 0, ANSWER, 8)
+            assert failed.value.verified
+        assert len(await one.prompt("train", 0)) == 2
+
+
+async def test_a_process_that_somebody_kills_in_mid_episode_costs_nothing(tmp_path: Path) -> None:
+    processes: list[EnvironmentProcess] = []
+
+    def noted(limits: Limits) -> EnvironmentProcess:
+        processes.append(process(limits))
+        return processes[-1]
+
+    async with environment(tmp_path, "takes a while", Limits(seconds=30.0, memory_mb=2048), noted) as one:
+        await one.open()
+        asked = asyncio.create_task(one.score("train", 0, ANSWER, 8))
+        await asyncio.wait([asked], timeout=0.1)
+        processes[0].kill()
+        assert await asked == Score(1.0, True)
+        assert len(processes) == 2
+
+
+async def test_an_environment_may_use_threads(tmp_path: Path) -> None:
+    async with environment(tmp_path, "threads") as one:
+        assert await one.score("train", 0, ANSWER, 8) == Score(3.0, True)
+
+
+async def test_an_environment_sees_nothing_of_the_operators_and_works_in_an_empty_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ECHO2_PASSPHRASE", "secret")
+    async with environment(tmp_path, "sees") as one:
+        with pytest.raises(TaskFault) as failed:
+            await one.score("train", 0, ANSWER, 8)
+        assert "PATH" in str(failed.value)
+        assert "ECHO2" not in str(failed.value)
+        assert str(failed.value).endswith(" ")
+
+
+async def test_a_task_that_cannot_be_opened_says_so_once_and_then_makes_calls_wait(tmp_path: Path) -> None:
+    async with environment(tmp_path, "nowhere") as one:
+        with pytest.raises(EnvironmentFault, match="task nowhere is not in this build"):
+            await one.open()
+        asked = asyncio.create_task(one.prompt("train", 0))
+        async with asyncio.timeout(20):
+            while not one.trouble:
+                await asyncio.wait([asked], timeout=0.05)
+        assert not asked.done()
+        asked.cancel()
+
+
+async def test_a_call_that_is_cancelled_ends_its_process_so_that_the_next_need_not_wait(tmp_path: Path) -> None:
+    async with environment(tmp_path, "hangs", Limits(seconds=60.0, memory_mb=2048)) as one:
+        await one.open()
+        asked = asyncio.create_task(one.score("train", 0, ANSWER, 8))
+        await asyncio.wait([asked], timeout=0.2)
+        asked.cancel()
+        await asyncio.wait([asked])
+        async with asyncio.timeout(20):
+            assert len(await one.prompt("train", 0)) == 2
