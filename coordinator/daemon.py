@@ -351,7 +351,7 @@ async def serve(run: Run) -> None:
     peer = ThreadedPeer(run.keys.network, listenable(reach.listen), rates=rates, relay=relay, limits=limits)
     network = with_https(peer, run, peer if rates.uplink is not None else None, https_limits)
     with locked(run.folder), Store(run.folder.store) as store, Database.open(run.folder.database) as database:
-        async with hosted(run.task, run.config.environment) as host:
+        async with hosted(run.task, run.config.environment, died) as host:
             check_sizes(run.config, host.facts)
             coordinator = Coordinator(run, network, models, store=store, database=database, host=host)
             web = run.config.web

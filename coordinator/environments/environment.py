@@ -66,12 +66,14 @@ class Environment:
         vocabulary: int,
         workers: int = 1,
         make: Callable[[Limits], EnvironmentProcess] = EnvironmentProcess,
+        tell: Callable[[str], None] = lambda fault: None,
     ) -> None:
-        """`vocabulary`: number of the model's token ids. `make`: returns a new process, not started."""
+        """`vocabulary`: number of the model's token ids. `make`: returns a new process, not started. `tell`: gets each
+        death of a process, and why the task cannot be opened."""
         self.order, self.limits = order, limits
         self.trouble = ""
         self._opened: TaskOpened | None = None
-        self._vocabulary, self._make = vocabulary, make
+        self._vocabulary, self._make, self._tell = vocabulary, make, tell
         self._workers = [_Worker() for _ in range(workers)]
         self._idle: asyncio.LifoQueue[_Worker] = asyncio.LifoQueue()
         for worker in self._workers:
@@ -131,6 +133,7 @@ class Environment:
                     return await process.call(method, body, answer, timeout=self.limits.seconds)
                 except ChildDied as error:
                     fault = str(error)
+                    self._tell(fault)
                     await worker.end()
                 except TimeoutError:
                     fault = f"no answer within {self.limits.seconds:g} s"
@@ -154,6 +157,8 @@ class Environment:
                 await self._start(worker)
             except EnvironmentFault as fault:
                 worker.failures += 1
+                if not self.trouble:
+                    self._tell(f"the environment cannot be opened: {fault}")
                 self.trouble = str(fault)
                 pause = PAUSES.delay(worker.failures)
                 log.error("the environment cannot be opened", reason=str(fault), again_seconds=pause)

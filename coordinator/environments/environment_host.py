@@ -1,7 +1,7 @@
 """The process of an environment: it opens one task, then poses prompts and scores episodes, one at a time.
 
-Run as `python -m coordinator.environments.environment_host LIMITS`; LIMITS is a `Limits` as JSON. The limits are set before any
-code of the task is imported.
+Run as `python -m coordinator.environments.environment_host LIMITS`; LIMITS is a `Limits` as JSON. The limits are set
+before any code of the task is imported.
 """
 
 import sys

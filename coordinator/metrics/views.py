@@ -155,12 +155,14 @@ class LinksView(View, frozen=True, kw_only=True):
 
 class TroubleView(View, frozen=True, kw_only=True):
     """The learner's troubles. `set_aside`: the last batches at which it failed. `reasons`: groups set aside per reason,
-    since the run began. `waiting`: why the learner waits; empty: it does not wait, or not for long."""
+    since the run began. `waiting`: why the learner waits; empty: it does not wait, or not for long. `episodes`: failed
+    episodes of the environment per reason, since the coordinator's start."""
 
     paused: PauseView | None = None
     set_aside: list[SetAsideView] = []
     reasons: dict[str, int] = {}
     waiting: str = ""
+    episodes: dict[str, int] = {}
 
 
 class RunState(View, frozen=True, kw_only=True):

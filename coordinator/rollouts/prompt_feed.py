@@ -34,6 +34,10 @@ class PromptFeed:
         self._ahead = 0
         """The first position after those posed ahead (rule 2)."""
 
+    def __len__(self) -> int:
+        """Count the prompts in memory."""
+        return len(self._posed)
+
     def at(self, position: int) -> Prompt:
         """Return the prompt at a position. Raises `PromptPending`, `TaskFault`."""
         _, index = self._order.place(position)

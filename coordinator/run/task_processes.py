@@ -5,7 +5,7 @@ its environment alone (coordinator/environments/), never by this one.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -44,8 +44,8 @@ def kind_of(settings: RunSection) -> str:
     return PURE if known and settings.kind != SINGLE else SINGLE
 
 
-def environment_at(place: TaskPlace, section: EnvironmentSection) -> Environment:
-    """Return the environment of a single task, not opened."""
+def environment_at(place: TaskPlace, section: EnvironmentSection, tell: Callable[[str], None]) -> Environment:
+    """Return the environment of a single task, not opened. `tell`: see `Environment`."""
     limits = Limits(
         seconds=section.seconds,
         opening=section.opening,
@@ -55,17 +55,19 @@ def environment_at(place: TaskPlace, section: EnvironmentSection) -> Environment
     )
     tokenizer = str((place.model / TOKENIZER).absolute())
     order = OpenTask(task=place.name, version=place.version, tokenizer=tokenizer, eos=place.eos)
-    return Environment(order, limits, vocabulary=place.vocabulary, workers=section.workers)
+    return Environment(order, limits, vocabulary=place.vocabulary, workers=section.workers, tell=tell)
 
 
 @asynccontextmanager
-async def hosted(place: TaskPlace, section: EnvironmentSection) -> AsyncIterator[TaskHost]:
-    """Yield the host of a task, open. Raises `LocalFault`."""
+async def hosted(
+    place: TaskPlace, section: EnvironmentSection, tell: Callable[[str], None] = lambda fault: None
+) -> AsyncIterator[TaskHost]:
+    """Yield the host of a task, open. `tell`: gets the faults of its processes. Raises `LocalFault`."""
     if place.kind == PURE:
         task = model_folder.task_named(place.name, place.version)
         yield LocalTask(task, model_folder.tokenizer(place.model, place.eos))
         return
-    environment = environment_at(place, section)
+    environment = environment_at(place, section, tell)
     try:
         try:
             await environment.open()

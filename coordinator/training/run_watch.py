@@ -144,6 +144,7 @@ class Watch:
             set_aside=self._aside[-SHOWN:],
             reasons=dict(self._reasons),
             waiting=self._wait.words,
+            episodes=dict(self._group_service.episodes.reasons),
         )
 
     def _set_aside(self, batch: Sequence[bytes], reason: str) -> None:

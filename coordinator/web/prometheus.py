@@ -107,6 +107,10 @@ def of_trouble(trouble: TroubleView) -> Iterator[Metric]:
     for reason, groups in sorted(trouble.reasons.items()):
         aside.add_metric([reason], groups)
     yield aside
+    episodes = CounterMetricFamily("echo2_episodes_failed", "Episodes that the environment failed.", labels=["reason"])
+    for reason, count in sorted(trouble.episodes.items()):
+        episodes.add_metric([reason], count)
+    yield episodes
     yield _gauge(
         "echo2_waiting", "1 while the learner has waited for groups for a minute.", float(bool(trouble.waiting))
     )

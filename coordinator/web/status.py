@@ -102,6 +102,9 @@ def lines(state: RunState) -> list[str]:
     if trouble.reasons:
         failed = "; ".join(f"{groups} for {reason}" for reason, groups in sorted(trouble.reasons.items()))
         rows.append(("aside", f"groups at which the learner failed: {failed}"))
+    if trouble.episodes:
+        failed = "; ".join(f"{episodes} for {reason}" for reason, episodes in sorted(trouble.episodes.items()))
+        rows.append(("episodes", f"the environment failed: {failed}"))
     if state.unscored:
         rows.append(("unscored", f"{state.unscored} groups are paid to which the task gave no finite reward"))
     if trouble.waiting:

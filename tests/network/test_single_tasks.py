@@ -1,4 +1,4 @@
-"""A run whose task no volunteer has: nodes sample one turn, and the operator's environment rewards it after the check."""
+"""A run whose task no volunteer has: nodes sample one turn, the operator's environment rewards it after the check."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""An environment's process with tasks that misbehave, run as a module in the place of coordinator.environments.environment_host."""
+"""An environment's process with tasks that misbehave, in the place of coordinator.environments.environment_host."""
 
 import os
 import socket

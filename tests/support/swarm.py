@@ -223,7 +223,8 @@ class BigramScorer:
 
 @dataclass
 class Swarm:
-    """One run and its peers. `host`: of a task that is not pure. `coordinator`: None while it is down. `store`: that of the coordinator, the newest one."""
+    """One run and its peers. `host`: of a task that is not pure. `coordinator`: None while it is down. `store`: that of
+    the coordinator, the newest one."""
 
     folder: Path
     network: MemoryNetwork

@@ -53,6 +53,14 @@ def test_a_reason_is_on_the_page_in_status_and_in_the_metrics() -> None:
     assert samples == {REASON: 16, "the death": 32}
 
 
+def test_failed_episodes_of_the_environment_are_shown_with_their_reasons() -> None:
+    state = troubled(episodes={"score raised ValueError: <b>": 3, "no answer within 10 s": 1})
+    assert "score raised ValueError: &lt;b&gt;" in page.page(state)
+    (row,) = [row for row in status.lines(state) if row.startswith("episodes")]
+    assert "1 for no answer within 10 s; 3 for score raised ValueError: <b>" in row
+    assert b'echo2_episodes_failed_total{reason="no answer within 10 s"} 1.0' in prometheus.exposition(state)
+
+
 def test_a_waiting_learner_shows_its_reason() -> None:
     state = troubled(waiting="0 of 8 groups of the next batch are ready; no node has asked for a lease")
     assert "no node has asked for a lease" in page.page(state)

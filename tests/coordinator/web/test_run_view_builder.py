@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-import anyio.lowlevel
 import msgspec
 
 from protocol.requests import Hello
+from tests.support.fake_coordinator import until
 from tests.support.swarm import make_swarm
 
 HELLO = Hello(protocols=(1, 1), software="echo2 1", name="a", engine="e", device="d", tasks=[], record=b"")
@@ -17,7 +17,7 @@ async def test_the_state_shows_the_run_and_its_registered_nodes(tmp_path: Path) 
     async with swarm.coordinating() as coordinator:
         builder = coordinator.view_builder
         coordinator.group_service.registry.register(KEY, HELLO, None, 1_000_000_000_000)
-        await anyio.lowlevel.checkpoint()
+        await until(lambda: coordinator.history.evaluations)  # nothing else changes the state
         state = await builder.current_state()
         assert state.run == builder.run.id.hex()
         assert (state.nodes_known, [(node.name, node.rank, node.accepted) for node in state.nodes]) == (
