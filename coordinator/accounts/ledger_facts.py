@@ -1,8 +1,10 @@
 """The facts of ledger entries about keys, and the sum of one key's entries.
 
 Rules
-1. The field `rules` states the rules under which an entry was written. Older entries without the field count under the
-   same rules, except for `node.suspended`, which was a ban then.
+1. The field `rules` states the rules under which an entry was written. Older entries without the field count under
+   rules 1, except for `node.suspended`, which was a ban then. Under rules 1 doubt ended with the group after which E
+   was below it, a day's peak was not regarded (coordinator/verification/evidence.py, rules 8 and 9), and near-ties of
+   a party refused each of its keys (coordinator/verification/near_ties.py, rule 6).
 2. A `KeyAccount` follows from the entries alone, in their order: it depends on no clock and no other table.
 """
 
@@ -13,7 +15,7 @@ import msgspec
 
 from coordinator.accounts.ledger import Entry
 
-RULES = 1
+RULES = 2
 WRONG = frozenset(("seeded-choice", "close-choices", "drift", "drift-median", "not-generated", "evidence", "near-ties"))
 """Codes of groups that were refused by the scorer's pass (T1 and T2, coordinator/rollouts/verification.py)."""
 

@@ -2,10 +2,11 @@
 
 Rules
 1. A group in quarantine is accepted, never trainable, and its weight is posted to `held:<node>` instead of `accrued`.
-2. A day (UTC) that has ended is settled by one entry per node. The weight goes to the node if the evidence against the
-   node has fallen below doubt, else back to escrow. Nothing stays in `held:<node>` of a day before yesterday. Before a
-   further group moves the evidence on, the key's ended days are settled: a day is judged by how it ended.
-3. Where a day ended in doubt, its groups may be run again against a newer Calibration (`Rerun`). If that agrees with
+   From a key's first such group of a day (UTC) on, its groups of that day that have evidence are in quarantine.
+2. A day that has ended is settled by one entry per node. The weight goes to the node if the day ended well
+   (coordinator/verification/evidence.py, rule 9), else back to escrow. Nothing stays in `held:<node>` of a day before
+   yesterday. Before a further group moves the evidence on, the key's ended days are settled.
+3. Where a day did not end well, its groups may be run again against a newer Calibration (`Rerun`). If that agrees with
    the node, the weight goes to the node all the same, and the entry names the Calibration.
 4. `ended` is called for each group in the transaction of that entry, so that its node is told.
 5. A call settles at most `AT_ONCE` nodes: the others wait for the next call.
@@ -27,6 +28,8 @@ Rerun = Callable[[bytes, int], bytes]
 the node; empty: they do not."""
 
 
+Doubted = Callable[[bytes, int], bool]
+"""Tells whether a key's day, as it stands after the key's last group, did not end well."""
 Ended = Callable[[bytes, bool, int], None]
 """Notes that a group, named by its lease, is in quarantine no longer: whether it is paid, and when (ms)."""
 
@@ -46,22 +49,31 @@ class Quarantine:
         """Add a group, in the transaction of its verdict. `weight`: milli-RE, posted to `held:<node>`."""
         self._database.do("INSERT INTO quarantine VALUES (?, ?, ?, ?)", (lease, node, now // DAY, weight))
 
-    def settle(self, doubted: Callable[[bytes], bool], now: int) -> int:
-        """Settle days that have ended (rule 2); return how many entries were written. `doubted`: tells whether the
-        evidence against a key, as it stood after its last group, is in doubt."""
+    def keeps(self, node: bytes, now: int) -> bool:
+        """Tell whether a group of the key is in quarantine of the day of `now`, ms."""
+        query = "SELECT 1 FROM quarantine WHERE day = ? AND node = ? LIMIT 1"
+        return self._database.one(query, (now // DAY, node)) is not None
+
+    def leases(self, node: bytes, day: int) -> list[bytes]:
+        """Return the leases of a key's groups in quarantine of a day."""
+        query = "SELECT lease FROM quarantine WHERE day = ? AND node = ?"
+        return [lease for (lease,) in self._database.all(query, (day, node))]
+
+    def settle(self, doubted: Doubted, now: int) -> int:
+        """Settle days that have ended (rule 2); return how many entries were written."""
         rows = self._database.all(
             "SELECT day, node, count(*), sum(weight) FROM quarantine WHERE day < ? GROUP BY day, node LIMIT ?",
             (now // DAY, AT_ONCE),
         )
         for day, node, groups, weight in rows:
-            self._end(node, day, groups, weight, doubted=doubted(node), now=now)
+            self._end(node, day, groups, weight, doubted=doubted(node, day), now=now)
         return len(rows)
 
-    def settle_key(self, node: bytes, doubted: Callable[[bytes], bool], now: int) -> None:
+    def settle_key(self, node: bytes, doubted: Doubted, now: int) -> None:
         """Settle the days of one key that have ended, in the caller's transaction."""
         query = "SELECT day, count(*), sum(weight) FROM quarantine WHERE day < ? AND node = ? GROUP BY day"
         for day, groups, weight in self._database.all(query, (now // DAY, node)):
-            self._end(node, day, groups, weight, doubted=doubted(node), now=now)
+            self._end(node, day, groups, weight, doubted=doubted(node, day), now=now)
 
     def _end(self, node: bytes, day: int, groups: int, weight: int, *, doubted: bool, now: int) -> None:
         peer, by = peer_id(node), self.rerun(node, day) if doubted else b""
@@ -71,6 +83,6 @@ class Quarantine:
         with self._database.transaction():
             entry = self._ledger.append(now, "quarantine.ended", f"quarantine:{peer}:{day}", fact, postings)
             self._accounts.take(entry)
-            for (lease,) in self._database.all("SELECT lease FROM quarantine WHERE node = ? AND day = ?", (node, day)):
+            for lease in self.leases(node, day):
                 self.ended(lease, released, now)
             self._database.do("DELETE FROM quarantine WHERE node = ? AND day = ?", (node, day))

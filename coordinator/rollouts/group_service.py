@@ -93,7 +93,7 @@ class GroupService:
         self.leases.beat(now)
         self.registry.save(now)
         self.lease_ends.write_entry(now)
-        self._quarantine.settle(self.verdicts.in_doubt, now)
+        self._quarantine.settle(self.verdicts.ended_badly, now)
         self.lease_ends.forget(now)
         return self.verdicts.expire(now)
 

@@ -12,12 +12,13 @@ Rules
 5. A good group for which the task gave no finite reward is accepted and paid under the code `task-score`. It is not
    trainable: it never enters the buffer.
 6. A group of a class that is not exact is decided by the evidence against its node, which this group moves on in the
-   same transaction (coordinator/verification/evidence.py). In doubt it is accepted under the code `quarantine`: not
-   trainable, and its weight is kept in `held:<node>` (coordinator/accounts/quarantine.py).
+   same transaction (coordinator/verification/evidence.py). In doubt, and for the rest of that day (UTC), it is
+   accepted under the code `quarantine`: not trainable, and its weight is kept in `held:<node>`
+   (coordinator/accounts/quarantine.py).
    So it is with the tokens of a group that was passed under the version before too, which may refuse it as
    `version-lie` (coordinator/verification/version_pairs.py).
-   A day in quarantine that ended in doubt is run again (`rerun`): its groups are bet against the Calibration that took
-   the place of theirs, if there is one, and the re-run agrees with the node if that ends below doubt.
+   A day in quarantine that did not end well is run again (`rerun`): its groups are bet against the Calibration that
+   took the place of theirs, if there is one, and the re-run agrees with the node if that ends well.
    When its quarantine has ended, the group's Receipt is sealed anew with the code that says how: `quarantine-paid` or
    `quarantine-unpaid`. All else in it stays, its entry too.
 7. The near-ties of groups of an exact class are counted per key and party (coordinator/verification/near_ties.py).
@@ -41,6 +42,7 @@ from coordinator.rollouts.lease_table import Early, LeaseRecord, LeaseTable, Pro
 from coordinator.rollouts.submitted_group import ClaimedRollout
 from coordinator.rollouts.token_storage import TokenStorage
 from coordinator.rollouts.verification import Verdict, is_learnable, sampled_tokens
+from coordinator.verification.evidence import MOST_PEAK
 from coordinator.verification.evidence_table import EvidenceStep, EvidenceTable
 from coordinator.verification.near_tie_table import NearTieTable
 from coordinator.verification.near_ties import NearTieCount
@@ -66,11 +68,11 @@ STALE = (
     "with the node's groups before it, more tokens are those of the version before than an honest node's would be but"
     " for a chance of one in a million"
 )
-MOST_RERUN = 32
-"""Most groups of a day that are run again, at some 80 ms per 16,384 tokens: no request waits long."""
+MOST_RERUN = 1 << 19
+"""Most tokens of a day that are run again, at some 80 ms per 16,384 tokens: no request waits long."""
 _QUARANTINED = (
     "SELECT q.lease, v.at, l.document FROM quarantine q JOIN verdicts v ON v.lease = q.lease"
-    " JOIN leases l ON l.id = q.lease WHERE q.node = ? AND q.day = ? ORDER BY v.rowid LIMIT ?"
+    " JOIN leases l ON l.id = q.lease WHERE q.node = ? AND q.day = ? ORDER BY v.rowid"
 )
 _REFUSED_SINCE = (
     "SELECT 1 FROM leases l JOIN verdicts v ON v.lease = l.id"
@@ -101,12 +103,14 @@ class LeaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EvidencedOutcome(LeaseOutcome, frozen=True, kw_only=True):
-    """The end of a lease that names a Calibration: with its hash, and those of `EvidenceHashes`."""
+    """The end of a lease that names a Calibration: with its hash, those of `EvidenceHashes`, and the day's peak of E
+    (coordinator/verification/evidence_table.py, rule 3)."""
 
     calibration: bytes
     tokens: bytes
     before: bytes
     after: bytes
+    peak: int
 
 
 class PairedOutcome(EvidencedOutcome, frozen=True, kw_only=True):
@@ -114,6 +118,12 @@ class PairedOutcome(EvidencedOutcome, frozen=True, kw_only=True):
 
     newer: int
     older: int
+
+
+class _Peak(msgspec.Struct, frozen=True):
+    """The peak of an EvidencedOutcome; of one of an earlier version 0."""
+
+    peak: int = 0
 
 
 class CountedOutcome(LeaseOutcome, frozen=True, kw_only=True):
@@ -190,6 +200,15 @@ class VerdictService:
         """Tell whether the evidence against a key, as it stands after its last group, is in doubt."""
         return self.evidence.of(node).conclusion() != "honest"
 
+    def ended_badly(self, node: bytes, day: int) -> bool:
+        """Tell whether a key's day in quarantine did not end well (coordinator/verification/evidence.py, rule 9). The
+        evidence is that after the key's last group."""
+        return self.in_doubt(node) or max(map(self._peak, self._quarantine.leases(node, day)), default=0) >= MOST_PEAK
+
+    def _peak(self, lease: bytes) -> int:
+        entry = self._ledger.find(_key(lease))
+        return 0 if entry is None else msgspec.msgpack.decode(entry.facts, type=_Peak).peak
+
     def rerun(self, node: bytes, day: int) -> bytes:
         """Run the groups of a key in quarantine on a day again (rule 6); return the hash of the Calibration by which
         they agree with the node; empty: they do not, or none is newer, or tokens are no longer stored, or the evidence
@@ -198,14 +217,14 @@ class VerdictService:
             return b""
         groups = [
             (lease, at, decode(document, Lease).calibration)
-            for lease, at, document in self._database.all(_QUARANTINED, (node, day, MOST_RERUN + 1))
+            for lease, at, document in self._database.all(_QUARANTINED, (node, day))
         ]
         (newer, *others) = {self._classes.newer(calibration or b"") for _, _, calibration in groups} or {None}
         tables = None if newer is None else self._classes.tables(newer)
-        if newer is None or tables is None or others or len(groups) > MOST_RERUN:
+        if newer is None or tables is None or others or self.evidence.tokens_kept(node, day) > MOST_RERUN:
             return b""
         again = self.evidence.run_anew([(lease, at) for lease, at, _ in groups], tables)
-        return newer if again is not None and again.conclusion() == "honest" else b""
+        return newer if again is not None and again.ended_well else b""
 
     def _end_quarantine(self, lease: bytes, paid: bool, now: int) -> None:
         """Put a Receipt that says how a group's quarantine ended in the place of the first one (rule 6)."""
@@ -223,7 +242,7 @@ class VerdictService:
         tables = None if lease.calibration is None else self._classes.tables(lease.calibration)
         if verdict.compared is None or tables is None:
             return None
-        self._quarantine.settle_key(lease.node, self.in_doubt, now)
+        self._quarantine.settle_key(lease.node, self.ended_badly, now)
         rewards = [score.reward for score in self._scores(lease.id)]
         average = sum(rewards) / max(1, len(rewards))
         for number, tokens in verdict.compared.items():
@@ -232,7 +251,8 @@ class VerdictService:
         versions = verdict.versions
         stale = versions is not None and self.version_pairs.refuses(lease.node, versions, now)
         refused = verdict.behaviour is None or stale
-        step = self.evidence.take(lease.node, lease.id, joined, tables, now, refused=refused)
+        kept = self._quarantine.keeps(lease.node, now)
+        step = self.evidence.take(lease.node, lease.id, joined, tables, now, refused=refused, kept=kept)
         if versions is not None and step.stored:
             self.version_pairs.put(lease.node, versions, now)
         return step._replace(versions=versions, stale=stale)
@@ -448,7 +468,7 @@ def _sentence(code: str, lease: Lease, ties: NearTieCount | None) -> str:
 def _with_basis(end: LeaseOutcome, lease: Lease, basis: Basis | None) -> LeaseOutcome:
     stated = msgspec.structs.asdict(end)
     if isinstance(basis, EvidenceStep):
-        stated |= {"calibration": lease.calibration or b"", **basis.hashes._asdict()}
+        stated |= {"calibration": lease.calibration or b"", **basis.hashes._asdict(), "peak": basis.peak}
         return (
             EvidencedOutcome(**stated)
             if basis.versions is None

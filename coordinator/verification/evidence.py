@@ -21,8 +21,11 @@ Rules
    goes on. `lifelong` begins anew after `IDLE` days without a group, unless it is at `DOUBT` or above: four times per
    year at most, so the bound on its false refusals stays below 10^-8 per year.
 8. A group is refused while `daily` is at `REFUSAL` or above, or `lifelong` at `LIFELONG_REFUSAL`. It is in doubt while
-   `daily` is at `DOUBT` or above.
-9. The scorer may stop after some samples of a group where these suffice for a refusal (`suffices`). They are judged on
+   `daily` is at `DOUBT` or above, and from then on until the day (UTC) ends. Otherwise a key could cheat until it is in
+   doubt, and work honestly until it is not: of its groups outside doubt nearly all would be false.
+9. A day with groups in doubt ends well if `daily` ends below `DOUBT`, and did not reach 10^`MOST_PEAK` on it. Of honest
+   days at most 10^-`MOST_PEAK` reach that. A key that cheats in doubt, and ends its days honestly, does.
+10. The scorer may stop after some samples of a group where these suffice for a refusal (`suffices`). They are judged on
    the day of the key's previous group, and without `raising`, since the scorer does not know the rewards.
 """
 
@@ -43,6 +46,7 @@ LEAST_P: Final = ONE >> 12
 DOUBT: Final = 10**3
 REFUSAL: Final = 10**6
 LIFELONG_REFUSAL: Final = 10**9
+MOST_PEAK: Final = 4
 IDLE: Final = 90
 """Days."""
 STAKES: Final = len(STATISTICS) * len(BETS)
@@ -155,6 +159,18 @@ class EProcess(NamedTuple):
         """Return E (rule 1)."""
         return mean(self.stakes)
 
+    def power(self) -> int:
+        """Return the power of ten that E reaches; 0 below 10."""
+        value, power = self.value(), 0
+        while value.reaches(10 ** (power + 1)):
+            power += 1
+        return power
+
+    def has_risen(self) -> bool:
+        """Tell whether E is at the sum of the shares that each stake gained, or above: g / (g + 1) after g groups. If
+        not, the groups taken together do not speak against the node. The product E (g + 1) is rounded down."""
+        return self.value().times(Stake.of(self.groups + 1)).reaches(self.groups)
+
 
 class NodeEvidence(NamedTuple):
     """The evidence against one key. `day`: days since the Unix epoch of its last group."""
@@ -175,12 +191,17 @@ class NodeEvidence(NamedTuple):
         idle = today - self.day >= IDLE
         return idle and not any(process.value().reaches(DOUBT) for process in (self.daily, self.lifelong))
 
-    def conclusion(self) -> Conclusion:
-        """Return what follows for the last group (rule 8)."""
+    def conclusion(self, *, doubted: bool = False) -> Conclusion:
+        """Return what follows for the last group (rule 8). `doubted`: whether a group before it was in doubt that
+        day."""
         today = self.daily.value()
         if today.reaches(REFUSAL) or self.lifelong.value().reaches(LIFELONG_REFUSAL):
             return "refusal"
-        return "doubt" if today.reaches(DOUBT) else "honest"
+        return "doubt" if doubted or today.reaches(DOUBT) else "honest"
+
+    def power_on(self, day: int) -> int:
+        """Return the power of ten that E reached after the last group, if that was on this day; else 0."""
+        return self.daily.power() if day == self.day else 0
 
     def encode(self) -> bytes:
         """Return the evidence as bytes, of one length for any number of groups."""
@@ -198,7 +219,7 @@ class NodeEvidence(NamedTuple):
 
 
 def suffices(before: NodeEvidence, tokens: TokenArray, tables: Tables) -> bool:
-    """Tell whether some tokens of a group are enough for a refusal (rule 9). `before`: the evidence before them."""
+    """Tell whether some tokens of a group are enough for a refusal (rule 10). `before`: the evidence before them."""
     plain = tokens.copy()
     plain["flags"] &= ~np.uint8(RAISING)
     return before.after(products(plain, tables), before.day * DAY).conclusion() == "refusal"

@@ -9,7 +9,8 @@ Rules
 3. Both are written in the transaction of the verdict, so the order of the groups is that of the ledger. The verdict's
    entry states three hashes (SHA-256): of the tokens, and of the key's evidence before and after. The evidence after
    one group is that before the key's next one. So each verdict can be run again alone, and from the first accepted
-   group on the entries of a key are a chain (verdict_replay.py).
+   group on the entries of a key are a chain (verdict_replay.py). The entry states the peak too: the power of ten that
+   the day's E reached after the group, or before it on the same day, whichever is greater.
 """
 
 import hashlib
@@ -19,12 +20,22 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from coordinator.database import Database
-from coordinator.verification.evidence import IDLE, Conclusion, NodeEvidence, Tables, products, suffices
+from coordinator.verification.evidence import (
+    DOUBT,
+    IDLE,
+    MOST_PEAK,
+    Conclusion,
+    NodeEvidence,
+    Tables,
+    products,
+    suffices,
+)
 from coordinator.verification.token_evidence import TOKEN, TokenArray
 from coordinator.verification.version_pairs import VersionCount
 from runtime.units import DAY
 
 FORGOTTEN_AT_ONCE: Final = 32
+_DOUBT_POWER: Final = len(str(DOUBT)) - 1
 
 
 class EvidenceHashes(NamedTuple):
@@ -36,15 +47,18 @@ class EvidenceHashes(NamedTuple):
 
 
 class EvidenceAgain(NamedTuple):
-    """The bet on a group, run again. `suffices`: whether its tokens were enough without the rest of the group."""
+    """The bet on a group, run again. `suffices`: whether its tokens were enough without the rest of the group. `peak`:
+    of rule 3. `doubted`: whether the key was in doubt by its group before, on the same day."""
 
     after: NodeEvidence
     hashes: EvidenceHashes
     suffices: bool
+    peak: int
+    doubted: bool
 
-    def agrees(self, code: str) -> bool:
-        """Tell whether a verdict of this code follows."""
-        conclusion = self.after.conclusion()
+    def agrees(self, code: str, *, doubted: bool) -> bool:
+        """Tell whether a verdict of this code follows. `doubted`: whether the key was in doubt on that day before."""
+        conclusion = self.after.conclusion(doubted=doubted)
         if code == "evidence":
             return conclusion == "refusal" or self.suffices
         if code == "version-lie":  # refused by its second pass
@@ -53,14 +67,28 @@ class EvidenceAgain(NamedTuple):
 
 
 class EvidenceStep(NamedTuple):
-    """The evidence against a key after a further group. `stored`: whether it is in the table (rule 1). `versions`: of a
-    group that was passed twice (version_pairs.py); `stale`: whether it is refused for that."""
+    """The evidence against a key after a further group. `stored`: whether it is in the table (rule 1). `peak`: of rule
+    3. `versions`: of a group that was passed twice (version_pairs.py); `stale`: whether it is refused for that."""
 
     conclusion: Conclusion
     hashes: EvidenceHashes
     stored: bool
+    peak: int
     versions: VersionCount | None = None
     stale: bool = False
+
+
+class RunAnew(NamedTuple):
+    """The evidence after groups whose bets were made anew. `peak`: the greatest power of ten that E reached after a
+    group."""
+
+    evidence: NodeEvidence
+    peak: int
+
+    @property
+    def ended_well(self) -> bool:
+        """Whether the day ended well by these bets (evidence.py, rule 9)."""
+        return self.evidence.conclusion() == "honest" and self.peak < MOST_PEAK
 
 
 class EvidenceTable:
@@ -79,18 +107,29 @@ class EvidenceTable:
         return state or b""
 
     def take(
-        self, node: bytes, lease: bytes, tokens: TokenArray, tables: Tables, now: int, *, refused: bool = False
+        self,
+        node: bytes,
+        lease: bytes,
+        tokens: TokenArray,
+        tables: Tables,
+        now: int,
+        *,
+        refused: bool = False,
+        kept: bool = False,
     ) -> EvidenceStep:
         """Bet on a group whose verdict falls at `now`, ms, in the caller's transaction. `tables`: of the Calibration
-        that its lease names. `refused`: whether the group is refused whatever the evidence."""
+        that its lease names. `refused`: whether the group is refused whatever the evidence. `kept`: whether a group of
+        the key is in quarantine of this day."""
         old, packed = self._state(node), tokens.tobytes()
-        after = _decoded(old).after(products(tokens, tables), now)
-        conclusion, new = after.conclusion(), after.encode()
+        before = _decoded(old)
+        after = before.after(products(tokens, tables), now)
+        conclusion, new = after.conclusion(doubted=kept or _doubted_on(before, now)), after.encode()
         stored = bool(old) or not (refused or conclusion == "refusal")
         if stored:
             self._database.do("INSERT OR REPLACE INTO bets VALUES (?, ?, ?)", (node, new, after.day))
         self._database.do("INSERT INTO compared VALUES (?, ?, ?)", (lease, packed, old))
-        return EvidenceStep(conclusion, EvidenceHashes(_hash(packed), evidence_hash(old), _hash(new)), stored)
+        hashes = EvidenceHashes(_hash(packed), evidence_hash(old), _hash(new))
+        return EvidenceStep(conclusion, hashes, stored, _peak(before, after))
 
     def run_again(self, lease: bytes, tables: Tables, now: int) -> EvidenceAgain | None:
         """Repeat the bet on a group from what was stored with it; None if that was deleted. `now`: as at the verdict.
@@ -102,19 +141,32 @@ class EvidenceTable:
         before, tokens = _decoded(old), np.frombuffer(packed, TOKEN)
         after = before.after(products(tokens, tables), now)
         hashes = EvidenceHashes(_hash(packed), evidence_hash(old), _hash(after.encode()))
-        return EvidenceAgain(after, hashes, suffices(before, tokens, tables))
+        return EvidenceAgain(
+            after, hashes, suffices(before, tokens, tables), _peak(before, after), _doubted_on(before, now)
+        )
 
-    def run_anew(self, groups: Sequence[tuple[bytes, int]], tables: Tables) -> NodeEvidence | None:
+    def run_anew(self, groups: Sequence[tuple[bytes, int]], tables: Tables) -> RunAnew | None:
         """Bet on successive groups of one key, given by lease and time of verdict (ms), against other tables than at
         their verdicts. The evidence before the first is that of then. None: a group's tokens were deleted."""
         evidence: NodeEvidence | None = None
+        peak = 0
         for lease, at in groups:
             row = self._database.one("SELECT tokens, before FROM compared WHERE lease = ?", (lease,))
             if row is None:
                 return None
             before = _decoded(row[1]) if evidence is None else evidence
             evidence = before.after(products(np.frombuffer(row[0], TOKEN), tables), at)
-        return evidence
+            peak = max(peak, evidence.daily.power())
+        return None if evidence is None else RunAnew(evidence, peak)
+
+    def tokens_kept(self, node: bytes, day: int) -> int:
+        """Return the number of stored tokens of a key's groups in quarantine of a day."""
+        query = (
+            "SELECT coalesce(sum(length(c.tokens)), 0) FROM quarantine q JOIN compared c ON c.lease = q.lease"
+            " WHERE q.node = ? AND q.day = ?"
+        )
+        nbytes: int = self._database.value(query, (node, day))
+        return nbytes // TOKEN.itemsize
 
     def forget(self, now: int, most: int = FORGOTTEN_AT_ONCE) -> int:
         """Delete at most `most` rows of keys whose evidence no longer counts, because they were idle (evidence.py, rule
@@ -127,6 +179,15 @@ class EvidenceTable:
             else:  # in doubt: it is looked at again after as long
                 self._database.do("UPDATE bets SET day = ? WHERE node = ?", (today, node))
         return gone
+
+
+def _doubted_on(before: NodeEvidence, now: int) -> bool:
+    """Tell whether the evidence before a group was in doubt after a group of the same day. `now`: ms."""
+    return before.power_on(now // DAY) >= _DOUBT_POWER
+
+
+def _peak(before: NodeEvidence, after: NodeEvidence) -> int:
+    return max(before.power_on(after.day), after.daily.power())
 
 
 def _decoded(state: bytes) -> NodeEvidence:

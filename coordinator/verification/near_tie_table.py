@@ -7,24 +7,25 @@ Rules
    ledger's entries in their order and from the parties of leases (verdict_replay.py).
 """
 
-from typing import Final, Literal
+from typing import Final
 
 from coordinator.database import Database
 from coordinator.verification.evidence import IDLE, NodeEvidence
-from coordinator.verification.near_ties import BEGINNING, NearTieCount, after_group
+from coordinator.verification.near_ties import BEGINNING, Blamed, NearTieCount, judge_ties
 from p2p.identity import peer_id
 from runtime.units import DAY
 
 FORGOTTEN_AT_ONCE: Final = 32
-Blamed = Literal["", "near-ties", "party-near-ties"]
-"""The refusal code of a group that is refused by the near-ties of its key or of its party. Empty: not refused."""
 
 
-def holders(node: bytes, party: str) -> dict[str, Blamed]:
-    """Return the names under which a key and its party have rows, with the code of each. A lease of an older file has
-    no party, and neither has a lease of this process itself."""
-    key: dict[str, Blamed] = {f"key:{peer_id(node)}": "near-ties"}
-    return key | ({f"party:{party}": "party-near-ties"} if party else {})
+def key_row(node: bytes) -> str:
+    """Return the name of a key's row."""
+    return f"key:{peer_id(node)}"
+
+
+def party_row(party: str) -> str:
+    """Return the name of a party's row."""
+    return f"party:{party}"
 
 
 class NearTieTable:
@@ -41,17 +42,18 @@ class NearTieTable:
     def take(self, node: bytes, lease: bytes, count: NearTieCount, now: int) -> Blamed:
         """Count a good group of an exact class, in the transaction of its verdict. Return the code under which it is
         refused, empty if it is not; a refused group is not counted. `now`: ms."""
-        party = self._database.value("SELECT party FROM leases WHERE id = ?", (lease,)) or ""
-        after: dict[str, NodeEvidence] = {}
-        for holder, code in holders(node, party).items():
-            moved = after_group(self.of(holder), count, now)
-            if moved is None:
-                return code
-            after[holder] = moved
-        for holder, evidence in after.items():
-            row = (holder, evidence.encode(), evidence.day)
-            self._database.do("INSERT OR REPLACE INTO near_ties VALUES (?, ?, ?)", row)
-        return ""
+        key, party = key_row(node), self._database.value("SELECT party FROM leases WHERE id = ?", (lease,))
+        of_party = self.of(party_row(party)) if party else None  # a lease of an older file or of this process has none
+        judged = judge_ties(self.of(key), of_party, count, now)
+        if not judged.code:
+            self._put(key, judged.key)
+        if not judged.code and judged.party is not None:
+            self._put(party_row(party), judged.party)
+        return judged.code
+
+    def _put(self, holder: str, evidence: NodeEvidence) -> None:
+        row = (holder, evidence.encode(), evidence.day)
+        self._database.do("INSERT OR REPLACE INTO near_ties VALUES (?, ?, ?)", row)
 
     def forget(self, now: int, most: int = FORGOTTEN_AT_ONCE) -> int:
         """Delete at most `most` lapsed rows (evidence.py, rule 7); return how many."""

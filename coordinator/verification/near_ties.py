@@ -11,10 +11,14 @@ Rules
 4. Two such E run: of the key and of its party (p2p/limits/origin.py), so that many keys of one owner count as one.
 5. A group with a near-tie is refused if it would raise the E of the day to `REFUSAL`, or the lifelong E to
    `LIFELONG_REFUSAL`. A group without a near-tie is never refused by this module: none of its tokens was chosen so.
-6. Only accepted groups count. So E stays below the thresholds, and a node that stops choosing is accepted at once.
+6. The party's E refuses a group only if the key's own groups speak against it as well: its lifelong E, after this
+   group, has risen to the shares that its stakes gained (`EProcess.has_risen`). So no neighbour can spend the
+   near-ties of a key with clean groups. A new key has no clean groups, so a swarm of new keys has none to spend.
+7. Only accepted groups count. So the E of a key stays below the thresholds, and a node that stops choosing is accepted
+   at once.
 """
 
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from coordinator.verification.evidence import BET_UNIT, BETS, NOTHING, EProcess, NodeEvidence, Stake
 from coordinator.verification.token_evidence import ONE
@@ -23,6 +27,8 @@ RATE: Final = -(-ONE // 50_000)
 """p, in units of 2^-32, rounded up."""
 BEGINNING: Final = NodeEvidence(0, *[EProcess(0, (NOTHING,) * len(BETS))] * 2)
 """The evidence against a key or party without groups."""
+Blamed = Literal["", "near-ties", "party-near-ties"]
+"""The refusal code of a group that is refused by the near-ties of its key or of its party. Empty: not refused."""
 
 
 class NearTieCount(NamedTuple):
@@ -53,7 +59,26 @@ def power(base: Stake, exponent: int) -> Stake:
     return result
 
 
-def after_group(before: NodeEvidence, count: NearTieCount, now: int) -> NodeEvidence | None:
-    """Return the evidence after a group whose verdict falls at `now`, ms; None if the group is refused (rule 5)."""
-    after = before.after(near_tie_products(count), now)
-    return None if count.near_ties and after.conclusion() == "refusal" else after
+class JudgedTies(NamedTuple):
+    """The judgement on a group: its code, and the evidence against its key and its party after it. Where it is refused,
+    the evidence stays as it was. `party`: None of a group without one."""
+
+    code: Blamed
+    key: NodeEvidence
+    party: NodeEvidence | None
+
+
+def judge_ties(
+    key: NodeEvidence, party: NodeEvidence | None, count: NearTieCount, now: int, *, sparing: bool = True
+) -> JudgedTies:
+    """Judge a group whose verdict falls at `now`, ms, by the evidence against its key and its party before it.
+    `sparing`: whether rule 6 holds; verdicts under the ledger's first rules were given without it."""
+    products = near_tie_products(count)
+    key_after = key.after(products, now)
+    party_after = None if party is None else party.after(products, now)
+    if count.near_ties and key_after.conclusion() == "refusal":
+        return JudgedTies("near-ties", key, party)
+    by_party = party_after is not None and party_after.conclusion() == "refusal"
+    if count.near_ties and by_party and (key_after.lifelong.has_risen() or not sparing):
+        return JudgedTies("party-near-ties", key, party)
+    return JudgedTies("", key_after, party_after)

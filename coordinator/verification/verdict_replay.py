@@ -2,18 +2,19 @@
 
 Rules
 1. The verdicts are replayed in their order, which is the ledger's. For a group whose tokens are still stored, the bet
-   is made again. The hashes of tokens, evidence before and evidence after, and the code, must be those of its entry.
+   is made again. The hashes of tokens, evidence before and evidence after, the peak and the code must be those of its
+   entry. Whether tokens are stored or not, a key's groups are in quarantine for the rest of a day on which one was.
 2. Whether tokens are stored or not, the evidence before a group must be the evidence after the key's previous group. So
    a key's entries are a chain from its first accepted group on. After `IDLE` days a chain may begin anew.
 3. A group that was refused without an entry of its own belongs to a key without stored evidence: its row of `ends` is
    run again alone.
-4. Near-ties follow from the counts in the entries and from the parties of the leases. Each code, and at the end each
-   row of `near_ties`, must follow from these.
+4. Near-ties follow from the counts in the entries and from the parties of the leases. Each code, under the rules that
+   its entry states, and at the end each row of `near_ties`, must follow from these.
 5. The evidence by passes under the version before follows from the counts in the entries, where a key's evidence is
    stored (rule 3). Each `version-lie` by it, and at the end each row of `version_pairs`, must follow from these.
-6. A `quarantine.ended` pays the node if the evidence after the node's last group before that entry was honest, and
-   escrow otherwise. If it names a Calibration, it pays the node, and the bets on the groups of that day made again
-   against it must end below doubt.
+6. A `quarantine.ended` pays the node if the evidence after the node's last group before that entry was honest, and no
+   group of the day states a peak of `MOST_PEAK`, and escrow otherwise. If it names a Calibration, it pays the node, and
+   the bets on the groups of that day made again against it must end well.
 7. Nothing is written: a running coordinator is not disturbed.
 """
 
@@ -24,10 +25,10 @@ from typing import NamedTuple
 import msgspec
 
 from coordinator.database import Database
-from coordinator.verification.evidence import IDLE, NodeEvidence, Tables
+from coordinator.verification.evidence import IDLE, MOST_PEAK, NodeEvidence, Tables
 from coordinator.verification.evidence_table import EvidenceTable, evidence_hash
-from coordinator.verification.near_tie_table import Blamed, holders
-from coordinator.verification.near_ties import BEGINNING, NearTieCount, after_group
+from coordinator.verification.near_tie_table import key_row, party_row
+from coordinator.verification.near_ties import BEGINNING, NearTieCount, judge_ties
 from coordinator.verification.version_pairs import BEGINNING as PAIRS_BEGINNING
 from coordinator.verification.version_pairs import VersionCount, after_pass
 from p2p.identity import peer_id, public_key
@@ -76,6 +77,8 @@ class _Stated(msgspec.Struct, frozen=True):
     newer: int | None = None
     older: int = 0
     rollouts: int = 0
+    peak: int = 0
+    rules: int = 1
 
     @property
     def stored(self) -> bool:
@@ -91,6 +94,7 @@ class _QuarantineEnded(msgspec.Struct, frozen=True):
     day: int
     released: bool
     calibration: bytes = b""
+    rules: int = 1
 
 
 class _Decided(NamedTuple):
@@ -100,6 +104,14 @@ class _Decided(NamedTuple):
     at: int
     chained: bool
     party: str
+
+
+class _Kept(NamedTuple):
+    """A group in quarantine. `at`: ms. `peak`: as its entry states it."""
+
+    lease: bytes
+    at: int
+    peak: int
 
 
 class _Last(NamedTuple):
@@ -145,17 +157,13 @@ class _NearTies:
     def take(self, one: _Decided) -> None:
         """Run one verdict again (rule 4)."""
         count = NearTieCount(one.end.sampled or 0, one.end.near_ties)
-        blamed: Blamed = ""
-        after: dict[str, NodeEvidence] = {}
-        for holder, code in holders(public_key(one.end.node), one.party).items():
-            moved = after_group(self._evidence.get(holder, BEGINNING), count, one.at)
-            if moved is None:
-                blamed = code
-                break
-            after[holder] = moved
-        if not blamed:
-            self._evidence |= after
-        if blamed == (one.end.code if one.end.code.endswith("near-ties") else ""):
+        key, party = key_row(public_key(one.end.node)), party_row(one.party) if one.party else None
+        of_party = None if party is None else self._of(party)
+        judged = judge_ties(self._of(key), of_party, count, one.at, sparing=one.end.rules > 1)
+        self._evidence[key] = judged.key
+        if party is not None and judged.party is not None:
+            self._evidence[party] = judged.party
+        if judged.code == (one.end.code if one.end.code.endswith("near-ties") else ""):
             self.counted += 1
         else:
             self.faults.append(_fault(one.end, f"its near-ties counted again do not lead to {one.end.code}"))
@@ -163,8 +171,11 @@ class _NearTies:
     def compare(self, database: Database) -> None:
         """Compare the rows of `near_ties` with those that follow from the entries. Lapsed rows may be missing."""
         for holder, state in database.all("SELECT holder, state FROM near_ties"):
-            if self._evidence.get(holder, BEGINNING).encode() != state:
+            if self._of(holder).encode() != state:
                 self.faults.append(f"{holder}: its row of near_ties is not what the entries give")
+
+    def _of(self, holder: str) -> NodeEvidence:
+        return self._evidence.get(holder, BEGINNING)
 
 
 class _VersionPairs:
@@ -203,6 +214,8 @@ class _Replay:
         self._table = table
         self._tables = tables
         self._chains: dict[str, _Last] = {}
+        self._kept: dict[str, int] = {}
+        """Node -> the last day with one of its groups in quarantine."""
         self.again = self.linked = 0
         self.faults: list[str] = []
         self.evidence: dict[str, NodeEvidence] = {}
@@ -213,10 +226,18 @@ class _Replay:
         fault = self._link(end, at // DAY) if chained else None
         tables = self._tables(end.calibration)
         again = None if tables is None else self._table.run_again(end.lease, tables, at)
+        kept = end.rules > 1 and self._kept.get(end.node) == at // DAY
+        doubted = kept or (end.rules > 1 and again is not None and again.doubted)
         if again is not None and again.hashes != (end.tokens, end.before, end.after):
             fault = fault or "the bet made again gives other hashes than its entry states"
-        elif again is not None and not again.agrees(end.code):
+        elif again is not None and not again.agrees(end.code, doubted=doubted):
             fault = fault or f"the bet made again does not lead to {end.code}"
+        elif again is not None and end.rules > 1 and again.peak != end.peak:
+            fault = fault or "the bet made again gives another peak than its entry states"
+        elif kept and end.rollouts and end.code != "quarantine":
+            fault = fault or "its key was in quarantine on that day"
+        if end.code == "quarantine":
+            self._kept[end.node] = at // DAY
         if again is not None and chained:
             self.evidence[end.node] = again.after
         if fault is not None:
@@ -229,28 +250,32 @@ class _Replay:
     def take_quarantines(self, database: Database) -> None:
         """Run each end of a quarantine again whose evidence is still at hand (rule 6)."""
         last: dict[str, tuple[_Stated, int]] = {}
-        kept: dict[tuple[str, int], list[tuple[bytes, int]]] = {}
+        kept: dict[tuple[str, int], list[_Kept]] = {}
         with closing(database.each(_ENDS_OF_QUARANTINE)) as rows:
             for kind, facts, at in rows:
                 if kind == "quarantine.ended":
                     ended = msgspec.msgpack.decode(facts, type=_QuarantineEnded)
                     groups = kept.pop((ended.node, ended.day), [])
-                    if not (self._reran(ended, groups) if ended.calibration else self._follows(ended, last)):
+                    if not (self._reran(ended, groups) if ended.calibration else self._follows(ended, groups, last)):
                         fault = f"quarantine of {ended.node} on day {ended.day}: the evidence does not lead to its end"
                         self.faults.append(fault)
                 elif (end := msgspec.msgpack.decode(facts, type=_Stated)).tokens:
                     last[end.node] = end, at
                     if end.code == "quarantine":
-                        kept.setdefault((end.node, at // DAY), []).append((end.lease, at))
+                        kept.setdefault((end.node, at // DAY), []).append(_Kept(end.lease, at, end.peak))
 
-    def _reran(self, ended: _QuarantineEnded, groups: list[tuple[bytes, int]]) -> bool:
+    def _reran(self, ended: _QuarantineEnded, groups: list[_Kept]) -> bool:
         """Tell whether a re-run leads to this end, or can no longer be made."""
         tables = self._tables(ended.calibration)
-        again = None if tables is None else self._table.run_anew(groups, tables)
-        return ended.released and (again is None or again.conclusion() == "honest")
+        again = None if tables is None else self._table.run_anew([group[:2] for group in groups], tables)
+        if again is None or not ended.released:
+            return ended.released
+        return again.ended_well if ended.rules > 1 else again.evidence.conclusion() == "honest"
 
-    def _follows(self, ended: _QuarantineEnded, last: dict[str, tuple[_Stated, int]]) -> bool:
+    def _follows(self, ended: _QuarantineEnded, groups: list[_Kept], last: dict[str, tuple[_Stated, int]]) -> bool:
         """Tell whether the evidence leads to this end, or is no longer at hand."""
+        if ended.rules > 1 and max((group.peak for group in groups), default=0) >= MOST_PEAK:
+            return not ended.released
         end, at = last.get(ended.node, (None, 0))
         tables = None if end is None else self._tables(end.calibration)
         again = None if end is None or tables is None else self._table.run_again(end.lease, tables, at)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from coordinator.rollouts.verification import FORM_RULES, SCORE_RULES
-from coordinator.verification.near_tie_table import Blamed
+from coordinator.verification.near_ties import Blamed
 from protocol.refusals import REASONS, refusal, sentence, then
 from protocol.requests import Refusal
 

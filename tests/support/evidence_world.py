@@ -116,6 +116,10 @@ class Bfloat16World:
         receipt: Receipt = opened("receipt", self.service.decide(undecided, verdict, self.world.now), Receipt)
         return receipt
 
+    def into_doubt(self) -> list[str]:
+        """Hand in honest groups and then others, until E is above 10^3 and below 10^4; return the codes."""
+        return [self.decide(0).code for _ in range(5)] + self.until("quarantine")
+
     def until(self, code: str) -> list[str]:
         """Hand in groups with one wrong token per sample until one has this code; return the codes."""
         codes: list[str] = []

@@ -23,7 +23,7 @@ def main(path: Path, number: int) -> None:
     with Database.open(path) as database:
         accounting = Accounting(database)
         database.connection.set_trace_callback(count)
-        accounting.quarantine.settle(lambda node: node[0] == 0, DAY)
+        accounting.quarantine.settle(lambda node, day: node[0] == 0, DAY)
         database.connection.set_trace_callback(None)
 
 

@@ -53,28 +53,28 @@ def books(tmp_path: Path) -> Iterator[Books]:
 
 def test_nothing_moves_before_the_day_has_ended(books: Books) -> None:
     books.keep(1, 100, 5)
-    assert books.quarantine.settle(lambda node: False, DAY - 1) == 0
+    assert books.quarantine.settle(lambda node, day: False, DAY - 1) == 0
     assert books.balances() == (900, 100, 0)
 
 
 def test_a_day_whose_evidence_fell_pays_the_node_by_one_entry(books: Books) -> None:
     books.keep(1, 100, 5)
     books.keep(2, 30, 6)
-    assert books.quarantine.settle(lambda node: False, DAY) == 1
+    assert books.quarantine.settle(lambda node, day: False, DAY) == 1
     assert books.balances() == (870, 0, 130)
-    assert books.quarantine.settle(lambda node: False, DAY) == 0
+    assert books.quarantine.settle(lambda node, day: False, DAY) == 0
     books.ledger.verify()
 
 
 def test_a_day_that_ended_in_doubt_goes_back_to_escrow_and_leaves_the_key_new(books: Books) -> None:
     books.accounts.remark(ALICE, "node.vouched", "", 1)
     books.keep(1, 100, 5)
-    books.quarantine.settle(lambda node: True, DAY)
+    books.quarantine.settle(lambda node, day: True, DAY)
     assert books.balances() == (1_000, 0, 0)
     assert books.accounts.of(ALICE, DAY).rank == "new"
     assert standing(books.ledger.entries(), DAY)[PEER] == books.accounts.of(ALICE, DAY)
     books.keep(2, 50, DAY)
-    books.quarantine.settle(lambda node: False, 2 * DAY)
+    books.quarantine.settle(lambda node, day: False, 2 * DAY)
     assert books.accounts.of(ALICE, 2 * DAY).rank == "known"
     assert standing(books.ledger.entries(), 2 * DAY)[PEER].rank == "known"
 
@@ -85,8 +85,8 @@ def test_days_and_nodes_are_settled_apart_and_a_bounded_number_per_call(books: B
     books.keep(3, 10, 1, BOB)
     for number in range(AT_ONCE):
         books.keep(10 + number, 1, 1, name("key", number, 32))
-    assert books.quarantine.settle(lambda node: node == BOB, 2 * DAY) == AT_ONCE
-    assert books.quarantine.settle(lambda node: node == BOB, 2 * DAY) == 3
+    assert books.quarantine.settle(lambda node, day: node == BOB, 2 * DAY) == AT_ONCE
+    assert books.quarantine.settle(lambda node, day: node == BOB, 2 * DAY) == 3
     assert books.balances()[1:] == (0, 20)
     assert books.ledger.balance(accrued(peer_id(BOB))) == 0
     books.ledger.verify()
@@ -110,7 +110,7 @@ def test_kill_nine_at_each_statement_of_an_end_leaves_entry_weight_and_rows_in_a
         with Database.open(copy) as database:
             books = Books(database, issue=False)
             agree(books, nodes)
-            books.quarantine.settle(lambda node: node[0] == 0, DAY)
+            books.quarantine.settle(lambda node, day: node[0] == 0, DAY)
             agree(books, nodes)
             assert database.value("SELECT count(*) FROM quarantine") == 0
             assert books.ledger.balance(ESCROW) == 1_000 - 101 - 102

@@ -79,9 +79,8 @@ def test_what_is_in_quarantine_goes_back_to_escrow_at_the_end_of_a_bad_day(bench
 
 def test_what_is_in_quarantine_is_paid_once_the_evidence_has_fallen(bench: Bfloat16World) -> None:
     bench.open()
-    bench.until("quarantine")
-    kept = bench.service.ledger.balance(quarantined(PEER))
-    while bench.service.verdicts.evidence.of(ALICE).conclusion() == "doubt":
+    bench.into_doubt()
+    while bench.service.verdicts.in_doubt(ALICE):
         bench.decide(0)
     kept = bench.service.ledger.balance(quarantined(PEER))
     earned = bench.service.ledger.balance(accrued(PEER))
@@ -92,11 +91,71 @@ def test_what_is_in_quarantine_is_paid_once_the_evidence_has_fallen(bench: Bfloa
     assert bench.service.ledger.balance(accrued(PEER)) == earned + kept
 
 
+def test_a_key_in_doubt_stays_in_quarantine_until_the_day_ends_however_honest_it_becomes(bench: Bfloat16World) -> None:
+    bench.open()
+    bench.into_doubt()
+    while bench.service.verdicts.in_doubt(ALICE):
+        bench.decide(0)
+    trained = bench.service.buffered()
+    bench.reopen()
+    rest = [bench.decide(0) for _ in range(5)]
+    assert {(receipt.code, receipt.trainable) for receipt in rest} == {("quarantine", False)}
+    assert bench.service.accounts.of(ALICE, bench.world.now).rank == "new"
+    bench.world.now += DAY
+    assert bench.decide(0).code == "ok"
+    assert bench.service.buffered() == trained + 1
+    assert bench.service.accounts.of(ALICE, bench.world.now).rank == "known"
+
+
+def test_a_group_that_the_evidence_refused_leaves_the_rest_of_the_day_in_quarantine_too(bench: Bfloat16World) -> None:
+    """One honest group of many tokens brings E from a refusal below doubt."""
+    bench.open()
+    bench.decide(0)
+    assert bench.decide(6).code == "evidence"
+    assert not bench.service.ledger.balance(quarantined(PEER))
+    codes = [bench.decide(0).code for _ in range(300)]
+    assert {*codes} == {"evidence", "quarantine"}
+    assert not bench.service.verdicts.in_doubt(ALICE)
+    assert codes[-1] == "quarantine"
+
+
+def test_a_day_on_which_the_evidence_rose_too_high_is_not_paid_although_it_fell(bench: Bfloat16World) -> None:
+    bench.open()
+    bench.into_doubt()
+    assert bench.decide(1).code == "quarantine"
+    while bench.service.verdicts.in_doubt(ALICE):
+        bench.decide(0)
+    earned = bench.service.ledger.balance(accrued(PEER))
+    bench.world.now += DAY
+    bench.service.tick(bench.world.now)
+    assert bench.service.ledger.balance(quarantined(PEER)) == 0
+    assert bench.service.ledger.balance(accrued(PEER)) == earned
+    bench.service.ledger.verify()
+
+
+def test_a_key_that_cheats_whenever_it_is_not_in_doubt_earns_and_trains_by_its_first_spell_alone(
+    bench: Bfloat16World,
+) -> None:
+    bench.open()
+    cheated = 0
+    for _ in range(200):
+        doubted = bench.service.verdicts.in_doubt(ALICE)
+        receipt = bench.decide(0 if doubted else 1)
+        cheated += not doubted
+    spell = bench.service.buffered()
+    earned = bench.service.ledger.balance(accrued(PEER))
+    bench.world.now += DAY
+    bench.service.tick(bench.world.now)
+    assert bench.service.ledger.balance(accrued(PEER)) == earned == spell * receipt.weight
+    assert spell == 3
+    assert cheated > 20
+
+
 @pytest.mark.parametrize("mended", [True, False])
 def test_the_node_gets_a_receipt_that_says_how_its_quarantine_ended(bench: Bfloat16World, mended: bool) -> None:
     bench.open()
-    bench.until("quarantine")
-    first = bench.decide(0)
+    bench.into_doubt()
+    first = bench.decide(0 if mended else 1)
     while mended and bench.service.verdicts.in_doubt(ALICE):
         bench.decide(0)
     assert first.code == "quarantine"

@@ -7,8 +7,8 @@ import pytest
 
 from coordinator.database import Database
 from coordinator.verification.evidence import IDLE
-from coordinator.verification.near_tie_table import Blamed, NearTieTable
-from coordinator.verification.near_ties import BEGINNING, NearTieCount
+from coordinator.verification.near_tie_table import NearTieTable
+from coordinator.verification.near_ties import BEGINNING, Blamed, NearTieCount
 from p2p.identity import peer_id
 from runtime.units import DAY
 from tests.support.group_world import ALICE, BOB, name
@@ -30,11 +30,11 @@ class Verdicts:
         self.table = NearTieTable(database)
         self.groups = 0
 
-    def decide(self, node: bytes, party: str, ties: int, now: int = 1) -> Blamed:
+    def decide(self, node: bytes, party: str, ties: int, now: int = 1, sampled: int = 1024) -> Blamed:
         self.groups += 1
         lease = name("lease", self.groups)
         self.database.do(ROW, (lease, node, lease, self.groups, party))
-        return self.table.take(node, lease, NearTieCount(1024, ties), now)
+        return self.table.take(node, lease, NearTieCount(sampled, ties), now)
 
 
 @pytest.fixture
@@ -57,6 +57,30 @@ def test_many_keys_of_one_party_count_as_one(verdicts: Verdicts) -> None:
     assert {*codes} == {"", "party-near-ties"}
     assert verdicts.decide(name("key", 99, 32), "198.51.100.0/24", 0) == ""
     assert verdicts.decide(name("key", 100, 32), "203.0.113.0/24", 1) == ""
+
+
+def test_a_neighbour_that_spends_the_partys_near_ties_takes_none_from_a_key_with_clean_groups(
+    verdicts: Verdicts,
+) -> None:
+    for _ in range(4):
+        verdicts.decide(ALICE, "198.51.100.0/24", 0, sampled=16 * 1024)
+    while not (code := verdicts.decide(BOB, "198.51.100.0/24", 1)):
+        pass
+    assert code == "near-ties"
+    while not (code := verdicts.decide(name("key", verdicts.groups, 32), "198.51.100.0/24", 1)):
+        pass
+    assert code == "party-near-ties"
+    before = verdicts.table.of("party:198.51.100.0/24").lifelong.groups
+    assert verdicts.decide(ALICE, "198.51.100.0/24", 1) == ""
+    assert verdicts.table.of("party:198.51.100.0/24").lifelong.groups == before + 1
+    assert verdicts.decide(BOB, "198.51.100.0/24", 1) == "near-ties"
+
+
+def test_a_key_without_clean_groups_has_no_near_ties_to_spend_beside_such_a_neighbour(verdicts: Verdicts) -> None:
+    while not verdicts.decide(name("key", verdicts.groups, 32), "198.51.100.0/24", 1):
+        pass
+    assert verdicts.decide(ALICE, "198.51.100.0/24", 1) == "party-near-ties"
+    assert verdicts.decide(ALICE, "198.51.100.0/24", 0) == ""
 
 
 def test_a_refused_group_leaves_no_row(verdicts: Verdicts, database: Database) -> None:

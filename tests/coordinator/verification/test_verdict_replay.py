@@ -10,9 +10,11 @@ from coordinator.verification.verdict_replay import ReplayedVerdicts, replay_ver
 from engines.engine import SampleScore
 from p2p.envelope import document_hash
 from p2p.identity import peer_id
+from p2p.limits.origin import Origin
+from protocol.leases import Lease, Receipt
 from runtime.units import DAY
 from tests.support.evidence_world import SEALED, TOLERANT, Bfloat16World
-from tests.support.group_world import ALICE, group
+from tests.support.group_world import ALICE, group, name, opened
 
 
 @pytest.fixture
@@ -79,6 +81,25 @@ def test_near_ties_are_counted_again_from_the_entries(bench: Bfloat16World) -> N
     assert "near_ties" in fault
 
 
+def test_what_a_party_refuses_follows_from_the_entries(bench: Bfloat16World) -> None:
+    def decide(node: bytes, close: int) -> Receipt:
+        world, origin = bench.world, Origin("connection", "198.51.100.0/24")
+        answer = bench.service.lease(node, world.ask(0), world.now, origin)
+        assert isinstance(answer, bytes)
+        world.submit(group(opened("lease", answer, Lease)), node)
+        (undecided,) = bench.service.undecided()
+        scores = [SampleScore(logprobs=[-0.5] * 4, margins=[1e-5 * tie, 0.0, 0.0, 0.0]) for tie in (close, 0)]
+        return world.decide(undecided, scores)
+
+    assert [decide(ALICE, 0).code for _ in range(3)] == ["ok"] * 3
+    number = 0
+    while (receipt := decide(name("key", number, 32), 1)).code == "ok":
+        number += 1
+    assert receipt.code == "party-near-ties"
+    result = replayed(bench)
+    assert (result.counted, result.faults) == (number + 4, [])
+
+
 def test_passes_under_two_versions_are_counted_again_from_the_entries(bench: Bfloat16World) -> None:
     bench.open(TOLERANT)
     codes = [bench.decide(1, before=0).code for _ in range(24)]
@@ -110,9 +131,64 @@ def test_a_release_by_a_re_run_follows_from_the_calibration_that_it_names(bench:
     assert "does not lead to its end" in fault
 
 
+def change_facts(bench: Bfloat16World, entry: int, **facts: object) -> None:
+    """Alter the facts of an entry in the file. `None` removes one."""
+    database = bench.service.database
+    (packed,) = database.one("SELECT facts FROM entries WHERE seq = ?", (entry,)) or (b"",)
+    changed = msgspec.msgpack.decode(packed) | facts
+    left = {name: value for name, value in changed.items() if value is not None}
+    database.do("DROP TRIGGER IF EXISTS entries_are_never_changed")
+    database.do("UPDATE entries SET facts = ? WHERE seq = ?", (msgspec.msgpack.encode(left), entry))
+
+
+def doubted_and_honest(bench: Bfloat16World) -> Receipt:
+    """Bring the key into doubt and out of it; return the receipt of its next honest group on the same day."""
+    bench.into_doubt()
+    while bench.service.verdicts.in_doubt(ALICE):
+        bench.decide(0)
+    return bench.decide(0)
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_the_rest_of_a_day_in_doubt_is_in_quarantine_by_the_replay_as_well(bench: Bfloat16World, stored: bool) -> None:
+    receipt = doubted_and_honest(bench)
+    if not stored:
+        bench.service.database.do("DELETE FROM compared")
+    assert (receipt.code, replayed(bench).faults) == ("quarantine", [])
+    change_facts(bench, receipt.entry, code="ok")
+    (fault,) = replayed(bench).faults
+    assert receipt.lease.hex() in fault
+
+
+def test_entries_of_the_first_rules_are_run_again_under_these(bench: Bfloat16World) -> None:
+    receipt = doubted_and_honest(bench)
+    change_facts(bench, receipt.entry, rules=1, peak=None)
+    (fault,) = replayed(bench).faults
+    assert "does not lead to quarantine" in fault
+    change_facts(bench, receipt.entry, code="ok")
+    assert replayed(bench).faults == []
+
+
+def test_an_altered_peak_is_named_and_a_high_one_withholds_the_pay(bench: Bfloat16World) -> None:
+    bench.into_doubt()
+    high = bench.decide(1)
+    while bench.service.verdicts.in_doubt(ALICE):
+        bench.decide(0)
+    bench.world.now += DAY
+    bench.service.tick(bench.world.now)
+    assert replayed(bench).faults == []
+    ended = bench.service.database.value("SELECT seq FROM entries WHERE kind = 'quarantine.ended'")
+    change_facts(bench, ended, released=True)
+    (fault,) = replayed(bench).faults
+    assert "does not lead to its end" in fault
+    change_facts(bench, ended, released=False)
+    change_facts(bench, high.entry, peak=3)
+    assert "another peak" in replayed(bench).faults[0]
+
+
 @pytest.mark.parametrize("mended", [True, False])
 def test_the_end_of_a_quarantine_follows_from_the_evidence(bench: Bfloat16World, mended: bool) -> None:
-    bench.until("quarantine")
+    bench.into_doubt()
     while mended and bench.service.verdicts.in_doubt(ALICE):
         bench.decide(0)
     bench.world.now += DAY
