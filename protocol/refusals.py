@@ -178,7 +178,7 @@ REASONS: dict[str, Reason] = {
     ),
     "party-near-ties": Reason(
         "Of {tokens} sampled tokens {count} narrowly miss the seeded choice. Groups from this network did so more often"
-        " than honest ones: until that has passed, groups without such tokens are accepted, others are not.",
+        " than honest ones: until that has passed, groups with such tokens are accepted only of keys that had few.",
         "nobody",
     ),
     "drift": Reason(
@@ -196,18 +196,18 @@ REASONS: dict[str, Reason] = {
     # --- submissions accepted, but not trained on
     "task-score": Reason("The task gives no finite reward for this group: it is paid, but not trained on.", "operator"),
     "quarantine": Reason(
-        "There is some evidence against this node's arithmetic: the group is accepted, not trained on, and its pay is"
-        " kept until the day (UTC) has ended.",
+        "There was some evidence against this node's arithmetic today (UTC): until the day has ended its groups are"
+        " accepted, not trained on, and their pay is kept.",
         "node",
     ),
     "quarantine-paid": Reason(
-        "The day (UTC) of this group ended without evidence against this node, or a re-run agrees with it: the group is"
-        " paid.",
+        "On the day (UTC) of this group the evidence against this node stayed low and fell, or a re-run agrees with the"
+        " node: the group is paid.",
         "nobody",
     ),
     "quarantine-unpaid": Reason(
-        "The day (UTC) of this group ended with evidence against this node's arithmetic: the group is not paid. Look"
-        " for quantised weights, another temperature, faulty memory.",
+        "On the day (UTC) of this group there was too much evidence against this node's arithmetic: the group is not"
+        " paid. Look for quantised weights, another temperature, faulty memory.",
         "node",
     ),
     # --- the code of an acceptance

@@ -4,7 +4,8 @@ Rules
 1. The field `rules` states the rules under which an entry was written. Older entries without the field count under
    rules 1, except for `node.suspended`, which was a ban then. Under rules 1 doubt ended with the group after which E
    was below it, a day's peak was not regarded (coordinator/verification/evidence.py, rules 8 and 9), and near-ties of
-   a party refused each of its keys (coordinator/verification/near_ties.py, rule 6).
+   a party refused each of its keys (coordinator/verification/near_ties.py, rule 6). Under `VERDICT_RULES` that is so no
+   longer.
 2. A `KeyAccount` follows from the entries alone, in their order: it depends on no clock and no other table.
 """
 
@@ -15,7 +16,9 @@ import msgspec
 
 from coordinator.accounts.ledger import Entry
 
-RULES = 2
+RULES = 1
+VERDICT_RULES = 2
+"""Of LeaseOutcomes and `QuarantineEnded`."""
 WRONG = frozenset(("seeded-choice", "close-choices", "drift", "drift-median", "not-generated", "evidence", "near-ties"))
 """Codes of groups that were refused by the scorer's pass (T1 and T2, coordinator/rollouts/verification.py)."""
 
@@ -44,7 +47,7 @@ class QuarantineEnded(msgspec.Struct, frozen=True, kw_only=True):
     `released`: whether they are paid to the node, else they go back to escrow. `weight`: milli-RE. `calibration`: hash
     of that by which a re-run agreed; empty: the evidence itself decided."""
 
-    rules: int = RULES
+    rules: int = 1
     node: str
     day: int
     groups: int

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 from coordinator.accounts.ledger import ESCROW, Ledger, accrued, quarantined, transfer
-from coordinator.accounts.ledger_facts import QuarantineEnded
+from coordinator.accounts.ledger_facts import VERDICT_RULES, QuarantineEnded
 from coordinator.accounts.standing import Accounts
 from coordinator.database import Database
 from p2p.identity import peer_id
@@ -78,7 +78,9 @@ class Quarantine:
     def _end(self, node: bytes, day: int, groups: int, weight: int, *, doubted: bool, now: int) -> None:
         peer, by = peer_id(node), self.rerun(node, day) if doubted else b""
         released = not doubted or by != b""
-        fact = QuarantineEnded(node=peer, day=day, groups=groups, weight=weight, released=released, calibration=by)
+        fact = QuarantineEnded(
+            rules=VERDICT_RULES, node=peer, day=day, groups=groups, weight=weight, released=released, calibration=by
+        )
         postings = transfer(quarantined(peer), accrued(peer) if released else ESCROW, weight)
         with self._database.transaction():
             entry = self._ledger.append(now, "quarantine.ended", f"quarantine:{peer}:{day}", fact, postings)

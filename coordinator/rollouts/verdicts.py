@@ -34,7 +34,7 @@ import numpy as np
 from coordinator.accounts.accounting import Accounting
 from coordinator.accounts.lease_ends import LedgerPosition
 from coordinator.accounts.ledger import ESCROW, accrued, quarantined, transfer
-from coordinator.accounts.ledger_facts import RULES
+from coordinator.accounts.ledger_facts import VERDICT_RULES
 from coordinator.accounts.pay import pay_rule
 from coordinator.database import Database, marks
 from coordinator.learner.age import fresh
@@ -99,7 +99,7 @@ class LeaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
     weight: int
     trainable: bool
     submission_hash: bytes | None
-    rules: int = RULES
+    rules: int = 1
 
 
 class EvidencedOutcome(LeaseOutcome, frozen=True, kw_only=True):
@@ -424,6 +424,7 @@ class VerdictService:
             weight=total,
             trainable=trainable,
             submission_hash=self._database.value("SELECT hash FROM submissions WHERE lease = ?", (lease.id,)),
+            rules=VERDICT_RULES,
         )
 
     def _receipt(

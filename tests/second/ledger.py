@@ -38,7 +38,7 @@ class Replay:
         copy.close()
         self.balances, self.ends, self.before = Counter[str](), dict[bytes, tuple[Map, tuple[int, bytes]]](), bytes(32)
         self.groups, self.vouched = dict[str, list[str]](), set[str]()
-        self.kept, self.lost = dict[tuple[str, int], list[tuple[bytes, int]]](), set[bytes]()
+        self.kept, self.lost = dict[tuple[str, int], list[tuple[bytes, int, int]]](), set[bytes]()
         self.doubted = dict[str, bool]()
         check(len({row[3] for row in rows}) == len(rows), "two entries under one key")
         for self.number, row in enumerate(rows, start=1):
@@ -68,8 +68,11 @@ class Replay:
             self.groups.setdefault(told["node"], []).extend([told["code"]] * (kind != "lease.expired"))
             if kind == "lease.accepted" or told["code"] == "evidence":
                 self.doubted[told["node"]] = told["code"] in ("quarantine", "evidence")
+            day = (told["node"], at // 86_400_000)
+            if kind == "lease.accepted" and "calibration" in told and told.get("rules", 1) > 1 and day in self.kept:
+                check(told["code"] == "quarantine", f"entry {seq} is outside quarantine on a day in doubt")
             if told["code"] == "quarantine":
-                self.kept.setdefault((told["node"], at // 86_400_000), []).append((told["lease"], told["weight"]))
+                self.kept.setdefault(day, []).append((told["lease"], told["weight"], told.get("peak", 0)))
         elif kind == "leases.ended":
             self.together(seq, told)
         elif kind == "quarantine.ended":
@@ -81,13 +84,15 @@ class Replay:
         """Check an entry that ends the quarantine of one node and day."""
         node, kept = told["node"], self.kept.pop((told["node"], told["day"]), [])
         check(key == f"quarantine:{node}:{told['day']}", f"entry {seq} is of another quarantine than its key")
-        weight = sum(weight for _, weight in kept)
+        weight = sum(weight for _, weight, _ in kept)
         check((told["groups"], told["weight"]) == (len(kept), weight), f"entry {seq} ends another quarantine")
         rerun = told.get("calibration", b"")
         check(not rerun or (told["released"] and len(rerun) == 32), f"entry {seq} names a re-run that does not release")
+        if told.get("rules", 1) > 1 and told["released"] and not rerun:
+            check(all(peak < 4 for *_, peak in kept), f"entry {seq} releases a day whose evidence rose too high")
         target = f"node:{node}:accrued" if told["released"] else "escrow:run"
         check(postings == [[f"held:{node}", -weight], [target, weight]], f"entry {seq} pays other than it says")
-        self.lost.update(() if told["released"] else (lease for lease, _ in kept))
+        self.lost.update(() if told["released"] else (lease for lease, *_ in kept))
         self.doubted[node] = not told["released"]
 
     def together(self, seq: int, told: Map) -> None:
@@ -127,7 +132,7 @@ def main(path: str, told: str) -> None:
         end, place = replay.ends.get(receipt["lease"], ({}, None))
         check(place == (receipt["entry"], receipt["entry_hash"]), "the ledger was rewritten under a receipt")
         check(end["weight"] == receipt["weight"], "the ledger pays other than the receipt says")
-    away = replay.lost | {lease for kept in replay.kept.values() for lease, _ in kept}
+    away = replay.lost | {lease for kept in replay.kept.values() for lease, *_ in kept}
     earned = sum(receipt["weight"] for receipt in receipts if receipt["lease"] not in away)
     rank = replay.rank(mine["peer"])
     check(replay.balances[f"node:{mine['peer']}:accrued"] == earned, "the account is not what the receipts add up to")

@@ -24,11 +24,11 @@ import pytest
 
 from coordinator.accounts.lease_ends import LeaseEnds, position_of
 from coordinator.accounts.ledger import ESCROW, Ledger, accrued, quarantined, transfer
-from coordinator.accounts.ledger_facts import QuarantineEnded
+from coordinator.accounts.ledger_facts import VERDICT_RULES, QuarantineEnded
 from coordinator.accounts.standing import Accounts
 from coordinator.database import Database
 from coordinator.learner.messages import WarmUp
-from coordinator.rollouts.verdicts import LeaseOutcome
+from coordinator.rollouts.verdicts import EvidencedOutcome, LeaseOutcome
 from coordinator.run import setup
 from coordinator.run.model_folder import TINY
 from runtime.units import DAY
@@ -284,21 +284,30 @@ def test_the_ledger_replay_detects(what: str, tmp_path: Path) -> None:
     assert FORGERIES[what][1] in done.stderr
 
 
-def quarantine_of(path: Path, released: bool, target: str, day: int = 0, calibration: bytes = b"") -> dict[str, Any]:
+def evidenced(lease: bytes, code: str, weight: int, peak: int = 3) -> EvidencedOutcome:
+    """Return the end of a lease of a class that is not exact."""
+    hashes = dict.fromkeys(("calibration", "tokens", "before", "after"), bytes(32))
+    end = msgspec.structs.replace(end_of(lease, code, weight), rules=VERDICT_RULES)
+    return EvidencedOutcome(**msgspec.structs.asdict(end), **hashes, peak=peak)
+
+
+def quarantine_of(
+    path: Path, released: bool, target: str, day: int = 0, calibration: bytes = b"", peak: int = 3
+) -> dict[str, Any]:
     """Write a run.sqlite in which a group of 109 was in quarantine on day 0 and one of 11 on day 1, and the first day
-    has ended; return what its node knows."""
+    has ended; return what its node knows. `peak`: of the first day."""
     with closing(Database.open(path)) as database:
         ledger = Ledger(database)
         with database.transaction():
             ledger.issue_points(1_000, 120)
             receipts = []
             for lease, weight, at in ((b"a" * 16, 109, 5), (b"b" * 16, 11, DAY)):
-                end = end_of(lease, "quarantine", weight)
+                end = evidenced(lease, "quarantine", weight, peak if at < DAY else 3)
                 postings = transfer(ESCROW, quarantined(NODE), weight)
                 entry = ledger.append(at, "lease.accepted", f"lease:{lease.hex()}", end, postings)
                 receipt = {"entry": entry.seq, "entry_hash": entry.hash, "lease": lease, "weight": weight}
                 receipts.append(msgpack.packb([0, 0, msgpack.packb(receipt)]).hex())
-            facts = {"node": NODE, "day": day, "groups": 1, "weight": 109, "released": released}
+            facts = {"rules": VERDICT_RULES, "node": NODE, "day": day, "groups": 1, "weight": 109, "released": released}
             fact = QuarantineEnded(**facts, calibration=calibration)  # type: ignore[arg-type]
             postings = transfer(quarantined(NODE), target, 109)
             ledger.append(DAY, "quarantine.ended", f"quarantine:{NODE}:{day}", fact, postings)
@@ -306,14 +315,20 @@ def quarantine_of(path: Path, released: bool, target: str, day: int = 0, calibra
 
 
 @pytest.mark.parametrize(
-    ("released", "target", "earned", "rerun"),
-    [(True, accrued(NODE), 109, b""), (False, ESCROW, 0, b""), (True, accrued(NODE), 109, bytes(32))],
+    ("released", "target", "earned", "rerun", "peak"),
+    [
+        (True, accrued(NODE), 109, b"", 3),
+        (False, ESCROW, 0, b"", 3),
+        (False, ESCROW, 0, b"", 4),
+        (True, accrued(NODE), 109, bytes(32), 3),
+        (True, accrued(NODE), 109, bytes(32), 5),
+    ],
 )
 def test_the_ledger_replay_follows_a_quarantine_to_its_end(
-    released: bool, target: str, earned: int, rerun: bytes, tmp_path: Path
+    released: bool, target: str, earned: int, rerun: bytes, peak: int, tmp_path: Path
 ) -> None:
     """The weight of a settled day is the node's or escrow's, that of the next day is neither's yet."""
-    told = quarantine_of(tmp_path / "run.sqlite", released, target, calibration=rerun)
+    told = quarantine_of(tmp_path / "run.sqlite", released, target, calibration=rerun, peak=peak)
     (tmp_path / "told.json").write_text(json.dumps(told))
     done = walled(SECOND / "ledger.py", tmp_path / "run.sqlite", tmp_path / "told.json")
     assert done.returncode == 0, done.stderr
@@ -322,21 +337,39 @@ def test_the_ledger_replay_follows_a_quarantine_to_its_end(
 
 
 @pytest.mark.parametrize(
-    ("released", "target", "day", "rerun", "why"),
+    ("released", "target", "day", "rerun", "peak", "why"),
     [
-        (True, ESCROW, 0, b"", "pays other than it says"),
-        (False, accrued(NODE), 0, b"", "pays other than it says"),
-        (True, accrued(NODE), 7, b"", "ends another quarantine"),
-        (False, ESCROW, 0, bytes(32), "a re-run that does not release"),
-        (True, accrued(NODE), 0, bytes(31), "a re-run that does not release"),
+        (True, ESCROW, 0, b"", 3, "pays other than it says"),
+        (False, accrued(NODE), 0, b"", 3, "pays other than it says"),
+        (True, accrued(NODE), 7, b"", 3, "ends another quarantine"),
+        (False, ESCROW, 0, bytes(32), 3, "a re-run that does not release"),
+        (True, accrued(NODE), 0, bytes(31), 3, "a re-run that does not release"),
+        (True, accrued(NODE), 0, b"", 4, "whose evidence rose too high"),
     ],
 )
 def test_the_ledger_replay_detects_a_quarantine_that_ends_otherwise(
-    released: bool, target: str, day: int, rerun: bytes, why: str, tmp_path: Path
+    released: bool, target: str, day: int, rerun: bytes, peak: int, why: str, tmp_path: Path
 ) -> None:
-    """An entry that moves another weight than was kept, or elsewhere than it says, is named."""
-    told = quarantine_of(tmp_path / "run.sqlite", released, target, day, rerun)
+    """An entry that moves another weight than was kept, or elsewhere than it says, or too soon, is named."""
+    told = quarantine_of(tmp_path / "run.sqlite", released, target, day, rerun, peak)
     (tmp_path / "told.json").write_text(json.dumps(told))
     done = walled(SECOND / "ledger.py", tmp_path / "run.sqlite", tmp_path / "told.json")
     assert done.returncode == 1
     assert why in done.stderr
+
+
+@pytest.mark.parametrize(("at", "fine"), [(DAY + 7, False), (2 * DAY, True)])
+def test_the_ledger_replay_detects_a_group_outside_quarantine_on_a_day_in_doubt(
+    at: int, fine: bool, tmp_path: Path
+) -> None:
+    """After a group in quarantine the others of the key and day are in quarantine too."""
+    told = quarantine_of(tmp_path / "run.sqlite", False, ESCROW)
+    with closing(Database.open(tmp_path / "run.sqlite")) as database:
+        end, postings = evidenced(b"c" * 16, "ok", 1), transfer(ESCROW, accrued(NODE), 1)
+        entry = Ledger(database).append(at, "lease.accepted", f"lease:{end.lease.hex()}", end, postings)
+    receipt = {"entry": entry.seq, "entry_hash": entry.hash, "lease": end.lease, "weight": 1}
+    told["receipts"].append(msgpack.packb([0, 0, msgpack.packb(receipt)]).hex())
+    (tmp_path / "told.json").write_text(json.dumps(told))
+    done = walled(SECOND / "ledger.py", tmp_path / "run.sqlite", tmp_path / "told.json")
+    assert (done.returncode == 0) == fine, done.stderr
+    assert ("outside quarantine on a day in doubt" in done.stderr) != fine
