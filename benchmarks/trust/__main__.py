@@ -9,6 +9,8 @@ integers:
     named      a node that computes something else (benchmarks/trust/policies.py), or does not follow its seeds
                (benchmarks/trust/frauds.py), is bet against under the Calibration of all machines; its groups are taken
                in random orders, and its tokens to refusal are counted
+    doubted    a node that cheats where it costs nothing (benchmarks/trust/doubtful_days.py): its false groups that are
+               trained on and paid
     float32    the same nodes in float32, and honest ones on all machines, by the exact check of single tokens
 
 `--versions` measures instead how soon a pass under the version before names a node that computes with it
@@ -30,6 +32,7 @@ import numpy as np
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
 from benchmarks.trust import frauds
+from benchmarks.trust.doubtful_days import doubted
 from benchmarks.trust.machines import PLAIN_LAYERS, Engines, Generated, compare
 from benchmarks.trust.streams import NEVER, left_out, named, pieces
 from benchmarks.trust.version_passes import decided, pass_twice
@@ -71,6 +74,7 @@ class Experiment:
         tables = fit({name: np.concatenate(groups) for name, groups in machines.items()})
         submitted = {name: groups for name, groups in (await self._submitted(dtype)).items() if name != "honest"}
         bad = {name: pieces(await compare(self._scorer, groups)) for name, groups in submitted.items()}
+        claims += doubted(tables, machines["64 rows"], bad)
         return claims + named(dtype, tables, bad, machines["64 rows"])
 
     async def versions(self, dtype: Dtype) -> list[Claim]:

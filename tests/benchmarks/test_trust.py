@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.trust import altered_host
+from benchmarks.trust import altered_host, doubtful_days
+from benchmarks.trust.doubtful_days import OURS, RULES, JudgedGroup, doubted, gain
 from benchmarks.trust.frauds import copied, other_seeds, replayed
 from benchmarks.trust.machines import Engines, Generated, Prompts, count, part
 from benchmarks.trust.policies import SWAPS
@@ -55,6 +56,36 @@ def test_a_swap_that_is_not_named_makes_the_claim_short() -> None:
     good, bad = pieces([tokens(6_400, 100)]), pieces([tokens(6_400, 5)])
     assert [claim.ok for claim in named("bfloat16", TABLES, {INT8: bad, "int4": bad}, good)] == [True, True]
     assert [claim.ok for claim in named("bfloat16", TABLES, {INT8: bad, "int4": good}, good)] == [False, True]
+
+
+def day_of(*groups: tuple[bool, int]) -> list[list[JudgedGroup]]:
+    return [[JudgedGroup(false, power, power >= 6) for false, power in groups]]
+
+
+def test_a_key_that_cheats_while_not_in_doubt_gains_by_its_groups_before_doubt_alone() -> None:
+    days = day_of((True, 1), (True, 3), (False, 2), (True, 2), (False, 1))
+    assert gain(days, RULES["doubt ends with E"]) == (2 / 5, 3 / 5)
+    assert gain(days, RULES[OURS]) == (1 / 5, 3 / 5)
+    assert gain(days, RULES["and 10^3 unpaid"]) == (1 / 5, 1 / 5)
+
+
+@pytest.mark.parametrize(("powers", "paid"), [((1, 3, 2), 2 / 3), ((1, 4, 2), 1 / 3), ((1, 3, 3), 1 / 3)])
+def test_a_day_is_paid_if_it_ends_below_doubt_and_stayed_below_the_peak(powers: tuple[int, ...], paid: float) -> None:
+    days = day_of(*zip((True, True, False), powers, strict=True))
+    assert gain(days, RULES[OURS]) == (1 / 3, paid)
+
+
+def test_a_refused_group_gains_nothing_and_leaves_the_day_in_doubt() -> None:
+    assert gain(day_of((True, 6), (True, 2)), RULES[OURS]) == (0, 0)
+
+
+def test_a_swap_that_is_hardly_seen_makes_the_claim_on_doubtful_days_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doubtful_days, "DAYS", 2)
+    monkeypatch.setattr(doubtful_days, "GROUPS", 60)
+    good, bad = pieces([tokens(6_400, 100)]), pieces([tokens(6_400, 5)])
+    assert {claim.ok for claim in doubted(TABLES, good, {INT8: bad, "T = 0.95": bad})} == {True}
+    claims = {claim.name: claim.ok for claim in doubted(TABLES, good, {INT8: good, "T = 0.95": bad})}
+    assert (claims["int8: false and paid"], claims["T = 0.95: false and paid"]) == (False, True)
 
 
 def passed(newer: int, older: int) -> list[PassedGroup]:
@@ -105,7 +136,7 @@ def test_half_the_layers_are_every_second_one() -> None:
 SHIFTED = """
 from engines import host, sampling
 host.main = lambda: print(sampling.keys([(bytes(16), 2)]).item())
-from benchmarks.trust import altered_host
+from benchmarks.trust import altered_host, doubtful_days
 altered_host.main()
 """
 
