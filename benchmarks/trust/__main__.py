@@ -74,7 +74,7 @@ class Experiment:
         tables = fit({name: np.concatenate(groups) for name, groups in machines.items()})
         submitted = {name: groups for name, groups in (await self._submitted(dtype)).items() if name != "honest"}
         bad = {name: pieces(await compare(self._scorer, groups)) for name, groups in submitted.items()}
-        claims += doubted(tables, machines["64 rows"], bad)
+        claims += doubted(dtype, tables, machines["64 rows"], bad)
         return claims + named(dtype, tables, bad, machines["64 rows"])
 
     async def versions(self, dtype: Dtype) -> list[Claim]:
