@@ -9,7 +9,8 @@ Rules
    program may have disturbed it.
 2. Never more than fit into memory (`fitting`), nor more than the owner allows (`most`).
 3. After an out-of-memory it halves, and finds its number anew. It then stays below the number that did not fit, until
-   `RETRY` full steps have passed.
+   `RETRY` full steps have passed. Where they end in another one, they double: all rows lose their tokens each time, so
+   rollouts longer than the steps between two of them would never end.
 """
 
 import statistics
@@ -59,14 +60,15 @@ class RowLimit:
         """The number before, and its rows per second, while a higher one is being measured."""
         self._seconds: list[float] = []
         self._settled = False
-        self._full = 0
+        self._full, self._retry = 0, RETRY
+        self._overflowed = False
 
     def measured(self, rows: int, seconds: float) -> None:
         """Take the duration of a step that only decoded. Steps of fewer rows than the present number say nothing."""
         if rows < self.rows:
             return
         self._full += 1
-        if self._full >= RETRY:
+        if self._full >= self._retry:
             self._below = None
             self._measure(self.rows, None)
         if not self._settled:
@@ -76,6 +78,9 @@ class RowLimit:
 
     def out_of_memory(self, rows: int) -> None:
         """Halve after a step or a prompt with `rows` rows did not fit."""
+        if self._below is None:  # the first, or one after a retry
+            self._retry *= 2 if self._overflowed else 1
+        self._overflowed = True
         self._below = max(2, min(rows, self._below or rows))
         self._measure(self._below // 2, None)
 

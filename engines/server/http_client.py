@@ -1,7 +1,8 @@
 """HTTP to one server, from a thread of its own, so that many requests wait at once and the engine's thread for none.
 
 Rules
-1. Answers are read whole, up to `MOST_BYTES`, and must be a JSON object.
+1. Answers are read whole, up to a size that the caller knows from its request, and must be a JSON object: parsing takes
+   some thirty times as much memory.
 2. A server that refuses connections, or lets `patience` seconds pass without an answer, is gone (`ServerGone`). One
    that answers with an error, or with what is no JSON object, is at fault for that request only (`ServerFault`).
 3. No redirection is followed: weights and key go to the address that the owner named, and nowhere else.
@@ -22,7 +23,8 @@ from engines.engine import EngineError
 
 PATIENCE: Final = 300.0
 """Seconds for an answer. A lease lives 900 s at most."""
-MOST_BYTES: Final = 64 << 20
+MOST_BYTES: Final = 1 << 20
+"""Most bytes of an answer, unless the caller says another number."""
 _SHOWN: Final = 300
 """Characters of an answer that a sentence quotes."""
 
@@ -53,14 +55,16 @@ class HttpClient:
         answer: dict[str, Any] = self._run(self._ask("GET", path, None))
         return answer
 
-    def post(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Post and get an answer. Raises ServerGone, ServerFault."""
-        answer: dict[str, Any] = self._run(self._ask("POST", path, body))
+    def post(self, path: str, body: Mapping[str, Any] | None = None, *, most: int = MOST_BYTES) -> dict[str, Any]:
+        """Post and get an answer of at most `most` bytes. Raises ServerGone, ServerFault."""
+        answer: dict[str, Any] = self._run(self._ask("POST", path, body, most))
         return answer
 
-    def begin(self, path: str, body: Mapping[str, Any]) -> "concurrent.futures.Future[dict[str, Any]]":
-        """Post; the answer, or the error, will be the future's."""
-        return asyncio.run_coroutine_threadsafe(self._ask("POST", path, body), self._loop)
+    def begin(
+        self, path: str, body: Mapping[str, Any], *, most: int = MOST_BYTES
+    ) -> "concurrent.futures.Future[dict[str, Any]]":
+        """Post; the answer, of at most `most` bytes, or the error, will be the future's."""
+        return asyncio.run_coroutine_threadsafe(self._ask("POST", path, body, most), self._loop)
 
     def close(self) -> None:
         """End all requests and the thread."""
@@ -78,28 +82,30 @@ class HttpClient:
     def _run(self, answer: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(answer, self._loop).result()
 
-    async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
+    async def _ask(
+        self, method: str, path: str, body: Mapping[str, Any] | None, most: int = MOST_BYTES
+    ) -> dict[str, Any]:
         try:
             url = self.address + path
             async with self._session.request(method, url, json=body, allow_redirects=False) as answer:
-                content = await _read(answer.content)
+                content = await _read(answer.content, most)
                 status = answer.status
         except TimeoutError as error:
             raise ServerGone(f"the server {self.address} did not answer within {self._patience:g} s") from error
         except (aiohttp.ClientError, OSError) as error:
-            why = (str(error) or type(error).__name__)[:_SHOWN]
+            why = shown(" ".join(str(error).split()) or type(error).__name__)
             raise ServerGone(f"the server {self.address} cannot be reached: {why}") from error
         if status != 200:
             raise ServerFault(f"the server {self.address} answered {path} with {status}: {_quoted(content)}")
         return _object(content, path)
 
 
-async def _read(stream: aiohttp.StreamReader) -> bytes:
+async def _read(stream: aiohttp.StreamReader, most: int) -> bytes:
     content = bytearray()
     async for part in stream.iter_chunked(1 << 16):
         content += part
-        if len(content) > MOST_BYTES:
-            raise ServerFault(f"the server's answer is above {MOST_BYTES >> 20} MiB")
+        if len(content) > most:
+            raise ServerFault(f"the server's answer is longer than {most:,} bytes: no such answer is")
     return bytes(content)
 
 
@@ -114,5 +120,10 @@ def _object(content: bytes, path: str) -> dict[str, Any]:
 
 
 def _quoted(content: bytes) -> str:
-    text = " ".join(content.decode(errors="replace").split())
-    return text[:_SHOWN] or "nothing"
+    return shown(" ".join(content[: 4 * _SHOWN].decode(errors="replace").split())) or "nothing"
+
+
+def shown(text: str) -> str:
+    """Return the beginning of a server's text, as a sentence may quote it: control characters could rewrite the owner's
+    terminal, and a lone surrogate cannot be printed."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:_SHOWN])

@@ -13,14 +13,12 @@ from typing import Any, Final, NamedTuple
 
 from engines.engine import Dtype, EngineError
 from engines.server.answers import ServerInfo, read
-from engines.server.http_client import HttpClient, ServerFault, ServerGone
+from engines.server.http_client import HttpClient, ServerFault, ServerGone, shown
 
 INFO: Final = "/server_info?config_format=json"
 GENERATE: Final = "/inference/v1/generate"
 PROCESSORS: Final = ("engines.vllm.noise_v1:SeededNoise", "engines.vllm.noise_v2:SeededNoiseV2")
 KNOWN: Final = (0, 32)
-_SHOWN: Final = 40
-"""Characters of a version that a row quotes."""
 COMMAND: Final = (
     "VLLM_SERVER_DEV_MODE=1 VLLM_USE_V2_MODEL_RUNNER=0 vllm serve MODEL --skip-tokenizer-init --enable-scale-out "
     "--load-format dummy --generation-config vllm --no-async-scheduling --logprobs-mode raw_logprobs "
@@ -75,7 +73,8 @@ def _kind(client: HttpClient) -> tuple[Requirement, Requirement]:
     """Return the rows of the program and of its version (rule 2)."""
     wanted = "a server of vLLM"
     try:
-        version = str(client.get("/version").get("version", ""))
+        named = client.get("/version").get("version", "")
+        version = shown(named) if isinstance(named, str) else ""
     except ServerGone as error:
         row = Requirement("server", str(error), wanted, "start it, or set its address: --server http://HOST:PORT")
         return row, row
@@ -84,7 +83,7 @@ def _kind(client: HttpClient) -> tuple[Requirement, Requirement]:
         return row, row
     numbers = tuple(int("".join(filter(str.isdecimal, part))[:9] or 0) for part in version.split(".")[:2])
     remedy = "" if numbers >= KNOWN else "pip install vllm==0.32.0 in the server's environment"
-    row = Requirement("version", version[:_SHOWN] or "none", "0.32 or newer", remedy)
+    row = Requirement("version", version[:40] or "none", "0.32 or newer", remedy)
     return Requirement("server", "vLLM", wanted), row
 
 
@@ -146,4 +145,4 @@ def _settings(info: ServerInfo, dtype: Dtype | None) -> list[Requirement]:
 
 
 def _row(name: str, actual: Any, wanted: str, met: Callable[[str], bool], remedy: str) -> Requirement:
-    return Requirement(name, str(actual), wanted, "" if met(str(actual)) else f"start it with {remedy}")
+    return Requirement(name, shown(str(actual)), wanted, "" if met(str(actual)) else f"start it with {remedy}")

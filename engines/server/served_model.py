@@ -24,7 +24,7 @@ from engines.engine import EngineError
 from engines.request_batch import Completion, ProgramLost, TokenRequest
 from engines.sampling_check import ALTERNATIVES
 from engines.server.answers import Choice, ServerSettings, choice_of
-from engines.server.http_client import HttpClient, ServerGone
+from engines.server.http_client import MOST_BYTES, HttpClient, ServerGone
 from engines.server.requirements import GENERATE
 from engines.vllm.noise_request import NoiseRequest
 from weights.errors import BadSnapshot
@@ -37,6 +37,8 @@ WAIT: Final = 0.1
 """Seconds for which `advance` waits for an answer."""
 PROBE: Final = 8
 """Tokens of a probe."""
+TOLD: Final = 1024 * ALTERNATIVES
+"""Most bytes of an answer per token: each alternative takes some 150."""
 
 
 class ServedModel:
@@ -72,7 +74,7 @@ class ServedModel:
         """Ask for some tokens behind a known prompt, and check how they were chosen (rule 2). Raises EngineError."""
         tokens = [number % self.vocabulary for number in range(3, 16)]
         request = TokenRequest(tokens, bytes(range(16)), 5, PROBE, self.vocabulary - 1, greedy)
-        choice = choice_of(self.client.post(GENERATE, _body(request)), GENERATE)
+        choice = choice_of(self.client.post(GENERATE, _body(request), most=_longest(request)), GENERATE)
         _check_choices(choice, request)
         return choice
 
@@ -81,7 +83,7 @@ class ServedModel:
         length, most = len(request.tokens) + request.most, self._settings.model_config.max_model_len
         if length > most:
             raise EngineError(f"a rollout of {length} tokens is too long: the server's model and memory allow {most}")
-        future = self.client.begin(GENERATE, _body(request))
+        future = self.client.begin(GENERATE, _body(request), most=_longest(request))
         self._pending[id] = request, future
         future.add_done_callback(lambda done: self._ended.put(id))
 
@@ -146,6 +148,11 @@ def _body(request: TokenRequest) -> dict[str, Any]:
     if not request.greedy:
         params["extra_args"] = NoiseRequest(request.seed, request.first).arguments
     return {"token_ids": request.tokens, "sampling_params": params}
+
+
+def _longest(request: TokenRequest) -> int:
+    """Return the most bytes of an answer."""
+    return MOST_BYTES + TOLD * request.most
 
 
 def _logprobs(choice: Choice) -> list[float]:

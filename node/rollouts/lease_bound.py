@@ -3,7 +3,8 @@
 Rules
 1. A lease is open from its grant until its submission is received: while its group is under way, and while the
    submission is queued here.
-2. A lease says how many may be open (`Lease.at_once`): no more are requested.
+2. A lease says how many may be open (`Lease.at_once`): no more are requested. At least one is: a node that requests
+   none would never hear of another number, nor why.
 3. After the refusal `too-many-leases` with n open leases, no lease is requested while n are open. So an engine that is
    quicker than the coordinator's `retry_after` is not kept waiting for it, and no request is made in vain. After `KEPT`
    seconds one more is tried: the node's measured rate may have grown.
@@ -24,7 +25,7 @@ class LeaseBound:
     def granted(self, most: int | None) -> None:
         """Record the bound that a lease states (rule 2); None: it states none."""
         if most is not None:
-            self._most, self._until = most, math.inf
+            self._most, self._until = max(1, most), math.inf
 
     def refused(self, open_leases: int, now: float) -> None:
         """Record a refusal for too many leases; `open_leases` is above 0."""

@@ -57,6 +57,8 @@ from weights.shown_ranges import shown_of
 
 MOST_WAIT: Final = 1800.0
 """Longest wait after a refusal, seconds: no `retry_after` can stop a node for good."""
+LEAST_WAIT: Final = 0.1
+"""Shortest wait after a refusal, seconds: no `retry_after` keeps this node asking without a pause."""
 UNSAID: Final = 30.0
 """Seconds to wait after a refusal that names no time."""
 LOOK: Final = 1.0
@@ -402,7 +404,8 @@ class RolloutWorker:
         elif then in ("end", "other engine"):
             raise RefusedByRun(refusal.sentence)
         _log.debug("no lease given", code=refusal.code, reason=refusal.sentence)
-        wait = UNSAID if refusal.retry_after is None else min(MOST_WAIT, refusal.retry_after / 1000)
+        wait = UNSAID if refusal.retry_after is None else refusal.retry_after / 1000
+        wait = min(MOST_WAIT, max(LEAST_WAIT, wait))
         return wait * self._random.uniform(1.0, 1.2)
 
     def _newer_version_named(self) -> bool:

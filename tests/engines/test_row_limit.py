@@ -88,3 +88,16 @@ def test_memory_bounds_the_rows_by_the_longest_sequence() -> None:
     assert memory.fitting(90) == 600
     assert memory.fitting(990) == 60
     assert memory.fitting(10**9) == 1
+
+
+def test_rollouts_that_are_longer_than_the_steps_between_two_trials_end() -> None:
+    """Each trial that does not fit costs all rows their tokens: with equal distances 10,000 tokens would never end."""
+    limit = RowLimit()
+    longest = tokens = 0
+    for _ in range(20 * RETRY):
+        tokens += 1
+        limit.measured(limit.rows, bound_by_weights(limit.rows))
+        if limit.rows > BEGIN:
+            limit.out_of_memory(limit.rows)
+            longest, tokens = max(longest, tokens), 0
+    assert max(longest, tokens) > 10_000

@@ -131,6 +131,10 @@ class TableServer:
             return web.json_response({"error": {"message": "an illegal memory access"}}, status=500)
         if self.fault == "a redirection":
             raise web.HTTPTemporaryRedirect(self.elsewhere)
+        if self.fault == "too much":
+            return web.Response(body=b'{"choices":[' + b"[]," * (1 << 20) + b"0]}")
+        if self.fault == "escapes":
+            return web.Response(body=b"\x1b[2J\x1b[31mall is well\xff")
         if self.fault == "no JSON":
             return web.Response(text="<html>502 Bad Gateway</html>")
         if self.fault == "dies":

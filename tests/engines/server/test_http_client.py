@@ -93,3 +93,19 @@ def test_closing_ends_what_waits(server: TableServer) -> None:
     client.close()
     assert not client._thread.is_alive()
     assert waiting.done()
+
+
+def test_an_answer_that_is_longer_than_its_request_allows_is_not_parsed(
+    client: HttpClient, server: TableServer
+) -> None:
+    """60 MB of empty lists took a minute and 1.8 GB to parse, for each of the requests under way."""
+    server.fault = "too much"
+    with pytest.raises(ServerFault, match=r"the server's answer is longer than 1,048,576 bytes"):
+        client.post(GENERATE, BODY)
+    assert len(client.post(GENERATE, BODY, most=4 << 20)["choices"]) == (1 << 20) + 1
+
+
+def test_a_quoted_answer_cannot_rewrite_the_owners_terminal(client: HttpClient, server: TableServer) -> None:
+    server.fault = "escapes"
+    with pytest.raises(ServerFault, match=r"is no JSON: \?\[2J\?\[31mall is well"):
+        client.post(GENERATE, BODY)

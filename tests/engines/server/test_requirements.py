@@ -140,3 +140,12 @@ def test_a_version_that_is_no_number_is_named_in_a_short_row(version: str) -> No
 def test_a_version_of_many_digits_is_read() -> None:
     row = requirements.examine(VersionServer("0." + "9" * 5000), None)[1]
     assert (row.remedy, len(row.actual)) == ("", 40)
+
+
+def test_a_row_quotes_the_beginning_of_what_the_server_says(client: HttpClient, server: TableServer) -> None:
+    """A lone surrogate could not even be printed."""
+    server.settings["model_config"]["logprobs_mode"] = "\x1b[2J\ud800" + "x" * 10_000
+    (row,) = [row for row in requirements.examine(client, "float32") if row.name == "log-probabilities"]
+    assert row.remedy
+    assert row.actual.startswith("?[2J?xxx")
+    assert len(row.actual) == 300

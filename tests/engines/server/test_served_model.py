@@ -87,10 +87,10 @@ def test_weights_are_sent_in_parts_of_bounded_size(
     sizes: list[int] = []
     post = served.client.post
 
-    def spied(path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def spied(path: str, body: Mapping[str, Any] | None = None, **bounds: int) -> dict[str, Any]:
         if path == "/update_weights" and body is not None:
             sizes.append(len(body["update_info"].get("patches", [])))
-        return post(path, body)
+        return post(path, body, **bounds)
 
     monkeypatch.setattr(served.client, "post", spied)
     patch = step(model)

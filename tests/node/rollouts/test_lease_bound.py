@@ -39,3 +39,10 @@ def test_after_a_minute_one_more_is_tried_and_the_bound_follows_what_is_granted(
     assert bound.free(3, 10.0 + KEPT) == 1
     bound.refused(5, 10.0 + KEPT)
     assert bound.free(4, 11.0 + KEPT) == 1
+
+
+def test_a_lease_that_lets_none_be_open_does_not_end_the_requests_for_good() -> None:
+    bound = LeaseBound()
+    bound.granted(0)
+    assert bound.free(0, 10.0) == 1
+    assert bound.free(1, 10.0) == 0
