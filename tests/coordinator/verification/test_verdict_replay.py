@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from coordinator.database import Database
+from coordinator.verification.evidence import EProcess
 from coordinator.verification.verdict_replay import ReplayedVerdicts, replay_verdicts
 from engines.engine import SampleScore
 from p2p.envelope import document_hash
@@ -81,7 +82,12 @@ def test_near_ties_are_counted_again_from_the_entries(bench: Bfloat16World) -> N
     assert "near_ties" in fault
 
 
-def test_what_a_party_refuses_follows_from_the_entries(bench: Bfloat16World) -> None:
+@pytest.mark.parametrize("rules", [1, 2])
+def test_what_a_party_refuses_follows_from_the_entries_under_their_rules(
+    bench: Bfloat16World, rules: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If no key's own groups spoke against it, a party would refuse by the first rules alone."""
+
     def decide(node: bytes, close: int) -> Receipt:
         world, origin = bench.world, Origin("connection", "198.51.100.0/24")
         answer = bench.service.lease(node, world.ask(0), world.now, origin)
@@ -93,11 +99,17 @@ def test_what_a_party_refuses_follows_from_the_entries(bench: Bfloat16World) -> 
 
     assert [decide(ALICE, 0).code for _ in range(3)] == ["ok"] * 3
     number = 0
+    for known in range(10):
+        bench.service.accounts.remark(name("key", known, 32), "node.vouched", "", 1)  # so that each end has an entry
     while (receipt := decide(name("key", number, 32), 1)).code == "ok":
         number += 1
     assert receipt.code == "party-near-ties"
     result = replayed(bench)
     assert (result.counted, result.faults) == (number + 4, [])
+    change_facts(bench, receipt.entry, rules=rules)
+    monkeypatch.setattr(EProcess, "has_risen", lambda process: False)
+    faults = [fault for fault in replayed(bench).faults if receipt.lease.hex() in fault]
+    assert len(faults) == rules - 1
 
 
 def test_passes_under_two_versions_are_counted_again_from_the_entries(bench: Bfloat16World) -> None:
