@@ -265,12 +265,16 @@ def invite(home: Home = Path(".")) -> None:
     from coordinator import config
     from coordinator.run import https_identity, setup
     from coordinator.run.run_folder import RunFolder
+    from coordinator.web import status
     from p2p.discovery.invite import Invite
 
     place = RunFolder(home)
     settings = config.load(place.config)
     roots, chain, _, _ = setup.read_documents(place)
-    text = setup.invite(settings, roots, chain[0], https_identity.pin(place, settings))
+    if https_identity.ports_are_chosen_at_start(settings):
+        text = status.invite_of_the_running(place, settings.web)
+    else:
+        text = setup.invite(settings, roots, chain[0], https_identity.pin(place, settings))
     print(text)
     print(f"fingerprint: {Invite.from_text(text).fingerprint}", file=sys.stderr)
 
@@ -536,16 +540,22 @@ def _say_making(part: str) -> None:
 
 
 def _print_made(run: "Run") -> None:
+    from coordinator.run.https_identity import ports_are_chosen_at_start
     from coordinator.run.keys import PASSPHRASE_VARIABLE, ROOT, key_path
 
     root = key_path(run.folder, ROOT)
     encrypted = "encrypted" if os.environ.get(PASSPHRASE_VARIABLE) else f"in the clear ({PASSPHRASE_VARIABLE} is unset)"
+    joining = f"echo2-node join {run.invite()}"
+    if ports_are_chosen_at_start(run.config):
+        joining = (
+            f"`echo2-coord invite --home {run.folder.path}` prints the invite while it runs (port 0: any free one)"
+        )
     print("\nSigned, by --model where no option said otherwise:")
     _print_signed(run.config)
     print(
         f"\nThe run is in {run.folder.path}; its keys are {encrypted}.\n\n"
         f"Start it:         echo2-coord run --home {run.folder.path}\n"
-        f"Volunteers join:  echo2-node join {run.invite()}\n\n"
+        f"Volunteers join:  {joining}\n\n"
         f"Take the root key offline: copy {root}\nto two places that are on no network, check the copies, and delete "
         "it here. The coordinator runs without it;\nonly a new Root (other keys, another year) needs it."
     )

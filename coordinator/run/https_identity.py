@@ -66,6 +66,11 @@ def reached(config: CoordinatorConfig, peer: str, listening: Sequence[str] = ())
     return [*dialable([*direct, *relayed], peer)[: MOST - len(https[:MOST_HTTPS])], *https[:MOST_HTTPS]]
 
 
+def ports_are_chosen_at_start(config: CoordinatorConfig) -> bool:
+    """Tell whether an address of the invite has port 0: then only the running coordinator knows the invite."""
+    return any(address_of(one).port == 0 for one in reached(config, ""))
+
+
 def _elsewhere(advertised: Sequence[str], ours: str) -> list[str]:
     """Return HTTPS addresses at the hosts of `advertised`, with the port of `ours`."""
     port = address_of(ours).port

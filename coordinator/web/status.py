@@ -59,6 +59,21 @@ def decode(body: bytes) -> RunState:
         raise Unreachable(f"the coordinator is of another version ({error}): update echo2") from error
 
 
+def invite_of_the_running(folder: RunFolder, web: WebSection) -> str:
+    """Return the invite that the folder's running coordinator gives; its ports were chosen at its start. Raises
+    `Unreachable`."""
+    try:
+        invite = decode(fetch(address_in(folder, web))).invite
+    except Unreachable as error:
+        raise Unreachable(
+            f"the settings leave the port to the system (port 0), so there is an invite only while the run runs: "
+            f"start it with `echo2-coord run --home {folder.path}`, or name a port in network.listen and https.listen"
+        ) from error
+    if not invite:
+        raise Unreachable("the coordinator is still starting: ask again in a few seconds")
+    return invite
+
+
 def lines(state: RunState) -> list[str]:
     """Summarise the run in a few lines."""
     wanted = "" if state.steps_wanted is None else f" of {state.steps_wanted}"

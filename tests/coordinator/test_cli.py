@@ -368,6 +368,44 @@ def test_status_finds_a_coordinator_that_took_any_free_port(home: Path, answerin
     assert json.loads(out)["name"] == "mine"
 
 
+# --- the invite of a run whose ports the system chooses
+
+
+@pytest.fixture
+def without_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the system choose the port of libp2p."""
+    monkeypatch.setenv("ECHO2_COORD_NETWORK_LISTEN", "/ip4/127.0.0.1/tcp/0")
+
+
+@pytest.mark.usefixtures("without_ports")
+def test_the_invite_is_that_of_the_running_coordinator_where_the_system_chose_the_port(
+    home: Path, answering: Callable[[int, bytes], str]
+) -> None:
+    text = setup.load_run(home, env={}, now=NOW).invite(["/ip4/127.0.0.1/tcp/39001"])
+    url = answering(200, msgspec.json.encode(msgspec.structs.replace(a_picture(), invite=text)))
+    (home / "page").write_text(f"{url}\n")
+    code, out, _ = said("invite", "--home", home)
+    assert (code, out.strip()) == (0, text)
+
+
+@pytest.mark.usefixtures("without_ports")
+def test_there_is_no_invite_to_port_0_while_no_coordinator_runs(home: Path) -> None:
+    with socket.socket() as silent:  # bound, so that nobody else takes the port, and not listening
+        silent.bind(("127.0.0.1", 0))
+        (home / "page").write_text(f"http://127.0.0.1:{silent.getsockname()[1]}\n")
+        code, message = refused("invite", "--home", home)
+    assert code == Exit.UNREACHABLE
+    assert f"start it with `echo2-coord run --home {home}`" in message
+
+
+@pytest.mark.usefixtures("without_ports")
+def test_init_names_the_command_for_the_invite_where_the_system_chooses_the_port(tmp_path: Path, model: Path) -> None:
+    code, out, _ = said("init", tmp_path / "run", "--model", model, "--task", "add", "--yes")
+    assert code == 0
+    assert f"`echo2-coord invite --home {tmp_path / 'run'}` prints the invite while it runs" in out
+    assert "echo2-node join" not in out
+
+
 # --- the demo
 
 
