@@ -5,6 +5,7 @@
 2. A process that ends before it was told to is a failure, unless it was killed on purpose or may end by itself.
 3. `stop` leaves no process. A daemon's children lead groups of their own and may outlive it. They are found by the
    environment variable `MARK`, which they inherit; they are waited for, then killed.
+4. Where the demo itself is killed, its processes get SIGTERM (on Linux), and end in order.
 """
 
 import os
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import psutil
 
+from coordinator.demo.parent_death import signal_at_parents_death
 from runtime.figures import figure
 
 MARK = "ECHO2_CONFIG"
@@ -67,6 +69,7 @@ class ProcessGroup:
                 stderr=subprocess.STDOUT,
                 env=dict(self.env),
                 start_new_session=True,
+                preexec_fn=signal_at_parents_death(),
             )
         self._members[name] = _Member(process, log)
 

@@ -2,8 +2,10 @@
 
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -94,6 +96,24 @@ def test_the_children_of_a_dead_daemon_do_not_outlive_the_demo(group: ProcessGro
     group.kill("one")
     group.stop(grace=0.2)
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="rule 4 is Linux's")
+def test_the_processes_of_a_demo_that_is_killed_end_with_it(tmp_path: Path) -> None:
+    demo = (
+        "import os, sys, time; from pathlib import Path; from coordinator.demo.processes import MARK, ProcessGroup; "
+        "group = ProcessGroup(Path(sys.argv[1]), {**os.environ, MARK: sys.argv[1]}); "
+        "group.start('node', sys.argv[2:]); print(group.pid('node'), flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", demo, str(tmp_path), *SLEEP], stdout=subprocess.PIPE) as killed:
+        assert killed.stdout is not None
+        node = psutil.Process(int(killed.stdout.readline()))
+        killed.kill()
+        try:
+            node.wait(20)
+        finally:
+            with suppress(psutil.NoSuchProcess):
+                node.kill()
 
 
 def test_a_process_ended_by_the_signal_itself_is_no_fault(group: ProcessGroup) -> None:
