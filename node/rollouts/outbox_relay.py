@@ -1,8 +1,8 @@
 """The delivery of the outbox: send submissions, request verdicts in batches, confirm stored Receipts.
 
 Rules
-1. Submissions are sent one at a time, oldest first, and again after every break. Waits between attempts grow and are
-   jittered.
+1. Submissions are sent one at a time, oldest first, each once per round, and again after every break. Waits between
+   attempts grow and are jittered, also where the coordinator no longer knows groups that it had received.
 2. Verdicts are requested, and Receipts confirmed, inside requests for leases and submissions: two requests per group.
    They get a request of their own if no other was answered for `RIDE` seconds, or the outbox is full, or the node
    finishes, or the coordinator does not answer them inside others.
@@ -84,6 +84,8 @@ class OutboxRelay:
         """Whether the coordinator answers requests for verdicts inside others; None: not known."""
         self._asked = -RIDE
         """Loop time of the last answer to a request for verdicts."""
+        self._forgotten = 0
+        """Answers in a row that did not know a group which had been received."""
         self._wake = asyncio.Event()
         self._alone = False
         """Whether requests for verdicts no longer travel inside others (`finish`)."""
@@ -150,7 +152,7 @@ class OutboxRelay:
             moved = await self._round()
             idle = 0 if moved else idle + 1
             if self._outbox.waiting() or self._outbox.unconfirmed(1):
-                await self._sleep(LOOK.delay(idle + 1, self._random.random()))
+                await self._sleep(LOOK.delay(max(idle, self._forgotten) + 1, self._random.random()))
             else:
                 self.settled.set()
                 await self._wake.wait()
@@ -185,9 +187,10 @@ class OutboxRelay:
 
     async def _send(self) -> bool:
         """Send all queued submissions; tell whether there were any. Raises `RequestRefused`, `P2PError`."""
-        moved = False
-        while (row := self._outbox.queued()) is not None:
+        sent: set[bytes] = set()
+        while (row := self._outbox.queued()) is not None and row[0] not in sent:
             lease, body = row
+            sent.add(lease)
             try:
                 answer = await self._coordinator_client.call(SUBMIT, body)
             except RequestRefused as error:
@@ -197,9 +200,8 @@ class OutboxRelay:
                 _log.warning("group refused", lease=lease.hex(), code=error.refusal.code, reason=str(error))
             else:
                 self._take(lease, answer)
-            moved = True
             self.on_sent()
-        return moved
+        return bool(sent)
 
     def _take(self, lease: bytes, answer: SubmitResponse) -> None:
         if answer.receipt is not None:
@@ -251,7 +253,10 @@ class OutboxRelay:
         for lease, receipt in zip(ask.leases, answer.receipts, strict=False):
             if receipt is not None and lease not in waiting:
                 self._take_end_of_quarantine(lease, receipt)
-        self._outbox.requeue([lease for lease in answer.unknown if lease in ask.leases])
+        forgotten = [lease for lease in answer.unknown if lease in ask.leases]
+        if ask.leases:
+            self._forgotten = self._forgotten + 1 if forgotten else 0
+        self._outbox.requeue(forgotten)
         return bool(decided or answer.unknown or ask.confirmed)
 
     def _take_end_of_quarantine(self, lease: bytes, sealed: bytes) -> None:

@@ -12,12 +12,12 @@ from node.rollouts.outbox import Outbox
 from node.rollouts.outbox_relay import OutboxRelay
 from p2p.envelope import decode_unverified, document_hash, seal
 from p2p.identity import generate_key
-from p2p.wire_types import encode
-from protocol.leases import Receipt, VerdictsResponse
+from p2p.wire_types import decode, encode
+from protocol.leases import Receipt, VerdictsRequest, VerdictsResponse
 from protocol.requests import Refusal
 from runtime.units import DAY
 from tests.support.clock import on_fake_clock
-from tests.support.fake_coordinator import Keys, until
+from tests.support.fake_coordinator import InProcessEngine, Keys, until
 from tests.support.small_run import SmallRun
 from tests.support.swarm import accepted, working
 
@@ -102,3 +102,23 @@ async def test_the_end_of_a_quarantine_is_learned_by_the_next_request_after_its_
             relay.answered(ask, VerdictsResponse(receipts=[receipt(code, DAY)], unknown=[]))
         assert relay.question() is None
         assert [(row.code, row.reason) for row in outbox.rows()] == [("quarantine-unpaid", "why quarantine-unpaid")]
+
+
+@on_fake_clock
+async def test_a_coordinator_that_forgets_each_group_does_not_get_it_again_without_pause(small_run: SmallRun) -> None:
+    """The node sent all its groups four times a second, signed acknowledgements or not."""
+    coordinator = small_run.coordinator
+
+    def forgetting(node: bytes, body: bytes) -> bytes:
+        asked = decode(body, VerdictsRequest).leases
+        return encode(VerdictsResponse(receipts=[None] * len(asked), unknown=asked))
+
+    known = coordinator.verdicts
+    coordinator.verdicts = forgetting  # type: ignore[method-assign]
+    async with small_run.working(engine=InProcessEngine(seconds=5.0)) as node:
+        await anyio.sleep(10)
+        before = coordinator.asked["submit"]
+        await anyio.sleep(30)
+        assert coordinator.asked["submit"] - before <= 60
+        coordinator.verdicts = known  # type: ignore[method-assign]
+        await until(lambda: accepted(node) >= 6)

@@ -280,3 +280,15 @@ async def test_a_node_shows_the_bytes_of_its_version_that_a_lease_asks_for(small
     for lease, body in coordinator.submitted.items():
         snapshot = coordinator.snapshots[coordinator.leases[lease].version]
         assert decode(body, Submission).ranges == shown_ranges(snapshot, lease)
+
+
+@on_fake_clock
+async def test_a_refusal_that_asks_for_no_wait_is_no_call_to_ask_without_pause(small_run: SmallRun) -> None:
+    coordinator = small_run.coordinator
+    coordinator.refusals["lease"] = Refusal(code="no-room", sentence="enough", retry_after=0)
+    node = small_run.node()
+    async with small_run.serving(), working(node):
+        await until(lambda: coordinator.asked.get("lease"))
+        await anyio.sleep(10)
+        assert coordinator.asked["lease"] <= 101
+        assert node.daemon.rollouts.blocked == "no lease: enough"
