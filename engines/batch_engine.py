@@ -11,11 +11,11 @@ Rules
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from engines.engine import EngineError, EngineRows, Finished, Job, Loaded
+from engines.engine import EngineError, EngineRows, Finished, Job, Loaded, SampledTurn
 from engines.job_rollouts import JobRollouts
 from engines.stepped_weights import SteppedWeights
 from weights.diff import Change
@@ -34,6 +34,16 @@ class GroupBatch(Protocol):
 
     def cancel(self, ticket: int) -> None:
         """See `Engine.cancel`."""
+
+    def turns(self) -> list[SampledTurn]:
+        """See `Engine.turns`."""
+
+    def answer(self, served: bytes, sample: int, turn: int, given: Sequence[int] | None) -> None:
+        """See `Engine.answer`."""
+
+    @property
+    def idle(self) -> bool:
+        """See `Engine.idle`."""
 
     def step(self) -> list[Finished]:
         """See `Engine.step`."""
@@ -108,6 +118,21 @@ class BatchEngine(ABC, Generic[M]):
         """See `Engine.cancel`."""
         if self._live is not None:
             self._live.batch.cancel(ticket)
+
+    def turns(self) -> list[SampledTurn]:
+        """See `Engine.turns`."""
+        return self._live.batch.turns() if self._live is not None else []
+
+    def answer(self, served: bytes, sample: int, turn: int, given: Sequence[int] | None) -> None:
+        """See `Engine.answer`. Raises EngineError for tokens that cannot be fed."""
+        live = self._loaded()
+        live.rollouts.check_given(given)
+        live.batch.answer(served, sample, turn, given)
+
+    @property
+    def idle(self) -> bool:
+        """See `Engine.idle`."""
+        return self._live is None or self._live.batch.idle
 
     def step(self) -> list[Finished]:
         """See `Engine.step`."""

@@ -4,27 +4,28 @@ Rules
 1. A row is one rollout; it has a place from its first token to its last. Places are dense: when a row ends, the row of
    the last place moves into its place. A free place goes to the next row that waits, in the order of the groups; a
    group need not have places for all its rows at once.
-2. The prompt of a group is computed once, when its first row gets a place. Prompts of like length are computed
-   together; a long one in parts of `PROMPT_PART` tokens, one part per step, so that the rows that run never wait long.
+2. The prompt of a group is computed once, when its first row gets a place (engines.row_starts). Prompts of like length
+   are computed together, a long one in parts.
 3. How many rows run is the row limit's (engines.row_limit), within the memory at hand.
 4. A fault of one group (logits that are not finite, its task) is that group's outcome; the others go on.
-5. After an out-of-memory all rows are dropped, the limit halves, and the groups begin again from their seeds. A group
-   fails where not even one row fits.
+5. After an out-of-memory all rows are dropped, the limit halves, and the rows go on behind the tokens that they have. A
+   group fails where not even one row fits.
 6. With `Backend.overlap` the tokens of a step are read after the next step was begun. A row that ended is then computed
    once more in vain, and the device never waits for this process.
+7. A row of a served group leaves its place at the end of a sampled turn (`Backend.park`), and what is computed of it is
+   kept. Once it is answered it waits for a place like a new row, and goes on behind the answer.
 """
 
 import math
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
-from engines.engine import EngineError, EngineRows, Finished, Job, LogitsNotFinite, Sample
+from engines.engine import EngineError, EngineRows, Finished, Job, LogitsNotFinite, SampledTurn
+from engines.open_group import Group
 from engines.rollout_state import RolloutState
 from engines.row_limit import Memory, RowLimit
+from engines.row_starts import Row, Start, StartQueue
 
-PROMPT_PART: Final = 512
-"""Most tokens of prompts per step while rows run, and the size of a part of a long prompt."""
 PADDING: Final = 1.25
 """Prompts computed together have lengths within this factor: the shorter ones are padded."""
 
@@ -48,11 +49,13 @@ class NextToken(NamedTuple):
 
 
 class FirstToken(NamedTuple, Generic[P]):
-    """A row that gets the next place: its first token is chosen by the prompt's logits."""
+    """A row that gets the next place: its next token is chosen by the prompt's logits. `number`: of that token within
+    the rollout."""
 
     prompt: P
     seed: bytes
     greedy: bool
+    number: int = 0
 
 
 class Chosen(NamedTuple):
@@ -80,6 +83,10 @@ class Backend(Protocol[P]):
         """Take the rows of places 0, 1, ... further, and give the next places to new rows with the prompt's keys and
         values. Return a function that waits for the tokens of both, in the order of the places."""
 
+    def park(self, place: int, length: int) -> P:
+        """Return the first `length` tokens of a row as a prompt, before its place is vacated: it can be extended, and
+        the row be given a place again."""
+
     def vacate(self, place: int, last: int) -> None:
         """Free a place: the row of `last`, the last place, moves into it. The two may be the same."""
 
@@ -91,37 +98,6 @@ class Backend(Protocol[P]):
 
     def memory(self) -> Memory:
         """Say what rows cost and may cost."""
-
-
-class _Group(Generic[P]):
-    def __init__(self, ticket: int, job: Job, states: list[RolloutState]) -> None:
-        self.ticket, self.job = ticket, job
-        self.states = states
-        self.prompt: P | None = None
-        self.computed = 0
-        """Tokens of the prompt that are computed."""
-        self.outcome: list[Sample] | Exception | None = None
-        self.waiting = deque(range(len(states)))
-        self.unfinished = len(states)
-
-    @property
-    def length(self) -> int:
-        return len(self.job.prompt) + self.job.limit
-
-
-class _Row(Generic[P]):
-    def __init__(self, group: _Group[P], number: int) -> None:
-        self.group, self.number = group, number
-        self.begun = 0
-        """Tokens whose choice was begun: one more than those taken, while a step was not read yet."""
-
-    @property
-    def state(self) -> RolloutState:
-        return self.group.states[self.number]
-
-    @property
-    def gone(self) -> bool:
-        return self.group.outcome is not None or self.state.ended
 
 
 class ContinuousBatch(Generic[P]):
@@ -136,35 +112,41 @@ class ContinuousBatch(Generic[P]):
         clock: Callable[[], float],
     ) -> None:
         self._backend, self._rollouts, self._limit, self._clock = backend, rollouts, limit, clock
-        self._groups: dict[int, _Group[P]] = {}
-        self._queue: deque[_Group[P]] = deque()
-        """Groups with rows that wait for a place."""
-        self._places: list[_Row[P]] = []
-        self._unread: tuple[list[_Row[P]], Callable[[], Chosen]] | None = None
+        self._groups: dict[int, Group] = {}
+        self._queue: StartQueue[P] = StartQueue()
+        self._places: list[Row] = []
+        self._parked: dict[tuple[int, int], P | None] = {}
+        """(ticket, sample) of a row that waits for its answer -> what is computed of it; None: nothing."""
+        self._turns: list[SampledTurn] = []
+        """Those that were not told yet."""
+        self._unread: tuple[list[Row], Callable[[], Chosen]] | None = None
         self._fitting: int | None = None
 
     @property
-    def busy(self) -> bool:
-        """Whether groups are under way."""
-        return bool(self._groups)
+    def idle(self) -> bool:
+        """Whether no step would change anything: every row that is left waits for an answer."""
+        over = any(group.outcome is not None for group in self._groups.values())
+        return not (over or self._places or self._queue.waiting or self._unread)
 
     @property
     def rows(self) -> EngineRows:
         """See `Engine.rows`."""
-        waiting = sum(len(group.waiting) for group in self._queue)
-        return EngineRows(running=len(self._places), waiting=waiting, limit=self._most())
+        return EngineRows(
+            running=len(self._places), waiting=self._queue.waiting, limit=self._most(), parked=len(self._parked)
+        )
 
     def begin(self, ticket: int, job: Job) -> None:
         """See `Engine.begin`."""
         if ticket in self._groups:
             raise EngineError(f"a group named {ticket} is under way")
-        group: _Group[P] = _Group(ticket, job, self._rollouts(job))
+        group = Group(ticket, job, self._rollouts(job))
         self._groups[ticket] = group
-        if group.unfinished:
-            self._queue.append(group)
-            self._fitting = None
-        else:
-            group.outcome = []
+        self._queue.begin_group(group)
+        for number, state in enumerate(group.states):
+            if state.parked:
+                self._park(group, number, None)
+        group.end_if_over()
+        self._fitting = None
 
     def cancel(self, ticket: int) -> None:
         """See `Engine.cancel`."""
@@ -173,6 +155,30 @@ class ContinuousBatch(Generic[P]):
             self._end(group, EngineError("the group was cancelled"))
             del self._groups[ticket]
             self._vacate()
+
+    def turns(self) -> list[SampledTurn]:
+        """See `Engine.turns`."""
+        turns, self._turns = self._turns, []
+        return turns
+
+    def answer(self, served: bytes, sample: int, turn: int, given: Sequence[int] | None) -> None:
+        """See `Engine.answer`."""
+        group = next((one for one in self._groups.values() if served and one.job.served == served), None)
+        if group is None or group.outcome is not None or not 0 <= sample < len(group.states):
+            return
+        state = group.states[sample]
+        if not state.answer(turn, given):
+            return
+        prompt = self._parked.pop((group.ticket, sample))
+        if state.ended:
+            self._free(prompt)
+            group.end_if_over()
+        elif prompt is None:
+            self._queue.put(Start(group, [sample], [*group.job.prompt, *state.tokens]))
+        else:  # all but the last sampled token, and the answer, is computed
+            computed = state.position - len(given or ()) - 1
+            self._queue.put(Start(group, [sample], state.tokens[computed:], prompt))
+        self._fitting = None
 
     def step(self) -> list[Finished]:
         """See `Engine.step`."""
@@ -183,6 +189,7 @@ class ContinuousBatch(Generic[P]):
         except Exception:
             self._drop_all()
             self._groups.clear()
+            self._parked.clear()
             raise
         ended = [group for group in self._groups.values() if group.outcome is not None]
         for group in ended:
@@ -205,70 +212,49 @@ class ContinuousBatch(Generic[P]):
     # --- beginning rows
 
     def _most(self) -> int:
-        """Return how many rows may run now (rule 3)."""
+        """Return how many rows may run now (rule 3). Parked rows leave that much less memory."""
         if self._fitting is None:
             longest = max((group.length for group in self._groups.values()), default=1)
             self._fitting = self._backend.memory().fitting(longest)
-        return min(self._limit.rows, self._fitting)
+        kept = sum(prompt is not None for prompt in self._parked.values())
+        return max(1, min(self._limit.rows, self._fitting - kept))
 
     def _compute_prompts(self) -> int:
-        """Compute the prompts of the rows that get places in this step, or a part of them; return how many tokens."""
-        parts: list[tuple[_Group[P], list[int]]] = []
-        tokens, room = 0, self._most() - len(self._places)
-        for group in self._queue:
-            left = len(group.job.prompt) - group.computed
-            if room <= 0 or (tokens and tokens + left > PROMPT_PART):
-                break
-            room -= len(group.waiting)
-            if left:
-                part = group.job.prompt[group.computed : group.computed + PROMPT_PART]
-                parts.append((group, part))
-                tokens += len(part)
-        for group, part in parts:
-            if group.prompt is not None:
-                self._backend.extend(group.prompt, part)
-                group.computed += len(part)
-        for together in _alike([(group, part) for group, part in parts if group.prompt is None]):
-            prompts = self._backend.prefill([part for _, part in together])
-            for (group, part), prompt in zip(together, prompts, strict=True):
-                group.prompt, group.computed = prompt, len(part)
+        """Compute what rows go on from that get places in this step, or a part of it; return how many tokens."""
+        tokens, fresh = 0, list[Start[P]]()
+        for start in self._queue.parts(self._most() - len(self._places)):
+            part = start.part
+            tokens += len(part)
+            if start.prompt is None:
+                fresh.append(start)
+            else:
+                self._backend.extend(start.prompt, part)
+                start.computed(start.prompt, len(part))
+        for together in _alike(fresh):
+            prompts = self._backend.prefill([start.part for start in together])
+            for start, prompt in zip(together, prompts, strict=True):
+                start.computed(prompt, len(start.part))
         return tokens
 
-    def _launch(self) -> tuple[list[_Row[P]], Callable[[], Chosen]] | None:
-        """Begin the next token of all rows, and the first one of rows that get a place."""
+    def _launch(self) -> tuple[list[Row], Callable[[], Chosen]] | None:
+        """Begin the next token of all rows, and that of rows that get a place."""
         rows = [self._next(row) for row in self._places]
-        new = self._new_rows()
+        new = self._queue.take(self._most() - len(self._places))
         if not rows and not new:
             return None
         first = []
-        for row in new:
-            assert row.group.prompt is not None
-            first.append(FirstToken(row.group.prompt, row.state.seed, row.group.job.greedy))
+        for start, row in new:
+            assert start.prompt is not None
+            first.append(FirstToken(start.prompt, row.state.seed, row.group.job.greedy, row.begun))
         read = self._backend.decode(rows, first)
-        self._places += new
+        self._places += [row for _, row in new]
         for row in self._places:
             row.begun += 1
-        self._release()
+        for start in self._queue.used():
+            self._free(start.prompt)
         return list(self._places), read
 
-    def _new_rows(self) -> list[_Row[P]]:
-        """Return the rows that get a place: those of the first groups in the queue whose prompts are computed."""
-        new: list[_Row[P]] = []
-        room = self._most() - len(self._places)
-        for group in self._queue:
-            if group.computed < len(group.job.prompt):
-                break
-            while group.waiting and len(new) < room:
-                new.append(_Row(group, group.waiting.popleft()))
-        return new
-
-    def _release(self) -> None:
-        """Free the prompts of groups whose rows all have their places."""
-        while self._queue and not self._queue[0].waiting:
-            group = self._queue.popleft()
-            self._free(group)
-
-    def _next(self, row: _Row[P]) -> NextToken:
+    def _next(self, row: Row) -> NextToken:
         """Return what feeds a row, which has one token more begun than taken where a step was not read yet."""
         state, job = row.state, row.group.job
         last = state.last if row.begun == state.position else state.given
@@ -276,7 +262,7 @@ class ContinuousBatch(Generic[P]):
 
     # --- ending rows
 
-    def _take(self, rows: Sequence[_Row[P]], read: Callable[[], Chosen]) -> None:
+    def _take(self, rows: Sequence[Row], read: Callable[[], Chosen]) -> None:
         """Read a step's tokens."""
         chosen = read()
         for row, token, logprob in zip(rows, chosen.tokens, chosen.logprobs, strict=True):
@@ -291,72 +277,71 @@ class ContinuousBatch(Generic[P]):
             except Exception as error:  # the task's code
                 self._end(row.group, error)
                 continue
-            if row.state.ended:
-                row.group.unfinished -= 1
-                if not row.group.unfinished:
-                    row.group.outcome = [state.sample() for state in row.group.states]
+            row.group.end_if_over()
 
     def _vacate(self) -> None:
-        """Free the places of rows that are gone (rule 1)."""
+        """Free the places of rows that are gone (rule 1), and keep what is computed of those that are parked."""
         for place in reversed(range(len(self._places))):
-            if self._places[place].gone:
-                last = len(self._places) - 1
+            row = self._places[place]
+            if row.gone:
+                if row.group.outcome is None and row.state.parked:
+                    length = len(row.group.job.prompt) + row.state.position - 1
+                    self._park(row.group, row.number, self._backend.park(place, length))
+                row.left, last = True, len(self._places) - 1
                 self._backend.vacate(place, last)
                 self._places[place] = self._places[last]
                 self._places.pop()
 
-    def _clean(self, group: _Group[P]) -> None:
+    def _park(self, group: Group, number: int, prompt: P | None) -> None:
+        self._parked[group.ticket, number] = prompt
+        self._turns.append(group.states[number].turn)
+
+    def _clean(self, group: Group) -> None:
         for place, row in enumerate(self._places):
             if row.group is group:
                 self._backend.clean(place)
 
-    def _end(self, group: _Group[P], error: Exception) -> None:
+    def _end(self, group: Group, error: Exception) -> None:
         """End a group without samples; its rows are vacated later."""
         group.outcome = error
-        group.waiting.clear()
-        if group in self._queue:
-            self._queue.remove(group)
-            self._free(group)
+        for start in self._queue.remove(group):
+            self._free(start.prompt)
+        for key in [key for key in self._parked if key[0] == group.ticket]:
+            self._free(self._parked.pop(key))
+        self._turns = [turn for turn in self._turns if turn.served != group.job.served]
 
-    def _free(self, group: _Group[P]) -> None:
-        if group.prompt is not None:
-            self._backend.release(group.prompt)
-            group.prompt = None
+    def _free(self, prompt: P | None) -> None:
+        if prompt is not None:
+            self._backend.release(prompt)
 
     # --- out of memory
 
     def _drop_all(self) -> None:
         self._places, self._unread, self._fitting = [], None, None
-        for group in self._groups.values():
-            group.prompt, group.computed = None, 0
+        self._parked = dict.fromkeys(self._parked)
         self._queue.clear()
         self._backend.reset()
 
     def _begin_again(self, error: OutOfMemory) -> None:
-        """Begin all groups again (rule 5)."""
+        """Begin all rows again (rule 5)."""
         rows = max(len(self._places), min(self._most(), self.rows.running + self.rows.waiting))
         self._drop_all()
         self._limit.out_of_memory(rows)
         open_groups = [group for group in self._groups.values() if group.outcome is None]
         if rows <= 1 and open_groups:
             why = f"out of memory: no rollout of this length fits: free memory, or use a smaller model ({error})"
-            open_groups.pop(0).outcome = EngineError(why)
+            self._end(open_groups.pop(0), EngineError(why))
         for group in open_groups:
-            fresh = self._rollouts(group.job)
-            group.states = [state if state.ended else new for state, new in zip(group.states, fresh, strict=True)]
-            group.waiting = deque(number for number, state in enumerate(group.states) if not state.ended)
-            self._queue.append(group)
+            self._queue.begin_group(group)
 
 
-def _alike(
-    parts: Sequence[tuple[_Group[P], list[int]]],
-) -> Iterator[list[tuple[_Group[P], list[int]]]]:
-    """Yield prompts that are computed together: those of like length (`PADDING`)."""
-    together: list[tuple[_Group[P], list[int]]] = []
-    for part in sorted(parts, key=lambda part: len(part[1])):
-        if together and len(part[1]) > PADDING * len(together[0][1]):
+def _alike(starts: Sequence[Start[P]]) -> Iterator[list[Start[P]]]:
+    """Yield the starts that are computed together: those of like length (`PADDING`)."""
+    together: list[Start[P]] = []
+    for start in sorted(starts, key=lambda start: len(start.part)):
+        if together and len(start.part) > PADDING * len(together[0].part):
             yield together
             together = []
-        together.append(part)
+        together.append(start)
     if together:
         yield together

@@ -33,7 +33,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     `prompt`: token ids. `seeds`: 16 bytes per sample, in order. `limit`: most sampled tokens per rollout. `eos`: the id
     that ends a turn. `task`, `task_version`, `split`, `index`: the episode, for the tokens that the environment gives.
-    `single_turn`: the episode is over after one sampled turn, and no task's code is asked.
+    `single_turn`: the episode is over after one sampled turn, and no task's code is asked. `served`: a name, by which
+    each sampled turn is told and answered (`Engine.turns`, `Engine.answer`), and no task's code is asked; empty: not
+    so. `past`: of a served group that is taken up again, what each sample has so far; empty: nothing.
     Sampling is at temperature 1 without top-p or top-k, with the noise of engines.sampling. `greedy`: the most likely
     token instead, no noise; the seeds then only say how many samples.
     """
@@ -48,6 +50,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     greedy: bool = False
     single_turn: bool = False
+    served: bytes = b""
+    past: list["Sample"] = []
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +60,17 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
     tokens: list[int]
     turns: list[int]
+    logprobs: list[float]
+
+
+class SampledTurn(msgspec.Struct, frozen=True, kw_only=True):
+    """A sampled turn of a served group that waits for its answer. `served`: the job's name for it. `sample`: number of
+    the sample. `turn`: number of the turn, given ones counted. `tokens`, `logprobs`: of this turn."""
+
+    served: bytes
+    sample: int
+    turn: int
+    tokens: list[int]
     logprobs: list[float]
 
 
@@ -87,11 +102,13 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
 
 class EngineRows(msgspec.Struct, frozen=True, kw_only=True):
     """The rows of an engine. `running`: those that each step takes further. `waiting`: those of groups begun that have
-    no place yet. `limit`: the most that it runs at once now; it changes as the engine measures (engines.row_limit)."""
+    no place yet. `limit`: the most that it runs at once now; it changes as the engine measures (engines.row_limit).
+    `parked`: those of served groups that wait for an answer; they take part in no step, and their places are free."""
 
     running: int = 0
     waiting: int = 0
     limit: int = 0
+    parked: int = 0
 
     @property
     def free(self) -> int:
@@ -154,10 +171,22 @@ class Engine(Protocol):
     def cancel(self, ticket: int) -> None:
         """End a group without an outcome; nothing happens if there is none of this name."""
 
+    def turns(self) -> list[SampledTurn]:
+        """Return the turns of served groups that ended since the last call. Their rows have no place until they are
+        answered; other rows go on."""
+
+    def answer(self, served: bytes, sample: int, turn: int, given: Sequence[int] | None) -> None:
+        """Give a row the environment's tokens after its sampled turn; None: the episode is over. Nothing happens where
+        no row waits for this answer."""
+
     def step(self) -> list[Finished]:
         """Take every row one token further; return the groups that ended. The prompt of a group is computed once. An
         error that concerns one group is its outcome, and the others go on. Raises only where none can go on; all are
         then lost."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether a step would change nothing: all rows that are left wait for answers."""
 
     @property
     def rows(self) -> EngineRows:

@@ -9,12 +9,13 @@ from typing import Any
 
 from engines import registry
 from engines.devices import Inventory, choose
-from engines.engine import DTYPES, Engine, EngineError, EngineRows
+from engines.engine import DTYPES, Engine, EngineError, EngineRows, SampledTurn
 from engines.messages import (
     CALLS,
     DEFERRED,
     MOVES,
     ROWS,
+    SAMPLED,
     EngineCall,
     GenerateCall,
     InventoryCall,
@@ -30,14 +31,18 @@ from runtime.child import Pipe
 class EngineHost:
     """The child's table of calls; each is run on one engine. The groups that it generates and scores are the pipe's
     `DeferredWork`: each step is one pass over groups to score, if any wait, and one token of all groups to generate.
-    `notify`: called with the rows, as engines.messages says."""
+    `notify`: called with the rows, as engines.messages says; `sampled`: with each turn that waits for its answer."""
 
     calls: Mapping[str, Any] = {call.method: call for call in DEFERRED}
     barriers: Collection[str] = frozenset({"probe", *(call.method for call in MOVES)})
 
-    def __init__(self, notify: Callable[[EngineRows], None] = lambda rows: None) -> None:
+    def __init__(
+        self,
+        notify: Callable[[EngineRows], None] = lambda rows: None,
+        sampled: Callable[[SampledTurn], None] = lambda turn: None,
+    ) -> None:
         self._engine: Engine | None = None
-        self._notify = notify
+        self._notify, self._sampled = notify, sampled
         self._groups: set[int] = set()
         self._to_score = ScoreQueue()
         self._told: object = None
@@ -68,6 +73,11 @@ class EngineHost:
         answer = call.run(self._chosen())
         self._tell()
         return answer
+
+    @property
+    def idle(self) -> bool:
+        """Whether all groups wait for answers to their turns."""
+        return not self._to_score and bool(self._groups) and self._chosen().idle
 
     def begin(self, id: int, body: GenerateCall | ScoreCall) -> None:
         """Begin a group."""
@@ -112,7 +122,10 @@ class EngineHost:
         return self._engine
 
     def _tell(self) -> None:
-        """Notify of the rows where something changed that the parent acts on: tokens and single rows end too often."""
+        """Notify of turns that wait, and of the rows where something changed that the parent acts on: tokens and single
+        rows end too often."""
+        for turn in self._chosen().turns():
+            self._sampled(turn)
         rows = self._chosen().rows
         state = (rows.limit, rows.waiting, rows.free > 0, tuple(sorted(self._groups)))
         if state != self._told:
@@ -123,7 +136,7 @@ class EngineHost:
 def main() -> None:
     """Serve until the parent goes away."""
     pipe = Pipe()
-    host = EngineHost(lambda rows: pipe.notify(ROWS, rows))
+    host = EngineHost(lambda rows: pipe.notify(ROWS, rows), lambda turn: pipe.notify(SAMPLED, turn))
     pipe.serve(host.handlers(), work=host)
 
 

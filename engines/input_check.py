@@ -13,6 +13,25 @@ def check_job(job: Job, vocabulary: int) -> None:
         raise EngineError(f"the prompt has a token outside the model's vocabulary of {vocabulary}")
     if any(len(seed) != 16 for seed in job.seeds):
         raise EngineError("a seed must have 16 bytes")
+    check_past(job, vocabulary)
+
+
+def check_given(given: Sequence[int], vocabulary: int) -> None:
+    """Check the tokens that an environment gives after a turn. Raises EngineError."""
+    if not given or not all(0 <= token < vocabulary for token in given):
+        raise EngineError(f"the environment's turn is empty, or has a token outside the vocabulary of {vocabulary}")
+
+
+def check_past(job: Job, vocabulary: int) -> None:
+    """Check what the samples of a job have so far. Raises EngineError."""
+    if job.past and (len(job.past) != len(job.seeds) or not job.served):
+        raise EngineError("a group that is taken up again needs a name, and a beginning for each of its samples")
+    for one in job.past:
+        sampled = sum(one.turns[0::2])
+        if sum(one.turns) != len(one.tokens) or sampled != len(one.logprobs) or sampled > job.limit or 0 in one.turns:
+            raise EngineError("the beginning of a sample does not add up")
+        if not all(0 <= token < vocabulary for token in one.tokens):
+            raise EngineError(f"the beginning of a sample has a token outside the vocabulary of {vocabulary}")
 
 
 def check_samples(job: Job, samples: Sequence[Sample], vocabulary: int) -> None:

@@ -1,10 +1,11 @@
 """From a job to the states of its rollouts, for any engine: check, tokenizer, episode."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 from engines.engine import EngineError, Job
-from engines.input_check import check_job
+from engines.input_check import check_given, check_job
 from engines.one_turn import OneTurn
 from engines.rollout_state import RolloutState
 from tasks import registry
@@ -23,8 +24,15 @@ class JobRollouts:
         """Check that a job can be generated. Raises EngineError."""
         check_job(job, self._vocabulary)
 
+    def check_given(self, given: Sequence[int] | None) -> None:
+        """Check the environment's tokens of a turn. Raises EngineError."""
+        if given is not None:
+            check_given(given, self._vocabulary)
+
     def begun(self, job: Job) -> list[RolloutState]:
         """Return the states of a job's rollouts at their beginning. Raises EngineError, tasks.registry.UnknownTask."""
+        if job.served:
+            return [RolloutState(job, seed, None, number=number) for number, seed in enumerate(job.seeds)]
         if job.single_turn:
             return [RolloutState(job, seed, OneTurn(job.prompt)) for seed in job.seeds]
         task, split = registry.get(job.task, job.task_version), _split(job)

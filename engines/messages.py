@@ -12,8 +12,11 @@ passes; a caller that is cancelled takes its group back. `MOVES` wait until the 
     generate       GenerateCall      -> list[Sample]
     score          ScoreCall         -> list[PackedScore]
 
-Notification, child -> parent: "rows", with EngineRows, whenever places become free or full, a group begins or ends, and
-the limit changes.
+    answer         AnswerCall        -> None
+
+Notifications, child -> parent: "rows", with EngineRows, whenever places become free or full, a group begins or ends,
+and the limit changes; "sampled", with SampledTurn, at each end of a sampled turn of a served group, which goes on by
+"answer".
 
 Errors return as runtime.child.ChildError, except a full disk (DiskFull). `kind` is the name of a class of
 engines.engine, engines.devices, engines.registry, weights.errors or tasks. Paths are absolute.
@@ -136,6 +139,20 @@ class RateCall(EngineCall[Rate], frozen=True, kw_only=True):
         return measure(engine, self.workload.jobs(Path(self.model)), self.seconds, time.monotonic, time.process_time)
 
 
+class AnswerCall(EngineCall[None], frozen=True, kw_only=True):
+    """Give a row of a served group the environment's tokens after its sampled turn; None: the episode is over."""
+
+    method: ClassVar[str] = "answer"
+    answer: ClassVar[Any] = None
+    served: bytes
+    sample: int
+    turn: int
+    given: list[int] | None
+
+    def run(self, engine: Engine) -> None:
+        engine.answer(self.served, self.sample, self.turn, self.given)
+
+
 class GenerateCall(EngineCall[list[Sample]], frozen=True, kw_only=True):
     method: ClassVar[str] = "generate"
     answer: ClassVar[Any] = list[Sample]
@@ -188,14 +205,15 @@ class ScoreCall(EngineCall[list[PackedScore]], frozen=True, kw_only=True):
         return GroupToScore(self.job, [one.sample() for one in self.samples])
 
 
-CALLS: Final[tuple[type[EngineCall[Any]], ...]] = (LoadCall, StepByCall, StepToCall, RateCall)
+CALLS: Final[tuple[type[EngineCall[Any]], ...]] = (LoadCall, StepByCall, StepToCall, RateCall, AnswerCall)
 """Calls that are answered at once."""
 DEFERRED: Final = (GenerateCall, ScoreCall)
 """Calls that are answered later (engines.host)."""
 MOVES: Final = (LoadCall, StepByCall, StepToCall)
 """Calls that change the weights loaded."""
 ROWS: Final = "rows"
-"""The notification's name."""
+SAMPLED: Final = "sampled"
+"""The notifications' names."""
 
 
 def packed(samples: Sequence[Sample]) -> list[PackedSample]:

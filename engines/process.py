@@ -7,17 +7,19 @@ process is gone: start a new one, as engines.supervisor does).
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from engines.devices import Inventory
-from engines.engine import Dtype, EngineRows, Job, Loaded, Sample, SampleScore
+from engines.engine import Dtype, EngineRows, Job, Loaded, Sample, SampledTurn, SampleScore
 from engines.messages import (
     MOVES,
     ROWS,
+    SAMPLED,
+    AnswerCall,
     EngineCall,
     GenerateCall,
     InventoryCall,
@@ -33,9 +35,12 @@ from engines.messages import (
 from engines.rate import Rate, Workload
 from engines.row_limit import OWNERS_MOST
 from runtime.child import Child, python_path
+from runtime.exception_groups import leaves
 
 A = TypeVar("A")
 HOST = "engines.host"
+Play = Callable[[SampledTurn], Awaitable[Sequence[int] | None]]
+"""Answers a sampled turn: the environment's tokens; None: the episode is over."""
 _QUIET_END: Final = {"GGML_NO_BACKTRACE": "1"}
 """llama.cpp's abort else starts a debugger, whose many lines would hide the one that says why."""
 
@@ -77,6 +82,11 @@ class EngineClient:
             for group in groups:
                 group.cancel()
 
+    async def generate_served(self, job: Job, play: Play) -> list[Sample]:
+        """Generate a served group. `play`: called with each sampled turn; returns the environment's tokens, None for
+        the end of the episode. Its error ends the group, and is raised."""
+        raise NotImplementedError
+
     async def score(self, job: Job, samples: list[PackedSample]) -> list[SampleScore]:
         """See `Engine.score`; the values are arrays."""
         return [one.score() for one in await self.ask(ScoreCall(job=job, samples=samples))]
@@ -113,6 +123,8 @@ class EngineProcess(Child, EngineClient):
         self.loaded: Loaded | None = None
         self.rows = EngineRows()
         self.on_rows: Callable[[EngineRows], None] | None = None
+        self._turns: dict[bytes, Callable[[SampledTurn], object]] = {}
+        """By name, the takers of the turns of served groups."""
         self.events(self._told)
 
     async def __aenter__(self) -> "EngineProcess":
@@ -142,6 +154,30 @@ class EngineProcess(Child, EngineClient):
         self.loaded = answer
         return answer  # type: ignore[no-any-return]
 
+    async def generate_served(self, job: Job, play: Play) -> list[Sample]:
+        """See `EngineClient.generate_served`."""
+
+        if not job.served or job.served in self._turns:
+            raise ValueError("a served group needs a name of its own")
+
+        async def answered(turn: SampledTurn) -> None:
+            try:
+                given = await play(turn)
+                answer = None if given is None else list(given)
+                await self.ask(AnswerCall(served=turn.served, sample=turn.sample, turn=turn.turn, given=answer))
+            except BaseException:
+                self._turns.pop(job.served, None)  # the group ends: no further turn is taken
+                raise
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._turns[job.served] = lambda turn: tasks.create_task(answered(turn))
+                return await self.generate(job)
+        except BaseExceptionGroup as group:
+            raise next(leaves(group)) from None
+        finally:
+            self._turns.pop(job.served, None)
+
     async def _answer(self, call: EngineCall[A]) -> A:
         answer: A = await self.call(call.method, call, call.answer, withdraw=call.withdraw)
         return answer
@@ -151,6 +187,10 @@ class EngineProcess(Child, EngineClient):
             self.rows = msgspec.msgpack.decode(body, type=EngineRows)
             if self.on_rows is not None:
                 self.on_rows(self.rows)
+        elif method == SAMPLED:
+            turn = msgspec.msgpack.decode(body, type=SampledTurn)
+            if (taker := self._turns.get(turn.served)) is not None:
+                taker(turn)
 
 
 def _absolute(path: Path) -> str:

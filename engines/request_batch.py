@@ -2,7 +2,8 @@
 
 Rules
 1. Each turn of a rollout is one request: the tokens so far, the rollout's seed, and the number of its next token. What
-   the environment replies becomes part of the next request's tokens.
+   the environment replies becomes part of the next request's tokens. A turn of a served group waits for its answer
+   without a request.
 2. All requests of a group are submitted at once: the program decides which of them it computes together. The rows that
    run are at most `limit`, so that the node knows for how many more groups there is room.
 3. Each answer is checked against its request before it is used: computed under the loaded version, as many
@@ -14,7 +15,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from engines.engine import EngineError, EngineRows, Finished, Job, Sample
+from engines.engine import EngineError, EngineRows, Finished, Job, SampledTurn
+from engines.open_group import Group
 from engines.rollout_state import RolloutState
 
 ABOVE = 1e-4
@@ -70,16 +72,6 @@ class _Asked(NamedTuple):
     request: TokenRequest
 
 
-class _Group:
-    def __init__(self, job: Job, states: list[RolloutState]) -> None:
-        self.job, self.states = job, states
-        self.outcome: list[Sample] | Exception | None = None
-
-    @property
-    def length(self) -> int:
-        return len(self.job.prompt) + self.job.limit
-
-
 class RequestBatch:
     """`begin`, `cancel`, `step` and `rows` of engines.engine.Engine over a service. `rollouts`: returns the states of a
     job's rollouts at their beginning. `vocabulary`: number of tokens. `root`: of the weights
@@ -89,9 +81,11 @@ class RequestBatch:
         self, service: CompletionService, rollouts: Callable[[Job], list[RolloutState]], vocabulary: int, root: bytes
     ) -> None:
         self._service, self._rollouts, self._vocabulary, self.root = service, rollouts, vocabulary, root
-        self._groups: dict[int, _Group] = {}
+        self._groups: dict[int, Group] = {}
         self._asked: dict[int, _Asked] = {}
         self._next_id = 0
+        self._turns: list[SampledTurn] = []
+        """Those that were not told yet."""
 
     @property
     def rows(self) -> EngineRows:
@@ -99,22 +93,40 @@ class RequestBatch:
         longest = max((group.length for group in self._groups.values()), default=1)
         limit = self._service.limit(longest)
         running = min(len(self._asked), limit)
-        return EngineRows(running=running, waiting=len(self._asked) - running, limit=limit)
+        parked = sum(state.parked for group in self._groups.values() for state in group.states)
+        return EngineRows(running=running, waiting=len(self._asked) - running, limit=limit, parked=parked)
+
+    @property
+    def idle(self) -> bool:
+        """See `Engine.idle`."""
+        return not self._asked and all(group.outcome is None for group in self._groups.values())
 
     def begin(self, ticket: int, job: Job) -> None:
         """See `Engine.begin`."""
         if ticket in self._groups:
             raise EngineError(f"a group named {ticket} is under way")
-        group = _Group(job, self._rollouts(job))
+        group = Group(ticket, job, self._rollouts(job))
         self._groups[ticket] = group
         try:
             for state in group.states:
-                self._submit(ticket, group, state)
+                self._next(ticket, group, state)
         except BaseException:
             self.cancel(ticket)
             raise
-        if not group.states:
-            group.outcome = []
+        group.end_if_over()
+
+    def turns(self) -> list[SampledTurn]:
+        """See `Engine.turns`."""
+        turns, self._turns = self._turns, []
+        return turns
+
+    def answer(self, served: bytes, sample: int, turn: int, given: Sequence[int] | None) -> None:
+        """See `Engine.answer`."""
+        for ticket, group in self._groups.items():
+            if group.outcome is None and group.job.served == served and 0 <= sample < len(group.states):
+                state = group.states[sample]
+                if state.answer(turn, given):
+                    self._next(ticket, group, state)
 
     def cancel(self, ticket: int) -> None:
         """See `Engine.cancel`."""
@@ -139,7 +151,7 @@ class RequestBatch:
         self._groups.clear()
         self._withdraw()
 
-    def _submit(self, ticket: int, group: _Group, state: RolloutState) -> None:
+    def _submit(self, ticket: int, group: Group, state: RolloutState) -> None:
         job, so_far = group.job, state.sample()
         request = TokenRequest(
             tokens=[*job.prompt, *so_far.tokens],
@@ -167,16 +179,22 @@ class RequestBatch:
             group.outcome = error
             self._withdraw(asked.ticket)
 
-    def _go_on(self, asked: _Asked, group: _Group, completion: Completion) -> None:
+    def _go_on(self, asked: _Asked, group: Group, completion: Completion) -> None:
         state = asked.state
         for token, logprob in zip(completion.tokens, completion.logprobs, strict=True):
             state.step(int(token), min(0.0, float(logprob)))
         while state.given is not None:
             state.step(0, 0.0)
-        if not state.ended:
-            self._submit(asked.ticket, group, state)
-        elif all(one.ended for one in group.states):
-            group.outcome = [one.sample() for one in group.states]
+        self._next(asked.ticket, group, state)
+
+    def _next(self, ticket: int, group: Group, state: RolloutState) -> None:
+        """Go on with a rollout between two turns."""
+        if state.parked:
+            self._turns.append(state.turn)
+        elif state.ended:
+            group.end_if_over()
+        else:
+            self._submit(ticket, group, state)
 
     def _withdraw(self, ticket: int | None = None) -> None:
         """Drop the requests of a group; None: all."""

@@ -6,27 +6,45 @@ Rules
 2. A sampled turn ends with eos. The rollout ends once `limit` tokens were sampled in all turns together, or when the
    environment ends the episode after a turn.
 3. The noise of a token is keyed by its index within the rollout, tokens given by the environment counted.
+4. The environment of a served rollout is elsewhere: after a sampled turn the rollout is parked until `answer`, which
+   brings all tokens of the environment's turn at once.
 """
 
 from collections import deque
+from collections.abc import Sequence
 
-from engines.engine import EngineError, Job, Sample
+from engines.engine import EngineError, Job, Sample, SampledTurn
 from tasks.task import Episode
 
 
 class RolloutState:
-    def __init__(self, job: Job, seed: bytes, episode: Episode) -> None:
-        self._job, self._episode = job, episode
-        self.seed, self.ended = seed, False
+    """`parked`: it waits for an answer (rule 4)."""
+
+    def __init__(self, job: Job, seed: bytes, episode: Episode | None, *, number: int = 0) -> None:
+        """`episode`: None for a served rollout. `number`: of the sample in its group."""
+        self._job, self._episode, self._number = job, episode, number
+        self.seed, self.ended, self.parked = seed, False, False
         self._tokens: list[int] = []
         self._logprobs: list[float] = []
         self._turns: list[int] = [0]
         self._given: deque[int] = deque()
+        if job.past:
+            self._take_up(job.past[number])
 
     @property
     def position(self) -> int:
         """Index of the next token."""
         return len(self._tokens)
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """The tokens so far."""
+        return self._tokens
+
+    @property
+    def sampled(self) -> int:
+        """The number of sampled tokens."""
+        return len(self._logprobs)
 
     @property
     def last(self) -> int:
@@ -36,6 +54,18 @@ class RolloutState:
     def given(self) -> int | None:
         """The next token, if it is the environment's."""
         return self._given[0] if self._given else None
+
+    @property
+    def turn(self) -> SampledTurn:
+        """The last turn, which was sampled."""
+        length = self._turns[-1]
+        return SampledTurn(
+            served=self._job.served,
+            sample=self._number,
+            turn=len(self._turns) - 1,
+            tokens=self._tokens[len(self._tokens) - length :],
+            logprobs=self._logprobs[len(self._logprobs) - length :],
+        )
 
     def step(self, token: int, logprob: float) -> None:
         """Take the next token: `token` if it is the policy's turn, else the environment's next one."""
@@ -47,16 +77,40 @@ class RolloutState:
         self._tokens.append(token)
         self._logprobs.append(logprob)
         self._turns[-1] += 1
-        if len(self._logprobs) == self._job.limit:
-            self.ended = True
-        elif token == self._job.eos:
+        if token == self._job.eos or len(self._logprobs) == self._job.limit:
             self._turn_ended()
 
+    def answer(self, turn: int, given: Sequence[int] | None) -> bool:
+        """Take the environment's answer to a sampled turn; None: the episode is over. Return whether the rollout waited
+        for it."""
+        if not self.parked or turn != len(self._turns) - 1:
+            return False
+        self.parked = False
+        if given is None or len(self._logprobs) == self._job.limit:
+            self.ended = True
+        else:
+            self._tokens += given
+            self._turns += [len(given), 0]
+        return True
+
     def sample(self) -> Sample:
-        """Return the finished rollout."""
+        """Return the rollout so far."""
         return Sample(tokens=self._tokens, turns=self._turns, logprobs=self._logprobs)
 
+    def _take_up(self, past: Sample) -> None:
+        """Go on behind what a served rollout has; a sampled turn at its end waits for its answer."""
+        self._tokens, self._logprobs, self._turns = list(past.tokens), list(past.logprobs), list(past.turns) or [0]
+        if len(self._turns) % 2 == 0:
+            self._turns.append(0)
+        self.parked = self._turns[-1] > 0
+
     def _turn_ended(self) -> None:
+        if self._episode is None:
+            self.parked = True
+            return
+        if len(self._logprobs) == self._job.limit:
+            self.ended = True
+            return
         given = self._episode.reply(self._tokens[-self._turns[-1] :])
         if given is None:
             self.ended = True

@@ -14,9 +14,9 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
-from engines.engine import Dtype, EngineRows, Loaded
+from engines.engine import Dtype, EngineRows, Job, Loaded, Sample
 from engines.messages import EngineCall, Probed
-from engines.process import EngineClient, EngineProcess
+from engines.process import EngineClient, EngineProcess, Play
 from engines.registry import AUTO
 from runtime.backoff import Backoff
 from runtime.child import Child, ChildDied
@@ -173,6 +173,10 @@ class SupervisedEngine(Supervisor[EngineProcess], EngineClient):
     async def ask(self, call: EngineCall[A]) -> A:
         """See `EngineClient`."""
         return await self.use(lambda process: process.ask(call))
+
+    async def generate_served(self, job: Job, play: Play) -> list[Sample]:
+        """See `EngineClient.generate_served`."""
+        return await self.use(lambda process: process.generate_served(job, play))
 
     async def _prepare(self, process: EngineProcess) -> None:
         process.on_rows = self._rows_changed

@@ -336,6 +336,10 @@ class DeferredWork(Protocol):
     calls: Mapping[str, Any]
     barriers: Collection[str]
 
+    @property
+    def idle(self) -> bool:
+        """Whether a step would change nothing until another call comes."""
+
     def begin(self, id: int, body: Any) -> None:
         """Begin a call. An error raised here is its answer."""
 
@@ -351,6 +355,7 @@ class _NoWork:
 
     calls: Mapping[str, Any] = {}
     barriers: Collection[str] = ()
+    idle = True
 
     def begin(self, id: int, body: Any) -> None:
         return None
@@ -400,7 +405,7 @@ class Pipe:
                 self._begin(call, order, work)
             elif call is not None:
                 self._handle(call, handlers)
-            elif order.busy:
+            elif order.busy and not work.idle:
                 for id, answer in work.step():
                     order.answered(id)
                     self._answer(id, answer)

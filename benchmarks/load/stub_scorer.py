@@ -9,12 +9,13 @@ from pathlib import Path
 from engines.engine import EngineRows, Finished, Job, Loaded, Sample, SampleScore
 from engines.host import EngineHost
 from engines.messages import ProbeCall, Probed
+from engines.never_served import NeverServed
 from runtime.child import Pipe
 from weights.journaled import Rolling
 from weights.snapshot import Snapshot
 
 
-class StubEngine:
+class StubEngine(NeverServed):
     """`engines.engine.Engine` without a model."""
 
     def __init__(self) -> None:

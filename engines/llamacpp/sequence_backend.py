@@ -89,6 +89,18 @@ class SequenceBackend:
         chosen = Chosen(tokens, logprobs)
         return lambda: chosen
 
+    def park(self, place: int, length: int) -> KeptPrompt:
+        """See `Backend.park`. The row's sequence is the prompt's from now on, unless it is shared (rule 1)."""
+        sequence = self._places[place]
+        if sequence in self._kept:
+            sequence = self._sequences.copy(sequence, length)
+        else:
+            self._sequences.cut(sequence, length)
+        parked = KeptPrompt(sequence)
+        parked.length = length
+        self._kept[sequence] = parked
+        return parked
+
     def vacate(self, place: int, last: int) -> None:
         """See `Backend.vacate`."""
         sequence, self._places[place] = self._places[place], self._places[last]
@@ -140,7 +152,7 @@ class SequenceBackend:
 
     def _first(self, new: FirstToken[KeptPrompt]) -> tuple[int, float]:
         assert new.prompt.logits is not None
-        (token,), (logprob,) = _choose(new.prompt.logits[None], [(new.seed, 0)], new.greedy)
+        (token,), (logprob,) = _choose(new.prompt.logits[None], [(new.seed, new.number)], new.greedy)
         return token, logprob
 
 

@@ -90,12 +90,19 @@ class Decoder:
             if first:
                 self._place(first)
                 logits.append(torch.stack([one.prompt.logits for one in first]))
-            choices = [(row.seed, row.number, row.greedy) for row in rows] + [
-                (one.seed, 0, one.greedy) for one in first
-            ]
+            choices = [(row.seed, row.number, row.greedy) for row in rows]
+            choices += [(one.seed, one.number, one.greedy) for one in first]
             tokens, logprobs = self._choose(torch.cat(logits), choices)
             self._last = tokens
             return _reading(tokens, logprobs)
+
+    def park(self, place: int, length: int) -> ComputedPrompt:
+        """See `Backend.park`."""
+        with _computing():
+            cache = DynamicCache()
+            for number, (keys, values) in enumerate(self._cache.copied(place, length)):
+                cache.update(keys, values, number)
+        return ComputedPrompt(cache, 0, length, torch.empty(0))
 
     def vacate(self, place: int, last: int) -> None:
         """See `Backend.vacate`."""

@@ -96,6 +96,13 @@ class RowCache(Cache):
             layer.keys[first : first + count, :, :tokens] = key
             layer.values[first : first + count, :, :tokens] = value
 
+    def copied(self, place: int, tokens: int) -> list[tuple[Tensor, Tensor]]:
+        """Return copies of a place's first keys and values, [1, heads, tokens, size], per layer."""
+        return [
+            (layer.keys[place, :, :tokens][None].clone(), layer.values[place, :, :tokens][None].clone())
+            for layer in self._layers()
+        ]
+
     def move(self, source: int, to: int, tokens: int) -> None:
         """Copy the first tokens of a place to another one."""
         for layer in self._layers():

@@ -1,82 +1,20 @@
 """Many groups at once, over a model that is a table: each has the tokens that it has alone."""
 
-import math
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from engines import continuous_batch
-from engines.continuous_batch import Chosen, ContinuousBatch, FirstToken, NextToken, OutOfMemory
+from engines import row_starts
 from engines.direct import generate, generate_all
 from engines.engine import EngineError, Job, Sample
 from engines.row_limit import Memory, RowLimit
-from tests.support.bigram import BigramEngine, random_table, write_table
-
-
-def job(index: int, samples: int = 3, limit: int = 6, prompt: Sequence[int] = (2, 3), **fields: Any) -> Job:
-    return Job(
-        prompt=list(prompt), seeds=[bytes([index, number]) * 8 for number in range(samples)], limit=limit, eos=1,
-        task="reverse", task_version=1, split="train", index=index, **fields,
-    )  # fmt: skip
-
-
-class Table(BigramEngine):
-    """A table whose places hold what a real backend's do: each row's last token, which `decode` checks. `rows_most`:
-    more rows are out of memory. `broken`: last tokens after which nothing is finite. `prefilled`: tokens per call.
-    `widths`: rows per step."""
-
-    def __init__(self, *, rows_most: int = 10**6, overlap: bool = False, limit: RowLimit | None = None) -> None:
-        super().__init__()
-        self._batch = ContinuousBatch(self, self._rollouts, limit or RowLimit(), lambda: 0.0)
-        self.rows_most, self.overlap = rows_most, overlap
-        self.broken: set[int] = set()
-        self.prefilled: list[list[int]] = []
-        self.widths: list[int] = []
-        self._last: list[int] = []
-
-    def prefill(self, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
-        self.prefilled.append([len(prompt) for prompt in prompts])
-        return super().prefill(prompts)
-
-    def extend(self, prompt: list[int], tokens: Sequence[int]) -> None:
-        self.prefilled.append([len(tokens)])
-        super().extend(prompt, tokens)
-
-    def decode(self, rows: Sequence[NextToken], first: Sequence[FirstToken[list[int]]]) -> Callable[[], Chosen]:
-        assert len(rows) == len(self._last)
-        self.widths.append(len(rows) + len(first))
-        if len(rows) + len(first) > self.rows_most:
-            raise OutOfMemory("the table is full")
-        fed = [row.token if row.token is not None else last for row, last in zip(rows, self._last, strict=True)]
-        read = super().decode([row._replace(token=token) for row, token in zip(rows, fed, strict=True)], first)
-        chosen = read()
-        fed += [one.prompt[0] for one in first]
-        self._last = list(chosen.tokens)
-        logprobs = [
-            math.nan if token in self.broken else value for token, value in zip(fed, chosen.logprobs, strict=True)
-        ]
-        return lambda: Chosen(chosen.tokens, logprobs)
-
-    def vacate(self, place: int, last: int) -> None:
-        assert last == len(self._last) - 1
-        self._last[place] = self._last[last]
-        self._last.pop()
-
-    def reset(self) -> None:
-        self._last = []
+from tests.support.table_engine import Table, job, table
 
 
 @pytest.fixture(params=[False, True], ids=["read at once", "read a step later"])
 def overlap(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
-
-
-def loaded(folder: Path, **fields: Any) -> Table:
-    engine = Table(**fields)
-    engine.load(folder, write_table(folder / "table.safetensors", random_table(4)).path)
-    return engine
 
 
 def mixed() -> list[Job]:
@@ -85,12 +23,12 @@ def mixed() -> list[Job]:
 
 
 def test_each_group_has_the_tokens_that_it_has_alone(tmp_path: Path, overlap: bool) -> None:
-    together = generate_all(loaded(tmp_path, overlap=overlap), mixed())
-    assert together == [generate(loaded(tmp_path), one) for one in mixed()]
+    together = generate_all(table(tmp_path, overlap=overlap), mixed())
+    assert together == [generate(table(tmp_path), one) for one in mixed()]
 
 
 def test_the_places_of_finished_rows_go_to_the_groups_that_wait(tmp_path: Path, overlap: bool) -> None:
-    engine = loaded(tmp_path, overlap=overlap, limit=RowLimit(4))
+    engine = table(tmp_path, overlap=overlap, limit=RowLimit(4))
     jobs = [job(0, 3, limit=2), job(1, 3, limit=9), job(2, 3, limit=9)]
     for ticket, one in enumerate(jobs):
         engine.begin(ticket, one)
@@ -107,11 +45,11 @@ def test_the_places_of_finished_rows_go_to_the_groups_that_wait(tmp_path: Path, 
 
 
 def test_a_prompt_is_computed_once_and_those_of_like_length_together(tmp_path: Path) -> None:
-    engine = loaded(tmp_path)
+    engine = table(tmp_path)
     generate_all(engine, [job(0, 8, prompt=[2] * 10), job(1, 8, prompt=[3] * 40), job(2, 4, prompt=[4] * 11)])
     assert engine.prefilled == [[10], [40], [11]] or engine.prefilled[0] == [10]
     assert sorted(length for call in engine.prefilled for length in call) == [10, 11, 40]
-    engine = loaded(tmp_path)
+    engine = table(tmp_path)
     generate_all(engine, [job(0, 2, prompt=[2] * 10), job(1, 2, prompt=[3] * 40), job(2, 2, prompt=[4] * 11)])
     assert engine.prefilled == [[10, 11], [40]]
 
@@ -119,8 +57,8 @@ def test_a_prompt_is_computed_once_and_those_of_like_length_together(tmp_path: P
 def test_a_long_prompt_is_computed_in_parts_between_which_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overlap: bool
 ) -> None:
-    monkeypatch.setattr(continuous_batch, "PROMPT_PART", 100)
-    engine = loaded(tmp_path, overlap=overlap)
+    monkeypatch.setattr(row_starts, "PROMPT_PART", 100)
+    engine = table(tmp_path, overlap=overlap)
     long = job(1, 2, prompt=[*[5] * 349, 7])
     engine.begin(0, job(0, 2, limit=40))
     engine.step()
@@ -133,11 +71,11 @@ def test_a_long_prompt_is_computed_in_parts_between_which_the_others_go_on(
     engine.cancel(0)
     engine.cancel(1)
     (samples,) = generate_all(engine, [long])
-    assert samples == generate(loaded(tmp_path), long)
+    assert samples == generate(table(tmp_path), long)
 
 
 def test_a_group_whose_logits_are_not_finite_fails_alone(tmp_path: Path, overlap: bool) -> None:
-    engine = loaded(tmp_path, overlap=overlap)
+    engine = table(tmp_path, overlap=overlap)
     bad = job(3, 4, limit=9, prompt=[15])
     alone = [generate(engine, one) for one in (job(0), job(1, 4))]
     engine.broken = {15}
@@ -154,8 +92,8 @@ def test_a_group_whose_logits_are_not_finite_fails_alone(tmp_path: Path, overlap
 
 
 def test_a_cancelled_group_leaves_its_places_and_has_no_outcome(tmp_path: Path, overlap: bool) -> None:
-    engine = loaded(tmp_path, overlap=overlap, limit=RowLimit(4))
-    expected = generate(loaded(tmp_path), job(2, 4))
+    engine = table(tmp_path, overlap=overlap, limit=RowLimit(4))
+    expected = generate(table(tmp_path), job(2, 4))
     for ticket in range(3):
         engine.begin(ticket, job(ticket, 4))
     engine.step()
@@ -171,13 +109,13 @@ def test_a_cancelled_group_leaves_its_places_and_has_no_outcome(tmp_path: Path, 
 
 
 def test_after_an_out_of_memory_the_groups_begin_again_and_none_is_lost(tmp_path: Path, overlap: bool) -> None:
-    engine = loaded(tmp_path, rows_most=9, overlap=overlap)
-    assert generate_all(engine, mixed()) == [generate(loaded(tmp_path), one) for one in mixed()]
+    engine = table(tmp_path, rows_most=9, overlap=overlap)
+    assert generate_all(engine, mixed()) == [generate(table(tmp_path), one) for one in mixed()]
     assert engine.rows.limit < 9 < max(engine.widths)
 
 
 def test_a_group_of_which_no_row_fits_fails_and_the_next_is_tried(tmp_path: Path) -> None:
-    engine = loaded(tmp_path, rows_most=0)
+    engine = table(tmp_path, rows_most=0)
     for ticket in range(2):
         engine.begin(ticket, job(ticket))
     outcomes: dict[int, Any] = {}
@@ -188,21 +126,21 @@ def test_a_group_of_which_no_row_fits_fails_and_the_next_is_tried(tmp_path: Path
 
 def test_memory_at_hand_bounds_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Table, "memory", lambda self: Memory(at_hand=1000, token=10, row=20))
-    engine = loaded(tmp_path)
+    engine = table(tmp_path)
     generate_all(engine, [job(index, 4, limit=6, prompt=[2, 3]) for index in range(5)])
     assert max(engine.widths) == 6  # 60 % of 1000, over 8 tokens of 10 and 20 beside
 
 
 def test_greedy_groups_run_beside_sampled_ones(tmp_path: Path, overlap: bool) -> None:
     jobs = [job(0), job(0, greedy=True), job(5, greedy=True)]
-    sampled, first, second = generate_all(loaded(tmp_path, overlap=overlap), jobs)
+    sampled, first, second = generate_all(table(tmp_path, overlap=overlap), jobs)
     assert first == second  # one prompt, no noise
     assert len({tuple(sample.tokens) for sample in first}) == 1
     assert sampled != first
 
 
 def test_a_group_of_no_seeds_is_empty_and_a_name_is_used_once(tmp_path: Path) -> None:
-    engine = loaded(tmp_path)
+    engine = table(tmp_path)
     assert generate(engine, job(0, 0)) == []
     engine.begin(1, job(1))
     with pytest.raises(EngineError, match="under way"):
@@ -210,7 +148,7 @@ def test_a_group_of_no_seeds_is_empty_and_a_name_is_used_once(tmp_path: Path) ->
 
 
 def test_an_error_of_the_device_ends_all_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = loaded(tmp_path)
+    engine = table(tmp_path)
     engine.begin(0, job(0))
 
     def gone(*_: object) -> None:
@@ -221,4 +159,4 @@ def test_an_error_of_the_device_ends_all_groups(tmp_path: Path, monkeypatch: pyt
         with pytest.raises(RuntimeError, match="went away"):
             engine.step()
     assert (engine.rows.running, engine.rows.waiting) == (0, 0)
-    assert generate(engine, job(0)) == generate(loaded(tmp_path), job(0))
+    assert generate(engine, job(0)) == generate(table(tmp_path), job(0))

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,13 +15,15 @@ import pytest
 import pytest_asyncio
 
 from engines.direct import generate, generate_all
+from engines.engine import SampledTurn
 from engines.messages import packed
 from engines.process import EngineProcess
 from engines.transformers.engine import TransformersEngine
 from runtime.child import ChildDied, ChildError, python_path
 from tests.support import tiny_model
 from tests.support.paths import ROOT
-from tests.support.tiny_model import OnDisk, job
+from tests.support.served import TaskAnswers, served
+from tests.support.tiny_model import TEXT, OnDisk, job
 from weights.journaled import Rolling
 from weights.snapshot import Snapshot
 
@@ -86,6 +88,49 @@ async def test_an_engine_in_a_child_does_all_that_an_engine_does(
     assert wrong.value.kind == "WrongBase"
     assert (await engine.step_to(old.root)).root == old.root
     assert (await engine.step_to(new.root)).root == new.root
+
+
+@hosted
+async def test_a_served_group_is_played_across_the_pipe_beside_others(
+    engine: EngineProcess, versions: Versions
+) -> None:
+    guess, plain = job(3, 4, task="guess", limit=24), job(5, 4, limit=8)
+    answers, turns = TaskAnswers(guess, TEXT), list[SampledTurn]()
+    others_ended = asyncio.Event()
+
+    async def late(turn: SampledTurn) -> Sequence[int] | None:
+        turns.append(turn)
+        await others_ended.wait()  # the process waits without a step
+        return answers(turn)
+
+    async def others() -> None:
+        (ours, alone) = await engine.generate(plain), generate(versions.with_old, plain)
+        assert [sample.tokens for sample in ours] == [sample.tokens for sample in alone]
+        others_ended.set()
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(others())
+        samples = await engine.generate_served(served(guess), late)
+    assert [sample.tokens for sample in samples] == [sample.tokens for sample in generate(versions.with_old, guess)]
+    assert {turn.sample for turn in turns} == {0, 1, 2, 3}
+
+
+@hosted
+async def test_an_environment_that_fails_ends_its_group_and_leaves_the_process_free(
+    engine: EngineProcess, versions: Versions
+) -> None:
+    async def failing(turn: SampledTurn) -> Sequence[int] | None:
+        raise LookupError("the lease is gone")
+
+    with pytest.raises(LookupError, match="the lease is gone"):
+        await engine.generate_served(served(job(3, 4, limit=24)), failing)
+    assert (await engine.load(versions.old.folder, versions.old.snapshot)).root == versions.old.root
+    with pytest.raises(ChildError, match="outside the vocabulary"):
+        await engine.generate_served(served(job(3, 1, limit=24)), _nonsense)
+
+
+async def _nonsense(turn: SampledTurn) -> Sequence[int] | None:
+    return [10**6]
 
 
 @hosted

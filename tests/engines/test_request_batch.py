@@ -4,11 +4,12 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from engines.engine import EngineError, Job, Sample
+from engines.engine import EngineError, Job, Sample, SampledTurn
 from engines.request_batch import Completion, RequestBatch, TokenRequest, check
 from engines.rollout_state import RolloutState
 from tasks import registry
 from tasks.task import Transcript, replay
+from tests.support.served import play, served
 from tests.support.tiny_model import TEXT, job
 
 ROOT = bytes(range(32))
@@ -46,6 +47,8 @@ class Program:
 
 
 def rollouts(asked: Job) -> list[RolloutState]:
+    if asked.served:
+        return [RolloutState(asked, seed, None, number=number) for number, seed in enumerate(asked.seeds)]
     task = registry.get(asked.task, 1)
     return [RolloutState(asked, seed, task.episode("train", asked.index, TEXT)) for seed in asked.seeds]
 
@@ -186,3 +189,23 @@ def test_an_answer_may_end_at_its_limit_by_the_ending_token() -> None:
     check(tokens_of(7, TEXT.eos), request, VOCABULARY, ROOT)
     check(tokens_of(TEXT.eos), request, VOCABULARY, ROOT)
     check(tokens_of(7, 8), request._replace(greedy=True), VOCABULARY, ROOT)
+
+
+def test_a_turn_of_a_served_group_is_asked_for_once_the_one_before_is_answered() -> None:
+    requests = list[TokenRequest]()
+
+    def answer(request: TokenRequest) -> Completion:
+        requests.append(request)
+        return tokens_of(4, TEXT.eos)
+
+    def environment(turn: SampledTurn) -> list[int] | None:
+        return [7, 8, 9] if turn.turn == 0 else None
+
+    batch, _ = batch_of(answer)
+    one = served(job(3, 2, limit=20))
+    (samples,) = play(batch, [(one, environment)], late=3)
+    assert [sample.tokens for sample in samples] == [[4, TEXT.eos, 7, 8, 9, 4, TEXT.eos]] * 2
+    assert [sample.turns for sample in samples] == [[2, 3, 2]] * 2
+    assert sorted(request.first for request in requests) == [0, 0, 5, 5]
+    assert all(request.tokens[-3:] == [7, 8, 9] for request in requests if request.first)
+    assert sorted(request.most for request in requests) == [18, 18, 20, 20]

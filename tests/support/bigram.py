@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from engines import sampling_reference
 from engines.continuous_batch import Chosen, ContinuousBatch, FirstToken, NextToken
-from engines.engine import GAP_MOST, EngineError, EngineRows, Finished, Job, Loaded, Sample, SampleScore
+from engines.engine import GAP_MOST, EngineError, EngineRows, Finished, Job, Loaded, Sample, SampledTurn, SampleScore
 from engines.rollout_state import RolloutState
 from engines.row_limit import Memory, RowLimit
 from tasks import registry
@@ -114,6 +114,16 @@ class BigramEngine:
     def step(self) -> list[Finished]:
         return self._batch.step()
 
+    def turns(self) -> list[SampledTurn]:
+        return self._batch.turns()
+
+    def answer(self, served: bytes, sample: int, turn: int, given: Sequence[int] | None) -> None:
+        self._batch.answer(served, sample, turn, given)
+
+    @property
+    def idle(self) -> bool:
+        return self._batch.idle
+
     @property
     def rows(self) -> EngineRows:
         return self._batch.rows
@@ -148,8 +158,11 @@ class BigramEngine:
 
     def decode(self, rows: Sequence[NextToken], first: Sequence[FirstToken[list[int]]]) -> Callable[[], Chosen]:
         chosen = [self._choice(row.token or 0, row.seed, row.number, row.greedy) for row in rows]
-        chosen += [self._choice(one.prompt[0], one.seed, 0, one.greedy) for one in first]
+        chosen += [self._choice(one.prompt[0], one.seed, one.number, one.greedy) for one in first]
         return lambda: Chosen([token for token, _ in chosen], [logprob for _, logprob in chosen])
+
+    def park(self, place: int, length: int) -> list[int]:
+        return [0]
 
     def vacate(self, place: int, last: int) -> None:
         pass
@@ -169,7 +182,10 @@ class BigramEngine:
         return token, float(log_softmax(logits)[token])
 
     def _rollouts(self, job: Job) -> list[RolloutState]:
-        return [RolloutState(job, seed, self._episode(job)) for seed in job.seeds]
+        return [
+            RolloutState(job, seed, None if job.served else self._episode(job), number=number)
+            for number, seed in enumerate(job.seeds)
+        ]
 
     def _score(self, job: Job, seed: bytes, sample: Sample) -> SampleScore:
         logprobs, margins, gaps = [], [], []

@@ -23,6 +23,7 @@ class Counting:
 
     calls: Mapping[str, Any] = {"count": Text}
     barriers: Collection[str] = ("reset",)
+    idle = False
 
     def __init__(self) -> None:
         self.left: dict[int, int] = {}

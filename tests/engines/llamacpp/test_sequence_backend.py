@@ -145,3 +145,33 @@ def test_memory_is_that_of_the_device_and_what_the_rows_have(backend: SequenceBa
     backend.prefill([[1]])
     backend.reset()
     assert backend.decode([], [])().tokens == []
+
+
+def test_a_row_that_is_parked_goes_on_in_its_own_sequence(backend: SequenceBackend, strings: Strings) -> None:
+    (prompt,) = backend.prefill([[4, 5]])
+    (token,) = backend.decode([], [FirstToken(prompt, SEED, True)])().tokens
+    backend.release(prompt)
+    (second,) = backend.decode([next_of(token, 2)], [])().tokens
+    parked = backend.park(0, 3)
+    backend.vacate(0, 0)
+    assert list(strings.content.values()) == [[4, 5, token]]
+    backend.extend(parked, [second, 1])
+    (third,) = backend.decode([], [FirstToken(parked, SEED, True, 4)])().tokens
+    backend.release(parked)
+    assert third == (4 + 5 + token + second + 1) % VOCABULARY
+    backend.vacate(0, 0)
+    assert strings.content == {}
+
+
+def test_a_row_that_is_parked_while_others_wait_for_its_prompt_leaves_the_prompt_there(
+    backend: SequenceBackend, strings: Strings
+) -> None:
+    (prompt,) = backend.prefill([[4, 5]])
+    backend.decode([], [FirstToken(prompt, SEED, True)])
+    backend.decode([next_of(6, 2)], [])
+    parked = backend.park(0, 3)
+    backend.vacate(0, 0)
+    assert strings.content == {prompt.sequence: [4, 5], parked.sequence: [4, 5, 6]}
+    backend.decode([], [FirstToken(prompt, SEED, True)])
+    backend.release(parked)
+    assert strings.content == {prompt.sequence: [4, 5]}

