@@ -38,7 +38,7 @@ class GroupBatch(Protocol):
     def turns(self) -> list[SampledTurn]:
         """See `Engine.turns`."""
 
-    def answer(self, served: bytes, sample: int, turn: int, given: Sequence[int] | None) -> None:
+    def answer(self, served: bytes, sample: int, turn_number: int, given: Sequence[int] | None) -> None:
         """See `Engine.answer`."""
 
     @property
@@ -123,11 +123,11 @@ class BatchEngine(ABC, Generic[M]):
         """See `Engine.turns`."""
         return self._live.batch.turns() if self._live is not None else []
 
-    def answer(self, served: bytes, sample: int, turn: int, given: Sequence[int] | None) -> None:
+    def answer(self, served: bytes, sample: int, turn_number: int, given: Sequence[int] | None) -> None:
         """See `Engine.answer`. Raises EngineError for tokens that cannot be fed."""
         live = self._loaded()
         live.rollouts.check_given(given)
-        live.batch.answer(served, sample, turn, given)
+        live.batch.answer(served, sample, turn_number, given)
 
     @property
     def idle(self) -> bool:

@@ -161,13 +161,13 @@ class ContinuousBatch(Generic[P]):
         turns, self._turns = self._turns, []
         return turns
 
-    def answer(self, served: bytes, sample: int, turn: int, given: Sequence[int] | None) -> None:
+    def answer(self, served: bytes, sample: int, turn_number: int, given: Sequence[int] | None) -> None:
         """See `Engine.answer`."""
         group = next((one for one in self._groups.values() if served and one.job.served == served), None)
         if group is None or group.outcome is not None or not 0 <= sample < len(group.states):
             return
         state = group.states[sample]
-        if not state.answer(turn, given):
+        if not state.answer(turn_number, given):
             return
         prompt = self._parked.pop((group.ticket, sample))
         if state.ended:
@@ -294,7 +294,7 @@ class ContinuousBatch(Generic[P]):
 
     def _park(self, group: Group, number: int, prompt: P | None) -> None:
         self._parked[group.ticket, number] = prompt
-        self._turns.append(group.states[number].turn)
+        self._turns.append(group.states[number].sampled_turn)
 
     def _clean(self, group: Group) -> None:
         for place, row in enumerate(self._places):
@@ -308,7 +308,7 @@ class ContinuousBatch(Generic[P]):
             self._free(start.prompt)
         for key in [key for key in self._parked if key[0] == group.ticket]:
             self._free(self._parked.pop(key))
-        self._turns = [turn for turn in self._turns if turn.served != group.job.served]
+        self._turns = [sampled_turn for sampled_turn in self._turns if sampled_turn.served != group.job.served]
 
     def _free(self, prompt: P | None) -> None:
         if prompt is not None:

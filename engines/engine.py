@@ -65,11 +65,11 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 class SampledTurn(msgspec.Struct, frozen=True, kw_only=True):
     """A sampled turn of a served group that waits for its answer. `served`: the job's name for it. `sample`: number of
-    the sample. `turn`: number of the turn, given ones counted. `tokens`, `logprobs`: of this turn."""
+    the sample. `turn_number`: of the turn, given ones counted. `tokens`, `logprobs`: of this turn."""
 
     served: bytes
     sample: int
-    turn: int
+    turn_number: int
     tokens: list[int]
     logprobs: list[float]
 
@@ -175,7 +175,7 @@ class Engine(Protocol):
         """Return the turns of served groups that ended since the last call. Their rows have no place until they are
         answered; other rows go on."""
 
-    def answer(self, served: bytes, sample: int, turn: int, given: Sequence[int] | None) -> None:
+    def answer(self, served: bytes, sample: int, turn_number: int, given: Sequence[int] | None) -> None:
         """Give a row the environment's tokens after its sampled turn; None: the episode is over. Nothing happens where
         no row waits for this answer."""
 

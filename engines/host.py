@@ -39,7 +39,7 @@ class EngineHost:
     def __init__(
         self,
         notify: Callable[[EngineRows], None] = lambda rows: None,
-        sampled: Callable[[SampledTurn], None] = lambda turn: None,
+        sampled: Callable[[SampledTurn], None] = lambda sampled_turn: None,
     ) -> None:
         self._engine: Engine | None = None
         self._notify, self._sampled = notify, sampled
@@ -124,8 +124,8 @@ class EngineHost:
     def _tell(self) -> None:
         """Notify of turns that wait, and of the rows where something changed that the parent acts on: tokens and single
         rows end too often."""
-        for turn in self._chosen().turns():
-            self._sampled(turn)
+        for sampled_turn in self._chosen().turns():
+            self._sampled(sampled_turn)
         rows = self._chosen().rows
         state = (rows.limit, rows.waiting, rows.free > 0, tuple(sorted(self._groups)))
         if state != self._told:
@@ -136,7 +136,7 @@ class EngineHost:
 def main() -> None:
     """Serve until the parent goes away."""
     pipe = Pipe()
-    host = EngineHost(lambda rows: pipe.notify(ROWS, rows), lambda turn: pipe.notify(SAMPLED, turn))
+    host = EngineHost(lambda rows: pipe.notify(ROWS, rows), lambda sampled_turn: pipe.notify(SAMPLED, sampled_turn))
     pipe.serve(host.handlers(), work=host)
 
 

@@ -146,11 +146,11 @@ class AnswerCall(EngineCall[None], frozen=True, kw_only=True):
     answer: ClassVar[Any] = None
     served: bytes
     sample: int
-    turn: int
+    turn_number: int
     given: list[int] | None
 
     def run(self, engine: Engine) -> None:
-        engine.answer(self.served, self.sample, self.turn, self.given)
+        engine.answer(self.served, self.sample, self.turn_number, self.given)
 
 
 class GenerateCall(EngineCall[list[Sample]], frozen=True, kw_only=True):

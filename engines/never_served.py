@@ -12,7 +12,7 @@ class NeverServed:
         """Return none."""
         return []
 
-    def answer(self, served: bytes, sample: int, turn: int, given: Sequence[int] | None) -> None:
+    def answer(self, served: bytes, sample: int, turn_number: int, given: Sequence[int] | None) -> None:
         """Do nothing: no row waits."""
 
     @property

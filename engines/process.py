@@ -160,18 +160,25 @@ class EngineProcess(Child, EngineClient):
         if not job.served or job.served in self._turns:
             raise ValueError("a served group needs a name of its own")
 
-        async def answered(turn: SampledTurn) -> None:
+        async def answered(sampled_turn: SampledTurn) -> None:
             try:
-                given = await play(turn)
+                given = await play(sampled_turn)
                 answer = None if given is None else list(given)
-                await self.ask(AnswerCall(served=turn.served, sample=turn.sample, turn=turn.turn, given=answer))
+                await self.ask(
+                    AnswerCall(
+                        served=sampled_turn.served,
+                        sample=sampled_turn.sample,
+                        turn_number=sampled_turn.turn_number,
+                        given=answer,
+                    )
+                )
             except BaseException:
                 self._turns.pop(job.served, None)  # the group ends: no further turn is taken
                 raise
 
         try:
             async with asyncio.TaskGroup() as tasks:
-                self._turns[job.served] = lambda turn: tasks.create_task(answered(turn))
+                self._turns[job.served] = lambda sampled_turn: tasks.create_task(answered(sampled_turn))
                 return await self.generate(job)
         except BaseExceptionGroup as group:
             raise next(leaves(group)) from None
@@ -188,9 +195,9 @@ class EngineProcess(Child, EngineClient):
             if self.on_rows is not None:
                 self.on_rows(self.rows)
         elif method == SAMPLED:
-            turn = msgspec.msgpack.decode(body, type=SampledTurn)
-            if (taker := self._turns.get(turn.served)) is not None:
-                taker(turn)
+            sampled_turn = msgspec.msgpack.decode(body, type=SampledTurn)
+            if (taker := self._turns.get(sampled_turn.served)) is not None:
+                taker(sampled_turn)
 
 
 def _absolute(path: Path) -> str:

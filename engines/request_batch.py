@@ -120,12 +120,12 @@ class RequestBatch:
         turns, self._turns = self._turns, []
         return turns
 
-    def answer(self, served: bytes, sample: int, turn: int, given: Sequence[int] | None) -> None:
+    def answer(self, served: bytes, sample: int, turn_number: int, given: Sequence[int] | None) -> None:
         """See `Engine.answer`."""
         for ticket, group in self._groups.items():
             if group.outcome is None and group.job.served == served and 0 <= sample < len(group.states):
                 state = group.states[sample]
-                if state.answer(turn, given):
+                if state.answer(turn_number, given):
                     self._next(ticket, group, state)
 
     def cancel(self, ticket: int) -> None:
@@ -190,7 +190,7 @@ class RequestBatch:
     def _next(self, ticket: int, group: Group, state: RolloutState) -> None:
         """Go on with a rollout between two turns."""
         if state.parked:
-            self._turns.append(state.turn)
+            self._turns.append(state.sampled_turn)
         elif state.ended:
             group.end_if_over()
         else:

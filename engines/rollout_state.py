@@ -56,13 +56,13 @@ class RolloutState:
         return self._given[0] if self._given else None
 
     @property
-    def turn(self) -> SampledTurn:
+    def sampled_turn(self) -> SampledTurn:
         """The last turn, which was sampled."""
         length = self._turns[-1]
         return SampledTurn(
             served=self._job.served,
             sample=self._number,
-            turn=len(self._turns) - 1,
+            turn_number=len(self._turns) - 1,
             tokens=self._tokens[len(self._tokens) - length :],
             logprobs=self._logprobs[len(self._logprobs) - length :],
         )
@@ -80,10 +80,10 @@ class RolloutState:
         if token == self._job.eos or len(self._logprobs) == self._job.limit:
             self._turn_ended()
 
-    def answer(self, turn: int, given: Sequence[int] | None) -> bool:
+    def answer(self, turn_number: int, given: Sequence[int] | None) -> bool:
         """Take the environment's answer to a sampled turn; None: the episode is over. Return whether the rollout waited
         for it."""
-        if not self.parked or turn != len(self._turns) - 1:
+        if not self.parked or turn_number != len(self._turns) - 1:
             return False
         self.parked = False
         if given is None or len(self._logprobs) == self._job.limit:

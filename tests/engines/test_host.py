@@ -98,10 +98,10 @@ async def test_a_served_group_is_played_across_the_pipe_beside_others(
     answers, turns = TaskAnswers(guess, TEXT), list[SampledTurn]()
     others_ended = asyncio.Event()
 
-    async def late(turn: SampledTurn) -> Sequence[int] | None:
-        turns.append(turn)
+    async def late(sampled_turn: SampledTurn) -> Sequence[int] | None:
+        turns.append(sampled_turn)
         await others_ended.wait()  # the process waits without a step
-        return answers(turn)
+        return answers(sampled_turn)
 
     async def others() -> None:
         (ours, alone) = await engine.generate(plain), generate(versions.with_old, plain)
@@ -112,14 +112,14 @@ async def test_a_served_group_is_played_across_the_pipe_beside_others(
         tasks.create_task(others())
         samples = await engine.generate_served(served(guess), late)
     assert [sample.tokens for sample in samples] == [sample.tokens for sample in generate(versions.with_old, guess)]
-    assert {turn.sample for turn in turns} == {0, 1, 2, 3}
+    assert {sampled_turn.sample for sampled_turn in turns} == {0, 1, 2, 3}
 
 
 @hosted
 async def test_an_environment_that_fails_ends_its_group_and_leaves_the_process_free(
     engine: EngineProcess, versions: Versions
 ) -> None:
-    async def failing(turn: SampledTurn) -> Sequence[int] | None:
+    async def failing(sampled_turn: SampledTurn) -> Sequence[int] | None:
         raise LookupError("the lease is gone")
 
     with pytest.raises(LookupError, match="the lease is gone"):
@@ -129,7 +129,7 @@ async def test_an_environment_that_fails_ends_its_group_and_leaves_the_process_f
         await engine.generate_served(served(job(3, 1, limit=24)), _nonsense)
 
 
-async def _nonsense(turn: SampledTurn) -> Sequence[int] | None:
+async def _nonsense(sampled_turn: SampledTurn) -> Sequence[int] | None:
     return [10**6]
 
 

@@ -198,8 +198,8 @@ def test_a_turn_of_a_served_group_is_asked_for_once_the_one_before_is_answered()
         requests.append(request)
         return tokens_of(4, TEXT.eos)
 
-    def environment(turn: SampledTurn) -> list[int] | None:
-        return [7, 8, 9] if turn.turn == 0 else None
+    def environment(sampled_turn: SampledTurn) -> list[int] | None:
+        return [7, 8, 9] if sampled_turn.turn_number == 0 else None
 
     batch, _ = batch_of(answer)
     one = served(job(3, 2, limit=20))

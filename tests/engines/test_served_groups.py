@@ -22,8 +22,12 @@ def overlap(request: pytest.FixtureRequest) -> bool:
 def echoes(turns: int) -> Answers:
     """An environment that says a turn's length and its number, for so many turns."""
 
-    def answer(turn: SampledTurn) -> Sequence[int] | None:
-        return [2 + len(turn.tokens), 3 + turn.turn] if turn.turn < 2 * (turns - 1) else None
+    def answer(sampled_turn: SampledTurn) -> Sequence[int] | None:
+        return (
+            [2 + len(sampled_turn.tokens), 3 + sampled_turn.turn_number]
+            if sampled_turn.turn_number < 2 * (turns - 1)
+            else None
+        )
 
     return answer
 
@@ -66,8 +70,11 @@ def test_rows_that_wait_for_their_answers_leave_their_places_to_others(tmp_path:
     engine.begin(1, served(job(1, 2, 60), b"second"))
     engine.step()
     assert engine.rows.running == 2
-    assert {(turn.sample, turn.turn) for turn in turns} == {(0, 0), (1, 0)}
-    assert all(turn.tokens[-1] == EOS and len(turn.tokens) == len(turn.logprobs) for turn in turns)
+    assert {(sampled_turn.sample, sampled_turn.turn_number) for sampled_turn in turns} == {(0, 0), (1, 0)}
+    assert all(
+        sampled_turn.tokens[-1] == EOS and len(sampled_turn.tokens) == len(sampled_turn.logprobs)
+        for sampled_turn in turns
+    )
 
 
 def test_an_engine_whose_rows_all_wait_is_idle_until_one_is_answered(tmp_path: Path, overlap: bool) -> None:
@@ -77,7 +84,7 @@ def test_an_engine_whose_rows_all_wait_is_idle_until_one_is_answered(tmp_path: P
         engine.step()
     engine.step()  # the step that was begun before the turn's end was known
     assert engine.idle
-    engine.answer(b"a lease", 0, turns[0].turn, [5])
+    engine.answer(b"a lease", 0, turns[0].sampled_turn, [5])
     assert not engine.idle
 
 
@@ -88,9 +95,9 @@ def test_an_answer_that_no_row_waits_for_changes_nothing(tmp_path: Path, overlap
     engine.answer(b"a lease", 0, 0, [9])  # the turn has not ended
     while not (turns := engine.turns()):
         engine.step()
-    for name, sample, turn in ((b"other", 0, 0), (b"a lease", 1, 0), (b"a lease", -1, 0), (b"a lease", 0, 2)):
-        engine.answer(name, sample, turn, [9])
-    engine.answer(b"a lease", 0, 0, [3 + turns[0].turn])
+    for name, sample, turn_number in ((b"other", 0, 0), (b"a lease", 1, 0), (b"a lease", -1, 0), (b"a lease", 0, 2)):
+        engine.answer(name, sample, turn_number, [9])
+    engine.answer(b"a lease", 0, 0, [3 + turns[0].sampled_turn])
     engine.answer(b"a lease", 0, 0, [9])  # a second time
     assert engine.rows.waiting == 1
 
@@ -98,8 +105,8 @@ def test_an_answer_that_no_row_waits_for_changes_nothing(tmp_path: Path, overlap
 def test_at_the_limit_the_environment_reads_the_turn_and_the_episode_is_over(tmp_path: Path) -> None:
     read = list[SampledTurn]()
 
-    def endless(turn: SampledTurn) -> Sequence[int]:
-        read.append(turn)
+    def endless(sampled_turn: SampledTurn) -> Sequence[int]:
+        read.append(sampled_turn)
         return [5, 6]
 
     ((sample,),) = play(table(tmp_path), [(served(job(0, 1, 9)), endless)])

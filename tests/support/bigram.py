@@ -117,8 +117,8 @@ class BigramEngine:
     def turns(self) -> list[SampledTurn]:
         return self._batch.turns()
 
-    def answer(self, served: bytes, sample: int, turn: int, given: Sequence[int] | None) -> None:
-        self._batch.answer(served, sample, turn, given)
+    def answer(self, served: bytes, sample: int, turn_number: int, given: Sequence[int] | None) -> None:
+        self._batch.answer(served, sample, turn_number, given)
 
     @property
     def idle(self) -> bool:

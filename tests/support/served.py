@@ -20,8 +20,8 @@ class TaskAnswers:
         task = registry.get(job.task, job.task_version)
         self._episodes: list[Episode] = [task.episode("train", job.index, text) for _ in job.seeds]
 
-    def __call__(self, turn: SampledTurn) -> Sequence[int] | None:
-        return self._episodes[turn.sample].reply(turn.tokens)
+    def __call__(self, sampled_turn: SampledTurn) -> Sequence[int] | None:
+        return self._episodes[sampled_turn.sample].reply(sampled_turn.tokens)
 
 
 def served(job: Job, name: bytes = b"a lease") -> Job:
@@ -36,10 +36,15 @@ def play(engine: Any, pairs: Sequence[tuple[Job, Answers]], *, late: int = 0) ->
     for ticket, (job, _) in enumerate(pairs):
         engine.begin(ticket, job)
     for number in range(10_000):
-        waiting += [(number, turn) for turn in engine.turns()]
+        waiting += [(number, sampled_turn) for sampled_turn in engine.turns()]
         while waiting and (waiting[0][0] + late <= number or engine.idle):
-            _, turn = waiting.popleft()
-            engine.answer(turn.served, turn.sample, turn.turn, answers[turn.served](turn))
+            _, sampled_turn = waiting.popleft()
+            engine.answer(
+                sampled_turn.served,
+                sampled_turn.sample,
+                sampled_turn.turn_number,
+                answers[sampled_turn.served](sampled_turn),
+            )
         for one in engine.step():
             ended[one.ticket] = outcome_of(one)
         if len(ended) == len(pairs):

@@ -102,8 +102,8 @@ class Batched:
     def turns(self) -> list[SampledTurn]:
         return self.batch.turns()
 
-    def answer(self, served: bytes, sample: int, turn: int, given: Sequence[int] | None) -> None:
-        self.batch.answer(served, sample, turn, given)
+    def answer(self, served: bytes, sample: int, turn_number: int, given: Sequence[int] | None) -> None:
+        self.batch.answer(served, sample, turn_number, given)
 
     @property
     def idle(self) -> bool:
@@ -169,8 +169,8 @@ def test_rows_of_mixed_lengths_have_the_tokens_that_they_have_alone(model: Any, 
 @pytest.mark.parametrize("overlap", [False, True], ids=["read at once", "read a step later"])
 @pytest.mark.parametrize("late", [0, 5])
 def test_rows_that_wait_for_answers_go_on_as_if_they_had_never_waited(model: Any, overlap: bool, late: int) -> None:
-    def answer(turn: SampledTurn) -> list[int] | None:
-        return [9, 8, 7] if turn.turn < 4 else None
+    def answer(sampled_turn: SampledTurn) -> list[int] | None:
+        return [9, 8, 7] if sampled_turn.turn_number < 4 else None
 
     jobs = [served(one, bytes([number + 1])) for number, one in enumerate(mixed())]
     engine: Any = Batched(Decoder(model, torch.device("cpu"), overlap=overlap))
