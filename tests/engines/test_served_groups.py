@@ -84,7 +84,7 @@ def test_an_engine_whose_rows_all_wait_is_idle_until_one_is_answered(tmp_path: P
         engine.step()
     engine.step()  # the step that was begun before the turn's end was known
     assert engine.idle
-    engine.answer(b"a lease", 0, turns[0].sampled_turn, [5])
+    engine.answer(b"a lease", 0, turns[0].turn_number, [5])
     assert not engine.idle
 
 
@@ -97,7 +97,7 @@ def test_an_answer_that_no_row_waits_for_changes_nothing(tmp_path: Path, overlap
         engine.step()
     for name, sample, turn_number in ((b"other", 0, 0), (b"a lease", 1, 0), (b"a lease", -1, 0), (b"a lease", 0, 2)):
         engine.answer(name, sample, turn_number, [9])
-    engine.answer(b"a lease", 0, 0, [3 + turns[0].sampled_turn])
+    engine.answer(b"a lease", 0, 0, [3 + turns[0].turn_number])
     engine.answer(b"a lease", 0, 0, [9])  # a second time
     assert engine.rows.waiting == 1
 
