@@ -125,8 +125,8 @@ class ContinuousBatch(Generic[P]):
     @property
     def idle(self) -> bool:
         """Whether no step would change anything: every row that is left waits for an answer."""
-        over = any(group.outcome is not None for group in self._groups.values())
-        return not (over or self._places or self._queue.waiting or self._unread)
+        ended = any(group.outcome is not None for group in self._groups.values())
+        return not (ended or self._places or self._queue.waiting or self._unread)
 
     @property
     def rows(self) -> EngineRows:
