@@ -5,11 +5,13 @@ Rules
    one replaces one that is still undelivered.
 2. Times are durations on this node's monotonic clock ("so many ms ago"), computed at each attempt. So neither this
    machine's wall clock nor a failed attempt distorts them.
-3. Delivery is best effort: a lost acknowledgement affects neither work, pay nor the connection.
+3. It names the payloads that were complete when the last one of the version's own chain was. One that was fetched
+   meanwhile for a newer version (node/versions/follower.py, rule 7) is named by the acknowledgement of that one.
+4. Delivery is best effort: a lost acknowledgement affects neither work, pay nor the connection.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -79,13 +81,15 @@ class Acknowledger:
         self._fetches.append((anyio.current_time(), payload_hash, fetched))
         del self._fetches[:-PAYLOADS]
 
-    def applied(self, era: int, version: int) -> None:
-        """Record that the engine has loaded a version, and start its acknowledgement."""
+    def applied(self, era: int, version: int, payloads: Collection[bytes]) -> None:
+        """Record that the engine has loaded a version, and start its acknowledgement. `payloads`: hashes of those that
+        lead to it, fetched now or earlier (rule 3)."""
         now = anyio.current_time()
         heard = self._heard.get((era, version), now)
-        complete = self._fetches[-1][0] if self._fetches else heard
-        self._delivery = _Delivery(era, version, min(heard, complete), complete, now, self._fetches)
-        self._fetches = []
+        count = max((at for at, (_, digest, _) in enumerate(self._fetches, 1) if digest in payloads), default=0)
+        fetches, self._fetches = self._fetches[:count], self._fetches[count:]
+        complete = fetches[-1][0] if fetches else heard
+        self._delivery = _Delivery(era, version, min(heard, complete), complete, now, fetches)
         self._news.set()
 
     async def run(self) -> None:

@@ -7,7 +7,7 @@ Rules
    which the coordinator may have dropped.
 3. A payload is verified chunk by chunk (p2p/swarm/payload_file.py), stored, and served to others from its first chunk
    on.
-4. A stored payload that no longer matches its Edge is logged, and not served.
+4. A stored payload that no longer matches its Edge is logged, and not served. Once it is needed, it is fetched again.
 5. Local weights and payloads together stay within the quota. The oldest payloads are dropped first, and those of the
    loaded version never.
 """
@@ -74,7 +74,7 @@ class PayloadFetcher:
         """Return the file of an edge's payload, fetched if it is not here. One fetch at a time: all payload bytes that
         this node receives meanwhile count as its progress (rules 1 and 2). Raises `Stalled`, `P2PError`."""
         edge = verified.value
-        stored = self._store.payload(edge.payload_hash)
+        stored = await self._stored(edge)
         if stored is not None:
             return stored
         incoming = self._store.incoming(edge.payload_hash)
@@ -94,6 +94,21 @@ class PayloadFetcher:
         await self._exchange.share(manifest_of_edge(edge), path)
         self._count(edge)
         _log.debug("payload fetched", version=edge.version, nbytes=edge.length)
+        return path
+
+    async def _stored(self, edge: Edge) -> Path | None:
+        """Return the stored payload of an edge, and serve it: a call of `get` that was cancelled may have stored it
+        without. One that does not match is dropped (rule 4)."""
+        path = self._store.payload(edge.payload_hash)
+        if path is None:
+            return None
+        try:
+            await self._exchange.share(manifest_of_edge(edge), path)
+        except LocalFault as fault:
+            _log.warning("payload fetched again", version=edge.version, reason=str(fault))
+            await self._exchange.unshare(edge.payload_hash)
+            await anyio.to_thread.run_sync(self._store.drop_file, path)
+            return None
         return path
 
     async def fetch_file(self, manifest: Manifest, path: Path) -> None:

@@ -35,7 +35,7 @@ async def take(peer: Peer, manifest: Manifest, path: Path, stats: BroadcastStats
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(acknowledger.run)
         acknowledger.fetched(manifest.hash, await peer.fetch(manifest, path, fallback=last))
-        acknowledger.applied(1, 1)
+        acknowledger.applied(1, 1, {manifest.hash})
         await told.wait()
         tasks.cancel_scope.cancel()
 

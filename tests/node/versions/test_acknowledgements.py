@@ -62,7 +62,7 @@ def test_times_are_stated_as_durations() -> None:
             node.heard(1, 7)  # the Head again, with another sequence
             node.fetched(b"p" * 32, FetchReport(seconds=2.0, feeds=(feed("s", 10, 0.5, 1.75),)))
             await anyio.sleep(1)
-            node.applied(1, 7)
+            node.applied(1, 7, {b"p" * 32})
 
     run_fake(main)
     ((_, message),) = connection.told
@@ -78,9 +78,9 @@ def test_attempts_grow_apart_and_end_and_the_next_version_is_acknowledged_again(
 
     async def main() -> None:
         async with running(connection) as node:
-            node.applied(1, 7)
+            node.applied(1, 7, ())
             await anyio.sleep(200)
-            node.applied(1, 8)
+            node.applied(1, 8, ())
 
     run_fake(main)
     assert connection.tried == [0.0, 0.5, 2.5, 10.5, 200.0]
@@ -92,9 +92,9 @@ def test_a_newer_version_replaces_one_whose_acknowledgement_failed() -> None:
 
     async def main() -> None:
         async with running(connection) as node:
-            node.applied(1, 7)
+            node.applied(1, 7, ())
             await anyio.sleep(1)
-            node.applied(1, 8)
+            node.applied(1, 8, ())
 
     run_fake(main)
     assert [(at, message.version) for at, message in connection.told] == [(1.0, 8)]
@@ -105,7 +105,7 @@ def test_a_refusal_is_final() -> None:
 
     async def main() -> None:
         async with running(connection) as node:
-            node.applied(1, 7)
+            node.applied(1, 7, ())
 
     run_fake(main)
     assert connection.tried == [0.0]
@@ -118,11 +118,37 @@ def test_a_version_that_was_here_already_is_acknowledged_without_payloads() -> N
         async with running(connection) as node:
             node.heard(1, 7)
             await anyio.sleep(2)
-            node.applied(1, 7)
+            node.applied(1, 7, ())
 
     run_fake(main)
     ((_, message),) = connection.told
     assert (message.heard, message.complete, message.applied, message.taken) == (2000, 2000, 0, [])
+
+
+def test_a_payload_fetched_meanwhile_for_a_newer_version_is_named_with_that_one() -> None:
+    connection = Connection()
+    seventh, eighth = b"7" * 32, b"8" * 32
+
+    async def main() -> None:
+        async with running(connection) as node:
+            node.heard(1, 7)
+            await anyio.sleep(1)
+            node.fetched(seventh, FetchReport(seconds=0.5, feeds=(feed("s", 10),)))
+            await anyio.sleep(5)  # the groups under way
+            node.heard(1, 8)
+            await anyio.sleep(1)
+            node.fetched(eighth, FetchReport(seconds=0.5, feeds=(feed("s", 10),)))
+            await anyio.sleep(1)
+            node.applied(1, 7, {seventh})
+            await anyio.sleep(1)
+            node.applied(1, 8, {eighth})
+
+    run_fake(main)
+    first, second = (message for _, message in connection.told)
+    assert [taken.payload_hash for taken in first.taken] == [seventh]
+    assert (first.heard, first.complete, first.applied) == (8000, 7000, 0)
+    assert [taken.payload_hash for taken in second.taken] == [eighth]
+    assert (second.heard, second.complete, second.applied) == (3000, 2000, 0)
 
 
 def test_messages_and_memory_are_bounded_and_the_greatest_senders_stay() -> None:
@@ -137,7 +163,7 @@ def test_messages_and_memory_are_bounded_and_the_greatest_senders_stay() -> None
                 node.fetched(
                     bytes([number]) * 32, FetchReport(seconds=1.0, feeds=tuple(feed(f"p{i}", i + 1) for i in range(50)))
                 )
-            node.applied(1, 99)
+            node.applied(1, 99, {bytes([19]) * 32})
 
     run_fake(main)
     ((_, message),) = connection.told

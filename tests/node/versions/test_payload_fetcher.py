@@ -1,16 +1,21 @@
 """Payloads over slow connections, from silent peers."""
 
+import asyncio
+from pathlib import Path
+
 import anyio
 import pytest
 
 from node.versions.payload_fetcher import FETCH_PATIENCE
+from p2p.envelope import Verified
 from p2p.network import Manifest
 from protocol.versions import manifest_of_edge
 from tests.support import bigram
 from tests.support.clock import on_fake_clock
-from tests.support.fake_coordinator import FakeCoordinator, until
+from tests.support.fake_coordinator import FakeCoordinator, Node, until
 from tests.support.small_run import SmallRun
 from tests.support.swarm import working
+from weights.documents import Edge
 
 
 @on_fake_clock
@@ -44,6 +49,52 @@ async def test_a_fetch_without_a_sender_is_abandoned_with_a_reason(small_run: Sm
             await peer.share(_manifest(coordinator), path)
             await until(lambda: node.daemon.engine.current, 2 * FETCH_PATIENCE)
             await until(lambda: not node.daemon.follower.trouble)
+
+
+async def _fetched(small_run: SmallRun, node: Node) -> Verified[Edge]:
+    """Return the Edge of version 0, whose payload is neither on this disk nor served."""
+    store, ((_, edge, _),) = node.daemon.context.store, small_run.coordinator.edges
+    await until(lambda: node.daemon.engine.current)
+    path = store.payload(edge.payload_hash)
+    assert path is not None
+    await node.daemon.payloads._exchange.unshare(edge.payload_hash)
+    store.drop_file(path)
+    (verified,) = node.daemon.follower._stored_edges()
+    return verified
+
+
+@on_fake_clock
+async def test_a_payload_that_a_cancelled_fetch_has_stored_is_served_by_the_next(
+    small_run: SmallRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with small_run.working() as node:
+        edge, exchange = await _fetched(small_run, node), node.daemon.payloads._exchange
+        shared: list[Path] = []
+        share = exchange.share
+
+        async def cut(manifest: Manifest, path: Path) -> None:
+            raise asyncio.CancelledError
+
+        async def told(manifest: Manifest, path: Path) -> None:
+            shared.append(path)
+            await share(manifest, path)
+
+        monkeypatch.setattr(exchange, "share", cut)
+        with pytest.raises(asyncio.CancelledError):
+            await node.daemon.payloads.get(edge)
+        monkeypatch.setattr(exchange, "share", told)
+        assert await node.daemon.payloads.get(edge) in shared
+
+
+@on_fake_clock
+async def test_a_stored_payload_that_the_disk_has_damaged_is_fetched_again(small_run: SmallRun) -> None:
+    async with small_run.working() as node:
+        edge, fetcher = await _fetched(small_run, node), node.daemon.payloads
+        path = await fetcher.get(edge)
+        sound = path.read_bytes()
+        await node.daemon.payloads._exchange.unshare(edge.value.payload_hash)  # as after a restart
+        path.write_bytes(bytes(len(sound)))
+        assert (await fetcher.get(edge)).read_bytes() == sound
 
 
 def _manifest(coordinator: FakeCoordinator) -> Manifest:
