@@ -5,8 +5,10 @@ Rules
    next expiry starts a pause of `PAUSE`, during which the holder gets no lease. Each further expiry doubles the pause,
    up to `LONGEST`.
 2. The holder is the node's key. For a new key it is the connection, since keys are free.
-3. Only an expiry counts. A refused group has other consequences (coordinator/accounts/). The coordinator's faults and
-   absences count against no holder: a lease is extended by the time of an absence.
+3. An expiry counts, and for a new key a group refused for a fault that is a strike (coordinator/accounts/strikes.py):
+   each such group leaves rows in run.sqlite for good, and the next key has no strikes. For other keys a refused group
+   has other consequences (coordinator/accounts/). The coordinator's faults and absences count against no holder: a
+   lease is extended by the time of an absence.
 4. Budgets are operational state in run.sqlite. An expiry drops all rows from before the previous hour.
 """
 

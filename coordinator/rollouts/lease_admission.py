@@ -167,6 +167,12 @@ class LeaseAdmission:
         else:
             self._budgets.expired(lent.node, lent.node, now)
 
+    def struck(self, lent: LeaseOwner, now: int) -> None:
+        """Count a lease whose group was refused for a strike, in the caller's transaction: of new keys alone
+        (expiry_budgets.py, rule 3)."""
+        if lent.share == "new" and lent.connection:
+            self._budgets.expired(lent.connection.encode(), None, now)
+
     def _open_leases(self, node: bytes, now: int) -> tuple[int, int]:
         """Return (leases and undecided groups, leases) of a node; leases that are overdue are left out."""
         lent, overdue, running = self._database.all(

@@ -22,6 +22,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from coordinator.accounts.standing import Accounts, Rank
+from coordinator.accounts.strikes import AT_ONCE, STRIKES
 from coordinator.database import Database, marks
 from coordinator.learner.age import fresh, oldest_fresh
 from coordinator.rollouts.lease_admission import LeaseAdmission, LeaseDemand
@@ -298,8 +299,8 @@ class LeaseTable:
         self._database.do("UPDATE leases SET state = ? WHERE id = ?", (state, lease))
 
     def fail(self, lease: bytes, state: State, code: str, now: int) -> None:
-        """End a lease that earned nothing: its position may be leased again, and an expiry is counted. `code`: of the
-        refusal, "expired", or an `Early` one."""
+        """End a lease that earned nothing: its position may be leased again, and an expiry or a strike is counted
+        (expiry_budgets.py, rule 3). `code`: of the refusal, "expired", or an `Early` one."""
         lent = self._admission.lent(lease)
         self.move(lease, state)
         if lent is None:
@@ -308,6 +309,8 @@ class LeaseTable:
         self.positions.ended(position, attempt, lent.reasons, code, now)
         if code in ("expired", "declined"):
             self._admission.expired(lent, now)
+        elif code in STRIKES | AT_ONCE:
+            self._admission.struck(lent, now)
         elif code == "superseded":
             self._note_superseded(lease)
 

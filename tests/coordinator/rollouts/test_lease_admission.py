@@ -1,10 +1,15 @@
 """The facts that decide a lease request: the node's share, its lifetime, and the holder of its expiry budget."""
 
+from collections.abc import Iterable
+
 from coordinator.rollouts.expiry_budgets import FREE, PAUSE
 from coordinator.rollouts.lease_admission import LeaseAdmission, LeaseOwner
 from coordinator.rollouts.lease_lifetime import LifetimeBounds
 from p2p.limits.origin import Origin
-from tests.support.group_world import ALICE, World
+from protocol.leases import Lease
+from protocol.requests import Refusal
+from tests.support.fleet import key, request_lease
+from tests.support.group_world import ALICE, World, group
 
 BOUNDS = LifetimeBounds(first=300_000, least=20_000, most=900_000)
 HOME = Origin("198.51.100.0/24", "198.51.100.7")
@@ -46,3 +51,30 @@ def test_the_owner_of_a_lease_is_known_until_it_ends(world: World) -> None:
     world.now = lease.expires + 1
     assert world.group_service.tick(world.now) == 1
     assert admission.lent(lease.id) is None
+
+
+def faulty_groups(world: World, keys: Iterable[bytes], connection: str) -> int:
+    """Let each key ask for a lease and submit a faulty group at once, one key per 100 ms; return how many got one."""
+    given = 0
+    for node in keys:
+        answer = request_lease(world, connection, node)
+        world.now += 100
+        if isinstance(answer, Lease):
+            assert world.refused(group(answer, rollouts=[]), node).code == "incomplete"
+            given += 1
+    return given
+
+
+def test_faulty_groups_of_ever_new_keys_are_bounded_per_connection(world: World) -> None:
+    """Each leaves some 2.5 kB in run.sqlite for good. Without the bound, one connection wrote 25 kB/s so."""
+    assert faulty_groups(world, (key("fresh", number) for number in range(200)), "crowd") == FREE + 2
+    assert isinstance(request_lease(world, "elsewhere"), Lease)
+    blocked = request_lease(world, "crowd")
+    assert isinstance(blocked, Refusal)
+    assert blocked.code == "expiries"
+
+
+def test_faulty_groups_of_a_known_key_are_strikes_and_nothing_else(world: World) -> None:
+    world.group_service.accounts.remark(ALICE, "node.vouched", "tested", world.now)
+    assert faulty_groups(world, [ALICE] * 2, "crowd") == 2
+    assert world.group_service.database.value("SELECT count(*) FROM budgets") == 0
