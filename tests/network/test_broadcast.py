@@ -3,7 +3,7 @@
 The coordinator's figures are compared with times that the test takes from the loop's clock.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Collection, Awaitable, Callable, Mapping
 from pathlib import Path
 
 import anyio
@@ -54,10 +54,10 @@ class Witness:
             last = anyio.current_time()
             fetched(payload_hash, told)
 
-        def holding(era: int, version: int) -> None:
+        def holding(era: int, version: int, payloads: Collection[bytes]) -> None:
             self.complete[node.peer_id, version] = last
             self.applied[node.peer_id, version] = anyio.current_time()
-            applied(era, version)
+            applied(era, version, payloads)
 
         acknowledger.fetched, acknowledger.applied = watched, holding  # type: ignore[method-assign]
 

@@ -188,8 +188,8 @@ async def test_versions_that_come_while_groups_are_finished_are_passed_over(smal
             await until(lambda: node.daemon.engine.current)
             engine, loaded = node.daemon.engine, list[int]()
             applied = node.daemon.follower._acknowledger.applied
-            node.daemon.follower._acknowledger.applied = lambda era, version: (  # type: ignore[method-assign]
-                loaded.append(version), applied(era, version),
+            node.daemon.follower._acknowledger.applied = lambda era, version, payloads: (  # type: ignore[method-assign]
+                loaded.append(version), applied(era, version, payloads),
             )[1]  # fmt: skip
             async with engine.shared():
                 for version in (1, 2, 3):
