@@ -3,7 +3,7 @@
 The coordinator's figures are compared with times that the test takes from the loop's clock.
 """
 
-from collections.abc import Collection, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 
 import anyio
