@@ -256,9 +256,7 @@ class Follower:
                 version = update.version
                 _log.debug("applying", version=version.version, edges=len(update.chain))
                 await self._swap(update)
-            self._acknowledger.applied(
-                version.era, version.version, {edge.value.payload_hash for edge in update.chain}
-            )
+            self._acknowledger.applied(version.era, version.version, {edge.value.payload_hash for edge in update.chain})
             _log.info("version held", era=version.era, version=version.version)
         await self._tidy(version)
 
