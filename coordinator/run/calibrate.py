@@ -7,7 +7,8 @@ Rules
    become version 0. They are linked into the run folder first, so that the store may drop its own link meanwhile.
 3. The result is signed by the ledger key and written to `calibrations/` of the run folder whole or not at all. A
    running coordinator reads it within half a minute and opens the class.
-4. One calibration of a run at a time: a second one is refused at once. A killed one leaves its link to the weights,
+4. A class that the RunSpec does not admit is refused: its nodes would get no lease all the same.
+5. One calibration of a run at a time: a second one is refused at once. A killed one leaves its link to the weights,
    which the next one replaces, and nothing else.
 """
 
@@ -27,7 +28,7 @@ from coordinator.verification.mixed_machines import mixed_machines
 from coordinator.verification.token_evidence import Incomparable
 from engines.engine import dtype_named
 from engines.registry import UnknownEngine, choose, is_exact
-from protocol.engine_classes import parts
+from protocol.engine_classes import admits, parts
 from runtime.child import ChildDied, ChildError
 from runtime.errors import DiskFull, LocalFault
 from runtime.files import writing
@@ -47,6 +48,10 @@ def calibrate(run: Run, engine_class: str, tokens: int, now: int) -> Path:
 
 async def calibrate_class(run: Run, engine_class: str, tokens: int, now: int) -> Path:
     """See `calibrate`."""
+    if not admits(engine_class, admitted := run.runspec.engines):
+        raise LocalFault(
+            f"the run does not admit {engine_class}: its run.engines, which is signed, is {', '.join(admitted)}"
+        )
     wanted = class_parts(engine_class)
     machines = mixed_machines(wanted.engine, wanted.device)
     with _place(run.folder.calibrations) as place:
@@ -92,7 +97,7 @@ def class_parts(engine_class: str) -> ClassParts:
 
 @contextmanager
 def _place(folder: Path) -> Iterator[Path]:
-    """Yield the folder of Calibrations, locked, and remove the link to the weights afterwards (rule 4)."""
+    """Yield the folder of Calibrations, locked, and remove the link to the weights afterwards (rule 5)."""
     try:
         folder.mkdir(exist_ok=True)
         lock = lock_file(folder / LOCK, name_holder=True)

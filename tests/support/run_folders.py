@@ -24,9 +24,10 @@ def write_model(folder: Path, tensor: str = "weight", shape: tuple[int, ...] = (
     return folder
 
 
-def make_run(folder: Path, model: Path, secret: str | None = None) -> Run:
-    """Make a run folder as `echo2-coord init` does."""
-    config = setup.settings_for(str(model), {"run": {"name": "a run", "task": "reverse"}}, env={})
+def make_run(folder: Path, model: Path, secret: str | None = None, engines: tuple[str, ...] | None = None) -> Run:
+    """Make a run folder as `echo2-coord init` does. `engines`: the admitted classes; None: the default ones."""
+    section = {"name": "a run", "task": "reverse"} | ({} if engines is None else {"engines": engines})
+    config = setup.settings_for(str(model), {"run": section}, env={})
     return setup.init(folder, str(model), config, now=NOW, secret=secret)
 
 

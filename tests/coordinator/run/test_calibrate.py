@@ -73,7 +73,7 @@ class Measuring:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    return make_run(tmp_path / "run", write_model(tmp_path / "model"))
+    return make_run(tmp_path / "run", write_model(tmp_path / "model"), engines=("transformers",))
 
 
 @pytest.fixture
@@ -97,6 +97,17 @@ def published(run: Run, version: int) -> bytes:
 
 def names(run: Run) -> set[str]:
     return {path.name for path in run.folder.calibrations.iterdir()}
+
+
+def test_a_class_that_the_run_does_not_admit_is_refused_before_anything_is_measured(
+    run: Run, measuring: Measuring
+) -> None:
+    for engine_class in ("vllm/float32/cpu", "vllm/bfloat16/cpu"):  # the first one is exact
+        with pytest.raises(
+            LocalFault, match=f"does not admit {engine_class}: its run.engines, which is signed, is trans"
+        ):
+            calibrate(run, engine_class, 100, NOW)
+    assert not measuring.weights
 
 
 def test_before_the_first_version_the_base_model_is_measured_as_version_0(run: Run, measuring: Measuring) -> None:
