@@ -12,7 +12,7 @@ import msgspec
 from coordinator.environments.limits import Limits, apply
 from coordinator.environments.messages import AskPrompt, AskScore, OpenTask, Prompted, Scored, TaskOpened
 from runtime.child import Pipe
-from tasks import registry
+from tasks import plugins
 from tasks.task import InvalidTranscript, Task, TaskFault, Tokenizer, Transcript, begun, prompt_of, replay
 
 MOST_REASON = 300
@@ -30,12 +30,10 @@ class EnvironmentHost:
         """Open the task. Raises any error of its code."""
         from tasks import tokenizer
 
-        versions = [version for name, version in registry.known() if name == order.task]
-        version = order.version if order.version is not None else max(versions, default=1)
-        task = registry.get(order.task, version)
+        task = plugins.find(order.task, order.version)
         self._opened = task, tokenizer.load(Path(order.tokenizer), order.eos)
         sizes = {"train": task.size("train"), "heldout": task.size("heldout")}
-        return TaskOpened(version=version, unfiltered=self._unfiltered, **sizes)
+        return TaskOpened(version=task.version, unfiltered=self._unfiltered, **sizes)
 
     def prompt(self, asked: AskPrompt) -> Prompted:
         """Return a prompt."""

@@ -1,0 +1,221 @@
+"""Check a task before a run depends on it: `python -m tasks.check NAME`.
+
+Each check is a sentence that the task keeps or breaks:
+
+opens              its plug-in can be imported and makes it
+prompts            both splits have prompts, and posing one raises nothing
+same prompt        two processes, with two hash seeds and in opposite orders, pose the same prompts
+separate splits    no prompt is in both splits
+same score         the same tokens get the same replies and the same score, in one process twice and in two processes
+finite reward      no error and no reward that is not a finite number, for usual answers
+ends               an episode ends, whatever is answered
+bounded time       each prompt and each usual answer takes at most `seconds`
+hostile answers    the completions of tasks/hostile_answers.py cost at most `seconds` each, raise nothing, and kill nothing
+
+The task runs in processes of its own, with the rights of the user: the kit finds defects, it contains no attacks.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+from tasks.check_probe import USUAL, Played, Question, Result
+from tasks.hostile_answers import HOSTILE
+from tasks.probe_process import ProbeDied, ProbeProcess, ProbeSilent
+from tasks.task import Split
+
+CHECKS: Final = (
+    "opens", "prompts", "same prompt", "separate splits", "same score", "finite reward", "ends", "bounded time",
+    "hostile answers",
+)  # fmt: skip
+SPLITS: Final[tuple[Split, Split]] = ("train", "heldout")
+_SCORED: Final = 8
+"""Prompts of each split for which answers are scored."""
+
+
+class Fault(NamedTuple):
+    """A check that the task does not pass, and why."""
+
+    check: str
+    sentence: str
+
+
+class Extent(NamedTuple):
+    """How much is tried. `prompts`: most of each split. `seconds`: most time of a question. `opening`: most time until
+    the task is open."""
+
+    prompts: int = 500
+    seconds: float = 10.0
+    opening: float = 300.0
+
+
+def check(name: str, extent: Extent = Extent()) -> list[Fault]:
+    """Return the faults of a task, at most one for each prompt and check; none: it passes."""
+    try:
+        with _process(name, extent, 0) as first:
+            if first.opened.fault:
+                return [Fault("opens", first.opened.fault)]
+            sizes: dict[Split, int] = {"train": first.opened.train, "heldout": first.opened.heldout}
+            empty = [Fault("prompts", f"the split {split} has no prompts") for split in SPLITS if sizes[split] < 1]
+            if empty:
+                return empty
+            questions = _questions(sizes, extent.prompts)
+            one = _asked(first, questions)
+            again = _asked(first, [question for question in questions if question.answers])
+        with _process(name, extent, 1) as second:
+            other = _asked(second, questions[::-1])
+    except _Stopped as stopped:
+        return [stopped.fault]
+    except (ProbeSilent, ProbeDied) as error:
+        return [Fault("opens", str(error))]
+    faults = [*_same(one, other), *_separate(one), *_results(one)]
+    faults += _same_scores(one, again, "a second time in one process")
+    faults += _same_scores(one, other, "in another process under another hash seed")
+    return faults or list(_hostile(name, extent))
+
+
+class _Stopped(Exception):
+    """A process that hung or ended, as a fault."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.sentence)
+        self.fault = fault
+
+
+Answers = dict[tuple[Split, int], Played]
+
+
+def _process(name: str, extent: Extent, hash_seed: int) -> ProbeProcess:
+    return ProbeProcess(name, hash_seed=hash_seed, seconds=extent.seconds, opening=extent.opening)
+
+
+def _questions(sizes: dict[Split, int], most: int) -> list[Question]:
+    """Return questions about prompts spread over both splits, the first of each with the usual answers."""
+    questions = []
+    for split in SPLITS:
+        number = min(sizes[split], most)
+        for place in range(number):
+            answers = list(USUAL) if place < _SCORED else []
+            questions.append(Question(split, place * sizes[split] // number, answers))
+    return questions
+
+
+def _asked(process: ProbeProcess, questions: Sequence[Question]) -> Answers:
+    """Ask all questions. Raises `_Stopped`."""
+    answers: Answers = {}
+    for question in questions:
+        place = f"{question.split} {question.index}"
+        try:
+            answers[question.split, question.index] = process.ask(question)
+        except ProbeSilent as error:
+            raise _Stopped(Fault("bounded time", f"{place}: {error}")) from error
+        except ProbeDied as error:
+            raise _Stopped(Fault("finite reward" if question.answers else "prompts", f"{place}: {error}")) from error
+    return answers
+
+
+def _same(one: Answers, other: Answers) -> Iterator[Fault]:
+    for (split, index), played in one.items():
+        if played.error:
+            yield Fault("prompts", f"{split} {index}: {played.error}")
+        elif not played.prompt:
+            yield Fault("prompts", f"{split} {index}: the prompt is empty")
+        elif other[split, index].digest != played.digest:
+            shown = f"{played.prompt[:60]!r} and {other[split, index].prompt[:60]!r}"
+            yield Fault("same prompt", f"{split} {index}: {shown} in another process under another hash seed")
+
+
+def _separate(one: Answers) -> Iterator[Fault]:
+    train = {played.digest: index for (split, index), played in one.items() if split == "train" and played.prompt}
+    for (split, index), played in one.items():
+        if split == "heldout" and played.digest in train:
+            yield Fault("separate splits", f"heldout {index} is train {train[played.digest]}: {played.prompt[:60]!r}")
+
+
+def _each(answers: Answers) -> Iterator[tuple[str, str, Result, tuple[Split, int]]]:
+    for key, played in answers.items():
+        for name, result in played.results.items():
+            yield f"{key[0]} {key[1]}, answered with {name}", name, result, key
+
+
+def _results(one: Answers) -> Iterator[Fault]:
+    for place, _, result, _ in _each(one):
+        if result.error:
+            yield Fault("finite reward", f"{place}: {result.error}")
+        if result.endless:
+            yield Fault("ends", f"{place}: the episode does not end")
+
+
+def _same_scores(one: Answers, other: Answers, where: str) -> Iterator[Fault]:
+    for place, name, result, key in _each(other):
+        before = one[key].results[name]
+        if before != result and not (before.error or result.error):
+            scores = f"{before.reward:g} and {result.reward:g}" if before.reward != result.reward else "other replies"
+            yield Fault("same score", f"{place}: {scores} {where}")
+
+
+def _hostile(name: str, extent: Extent) -> Iterator[Fault]:
+    """Play each hostile answer; after one that hangs or kills, in a new process."""
+    names = list(HOSTILE)
+    while names:
+        with _process(name, extent, 0) as process:
+            while names:
+                answer = names.pop(0)
+                try:
+                    result = process.ask(Question("train", 0, [answer])).results[answer]
+                except (ProbeSilent, ProbeDied) as error:
+                    yield Fault("hostile answers", f"{answer}: {error}")
+                    break
+                if result.error or result.endless:
+                    yield Fault("hostile answers", f"{answer}: {result.error or 'the episode does not end'}"[:400])
+
+
+def report(name: str, faults: Sequence[Fault], shown: int = 3) -> Iterator[str]:
+    """Yield a sentence for each check. Checks behind one that stopped the kit are not told as passed."""
+    broken = {fault.check for fault in faults}
+    for check_name in CHECKS:
+        own = [fault for fault in faults if fault.check == check_name]
+        if not own and broken & {"opens", "prompts", "bounded time"}:
+            continue
+        if not own and check_name == "hostile answers" and broken:
+            yield f"{check_name}: not tried, as the task fails before"
+            continue
+        yield f"{check_name}: {'ok' if not own else 'fails'}"
+        yield from (f"  {fault.sentence}" for fault in own[:shown])
+        if len(own) > shown:
+            yield f"  and {len(own) - shown} more"
+    yield f"{name} {'passes' if not faults else 'does not pass'}"
+
+
+@contextmanager
+def opened(name: str, extent: Extent = Extent()) -> Iterator[Callable[[Question], Played]]:
+    """Yield a function that asks a task in a process of its own; it raises `CheckFault`."""
+    try:
+        with _process(name, extent, 0) as process:
+            if process.opened.fault:
+                raise CheckFault(process.opened.fault)
+            yield process.ask
+    except (ProbeSilent, ProbeDied) as error:
+        raise CheckFault(str(error)) from error
+
+
+class CheckFault(Exception):
+    """The task cannot be tried; the message says why."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Check a task and print the report; 1: it does not pass."""
+    parser = argparse.ArgumentParser(prog="python -m tasks.check", description="Check a task before a run uses it.")
+    parser.add_argument("name", help="as in run.task: NAME or NAME:ARGUMENT")
+    parser.add_argument("--prompts", type=int, default=Extent().prompts, help="most prompts of each split")
+    parser.add_argument("--seconds", type=float, default=Extent().seconds, help="most time of a prompt or a score")
+    given = parser.parse_args(arguments)
+    faults = check(given.name, Extent(given.prompts, given.seconds))
+    print("\n".join(report(given.name, faults)))
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""Tasks that the registry lacks: the operator's plug-ins, and ours that need a library of an extra.
+
+Rules
+1. A name is FAMILY or FAMILY:ARGUMENT. The family decides who makes the task; the argument is the family's own.
+2. Families are looked for in this order: tasks of this build, ours with an extra (`OURS`), then the entry points of the
+   group `echo2.tasks` of all installed packages. A plug-in never replaces a task of ours, and where two packages bring
+   one family, neither is taken.
+3. An entry point names a task, or a function from the argument (a text, empty without one) to a task. The task's name
+   is the whole name that was asked for, and its version a whole number of at least 1.
+4. A plug-in is imported only by `find`. Volunteers' nodes and the coordinator's main process never call it: foreign
+   code is imported by the processes of an environment, and by commands that the operator gives by hand.
+"""
+
+import importlib
+from collections.abc import Iterable, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Final, NamedTuple
+
+from tasks import registry
+from tasks.task import Task
+
+GROUP: Final = "echo2.tasks"
+OURS: Final[Mapping[str, tuple[str, str]]] = {}
+"""Family -> (where its function stands, as in an entry point; the extra that it needs)."""
+
+
+class PluginFault(LookupError):
+    """A task cannot be had: no such name, two of it, or a plug-in that does not work. The message says why."""
+
+
+class Family(NamedTuple):
+    """A name that `find` knows. `source`: this build, an extra of ours, or the package that brings it."""
+
+    name: str
+    source: str
+
+
+def families(points: Iterable[EntryPoint] | None = None) -> list[Family]:
+    """Return all families, sorted, without importing any. `points`: entry points; None: those installed."""
+    own = [Family(name, "this build") for name in {name for name, _ in registry.known()}]
+    extra = [Family(name, f"echo2[{needed}]") for name, (_, needed) in OURS.items()]
+    return sorted([*own, *extra, *(Family(point.name, _package(point)) for point in _installed(points))])
+
+
+def find(name: str, version: int | None = None, points: Iterable[EntryPoint] | None = None) -> Task:
+    """Return a task by its name; `version` None: the newest. Raises `PluginFault`, `registry.UnknownTask`."""
+    family, _, argument = name.partition(":")
+    point = _point(family, [one for one in _installed(points) if one.name == family])
+    if point is None:
+        return _of_this_build(name, version)
+    return _opened(point, name, argument, version)
+
+
+def _point(family: str, brought: list[EntryPoint]) -> EntryPoint | None:
+    """Choose who makes a family (rule 2); None: this build. Raises `PluginFault`."""
+    known = {name for name, _ in registry.known()}
+    if brought and (family in known or family in OURS):
+        raise PluginFault(
+            f"{_package(brought[0])} brings a task named {family}, which echo2 has itself: that package must give its "
+            "entry point another name"
+        )
+    if len(brought) > 1:
+        packages = " and ".join(sorted(map(_package, brought)))
+        raise PluginFault(f"{packages} both bring a task named {family}: uninstall one of them")
+    if family in OURS:
+        return EntryPoint(family, OURS[family][0], GROUP)
+    return brought[0] if brought else None
+
+
+def _of_this_build(name: str, version: int | None) -> Task:
+    versions = [number for other, number in registry.known() if other == name]
+    if not versions:
+        names = ", ".join(family.name for family in families())
+        raise PluginFault(f"there is no task {name}; installed are {names}: correct the name, or install its plug-in")
+    return registry.get(name, max(versions) if version is None else version)
+
+
+def _opened(point: EntryPoint, name: str, argument: str, version: int | None) -> Task:
+    """Import a plug-in, make its task and check it (rule 3). Raises `PluginFault`."""
+    where = f"the plug-in {point.name} of {_package(point)}"
+    try:
+        target = _load(point)
+    except (Exception, SystemExit) as error:
+        raise PluginFault(_not_imported(point, where, error)) from error
+    try:
+        made_task = target if _is_task(target) else target(argument)
+    except PluginFault:
+        raise
+    except (Exception, SystemExit) as error:
+        raise PluginFault(f"{where} cannot make the task {name}: {type(error).__name__}: {error}") from error
+    if not _is_task(made_task):
+        raise PluginFault(f"{where} gives {type(made_task).__name__}, which lacks a method of tasks.task.Task")
+    if made_task.name != name:
+        raise PluginFault(f"{where} was asked for the task {name} and gives one named {made_task.name!r:.80}")
+    if not isinstance(made_task.version, int) or made_task.version < 1:
+        raise PluginFault(f"{where} gives the version {made_task.version!r:.40}: a whole number of at least 1 is needed")
+    if version is not None and made_task.version != version:
+        raise PluginFault(
+            f"the run was made with version {version} of task {name}, and {where} has version {made_task.version}: "
+            "install the package or restore the data of then, or make a new run"
+        )
+    checked: Task = made_task
+    return checked
+
+
+def _load(point: EntryPoint) -> Any:
+    target: Any = importlib.import_module(point.module)
+    for part in filter(None, (point.attr or "").split(".")):
+        target = getattr(target, part)
+    return target
+
+
+def _not_imported(point: EntryPoint, where: str, error: BaseException) -> str:
+    extra = OURS.get(point.name, ("", ""))[1]
+    if extra and isinstance(error, ImportError):
+        return f"task {point.name} needs the extra {extra} ({error}): pip install 'echo2[{extra}]'"
+    return f"{where} cannot be imported: {type(error).__name__}: {error}"
+
+
+def _is_task(target: object) -> bool:
+    methods = ("size", "episode", "demonstration")
+    return all(callable(getattr(target, method, None)) for method in methods) and not isinstance(target, type)
+
+
+def _installed(points: Iterable[EntryPoint] | None) -> list[EntryPoint]:
+    return list(entry_points(group=GROUP) if points is None else points)
+
+
+def _package(point: EntryPoint) -> str:
+    """Return the package that brings an entry point, with its version."""
+    return f"{point.dist.name} {point.dist.version}" if point.dist is not None else "echo2"

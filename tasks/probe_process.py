@@ -1,0 +1,94 @@
+"""A process of tasks/check_probe.py, as its parent sees it: one question at a time, each within a time limit."""
+
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+
+from tasks.check_probe import Opened, Played, Question
+
+ROOT = Path(__file__).resolve().parent.parent
+_SHOWN = 300
+
+
+class ProbeSilent(Exception):
+    """The process did not answer in time, and was killed."""
+
+
+class ProbeDied(Exception):
+    """The process ended; the message has its status and the end of what it printed."""
+
+
+class ProbeProcess:
+    """A process with one task. `opened`: the task's facts, after `__enter__`."""
+
+    def __init__(self, name: str, *, hash_seed: int, seconds: float, opening: float) -> None:
+        """`seconds`: most time of a question. `opening`: most time until the task is open."""
+        self._name, self._seconds, self._opening = name, seconds, opening
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+        self._env = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": path}
+        self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+
+    def __enter__(self) -> Self:
+        self._printed = tempfile.TemporaryFile()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tasks.check_probe", self._name],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._printed, env=self._env,
+        )  # fmt: skip
+        self._reader = threading.Thread(target=self._read, name="probe", daemon=True)
+        self._reader.start()
+        try:
+            self.opened: Opened = msgspec.json.decode(self._answer(self._opening), type=Opened)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+        for pipe in (self._process.stdin, self._process.stdout, self._printed):
+            if pipe is not None:
+                try:
+                    pipe.close()
+                except OSError:  # a question that a dead process did not read
+                    continue
+
+    def ask(self, question: Question) -> Played:
+        """Return the answer to a question. Raises `ProbeSilent`, `ProbeDied`."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(msgspec.json.encode(question) + b"\n")
+            self._process.stdin.flush()
+        except OSError:
+            raise ProbeDied(self._ending()) from None
+        return msgspec.json.decode(self._answer(self._seconds), type=Played)
+
+    def _answer(self, seconds: float) -> bytes:
+        try:
+            answer = self._lines.get(timeout=seconds)
+        except queue.Empty:
+            self._process.kill()
+            raise ProbeSilent(f"no answer within {seconds:g} s") from None
+        if not answer:
+            raise ProbeDied(self._ending())
+        return answer
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for answer in self._process.stdout:
+            self._lines.put(answer)
+        self._lines.put(b"")
+
+    def _ending(self) -> str:
+        status = self._process.wait()
+        self._printed.seek(max(0, self._printed.seek(0, os.SEEK_END) - 4096))
+        printed = self._printed.read().decode(errors="replace").strip().splitlines()
+        return f"its process ended with {status}: {(printed or ['no output'])[-1][:_SHOWN]}"

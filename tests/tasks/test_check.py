@@ -1,0 +1,61 @@
+"""The kit: a good task passes, and each fault is found under its own check."""
+
+from pathlib import Path
+
+import pytest
+
+from tasks import check
+from tasks.check import Extent
+from tests.support import plugin_packages
+
+EXTENT = Extent(prompts=20, seconds=2.0, opening=20.0)
+
+
+@pytest.fixture(autouse=True)
+def _toys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin_packages.install(tmp_path, monkeypatch, {"faulty": "tests.support.faulty_tasks:faulty"})
+
+
+def test_a_good_task_passes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert check.main(["faulty:none", "--prompts", "20", "--seconds", "2"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told == [*(f"{name}: ok" for name in check.CHECKS), "faulty:none passes"]
+
+
+def test_a_task_without_demonstrations_passes() -> None:
+    assert check.check("faulty:no demonstration", EXTENT) == []
+
+
+FAULTS = {
+    "no heldout": ("prompts", "the split heldout has no prompts"),
+    "raises at a prompt": ("prompts", "train 7: .*KeyError"),
+    "hangs at a prompt": ("bounded time", "train 7: no answer within 2 s"),
+    "hash seed": ("same prompt", "under another hash seed"),
+    "clock": ("same prompt", "in another process"),
+    "order of calls": ("same prompt", "in another process"),
+    "process": ("same prompt", "in another process"),
+    "both splits": ("separate splits", "heldout 3 is train 3"),
+    "chance": ("same score", "a second time in one process"),
+    "not a number": ("finite reward", "nan is no finite float32"),
+    "raises": ("finite reward", "score raised ValueError"),
+    "endless": ("ends", "does not end"),
+    "regex": ("hostile answers", "1 MB of one letter: no answer within 2 s"),
+    "dies": ("hostile answers", "50,000 open brackets: its process ended with 7"),
+}
+
+
+@pytest.mark.parametrize(("fault", "told_by"), FAULTS.items(), ids=FAULTS)
+def test_each_fault_is_told_by_its_check(fault: str, told_by: tuple[str, str]) -> None:
+    name, sentence = told_by
+    faults = [one for one in check.check(f"faulty:{fault}", EXTENT) if one.check == name]
+    with pytest.raises(AssertionError, match=sentence):
+        raise AssertionError("; ".join(one.sentence for one in faults))
+
+
+def test_a_report_says_what_was_not_tried(capsys: pytest.CaptureFixture[str]) -> None:
+    assert check.main(["faulty:not a number", "--prompts", "20"]) == 1
+    told = capsys.readouterr().out
+    assert "finite reward: fails" in told
+    assert "hostile answers: not tried" in told
+    assert check.main(["nothing"]) == 1
+    assert capsys.readouterr().out.startswith("opens: fails\n  there is no task nothing")
