@@ -39,6 +39,8 @@ nodes_app = typer.Typer(help="Nodes: their standing, and your remarks on them.",
 app.add_typer(nodes_app, name="nodes")
 policy_app = typer.Typer(help="The published versions in the run's store.", no_args_is_help=True)
 app.add_typer(policy_app, name="policy")
+task_app = typer.Typer(help="Tasks that a run can learn.", no_args_is_help=True)
+app.add_typer(task_app, name="task")
 
 Home = Annotated[Path, typer.Option("--home", envvar="ECHO2_COORD_HOME", help="The run folder.")]
 Peer = Annotated[str, typer.Argument(metavar="NODE", help="Its peer id: 12D3Koo...", show_default=False)]
@@ -456,6 +458,30 @@ def policy_verify(home: Home = Path(".")) -> int:
         print_error(PROGRAM, f"{one.path} (version {one.version} of era {one.era}): {one.fault}; {fix}")
     print(f"{len(findings)} files hashed again: {len(findings) - len(bad)} intact, {len(bad)} damaged")
     return Exit.TRUST if bad else Exit.OK
+
+
+@task_app.command("ls")
+@errors_reported
+def task_ls() -> None:
+    """List the tasks of this build, those that need an extra, and the plug-ins."""
+    from coordinator.run import task_trial
+
+    print("\n".join(task_trial.list_families()))
+
+
+@task_app.command("try")
+@errors_reported
+def task_try(
+    name: Annotated[str, typer.Argument(help="As in run.task: NAME or NAME:ARGUMENT.", show_default=False)],
+    split: Annotated[Literal["train", "heldout"], typer.Option(help="Which prompts.")] = "train",
+    prompts: Annotated[int, typer.Option(min=1, max=1000, help="Number of prompts.")] = 3,
+    answer: Annotated[list[str] | None, typer.Option(help="An answer to score, as often as needed.")] = None,
+) -> None:
+    """Show prompts of a task, its own answers and yours, and their scores."""
+    from coordinator.run import task_trial
+
+    for part in task_trial.try_task(name, split, prompts, answer or []):
+        print(part)
 
 
 @app.command()

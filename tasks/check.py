@@ -10,7 +10,7 @@ same score         the same tokens get the same replies and the same score, in o
 finite reward      no error and no reward that is not a finite number, for usual answers
 ends               an episode ends, whatever is answered
 bounded time       each prompt and each usual answer takes at most `seconds`
-hostile answers    the completions of tasks/hostile_answers.py cost at most `seconds` each, raise nothing, and kill nothing
+hostile answers    the completions of tasks/hostile_answers.py cost at most `seconds` each and raise nothing
 
 The task runs in processes of its own, with the rights of the user: the kit finds defects, it contains no attacks.
 """
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from tasks.check_probe import USUAL, Played, Question, Result
+from tasks.check_probe import USUAL, Opened, Played, Question, Result
 from tasks.hostile_answers import HOSTILE
 from tasks.probe_process import ProbeDied, ProbeProcess, ProbeSilent
 from tasks.task import Split
@@ -51,7 +51,10 @@ class Extent(NamedTuple):
     opening: float = 300.0
 
 
-def check(name: str, extent: Extent = Extent()) -> list[Fault]:
+USUAL_EXTENT: Final = Extent()
+
+
+def check(name: str, extent: Extent = USUAL_EXTENT) -> list[Fault]:
     """Return the faults of a task, at most one for each prompt and check; none: it passes."""
     try:
         with _process(name, extent, 0) as first:
@@ -190,13 +193,13 @@ def report(name: str, faults: Sequence[Fault], shown: int = 3) -> Iterator[str]:
 
 
 @contextmanager
-def opened(name: str, extent: Extent = Extent()) -> Iterator[Callable[[Question], Played]]:
-    """Yield a function that asks a task in a process of its own; it raises `CheckFault`."""
+def opened(name: str, extent: Extent = USUAL_EXTENT) -> Iterator[tuple[Opened, Callable[[Question], Played]]]:
+    """Yield a task's facts, and a function that asks it in a process of its own. Raises `CheckFault`."""
     try:
         with _process(name, extent, 0) as process:
             if process.opened.fault:
                 raise CheckFault(process.opened.fault)
-            yield process.ask
+            yield process.opened, process.ask
     except (ProbeSilent, ProbeDied) as error:
         raise CheckFault(str(error)) from error
 
@@ -209,8 +212,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Check a task and print the report; 1: it does not pass."""
     parser = argparse.ArgumentParser(prog="python -m tasks.check", description="Check a task before a run uses it.")
     parser.add_argument("name", help="as in run.task: NAME or NAME:ARGUMENT")
-    parser.add_argument("--prompts", type=int, default=Extent().prompts, help="most prompts of each split")
-    parser.add_argument("--seconds", type=float, default=Extent().seconds, help="most time of a prompt or a score")
+    parser.add_argument("--prompts", type=int, default=USUAL_EXTENT.prompts, help="most prompts of each split")
+    parser.add_argument("--seconds", type=float, default=USUAL_EXTENT.seconds, help="most time of a prompt or a score")
     given = parser.parse_args(arguments)
     faults = check(given.name, Extent(given.prompts, given.seconds))
     print("\n".join(report(given.name, faults)))

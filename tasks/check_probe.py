@@ -36,12 +36,14 @@ class Opened(msgspec.Struct, frozen=True):
 
 
 class Question(msgspec.Struct, frozen=True):
-    """`answers`: names in `USUAL` or `HOSTILE`, or with `said` True the answers themselves."""
+    """`answers`: names in `USUAL` or `HOSTILE`, or with `said` True the answers themselves. `whole`: the results have
+    the whole texts of prompts and answers."""
 
     split: Split
     index: int
     answers: list[str] = []
     said: bool = False
+    whole: bool = False
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -133,7 +135,7 @@ def main(arguments: Sequence[str]) -> None:
     for asked in sys.stdin.buffer:
         question = msgspec.json.decode(asked, type=Question)
         played = ask(task, question)
-        answers.write(msgspec.json.encode(_short(played, question.said)) + b"\n")
+        answers.write(msgspec.json.encode(_short(played, question.whole)) + b"\n")
         answers.flush()
 
 

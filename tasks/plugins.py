@@ -93,7 +93,9 @@ def _opened(point: EntryPoint, name: str, argument: str, version: int | None) ->
     if made_task.name != name:
         raise PluginFault(f"{where} was asked for the task {name} and gives one named {made_task.name!r:.80}")
     if not isinstance(made_task.version, int) or made_task.version < 1:
-        raise PluginFault(f"{where} gives the version {made_task.version!r:.40}: a whole number of at least 1 is needed")
+        raise PluginFault(
+            f"{where} gives the version {made_task.version!r:.40}: a whole number of at least 1 is needed"
+        )
     if version is not None and made_task.version != version:
         raise PluginFault(
             f"the run was made with version {version} of task {name}, and {where} has version {made_task.version}: "

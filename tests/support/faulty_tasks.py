@@ -63,7 +63,7 @@ class Faulty:
             return float("nan")
         if self.fault == "raises":
             return float(said)
-        if self.fault == "regex" and len(said) > 1000:
+        if self.fault == "regex" and said[:2] == "aa" and len(said) > 100_000:
             return float(bool(re.fullmatch(r"(\w+)+!?\?", said[:40])))
         if self.fault == "dies" and said.startswith("(("):
             os._exit(7)

@@ -51,7 +51,7 @@ def test_a_fault_is_told(name: str, points: dict[str, str], sentence: str) -> No
 
 
 def test_another_version_than_the_runs_is_told() -> None:
-    with pytest.raises(PluginFault, match="the run was made with version 2 of task faulty:x, and .* has version 1"):
+    with pytest.raises(PluginFault, match=r"the run was made with version 2 of task faulty:x, and .* has version 1"):
         plugins.find("faulty:x", 2, [point("faulty", f"{HERE}:faulty")])
 
 

@@ -13,6 +13,7 @@ from coordinator.environments.limits import Limits
 from coordinator.environments.messages import OpenTask
 from tasks.task import InvalidTranscript, Score, TaskFault, Transcript
 from tasks.tokenizer import CHAR_SIZE, EOS, char_tokenizer
+from tests.support import plugin_packages
 
 MODULE = "tests.support.hostile_tasks"
 QUICK = Limits(seconds=1.0, opening=30.0, memory_mb=2048)
@@ -47,6 +48,17 @@ async def test_a_task_is_opened_asked_for_prompts_and_scores_an_episode(tmp_path
         assert len(prompt) == 2
         assert await one.score("train", 3, Transcript([prompt[0], EOS], [2]), 8) == Score(1.0, True)
         assert await one.score("train", 3, ANSWER, 8) == Score(0.0, True)
+
+
+async def test_a_plug_in_is_imported_by_its_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin_packages.install(tmp_path, monkeypatch, {"faulty": "tests.support.faulty_tasks:faulty"})
+    async with environment(tmp_path, "faulty:none", make=EnvironmentProcess) as one:
+        opened = await one.open()
+        assert (opened.name, opened.version, opened.train, opened.heldout) == ("faulty:none", 1, 20, 20)
+        assert await one.score("train", 3, ANSWER, 8) == Score(2.0, False)
+    async with environment(tmp_path, "nothing", make=EnvironmentProcess) as one:
+        with pytest.raises(EnvironmentFault, match="there is no task nothing"):
+            await one.open()
 
 
 async def test_an_episode_that_the_task_cannot_have_had_is_the_nodes_fault(tmp_path: Path) -> None:
@@ -119,7 +131,7 @@ async def test_an_environment_sees_nothing_of_the_operators_and_works_in_an_empt
 
 async def test_a_task_that_cannot_be_opened_says_so_once_and_then_makes_calls_wait(tmp_path: Path) -> None:
     async with environment(tmp_path, "nowhere") as one:
-        with pytest.raises(EnvironmentFault, match="task nowhere is not in this build"):
+        with pytest.raises(EnvironmentFault, match="there is no task nowhere"):
             await one.open()
         asked = asyncio.create_task(one.prompt("train", 0))
         async with asyncio.timeout(20):
