@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from tasks.check_probe import USUAL, Opened, Played, Question, Result
+from tasks.check_probe import USUAL, ProbedTask, ProbedPrompt, Question, ProbedEpisode
 from tasks.hostile_answers import HOSTILE
 from tasks.probe_process import ProbeDied, ProbeProcess, ProbeSilent
 from tasks.task import Split
@@ -87,7 +87,7 @@ class _Stopped(Exception):
         self.fault = fault
 
 
-Answers = dict[tuple[Split, int], Played]
+Answers = dict[tuple[Split, int], ProbedPrompt]
 
 
 def _process(name: str, extent: Extent, hash_seed: int) -> ProbeProcess:
@@ -137,7 +137,7 @@ def _separate(one: Answers) -> Iterator[Fault]:
             yield Fault("separate splits", f"heldout {index} is train {train[played.digest]}: {played.prompt[:60]!r}")
 
 
-def _each(answers: Answers) -> Iterator[tuple[str, str, Result, tuple[Split, int]]]:
+def _each(answers: Answers) -> Iterator[tuple[str, str, ProbedEpisode, tuple[Split, int]]]:
     for key, played in answers.items():
         for name, result in played.results.items():
             yield f"{key[0]} {key[1]}, answered with {name}", name, result, key
@@ -193,7 +193,7 @@ def report(name: str, faults: Sequence[Fault], shown: int = 3) -> Iterator[str]:
 
 
 @contextmanager
-def opened(name: str, extent: Extent = USUAL_EXTENT) -> Iterator[tuple[Opened, Callable[[Question], Played]]]:
+def opened(name: str, extent: Extent = USUAL_EXTENT) -> Iterator[tuple[ProbedTask, Callable[[Question], ProbedPrompt]]]:
     """Yield a task's facts, and a function that asks it in a process of its own. Raises `CheckFault`."""
     try:
         with _process(name, extent, 0) as process:

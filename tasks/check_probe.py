@@ -1,7 +1,7 @@
 """The process in which tasks/check.py tries a task: it answers questions on its standard input, one a line.
 
-Run as `python -m tasks.check_probe NAME`. The first line that it writes has the task's facts (`Opened`). A question is
-(split, index, names of answers); an answer line has the prompt and a result for each of those (`Played`). Text that the
+Run as `python -m tasks.check_probe NAME`. The first line that it writes has the task's facts (`ProbedTask`). A question is
+(split, index, names of answers); an answer line has the prompt and a result for each of those (`ProbedPrompt`). Text that the
 task prints goes to standard error.
 """
 
@@ -26,7 +26,7 @@ MOST_TURNS: Final = 64
 _LIMIT: Final = 1 << 30
 
 
-class Opened(msgspec.Struct, frozen=True):
+class ProbedTask(msgspec.Struct, frozen=True):
     """`fault`: why the task cannot be opened; empty: it is open."""
 
     version: int = 0
@@ -46,7 +46,7 @@ class Question(msgspec.Struct, frozen=True):
     whole: bool = False
 
 
-class Result(msgspec.Struct, frozen=True):
+class ProbedEpisode(msgspec.Struct, frozen=True):
     """The end of one episode, in which each turn says `answer`. `given`: the environment's replies. `error`: of the
     task's code. `endless`: it did not end within `MOST_TURNS` turns."""
 
@@ -58,27 +58,27 @@ class Result(msgspec.Struct, frozen=True):
     endless: bool = False
 
 
-class Played(msgspec.Struct, frozen=True):
+class ProbedPrompt(msgspec.Struct, frozen=True):
     """`prompt`: its text. `digest`: of its tokens. `results`: by the name of the answer."""
 
     prompt: str = ""
     digest: str = ""
-    results: dict[str, Result] = {}
+    results: dict[str, ProbedEpisode] = {}
     error: str = ""
 
 
 TEXT = CodePoints()
 
 
-def ask(task: Task, question: Question) -> Played:
+def ask(task: Task, question: Question) -> ProbedPrompt:
     """Pose a prompt, and play an episode for each answer. Errors of the task are in the result."""
     try:
         tokens = prompt_of(task, question.split, question.index, TEXT)
     except TaskFault as fault:
-        return Played(error=str(fault))
+        return ProbedPrompt(error=str(fault))
     prompt = TEXT.decode(tokens)
     results = {name: play(task, question, said_as(task, question, name, prompt)) for name in question.answers}
-    return Played(prompt, hashlib.blake2b(repr(tokens).encode(), digest_size=16).hexdigest(), results)
+    return ProbedPrompt(prompt, hashlib.blake2b(repr(tokens).encode(), digest_size=16).hexdigest(), results)
 
 
 def said_as(task: Task, question: Question, name: str, prompt: str) -> str | None:
@@ -93,10 +93,10 @@ def said_as(task: Task, question: Question, name: str, prompt: str) -> str | Non
     return prompt if name == PROMPT else {**USUAL, **HOSTILE}[name]
 
 
-def play(task: Task, question: Question, answer: str | None) -> Result:
+def play(task: Task, question: Question, answer: str | None) -> ProbedEpisode:
     """Play an episode whose every turn says the same, then replay and score it as the coordinator does."""
     if answer is None:
-        return Result("")
+        return ProbedEpisode("")
     sampled = [*TEXT.encode(answer), TEXT.eos]
     tokens: list[int] = []
     turns: list[int] = []
@@ -109,15 +109,15 @@ def play(task: Task, question: Question, answer: str | None) -> Result:
             if reply is None:
                 fresh = begun(task, question.split, question.index, TEXT)
                 score = replay(fresh, Transcript(tokens, turns), eos=TEXT.eos, limit=_LIMIT)
-                return Result(answer, score.reward, score.success, tuple(given))
+                return ProbedEpisode(answer, score.reward, score.success, tuple(given))
             tokens, turns, given = [*tokens, *reply], [*turns, len(reply)], [*given, TEXT.decode(list(reply))]
     except TaskFault as fault:
-        return Result(answer, error=str(fault))
+        return ProbedEpisode(answer, error=str(fault))
     except InvalidTranscript as error:
-        return Result(answer, error=f"a second episode went another course: {error}")
+        return ProbedEpisode(answer, error=f"a second episode went another course: {error}")
     except (Exception, SystemExit) as error:
-        return Result(answer, error=f"reply raised {type(error).__name__}: {error}")
-    return Result(answer, endless=True)
+        return ProbedEpisode(answer, error=f"reply raised {type(error).__name__}: {error}")
+    return ProbedEpisode(answer, endless=True)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -126,10 +126,10 @@ def main(arguments: Sequence[str]) -> None:
     os.dup2(2, 1)
     try:
         task = plugins.find(arguments[0])
-        opened = Opened(task.version, task.size("train"), task.size("heldout"))
+        opened = ProbedTask(task.version, task.size("train"), task.size("heldout"))
     except (Exception, SystemExit) as error:
         own = isinstance(error, LookupError)
-        opened = Opened(fault=str(error) if own else f"size raised {type(error).__name__}: {error}")
+        opened = ProbedTask(fault=str(error) if own else f"size raised {type(error).__name__}: {error}")
     answers.write(msgspec.json.encode(opened) + b"\n")
     answers.flush()
     for asked in sys.stdin.buffer:
@@ -139,7 +139,7 @@ def main(arguments: Sequence[str]) -> None:
         answers.flush()
 
 
-def _short(played: Played, whole: bool) -> Played:
+def _short(played: ProbedPrompt, whole: bool) -> ProbedPrompt:
     """Leave out the texts that only a person would read."""
     if whole:
         return played

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import msgspec
 
-from tasks.check_probe import Opened, Played, Question
+from tasks.check_probe import ProbedTask, ProbedPrompt, Question
 
 ROOT = Path(__file__).resolve().parent.parent
 _SHOWN = 300
@@ -44,7 +44,7 @@ class ProbeProcess:
         self._reader = threading.Thread(target=self._read, name="probe", daemon=True)
         self._reader.start()
         try:
-            self.opened: Opened = msgspec.json.decode(self._answer(self._opening), type=Opened)
+            self.opened: ProbedTask = msgspec.json.decode(self._answer(self._opening), type=ProbedTask)
         except BaseException:
             self.__exit__()
             raise
@@ -61,7 +61,7 @@ class ProbeProcess:
                 except OSError:  # a question that a dead process did not read
                     continue
 
-    def ask(self, question: Question) -> Played:
+    def ask(self, question: Question) -> ProbedPrompt:
         """Return the answer to a question. Raises `ProbeSilent`, `ProbeDied`."""
         assert self._process.stdin is not None
         try:
@@ -69,7 +69,7 @@ class ProbeProcess:
             self._process.stdin.flush()
         except OSError:
             raise ProbeDied(self._ending()) from None
-        return msgspec.json.decode(self._answer(self._seconds), type=Played)
+        return msgspec.json.decode(self._answer(self._seconds), type=ProbedPrompt)
 
     def _answer(self, seconds: float) -> bytes:
         try:

@@ -6,7 +6,7 @@ from typing import Final
 from runtime.errors import LocalFault
 from tasks import plugins
 from tasks.check import CheckFault, opened
-from tasks.check_probe import DEMONSTRATION, Played, Question, Result
+from tasks.check_probe import DEMONSTRATION, ProbedPrompt, Question, ProbedEpisode
 from tasks.task import Split
 
 SHOWN: Final = 2000
@@ -29,13 +29,13 @@ def try_task(name: str, split: Split, number: int, answers: list[str]) -> Iterat
             yield f"{name} version {facts.version}: {facts.train} prompts in train, {facts.heldout} in heldout"
             for index in range(min(number, facts.train if split == "train" else facts.heldout)):
                 own = ask(Question(split, index, [DEMONSTRATION], whole=True))
-                given = ask(Question(split, index, answers, said=True, whole=True)) if answers else Played()
+                given = ask(Question(split, index, answers, said=True, whole=True)) if answers else ProbedPrompt()
                 yield from _shown(split, index, own, given)
     except CheckFault as fault:
         raise LocalFault(str(fault)) from fault
 
 
-def _shown(split: Split, index: int, own: Played, given: Played) -> Iterator[str]:
+def _shown(split: Split, index: int, own: ProbedPrompt, given: ProbedPrompt) -> Iterator[str]:
     yield f"\n{split} {index}"
     if own.error:
         yield f"  cannot be posed: {own.error}"
@@ -48,7 +48,7 @@ def _shown(split: Split, index: int, own: Played, given: Played) -> Iterator[str
         yield f"  your answer {_scored(result)}"
 
 
-def _scored(result: Result) -> str:
+def _scored(result: ProbedEpisode) -> str:
     said = f"{result.answer[:SHOWN]!r}"
     if result.error or result.endless:
         return f"{said} fails: {result.error or 'the episode does not end'}"
