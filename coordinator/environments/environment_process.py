@@ -1,5 +1,10 @@
-"""One process of an environment, started with its limits in an empty folder and an empty environment."""
+"""One process of an environment, started with its limits in an empty folder and an empty environment.
 
+The folder is deleted with the process. That of a coordinator that was killed is deleted by the next one (`sweep`): its
+name has the coordinator's process id.
+"""
+
+import os
 import shutil
 import sys
 import tempfile
@@ -12,6 +17,7 @@ from coordinator.environments.messages import OpenTask, TaskOpened
 from runtime.child import Child, Confined, python_path
 
 HOST = "coordinator.environments.environment_host"
+FOLDERS = "echo2-environment-"
 _SURROUNDINGS = {"PYTHONHASHSEED": "0", "PYTHONNOUSERSITE": "1", "LANG": "C.UTF-8", "HF_HUB_OFFLINE": "1"}
 """One hash seed for all processes: tasks may iterate over sets."""
 
@@ -22,7 +28,7 @@ class EnvironmentProcess(Child):
     def __init__(self, limits: Limits, *, module: str = HOST) -> None:
         """`module`: whose main serves the calls."""
         self.limits = limits
-        self._folder = Path(tempfile.mkdtemp(prefix="echo2-environment-"))
+        self._folder = Path(tempfile.mkdtemp(prefix=f"{FOLDERS}{os.getpid()}-"))
         places = {"HOME": str(self._folder), "TMPDIR": str(self._folder)}
         super().__init__(
             [sys.executable, "-m", module, msgspec.json.encode(limits).decode()],
@@ -42,3 +48,21 @@ class EnvironmentProcess(Child):
             self.kill()
             await self.exited
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def sweep() -> None:
+    """Delete the folders of coordinators that no longer run."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDERS}*-*"):
+        owner = folder.name.removeprefix(FOLDERS).partition("-")[0]
+        if owner.isdigit() and not _runs(int(owner)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

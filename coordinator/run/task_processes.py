@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from coordinator.config import EnvironmentSection, RunSection
 from coordinator.environments.environment import Environment, EnvironmentFault
+from coordinator.environments.environment_process import sweep
 from coordinator.environments.limits import Limits
 from coordinator.environments.messages import OpenTask
 from coordinator.environments.task_host import LocalTask, TaskFacts, TaskHost, facts_of
@@ -67,6 +68,7 @@ async def hosted(
         task = model_folder.task_named(place.name, place.version)
         yield LocalTask(task, model_folder.tokenizer(place.model, place.eos))
         return
+    sweep()
     environment = environment_at(place, section, tell)
     try:
         try:

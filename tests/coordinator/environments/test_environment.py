@@ -1,6 +1,7 @@
 """An environment's process: whatever the code of a task does, it costs its own episode."""
 
 import asyncio
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.environments.environment import Environment, EnvironmentFault
-from coordinator.environments.environment_process import EnvironmentProcess
+from coordinator.environments.environment_process import EnvironmentProcess, sweep
 from coordinator.environments.limits import Limits
 from coordinator.environments.messages import OpenTask
 from tasks.task import InvalidTranscript, Score, TaskFault, Transcript
@@ -16,6 +17,8 @@ from tasks.tokenizer import CHAR_SIZE, EOS, char_tokenizer
 from tests.support import plugin_packages
 
 MODULE = "tests.support.hostile_tasks"
+NO_PROCESS = (1 << 22) + 1
+"""Above the highest process id that Linux gives."""
 QUICK = Limits(seconds=1.0, opening=30.0, memory_mb=2048)
 
 
@@ -150,3 +153,19 @@ async def test_a_call_that_is_cancelled_ends_its_process_so_that_the_next_need_n
         await asyncio.wait([asked])
         async with asyncio.timeout(20):
             assert len(await one.prompt("train", 0)) == 2
+
+
+async def test_the_folder_of_a_process_goes_with_it_and_that_of_a_killed_coordinator_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    left, foreign = (tmp_path / "temporary" / f"echo2-environment-{name}" for name in (f"{NO_PROCESS}-x", "other-x"))
+    left.mkdir()
+    foreign.mkdir()
+    async with environment(tmp_path, "right") as one:
+        await one.open()
+        sweep()
+        assert sorted((tmp_path / "temporary").glob("*")) != [foreign]
+        assert not left.exists()
+    assert list((tmp_path / "temporary").glob("*")) == [foreign]
