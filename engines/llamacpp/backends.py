@@ -5,11 +5,10 @@ import functools
 from ctypes import byref, c_size_t, c_void_p
 from typing import Final, NamedTuple
 
-import psutil
-
 from engines.devices import Gpu, Inventory, cpu_name
 from engines.engine import EngineError
 from engines.gpu_remedies import for_llama
+from engines.host_memory import available_memory
 from engines.llamacpp.library import Library, open_library
 from engines.system_gpus import system_gpus
 
@@ -69,7 +68,7 @@ def device(library: Library, name: str) -> int | None:
 def free_memory(library: Library, handle: int | None) -> int:
     """Return the free bytes of a device; None: of the CPU."""
     if handle is None:
-        return int(psutil.virtual_memory().available)
+        return available_memory()
     return _memory(library, handle)[0]
 
 

@@ -4,8 +4,9 @@ CUDA (with it ROCm) and XPU are asked by PyTorch's common interface for accelera
 machine's memory.
 """
 
-import psutil
 import torch
+
+from engines.host_memory import available_memory
 
 
 def free_memory(device: torch.device) -> int:
@@ -16,7 +17,7 @@ def free_memory(device: torch.device) -> int:
         return int(free) + kept
     if device.type == "mps":
         return max(0, torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
-    return int(psutil.virtual_memory().available)
+    return available_memory()
 
 
 def release(device: torch.device) -> None:

@@ -9,8 +9,11 @@
    at a step (engines.float16_range), and so is a model whose values leave its range at loading (`Decoder.check`).
 5. A step to another version patches the live tensors in place (engines.batch_engine).
 6. No code comes with a model: config.json names an architecture of the installed library.
+7. A model is counted before it is made: one beyond the memory at hand would take all of it, from every program here,
+   until the kernel kills some process.
 """
 
+import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +27,7 @@ from engines import float16_range
 from engines.batch_engine import BatchEngine
 from engines.continuous_batch import ContinuousBatch, OutOfMemory
 from engines.engine import Dtype, EngineError, GroupToScore, Job, Loaded, Sample, SampleScore
+from engines.host_memory import available_memory
 from engines.job_rollouts import JobRollouts
 from engines.row_limit import RowLimit, owners_most
 from engines.stepped_weights import SteppedWeights
@@ -39,6 +43,8 @@ from weights.torch_io import load_into, patch
 NO_ROOM: Final = (
     "the device has no memory left for this model: end other programs that use it, or choose another device or engine"
 )
+
+MOST_LAYERS: Final = 1 << 14
 
 
 class _Live(NamedTuple):
@@ -130,11 +136,15 @@ def _build(folder: Path, dtype: torch.dtype) -> Any:
     if not (folder / "config.json").is_file():
         raise EngineError(f"{folder} has no config.json: give the folder of a model")
     try:
+        _check_layers(json.loads((folder / "config.json").read_bytes()))
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         attention = str(getattr(config, "_attn_implementation", None))
         if "/" in attention:  # a repository of compiled code
             raise ValueError(f"its attention is {attention!r}, which is code that comes with a model")
         auto: Any = AutoModelForCausalLM  # its methods carry no types
+        nbytes, room = _counted(auto, config, dtype), available_memory()
+        if nbytes > room:
+            raise MemoryError(f"it takes {nbytes >> 20:,} MiB, and {room >> 20:,} MiB are free")
         model = auto.from_config(config, dtype=dtype, trust_remote_code=False)
     except Exception as error:  # the library has no root of its errors, and each field of config.json may raise any
         if _no_memory(error):
@@ -142,6 +152,22 @@ def _build(folder: Path, dtype: torch.dtype) -> Any:
         why = f"{type(error).__name__}: {error}"
         raise EngineError(f"{folder}: the installed transformers cannot build this model ({why})") from error
     return model.eval().requires_grad_(False)
+
+
+def _check_layers(stated: Any) -> None:
+    """Refuse a number of layers for which even the lists of a config would fill the memory. Raises ValueError."""
+    texts = [stated, stated.get("text_config")] if isinstance(stated, dict) else []
+    for one in texts:
+        layers = one.get("num_hidden_layers") if isinstance(one, dict) else None
+        if isinstance(layers, int) and layers > MOST_LAYERS:
+            raise ValueError(f"{layers:,} layers, more than {MOST_LAYERS:,}")
+
+
+def _counted(auto: Any, config: Any, dtype: torch.dtype) -> int:
+    """Return the bytes of a model's weights, without making them (rule 7)."""
+    with torch.device("meta"):
+        parameters = auto.from_config(config, dtype=dtype, trust_remote_code=False).parameters()
+        return sum(one.nbytes for one in parameters)
 
 
 @torch.inference_mode()

@@ -14,10 +14,10 @@ has the figures.
 import platform
 from typing import Final
 
-import psutil
 import torch
 from torch import Tensor, nn
 
+from engines.host_memory import available_memory
 from weights.torch_io import published
 
 ROWS: Final = 8
@@ -60,7 +60,7 @@ def pack(model: nn.Module) -> int:
     """Pack every layer that rules 2 and 3 allow; return their number."""
     plain = {name: module for name, module in model.named_modules() if type(module) is nn.Linear and _gains(module)}
     nbytes = sum(layer.weight.nbytes for layer in plain.values())
-    if not plain or 2 * nbytes > psutil.virtual_memory().available or not _right(next(iter(plain.values()))):
+    if not plain or 2 * nbytes > available_memory() or not _right(next(iter(plain.values()))):
         return 0
     for name, layer in plain.items():
         parent, _, own = name.rpartition(".")

@@ -18,9 +18,8 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
-import psutil
-
 from engines.engine import Dtype, EngineError
+from engines.host_memory import available_memory
 
 SHARE: Final = 0.85
 CPU_SHARE: Final = 0.25
@@ -75,7 +74,7 @@ def _architecture(folder: Path) -> dict[str, Any]:
 def _on_cpu() -> dict[str, Any]:
     dynamo: Any = importlib.import_module("torch._dynamo")
     dynamo.config.disable = True  # vLLM's sampler would be compiled for longer than a test generates
-    free = int(psutil.virtual_memory().available)
+    free = available_memory()
     return {"enforce_eager": True, "kv_cache_memory_bytes": min(CPU_MOST, int(CPU_SHARE * free))}
 
 

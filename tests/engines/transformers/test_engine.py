@@ -380,6 +380,7 @@ STRANGE: dict[str, tuple[dict[str, Any], str]] = {
     "a size beyond all integers": ({"hidden_size": 10**30}, "TypeError"),
     "a type that is a list": ({"model_type": ["qwen3"]}, "TypeError"),
     "a padding token beyond the vocabulary": ({"pad_token_id": 10**9}, "AssertionError"),
+    "layers without end": ({"num_hidden_layers": 10**8}, "100,000,000 layers"),
     "code of its own": (
         {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Mine", "AutoModelForCausalLM": "mine.Mine"}},
         "custom code",
@@ -400,6 +401,19 @@ def test_a_strange_config_is_a_sentence_and_runs_no_code(
     with pytest.raises(EngineError, match=f"cannot build this model .*{why}"):
         TransformersEngine().load(tmp_path, tiny.snapshot)
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_model_beyond_the_memory_at_hand_is_refused_before_it_takes_any(
+    tmp_path: Path, tiny: OnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It filled the memory until the kernel killed the engine, or another program, again after each restart."""
+    config = json.loads((tiny.folder / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "vocab_size": 10**6, "hidden_size": 1 << 20}))
+    with pytest.raises(EngineError, match=r"no memory left for this model.* takes [\d,]+ MiB, and [\d,]+ MiB are"):
+        TransformersEngine().load(tmp_path, tiny.snapshot)
+    monkeypatch.setattr(transformers_engine, "available_memory", lambda: 1000)
+    with pytest.raises(EngineError, match="0 MiB are free"):
+        TransformersEngine().load(tiny.folder, tiny.snapshot)
 
 
 def test_weights_of_another_model_are_refused(tmp_path: Path, tiny: OnDisk) -> None:
