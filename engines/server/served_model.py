@@ -37,6 +37,8 @@ WAIT: Final = 0.1
 """Seconds for which `advance` waits for an answer."""
 PROBE: Final = 8
 """Tokens of a probe."""
+MOST_ROWS: Final = 4096
+"""Most rows at once, whatever a server says: each has a connection and an answer here."""
 TOLD: Final = 1024 * ALTERNATIVES
 """Most bytes of an answer per token: each alternative takes some 150."""
 
@@ -105,7 +107,7 @@ class ServedModel:
 
     def limit(self, longest: int) -> int:
         """See `CompletionService.limit`: the server's own, which queues what its memory cannot hold."""
-        return max(1, self._settings.scheduler_config.max_num_seqs)
+        return max(1, min(MOST_ROWS, self._settings.scheduler_config.max_num_seqs))
 
     def _arrived(self) -> list[int]:
         """Wait a moment for answers; return the requests that have one."""

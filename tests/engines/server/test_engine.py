@@ -4,6 +4,7 @@ is a small one of aiohttp over a bigram table (tests/support/table_server.py); v
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from engines import direct
@@ -79,6 +80,17 @@ def test_rows_are_as_many_as_the_server_computes_at_once(engine: ServerEngine) -
     for ticket in range(4):
         engine.cancel(ticket)
     assert engine.rows.running == 0
+
+
+def test_a_server_that_claims_endless_room_gets_no_endless_rows(
+    client: HttpClient, server: TableServer, model: TableModel
+) -> None:
+    """A number beyond 64 bits could not even be told to the node: the engine's process ended."""
+    server.settings["scheduler_config"]["max_num_seqs"] = 10**30
+    engine = ServerEngine(client, "float32")
+    engine.load(model.folder, model.rolling)
+    assert engine.rows.limit == 4096
+    assert msgspec.msgpack.encode(engine.rows)
 
 
 def test_it_does_not_score_and_says_which_engine_does(engine: ServerEngine) -> None:
