@@ -125,7 +125,7 @@ def _settings(info: ServerInfo, dtype: Dtype | None) -> list[Requirement]:
     config = info.vllm_config
     model, transfer = config.model_config, config.weight_transfer_config
     loaded = next((name for name in model.logits_processors or () if name in PROCESSORS), "none of echo2's")
-    computed = model.dtype.removeprefix("torch.")
+    computed = shown(model.dtype.removeprefix("torch."))
     backend = transfer.backend if transfer is not None else "none"
     row = _row
     return [

@@ -24,7 +24,7 @@ from engines.engine import EngineError
 from engines.request_batch import Completion, ProgramLost, TokenRequest
 from engines.sampling_check import ALTERNATIVES
 from engines.server.answers import Choice, ServerSettings, choice_of
-from engines.server.http_client import MOST_BYTES, HttpClient, ServerGone
+from engines.server.http_client import MOST_BYTES, HttpClient, ServerGone, shown
 from engines.server.requirements import GENERATE
 from engines.vllm.noise_request import NoiseRequest
 from weights.errors import BadSnapshot
@@ -66,7 +66,9 @@ class ServedModel:
             raise EngineError("the server did not drop its cached prompts: let no other program use it")
         named = str(self.client.get("/weight_info").get("weight_version", ""))
         if named != root.hex():
-            raise EngineError(f"the server names the weights {named[:16]}, not {root.hex()[:16]}, after they were sent")
+            raise EngineError(
+                f"the server names the weights {shown(named[:16])}, not {root.hex()[:16]}, after they were sent"
+            )
         after = self.probe(greedy=True)
         if not whole and changed >= PERCEPTIBLE and _logprobs(before) == _logprobs(after):
             raise EngineError("the server still computes with the weights from before the change")
