@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from coordinator.demo.parent_death import signal_at_parents_death
+from coordinator.demo.parent_death import ending_with_parent
 from runtime.figures import figure
 
 MARK = "ECHO2_CONFIG"
@@ -63,13 +63,12 @@ class ProcessGroup:
         log = self.logs / f"{name}.log"
         with log.open("ab") as output:
             process = subprocess.Popen(
-                argv,
+                ending_with_parent(argv),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=dict(self.env),
                 start_new_session=True,
-                preexec_fn=signal_at_parents_death(),
             )
         self._members[name] = _Member(process, log)
 
