@@ -12,7 +12,8 @@ Rules
    and one more, and while the newest Root known here has expired. The groups under way are completed before an end, and
    kept over a pause while their leases are valid.
 4. After a crash of the engine the groups under way are generated again, from the same seeds under the same version,
-   except for those whose leases have expired: the tokens are the same.
+   except for those whose leases have expired: the tokens are the same. After `MOST_DEATHS` crashes in a row all are
+   given back, since one of them may be the cause: the engine has the tries that are left with others.
 5. After a refusal the node requests nothing for as long as the coordinator says, and at random up to a fifth longer.
    The groups under way go on. After a refusal for too many leases it requests nothing until it has fewer.
    a. A newer version ends the wait early, unless the coordinator had too many requests of all nodes.
@@ -57,6 +58,8 @@ from weights.shown_ranges import shown_of
 
 MOST_WAIT: Final = 1800.0
 """Longest wait after a refusal, seconds: no `retry_after` can stop a node for good."""
+MOST_DEATHS: Final = 4
+"""Below engines.versioned.MOST_CRASHES, which ends the node."""
 LEAST_WAIT: Final = 0.1
 """Shortest wait after a refusal, seconds: no `retry_after` keeps this node asking without a pause."""
 UNSAID: Final = 30.0
@@ -383,6 +386,8 @@ class RolloutWorker:
                     raise Stale("the node moved to another version while the engine was down") from None
                 if self._clock.now() >= lease.expires:
                     raise Stale("the lease expired while the engine was down") from None
+                if (deaths := self._engine.restarts.failures) >= MOST_DEATHS:
+                    raise Stale(f"the engine died {deaths} times in a row with this lease's group") from None
                 _log.info("generating the lease again", lease=lease.id.hex())
 
     def _drop(self, error: Stale) -> None:

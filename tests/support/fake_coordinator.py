@@ -346,11 +346,12 @@ class FakeCoordinator:
 class InProcessEngine(EngineProcess):
     """An `EngineProcess` without a process, over `BigramEngine`; it may be started again. `seconds`: duration of a
     group on the loop's clock. `places`: groups that it generates at once. `crashes`: number of the next generations
-    that end in a crash. `log`: calls, in order."""
+    that end in a crash. `deadly`: prompts at which it crashes. `log`: calls, in order."""
 
     def __init__(self, *, seconds: float = 1.0, gpu: str = "bigram/float32/cpu", places: int = 1) -> None:
         super().__init__()
         self.seconds, self.crashes, self._class = seconds, 0, gpu
+        self.deadly: list[list[int]] = []
         self.places, self._places = places, asyncio.Semaphore(places)
         self._under_way: list[int] = []
         self.engine: BigramEngine | None = None
@@ -391,7 +392,7 @@ class InProcessEngine(EngineProcess):
         try:
             async with self._places:
                 if self.engine is engine:
-                    await self._generating(engine)
+                    await self._generating(engine, job)
                 return generate(self._same(engine), job)
         finally:
             self._under_way.remove(len(job.seeds))
@@ -404,10 +405,10 @@ class InProcessEngine(EngineProcess):
         rows = EngineRows(running=sum(self._under_way) - waiting, waiting=waiting, limit=size * self.places)
         self._told(ROWS, msgspec.msgpack.encode(rows))
 
-    async def _generating(self, engine: BigramEngine) -> None:
+    async def _generating(self, engine: BigramEngine, job: Job) -> None:
         await anyio.sleep(self.seconds)
-        if self.crashes:
-            self.crashes -= 1
+        if self.crashes or job.prompt in self.deadly:
+            self.crashes = max(0, self.crashes - 1)
             self.engine = None
         self._same(engine)
         self.generated += 1

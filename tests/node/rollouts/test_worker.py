@@ -12,7 +12,7 @@ from engines.versioned import MOST_CRASHES
 from node.links.coordinator_client import RequestRefused
 from p2p.identity import generate_key
 from p2p.wire_types import decode
-from protocol.leases import LeaseRequest, Submission
+from protocol.leases import Lease, LeaseRequest, Submission
 from protocol.methods import LEASE
 from protocol.requests import Refusal
 from runtime.child import ChildError
@@ -292,3 +292,22 @@ async def test_a_refusal_that_asks_for_no_wait_is_no_call_to_ask_without_pause(s
         await anyio.sleep(10)
         assert coordinator.asked["lease"] <= 101
         assert node.daemon.rollouts.blocked == "no lease: enough"
+
+
+@on_fake_clock
+async def test_a_lease_of_which_the_engine_dies_is_given_back_and_does_not_end_the_node(small_run: SmallRun) -> None:
+    coordinator = small_run.coordinator
+    make = coordinator.make_lease
+
+    def one_of_ten(node: bytes, ask: LeaseRequest, /, **changes: Any) -> Lease:
+        return make(node, ask, **changes, **({"prompt": [3, 3, 3]} if len(coordinator.leases) % 10 == 5 else {}))
+
+    coordinator.make_lease = one_of_ten  # type: ignore[method-assign]
+    engine = InProcessEngine()
+    engine.deadly = [[3, 3, 3]]
+    async with small_run.working(engine=engine) as node:
+        await until(lambda: accepted(node) >= 20, 300)
+        returned = {lease for report in coordinator.reports for lease in report.returned}
+        deadly = {lease.id for lease in coordinator.leases.values() if lease.prompt == [3, 3, 3]}
+        assert deadly & returned
+        assert not deadly & set(coordinator.submitted)
