@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from tasks.check_probe import USUAL, ProbedTask, ProbedPrompt, Question, ProbedEpisode
+from tasks.check_probe import USUAL, ProbedEpisode, ProbedPrompt, ProbedTask, Question
 from tasks.hostile_answers import HOSTILE
 from tasks.probe_process import ProbeDied, ProbeProcess, ProbeSilent
 from tasks.task import Split

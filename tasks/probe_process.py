@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import msgspec
 
-from tasks.check_probe import ProbedTask, ProbedPrompt, Question
+from tasks.check_probe import ProbedPrompt, ProbedTask, Question
 
 ROOT = Path(__file__).resolve().parent.parent
 _SHOWN = 300

@@ -6,7 +6,7 @@ from typing import Final
 from runtime.errors import LocalFault
 from tasks import plugins
 from tasks.check import CheckFault, opened
-from tasks.check_probe import DEMONSTRATION, ProbedPrompt, Question, ProbedEpisode
+from tasks.check_probe import DEMONSTRATION, ProbedEpisode, ProbedPrompt, Question
 from tasks.task import Split
 
 SHOWN: Final = 2000
