@@ -20,7 +20,7 @@ from tasks import registry
 from tasks.task import Task
 
 GROUP: Final = "echo2.tasks"
-OURS: Final[Mapping[str, tuple[str, str]]] = {}
+OURS: Final[Mapping[str, tuple[str, str]]] = {"gym": ("tasks.gym.gym_task:task", "gym")}
 """Family -> (where its function stands, as in an entry point; the extra that it needs)."""
 
 
@@ -84,9 +84,9 @@ def _opened(point: EntryPoint, name: str, argument: str, version: int | None) ->
         raise PluginFault(_not_imported(point, where, error)) from error
     try:
         made_task = target if _is_task(target) else target(argument)
-    except PluginFault:
-        raise
     except (Exception, SystemExit) as error:
+        if isinstance(error, ImportError) and point.name in OURS:
+            raise PluginFault(_not_imported(point, where, error)) from error
         raise PluginFault(f"{where} cannot make the task {name}: {type(error).__name__}: {error}") from error
     if not _is_task(made_task):
         raise PluginFault(f"{where} gives {type(made_task).__name__}, which lacks a method of tasks.task.Task")

@@ -1,0 +1,1 @@
+"""Tasks of reasoning-gym, by name and mixture (extra `gym`)."""

@@ -1,0 +1,157 @@
+"""Tasks of reasoning-gym: `gym:NAME`, or a mixture `gym:NAME,NAME=WEIGHT`.
+
+Rules
+1. Only sets of the list beside this module (sets.json) are made, with the version of reasoning-gym that it names: those
+   passed the kit of tasks/check.py. `python -m tasks.gym.sets_list` makes the list.
+2. Index i of a split is an item of one set of the mixture, chosen by weight: of each `sum of weights` indices in a row,
+   a set has as many as its weight. All sets have their usual settings.
+3. Split and index determine the seed: train and heldout items never share one. Two seeds may give one question, so an
+   item of heldout is any item whose question's hash is in the tenth that is held out, and of train any other: the
+   first of `TRIES` seeds that gives one.
+4. The answer is the text after the last "Answer:", or else the whole completion, without blanks around it, cut at
+   `LONGEST` characters. The reward is that of the set's own `score_answer`, between 0 and 1; 1 is success.
+"""
+
+import hashlib
+import importlib.metadata
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from tasks.task import Score, Split, Tokenizer
+
+SETS: Final = Path(__file__).parent / "sets.json"
+LIBRARY: Final = "reasoning-gym"
+HELDOUT_TENTHS: Final = 1
+SIZE: Final[Mapping[Split, int]] = {"train": 1_000_000, "heldout": 1_000}
+TRIES: Final = 400
+LONGEST: Final = 4_000
+MOST_WEIGHT: Final = 1_000
+ASKED: Final = "\nGive the result after the word Answer.\nAnswer:"
+
+Make = Callable[[int], Any]
+"""Seed -> a reasoning-gym set of one item."""
+
+
+class _GymEpisode:
+    """An episode of one sampled turn."""
+
+    def __init__(self, item: Mapping[str, Any], grade: Callable[[str], float], text: Tokenizer) -> None:
+        self._item, self._grade, self._text = item, grade, text
+        self._said = ""
+
+    @cached_property
+    def prompt(self) -> Sequence[int]:
+        """Token ids of the prompt, encoded at first use: scoring does not need them."""
+        return self._text.encode(asked(self._item))
+
+    def reply(self, sampled: Sequence[int]) -> None:
+        self._said = self._text.decode(sampled)
+
+    def score(self) -> Score:
+        reward = min(1.0, max(0.0, self._grade(answer_in(self._said))))
+        return Score(reward, reward >= 1.0)
+
+
+def asked(item: Mapping[str, Any]) -> str:
+    """Return the prompt's text."""
+    return f"{item['question']}{ASKED}"
+
+
+def answer_in(said: str) -> str:
+    """Return the answer that a completion gives (rule 4)."""
+    return said.rpartition("Answer:")[2].strip()[:LONGEST]
+
+
+def is_heldout(question: str) -> bool:
+    """Tell whether a question belongs to the held-out tenth."""
+    digest = hashlib.blake2b(question.encode(errors="replace"), key=b"echo2/gym", digest_size=8).digest()
+    return int.from_bytes(digest, "little") % 10 < HELDOUT_TENTHS
+
+
+class GymTask:
+    """A mixture of sets. `name`: as in run.task. `weights`: set -> weight."""
+
+    version = 1
+
+    def __init__(self, name: str, weights: Mapping[str, int], make: Callable[[str, int], Any]) -> None:
+        """`make`: returns a set by its name and seed, of which item 0 is used."""
+        self.name, self._make = name, make
+        self._places = [one for one in sorted(weights) for _ in range(weights[one])]
+        Random(0).shuffle(self._places)
+
+    def size(self, split: Split) -> int:
+        """Return the number of indices of a split."""
+        return SIZE[split]
+
+    def set_at(self, index: int) -> str:
+        """Return the set of an index (rule 2)."""
+        return self._places[index % len(self._places)]
+
+    def episode(self, split: Split, index: int, text: Tokenizer) -> _GymEpisode:
+        """Return an episode. Raises IndexError outside the split."""
+        item, score_answer = self._item(split, index)
+        return _GymEpisode(item, lambda answer: float(score_answer(answer, item)), text)
+
+    def demonstration(
+        self, split: Split, index: int, text: Tokenizer, seed: int, noise: float, slip: float = 0.0
+    ) -> Sequence[int]:
+        """Return the set's own answer; it has no mistakes to show."""
+        item, _ = self._item(split, index)
+        return [*text.encode(f" {item['answer']}"), text.eos]
+
+    def _item(self, split: Split, index: int) -> tuple[Mapping[str, Any], Callable[[str, Any], float]]:
+        """Return an item and its set's grader (rule 3)."""
+        if not 0 <= index < SIZE[split]:
+            raise IndexError(f"{self.name}: index {index} is outside {split}, which has {SIZE[split]} prompts")
+        name = self.set_at(index)
+        for number in range(TRIES):
+            digest = hashlib.blake2b(f"{name}/{split}/{index}/{number}".encode(), digest_size=4).digest()
+            items = self._make(name, int.from_bytes(digest, "little") >> 1)
+            item = items[0]
+            if is_heldout(item["question"]) == (split == "heldout"):
+                return item, items.score_answer
+        raise LookupError(f"{name}: none of {TRIES} seeds gives a question of {split}")
+
+
+def task(argument: str) -> GymTask:
+    """Return the mixture that an argument names. Raises ValueError, whose message says what is wrong; ImportError
+    without the extra."""
+    import reasoning_gym
+
+    passed = json.loads(SETS.read_text())
+    installed = importlib.metadata.version(LIBRARY)
+    if installed != passed["version"]:
+        raise ValueError(f"{LIBRARY} {installed} is installed, and the list of sets is for {passed['version']}")
+    weights = mixture(argument, passed["sets"], passed["refused"])
+    return GymTask(f"gym:{argument}", weights, lambda name, seed: reasoning_gym.create_dataset(name, seed=seed, size=1))
+
+
+def mixture(argument: str, passed: Sequence[str], refused: Mapping[str, str]) -> dict[str, int]:
+    """Return set -> weight. `refused`: set -> why it did not pass. Raises ValueError."""
+    weights: dict[str, int] = {}
+    for part in argument.split(","):
+        name, equals, weight = part.partition("=")
+        if name in refused:
+            raise ValueError(f"the set {name} did not pass: {refused[name]}")
+        if name not in passed:
+            raise ValueError(f"{name!r} is not on the list of sets that passed: {', '.join(passed)}")
+        if name in weights:
+            raise ValueError(f"{name} stands twice in {argument}")
+        if equals and not (weight.isascii() and weight.isdigit() and 1 <= int(weight) <= MOST_WEIGHT):
+            raise ValueError(f"the weight {weight!r} of {name} should be a whole number of 1 to {MOST_WEIGHT}")
+        weights[name] = int(weight) if equals else 1
+    return weights
+
+
+def unlisted(name: str) -> GymTask:
+    """Return the task of one set, on the list or not: for making the list."""
+    import reasoning_gym
+
+    def make(one: str, seed: int) -> Any:
+        return reasoning_gym.create_dataset(one, seed=seed, size=1)
+
+    return GymTask(f"gym-unlisted:{name}", {name: 1}, make)
