@@ -20,7 +20,10 @@ from tasks import registry
 from tasks.task import Task
 
 GROUP: Final = "echo2.tasks"
-OURS: Final[Mapping[str, tuple[str, str]]] = {"gym": ("tasks.gym.gym_task:task", "gym")}
+OURS: Final[Mapping[str, tuple[str, str]]] = {
+    "gym": ("tasks.gym.gym_task:task", "gym"),
+    "math": ("tasks.math.math_task:task", "math"),
+}
 """Family -> (where its function stands, as in an entry point; the extra that it needs)."""
 
 

@@ -93,17 +93,21 @@ class GymTask:
 
     def episode(self, split: Split, index: int, text: Tokenizer) -> _GymEpisode:
         """Return an episode. Raises IndexError outside the split."""
-        item, score_answer = self._item(split, index)
+        item, score_answer = self._graded(split, index)
         return _GymEpisode(item, lambda answer: float(score_answer(answer, item)), text)
 
     def demonstration(
         self, split: Split, index: int, text: Tokenizer, seed: int, noise: float, slip: float = 0.0
     ) -> Sequence[int]:
         """Return the set's own answer; it has no mistakes to show."""
-        item, _ = self._item(split, index)
+        item = self.item(split, index)
         return [*text.encode(f" {item['answer']}"), text.eos]
 
-    def _item(self, split: Split, index: int) -> tuple[Mapping[str, Any], Callable[[str, Any], float]]:
+    def item(self, split: Split, index: int) -> Mapping[str, Any]:
+        """Return an item: question, answer and the library's facts about it. Raises IndexError outside the split."""
+        return self._graded(split, index)[0]
+
+    def _graded(self, split: Split, index: int) -> tuple[Mapping[str, Any], Callable[[str, Any], float]]:
         """Return an item and its set's grader (rule 3)."""
         if not 0 <= index < SIZE[split]:
             raise IndexError(f"{self.name}: index {index} is outside {split}, which has {SIZE[split]} prompts")

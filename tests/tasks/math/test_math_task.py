@@ -1,0 +1,66 @@
+"""The task on the operator's problems: posed, answered, and scored by Math-Verify."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from tasks.hostile_answers import HOSTILE
+from tasks.math.problem_files import DataFault
+from tasks.task import Transcript, begun, prompt_of, replay
+from tests.support.tokenizers import LETTERS
+
+pytest.importorskip("math_verify", reason="needs the extra math: pip install 'echo2[math]'")
+
+from tasks.math import equality, math_task
+from tasks.plugins import find
+
+LIMIT = 2_000_000
+
+
+@pytest.fixture
+def problems(tmp_path: Path) -> Path:
+    rows = [{"problem": f"Half of {number}?", "answer": f"\\frac{{{number}}}{{2}}"} for number in range(1, 100)]
+    path = tmp_path / "halves.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    return path
+
+
+def reward(task: math_task.MathTask, said: str) -> float:
+    tokens = [*LETTERS.encode(said), LETTERS.eos]
+    episode = begun(task, "train", 0, LETTERS)
+    return replay(episode, Transcript(tokens, [len(tokens)]), eos=LETTERS.eos, limit=LIMIT).reward
+
+
+def test_a_problem_is_posed_with_the_words_that_ask_for_a_box_and_its_own_answer_is_right(problems: Path) -> None:
+    task = find(f"math:{problems}")
+    assert isinstance(task, math_task.MathTask)
+    prompt = LETTERS.decode(prompt_of(task, "train", 0, LETTERS))
+    assert prompt.startswith("Half of ")
+    assert prompt.endswith("Put the final answer into \\boxed{}.\n")
+    assert reward(task, LETTERS.decode(list(task.demonstration("train", 0, LETTERS, 0, 0.0)))) == 1.0
+    number = int(prompt.removeprefix("Half of ").partition("?")[0])
+    assert reward(task, f"It is {number / 2}, so \\boxed{{{number / 2}}}") == 1.0
+    assert reward(task, f"\\boxed{{{number}}}") == 0.0
+    assert reward(task, "I do not know") == 0.0
+
+
+def test_data_in_a_relative_path_or_outside_the_split_is_refused(problems: Path) -> None:
+    with pytest.raises(DataFault, match="name an absolute path"):
+        math_task.task("halves.jsonl")
+    task = math_task.task(str(problems))
+    with pytest.raises(IndexError, match="is outside train"):
+        task.episode("train", task.size("train"), LETTERS)
+
+
+@pytest.mark.parametrize(("said", "equal"), [("0.5", True), (r"\frac{2}{4}", True), ("50", False), ("", False)])
+def test_equal_answers_are_right_in_any_form(said: str, equal: bool) -> None:
+    assert equality.is_equal(r"\frac{1}{2}", f"\\boxed{{{said}}}") is equal
+
+
+@pytest.mark.parametrize("name", sorted(HOSTILE))
+def test_no_hostile_answer_raises_or_is_right(name: str) -> None:
+    before = time.process_time()
+    assert equality.is_equal(r"\frac{1}{2}", HOSTILE[name]) is False
+    assert time.process_time() - before < 5 * equality.SECONDS

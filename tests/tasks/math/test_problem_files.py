@@ -1,0 +1,98 @@
+"""Problems of the operator's own: what is read, how it is split, and what is refused with file and row."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.math.problem_files import DataFault, final_answer, read, version_of
+
+
+def jsonl(path: Path, rows: list[Any]) -> Path:
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    return path
+
+
+def sums(first: int, last: int) -> list[dict[str, Any]]:
+    return [{"question": f"What is {number} + 1?", "answer": number + 1} for number in range(first, last)]
+
+
+def test_the_hash_of_a_problem_decides_its_split_whatever_the_order_of_the_rows(tmp_path: Path) -> None:
+    splits = read(jsonl(tmp_path / "sums.jsonl", sums(0, 400)))
+    assert len(splits["train"]) + len(splits["heldout"]) == 400
+    assert 20 <= len(splits["heldout"]) <= 65
+    again = read(jsonl(tmp_path / "backwards.jsonl", sums(0, 400)[::-1]))
+    assert [one.question for one in again["heldout"]] == [one.question for one in splits["heldout"]]
+    assert version_of(again) == version_of(splits)
+    other = read(jsonl(tmp_path / "more.jsonl", sums(0, 401)))
+    assert version_of(other) != version_of(splits)
+
+
+def test_a_file_named_test_is_held_out_in_a_folder(tmp_path: Path) -> None:
+    jsonl(tmp_path / "train.jsonl", sums(0, 30))
+    jsonl(tmp_path / "test.jsonl", sums(30, 35))
+    (tmp_path / "README.txt").write_text("not read")
+    splits = read(tmp_path)
+    assert (len(splits["train"]), len(splits["heldout"])) == (30, 5)
+
+
+def test_parquet_files_are_read_as_jsonl_ones(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="needs the extra math: pip install 'echo2[math]'")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows = [{"question": row["question"], "answer": str(row["answer"])} for row in sums(0, 200)]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "sums.parquet")
+    assert version_of(read(tmp_path / "sums.parquet")) == version_of(read(jsonl(tmp_path / "sums.jsonl", rows)))
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(DataFault, match=r"bad\.parquet is no Parquet file"):
+        read(tmp_path / "bad.parquet")
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    {
+        "nothing": ([], "has 0 problems"),
+        "a list": ([[1, 2]], "row 1 is no object"),
+        "no answer": ([{"question": "a"}], "row 1 has no text of 1 to 100000 characters under answer"),
+        "a blank problem": ([{"question": " ", "answer": "1"}], "row 1 has no text"),
+        "two answers": (
+            [{"question": "What is 1?", "answer": "1"}, {"question": "what  is 1?", "answer": "2"}],
+            "row 1 and .* row 2 have one problem with two answers",
+        ),
+    }.values(),
+    ids=["nothing", "a list", "no answer", "a blank problem", "two answers"],
+)
+def test_rows_that_cannot_be_used_are_refused_by_their_number(tmp_path: Path, rows: list[Any], says: str) -> None:
+    with pytest.raises(DataFault, match=says):
+        read(jsonl(tmp_path / "rows.jsonl", rows))
+
+
+def test_a_problem_in_both_splits_is_refused(tmp_path: Path) -> None:
+    jsonl(tmp_path / "train.jsonl", sums(0, 10))
+    jsonl(tmp_path / "heldout.jsonl", sums(9, 12))
+    with pytest.raises(DataFault, match="are one problem in both splits"):
+        read(tmp_path)
+
+
+def test_damaged_rows_and_missing_files_are_named(tmp_path: Path) -> None:
+    (tmp_path / "cut.jsonl").write_text('{"question": "a", "answer": "1"}\n{"question": ')
+    with pytest.raises(DataFault, match=r"cut\.jsonl row 2 is no JSON"):
+        read(tmp_path / "cut.jsonl")
+    with pytest.raises(DataFault, match="is no folder, and no file that ends with"):
+        read(tmp_path / "nowhere.jsonl")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataFault, match="has no file that ends with"):
+        read(tmp_path / "empty")
+
+
+@pytest.mark.parametrize(
+    ("solution", "answer"),
+    [
+        ("6 * 7 = 42\n#### 42", "42"),
+        (r"so \boxed{1} and then \boxed{\frac{1}{2}}.", r"\frac{1}{2}"),
+        (r"an open \boxed{1", r"an open \boxed{1"),
+        ("42", "42"),
+    ],
+)
+def test_the_answer_is_the_end_of_a_solution(solution: str, answer: str) -> None:
+    assert final_answer(solution) == answer
