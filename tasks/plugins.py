@@ -70,11 +70,23 @@ def _point(family: str, brought: list[EntryPoint]) -> EntryPoint | None:
     return brought[0] if brought else None
 
 
+def check_name(name: str, points: Iterable[EntryPoint] | None = None) -> None:
+    """Check that the family of a task is known, without importing it. Raises `PluginFault`."""
+    known = [family.name for family in families(points)]
+    if name.partition(":")[0] not in known:
+        raise _unknown(name, known)
+
+
+def _unknown(name: str, known: Iterable[str]) -> PluginFault:
+    return PluginFault(
+        f"there is no task {name}; installed are {', '.join(known)}: correct the name, or install its plug-in"
+    )
+
+
 def _of_this_build(name: str, version: int | None) -> Task:
     versions = [number for other, number in registry.known() if other == name]
     if not versions:
-        names = ", ".join(family.name for family in families())
-        raise PluginFault(f"there is no task {name}; installed are {names}: correct the name, or install its plug-in")
+        raise _unknown(name, [family.name for family in families()])
     return registry.get(name, max(versions) if version is None else version)
 
 

@@ -35,6 +35,7 @@ from protocol.task_kinds import PURE
 from runtime.errors import LocalFault
 from runtime.files import sync_folder, writing
 from runtime.settings import SettingsFault
+from tasks import registry
 from tasks.task import Task
 from weights.errors import WeightsError
 from weights.lora.adapter_folder import AdapterOrder, make_adapter
@@ -317,6 +318,11 @@ def _check_free(target: RunFolder) -> None:
 
 def _make_model(out: Path, model: str, warm_up: WarmUp, task: str) -> None:
     if model == model_folder.TINY:
+        if all(name != task for name, _ in registry.known()):
+            raise LocalFault(
+                f"--model tiny is made from demonstrations of a task of this build, and {task} is none: "
+                "name the folder of a model"
+            )
         model_folder.make_tiny(out, warm_up, model_folder.task_named(task))
     elif model == model_folder.SMOLLM2:
         model_folder.make_smollm2(out)

@@ -19,7 +19,7 @@ from coordinator.environments.task_host import LocalTask, TaskFacts, TaskHost, f
 from coordinator.run import model_folder
 from protocol.task_kinds import PURE, SINGLE
 from runtime.errors import LocalFault
-from tasks import registry
+from tasks import plugins, registry
 from tasks.task import TaskFault, prompt_of
 
 TOKENIZER: Final = "tokenizer.json"
@@ -88,7 +88,10 @@ def inspect_task(place: TaskPlace, section: EnvironmentSection, limit: int) -> T
             task = model_folder.task_named(place.name, place.version)
             facts, prompt = facts_of(task), prompt_of(task, "train", 0, model_folder.tokenizer(place.model, place.eos))
         else:
+            plugins.check_name(place.name)
             facts, prompt = asyncio.run(_asked(place, section))
+    except plugins.PluginFault as fault:
+        raise LocalFault(str(fault)) from fault
     except TaskFault as fault:
         raise LocalFault(f"task {place.name} cannot be written with the tokenizer of {place.model}: {fault}") from fault
     model_folder.check_prompt(place.model, place.name, prompt, place.vocabulary, limit)

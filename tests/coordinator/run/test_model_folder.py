@@ -48,7 +48,7 @@ def test_a_tiny_model_is_made_by_the_learner_and_becomes_a_run(tmp_path: Path) -
     warm_up = msgspec.structs.replace(setup.default_warm_up(), steps=2, batch=4)
     run = setup.init(tmp_path / "run", "tiny", config, now=NOW, warm_up=warm_up)
     assert (run.runspec.model, run.runspec.vocabulary) == ("tiny", 64)
-    assert run.task.episode("train", 0, model_folder.tokenizer(run.folder.model, run.runspec.eos)).prompt
+    assert run.pure_task.episode("train", 0, model_folder.tokenizer(run.folder.model, run.runspec.eos)).prompt
 
 
 @pytest.mark.slow

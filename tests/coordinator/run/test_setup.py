@@ -105,7 +105,8 @@ def test_no_run_is_made_where_nothing_can_be_written(tmp_path: Path, model: Path
 
 def test_no_run_is_made_of_an_unknown_task_or_of_more_groups_than_prompts(model: Path, tmp_path: Path) -> None:
     for flags, sentence in (
-        ({"task": "reverze"}, "task reverze is not in this build, which has"),
+        ({"task": "reverze"}, "there is no task reverze; installed are add, "),
+        ({"task": "reverze", "kind": "pure"}, "task reverze is not in this build, which has"),
         ({"task": "single_sum", "batch_groups": 159, "heldout": 10}, "has 158 train prompts: set at most 158"),
         ({"task": "single_sum", "batch_groups": 158, "heldout": 53}, "has 52 heldout prompts: set at most 52"),
     ):
