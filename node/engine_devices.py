@@ -6,8 +6,8 @@ Rules
 2. One device gets the owner's engine, which may be auto. Each of several gets it too; for auto it is the first engine
    installed that computes on such a device, and in the owner's number format.
 3. Settings that no machine could meet are `BadConfig`: an engine that is not in this build, or that has not the number
-   format or the kind of device. `NoUsableDevice` is for things that this machine alone lacks: the engine's packages, the
-   device.
+   format or the kind of device. `NoUsableDevice` is for things that this machine alone lacks: the engine's packages,
+   the device.
 """
 
 from engines import registry
