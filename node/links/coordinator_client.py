@@ -197,6 +197,8 @@ class CoordinatorClient:
                     except RequestRefused as error:
                         if refusals.then(error.refusal) != "greet":
                             raise
+                        if error.refusal.code == "clock":
+                            self._clock.refused()
                         if not self._renewed(error.refusal, serial):
                             self.lost(str(error))
                             await self.connected()
@@ -334,7 +336,11 @@ class CoordinatorClient:
             self.trouble = f"the coordinator delays this node: {error}"
             return False
         self._clock.observe(welcome.now, asked, signed=False)
-        self._trust_store.update_roots(welcome.roots, self._clock.now())
+        try:
+            self._trust_store.update_roots(welcome.roots, self._clock.now())
+        except RootExpired:
+            self._clock.check(self._trust_store.trusted.expires)
+            raise
         self._trust_store.update_runspec(welcome.runspec)
         self.peer, self.trouble = peer, ""
         self._down.clear()

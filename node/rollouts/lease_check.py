@@ -9,7 +9,7 @@ This node works for a lease only if
    d. its prompt is not empty and consists of the model's tokens;
    e. prompt and limit together are within the model's context, so a lease can demand neither endless work nor more
       memory than the model was built for;
-4. it has not expired.
+4. it has not expired, by the coordinator's clock as the lease itself states it (`check_open`).
 """
 
 import struct
@@ -37,11 +37,10 @@ def check_lease(
     node: bytes,
     current: LoadedVersion,
     runspec: RunSpec,
-    now: int,
     context: int | None = None,
 ) -> Lease:
-    """Return the Lease if it passes rules 1 to 4; the caller has verified the signature. `context`: most tokens per
-    sequence of the model; None: the model states no bound. Raises `Mismatch`, `BadLease`, `Stale`."""
+    """Return the Lease if it passes rules 1 to 3; the caller has verified the signature. `context`: most tokens per
+    sequence of the model; None: the model states no bound. Raises `Mismatch`, `BadLease`."""
     lease = verified.value
     if lease.node != node or lease.nonce != ask.nonce:
         raise Mismatch("the lease is for another node, or answers another request")
@@ -65,9 +64,13 @@ def check_lease(
             f"the lease has {len(lease.prompt)} prompt tokens and allows {lease.limit} more; the model's context is "
             f"{context}"
         )
+    return lease
+
+
+def check_open(lease: Lease, now: int) -> None:
+    """Check rule 4. `now`: ms on the coordinator's clock, corrected by `Lease.sent`. Raises `Stale`."""
     if now >= lease.expires:
         raise Stale("the lease has already expired")
-    return lease
 
 
 def job_of(lease: Lease, runspec: RunSpec) -> Job:

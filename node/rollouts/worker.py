@@ -41,7 +41,7 @@ from engines.versioned import LoadedVersion, VersionedEngine
 from node.errors import RefusedByRun
 from node.links.coordinator_client import CoordinatorClient, RequestRefused
 from node.rollouts.lease_bound import LeaseBound
-from node.rollouts.lease_check import check_lease, job_of, submission_of
+from node.rollouts.lease_check import check_lease, check_open, job_of, submission_of
 from node.rollouts.lease_prefetch import LeasePrefetch
 from node.rollouts.outbox_relay import OutboxRelay
 from node.run_context import RunContext
@@ -181,8 +181,7 @@ class RolloutWorker:
         return False
 
     def _expired(self) -> bool:
-        root = self._trust_store.trusted.root
-        return root is not None and self._clock.now() >= root.expires
+        return self._clock.now() >= self._trust_store.trusted.expires
 
     async def _place(self) -> bool:
         """Return True if another group is to be requested now (rule 2); else wait until that may have changed."""
@@ -325,10 +324,11 @@ class RolloutWorker:
         _log.debug("lease asked", version=current.version)
         verified = self._trust_store.trusted.message(await self._coordinator_client.call(LEASE, ask), "lease", Lease)
         lease = check_lease(
-            verified, ask=ask, node=self._node, current=current, runspec=spec.value, now=self._clock.now(),
-            context=self._engine.context,
-        )  # fmt: skip
+            verified, ask=ask, node=self._node, current=current, runspec=spec.value, context=self._engine.context
+        )
         self._clock.observe(lease.sent, asked, signed=True)
+        self._clock.check(self._trust_store.trusted.expires)
+        check_open(lease, self._clock.now())
         self._prefetch.answered(asyncio.get_running_loop().time() - began)
         _log.debug("lease received", version=lease.version, lease=lease.id.hex())
         return lease

@@ -3,10 +3,21 @@
 Rules
 1. An answer that states the coordinator's time was written between the request and its own arrival. So it bounds the
    offset from both sides. The offset moves only as far as these bounds demand.
-2. The time in a lease is signed and carries this node's nonce. After the first lease, unsigned times are ignored.
+2. The time in a lease is signed and carries this node's nonce. After the first lease, unsigned times are ignored, until
+   the coordinator refuses this clock (`refused`): then one of the two clocks was set.
+3. A coordinator does not work past the end of the run's Root. So a time past it is not believed while this machine's
+   own clock is before it (`check`): the offset is given up, and the next time stated counts as the first.
 """
 
 from collections.abc import Callable
+
+from p2p.errors import PeerFault
+from runtime.figures import figure
+from runtime.units import DAY
+
+
+class WrongClock(PeerFault):
+    """A coordinator states a time at which its run has ended (rule 3)."""
 
 
 class RunClock:
@@ -29,3 +40,17 @@ class RunClock:
         self._signed = signed
         lowest, highest = stated - self.local(), stated - asked
         self.offset = min(max(self.offset, lowest), highest)
+
+    def refused(self) -> None:
+        """Let unsigned times count again: the coordinator has refused a request for its time (rule 2)."""
+        self._signed = False
+
+    def check(self, end: int) -> None:
+        """Check the last time observed against the end of the run's Root, ms. Raises `WrongClock` (rule 3)."""
+        if not self.local() < end <= self.now():
+            return
+        ahead, self.offset, self._signed = self.offset, 0, False
+        raise WrongClock(
+            f"the coordinator's clock is {figure(ahead / DAY)} days ahead of this machine's, past the end of the run's"
+            " Root: its operator must set that clock, or sign a new Root if this machine's clock is the wrong one"
+        )

@@ -46,6 +46,7 @@ HEAD_AHEAD: Final = 10 * 60_000
 SEQUENCE_AHEAD: Final = 24 * 3600_000
 ROOT_AHEAD: Final = 2 * 366 * 24 * 3600_000
 """Milliseconds: bounds of rules 2 and 5 (this and the three before)."""
+NO_END: Final = (1 << 53) - 1
 _HEADS_KEPT: Final = 16
 
 
@@ -94,6 +95,11 @@ class TrustedSet:
     def root(self) -> Root | None:
         """The newest Root."""
         return self.chain[-1] if self.chain else None
+
+    @property
+    def expires(self) -> int:
+        """The end of the newest Root, ms; `NO_END` before the Root is known."""
+        return NO_END if self.root is None else self.root.expires
 
     @property
     def roots_by_serial(self) -> dict[int, bytes]:

@@ -46,6 +46,7 @@ from protocol.leases import (  # fmt: skip
     VerdictsRequest,
     VerdictsResponse,
 )
+from protocol.refusals import refusal  # fmt: skip
 from protocol.requests import (  # fmt: skip
     DocumentsRequest,
     DocumentsResponse,
@@ -67,6 +68,7 @@ T = TypeVar("T")
 START = 1_700_000_000_000
 """Wall clock at the beginning of the loop's fake clock, in ms since the Unix epoch."""
 HEAD_LIFE = 60_000
+SKEW = 600_000
 YEAR = 365 * 24 * 3600_000
 
 
@@ -248,6 +250,8 @@ class FakeCoordinator:
             if request.leases is not None:
                 self.reports.append(request.leases)
             ended = [] if request.leases is None else [one for one in request.leases.waiting if one in self.ended]
+            if method != "hello" and abs(request.expires - self.now()) > SKEW:
+                return encode(Response(refusal=refusal("clock", off=request.expires - self.now(), most=SKEW)))
             if method in self.refusals:
                 return encode(Response(refusal=self.refusals[method], ended=ended))
             answer = getattr(self, method)(node, request.body)

@@ -7,7 +7,7 @@ import pytest
 
 from engines.engine import Sample
 from engines.versioned import LoadedVersion
-from node.rollouts.lease_check import BadLease, check_lease, job_of, submission_of
+from node.rollouts.lease_check import BadLease, check_lease, check_open, job_of, submission_of
 from node.trust.trusted_set import Mismatch
 from p2p.envelope import seal, verify
 from p2p.errors import Stale
@@ -30,11 +30,11 @@ LEASE = Lease(
 ASK = LeaseRequest(nonce=NONCE, era=1, version=5, root=ROOT, engine="x/float32")
 
 
-def checked(lease: Lease, tmp_path, *, now: int = NOW, context: int | None = CONTEXT, spec: RunSpec = SPEC) -> Lease:
+def checked(lease: Lease, tmp_path, *, context: int | None = CONTEXT, spec: RunSpec = SPEC) -> Lease:
     loaded = LoadedVersion(era=1, version=5, root=ROOT, weights=tmp_path)
     sealed = seal("lease", SPEC.run, encode(lease), KEY)
     verified = verify(sealed, "lease", SPEC.run, [public_bytes(KEY)], 1, lambda payload: decode(payload, Lease))
-    return check_lease(verified, ask=ASK, node=NODE, current=loaded, runspec=spec, now=now, context=context)
+    return check_lease(verified, ask=ASK, node=NODE, current=loaded, runspec=spec, context=context)
 
 
 def test_a_lease_for_this_node_and_version_is_admitted(tmp_path) -> None:
@@ -58,7 +58,6 @@ REFUSED: dict[str, tuple[dict[str, object], type[Exception], str]] = {
     "an empty prompt": ({"prompt": []}, BadLease, "prompt is empty"),
     "a token beyond the vocabulary": ({"prompt": [64]}, BadLease, "tokens that the model lacks"),
     "more tokens than the context": ({"prompt": [2] * 9}, BadLease, "9 prompt tokens and allows 8 more"),
-    "no time left": ({"expires": NOW}, Stale, "expired"),
 }
 
 
@@ -105,3 +104,9 @@ def test_the_submission_tags_each_rollout_with_the_leases_version_and_root() -> 
     ]
     for rollout in submission.rollouts:
         assert [(part.version, part.root, part.first) for part in rollout.segments] == [(5, ROOT, 0)]
+
+
+def test_a_lease_without_time_left_is_not_worked_for() -> None:
+    check_open(LEASE, LEASE.expires - 1)
+    with pytest.raises(Stale, match="expired"):
+        check_open(LEASE, LEASE.expires)
