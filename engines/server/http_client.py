@@ -38,12 +38,12 @@ class ServerFault(EngineError):
 
 
 class HttpClient:
-    """`address`: as http://127.0.0.1:8000. `key`: sent as a bearer token; empty: none."""
+    """`address`: as http://127.0.0.1:8000. `key`: sent as a bearer token; empty: none. `patience`: seconds."""
 
     def __init__(self, address: str, *, key: str = "", patience: float = PATIENCE) -> None:
         self.address = address.rstrip("/")
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._patience = patience
+        self.patience = patience
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="http", daemon=True)
         self._thread.start()
@@ -55,9 +55,17 @@ class HttpClient:
         answer: dict[str, Any] = self._run(self._ask("GET", path, None))
         return answer
 
-    def post(self, path: str, body: Mapping[str, Any] | None = None, *, most: int = MOST_BYTES) -> dict[str, Any]:
-        """Post and get an answer of at most `most` bytes. Raises ServerGone, ServerFault."""
-        answer: dict[str, Any] = self._run(self._ask("POST", path, body, most))
+    def post(
+        self,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        most: int = MOST_BYTES,
+        within: float | None = None,
+    ) -> dict[str, Any]:
+        """Post and get an answer of at most `most` bytes. `within`: seconds, if fewer than the client's patience.
+        Raises ServerGone, ServerFault."""
+        answer: dict[str, Any] = self._run(self._ask("POST", path, body, most, within))
         return answer
 
     def begin(
@@ -76,22 +84,28 @@ class HttpClient:
 
     async def _open(self) -> aiohttp.ClientSession:
         connector = aiohttp.TCPConnector(limit=0)
-        timeout = aiohttp.ClientTimeout(total=self._patience)
-        return aiohttp.ClientSession(headers=self._headers, connector=connector, timeout=timeout)
+        return aiohttp.ClientSession(headers=self._headers, connector=connector)
 
     def _run(self, answer: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(answer, self._loop).result()
 
     async def _ask(
-        self, method: str, path: str, body: Mapping[str, Any] | None, most: int = MOST_BYTES
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        most: int = MOST_BYTES,
+        within: float | None = None,
     ) -> dict[str, Any]:
+        patience = self.patience if within is None else min(within, self.patience)
+        timeout = aiohttp.ClientTimeout(total=patience)
         try:
             url = self.address + path
-            async with self._session.request(method, url, json=body, allow_redirects=False) as answer:
+            async with self._session.request(method, url, json=body, allow_redirects=False, timeout=timeout) as answer:
                 content = await _read(answer.content, most)
                 status = answer.status
         except TimeoutError as error:
-            raise ServerGone(f"the server {self.address} did not answer within {self._patience:g} s") from error
+            raise ServerGone(f"the server {self.address} did not answer within {patience:g} s") from error
         except (aiohttp.ClientError, OSError) as error:
             why = shown(" ".join(str(error).split()) or type(error).__name__)
             raise ServerGone(f"the server {self.address} cannot be reached: {why}") from error

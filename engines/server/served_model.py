@@ -8,11 +8,14 @@ Rules
 3. After a change of weights cached prompts are dropped, and the server must name the new version. After a step that
    changed at least `PERCEPTIBLE` weights the log-probabilities of a known prompt must be others too: else the server
    computes with the old weights, whatever it says.
+4. A change of weights is given up, as if the server were gone, after the client's patience and one second per
+   `LEAST_RATE` bytes sent: a server that answers each part just in time would keep the engine for hours.
 """
 
 import base64
 import queue
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
@@ -33,6 +36,8 @@ MOST_FAILURES: Final = 8
 PERCEPTIBLE: Final = 1000
 PART: Final = 16 << 20
 """Bytes of weights per request."""
+LEAST_RATE: Final = 4 << 20
+"""Bytes of weights per second that a server takes at least."""
 WAIT: Final = 0.1
 """Seconds for which `advance` waits for an answer."""
 PROBE: Final = 8
@@ -46,7 +51,15 @@ TOLD: Final = 1024 * ALTERNATIVES
 class ServedModel:
     """`engines.request_batch.CompletionService`."""
 
-    def __init__(self, client: HttpClient, settings: ServerSettings, vocabulary: int) -> None:
+    def __init__(
+        self,
+        client: HttpClient,
+        settings: ServerSettings,
+        vocabulary: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`clock`: seconds."""
+        self._clock = clock
         self.client, self._settings, self.vocabulary = client, settings, vocabulary
         self._pending: dict[int, tuple[TokenRequest, Future[dict[str, Any]]]] = {}
         self._ended: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -56,12 +69,14 @@ class ServedModel:
         """Write weights; they are then those of `root` (rule 3). `whole`: these are all. Raises EngineError,
         BadSnapshot."""
         before, changed = self.probe(greedy=True), 0
+        until = self._clock() + self.client.patience
         self.client.post("/start_weight_update")
         for part in in_parts(patches, PART):
             changed += sum(len(patch.bits) for patch in part)
-            self._send("/update_weights", {"update_info": {"patches": [_carried(patch) for patch in part]}})
-        self._send("/update_weights", {"update_info": {"whole": whole}})
-        self._send("/finish_weight_update", {"weight_version": root.hex()})
+            until += sum(patch.nbytes for patch in part) / LEAST_RATE
+            self._send("/update_weights", {"update_info": {"patches": [_carried(patch) for patch in part]}}, until)
+        self._send("/update_weights", {"update_info": {"whole": whole}}, until)
+        self._send("/finish_weight_update", {"weight_version": root.hex()}, until)
         if self.client.post("/reset_prefix_cache").get("success") is not True:
             raise EngineError("the server did not drop its cached prompts: let no other program use it")
         named = str(self.client.get("/weight_info").get("weight_version", ""))
@@ -135,9 +150,13 @@ class ServedModel:
         self._failures = 0
         return Completion(choice.token_ids, _logprobs(choice), choice.root)
 
-    def _send(self, path: str, body: dict[str, Any]) -> None:
+    def _send(self, path: str, body: dict[str, Any], until: float) -> None:
+        """Send a part of a change of weights, by `until` on the clock (rule 4)."""
+        left = until - self._clock()
+        if left <= 0:
+            raise ServerGone(f"the server {self.client.address} takes weights at less than {LEAST_RATE >> 20} MiB/s")
         try:
-            self.client.post(path, body)
+            self.client.post(path, body, within=left)
         except ServerGone:
             raise
         except EngineError as error:

@@ -13,7 +13,7 @@ from engines.checkpoint_patches import CheckpointPatch, changed, whole
 from engines.engine import EngineError
 from engines.request_batch import Completion, ProgramLost, TokenRequest
 from engines.server import requirements, served_model
-from engines.server.http_client import HttpClient
+from engines.server.http_client import HttpClient, ServerGone
 from engines.server.served_model import MOST_FAILURES, ServedModel
 from tests.support import table_models
 from tests.support.bigram import read_table
@@ -87,7 +87,7 @@ def test_weights_are_sent_in_parts_of_bounded_size(
     sizes: list[int] = []
     post = served.client.post
 
-    def spied(path: str, body: Mapping[str, Any] | None = None, **bounds: int) -> dict[str, Any]:
+    def spied(path: str, body: Mapping[str, Any] | None = None, **bounds: Any) -> dict[str, Any]:
         if path == "/update_weights" and body is not None:
             sizes.append(len(body["update_info"].get("patches", [])))
         return post(path, body, **bounds)
@@ -104,6 +104,35 @@ def test_weights_are_sent_in_parts_of_bounded_size(
     assert sizes == [2, 2, 1, 0]
     assert np.array_equal(server.table, read_table(model.new))
     assert server.version == model.new.root.hex()
+
+
+@pytest.mark.parametrize("seconds", [SOON / 4, SOON])
+def test_a_server_that_takes_each_part_just_in_time_is_given_up(
+    server: TableServer, model: TableModel, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    """A change of 40 parts has the patience of one request, and a second per `LEAST_RATE` bytes."""
+    client, now = HttpClient(server.address, patience=SOON), [0.0]
+    served = ServedModel(client, requirements.info_of(client).vllm_config, TEXT.size, clock=lambda: now[0])
+    monkeypatch.setattr(served_model, "PART", 1)
+    (tensor,) = whole(model.old)
+
+    def parts() -> Iterator[CheckpointPatch]:
+        for number in range(40):
+            now[0] = number * seconds / 5
+            yield tensor
+
+    post, sent = client.post, list[float]()
+
+    def spied(path: str, body: Mapping[str, Any] | None = None, **bounds: Any) -> dict[str, Any]:
+        sent.append(bounds.get("within", SOON))
+        return post(path, body, **bounds)
+
+    monkeypatch.setattr(client, "post", spied)
+    with pytest.raises(ServerGone, match="takes weights at less than 4 MiB/s"):
+        served.write(parts(), model.old.root, whole=True)
+    assert 2 < len(sent) < 40
+    assert min(sent) < SOON / 2, "each part has the time that is left"
+    client.close()
 
 
 def step(model: TableModel) -> CheckpointPatch:
