@@ -376,14 +376,15 @@ class RolloutWorker:
         spec = self._trust_store.trusted.runspec
         assert spec is not None
         while True:
+            await self._engine.recover()  # it may have crashed since the lease was requested
+            if self._engine.current is None or self._engine.current.root != lease.root:
+                raise Stale("the node moved to another version while the engine was down")
             try:
                 return await self._engine.generate(job_of(lease, spec.value))
             except ChildError as error:
                 raise Stale(f"the engine cannot generate this lease's group: {error.message}") from error
             except ChildDied:
                 await self._engine.recover()
-                if self._engine.current is None or self._engine.current.root != lease.root:
-                    raise Stale("the node moved to another version while the engine was down") from None
                 if self._clock.now() >= lease.expires:
                     raise Stale("the lease expired while the engine was down") from None
                 if (deaths := self._engine.restarts.failures) >= MOST_DEATHS:

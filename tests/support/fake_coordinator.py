@@ -114,6 +114,7 @@ class FakeCoordinator:
         self.ended: set[bytes] = set()
         self.reports: list[LeaseReport] = []
         self.refusals: dict[str, Refusal] = {}
+        self.delays: dict[str, float] = {}
         self.finished = False
         self.known_nodes: list[bytes] = []
         self.assets: list[tuple[Asset, Path]] = []
@@ -255,6 +256,8 @@ class FakeCoordinator:
             if method in self.refusals:
                 return encode(Response(refusal=self.refusals[method], ended=ended))
             answer = getattr(self, method)(node, request.body)
+            if method in self.delays:
+                await anyio.sleep(self.delays[method])
             refused = isinstance(answer, Refusal)
             return encode(Response(refusal=answer, ended=ended) if refused else Response(body=answer, ended=ended))
 
@@ -349,11 +352,15 @@ class FakeCoordinator:
 
 class InProcessEngine(EngineProcess):
     """An `EngineProcess` without a process, over `BigramEngine`; it may be started again. `seconds`: duration of a
-    group on the loop's clock. `places`: groups that it generates at once. `crashes`: number of the next generations
-    that end in a crash. `deadly`: prompts at which it crashes. `log`: calls, in order."""
+    group on the loop's clock. `places`: groups that it generates at once. `starting`: duration of a start. `crashes`:
+    number of the next generations that end in a crash. `deadly`: prompts at which it crashes. `log`: calls, in
+    order."""
 
-    def __init__(self, *, seconds: float = 1.0, gpu: str = "bigram/float32/cpu", places: int = 1) -> None:
+    def __init__(
+        self, *, seconds: float = 1.0, gpu: str = "bigram/float32/cpu", places: int = 1, starting: float = 0.0
+    ) -> None:
         super().__init__()
+        self._starting_seconds, self._killed = starting, asyncio.Event()
         self.seconds, self.crashes, self._class = seconds, 0, gpu
         self.deadly: list[list[int]] = []
         self.places, self._places = places, asyncio.Semaphore(places)
@@ -363,7 +370,15 @@ class InProcessEngine(EngineProcess):
         self.generated = 0
 
     async def start(self) -> None:
+        if self._starting_seconds:
+            await anyio.sleep(self._starting_seconds)
         self.engine, self.probed, self.loaded = BigramEngine(), None, None
+        self._killed = asyncio.Event()
+
+    def kill(self) -> None:
+        """Crash at once, whatever is being generated."""
+        self.engine = None
+        self._killed.set()
 
     async def call(
         self, method: str, body: Any, type_: type[T], *, timeout: float | None = None, withdraw: bool = False
@@ -391,6 +406,8 @@ class InProcessEngine(EngineProcess):
         return 0
 
     async def _generated(self, engine: BigramEngine, job: Job) -> list[Sample]:
+        if self.loaded is None:
+            raise ChildError("EngineError", "no weights are loaded: call load first")
         self._under_way.append(len(job.seeds))
         self._tell()
         try:
@@ -410,7 +427,8 @@ class InProcessEngine(EngineProcess):
         self._told(ROWS, msgspec.msgpack.encode(rows))
 
     async def _generating(self, engine: BigramEngine, job: Job) -> None:
-        await anyio.sleep(self.seconds)
+        with anyio.move_on_after(self.seconds):
+            await self._killed.wait()
         if self.crashes or job.prompt in self.deadly:
             self.crashes = max(0, self.crashes - 1)
             self.engine = None

@@ -8,7 +8,7 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
-from engines.versioned import MOST_CRASHES
+from engines.versioned import MOST_CRASHES, LoadedVersion
 from node.links.coordinator_client import RequestRefused
 from p2p.identity import generate_key
 from p2p.wire_types import decode
@@ -143,6 +143,41 @@ async def test_a_crash_with_several_groups_under_way_loses_none(small_run: Small
             await until(lambda n=deaths: node.daemon.engine.deaths == n + 1)
             await until(lambda ids=leases: ids <= set(coordinator.submitted), 120)
         await until(lambda: set(coordinator.decided) >= leases, 120)
+        assert "refused" not in node.daemon.outbox.counts()
+
+
+@on_fake_clock
+async def test_a_lease_that_comes_while_a_crashed_engine_starts_again_is_generated(small_run: SmallRun) -> None:
+    coordinator = small_run.coordinator
+    engine = InProcessEngine(places=4, seconds=5.0, starting=1.0)
+    async with small_run.working(engine=engine) as node:
+        coordinator.delays["lease"] = 0.4
+        await until(lambda: len(coordinator.submitted) >= 4)
+        for _ in range(MOST_CRASHES + 2):
+            asked, done = coordinator.asked["lease"], len(coordinator.submitted)
+            await until(lambda n=asked: coordinator.asked["lease"] > n)
+            engine.kill()
+            await until(lambda n=done: len(coordinator.submitted) >= n + 4)
+        assert not [lease for report in coordinator.reports for lease in report.returned]
+        await until(lambda: len(coordinator.decided) >= 8)
+        assert "refused" not in node.daemon.outbox.counts()
+
+
+@on_fake_clock
+async def test_a_lease_under_a_version_that_the_engine_has_left_is_given_back(small_run: SmallRun) -> None:
+    """Where several engines share a folder of weights, one of them may step it while another one starts again."""
+    coordinator = small_run.coordinator
+    async with small_run.working() as node:
+        await until(lambda: accepted(node) >= 2)
+        coordinator.delays["lease"] = 1.0
+        asked, engine = coordinator.asked["lease"], node.daemon.engine
+        await until(lambda: coordinator.asked["lease"] > asked)
+        (lease,) = small_run.open_leases - set(node.daemon.rollouts.workers[0].leases)
+        await coordinator.publish(1, table_seed=5)
+        moved = coordinator.published[1]
+        await engine.hold(LoadedVersion(era=1, version=1, root=moved.root, weights=coordinator.snapshots[1].path))
+        await until(lambda: any(lease in report.returned for report in coordinator.reports))
+        assert lease not in coordinator.submitted
         assert "refused" not in node.daemon.outbox.counts()
 
 
