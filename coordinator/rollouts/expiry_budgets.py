@@ -4,7 +4,9 @@ Rules
 1. Per hour, `FREE` expired leases of a holder are forgiven, and one in `SHARE` of the leases that it was given. The
    next expiry starts a pause of `PAUSE`, during which the holder gets no lease. Each further expiry doubles the pause,
    up to `LONGEST`.
-2. The holder is the node's key. For a new key it is the connection, since keys are free.
+2. The holder is the node's key. For a new key it is the connection, since keys are free, and beside it the party, with
+   `FREE_OF_PARTY` forgiven, since peer ids are free too: one subnet may open a connection per second. Of a relayed peer
+   whose subnet is not known it is the relay.
 3. An expiry counts, and for a new key a group refused for a fault that is a strike (coordinator/accounts/strikes.py):
    each such group leaves rows in run.sqlite for good, and the next key has no strikes. For other keys a refused group
    has other consequences (coordinator/accounts/). The coordinator's faults and absences count against no holder: a
@@ -15,10 +17,12 @@ Rules
 from typing import Final, NamedTuple
 
 from coordinator.database import Database
+from p2p.limits.origin import Origin, subnets_among
 from runtime.backoff import Backoff
 
 HOUR: Final = 3_600_000
 FREE: Final = 3
+FREE_OF_PARTY: Final = 24
 SHARE: Final = 20
 """One lease in this many."""
 PAUSE: Final = 15_000
@@ -36,10 +40,23 @@ class ExpiryDebt(NamedTuple):
     wait: int
 
 
-def pause_after(expired: int, given: int) -> int:
+def holders_of_new_key(origin: Origin) -> list[tuple[bytes, int]]:
+    """Return the holders of the budgets of a new key with this origin, and how many expiries each is forgiven (rule 2);
+    none for this process's own requests."""
+    if not origin.connection:
+        return []
+    holders = [(origin.connection.encode(), FREE)]
+    if origin.party and origin.party != origin.connection:
+        relay, _, _ = origin.party.partition("/")
+        name = origin.party if subnets_among([origin.party]) else relay
+        holders.append((f"party {name}".encode(), FREE_OF_PARTY))
+    return holders
+
+
+def pause_after(expired: int, given: int, free: int = FREE) -> int:
     """Return how long a holder pauses after an expiry. `expired`, `given`: how many of its leases expired, and how many
-    it was given, within the hour."""
-    beyond = expired - FREE - given // SHARE
+    it was given, within the hour. `free`: how many are forgiven."""
+    beyond = expired - free - given // SHARE
     return int(_PAUSES.delay(beyond))
 
 
@@ -54,14 +71,14 @@ class ExpiryBudgets:
         row = self._database.one("SELECT expired, until FROM budgets WHERE holder = ?", (holder,))
         return ExpiryDebt(row[0], row[1] - now) if row is not None and 0 < row[1] - now <= LONGEST else None
 
-    def expired(self, holder: bytes, node: bytes | None, now: int) -> None:
+    def expired(self, holder: bytes, node: bytes | None, now: int, free: int = FREE) -> None:
         """Count an expired lease of `holder`, in the caller's transaction. `node`: the node's key if that
-        is the holder, else None."""
+        is the holder, else None. `free`: see `pause_after`."""
         hour = now // HOUR
         self._database.do("DELETE FROM budgets WHERE hour < ?", (hour - 1,))
         row = self._database.one("SELECT expired FROM budgets WHERE holder = ? AND hour = ?", (holder, hour))
         count = 1 + (0 if row is None else row[0])
-        until = now + pause_after(count, 0 if node is None else self._given(node, now))
+        until = now + pause_after(count, 0 if node is None else self._given(node, now), free)
         self._database.do("INSERT OR REPLACE INTO budgets VALUES (?, ?, ?, ?)", (holder, hour, count, until))
 
     def _given(self, node: bytes, now: int) -> int:

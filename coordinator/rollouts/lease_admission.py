@@ -15,7 +15,7 @@ from coordinator.accounts.standing import Accounts, Rank
 from coordinator.database import Database
 from coordinator.metrics.statistics import quantile
 from coordinator.rollouts.delivery_record import DeliveryRecord, read_delivery_record
-from coordinator.rollouts.expiry_budgets import ExpiryBudgets
+from coordinator.rollouts.expiry_budgets import ExpiryBudgets, holders_of_new_key
 from coordinator.rollouts.lease_lifetime import (
     ENOUGH,
     REMEMBERED,
@@ -38,23 +38,24 @@ MEASURED_FOR: Final = 1_000
 
 
 class LeaseDemand(NamedTuple):
-    """A lease request with the facts about its node. `lifetime`: of its lease, if it gets one. `holder`: the node's key
-    or its connection (expiry_budgets.py, rule 2). `running`: its open leases, those that are overdue left out."""
+    """A lease request with the facts about its node. `lifetime`: of its lease, if it gets one. `holders`: of
+    its budgets (expiry_budgets.py, rule 2). `running`: its open leases, those that are overdue left out."""
 
     requester: Requester
     rank: Rank
     lifetime: LeaseLifetime
-    holder: bytes
+    holders: list[bytes]
     record: DeliveryRecord
     running: int
 
 
 class LeaseOwner(NamedTuple):
-    """The owner of a lease that has not ended. `reasons`: codes of the earlier ends of its position."""
+    """The owner of a lease that has not ended. `origin`: of its request. `reasons`: codes of the earlier ends of its
+    position."""
 
     share: Share
     node: bytes
-    connection: str
+    origin: Origin
     reasons: str
 
 
@@ -100,16 +101,17 @@ class LeaseAdmission:
         most_leases = most_open(self._per_node, at_once, rank, record.rate, record.turnarounds, quick)
         if rank == "new":
             open_leases = self._open_leases_over(origin.connection)
-        holder = origin.connection.encode() if rank == "new" and origin.connection else node
+        holders = [holder for holder, _ in holders_of_new_key(origin)] if rank == "new" else []
         requester = Requester(node, share, origin, open_leases, undecided, record.rate, most_leases)
-        return LeaseDemand(requester, rank, lifetime, holder, record, running)
+        return LeaseDemand(requester, rank, lifetime, holders or [node], record, running)
 
     def denied(self, demand: LeaseDemand, now: int) -> tuple[Denial, int] | None:
         """Return why a node gets no lease whatever room there is, and for how many milliseconds; 0: the least wait."""
         if demand.running >= demand.requester.most_open:
             return Denial("too-many-leases", {"held": demand.running, "most": demand.requester.most_open}), 0
-        debt = self._budgets.debt(demand.holder, now)
-        if debt is not None:
+        debts = [debt for holder in demand.holders if (debt := self._budgets.debt(holder, now)) is not None]
+        if debts:
+            debt = max(debts, key=lambda one: one.wait)
             return Denial("expiries", {"expired": debt.expired, "wait": debt.wait / 1000}), debt.wait
         record = demand.record
         if record.late and too_slow(record.turnarounds, record.last, now, self._bounds):
@@ -157,21 +159,29 @@ class LeaseAdmission:
 
     def lent(self, lease: bytes) -> LeaseOwner | None:
         """Return the owner of a lease that has not ended; None for any other."""
-        row = self._database.one("SELECT share, node, connection, reasons FROM lent WHERE lease = ?", (lease,))
-        return None if row is None else LeaseOwner(*row)
+        row = self._database.one(
+            "SELECT o.share, o.node, o.connection, l.party, o.reasons FROM lent o JOIN leases l ON l.id = o.lease"
+            " WHERE o.lease = ?",
+            (lease,),
+        )
+        return None if row is None else LeaseOwner(row[0], row[1], Origin(row[2], row[3]), row[4])
 
     def expired(self, lent: LeaseOwner, now: int) -> None:
         """Count a lease that ended without a group, in the caller's transaction."""
-        if lent.share == "new" and lent.connection:
-            self._budgets.expired(lent.connection.encode(), None, now)
-        else:
+        if not self._counted_as_new(lent, now):
             self._budgets.expired(lent.node, lent.node, now)
 
     def struck(self, lent: LeaseOwner, now: int) -> None:
         """Count a lease whose group was refused for a strike, in the caller's transaction: of new keys alone
         (expiry_budgets.py, rule 3)."""
-        if lent.share == "new" and lent.connection:
-            self._budgets.expired(lent.connection.encode(), None, now)
+        self._counted_as_new(lent, now)
+
+    def _counted_as_new(self, lent: LeaseOwner, now: int) -> bool:
+        """Count a lease of a new key in the budgets of its origin; return False for any other."""
+        holders = holders_of_new_key(lent.origin) if lent.share == "new" else []
+        for holder, free in holders:
+            self._budgets.expired(holder, None, now, free)
+        return bool(holders)
 
     def _open_leases(self, node: bytes, now: int) -> tuple[int, int]:
         """Return (leases and undecided groups, leases) of a node; leases that are overdue are left out."""

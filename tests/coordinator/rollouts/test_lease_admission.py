@@ -2,14 +2,16 @@
 
 from collections.abc import Iterable
 
-from coordinator.rollouts.expiry_budgets import FREE, PAUSE
+import pytest
+
+from coordinator.rollouts.expiry_budgets import FREE, FREE_OF_PARTY, PAUSE
 from coordinator.rollouts.lease_admission import LeaseAdmission, LeaseOwner
 from coordinator.rollouts.lease_lifetime import LifetimeBounds
 from p2p.limits.origin import Origin
 from protocol.leases import Lease
 from protocol.requests import Refusal
 from tests.support.fleet import key, request_lease
-from tests.support.group_world import ALICE, World, group
+from tests.support.group_world import ALICE, World, group, opened
 
 BOUNDS = LifetimeBounds(first=300_000, least=20_000, most=900_000)
 HOME = Origin("198.51.100.0/24", "198.51.100.7")
@@ -22,17 +24,17 @@ def admission_of(world: World) -> LeaseAdmission:
 def test_a_new_key_is_held_to_account_by_its_connection_and_a_known_one_by_itself(world: World) -> None:
     admission = admission_of(world)
     new = admission.demand(ALICE, admission.rank(ALICE, world.now), HOME, 1, world.now)
-    assert (new.rank, new.requester.share, new.holder) == ("new", "new", HOME.connection.encode())
+    assert (new.rank, new.requester.share, new.holders[0]) == ("new", "new", HOME.connection.encode())
     assert new.lifetime.lasts == BOUNDS.first
     world.group_service.accounts.remark(ALICE, "node.vouched", "tested", world.now)
     known = admission.demand(ALICE, admission.rank(ALICE, world.now), HOME, 1, world.now)
-    assert (known.rank, known.requester.share, known.holder) == ("known", "known", ALICE)
+    assert (known.rank, known.requester.share, known.holders) == ("known", "known", [ALICE])
 
 
 def test_expiries_beyond_the_budget_deny_a_lease_until_the_pause_ends(world: World) -> None:
     admission = admission_of(world)
     demand = admission.demand(ALICE, "known", HOME, 1, world.now)
-    owner = LeaseOwner("known", ALICE, HOME.connection, "")
+    owner = LeaseOwner("known", ALICE, HOME, "")
     for _ in range(FREE + 1):
         assert admission.denied(demand, world.now) is None
         admission.expired(owner, world.now)
@@ -72,6 +74,22 @@ def test_faulty_groups_of_ever_new_keys_are_bounded_per_connection(world: World)
     blocked = request_lease(world, "crowd")
     assert isinstance(blocked, Refusal)
     assert blocked.code == "expiries"
+
+
+@pytest.mark.parametrize("party", ["192.0.2.0/24", "2001:db8::/48", "relay"])
+def test_faulty_groups_of_ever_new_connections_are_bounded_per_party(world: World, party: str) -> None:
+    """A peer id is as free as a key: before, each new connection of a subnet had a budget of its own."""
+    given = 0
+    for number in range(200):
+        connection, node = f"peer {number}", key("fresh", number)
+        origin = Origin(connection, party if "/" in party else f"{party}/{connection}")
+        answer = world.group_service.lease(node, world.ask(), world.now, origin)
+        world.now += 100
+        if not isinstance(answer, Refusal):
+            world.refused(group(opened("lease", answer, Lease), rollouts=[]), node)
+            given += 1
+    assert given == FREE_OF_PARTY + 2
+    assert isinstance(request_lease(world, "elsewhere"), Lease)
 
 
 def test_faulty_groups_of_a_known_key_are_strikes_and_nothing_else(world: World) -> None:
