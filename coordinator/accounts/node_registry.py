@@ -1,9 +1,10 @@
 """The registry of nodes: the statements of each node's last hello, and when the node was last seen.
 
 Rules
-1. Keys are free, so the row of a node without any accepted or refused group is deleted once the node was not seen for
-   `KEPT` (`forget`). Beyond `MOST_WITHOUT_GROUPS` such nodes, each new one replaces the one seen longest ago: one
-   connection can say hello under fifty new keys per second. Ledger entries stay in any case.
+1. Keys are free, so the row of a node without any accepted group is deleted once the node was not seen for `KEPT`
+   (`forget`), and with it all rows of its leases, its Receipts too. Beyond `MOST_WITHOUT_GROUPS` nodes without any
+   group, each new one replaces the one seen longest ago: one connection can say hello under fifty new keys per second.
+   The ledger's entries and the key's account stay in any case.
 2. The answer to a hello contains peer records of other nodes (`records`). At least half of these nodes have accepted
    work, if there are enough of them. At most `PER_SUBNET` of them are dialled in one public subnet. A node that is
    reached only through a relay counts in no subnet: its addresses are the relay's.
@@ -28,7 +29,7 @@ from runtime.units import DAY
 AWAY = 60_000
 """Milliseconds without a request after which a node that says hello counts as newly arrived."""
 KEPT = 7 * DAY
-"""Milliseconds for which the row of a node without groups is kept (rule 1)."""
+"""Milliseconds for which the row of a node without accepted groups is kept (rule 1)."""
 MOST_WITHOUT_GROUPS = 100_000
 """Rows of nodes without groups: some 100 MB of run.sqlite."""
 FORGOTTEN_AT_ONCE = 32
@@ -123,7 +124,7 @@ class NodeRegistry:
 
     def forget(self, now: int, most: int = FORGOTTEN_AT_ONCE) -> int:
         """Delete at most `most` nodes by age (rule 1); return how many."""
-        query = "SELECT key FROM nodes WHERE groups = 0 AND last_seen < ? ORDER BY last_seen LIMIT ?"
+        query = "SELECT key FROM nodes WHERE (weight > 0) = 0 AND last_seen < ? ORDER BY last_seen LIMIT ?"
         gone = self._database.all(query, (now - KEPT, most))
         if gone:
             with self._database.transaction():
@@ -141,7 +142,11 @@ class NodeRegistry:
 
     def _drop(self, node: bytes) -> None:
         self._database.do("DELETE FROM nodes WHERE key = ?", (node,))
-        self._database.do("DELETE FROM sums WHERE node = ? AND verdict = 'expired'", (node,))
+        self._database.do("DELETE FROM sums WHERE node = ?", (node,))
+        bare = "SELECT id FROM leases WHERE node = ? AND sealed = x''"  # whose content was deleted before
+        for table in ("evidence", "verdicts", "submissions"):
+            self._database.do(f"DELETE FROM {table} WHERE lease IN ({bare})", (node,))
+        self._database.do("DELETE FROM leases WHERE node = ? AND sealed = x''", (node,))
 
     def record(self, node: bytes, now: int) -> VerifiedRecord | None:
         """Return the record of a node's addresses, unless it expired."""

@@ -9,10 +9,11 @@ SELECT era, version, sum(state = 'open'), sum(state = 'received') FROM leases
 ENDS = """
 WITH ends AS (
     SELECT node, verdict, code, trainable, rollouts, tokens, weight FROM verdicts
-), both AS (SELECT * FROM ends UNION ALL SELECT x'', verdict, code, trainable, rollouts, tokens, weight FROM ends)
-SELECT node, verdict, code, count(*), sum(trainable), sum(rollouts), sum(tokens), sum(weight) FROM both
+)
+SELECT node, verdict, code, count(*), sum(trainable), sum(rollouts), sum(tokens), sum(weight) FROM ends
     GROUP BY node, verdict, code ORDER BY node, verdict, code
 """
+ALL_ENDS = "SELECT verdict, code, count(*) FROM verdicts GROUP BY verdict, code"
 EXPIRED = """
 SELECT node, count(*) FROM leases WHERE state = 'expired' GROUP BY node
     UNION ALL SELECT x'', count(*) FROM leases WHERE state = 'expired'
@@ -37,7 +38,7 @@ KEPT = (
     ("SELECT * FROM shares ORDER BY share, era, version", LENT),
     ("SELECT * FROM lent_over ORDER BY connection", LENT_OVER),
     ("SELECT * FROM on_their_way", ON_THEIR_WAY),
-    ("SELECT * FROM sums WHERE verdict != 'expired'", ENDS),
+    ("SELECT * FROM sums WHERE verdict != 'expired' AND node != x''", ENDS),
     ("SELECT * FROM refused_tokens WHERE nbytes > 0", REFUSED_TOKENS),
     ("SELECT key, weight, groups FROM nodes ORDER BY key", NODES),
     ("SELECT value FROM tallies WHERE name = 'nodes'", "SELECT count(*) FROM nodes"),
@@ -52,3 +53,7 @@ def check_sums(database: Database) -> None:
     expired = dict(database.all("SELECT node, groups FROM sums WHERE verdict = 'expired'"))
     for node, groups in database.all(EXPIRED):  # an expired lease without a submission is deleted, and stays counted
         assert expired.get(node, 0) >= groups
+    total = "SELECT groups FROM sums WHERE node = x'' AND verdict = ? AND code = ?"
+    for verdict, code, groups in database.all(ALL_ENDS):  # refused groups of free keys are deleted, and stay counted
+        counted = database.value(total, (verdict, code))
+        assert counted == groups if verdict == "accepted" else counted >= groups

@@ -11,6 +11,7 @@ from p2p.wire_types import encode
 from protocol.leases import Lease, Submission, VerdictsRequest
 from protocol.requests import Hello, Refusal
 from tests.support.group_world import ALICE, BOB, SPEC, T0, World, group
+from tests.support.ledger_sums import check_sums
 
 HELLO = Hello(protocols=(1, 1), software="echo2 1", name="a", engine="e", device="d", tasks=[], record=b"")
 HOUR = 3_600_000
@@ -195,6 +196,43 @@ def test_a_key_without_groups_does_not_keep_a_row_for_ever(world: World) -> None
 
 def bad_group(world: World, node: bytes) -> None:
     world.refused(group(world.lease(node), rollouts=[]), node)
+
+
+def rows_about(world: World, node: bytes) -> dict[str, int]:
+    """Count the rows about a key, the ledger's and its account left out."""
+    of_lease = "SELECT id FROM leases WHERE node = ?"
+    return {
+        table: world.group_service.database.value(f"SELECT count(*) FROM {table} WHERE {which}", (node,))
+        for table, which in (
+            ("leases", "node = ?"), ("submissions", f"lease IN ({of_lease})"), ("verdicts", "node = ?"),
+            ("evidence", f"lease IN ({of_lease})"), ("nodes", "key = ?"), ("sums", "node = ?"),
+        )
+    }  # fmt: skip
+
+
+def test_refused_groups_of_a_key_without_accepted_work_leave_its_account_alone(world: World) -> None:
+    """Before, each left some 3 kB for good, and the next key is free."""
+    for node in (ALICE, BOB):
+        world.group_service.registry.register(node, HELLO, None, T0)
+    world.accepted(ALICE)
+    bad = world.lease(BOB)
+    world.refused(group(bad, rollouts=[]), BOB)
+    world.group_service.submissions.submit(BOB, encode(group(bad)), world.now)
+    bad_group(world, ALICE)
+    assert min(rows_about(world, BOB).values()) == 1
+    a_day_later(world, [])
+    assert min(rows_about(world, BOB).values()) == 1, "the receipt stays for its node for a week"
+    for _ in range(7):
+        a_day_later(world, [])
+    assert set(rows_about(world, BOB).values()) == {0}
+    late = world.group_service.submissions.submit(BOB, encode(group(bad, rollouts=[])), world.now)
+    assert isinstance(late, Refusal)
+    assert late.code == "unknown-lease"
+    kept = rows_about(world, ALICE)
+    assert (kept["leases"], kept["verdicts"], kept["nodes"]) == (2, 2, 1), "a key with accepted work keeps its receipts"
+    assert world.group_service.accounts.account(BOB).groups == 1
+    check_sums(world.group_service.database)
+    assert world.group_service.ledger.verify().entries > 0
 
 
 def test_strikes_of_free_keys_are_forgotten_after_a_month(world: World) -> None:
