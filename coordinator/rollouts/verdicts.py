@@ -209,12 +209,13 @@ class VerdictService:
         entry = self._ledger.find(_key(lease))
         return 0 if entry is None else msgspec.msgpack.decode(entry.facts, type=_Peak).peak
 
-    def rerun(self, node: bytes, day: int) -> bytes:
+    def rerun(self, node: bytes, day: int) -> bytes | None:
         """Run the groups of a key in quarantine on a day again (rule 6); return the hash of the Calibration by which
-        they agree with the node; empty: they do not, or none is newer, or tokens are no longer stored, or the evidence
-        has refused a group of the key since that day began: those in quarantine alone do not tell how the day went."""
+        they agree with the node; empty: they do not, or tokens are no longer stored. None: they are not run, as no
+        Calibration is newer, or they are too many, or the evidence has refused a group of the key since that day began:
+        those in quarantine alone do not tell how the day went."""
         if self._database.one(_REFUSED_SINCE, (node, (day - 1) * DAY, day * DAY)) is not None:
-            return b""
+            return None
         groups = [
             (lease, at, decode(document, Lease).calibration)
             for lease, at, document in self._database.all(_QUARANTINED, (node, day))
@@ -222,7 +223,7 @@ class VerdictService:
         (newer, *others) = {self._classes.newer(calibration or b"") for _, _, calibration in groups} or {None}
         tables = None if newer is None else self._classes.tables(newer)
         if newer is None or tables is None or others or self.evidence.tokens_kept(node, day) > MOST_RERUN:
-            return b""
+            return None
         again = self.evidence.run_anew([(lease, at) for lease, at, _ in groups], tables)
         return newer if again is not None and again.ended_well else b""
 

@@ -12,7 +12,7 @@ import pytest
 from coordinator.accounts.accounting import Accounting
 from coordinator.accounts.ledger import ESCROW, FUND, accrued, quarantined, transfer
 from coordinator.accounts.ledger_facts import Remark
-from coordinator.accounts.quarantine import AT_ONCE, Quarantine
+from coordinator.accounts.quarantine import AT_ONCE, MOST_GROUPS, Quarantine
 from coordinator.accounts.standing import standing
 from coordinator.database import Database
 from p2p.identity import peer_id
@@ -90,6 +90,22 @@ def test_days_and_nodes_are_settled_apart_and_a_bounded_number_per_call(books: B
     assert books.balances()[1:] == (0, 20)
     assert books.ledger.balance(accrued(peer_id(BOB))) == 0
     books.ledger.verify()
+
+
+def test_many_groups_and_days_that_are_run_again_are_settled_in_several_calls(books: Books) -> None:
+    """Else the event loop would stand still at midnight: a re-run of the most tokens takes seconds."""
+    nodes = [name("key", number, 32) for number in range(6)]
+    for number, node in enumerate(nodes[:3]):
+        for group in range(MOST_GROUPS // 2):
+            books.keep(1_000 * number + group, 1, 1, node)
+    assert [books.quarantine.settle(lambda node, day: False, DAY) for _ in range(3)] == [2, 1, 0]
+    for number, node in enumerate(nodes[3:]):
+        books.keep(9_000 + number, 1, 1, node)
+    run_again: list[bytes] = []
+    books.quarantine.rerun = lambda node, day: run_again.append(node) or b""  # type: ignore[func-returns-value]
+    assert [books.quarantine.settle(lambda node, day: True, DAY) for _ in range(4)] == [1, 1, 1, 0]
+    assert set(run_again) == set(nodes[3:])
+    assert books.balances()[0] == 1_000 - 3 * (MOST_GROUPS // 2)
 
 
 @pytest.mark.slow
