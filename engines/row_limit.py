@@ -11,6 +11,8 @@ Rules
 3. After an out-of-memory it halves, and finds its number anew. It then stays below the number that did not fit, until
    `RETRY` full steps have passed. Where they end in another one, they double: all rows lose their tokens each time, so
    rollouts longer than the steps between two of them would never end.
+4. Each further halving halves these steps too: where another program had all the memory for a moment, one row would
+   else be all that the device computes for thousands of steps.
 """
 
 import statistics
@@ -60,7 +62,7 @@ class RowLimit:
         """The number before, and its rows per second, while a higher one is being measured."""
         self._seconds: list[float] = []
         self._settled = False
-        self._full, self._retry = 0, RETRY
+        self._full, self._retry, self._halvings = 0, RETRY, 0
         self._overflowed = False
 
     def measured(self, rows: int, seconds: float) -> None:
@@ -68,8 +70,8 @@ class RowLimit:
         if rows < self.rows:
             return
         self._full += 1
-        if self._full >= self._retry:
-            self._below = None
+        if self._full >= max(1, self._retry >> max(0, self._halvings - 1)):
+            self._below, self._halvings = None, 0
             self._measure(self.rows, None)
         if not self._settled:
             self._seconds.append(seconds)
@@ -82,6 +84,7 @@ class RowLimit:
             self._retry *= 2 if self._overflowed else 1
         self._overflowed = True
         self._below = max(2, min(rows, self._below or rows))
+        self._halvings += self._below // 2 < self.rows
         self._measure(self._below // 2, None)
 
     def _decide(self) -> None:

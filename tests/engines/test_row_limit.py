@@ -83,6 +83,27 @@ def test_out_of_memory_again_and_again_ends_at_one_row() -> None:
         assert limit.rows == expected
 
 
+def test_where_memory_was_gone_for_a_moment_few_steps_are_made_with_one_row() -> None:
+    limit = RowLimit()
+    measuring(limit, bound_by_weights)
+    while limit.rows > 1:
+        limit.out_of_memory(limit.rows)
+    measuring(limit, bound_by_weights, steps=RETRY // 32 + 20 * STEPS)
+    assert limit.rows == 128
+
+
+def test_where_memory_stays_gone_trials_become_rare() -> None:
+    limit = RowLimit()
+    trials = 0
+    for _ in range(20 * RETRY):
+        limit.measured(limit.rows, bound_by_weights(limit.rows))
+        if limit.rows > 2:
+            trials += 1
+            limit.out_of_memory(limit.rows)
+    assert limit.rows <= 2
+    assert trials < 16
+
+
 def test_memory_bounds_the_rows_by_the_longest_sequence() -> None:
     memory = Memory(at_hand=1_000_000, token=10, row=100)
     assert memory.fitting(90) == 600
