@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
-from engines.engine import EngineError, EngineRows, Finished, Job, LogitsNotFinite, SampledTurn
+from engines.engine import EngineError, EngineRows, Finished, Job, LogitsNotFinite, NoMemory, SampledTurn
 from engines.open_group import Group
 from engines.rollout_state import RolloutState
 from engines.row_limit import Memory, RowLimit
@@ -330,7 +330,7 @@ class ContinuousBatch(Generic[P]):
         open_groups = [group for group in self._groups.values() if group.outcome is None]
         if rows <= 1 and open_groups:
             why = f"out of memory: no rollout of this length fits: free memory, or use a smaller model ({error})"
-            self._end(open_groups.pop(0), EngineError(why))
+            self._end(open_groups.pop(0), NoMemory(why))
         for group in open_groups:
             self._queue.begin_group(group)
 

@@ -138,6 +138,11 @@ class LogitsNotFinite(EngineError):
         )
 
 
+class NoMemory(EngineError):
+    """The device has no memory for a group, not even for one row of it: its outcome, while others go on. Another
+    program may have taken the memory for a moment."""
+
+
 class EngineUnusable(LocalFault):
     """No engine can work on this machine as it is set up. The message names the fix."""
 

@@ -13,7 +13,9 @@ Rules
    kept over a pause while their leases are valid.
 4. After a crash of the engine the groups under way are generated again, from the same seeds under the same version,
    except for those whose leases have expired: the tokens are the same. After `MOST_DEATHS` crashes in a row all are
-   given back, since one of them may be the cause: the engine has the tries that are left with others.
+   given back, since one of them may be the cause: the engine has the tries that are left with others. A group for
+   which the device has no memory is tried again for most of a minute, and no lease is requested meanwhile: another
+   program may have the memory for a moment, and each lease given back brings the node nearer to a pause.
 5. After a refusal the node requests nothing for as long as the coordinator says, and at random up to a fifth longer.
    The groups under way go on. After a refusal for too many leases it requests nothing until it has fewer.
    a. A newer version ends the wait early, unless the coordinator had too many requests of all nodes.
@@ -36,7 +38,7 @@ from typing import Final
 import anyio.to_thread
 import structlog
 
-from engines.engine import Sample
+from engines.engine import NoMemory, Sample
 from engines.versioned import LoadedVersion, VersionedEngine
 from node.errors import RefusedByRun
 from node.links.coordinator_client import CoordinatorClient, RequestRefused
@@ -52,6 +54,7 @@ from protocol import refusals
 from protocol.leases import Lease, LeaseRequest
 from protocol.methods import LEASE
 from protocol.requests import Refusal
+from runtime.backoff import Backoff
 from runtime.child import ChildDied, ChildError
 from weights.errors import BadSnapshot
 from weights.shown_ranges import shown_of
@@ -68,6 +71,10 @@ LOOK: Final = 1.0
 """Longest wait for a place until the rules that forbid work are checked again, seconds."""
 FOLLOWS: Final = 0.1
 """Seconds until it is looked again whether the engine has the version of the folder."""
+MEMORY: Final = Backoff(1.0, 16.0, jitter=0.2)
+"""Seconds until a group that found no memory is tried again (rule 4)."""
+MOST_SHORTAGES: Final = 6
+"""Most such trials of a group."""
 TOGETHER: Final = 8
 """Most lease requests at a time: a large device is filled within a few round trips."""
 MOST_AT_ONCE: Final = 1024
@@ -108,6 +115,8 @@ class RolloutWorker:
         """Whether the last refusal was for too many requests of all nodes (rule 5a)."""
         self._tasks: dict[bytes, asyncio.Task[None]] = {}
         """By lease, the task that completes it."""
+        self._short: dict[bytes, int] = {}
+        """By lease, how often the device had no memory for its group."""
         self._dropped = False
         """Whether a group failed since the last request."""
         self._blocked = STARTING
@@ -192,6 +201,8 @@ class RolloutWorker:
         return wait <= 0.0
 
     def _until_place(self) -> float:
+        if self._short:
+            return math.inf
         if self._under_way and (self._once or self._outbox_relay.room <= self._under_way):
             return math.inf
         now = asyncio.get_running_loop().time()
@@ -356,6 +367,7 @@ class RolloutWorker:
         except Stale as error:
             self._drop(error)
         finally:
+            self._short.pop(lease.id, None)
             del self._tasks[lease.id]
             self._prefetch.ended(lease.id, asyncio.get_running_loop().time())
             self._changed.set()
@@ -382,7 +394,8 @@ class RolloutWorker:
             try:
                 return await self._engine.generate(job_of(lease, spec.value))
             except ChildError as error:
-                raise Stale(f"the engine cannot generate this lease's group: {error.message}") from error
+                if not await self._tried_again(lease, error):
+                    raise Stale(f"the engine cannot generate this lease's group: {error.message}") from error
             except ChildDied:
                 await self._engine.recover()
                 if self._clock.now() >= lease.expires:
@@ -390,6 +403,17 @@ class RolloutWorker:
                 if (deaths := self._engine.restarts.failures) >= MOST_DEATHS:
                     raise Stale(f"the engine died {deaths} times in a row with this lease's group") from None
                 _log.info("generating the lease again", lease=lease.id.hex())
+
+    async def _tried_again(self, lease: Lease, error: ChildError) -> bool:
+        """Wait until a group that found no memory is to be tried again; return False if it is not (rule 4)."""
+        shortages = self._short.get(lease.id, 0) + 1
+        if error.kind != NoMemory.__name__ or shortages > MOST_SHORTAGES or self._clock.now() >= lease.expires:
+            return False
+        if not self._short:
+            _log.warning("no memory, trying again", reason=error.message)
+        self._short[lease.id] = shortages
+        await asyncio.sleep(MEMORY.delay(shortages, self._random.random()))
+        return True
 
     def _drop(self, error: Stale) -> None:
         self._blocked, self._dropped = str(error), True

@@ -353,13 +353,14 @@ class FakeCoordinator:
 class InProcessEngine(EngineProcess):
     """An `EngineProcess` without a process, over `BigramEngine`; it may be started again. `seconds`: duration of a
     group on the loop's clock. `places`: groups that it generates at once. `starting`: duration of a start. `crashes`:
-    number of the next generations that end in a crash. `deadly`: prompts at which it crashes. `log`: calls, in
-    order."""
+    number of the next generations that end in a crash. `short`: whether there is no memory for any group. `deadly`:
+    prompts at which it crashes. `log`: calls, in order."""
 
     def __init__(
         self, *, seconds: float = 1.0, gpu: str = "bigram/float32/cpu", places: int = 1, starting: float = 0.0
     ) -> None:
         super().__init__()
+        self.short = False
         self._starting_seconds, self._killed = starting, asyncio.Event()
         self.seconds, self.crashes, self._class = seconds, 0, gpu
         self.deadly: list[list[int]] = []
@@ -408,6 +409,8 @@ class InProcessEngine(EngineProcess):
     async def _generated(self, engine: BigramEngine, job: Job) -> list[Sample]:
         if self.loaded is None:
             raise ChildError("EngineError", "no weights are loaded: call load first")
+        if self.short:
+            raise ChildError("NoMemory", "out of memory: no rollout of this length fits")
         self._under_way.append(len(job.seeds))
         self._tell()
         try:

@@ -182,6 +182,35 @@ async def test_a_lease_under_a_version_that_the_engine_has_left_is_given_back(sm
 
 
 @on_fake_clock
+async def test_memory_that_another_program_has_for_a_moment_costs_no_lease(small_run: SmallRun) -> None:
+    """Each lease given back counts as an expired one: a dozen would let the coordinator pause the node for long."""
+    coordinator = small_run.coordinator
+    engine = InProcessEngine(places=4, seconds=2.0)
+    async with small_run.working(engine=engine) as node:
+        await until(lambda: accepted(node) >= 4)
+        engine.short = True
+        await anyio.sleep(5)
+        leases = len(coordinator.leases)
+        await anyio.sleep(20)
+        assert len(coordinator.leases) == leases
+        engine.short = False
+        await until(lambda: set(coordinator.submitted) >= set(list(coordinator.leases)[:leases]))
+        assert not [lease for report in coordinator.reports for lease in report.returned]
+        await until(lambda: len(coordinator.leases) > leases + 8)
+
+
+@on_fake_clock
+async def test_a_group_for_which_there_is_never_memory_is_given_back(small_run: SmallRun) -> None:
+    coordinator = small_run.coordinator
+    engine = InProcessEngine(places=2)
+    async with small_run.working(engine=engine) as node:
+        await until(lambda: accepted(node) >= 2)
+        engine.short = True
+        await until(lambda: any(report.returned for report in coordinator.reports), 120)
+        assert len(small_run.open_leases) <= 4
+
+
+@on_fake_clock
 async def test_a_new_version_lets_the_groups_under_way_finish_and_starts_none_under_the_old_one(
     small_run: SmallRun,
 ) -> None:
