@@ -1,10 +1,12 @@
 """Batch the ends of new keys' leases that earned nothing: a row for each at once, one ledger entry per minute for all.
 
-Keys are free. With one entry per lease, new keys could fill the ledger without limit.
+Keys are free. With one entry per lease, new keys could fill the ledger without limit. So could any key with leases that
+are superseded: these count against nobody, and there may be many per published version.
 
 Rules
-1. A new key's lease that expired, or whose group was refused, ends by a row of `ends`: its LeaseOutcome, written in the
-   transaction of its receipt. An accepted group has an entry of its own, and so has every end of a known key's lease.
+1. A new key's lease that expired, or whose group was refused, ends by a row of `ends`, and so does any key's
+   superseded one: its LeaseOutcome, written in the transaction of its receipt. An accepted group has an entry of its
+   own, and so has every other end of a known key's lease.
 2. Once the oldest row without an entry is `TOGETHER` old, the oldest rows, at most `MOST`, go into one entry
    `leases.ended`. It states their number, their counts by key, and a Merkle root (RFC 6962, SHA-256) over the
    LeaseOutcomes in the order of their leases' ids.

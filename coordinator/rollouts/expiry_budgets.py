@@ -1,9 +1,9 @@
 """The expiry budget: how many leases a holder may let expire per hour before it has to pause. Times in milliseconds.
 
 Rules
-1. Per hour, `FREE` expired leases of a holder are forgiven, and one in `SHARE` of the leases that it was given. The
-   next expiry starts a pause of `PAUSE`, during which the holder gets no lease. Each further expiry doubles the pause,
-   up to `LONGEST`.
+1. Per hour, `FREE` expired leases of a holder are forgiven, and one per `SHARE` groups that it handed in. The next
+   expiry starts a pause of `PAUSE`, during which the holder gets no lease. Each further expiry doubles the pause, up to
+   `LONGEST`.
 2. The holder is the node's key. For a new key it is the connection, since keys are free, and beside it the party, with
    `FREE_OF_PARTY` forgiven, since peer ids are free too: one subnet may open a connection per second. Of a relayed peer
    whose subnet is not known it is the relay.
@@ -24,12 +24,12 @@ HOUR: Final = 3_600_000
 FREE: Final = 3
 FREE_OF_PARTY: Final = 24
 SHARE: Final = 20
-"""One lease in this many."""
+"""One lease per so many groups."""
 PAUSE: Final = 15_000
 LONGEST: Final = 900_000
 _PAUSES: Final = Backoff(PAUSE, LONGEST)
 COUNTED: Final = 10_000
-"""Most leases of an hour that are counted."""
+"""Most leases of an hour that are looked at."""
 
 
 class ExpiryDebt(NamedTuple):
@@ -53,10 +53,10 @@ def holders_of_new_key(origin: Origin) -> list[tuple[bytes, int]]:
     return holders
 
 
-def pause_after(expired: int, given: int, free: int = FREE) -> int:
-    """Return how long a holder pauses after an expiry. `expired`, `given`: how many of its leases expired, and how many
-    it was given, within the hour. `free`: how many are forgiven."""
-    beyond = expired - free - given // SHARE
+def pause_after(expired: int, groups: int, free: int = FREE) -> int:
+    """Return how long a holder pauses after an expiry. `expired`, `groups`: how many of its leases expired, and how
+    many groups it handed in, within the hour. `free`: how many are forgiven."""
+    beyond = expired - free - groups // SHARE
     return int(_PAUSES.delay(beyond))
 
 
@@ -78,9 +78,10 @@ class ExpiryBudgets:
         self._database.do("DELETE FROM budgets WHERE hour < ?", (hour - 1,))
         row = self._database.one("SELECT expired FROM budgets WHERE holder = ? AND hour = ?", (holder, hour))
         count = 1 + (0 if row is None else row[0])
-        until = now + pause_after(count, 0 if node is None else self._given(node, now), free)
+        until = now + pause_after(count, 0 if node is None else self._handed_in(node, now), free)
         self._database.do("INSERT OR REPLACE INTO budgets VALUES (?, ?, ?, ?)", (holder, hour, count, until))
 
-    def _given(self, node: bytes, now: int) -> int:
-        query = "SELECT count(*) FROM (SELECT 1 FROM leases WHERE node = ? AND sent > ? LIMIT ?)"
+    def _handed_in(self, node: bytes, now: int) -> int:
+        newest = "SELECT id FROM leases WHERE node = ? AND sent > ? LIMIT ?"
+        query = f"SELECT count(*) FROM ({newest}) l JOIN submissions s ON s.lease = l.id"
         return int(self._database.value(query, (node, now - HOUR, COUNTED)))

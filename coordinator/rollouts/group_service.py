@@ -23,7 +23,7 @@ from coordinator.rollouts.rollout_context import RolloutContext, Sealing
 from coordinator.rollouts.scoring_order import PendingVersion
 from coordinator.rollouts.shortage import Shortage
 from coordinator.rollouts.submissions import SubmissionService
-from coordinator.rollouts.superseded_leases import RecalledLeases, VersionLoad, WaitingReports, superseded
+from coordinator.rollouts.superseded_leases import RecalledLeases, VersionLoad, WaitingReports, to_recall
 from coordinator.rollouts.token_storage import WINDOW, TokenStorage
 from coordinator.rollouts.verdicts import ACCEPTED, VerdictService
 from coordinator.rollouts.verification import Verdict
@@ -121,11 +121,13 @@ class GroupService:
         return answer if isinstance(answer, Refusal) else self._reseal("lease", answer)
 
     def take_report(self, node: bytes, report: LeaseReport, now: int) -> list[bytes]:
-        """Take a node's report on its open leases: those that it gives back end, as expired ones if they were not
-        recalled. Return the leases that it must not begin (`Response.ended`)."""
+        """Take a node's report on its open leases: those that it gives back end, as expired ones unless they were
+        recalled while the node worked on others. Return the leases that it must not begin (`Response.ended`)."""
         returned = self.leases.open_among(node, report.returned)
-        self.verdicts.end_early([lease for lease in returned if lease in self._recalled], "superseded", now)
-        self.verdicts.end_early([lease for lease in returned if lease not in self._recalled], "declined", now)
+        recalled = [lease for lease in returned if lease in self._recalled]
+        superseded = self.leases.waited_behind_work(node, [*report.waiting, *returned], recalled)
+        self.verdicts.end_early(superseded, "superseded", now)
+        self.verdicts.end_early([lease for lease in returned if lease not in superseded], "declined", now)
         may_begin = [lease for lease in self.leases.open_among(node, report.waiting) if lease not in self._recalled]
         self._reports.note(node, may_begin)
         return [lease for lease in report.waiting if lease not in may_begin]
@@ -141,7 +143,7 @@ class GroupService:
             one for node, leases in self._reports.by_node().items() for one in self.leases.open_of(node)
             if one.lease in leases and one.lease not in self._recalled
         ]  # fmt: skip
-        recalled = superseded(
+        recalled = to_recall(
             [VersionLoad(*load) for load in loads.items()], waiting, self.terms.staleness, at.step,
             self.terms.batch_groups,
         )  # fmt: skip

@@ -27,6 +27,7 @@ from coordinator.database import Database, marks
 from coordinator.learner.age import fresh, oldest_fresh
 from coordinator.rollouts.lease_admission import LeaseAdmission, LeaseDemand
 from coordinator.rollouts.lease_lifetime import LifetimeBounds
+from coordinator.rollouts.open_lease_limit import MOST
 from coordinator.rollouts.prompt_positions import NO_PROMPT, PromptPosition, PromptPositions
 from coordinator.rollouts.prompts import PromptPending, PromptSource
 from coordinator.rollouts.retry_times import RetryTimes
@@ -53,6 +54,9 @@ Early = Literal["superseded", "declined"]
 
 LATE: Final = 1.25
 """Factor by which a node may exceed its wait, plus a second: nodes add jitter of their own."""
+
+LOOKED_UP_AT_ONCE: Final = 1_000
+"""Leases per query: SQLite bounds the parameters of one."""
 
 NOT_CALIBRATED: Final = 60_000
 """Milliseconds after which a node of a class without a Calibration asks again."""
@@ -343,8 +347,27 @@ class LeaseTable:
 
     def still_open(self, leases: Collection[bytes]) -> set[bytes]:
         """Return those of these leases that are open."""
-        query = f"SELECT id FROM leases WHERE id IN ({marks(leases)}) AND state = 'open'"
-        return {row[0] for row in self._database.all(query, (*leases,))}
+        listed, still = list(leases), set[bytes]()
+        for first in range(0, len(listed), LOOKED_UP_AT_ONCE):
+            some = listed[first : first + LOOKED_UP_AT_ONCE]
+            query = f"SELECT id FROM leases WHERE id IN ({marks(some)}) AND state = 'open'"
+            still |= {row[0] for row in self._database.all(query, (*some,))}
+        return still
+
+    def waited_behind_work(self, node: bytes, idle: Collection[bytes], leases: Sequence[bytes]) -> list[bytes]:
+        """Return those of a node's leases that waited while it worked on others (superseded_leases.py, rule 5). `idle`:
+        its leases that it has not begun, or gives back."""
+        if not leases:
+            return []
+        query = "SELECT id FROM leases WHERE state = 'open' AND node = ?"
+        if {row[0] for row in self._database.all(query, (node,))} - set(idle):
+            return list(leases)
+        newest = "SELECT id FROM leases WHERE node = ? ORDER BY sent DESC LIMIT ?"
+        query = f"SELECT max(s.at) FROM ({newest}) l JOIN submissions s ON s.lease = l.id"
+        handed_in = self._database.value(query, (node, 2 * MOST)) or 0
+        query = f"SELECT id FROM leases WHERE id IN ({marks(leases)}) AND sent <= ?"
+        behind = {row[0] for row in self._database.all(query, (*leases, handed_in))}
+        return [lease for lease in leases if lease in behind]
 
     def load(self, progress: Progress, now: int) -> InFlight:
         """Count the groups on their way in the learner's era that are not too old already."""

@@ -10,7 +10,10 @@ Rules
 4. The node hears of it in its next answer (`Response.ended`). It gives the lease back if it has not begun meanwhile;
    else the group is finished, checked and credited as always. So no group is lost that a node began in good faith.
 5. A recalled lease that is given back ends with the code `superseded`, which counts against nobody: neither in the
-   budget of its node (expiry_budgets.py) nor as a refused group. Its prompt goes out again as after an expiry.
+   budget of its node (expiry_budgets.py) nor as a refused group. Its prompt goes out again as after an expiry. But the
+   node must have worked on other leases while this one waited: it has begun one that is open, or has handed in a group
+   since this one was sent. Else the lease counts as given back (`declined`): a node that begins nothing and waits for
+   each recall would take leases from others for ever, at no cost.
 6. Its node stays reliable for returned prompts (prompt_positions.py, rule 2), and the time is none in which it had a
    lease (delivery_record.py, rule 3), if it has handed in no group of a later lease. A node begins its leases in order,
    so a node that lets a prompt wait until it is recalled can do nothing else meanwhile.
@@ -39,7 +42,7 @@ class WaitingLease(NamedTuple):
     lease: bytes
 
 
-def superseded(
+def to_recall(
     loads: Iterable[VersionLoad], waiting: Iterable[WaitingLease], staleness: int, step: int, batch: int
 ) -> list[WaitingLease]:
     """Return the leases to recall, in order (rules 1 and 2)."""

@@ -3,8 +3,8 @@
 Rules
 1. A lease ends once: accepted, refused or expired, and is paid at most once. It expires before its time where it is
    superseded (superseded_leases.py) or given back. The ledger has one entry for it (key
-   "lease:<id>"). A new key's lease that earned nothing shares an entry with others instead
-   (coordinator/accounts/lease_ends.py).
+   "lease:<id>"). A new key's lease that earned nothing, and any key's that is superseded, shares an entry with others
+   instead (coordinator/accounts/lease_ends.py).
 2. A group received before its lease expired is judged by its own content alone. If it is good it is paid. It is
    trainable iff its era is the learner's and step - version <= S at the verdict; the buffer's draw checks that again.
 3. An accepted group earns by the pay rule of the run's price mode (coordinator/accounts/pay.py).
@@ -380,7 +380,7 @@ class VerdictService:
         self._database.do(query, (*leases, node))
 
     def _append_unpaid(self, now: int, kind: str, end: LeaseOutcome, node: bytes) -> LedgerPosition:
-        if self._accounts.of(node, now).rank == "new":
+        if end.code == "superseded" or self._accounts.of(node, now).rank == "new":
             return self._ends.put(end.lease, msgspec.msgpack.encode(end), now)
         return self._append(now, kind, end, 0)
 
