@@ -3,8 +3,9 @@
 Rules
 1. The engine's row says which classes are exact (engines/registry.py). Their tokens are checked one by one
    (coordinator/rollouts/verification.py), and they are open from the start.
-2. A class is open while the folder holds a Calibration of it, signed by the run's ledger key. The newest counts; leases
-   that name an older one are judged by that.
+2. A class is open while the folder holds a Calibration of it, signed by the run's ledger key. The newest counts, by era
+   and version, then by time: one that was made while the clock was ahead would count for ever by time alone. Leases that
+   name an older one are judged by that.
 3. A key of an earlier Root counts as long as no Root revokes it: a Calibration stays when the ledger key is rotated.
 4. A Calibration counts once the version that it names is published, and if that has its content root: bounds that were
    measured on other weights say nothing about this run's nodes.
@@ -56,7 +57,8 @@ class OpenClasses:
             if path in self._seen:
                 continue
             try:
-                sealed = path.read_bytes()[:MOST_BYTES]
+                with path.open("rb") as file:
+                    sealed = file.read(MOST_BYTES)
                 calibration = verify_calibration(sealed, run, ledger)
                 if root_of is not None and not _is_due(calibration, root_of):
                     self.waiting = True
@@ -73,7 +75,7 @@ class OpenClasses:
         digest, name = document_hash(sealed), calibration.engine_class
         self._calibrations[digest] = calibration
         newest = self._newest.get(name)
-        if newest is None or self._calibrations[newest].at <= calibration.at:
+        if newest is None or _age(self._calibrations[newest]) <= _age(calibration):
             self._newest[name] = digest
         return name
 
@@ -100,6 +102,10 @@ class OpenClasses:
         """Return the tables of a Calibration; None if it was never read."""
         calibration = self._calibrations.get(digest)
         return None if calibration is None else tables_of(calibration)
+
+
+def _age(calibration: Calibration) -> tuple[int, int, int]:
+    return calibration.era, calibration.version, calibration.at
 
 
 def _is_due(calibration: Calibration, root_of: RootOf) -> bool:

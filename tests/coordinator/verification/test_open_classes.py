@@ -50,6 +50,17 @@ def test_the_newest_file_opens_a_class_and_older_ones_stay_known(tmp_path: Path)
     assert classes.of("transformers/bfloat16/cuda") is None
 
 
+def test_a_calibration_made_while_the_clock_was_ahead_is_replaced_by_that_of_a_later_version(tmp_path: Path) -> None:
+    """Before, it counted for ever: the class stayed due, and was calibrated without end."""
+    classes = OpenClasses()
+    ahead, later = sealed(at=1 << 50), sealed(at=2, version=1)
+    for number, one in enumerate((ahead, later)):
+        (tmp_path / f"{number}.calibration").write_bytes(one)
+    classes.read(tmp_path, RUN, LEDGER, lambda era, version: bytes(32))
+    assert classes.of(CLASS) == document_hash(later)
+    assert classes.newer(document_hash(ahead)) == document_hash(later)
+
+
 def test_files_that_are_no_calibration_of_this_run_open_nothing(tmp_path: Path) -> None:
     classes = OpenClasses()
     (tmp_path / "a.calibration").write_bytes(b"nonsense")
