@@ -10,7 +10,7 @@ same score         the same tokens get the same replies and the same score, in o
 finite reward      no error and no reward that is not a finite number, for usual answers
 ends               an episode ends, whatever is answered
 bounded time       each prompt and each usual answer takes at most `seconds`
-hostile answers    the completions of tasks/hostile_answers.py cost at most `seconds` each and raise nothing
+hostile answers    the completions of tasks/hostile_answers.py cost at most `seconds` each and raise nothing, in any turn
 
 The task runs in processes of its own, with the rights of the user: the kit finds defects, it contains no attacks.
 """
@@ -33,6 +33,8 @@ CHECKS: Final = (
 SPLITS: Final[tuple[Split, Split]] = ("train", "heldout")
 _SCORED: Final = 8
 """Prompts of each split for which answers are scored."""
+_HOSTILE_TURNS: Final = 8
+"""Turns of an episode in which hostile answers are tried."""
 
 
 class Fault(NamedTuple):
@@ -76,7 +78,7 @@ def check(name: str, extent: Extent = USUAL_EXTENT) -> list[Fault]:
     faults = [*_same(one, other), *_separate(one), *_results(one)]
     faults += _same_scores(one, again, "a second time in one process")
     faults += _same_scores(one, other, "in another process under another hash seed")
-    return faults or list(_hostile(name, extent))
+    return faults or list(_hostile(name, extent, _longest(one)))
 
 
 class _Stopped(Exception):
@@ -159,20 +161,35 @@ def _same_scores(one: Answers, other: Answers, where: str) -> Iterator[Fault]:
             yield Fault("same score", f"{place}: {scores} {where}")
 
 
-def _hostile(name: str, extent: Extent) -> Iterator[Fault]:
-    """Play each hostile answer; after one that hangs or kills, in a new process."""
-    names = list(HOSTILE)
-    while names:
+def _longest(one: Answers) -> tuple[Question, int]:
+    """Return the question, about one usual answer, with the longest episode, and the number of its sampled turns."""
+    plays = [
+        (len(result.given) + 1, Question(split, index, [name]))
+        for (split, index), played in one.items()
+        for name, result in played.results.items()
+    ]
+    length, question = max(plays, key=lambda play: play[0])
+    return question, length
+
+
+def _hostile(name: str, extent: Extent, longest: tuple[Question, int]) -> Iterator[Fault]:
+    """Play each hostile answer in each turn of an episode; after one that hangs or kills, in a new process."""
+    question, length = longest
+    usual = question.answers[0]
+    tries = [(answer, at) for at in range(min(length, _HOSTILE_TURNS)) for answer in HOSTILE]
+    while tries:
         with _process(name, extent, 0) as process:
-            while names:
-                answer = names.pop(0)
+            while tries:
+                answer, at = tries.pop(0)
+                place = f"{answer}{f' in turn {at + 1}' if at else ''}"
+                asked = Question(question.split, question.index, [answer], usual=usual, at=at)
                 try:
-                    result = process.ask(Question("train", 0, [answer])).results[answer]
+                    result = process.ask(asked).results[answer]
                 except (ProbeSilent, ProbeDied) as error:
-                    yield Fault("hostile answers", f"{answer}: {error}")
+                    yield Fault("hostile answers", f"{place}: {error}")
                     break
                 if result.error or result.endless:
-                    yield Fault("hostile answers", f"{answer}: {result.error or 'the episode does not end'}"[:400])
+                    yield Fault("hostile answers", f"{place}: {result.error or 'the episode does not end'}"[:400])
 
 
 def report(name: str, faults: Sequence[Fault], shown: int = 3) -> Iterator[str]:

@@ -8,7 +8,7 @@ that the task prints goes to standard error.
 import hashlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -20,8 +20,13 @@ from tasks.task import InvalidTranscript, Split, Task, TaskFault, Transcript, be
 
 DEMONSTRATION: Final = "its own demonstration"
 PROMPT: Final = "the prompt again"
-USUAL: Final[Mapping[str, str]] = {DEMONSTRATION: "", PROMPT: "", "42": "42", "a word": "perhaps", "no answer": ""}
-"""Answers that every task meets. The texts of the first two depend on the prompt."""
+DEMONSTRATIONS: Final = "another demonstration in each turn"
+MIXED: Final = "another answer in each turn"
+USUAL: Final[Mapping[str, str]] = {
+    DEMONSTRATION: "", DEMONSTRATIONS: "", PROMPT: "", MIXED: "", "42": "42", "a word": "perhaps", "no answer": "",
+}  # fmt: skip
+"""Answers that every task meets. The texts of the first four depend on the prompt or the turn. A task of one turn does
+not tell some of them apart."""
 MOST_TURNS: Final = 64
 _LIMIT: Final = 1 << 30
 
@@ -37,18 +42,22 @@ class ProbedTask(msgspec.Struct, frozen=True):
 
 class Question(msgspec.Struct, frozen=True):
     """`answers`: names in `USUAL` or `HOSTILE`, or with `said` True the answers themselves. `whole`: the results have
-    the whole texts of prompts and answers."""
+    the whole texts of prompts and answers. `usual`: the answer's name for all turns but the turn `at`, from 0; empty:
+    an answer is given in all turns."""
 
     split: Split
     index: int
     answers: list[str] = []
     said: bool = False
     whole: bool = False
+    usual: str = ""
+    at: int = 0
 
 
 class ProbedEpisode(msgspec.Struct, frozen=True):
-    """The end of one episode, in which each turn says `answer`. `given`: the environment's replies. `error`: of the
-    task's code. `endless`: it did not end within `MOST_TURNS` turns."""
+    """The end of one episode. `answer`: of its first turn, which the others say too unless the answer's name tells
+    another. `given`: the environment's replies. `error`: of the task's code. `endless`: it did not end within
+    `MOST_TURNS` turns."""
 
     answer: str
     reward: float = 0.0
@@ -77,46 +86,68 @@ def ask(task: Task, question: Question) -> ProbedPrompt:
     except TaskFault as fault:
         return ProbedPrompt(error=str(fault))
     prompt = TEXT.decode(tokens)
-    results = {name: play(task, question, said_as(task, question, name, prompt)) for name in question.answers}
+    results = {name: play(task, question, _script(task, question, name, prompt)) for name in question.answers}
     return ProbedPrompt(prompt, hashlib.blake2b(repr(tokens).encode(), digest_size=16).hexdigest(), results)
 
 
-def said_as(task: Task, question: Question, name: str, prompt: str) -> str | None:
-    """Return the text of an answer by its name; None: the task gives no demonstration."""
+Script = Callable[[int], str]
+"""Number of a sampled turn, from 0 -> its text. Raises NotImplementedError where the task gives no demonstration."""
+
+
+def _script(task: Task, question: Question, name: str, prompt: str) -> Script:
+    """Return what an answer says in each turn."""
+    said = _said_as(task, question, name, prompt)
+    if not question.usual:
+        return said
+    usual = _said_as(task, question, question.usual, prompt)
+    return lambda turn_number: (said if turn_number == question.at else usual)(turn_number)
+
+
+def _said_as(task: Task, question: Question, name: str, prompt: str) -> Script:
+    def demonstration(seed: int) -> str:
+        return TEXT.decode(list(task.demonstration(question.split, question.index, TEXT, seed, 0.0)))
+
+    mixed = (demonstration, lambda _: "perhaps", lambda _: prompt, demonstration, lambda _: "")
+    named: dict[str, Script] = {
+        DEMONSTRATION: lambda _: demonstration(0),
+        DEMONSTRATIONS: demonstration,
+        MIXED: lambda turn_number: mixed[turn_number % len(mixed)](turn_number),
+        PROMPT: lambda _: prompt,
+    }
     if question.said:
-        return name
-    if name == DEMONSTRATION:
-        try:
-            return TEXT.decode(list(task.demonstration(question.split, question.index, TEXT, 0, 0.0)))
-        except NotImplementedError:
-            return None
-    return prompt if name == PROMPT else {**USUAL, **HOSTILE}[name]
+        return lambda _: name
+    return named.get(name, lambda _: {**USUAL, **HOSTILE}[name])
 
 
-def play(task: Task, question: Question, answer: str | None) -> ProbedEpisode:
-    """Play an episode whose every turn says the same, then replay and score it as the coordinator does."""
-    if answer is None:
-        return ProbedEpisode("")
-    sampled = [*TEXT.encode(answer), TEXT.eos]
+def play(task: Task, question: Question, script: Script) -> ProbedEpisode:
+    """Play an episode, then replay and score it as the coordinator does."""
+    answer = ""
     tokens: list[int] = []
     turns: list[int] = []
     given: list[str] = []
     try:
+        answer = script(0)
         episode = begun(task, question.split, question.index, TEXT)
-        for _ in range(MOST_TURNS):
-            tokens, turns = [*tokens, *sampled], [*turns, len(sampled)]
+        for turn_number in range(MOST_TURNS):
+            sampled = [*TEXT.encode(script(turn_number)), TEXT.eos]
+            tokens += sampled
+            turns.append(len(sampled))
             reply = episode.reply(list(sampled))
             if reply is None:
                 fresh = begun(task, question.split, question.index, TEXT)
                 score = replay(fresh, Transcript(tokens, turns), eos=TEXT.eos, limit=_LIMIT)
                 return ProbedEpisode(answer, score.reward, score.success, tuple(given))
-            tokens, turns, given = [*tokens, *reply], [*turns, len(reply)], [*given, TEXT.decode(list(reply))]
+            tokens += reply
+            turns.append(len(reply))
+            given.append(TEXT.decode(list(reply)))
+    except NotImplementedError:
+        return ProbedEpisode("")
     except TaskFault as fault:
         return ProbedEpisode(answer, error=str(fault))
     except InvalidTranscript as error:
         return ProbedEpisode(answer, error=f"a second episode went another course: {error}")
     except (Exception, SystemExit) as error:
-        return ProbedEpisode(answer, error=f"reply raised {type(error).__name__}: {error}")
+        return ProbedEpisode(answer, error=f"a turn raised {type(error).__name__}: {error}")
     return ProbedEpisode(answer, endless=True)
 
 

@@ -101,3 +101,42 @@ def unversioned(argument: str) -> Faulty:
     task = _Unversioned(argument)
     task.name = f"unversioned:{argument}"
     return task
+
+
+class _Counting:
+    """An episode of two sampled turns."""
+
+    def __init__(self, fault: str, prompt: str, text: Tokenizer) -> None:
+        self.prompt: Sequence[int] = text.encode(prompt)
+        self._fault, self._text, self._turns = fault, text, 0
+
+    def reply(self, sampled: Sequence[int]) -> Sequence[int] | None:
+        self._turns += 1
+        said = self._text.decode(sampled)
+        if self._turns == 2:
+            if self._fault == "raises late" and said.startswith("(("):
+                raise RecursionError("brackets")
+            if self._fault == "dies late" and said.startswith("(("):
+                os._exit(7)
+            if self._fault == "endless late" and said == "perhaps":
+                self._turns = 1
+        words = "again" if self._fault != "hash seed late" else " ".join({"one", "two", "three", "four", "five"})
+        return None if self._turns == 2 else self._text.encode(f"{words}>")
+
+    def score(self) -> Score:
+        return Score(1.0, True)
+
+
+class Turns(Faulty):
+    """A task of several turns."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__(fault)
+        self.name = f"turns:{fault}"
+
+    def episode(self, split: Split, index: int, text: Tokenizer) -> _Counting:  # type: ignore[override]
+        return _Counting(self.fault, self.prompt(split, index), text)
+
+
+def turns(argument: str) -> Turns:
+    return Turns(argument)

@@ -13,7 +13,9 @@ EXTENT = Extent(prompts=20, seconds=2.0, opening=20.0)
 
 @pytest.fixture(autouse=True)
 def _toys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plugin_packages.install(tmp_path, monkeypatch, {"faulty": "tests.support.faulty_tasks:faulty"})
+    plugin_packages.install(
+        tmp_path, monkeypatch, {name: f"tests.support.faulty_tasks:{name}" for name in ("faulty", "turns")}
+    )
 
 
 def test_a_good_task_passes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,6 +50,26 @@ FAULTS = {
 def test_each_fault_is_told_by_its_check(fault: str, told_by: tuple[str, str]) -> None:
     name, sentence = told_by
     faults = [one for one in check.check(f"faulty:{fault}", EXTENT) if one.check == name]
+    with pytest.raises(AssertionError, match=sentence):
+        raise AssertionError("; ".join(one.sentence for one in faults))
+
+
+def test_a_good_task_of_several_turns_passes() -> None:
+    assert check.check("turns:none", EXTENT) == []
+
+
+LATE_FAULTS = {
+    "hash seed late": ("same score", "other replies in another process under another hash seed"),
+    "endless late": ("ends", "answered with a word: the episode does not end"),
+    "raises late": ("hostile answers", "50,000 open brackets in turn 2: a turn raised RecursionError"),
+    "dies late": ("hostile answers", "50,000 open brackets in turn 2: its process ended with 7"),
+}
+
+
+@pytest.mark.parametrize(("fault", "told_by"), LATE_FAULTS.items(), ids=LATE_FAULTS)
+def test_a_fault_of_a_later_turn_is_told_by_its_check(fault: str, told_by: tuple[str, str]) -> None:
+    name, sentence = told_by
+    faults = [one for one in check.check(f"turns:{fault}", EXTENT) if one.check == name]
     with pytest.raises(AssertionError, match=sentence):
         raise AssertionError("; ".join(one.sentence for one in faults))
 
