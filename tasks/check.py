@@ -10,7 +10,7 @@ same score         the same tokens get the same replies and the same score, in o
 finite reward      no error and no reward that is not a finite number, for usual answers
 ends               an episode ends, whatever is answered
 bounded time       each prompt and each usual answer takes at most `seconds`
-hostile answers    the completions of tasks/hostile_answers.py cost at most `seconds` each and raise nothing, in any turn
+hostile answers    in any turn, the completions of tasks/hostile_answers.py cost at most `seconds` and raise nothing
 
 The task runs in processes of its own, with the rights of the user: the kit finds defects, it contains no attacks.
 """

@@ -61,8 +61,7 @@ def started_game(name: str) -> Any:
 
     automations = (
         Automation.ANTE_POSTING, Automation.BET_COLLECTION, Automation.BLIND_OR_STRADDLE_POSTING,
-        Automation.HOLE_CARDS_SHOWING_OR_MUCKING, Automation.HAND_KILLING, Automation.CHIPS_PUSHING,
-        Automation.CHIPS_PULLING,
+        Automation.CHIPS_PUSHING, Automation.CHIPS_PULLING,
     )  # fmt: skip
     if name == "kuhn":
         return pokerkit.KuhnPoker(automations)
@@ -107,7 +106,7 @@ class PokerHand:
     def _reach(self) -> Reached:
         """Deal boards until somebody is to move or the hand is over."""
         state = self._state
-        while state.status and state.actor_index is None:
+        while state.status and state.actor_index is None and not state.showdown_indices:
             count = next(self._streets)
             board = self._cards[self._dealt : self._dealt + count]
             self._dealt += count
@@ -115,11 +114,22 @@ class PokerHand:
                 state.burn_card("??")
             state.deal_board("".join(board))
             self._events.append((-1, Event("board", _shown(self._rules, board))))
+        if state.status and state.actor_index is None:
+            return Reached(None, None, self._shown_down())
         if not state.status:
             first, second = state.payoffs if self._rules.small else state.payoffs[::-1]
             return Reached(None, None, (int(first), int(second)))
         seat = int(state.actor_index) if self._rules.small else 1 - int(state.actor_index)
         return Reached(seat, self._situation(seat))
+
+    def _shown_down(self) -> tuple[int, int]:
+        """Return the chips after the last bet was called: both have put in the same. pokerkit's own showdown compares
+        the hands several times, which is most of a hand's time."""
+        state, board = self._state, "".join(self._cards[2 * self._rules.own :])
+        first, second = (state.hand_types[0].from_game("".join(self._own(seat)), board) for seat in range(2))
+        chips = self._rules.most - int(state.stacks[0])
+        won = chips * ((first > second) - (first < second))
+        return won, -won
 
     def _situation(self, seat: int) -> Situation:
         state = self._state

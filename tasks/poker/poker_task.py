@@ -49,15 +49,17 @@ def _size(split: Split) -> int:
 
 
 class _PokerEpisode:
-    """One hand."""
+    """One hand. `cards`: all of it, as `poker_hand.deal` returns them. `moves`: of both players so far."""
 
     def __init__(self, rules: PokerRules, opponent: Opponent, key: str, number: int, text: Tokenizer) -> None:
         """`key`: of all chance in the hand."""
         self._rules, self._opponent, self._key, self._number, self._text = rules, opponent, key, number, text
         chance = random.Random(f"{key}/deal")
         self._seat = chance.randrange(2)
-        self._hand = poker_hand.begin(rules, poker_hand.deal(rules, chance))
-        self._moves, self._asked, self._forfeited = "", 0, False
+        self.cards = poker_hand.deal(rules, chance)
+        self.moves: list[str] = []
+        self._hand = poker_hand.begin(rules, self.cards)
+        self._asked, self._forfeited = 0, False
         self._let_opponent_play()
         self.opening = self.situation
 
@@ -86,11 +88,11 @@ class _PokerEpisode:
     def _let_opponent_play(self) -> None:
         """Let the opponent move until the policy is to move (rules 1 and 5)."""
         while self._hand.reached.actor == 1 - self._seat:
-            move = self._opponent(self.situation, random.Random(f"{self._key}/{self._moves}"))
-            self._play("c" if move == "f" and not self._moves else move)
+            move = self._opponent(self.situation, random.Random(f"{self._key}/{' '.join(self.moves)}"))
+            self._play("c" if move == "f" and not self.moves else move)
 
     def _play(self, move: str) -> None:
-        self._moves += f"{move} "
+        self.moves.append(move)
         self._hand.play(move)
 
     @property

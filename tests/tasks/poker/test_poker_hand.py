@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.tasks import bare_hand
 from tasks.poker import poker_hand
 from tasks.poker.poker_hand import RULES, SmallHand, begin, deal
 from tasks.poker.situation import Event
@@ -74,3 +75,26 @@ def test_holdem_ends_at_a_showdown_of_all_chips_and_at_a_fold() -> None:
     folded.play("b6")
     folded.play("f")
     assert folded.reached == (None, None, (2, -2))
+
+
+def test_holdem_pays_what_pokerkits_own_showdown_pays() -> None:
+    rules, chance = RULES["holdem"], random.Random(11)
+    paid = set()
+    for _ in range(150):
+        cards, moves = deal(rules, chance), list[str]()
+        hand = begin(rules, cards)
+        while hand.reached.situation is not None:
+            situation = hand.reached.situation
+            letter = chance.choice(situation.legal)
+            moves.append(letter if letter != "b" else f"b{chance.choice((situation.low, situation.high))}")
+            hand.play(moves[-1])
+        assert hand.reached.chips == bare_hand("holdem", cards, moves)[::-1]
+        paid.add(hand.reached.chips[0])
+    assert {200, -200} <= paid
+
+
+def test_a_hand_on_the_board_alone_is_shared() -> None:
+    hand = begin(RULES["holdem"], ("2c", "3d", "4c", "5d", "Ts", "Js", "Qs", "Ks", "As"))
+    hand.play("b200")
+    hand.play("c")
+    assert hand.reached == (None, None, (0, 0))
