@@ -57,11 +57,12 @@ class RunSection(Section):
     ] = "tiny"
     task: Annotated[str, Field(min_length=1, max_length=200, description="The task to learn. Signed.")] = "reverse"
     kind: Annotated[
-        Literal["auto", "pure", "single"],
+        Literal["auto", "pure", "single", "served"],
         Field(
-            description="Where the task's code runs: pure, in every node's build and in the coordinator; single, in "
-            "processes of the operator's alone ([environment]), one sampled turn an episode. auto: pure where this "
-            "build has the task, else single. Signed."
+            description="Where the task's code runs: pure, in every node's build and in the coordinator; single and "
+            "served, in processes of the operator's alone ([environment]): single has one sampled turn an episode, "
+            "served several, whose answers nodes ask for. auto: pure where this build has the task, else single. "
+            "Signed."
         ),
     ] = "auto"
     steps: Annotated[int | None, Field(ge=1, description="Steps after which the run finishes. Unset: endless.")] = None
@@ -223,12 +224,12 @@ class HttpsSection(Section):
 
 
 class EnvironmentSection(Section):
-    """The processes in which a task of the kind single runs, and their limits. They have an empty environment and a
-    folder of their own."""
+    """The processes in which a task of the kind single or served runs, and their limits. They have an empty environment
+    and a folder of their own."""
 
     workers: Annotated[int, Field(ge=1, le=256, description="Number of processes.")] = 1
     seconds: Annotated[
-        float, Field(gt=0, le=3600, description="Most time of one prompt or one score; then the process is killed.")
+        float, Field(gt=0, le=3600, description="Most time of one prompt, score or answer; then the process is killed.")
     ] = 10.0
     opening: Annotated[float, Field(gt=0, le=86_400, description="Most seconds for opening the task.")] = 300.0
     memory_mb: Annotated[int, Field(ge=64, description="Most address space of a process, MiB.")] = 4096

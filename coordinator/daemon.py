@@ -430,8 +430,9 @@ def group_service_of(
     tasks = dict[tuple[str, int], Task]()
     if run.task.kind == PURE:
         tasks[run.pure_task.name, run.pure_task.version] = run.pure_task
-    context = RolloutContext(run.runspec, terms_of(run), prompts, tasks, text)
-    return GroupService(database, context, sealing, entropy)
+    room = model_folder.room_of(run.folder.model, run.runspec.limit)
+    context = RolloutContext(run.runspec, terms_of(run), prompts, tasks, text, room=room)
+    return GroupService(database, context, sealing, entropy, run.config.environment)
 
 
 def terms_of(run: Run) -> LeaseTerms:

@@ -478,7 +478,25 @@ CREATE TABLE episode_scores (lease BLOB PRIMARY KEY REFERENCES leases, scores BL
     ),
 )
 
-MIGRATIONS = (SCHEMA_1, SCHEMA_2, SCHEMA_3, SCHEMA_4, SCHEMA_5, SCHEMA_6, SCHEMA_7, SCHEMA_8, SCHEMA_9)
+SCHEMA_10 = (
+    Part(
+        "turns of served episodes",
+        """
+CREATE TABLE steps (
+    lease BLOB NOT NULL REFERENCES leases, sample INTEGER NOT NULL, turn_number INTEGER NOT NULL,
+    sampled BLOB NOT NULL, state TEXT NOT NULL CHECK (state IN ('asked', 'given', 'over', 'failed')), given BLOB,
+    reward REAL, success INTEGER, PRIMARY KEY (lease, sample, turn_number)
+) STRICT, WITHOUT ROWID;
+CREATE TRIGGER steps_end_with_their_lease AFTER UPDATE OF state ON leases
+WHEN OLD.state = 'open' AND NEW.state != 'open'
+BEGIN
+    DELETE FROM steps WHERE lease = OLD.id;
+END;
+""",
+    ),
+)
+
+MIGRATIONS = (SCHEMA_1, SCHEMA_2, SCHEMA_3, SCHEMA_4, SCHEMA_5, SCHEMA_6, SCHEMA_7, SCHEMA_8, SCHEMA_9, SCHEMA_10)
 SCHEMA_VERSION = len(MIGRATIONS)
 SCRIPT = "".join(part.script for parts in MIGRATIONS for part in parts)
 """All statements of all migrations, in order: those of a new file. docs/protocol/disk.md is tested against them."""

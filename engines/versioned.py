@@ -29,7 +29,7 @@ import structlog
 from engines.candidates import Candidate
 from engines.engine import EngineUnusable, Job, LogitsNotFinite, Sample
 from engines.messages import Probed
-from engines.process import EngineProcess
+from engines.process import EngineProcess, Play
 from engines.registry import AUTO
 from engines.supervisor import Restarts, SupervisedEngine
 from engines.version_lock import VersionLock
@@ -163,8 +163,15 @@ class VersionedEngine(SupervisedEngine):
 
     async def generate(self, job: Job) -> list[Sample]:
         """Generate a group, within a block. Raises `ChildDied` after a crash (see `recover`); rule 5 holds."""
+        return await self._generated(super().generate(job))
+
+    async def generate_served(self, job: Job, play: Play) -> list[Sample]:
+        """Generate a served group, within a block, as `generate` does."""
+        return await self._generated(super().generate_served(job, play))
+
+    async def _generated(self, group: Awaitable[list[Sample]]) -> list[Sample]:
         try:
-            samples = await super().generate(job)
+            samples = await group
         except ChildError as error:
             if error.kind == LogitsNotFinite.__name__ and self.dtype == "float16":
                 self._overflows += 1

@@ -38,6 +38,8 @@ from node.errors import NodeError
 from node.rollouts.engine_workers import EngineWorkers
 from node.rollouts.outbox import Outbox
 from node.rollouts.outbox_relay import OutboxRelay
+from node.rollouts.served_groups import ServedGroups
+from node.rollouts.turn_store import TurnStore
 from node.rollouts.worker import RolloutWorker
 from node.run_context import RunContext
 from node.run_state import NodeRunState
@@ -100,11 +102,17 @@ class NodeDaemon:
         if choice is not None:
             self._times(choice)
         self.outbox_relay = OutboxRelay(self.outbox, coordinator_client, context)
+        self.turn_store = TurnStore(context.folder / "turns.sqlite")
+        served = ServedGroups(self.turn_store, coordinator_client, seed=context.seed)
         workers = [
-            RolloutWorker(context, one, self.follower, coordinator_client, self.outbox_relay, self.run_state, once=once)
+            RolloutWorker(
+                context, one, self.follower, coordinator_client, self.outbox_relay, self.run_state, served, once=once
+            )
             for one in self.fleet.engines
         ]
-        self.rollouts = EngineWorkers(self.fleet, workers, coordinator_client, self.outbox_relay, self.run_state)
+        self.rollouts = EngineWorkers(
+            self.fleet, workers, coordinator_client, self.outbox_relay, self.run_state, served
+        )
         self.commands = ControlCommands(
             DaemonParts(
                 config=config, context=context, network=network, fleet=self.fleet, follower=self.follower,
@@ -132,6 +140,7 @@ class NodeDaemon:
     def close(self) -> None:
         """Close the outbox and the store. The daemon must not run."""
         self.outbox.close()
+        self.turn_store.close()
         self.context.store.close()
 
     def interrupt(self, why: str) -> None:

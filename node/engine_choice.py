@@ -28,7 +28,7 @@ from engines.trials import Make, run_trials, sights
 from node.config import NodeConfig
 from protocol.authority import RunSpec
 from protocol.engine_classes import admits
-from protocol.task_kinds import SINGLE
+from protocol.task_kinds import PURE
 from runtime.files import writing
 
 FILE: Final = "engine-choice.json"
@@ -144,7 +144,7 @@ def workload_of(runspec: RunSpec) -> Workload:
     task = runspec.tasks[0]
     return Workload(
         task=task.name, task_version=task.version, limit=runspec.limit, group=runspec.group_size, eos=runspec.eos,
-        single_turn=task.kind == SINGLE,
+        single_turn=task.kind != PURE,
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ Rules
    node/links/coordinator_client.py seals it, coordinator/rollouts/request_handler.py opens it. All other messages
    travel unsealed.
 3. A request longer than its method's limit is refused before it is read. The limit of `submit` grows by the largest
-   submission of the run.
+   submission of the run, that of `step` by the longest turn.
 4. A row names no handler and no caller: `reachable` is answered by p2p, the others by the two daemons.
 
 To add a method: its messages, its row, `serve` in the server, `ask` in the client, its row in the document's table.
@@ -29,6 +29,7 @@ from protocol.broadcast_messages import Acknowledgement, PlanRequest, PlanRespon
 from protocol.document_service import decode_head_request
 from protocol.leases import Lease, LeaseRequest, Submission, SubmitResponse, VerdictsRequest, VerdictsResponse
 from protocol.requests import DocumentsRequest, DocumentsResponse, Hello, Welcome
+from protocol.steps import StepRequest, StepResponse
 from protocol.versions import HeadResponse
 
 SMALL: Final = 64 << 10
@@ -110,6 +111,7 @@ SUBMIT: Final = Method(
 VERDICTS: Final = Method(
     "verdicts", _NODE, message(VerdictsRequest), message(VerdictsResponse), SMALL, sealed=True, rank=1
 )
+STEP: Final = Method("step", _NODE, message(StepRequest), message(StepResponse), SMALL, sealed=True, rank=1)
 ACKNOWLEDGE: Final = Method("acknowledge", _NODE, message(Acknowledgement), EMPTY, SMALL, sealed=True, rank=1)
 PLAN: Final = Method("plan", _NODE, message(PlanRequest), message(PlanResponse), 16 << 10)
 FOLLOW: Final = Method("follow", "coordinator -> node", message(PlanResponse), EMPTY, 128 << 10)
@@ -123,7 +125,7 @@ REACHABLE: Final = Method(
 )
 
 METHODS: Final[tuple[Method[Any, Any], ...]] = (
-    HELLO, LEASE, SUBMIT, VERDICTS, ACKNOWLEDGE, PLAN, FOLLOW, HEAD, DOCUMENTS, REMAKE, REACHABLE,
+    HELLO, LEASE, SUBMIT, STEP, VERDICTS, ACKNOWLEDGE, PLAN, FOLLOW, HEAD, DOCUMENTS, REMAKE, REACHABLE,
 )  # fmt: skip
 """All methods, in the order of docs/protocol/requests.md."""
 SEALED: Final = tuple(method for method in METHODS if method.sealed)

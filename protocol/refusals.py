@@ -141,6 +141,14 @@ REASONS: dict[str, Reason] = {
         "node",
         True,
     ),
+    # --- refused steps of an episode
+    "step": Reason("Sample {sample}, turn {turn_number}: {detail}.", "node"),
+    "step-pending": Reason("The environment has not answered this turn yet: ask again.", "nobody", True),
+    "one-episode": Reason(
+        "A node without enough accepted groups has one episode open at a time: this one begins once that has ended.",
+        "nobody",
+        True,
+    ),
     # --- submissions refused without a receipt
     "unknown-lease": Reason("There is no such lease.", "node"),
     "not-owner": Reason("This lease was given to another node.", "node"),
@@ -216,6 +224,10 @@ REASONS: dict[str, Reason] = {
 }
 
 
+ONE_EPISODE: Final = "one-episode"
+"""The code of the first turn of an episode that must wait for the end of another one."""
+STEP_PENDING: Final = "step-pending"
+"""The code of a turn that waits for the environment."""
 QUARANTINE: Final = "quarantine"
 """The code of a group whose pay is kept until the day (UTC) of its verdict has ended."""
 

@@ -2,6 +2,7 @@
 
 pure     in the node's build, and in the coordinator's process, which replays each transcript
 single   at the operator alone: an episode is one sampled turn, and a node needs nothing but the lease's prompt
+served   at the operator alone: an episode has several turns, and the node asks for the answer to each sampled one
 
 A node of a program older than the kinds plays pure tasks alone, and a Hello without `kinds` says so.
 """
@@ -11,7 +12,8 @@ from typing import Final
 
 PURE: Final = "pure"
 SINGLE: Final = "single"
-PLAYED: Final = (SINGLE,)
+SERVED: Final = "served"
+PLAYED: Final = (SINGLE, SERVED)
 """The kinds beside `PURE` that this build's nodes work for."""
 
 

@@ -56,6 +56,7 @@ class _GuessEpisode:
 class Guess:
     name: str = "guess"
     version: int = 1
+    turns: int = 2
 
     def size(self, split: Split) -> int:
         return splits.size(len(_BOUNDS), split)

@@ -75,6 +75,8 @@ class Task(Protocol):
     @property
     def version(self) -> int: ...
 
+    # A task whose episodes have more than one sampled turn may also say how many at most: `turns`, a whole number.
+
     def size(self, split: Split) -> int:
         """Return the number of distinct prompts: valid indices are 0 .. size - 1."""
 
@@ -157,15 +159,31 @@ def replay(episode: Episode, transcript: Transcript, *, eos: int, limit: int) ->
             raise InvalidTranscript("a turn stops without end-of-sequence before the token limit")
         if sampled > limit:
             raise InvalidTranscript("more tokens than the limit")
-        with _task_code("reply", verified=number == len(turns) - 1):
-            reply = episode.reply(part.tolist())
-            given = None if reply is None else list(map(whole, reply))
+        given = replied(episode, part.tolist(), verified=number == len(turns) - 1)
         if sampled == limit:
             given = None
     if given is not None:
         raise InvalidTranscript("the episode is not over")
+    return scored(episode)
+
+
+def replied(episode: Episode, sampled: Sequence[int], *, verified: bool = False) -> list[int] | None:
+    """Return the environment's tokens after a sampled turn; None: the episode is over. `verified`: see `TaskFault`.
+    Raises `TaskFault`."""
+    with _task_code("reply", verified=verified):
+        reply = episode.reply(sampled)
+        return None if reply is None else list(map(whole, reply))
+
+
+def scored(episode: Episode) -> Score:
+    """Return the score of an episode that has ended. Raises `TaskFault`."""
     with _task_code("score", verified=True):
         return _finite(episode.score())
+
+
+def most_turns(task: Task) -> int:
+    """Return the most sampled turns of the task's episodes, as far as it says so; else 1."""
+    return int(getattr(task, "turns", 1))
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from benchmarks.load.stub_learner import StubLearner
 from coordinator.learner.messages import Batch, Open, Opened, Stepped
 from engines.engine import Job, Loaded, Sample, SampleScore
 from engines.messages import PackedSample
+from engines.process import Play
 from protocol.leases import Lease, Rollout, Segment, Submission
 from weights.journaled import Rolling
 from weights.snapshot import Snapshot
@@ -115,6 +116,9 @@ class StandInScorer:
 
     async def generate_all(self, jobs: Sequence[Job]) -> list[list[Sample]]:
         return [[Sample(tokens=[job.eos], turns=[1], logprobs=[LOGPROB]) for _ in job.seeds] for job in jobs]
+
+    async def generate_served(self, job: Job, play: Play) -> list[Sample]:
+        return (await self.generate_all([job]))[0]
 
     async def renew(self) -> None:
         self._loaded = None

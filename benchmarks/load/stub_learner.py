@@ -32,7 +32,7 @@ class StubLearner:
         self._drawn: list[bytes] = []
 
     def handlers(self) -> Mapping[str, tuple[Any, Callable[[Any], Any]]]:
-        return {"open": (Open, self.open), "step": (Batch, self.step)}
+        return {"open": (Open, self.open), "train": (Batch, self.step)}
 
     def open(self, order: Open) -> Opened:
         self._folder, self._every = Path(order.folder) / "exports", order.hyper.publish_every

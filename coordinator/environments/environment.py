@@ -8,10 +8,13 @@ Rules
 3. A task that cannot be opened fails no episode: calls wait, and opening is tried again after `PAUSES`. `trouble` says
    why, for the page. Only the first opening (`open`) raises.
 4. Nothing that a process answers is trusted: tokens are those of the model, and rewards finite.
+5. An episode that is played turn by turn stays in the process that began it. Where that has ended, another one begins
+   it anew and takes it through its turns so far: an episode that then answers otherwise than before has failed.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Final, TypeVar
 
 import msgspec
@@ -19,9 +22,19 @@ import structlog
 
 from coordinator.environments.environment_process import EnvironmentProcess
 from coordinator.environments.limits import Limits
-from coordinator.environments.messages import AskPrompt, AskScore, OpenTask, Prompted, Scored, TaskOpened
-from coordinator.environments.task_host import TaskFacts
-from protocol.task_kinds import SINGLE
+from coordinator.environments.messages import (
+    AskPrompt,
+    AskScore,
+    AskTurn,
+    OpenTask,
+    Prompted,
+    Scored,
+    TaskOpened,
+    TurnTaken,
+)
+from coordinator.environments.task_host import TaskFacts, TurnAnswer
+from coordinator.environments.worker_places import Places
+from protocol.task_kinds import SERVED, SINGLE
 from runtime.backoff import Backoff
 from runtime.child import ChildDied, ChildError
 from runtime.errors import DiskFull
@@ -42,14 +55,17 @@ class EnvironmentFault(Exception):
 
 
 class _Worker:
-    """A place for one process. `process`: None until the next call starts one. `failures`: to open, in a row."""
+    """A place for one process. `process`: None until the next call starts one. `failures`: to open, in a row. `left`:
+    episodes that the process is to forget."""
 
     def __init__(self) -> None:
         self.process: EnvironmentProcess | None = None
         self.failures = 0
+        self.left: list[bytes] = []
 
     async def end(self) -> None:
         process, self.process = self.process, None
+        self.left.clear()
         if process is not None:
             await process.end()
 
@@ -64,45 +80,46 @@ class Environment:
         limits: Limits,
         *,
         vocabulary: int,
+        kind: str = SINGLE,
         workers: int = 1,
         make: Callable[[Limits], EnvironmentProcess] = EnvironmentProcess,
         tell: Callable[[str], None] = lambda fault: None,
     ) -> None:
-        """`vocabulary`: number of the model's token ids. `make`: returns a new process, not started. `tell`: gets each
-        death of a process, and why the task cannot be opened."""
+        """`vocabulary`: number of the model's token ids. `kind`: of the task: single or served. `make`: returns a new
+        process, not started. `tell`: gets each death of a process, and why the task cannot be opened."""
         self.order, self.limits = order, limits
         self.trouble = ""
         self._opened: TaskOpened | None = None
-        self._vocabulary, self._make, self._tell = vocabulary, make, tell
+        self._vocabulary, self._kind, self._make, self._tell = vocabulary, kind, make, tell
         self._workers = [_Worker() for _ in range(workers)]
-        self._idle: asyncio.LifoQueue[_Worker] = asyncio.LifoQueue()
-        for worker in self._workers:
-            self._idle.put_nowait(worker)
+        self._idle = Places(self._workers)
+        self._names = count()
 
     @property
     def facts(self) -> TaskFacts:
         """The task's facts, known once it was opened."""
         if self._opened is None:
             raise RuntimeError("the environment was not opened")
-        return TaskFacts(self.order.task, self._opened.version, SINGLE, self._opened.train, self._opened.heldout)
+        return TaskFacts(self.order.task, self._opened.version, self._kind, self._opened.train, self._opened.heldout)
 
     async def open(self) -> TaskFacts:
         """Open the task in a first process. Raises `EnvironmentFault`."""
-        worker = await self._idle.get()
+        worker = await self._idle.take()
         try:
             await self._start(worker)
         finally:
-            self._idle.put_nowait(worker)
+            self._idle.give(worker)
         if self._opened is not None and self._opened.unfiltered:
             log.warning("the environment's network and processes are not limited", reason=self._opened.unfiltered)
         return self.facts
 
     async def prompt(self, split: Split, index: int) -> list[int]:
         """See `TaskHost.prompt`."""
-        answer = await self._ask("prompt", AskPrompt(split=split, index=index), Prompted)
+        asked = AskPrompt(split=split, index=index)
+        answer = await self._ask("prompt", lambda worker: asked, Prompted)
         if answer.fault:
             raise TaskFault(answer.fault, verified=False)
-        if not answer.tokens or not 0 <= min(answer.tokens) <= max(answer.tokens) < self._vocabulary:
+        if not self._is_written(answer.tokens):
             raise TaskFault("its prompt is empty, or has tokens that the model lacks", verified=False)
         return answer.tokens
 
@@ -110,7 +127,7 @@ class Environment:
         """See `TaskHost.score`."""
         tokens = [int(token) for token in transcript.tokens]
         asked = AskScore(split=split, index=index, tokens=tokens, turns=list(transcript.turns), limit=limit)
-        answer = await self._ask("score", asked, Scored)
+        answer = await self._ask("score", lambda worker: asked, Scored)
         if answer.fault == "transcript":
             raise InvalidTranscript(answer.reason)
         if answer.fault:
@@ -119,24 +136,66 @@ class Environment:
             raise TaskFault(f"the reward {answer.reward} is no finite float32", verified=True)
         return Score(answer.reward, answer.success)
 
+    def episode(self, split: Split, index: int, past: Sequence[Sequence[int]] = ()) -> "HostedEpisode":
+        """See `TaskHost.episode`."""
+        return HostedEpisode(self, b"%d" % next(self._names), split, index, past)
+
+    async def take_turn(self, episode: "HostedEpisode", sampled: list[int], *, last: bool) -> TurnAnswer:
+        """Give an episode its next sampled turn (rule 5). Raises `TaskFault`."""
+
+        def asked(worker: _Worker) -> AskTurn:
+            begun = worker.process is not None and worker.process is episode.process
+            episode.worker, episode.process = worker, worker.process
+            left, worker.left = worker.left, []
+            past = None if begun else episode.past
+            return AskTurn(
+                episode=episode.name, split=episode.split, index=episode.index, past=past, tokens=sampled, last=last,
+                left=left,
+            )  # fmt: skip
+
+        turns = 1 + len(episode.past) // 2
+        answer = await self._ask("turn", asked, TurnTaken, wanted=episode.worker, turns=turns)
+        if answer.fault:
+            raise TaskFault(answer.fault, verified=True)
+        if answer.given is not None:
+            if last or not self._is_written(answer.given):
+                raise TaskFault("its answer is empty, or has tokens that the model lacks", verified=True)
+            return TurnAnswer(answer.given)
+        if not abs(answer.reward) <= MOST_REWARD:
+            raise TaskFault(f"the reward {answer.reward} is no finite float32", verified=True)
+        return TurnAnswer(None, Score(answer.reward, answer.success))
+
+    def _is_written(self, tokens: Sequence[int]) -> bool:
+        """Tell whether these are tokens of the model, at least one (rule 4)."""
+        return bool(tokens) and 0 <= min(tokens) <= max(tokens) < self._vocabulary
+
     async def close(self) -> None:
         """End the processes."""
         await asyncio.gather(*(worker.end() for worker in self._workers))
 
-    async def _ask(self, method: str, body: msgspec.Struct, answer: type[A]) -> A:
-        """Call a process (rules 1 and 2). Raises `TaskFault`."""
-        worker = await self._idle.get()
+    async def _ask(
+        self,
+        method: str,
+        body: Callable[[_Worker], msgspec.Struct],
+        answer: type[A],
+        *,
+        wanted: _Worker | None = None,
+        turns: int = 1,
+    ) -> A:
+        """Call a process (rules 1 and 2). `body`: returns the call's body for a worker. `wanted`: in this place; None:
+        in any. `turns`: that it may have to take, each in `Limits.seconds`. Raises `TaskFault`."""
+        worker, seconds = await self._idle.take(wanted), turns * self.limits.seconds
         try:
             for _ in range(TRIES):
                 process = await self._ready(worker)
                 try:
-                    return await process.call(method, body, answer, timeout=self.limits.seconds)
+                    return await process.call(method, body(worker), answer, timeout=seconds)
                 except ChildDied as error:
                     fault = str(error)
                     self._tell(fault)
                     await worker.end()
                 except TimeoutError:
-                    fault = f"no answer within {self.limits.seconds:g} s"
+                    fault = f"no answer within {seconds:g} s"
                     await worker.end()
                     break
                 except _FAILED as error:
@@ -148,7 +207,7 @@ class Environment:
                     raise
             raise TaskFault(fault, verified=True)
         finally:
-            self._idle.put_nowait(worker)
+            self._idle.give(worker)
 
     async def _ready(self, worker: _Worker) -> EnvironmentProcess:
         """Return the worker's process with the task opened; wait until it can be opened (rule 3)."""
@@ -176,8 +235,37 @@ class Environment:
             if isinstance(error, (ChildDied, OSError, *_FAILED)):
                 raise EnvironmentFault(str(error)) from error
             raise
+        if self._kind != SERVED and opened.turns > 1:
+            await process.end()
+            raise EnvironmentFault(f'its episodes have up to {opened.turns} sampled turns: set run.kind = "served"')
         if self._opened is not None and opened != self._opened:
             await process.end()
             raise EnvironmentFault("its version or its number of prompts has changed: start the coordinator again")
         self._opened, self.trouble = opened, ""
         worker.process, worker.failures = process, 0
+
+
+class HostedEpisode:
+    """An `OpenEpisode` of an `Environment`. `name`: unique in it. `past`: its turns, sampled and given alternating.
+    `worker`, `process`: where it was last; None: nowhere yet."""
+
+    def __init__(
+        self, environment: Environment, name: bytes, split: Split, index: int, past: Sequence[Sequence[int]]
+    ) -> None:
+        self._environment, self.name, self.split, self.index = environment, name, split, index
+        self.past = [list(tokens) for tokens in past]
+        self.worker: _Worker | None = None
+        self.process: EnvironmentProcess | None = None
+
+    async def reply(self, sampled: Sequence[int], *, last: bool) -> TurnAnswer:
+        """See `OpenEpisode.reply`."""
+        tokens = list(sampled)
+        answer = await self._environment.take_turn(self, tokens, last=last)
+        if answer.given is not None:
+            self.past += [tokens, answer.given]
+        return answer
+
+    def leave(self) -> None:
+        """See `OpenEpisode.leave`."""
+        if self.worker is not None and self.worker.process is self.process:
+            self.worker.left.append(self.name)

@@ -1,4 +1,5 @@
-"""The process of an environment: it opens one task, then poses prompts and scores episodes, one at a time.
+"""The process of an environment: it opens one task, then poses prompts and scores episodes, one at a time. Episodes of
+several turns stay open between calls, by name.
 
 Run as `python -m coordinator.environments.environment_host LIMITS`; LIMITS is a `Limits` as JSON. The limits are set
 before any code of the task is imported.
@@ -10,10 +11,32 @@ from pathlib import Path
 import msgspec
 
 from coordinator.environments.limits import Limits, apply
-from coordinator.environments.messages import AskPrompt, AskScore, OpenTask, Prompted, Scored, TaskOpened
+from coordinator.environments.messages import (
+    AskPrompt,
+    AskScore,
+    AskTurn,
+    OpenTask,
+    Prompted,
+    Scored,
+    TaskOpened,
+    TurnTaken,
+)
 from runtime.child import Pipe
 from tasks import plugins
-from tasks.task import InvalidTranscript, Task, TaskFault, Tokenizer, Transcript, begun, prompt_of, replay
+from tasks.task import (
+    Episode,
+    InvalidTranscript,
+    Task,
+    TaskFault,
+    Tokenizer,
+    Transcript,
+    begun,
+    most_turns,
+    prompt_of,
+    replay,
+    replied,
+    scored,
+)
 
 MOST_REASON = 300
 """Most characters of a fault's reason."""
@@ -25,6 +48,7 @@ class EnvironmentHost:
     def __init__(self, unfiltered: str) -> None:
         self._unfiltered = unfiltered
         self._opened: tuple[Task, Tokenizer] | None = None
+        self._episodes: dict[bytes, Episode] = {}
 
     def open(self, order: OpenTask) -> TaskOpened:
         """Open the task. Raises any error of its code."""
@@ -33,7 +57,7 @@ class EnvironmentHost:
         task = plugins.find(order.task, order.version)
         self._opened = task, tokenizer.load(Path(order.tokenizer), order.eos)
         sizes = {"train": task.size("train"), "heldout": task.size("heldout")}
-        return TaskOpened(version=task.version, unfiltered=self._unfiltered, **sizes)
+        return TaskOpened(version=task.version, turns=most_turns(task), unfiltered=self._unfiltered, **sizes)
 
     def prompt(self, asked: AskPrompt) -> Prompted:
         """Return a prompt."""
@@ -55,6 +79,33 @@ class EnvironmentHost:
             return Scored(fault="task-score" if fault.verified else "not-scorable", reason=str(fault)[:MOST_REASON])
         return Scored(reward=score.reward, success=score.success)
 
+    def take_turn(self, asked: AskTurn) -> TurnTaken:
+        """Give an episode its next sampled turn."""
+        for name in asked.left:
+            self._episodes.pop(name, None)
+        try:
+            if asked.past is not None:
+                self._episodes[asked.episode] = self._taken_up(asked, asked.past)
+            episode = self._episodes[asked.episode]
+            given = replied(episode, asked.tokens)
+            if given is not None and not asked.last:
+                return TurnTaken(given=given)
+            score = scored(episode)
+        except TaskFault as fault:
+            return TurnTaken(fault=str(fault)[:MOST_REASON] or "no reason given")
+        return TurnTaken(reward=score.reward, success=score.success)
+
+    def _taken_up(self, asked: AskTurn, past: list[list[int]]) -> Episode:
+        """Begin an episode, and give it the turns that it had in another process. Raises `TaskFault` where it answers
+        otherwise than it did there."""
+        task, text = self._task()
+        episode = begun(task, asked.split, asked.index, text)
+        for sampled, given in zip(past[0::2], past[1::2], strict=True):
+            if replied(episode, sampled) != given:
+                reason = "its process was lost, and begun anew the episode answers otherwise than before"
+                raise TaskFault(reason, verified=True)
+        return episode
+
     def _task(self) -> tuple[Task, Tokenizer]:
         if self._opened is None:
             raise RuntimeError("no task is open")
@@ -65,7 +116,14 @@ def main() -> None:
     """Serve until the daemon goes away."""
     pipe = Pipe()
     host = EnvironmentHost(apply(msgspec.json.decode(sys.argv[1], type=Limits)))
-    pipe.serve({"open": (OpenTask, host.open), "prompt": (AskPrompt, host.prompt), "score": (AskScore, host.score)})
+    pipe.serve(
+        {
+            "open": (OpenTask, host.open),
+            "prompt": (AskPrompt, host.prompt),
+            "score": (AskScore, host.score),
+            "turn": (AskTurn, host.take_turn),
+        }
+    )
 
 
 if __name__ == "__main__":

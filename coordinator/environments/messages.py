@@ -1,4 +1,4 @@
-"""Calls to an environment's process, as msgspec Structs: one prompt or one episode a call. Pure."""
+"""Calls to an environment's process, as msgspec Structs: one prompt, one episode or one turn a call. Pure."""
 
 from typing import Literal
 
@@ -21,12 +21,13 @@ class OpenTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskOpened(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer to "open". `train`, `heldout`: number of prompts. `unfiltered`: why its system calls are not filtered;
-    empty: they are."""
+    """Answer to "open". `train`, `heldout`: number of prompts. `turns`: most sampled turns of an episode. `unfiltered`:
+    why its system calls are not filtered; empty: they are."""
 
     version: int
     train: int
     heldout: int
+    turns: int
     unfiltered: str
 
 
@@ -61,3 +62,27 @@ class Scored(msgspec.Struct, frozen=True, kw_only=True):
     success: bool = False
     fault: Fault = ""
     reason: str = ""
+
+
+class AskTurn(msgspec.Struct, frozen=True, kw_only=True):
+    """Call "turn": the next sampled turn of an episode that stays open between calls. `episode`: its name. `past`: its
+    turns so far, sampled and given alternating, where this process has it not yet: it is begun and taken up to there.
+    `tokens`: of the turn. `last`: the episode is over whatever the reply. `left`: episodes to forget."""
+
+    episode: bytes
+    split: Split
+    index: int
+    past: list[list[int]] | None
+    tokens: list[int]
+    last: bool
+    left: list[bytes] = []
+
+
+class TurnTaken(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to "turn". `given`: the environment's tokens; None: the episode is over, with `reward` and `success`.
+    `fault`: why it failed, which ends it; empty: it did not."""
+
+    given: list[int] | None = None
+    reward: float = 0.0
+    success: bool = False
+    fault: str = ""

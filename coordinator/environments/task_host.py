@@ -1,9 +1,10 @@
 """The run's task as the coordinator sees it: in this process (`pure`), or in processes of its own (environment.py)."""
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from protocol.task_kinds import PURE
-from tasks.task import Score, Split, Task, Tokenizer, Transcript, begun, prompt_of, replay
+from tasks.task import Score, Split, Task, TaskFault, Tokenizer, Transcript, begun, prompt_of, replay, replied, scored
 
 
 class TaskFacts(NamedTuple):
@@ -20,6 +21,24 @@ class TaskFacts(NamedTuple):
         return self.train if split == "train" else self.heldout
 
 
+class TurnAnswer(NamedTuple):
+    """The environment's answer to a sampled turn. `given`: its tokens; None: the episode is over, with `score`."""
+
+    given: list[int] | None
+    score: Score | None = None
+
+
+class OpenEpisode(Protocol):
+    """An episode that is played turn by turn."""
+
+    async def reply(self, sampled: Sequence[int], *, last: bool) -> TurnAnswer:
+        """Give it the next sampled turn. `last`: it is over whatever the answer. One call at a time. Raises
+        `TaskFault`: it has failed, and has no score."""
+
+    def leave(self) -> None:
+        """Forget it. Call once, however it ended."""
+
+
 class TaskHost(Protocol):
     """Prompts and scores of a task, wherever its code runs."""
 
@@ -31,6 +50,9 @@ class TaskHost(Protocol):
 
     async def score(self, split: Split, index: int, transcript: Transcript, limit: int) -> Score:
         """Return the score of an episode. `limit`: most sampled tokens. Raises `InvalidTranscript`, `TaskFault`."""
+
+    def episode(self, split: Split, index: int, past: Sequence[Sequence[int]] = ()) -> OpenEpisode:
+        """Return an episode to be played. `past`: the turns that it has already, sampled and given alternating."""
 
 
 class LocalTask:
@@ -52,6 +74,28 @@ class LocalTask:
         """See `TaskHost.score`."""
         episode = begun(self._task, split, index, self._text)
         return replay(episode, transcript, eos=self._text.eos, limit=limit)
+
+    def episode(self, split: Split, index: int, past: Sequence[Sequence[int]] = ()) -> "LocalEpisode":
+        """See `TaskHost.episode`."""
+        return LocalEpisode(self._task, self._text, split, index, past)
+
+
+class LocalEpisode:
+    """An `OpenEpisode` in this process."""
+
+    def __init__(self, task: Task, text: Tokenizer, split: Split, index: int, past: Sequence[Sequence[int]]) -> None:
+        self._episode = begun(task, split, index, text)
+        for sampled, given in zip(past[0::2], past[1::2], strict=True):
+            if replied(self._episode, sampled) != list(given):
+                raise TaskFault("the episode answers otherwise than before", verified=True)
+
+    async def reply(self, sampled: Sequence[int], *, last: bool) -> TurnAnswer:
+        """See `OpenEpisode.reply`."""
+        given = replied(self._episode, sampled)
+        return TurnAnswer(None, scored(self._episode)) if given is None or last else TurnAnswer(given)
+
+    def leave(self) -> None:
+        """Nothing is kept elsewhere."""
 
 
 def facts_of(task: Task) -> TaskFacts:

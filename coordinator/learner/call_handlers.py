@@ -35,7 +35,7 @@ class LearnerHandlers:
         """Return (request type, handler) by method, for `runtime.child.Pipe.serve`."""
         return {
             "open": (Open, self.open),
-            "step": (Batch, self.step),
+            "train": (Batch, self.step),
             "warm_up": (WarmUp, self.warm_up),
             "import_model": (Import, self.import_model),
             "write_base": (WriteBase, self.write_base),

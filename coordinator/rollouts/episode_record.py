@@ -1,11 +1,17 @@
-"""The record of an environment's last episodes: which failed, and why."""
+"""The record of an environment's last episodes: which failed, and why.
 
-from collections import Counter, deque
+An episode counts once its tokens are known to be the policy's: a single one is scored after T1 and T2, one of several
+turns is noted when its group is accepted (`decided`). So nobody can pause a run with tokens that he made up.
+"""
+
+from collections import Counter, OrderedDict, deque
 
 KEPT = 2_000
 """Episodes."""
 MOST_REASONS = 50
 """Number of reasons with a count of their own."""
+MOST_WAITING = 1_024
+"""Undecided groups with failed episodes whose reasons are remembered."""
 
 
 class EpisodeRecord:
@@ -15,6 +21,8 @@ class EpisodeRecord:
     def __init__(self) -> None:
         self.failed: deque[bool] = deque(maxlen=KEPT)
         self.reasons: Counter[str] = Counter()
+        self._waiting: OrderedDict[bytes, list[str]] = OrderedDict()
+        """By lease: why episodes of its group failed."""
 
     @property
     def reason(self) -> str:
@@ -27,3 +35,15 @@ class EpisodeRecord:
         self.failed.append(bool(reason))
         if reason:
             self.reasons[reason if reason in self.reasons or len(self.reasons) < MOST_REASONS else "other"] += 1
+
+    def note_undecided(self, lease: bytes, reason: str) -> None:
+        """Remember that an episode of a group has failed, until the group is decided."""
+        self._waiting.setdefault(lease, []).append(reason)
+        while len(self._waiting) > MOST_WAITING:
+            self._waiting.popitem(last=False)
+
+    def decided(self, lease: bytes, episodes: int) -> None:
+        """Note the episodes of a group whose tokens are the policy's."""
+        failed = self._waiting.pop(lease, [])
+        for reason in [*failed, *[""] * (episodes - len(failed))]:
+            self.note(reason)

@@ -1,6 +1,6 @@
 """The life of groups behind one object, which composes the durable tables and the rules about rollouts for the daemon.
 
-    lease -> submit -> undecided -> (the scorer) -> decide -> draw -> (the learner)
+    lease -> (step) -> submit -> undecided -> (the scorer) -> decide -> draw -> (the learner)
 
 The rules stand in the parts: lease_table, submissions, verification, verdicts and replay_buffer in
 coordinator/rollouts, ledger and node_registry in coordinator/accounts. There is no network, torch or clock here; `now`
@@ -14,6 +14,7 @@ import msgspec
 
 from coordinator.accounts.accounting import Accounting
 from coordinator.accounts.node_registry import NodeRegistry
+from coordinator.config import EnvironmentSection
 from coordinator.database import Database
 from coordinator.metrics.broadcast_stats import BroadcastStats
 from coordinator.rollouts.episode_record import EpisodeRecord
@@ -22,6 +23,7 @@ from coordinator.rollouts.replay_buffer import DrawnGroup, ReplayBuffer
 from coordinator.rollouts.rollout_context import RolloutContext, Sealing
 from coordinator.rollouts.scoring_order import PendingVersion
 from coordinator.rollouts.shortage import Shortage
+from coordinator.rollouts.step_service import StepService
 from coordinator.rollouts.submissions import SubmissionService
 from coordinator.rollouts.superseded_leases import RecalledLeases, VersionLoad, WaitingReports, to_recall
 from coordinator.rollouts.token_storage import WINDOW, TokenStorage
@@ -36,6 +38,7 @@ from protocol.broadcast_messages import Acknowledgement
 from protocol.leases import LeaseReport, LeaseRequest
 from protocol.refusals import sentence
 from protocol.requests import Refusal
+from protocol.task_kinds import SERVED, SINGLE
 from tasks.task import Score
 
 
@@ -46,8 +49,16 @@ class GroupService:
     no lease is given. `asked`: number of answers to lease requests since the last draw, by refusal code; "": a lease
     was given. `episodes`: those of an environment."""
 
-    def __init__(self, database: Database, context: RolloutContext, sealing: Sealing, entropy: Entropy) -> None:
-        """Open the service over a database. `entropy`: random bytes for ids, seeds and draws of samples."""
+    def __init__(
+        self,
+        database: Database,
+        context: RolloutContext,
+        sealing: Sealing,
+        entropy: Entropy,
+        environment: EnvironmentSection | None = None,
+    ) -> None:
+        """Open the service over a database. `entropy`: random bytes for ids, seeds and draws of samples. `environment`:
+        its settings; None: the defaults."""
         terms = context.terms
         accounting = Accounting(database)
         self.database = database
@@ -72,7 +83,11 @@ class GroupService:
         self.registry = NodeRegistry(database)
         self.broadcasts = BroadcastStats()
         self.episodes = EpisodeRecord()
-        self._pure = context.tasks
+        section = environment or EnvironmentSection()
+        self.steps = StepService(
+            database, self.leases, self.accounts, context, seconds=section.seconds, workers=section.workers
+        )
+        self._context = context
         self._reports = WaitingReports()
         self._recalled = RecalledLeases()
         self._entropy = entropy
@@ -94,6 +109,7 @@ class GroupService:
         self.registry.save(now)
         self.lease_ends.write_entry(now)
         self._quarantine.settle(self.verdicts.ended_badly, now)
+        self.steps.tick(now)
         self.lease_ends.forget(now)
         return self.verdicts.expire(now)
 
@@ -201,7 +217,7 @@ class GroupService:
 
     def is_rewarded_later(self, group: Undecided) -> bool:
         """Tell whether the scores of a group come from an environment, after its verification."""
-        return (group.lease.task, group.lease.task_version) not in self._pure
+        return self._context.kind(group.lease.task, group.lease.task_version) == SINGLE
 
     def leave_for_reward(self, group: Undecided) -> None:
         """Take a verified group from those that wait for the scorer; it waits for its rewards."""
@@ -213,6 +229,8 @@ class GroupService:
 
     def decide(self, group: Undecided, verdict: Verdict, now: int) -> bytes:
         """Decide a group by its verdict; return the sealed Receipt."""
+        if verdict.accepted and self._context.kind(group.lease.task, group.lease.task_version) == SERVED:
+            self.episodes.decided(group.lease.id, len(group.lease.seeds))
         return self.verdicts.decide(group.lease.id, group.submission.rollouts, verdict, self._standing(), now)
 
     def refuse_unscorable(self, group: Undecided, now: int, why: str | None = None) -> bytes:

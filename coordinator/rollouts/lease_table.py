@@ -330,6 +330,15 @@ class LeaseTable:
         """Let an open lease's time end now, in the caller's transaction: any group for it is late."""
         self._database.do("UPDATE leases SET expires = min(expires, ?) WHERE id = ? AND state = 'open'", (now, lease))
 
+    def extend(self, lease: bytes, ms: int) -> None:
+        """Let an open lease end later, as if it had been sent later: the time is no part of a turnaround."""
+        query = "UPDATE leases SET sent = sent + ?, expires = expires + ? WHERE id = ? AND state = 'open'"
+        self._database.do(query, (ms, ms, lease))
+
+    def party_of(self, lease: bytes) -> str:
+        """Return the party (p2p/limits/origin.py) to which a lease was given."""
+        return str(self._database.value("SELECT party FROM leases WHERE id = ?", (lease,)))
+
     def open_of(self, node: bytes) -> list[WaitingLease]:
         """Return a node's open leases of the newest era."""
         query = "SELECT version, sent, id FROM leases WHERE state = 'open' AND node = ? AND era = ?"

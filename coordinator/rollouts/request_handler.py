@@ -23,6 +23,8 @@ Rules, in order
    the scorer.
 10. A report on the node's open leases is taken before its request: leases that it gives back make room for the one that
    it asks for.
+11. A turn that waits for the environment is answered within `SERVED_WITHIN`, if the environment is that quick; else its
+   request is refused as `step-pending`. That refusal alone is not remembered under its request's id (rule 4).
 
 Everything but `serve` is plain code with the time as an argument.
 """
@@ -30,7 +32,7 @@ Everything but `serve` is plain code with the time as an argument.
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import blake3
 import msgspec
@@ -51,19 +53,23 @@ from p2p.identity import peer_id, public_bytes
 from p2p.limits.origin import LOCAL, Origin
 from p2p.multiaddr import Route, route_of_requester
 from p2p.wire_types import decode, encode
+from protocol.authority import RunSpec
 from protocol.broadcast_messages import Acknowledgement
 from protocol.engine_classes import admits
 from protocol.leases import LeaseRequest, SubmitResponse, VerdictsRequest
 from protocol.leases import VerdictsResponse as VerdictsAnswer
-from protocol.methods import ACKNOWLEDGE, HELLO, LEASE, SEALED, SUBMIT, VERDICTS, A, Method, Q
-from protocol.refusals import refusal
+from protocol.methods import ACKNOWLEDGE, HELLO, LEASE, SEALED, STEP, SUBMIT, VERDICTS, A, Method, Q
+from protocol.refusals import STEP_PENDING, refusal
 from protocol.requests import Hello, Refusal, Request, Response, Welcome
+from protocol.steps import StepRequest, StepResponse
 from protocol.task_kinds import is_played
 
 SKEW = 600_000
 """Most milliseconds between the coordinator's time and a request's expiry."""
 TOLD = 24 * 3600 * 1000
 """Milliseconds for which refusals contain the Roots (rule 2)."""
+SERVED_WITHIN = 0.25
+"""Seconds for which a request waits for the environment (rule 11)."""
 MOST_CLASSES = 256
 MOST_ANSWERS = 4096
 MOST_ANSWER_BYTES = 64 << 20
@@ -107,7 +113,7 @@ class ResponseLog:
 
 
 class RequestHandler:
-    """The coordinator's side of the methods hello, lease, submit, verdicts and acknowledge.
+    """The coordinator's side of the methods hello, lease, submit, step, verdicts and acknowledge.
 
     `recipient`: this run's channel key, 32 bytes. `former`: its former channel keys. `told`: until when, ms, refusals
     of requests to a former key contain the Roots."""
@@ -133,10 +139,13 @@ class RequestHandler:
         self._clock = clock
         self._spec = run.runspec
         self._answers = ResponseLog()
+        self._answered: asyncio.Event | None = None
+        """Set with the answer for which the request just refused as `step-pending` may wait (rule 11)."""
         self._decide: dict[str, Decide] = {
             HELLO.name: _decided(HELLO, self.hello),
             LEASE.name: _decided(LEASE, self.lease),
             SUBMIT.name: _decided(SUBMIT, self.submit),
+            STEP.name: _decided(STEP, self.step),
             VERDICTS.name: _decided(VERDICTS, self.verdicts),
             ACKNOWLEDGE.name: _decided(ACKNOWLEDGE, self.acknowledge),
         }
@@ -160,12 +169,17 @@ class RequestHandler:
                 later = await queue.enter(method, origin.party)
                 if later is not None:
                     return _encoded(refusal("busy", retry_after=later))
-                answer = self.answer(method, data, self._clock(), route_of_requester(peer), origin)
+                route = route_of_requester(peer)
+                answer = self.answer(method, data, self._clock(), route, origin)
+                while (answered := self._answered) is not None:
+                    self._answered = None
+                    if not await _within(SERVED_WITHIN, answered):
+                        break
+                    answer = self.answer(method, data, self._clock(), route, origin)
                 await self._group_service.durable()
                 return answer
 
-            room = submission_limit(self._spec) if method is SUBMIT else 0
-            handlers.serve(method.name, handle, limit=method.limit + room)
+            handlers.serve(method.name, handle, limit=method.limit + _room(method, self._spec))
 
     def answer(self, method: str, data: bytes, now: int, route: Route = "direct", origin: Origin = LOCAL) -> bytes:
         """Return the encoded Response to a sealed Request that came under `method`, by `route`, from `origin`."""
@@ -196,6 +210,8 @@ class RequestHandler:
         self._group_service.registry.sightings.seen_by(node, route, now)
         verdicts = None if request.verdicts is None else self.verdicts(context, request.verdicts)
         answer = _encoded(result, verdicts, ended)
+        if isinstance(result, Refusal) and result.code == STEP_PENDING:
+            return answer
         self._answers.keep(node, request.id, digest, answer, request.expires, now)
         return answer
 
@@ -259,6 +275,14 @@ class RequestHandler:
         self._arrived.set()
         return answer
 
+    def step(self, context: RequestContext, request: StepRequest) -> StepResponse | Refusal:
+        """Take a sampled turn of an episode, or answer it."""
+        steps = self._group_service.steps
+        answer = steps.step(context.node, request, context.now)
+        if isinstance(answer, Refusal) and answer.code == STEP_PENDING:
+            self._answered = steps.asked(request.lease, request.sample)
+        return answer
+
     def verdicts(self, context: RequestContext, request: VerdictsRequest) -> VerdictsAnswer:
         """Return the receipts of the leases that the node names, and note those that it confirms."""
         return self._group_service.submissions.verdicts(context.node, request)
@@ -276,6 +300,22 @@ class RequestHandler:
         if known.peer != peer_id(context.node):
             raise BadSignature(f"the record is of another peer, {known.peer}")
         return known
+
+
+async def _within(seconds: float, event: asyncio.Event) -> bool:
+    """Tell whether an event comes within so many seconds."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await event.wait()
+    except TimeoutError:
+        return False
+
+
+def _room(method: Method[Any, Any], spec: RunSpec) -> int:
+    """Return the bytes by which the requests of a method may exceed its row's limit in a run."""
+    if method is SUBMIT:
+        return submission_limit(spec)
+    return 5 * spec.limit if method is STEP else 0
 
 
 def _shut_out(standing: Standing, until: int, now: int) -> Refusal:

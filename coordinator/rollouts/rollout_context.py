@@ -6,6 +6,7 @@ from typing import NamedTuple
 from coordinator.rollouts.lease_table import LeaseTerms, Reseal, Seal
 from coordinator.rollouts.prompts import PromptSource
 from protocol.authority import RunSpec
+from protocol.task_kinds import PURE
 from tasks.task import Task, Tokenizer
 
 
@@ -13,8 +14,10 @@ class RolloutContext(NamedTuple):
     """The values that define the rollouts of a run.
 
     `terms`: of the leases. `prompts`: of the leases. `tasks`: the pure tasks of the RunSpec, by (name, version); the
-    groups of others are rewarded after their verification (coordinator/training/reward_loop.py). `text`: the model's
-    tokenizer. `refill`: the learner's batches leave out groups whose rewards are all equal."""
+    groups of others are rewarded by an environment: single ones after their verification
+    (coordinator/training/reward_loop.py), served ones turn by turn (step_service.py). `text`: the model's tokenizer.
+    `refill`: the learner's batches leave out groups whose rewards are all equal. `room`: most tokens of a prompt and of
+    what an environment gives, the model's context less the limit; None: the model states no context."""
 
     spec: RunSpec
     terms: LeaseTerms
@@ -22,6 +25,11 @@ class RolloutContext(NamedTuple):
     tasks: Mapping[tuple[str, int], Task]
     text: Tokenizer
     refill: bool = False
+    room: int | None = None
+
+    def kind(self, task: str, version: int) -> str:
+        """Return the kind of a task of the RunSpec (protocol/task_kinds.py)."""
+        return next((one.kind for one in self.spec.tasks if (one.name, one.version) == (task, version)), PURE)
 
 
 def unchanged(kind: str, sealed: bytes) -> bytes:

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from engines.engine import Job, Loaded, Sample, SampleScore
 from engines.messages import PackedSample
+from engines.process import Play
 
 
 class Scorer(Protocol):
@@ -26,6 +27,8 @@ class Scorer(Protocol):
     async def score(self, job: Job, samples: list[PackedSample]) -> list[SampleScore]: ...
 
     async def generate_all(self, jobs: Sequence[Job]) -> list[list[Sample]]: ...
+
+    async def generate_served(self, job: Job, play: Play) -> list[Sample]: ...
 
     async def renew(self) -> None:
         """End this process; the next call starts a new one."""

@@ -22,6 +22,7 @@ from coordinator.accounts.strikes import Strikes
 from coordinator.database import Database, marks
 from coordinator.rollouts.lease_table import LeaseRecord, LeaseTable
 from coordinator.rollouts.rollout_context import RolloutContext, Sealing
+from coordinator.rollouts.step_table import StepTable
 from coordinator.rollouts.submitted_group import SubmittedGroup, decode_group, lease_of
 from coordinator.rollouts.token_storage import TokenStorage
 from coordinator.rollouts.verdicts import VerdictService
@@ -33,6 +34,7 @@ from protocol.leases import Lease, Received, SubmitResponse, VerdictsRequest
 from protocol.leases import VerdictsResponse as VerdictsAnswer
 from protocol.refusals import refusal, sentence
 from protocol.requests import Refusal
+from protocol.task_kinds import SERVED
 
 log = structlog.get_logger("coordinator")
 
@@ -56,9 +58,9 @@ class SubmissionService:
         self._strikes = strikes
         self._waiting = waiting
         self._sealing = sealing
+        self._context = context
         self._spec = context.spec
-        self._tasks = context.tasks
-        self._text = context.text
+        self._steps = StepTable(database)
         self._tokens = TokenStorage(database)
 
     def submit(self, node: bytes, data: bytes, now: int) -> SubmitResponse | Refusal:
@@ -132,10 +134,13 @@ class SubmissionService:
         fault = check(submission, lease, self._spec)
         if fault is not None:
             return fault
-        task = self._tasks.get((lease.task, lease.task_version))
-        if task is None:
+        task = self._context.tasks.get((lease.task, lease.task_version))
+        if self._context.kind(lease.task, lease.task_version) == SERVED:
+            scores = self._steps.compare(lease.id, submission)
+        elif task is None:
             return check_single_turn(submission)
-        scores = rewards(submission, lease, task, self._text)
+        else:
+            scores = rewards(submission, lease, task, self._context.text)
         if isinstance(scores, GroupFault) and scores.code == "task-score":
             log.warning("no finite reward", lease=lease.id.hex(), index=lease.index, reason=scores.sentence)
             scores = []

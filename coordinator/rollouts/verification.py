@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from coordinator.environments.played_group import MOST_GIVEN
 from coordinator.rollouts.submitted_group import ClaimedRollout, SubmittedGroup
 from coordinator.verification.near_ties import NearTieCount
 from coordinator.verification.token_evidence import Incomparable, TokenArray, compare_tokens
@@ -44,8 +45,6 @@ from tasks.task import (
     sampled_mask,
 )
 
-MOST_GIVEN = 1 << 14
-"""Most tokens that an environment may give in one rollout."""
 ENOUGH = 32
 """The least number of scored tokens by which a group is judged as not generated."""
 MOSTLY = 0.9
@@ -227,6 +226,24 @@ def check_single_turn(submission: Submission | SubmittedGroup) -> GroupFault | N
         if len(rollout.turns) > 1:
             return _fault("transcript", sample=number, detail="the episode was over after its first turn")
     return None
+
+
+def check_turn(tokens: Sequence[int], before: int, lease: Lease, spec: RunSpec, sample: int) -> GroupFault | None:
+    """Check the form of a sampled turn of a served episode (T0), before the environment sees it. `before`: tokens that
+    were sampled in earlier turns. Return its first fault, or None."""
+    sampled = before + len(tokens)
+    code, detail = "", ""
+    if not tokens:
+        code, detail = "turns", "there is no token"
+    elif max(tokens) >= spec.vocabulary:
+        code, detail = "tokens", f"there is no token {max(tokens)} in a vocabulary of {spec.vocabulary}"
+    elif sampled > lease.limit:
+        code, detail = "turns", f"{sampled} sampled tokens, the most is {lease.limit}"
+    elif spec.eos in tokens[:-1]:
+        code, detail = "end", "tokens follow the end of a turn"
+    elif tokens[-1] != spec.eos and sampled != lease.limit:
+        code, detail = "end", "a turn stops without end-of-sequence before the token limit"
+    return _fault(code, sample=sample, detail=detail) if code else None
 
 
 def is_learnable(scores: Sequence[Score]) -> bool:

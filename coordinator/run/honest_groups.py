@@ -19,7 +19,9 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
+from coordinator.environments.played_group import play
 from coordinator.environments.task_host import TaskHost
+from coordinator.run import model_folder
 from coordinator.run.setup import Run
 from coordinator.run.task_processes import hosted
 from coordinator.verification.mixed_machines import MixedMachine
@@ -27,7 +29,7 @@ from coordinator.verification.token_evidence import TokenArray, compare_group
 from engines.engine import Dtype, Job, Sample, SampleScore
 from engines.messages import packed
 from engines.process import EngineProcess
-from protocol.task_kinds import SINGLE
+from protocol.task_kinds import SERVED, SINGLE
 from runtime.errors import LocalFault
 from tasks.task import Transcript
 
@@ -104,13 +106,24 @@ class _Source(NamedTuple):
     machine: MixedMachine
     first: int
 
-    async def group(self, number: int) -> tuple[Job, list[Sample]]:
-        """Generate the group of this number."""
+    async def group(self, number: int) -> "_Group":
+        """Generate the group of this number, with the rewards that the run's task gives it."""
         job = await self._job(number)
+        if self.host.facts.kind == SERVED:
+            room = model_folder.room_of(self.run.folder.model, self.run.runspec.limit)
+            played = await play(self.process, self.host, job, "train", room)
+            return _Group(job, played.samples, [0.0 if one is None else one.reward for one in played.scores])
         if not self.machine.alone:
-            return job, await self.process.generate(job)
+            return await self._rewarded(job, await self.process.generate(job))
         jobs = [_part(job, slice(row, row + 1)) for row in range(len(job.seeds))]
-        return job, [sample for (sample,) in await self.process.generate_all(jobs)]
+        return await self._rewarded(job, [sample for (sample,) in await self.process.generate_all(jobs)])
+
+    async def _rewarded(self, job: Job, samples: list[Sample]) -> "_Group":
+        rewards = [
+            (await self.host.score("train", job.index, Transcript(one.tokens, one.turns), job.limit)).reward
+            for one in samples
+        ]
+        return _Group(job, samples, rewards)
 
     async def _job(self, number: int) -> Job:
         runspec, task = self.run.runspec, self.host.facts
@@ -123,22 +136,22 @@ class _Source(NamedTuple):
             single_turn=task.kind == SINGLE,
         )  # fmt: skip
 
-    async def compare(self, job: Job, samples: list[Sample], scores: list[SampleScore]) -> TokenArray:
-        """Compare a group, with the rewards that the run's task gives it."""
-        rewards = [
-            (await self.host.score("train", job.index, Transcript(one.tokens, one.turns), job.limit)).reward
-            for one in samples
-        ]
-        return await asyncio.to_thread(compare_group, samples, scores, rewards, job.eos)
+
+class _Group(NamedTuple):
+    """A group with its rewards."""
+
+    job: Job
+    samples: list[Sample]
+    rewards: list[float]
 
 
 async def _tokens(source: _Source, scorer: EngineProcess, tokens: int) -> TokenArray:
     """Generate and compare groups until there are `tokens` tokens."""
     parts: list[TokenArray] = []
     for number in range(MOST_GROUPS):
-        job, samples = await source.group(number)
+        job, samples, rewards = await source.group(number)
         scores = await _scored(scorer, job, samples)
-        parts.append(await source.compare(job, samples, scores))
+        parts.append(await asyncio.to_thread(compare_group, samples, scores, rewards, job.eos))
         if sum(map(len, parts)) >= tokens:
             break
     return np.concatenate(parts)

@@ -1,7 +1,7 @@
 """The task of a run: its kind, and the host that poses its prompts and scores its episodes.
 
-A task of this build is pure, unless `run.kind` is single. Any other is single: its code is imported by the processes of
-its environment alone (coordinator/environments/), never by this one.
+A task of this build is pure, unless `run.kind` says otherwise. Any other is single or served: its code is imported by
+the processes of its environment alone (coordinator/environments/), never by this one.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from coordinator.environments.limits import Limits
 from coordinator.environments.messages import OpenTask
 from coordinator.environments.task_host import LocalTask, TaskFacts, TaskHost, facts_of
 from coordinator.run import model_folder
-from protocol.task_kinds import PURE, SINGLE
+from protocol.task_kinds import PURE, SERVED, SINGLE
 from runtime.errors import LocalFault
 from tasks import plugins, registry
 from tasks.task import TaskFault, prompt_of
@@ -42,11 +42,13 @@ def kind_of(settings: RunSection) -> str:
     known = any(name == settings.task for name, _ in registry.known())
     if settings.kind == PURE and not known:
         model_folder.task_named(settings.task)
+    if settings.kind == SERVED:
+        return SERVED
     return PURE if known and settings.kind != SINGLE else SINGLE
 
 
 def environment_at(place: TaskPlace, section: EnvironmentSection, tell: Callable[[str], None]) -> Environment:
-    """Return the environment of a single task, not opened. `tell`: see `Environment`."""
+    """Return the environment of a single or served task, not opened. `tell`: see `Environment`."""
     limits = Limits(
         seconds=section.seconds,
         opening=section.opening,
@@ -56,7 +58,7 @@ def environment_at(place: TaskPlace, section: EnvironmentSection, tell: Callable
     )
     tokenizer = str((place.model / TOKENIZER).absolute())
     order = OpenTask(task=place.name, version=place.version, tokenizer=tokenizer, eos=place.eos)
-    return Environment(order, limits, vocabulary=place.vocabulary, workers=section.workers, tell=tell)
+    return Environment(order, limits, vocabulary=place.vocabulary, kind=place.kind, workers=section.workers, tell=tell)
 
 
 @asynccontextmanager
@@ -82,7 +84,7 @@ async def hosted(
 
 def inspect_task(place: TaskPlace, section: EnvironmentSection, limit: int) -> TaskFacts:
     """Return the facts of a task; check that it poses its first prompt, with tokens of the model, and that the context
-    has room for `limit` tokens after it. For a single task call it outside of an event loop. Raises `LocalFault`."""
+    has room for `limit` tokens after it. Call it outside of an event loop. Raises `LocalFault`."""
     try:
         if place.kind == PURE:
             task = model_folder.task_named(place.name, place.version)

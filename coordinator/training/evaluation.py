@@ -5,6 +5,7 @@ Rules
    gets the same prompts with the same noise.
 2. Held-out prompts are never leased: tasks keep the splits apart.
 3. An answer at which the task's own code fails counts as not solved.
+4. The turns of a served task are answered by episodes of their own, as those of nodes are.
 """
 
 import asyncio
@@ -15,11 +16,12 @@ from dataclasses import dataclass
 import structlog
 from msgspec.structs import replace
 
+from coordinator.environments.played_group import play
 from coordinator.environments.task_host import TaskFacts, TaskHost
 from coordinator.metrics.views import Evaluation
 from coordinator.rollouts.scorer import Scorer
 from engines.engine import Job, Sample
-from protocol.task_kinds import SINGLE
+from protocol.task_kinds import SERVED, SINGLE
 from tasks.task import TaskFault, Transcript
 
 log = structlog.get_logger("coordinator")
@@ -31,12 +33,14 @@ SLICE = 128
 @dataclass(frozen=True)
 class EvaluationSet:
     """The held-out prompts of an evaluation. `eos`: the id that ends a turn. `limit`: most sampled tokens per answer.
-    `prompts`: number of prompts, capped at the size of the held-out split."""
+    `prompts`: number of prompts, capped at the size of the held-out split. `room`: most tokens of a prompt and of what
+    an environment gives; None: the model states no context."""
 
     host: TaskHost
     eos: int
     limit: int
     prompts: int
+    room: int | None = None
 
     async def jobs(self) -> list[Job]:
         """Return one job per prompt; prompts at which the task fails are left out."""
@@ -62,11 +66,19 @@ class EvaluationSet:
             single_turn=task.kind == SINGLE,
         )
 
-    async def successes(self, jobs: Sequence[Job], groups: Sequence[Sequence[Sample]]) -> float:
-        """Return the share of the answers that solve their prompt."""
+    async def answered(self, scorer: Scorer, jobs: Sequence[Job]) -> list[bool]:
+        """Generate the answers to prompts together; return whether each solves its own."""
+        if self.host.facts.kind == SERVED:
+            return await asyncio.gather(*(self._played(scorer, job) for job in jobs))
+        groups = await scorer.generate_all(jobs)
         answers = [(job, sample) for job, group in zip(jobs, groups, strict=True) for sample in group]
-        solved = await asyncio.gather(*(self._solved(job, sample) for job, sample in answers))
-        return sum(solved) / max(1, len(solved))
+        return await asyncio.gather(*(self._solved(job, sample) for job, sample in answers))
+
+    async def _played(self, scorer: Scorer, job: Job) -> bool:
+        played = await play(scorer, self.host, job, "heldout", self.room)
+        for reason in played.faults:
+            log.warning("held-out episode failed", task=job.task, index=job.index, reason=reason)
+        return all(score is not None and score.success for score in played.scores)
 
     async def _solved(self, job: Job, sample: Sample) -> bool:
         transcript = Transcript(sample.tokens, sample.turns)
@@ -92,10 +104,11 @@ async def evaluate(
     jobs = await evaluation_set.jobs()
     shares = []
     for greedy in (False, True):
-        answers: list[list[Sample]] = []
+        solved: list[bool] = []
         for start in range(0, len(jobs), SLICE):
             await between()
             await hold()
-            answers += await scorer.generate_all([replace(job, greedy=greedy) for job in jobs[start : start + SLICE]])
-        shares.append(await evaluation_set.successes(jobs, answers))
+            some = [replace(job, greedy=greedy) for job in jobs[start : start + SLICE]]
+            solved += await evaluation_set.answered(scorer, some)
+        shares.append(sum(solved) / max(1, len(solved)))
     return Evaluation(version=version, at=int(clock() * 1000), prompts=len(jobs), sampled=shares[0], greedy=shares[1])

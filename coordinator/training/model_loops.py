@@ -1,5 +1,6 @@
 """Run the scoring loop and the training loop, each with its model process: one verifies groups, one trains on them. A
-third loop rewards the verified groups of a task that runs in an environment (reward_loop.py).
+third loop rewards the verified groups of a single task (reward_loop.py), or answers the turns of a served one
+(coordinator/rollouts/step_loop.py).
 
     submission ─ arrived ─> scoring ─ verdict, work ─> training ─ version, arrived ─> scoring
 
@@ -18,6 +19,8 @@ from coordinator.publishing.publisher import Publisher
 from coordinator.rollouts.group_service import GroupService
 from coordinator.rollouts.group_verifier import EvidenceSource, GroupVerifier
 from coordinator.rollouts.scorer import Scorer
+from coordinator.rollouts.step_loop import StepLoop
+from coordinator.run import model_folder
 from coordinator.run.setup import Run
 from coordinator.training.evaluation import EvaluationSet
 from coordinator.training.model_processes import Models
@@ -26,7 +29,7 @@ from coordinator.training.run_watch import Watch
 from coordinator.training.scorer_weights import ScorerWeights
 from coordinator.training.scoring_loop import Scoring
 from coordinator.training.training_loop import Training, TrainingConfig
-from protocol.task_kinds import PURE
+from protocol.task_kinds import SERVED, SINGLE
 
 
 class Learning:
@@ -66,15 +69,25 @@ class Learning:
             oldest=group_service.oldest_needed,
         )
         self.rewarding: Rewarding | None = None
-        if run.task.kind != PURE:
-            workers = run.config.environment.workers
+        self.playing: StepLoop | None = None
+        workers = run.config.environment.workers
+        if run.task.kind == SINGLE:
             self.rewarding = Rewarding(host, group_service, workers=workers, clock=clock, decided=work)
+        if run.task.kind == SERVED:
+            steps, episodes = group_service.steps, group_service.episodes
+            self.playing = StepLoop(host, steps, episodes, workers=workers, clock=clock)
         self.scoring = Scoring(
             scorer=models.scorer,
             group_service=group_service,
             publisher=publisher,
             history=history,
-            evaluation_set=EvaluationSet(host, run.runspec.eos, run.runspec.limit, run.config.run.heldout),
+            evaluation_set=EvaluationSet(
+                host,
+                run.runspec.eos,
+                run.runspec.limit,
+                run.config.run.heldout,
+                room=model_folder.room_of(run.folder.model, run.runspec.limit),
+            ),
             weights=weights,
             verifier=verifier_of(run, models.scorer, group_service, publisher, weights),
             evaluate_every=run.config.run.evaluate_every,
@@ -91,6 +104,8 @@ class Learning:
             group.create_task(self._score(), name="scoring")
             if self.rewarding is not None:
                 group.create_task(self.rewarding.run(), name="rewarding")
+            if self.playing is not None:
+                group.create_task(self.playing.run(), name="playing")
 
     async def _score(self) -> None:
         await self.sound.wait()

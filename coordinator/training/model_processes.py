@@ -83,7 +83,7 @@ class LearnerChild:
         """See `Learner`."""
         self._computing = None
         try:
-            return await self.child.use(lambda process: process.call("step", batch, messages.Stepped))
+            return await self.child.use(lambda process: process.call("train", batch, messages.Stepped))
         except ChildDied as death:
             if self._begun(batch) and not death.told:
                 raise DiedComputing(death.name, death.returncode, death.stderr) from death

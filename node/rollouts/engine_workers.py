@@ -22,6 +22,7 @@ from engines.versioned import VersionedEngine
 from node.links.coordinator_client import CoordinatorClient
 from node.rollouts.lease_bound import LeaseBound
 from node.rollouts.outbox_relay import OutboxRelay
+from node.rollouts.served_groups import ServedGroups
 from node.rollouts.worker import MOST_AT_ONCE, RolloutWorker
 from node.run_state import NodeRunState
 from protocol.leases import LeaseReport
@@ -40,9 +41,11 @@ class EngineWorkers:
         coordinator_client: CoordinatorClient,
         outbox_relay: OutboxRelay,
         run_state: NodeRunState,
+        served_groups: ServedGroups,
     ) -> None:
         """`workers`: one per engine of the fleet, in its order."""
         self._fleet, self._outbox_relay, self._run_state = fleet, outbox_relay, run_state
+        self._served_groups = served_groups
         self.workers = list(workers)
         bound = LeaseBound()
         for worker in self.workers:
@@ -107,6 +110,7 @@ class EngineWorkers:
     def reported(self, report: LeaseReport, ended: Sequence[bytes]) -> None:
         """Forget the leases that were given back, and give up those that have ended and whose groups still wait."""
         self._outbox_relay.close_leases(report.returned)
+        self._served_groups.forget(report.returned)
         for lease in ended:
             for worker in self.workers:
                 worker.give_up(lease)

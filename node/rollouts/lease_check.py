@@ -14,6 +14,7 @@ This node works for a lease only if
 
 import struct
 from collections.abc import Sequence
+from typing import Final
 
 from engines.engine import Job, Sample
 from engines.versioned import LoadedVersion
@@ -23,7 +24,10 @@ from p2p.errors import PeerFault, Stale
 from p2p.wire_types import encode
 from protocol.authority import RunSpec
 from protocol.leases import Lease, LeaseRequest, Rollout, Segment, Submission
-from protocol.task_kinds import PLAYED, PURE, SINGLE
+from protocol.task_kinds import PLAYED, PURE, SERVED, SINGLE
+
+MOST_GIVEN: Final = 1 << 14
+"""Most tokens that an environment may give in one rollout."""
 
 
 class BadLease(PeerFault):
@@ -86,7 +90,24 @@ def job_of(lease: Lease, runspec: RunSpec) -> Job:
         split="train",
         index=lease.index,
         single_turn=_kind_of(lease, runspec) == SINGLE,
+        served=lease.id if is_served(lease, runspec) else b"",
     )
+
+
+def is_served(lease: Lease, runspec: RunSpec) -> bool:
+    """Tell whether the coordinator's environment answers the turns of a lease. Raises `BadLease`."""
+    return _kind_of(lease, runspec) == SERVED
+
+
+def check_given(given: Sequence[int], before: int, lease: Lease, runspec: RunSpec, context: int | None) -> None:
+    """Check the environment's answer to a turn of a lease. `before`: tokens that it gave this rollout earlier.
+    `context`: most tokens per sequence of the model; None: the model states no bound. Raises `Stale`: the group cannot
+    go on."""
+    total = before + len(given)
+    if not given or max(given) >= runspec.vocabulary:
+        raise Stale("the environment's answer is empty, or has tokens that the model lacks")
+    if total > MOST_GIVEN or (context is not None and len(lease.prompt) + lease.limit + total > context):
+        raise Stale(f"the environment gives {total} tokens, for which the model's context has no room")
 
 
 def _kind_of(lease: Lease, runspec: RunSpec) -> str:

@@ -12,15 +12,13 @@ Rules
 5. At most `limit` submissions wait for an answer; then `full` is true and the node generates no more.
 """
 
-import contextlib
-import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from node.errors import BadConfig, TryLater
+from node.durable_file import DurableFile
 from node.trust.trusted_set import Mismatch
 from p2p.envelope import decode_unverified, document_hash
 from p2p.wire_types import decode
@@ -74,78 +72,71 @@ class Outbox:
 
     def __init__(self, path: Path, *, node: bytes, limit: int) -> None:
         """`node`: this node's public key. `limit`: rule 5's. Raises `BadConfig` if the file is damaged."""
-        path.parent.mkdir(parents=True, exist_ok=True)
         self._node, self._limit = node, limit
-        self._path = path
-        try:
-            with self._room():
-                self._database = sqlite3.connect(path, isolation_level=None)
-                self._database.execute("PRAGMA journal_mode = WAL")
-                self._database.execute("PRAGMA synchronous = FULL")
-                self._database.executescript(SCHEMA)
-                columns = {row[1] for row in self._database.execute("PRAGMA table_info(submissions)")}
-                if "root_serial" not in columns:
-                    self._database.execute(_LATER_COLUMN)
-        except sqlite3.DatabaseError as error:
-            raise BadConfig(f"{path} cannot be read ({error}): move it away; unanswered work in it is lost") from error
+        self._file = DurableFile(path, SCHEMA, lost="unanswered work in it is lost")
+        columns = {row[1] for row in self._file.do("PRAGMA table_info(submissions)")}
+        if "root_serial" not in columns:
+            self._file.do(_LATER_COLUMN)
 
     def close(self) -> None:
         """Close the file."""
-        self._database.close()
+        self._file.close()
 
     def put(self, lease: bytes, body: bytes, now: int) -> None:
         """Queue an encoded Submission; ignore a second one for the same lease. `now`: ms, this machine's clock."""
-        self._do(
+        self._file.do(
             "INSERT OR IGNORE INTO submissions (lease, state, hash, body, made) VALUES (?, 'queued', ?, ?, ?)",
             (lease, document_hash(body), body, now),
         )
 
     def open_lease(self, lease: bytes) -> None:
         """Store a lease that came (rule 4)."""
-        self._do("INSERT OR IGNORE INTO leases (id) VALUES (?)", (lease,))
+        self._file.do("INSERT OR IGNORE INTO leases (id) VALUES (?)", (lease,))
 
     def open_leases(self) -> list[bytes]:
         """Return the leases that are neither submitted nor given back."""
-        return [bytes(row[0]) for row in self._do("SELECT id FROM leases")]
+        return [bytes(row[0]) for row in self._file.do("SELECT id FROM leases")]
 
     def close_leases(self, leases: Sequence[bytes]) -> None:
         """Forget leases that are given back."""
-        self._do_many("DELETE FROM leases WHERE id = ?", [(lease,) for lease in leases])
+        self._file.do_many("DELETE FROM leases WHERE id = ?", [(lease,) for lease in leases])
 
     def queued(self) -> tuple[bytes, bytes] | None:
         """Return (lease, body) of the oldest queued submission; None without one."""
-        row = self._do("SELECT lease, body FROM submissions WHERE state = 'queued' ORDER BY made LIMIT 1").fetchone()
+        row = self._file.do(
+            "SELECT lease, body FROM submissions WHERE state = 'queued' ORDER BY made LIMIT 1"
+        ).fetchone()
         return (bytes(row[0]), bytes(row[1])) if row else None
 
     def unsent(self) -> int:
         """Return the number of submissions that the coordinator has not received."""
-        return int(self._do("SELECT count(*) FROM submissions WHERE state = 'queued'").fetchone()[0])
+        return int(self._file.do("SELECT count(*) FROM submissions WHERE state = 'queued'").fetchone()[0])
 
     def undecided(self, most: int) -> list[bytes]:
         """Return at most `most` leases whose submission was received and has no verdict yet, oldest first."""
         query = "SELECT lease FROM submissions WHERE state = 'received' ORDER BY made LIMIT ?"
-        return [bytes(row[0]) for row in self._do(query, (most,))]
+        return [bytes(row[0]) for row in self._file.do(query, (most,))]
 
     def quarantine_ended(self, now: int, most: int) -> list[bytes]:
         """Return at most `most` leases of groups in quarantine whose day (UTC) has ended, at most `ASKED_DAYS` days
         ago. `now`: ms, this machine's clock."""
         query = "SELECT lease FROM submissions WHERE code = 'quarantine' AND decided < ? AND decided >= ? LIMIT ?"
         today = now // DAY * DAY
-        return [bytes(row[0]) for row in self._do(query, (today, today - ASKED_DAYS * DAY, most))]
+        return [bytes(row[0]) for row in self._file.do(query, (today, today - ASKED_DAYS * DAY, most))]
 
     def unconfirmed(self, most: int) -> list[bytes]:
         """Return at most `most` leases whose Receipt is stored here and not yet confirmed to the coordinator."""
         query = "SELECT lease FROM submissions WHERE receipt IS NOT NULL AND confirmed = 0 LIMIT ?"
-        return [bytes(row[0]) for row in self._do(query, (most,))]
+        return [bytes(row[0]) for row in self._file.do(query, (most,))]
 
     def waiting(self) -> int:
         """Return the number of submissions without a final answer."""
         query = "SELECT count(*) FROM submissions WHERE state IN ('queued', 'received')"
-        return int(self._do(query).fetchone()[0])
+        return int(self._file.do(query).fetchone()[0])
 
     def counts(self) -> dict[str, int]:
         """Return the number of submissions by state."""
-        return dict(self._do("SELECT state, count(*) FROM submissions GROUP BY state").fetchall())
+        return dict(self._file.do("SELECT state, count(*) FROM submissions GROUP BY state").fetchall())
 
     @property
     def room(self) -> int:
@@ -185,7 +176,7 @@ class Outbox:
         received = decode(open_(sealed, "received"), Received)
         if (received.lease, received.submission_hash) != (lease, self._hash(lease)):
             raise Mismatch("the acknowledgement is for another submission")
-        self._do(
+        self._file.do(
             "UPDATE submissions SET state = 'received', received = ? WHERE lease = ? AND state = 'queued'",
             (sealed, lease),
         )
@@ -197,7 +188,7 @@ class Outbox:
         if (receipt.lease, receipt.node, receipt.submission_hash) != (lease, self._node, self._hash(lease)):
             raise Mismatch("the Receipt is for another submission or node")
         state = "accepted" if receipt.verdict == "accepted" else "refused"
-        self._do(
+        self._file.do(
             "UPDATE submissions SET state = ?, code = ?, reason = ?, receipt = ?, decided = coalesce(decided, ?), "
             "root_serial = ?, "
             "body = NULL WHERE lease = ?",
@@ -207,7 +198,7 @@ class Outbox:
 
     def take_refusal(self, lease: bytes, refusal: Refusal, now: int) -> None:
         """Store a Refusal without `retry_after`: final, without a Receipt."""
-        self._do(
+        self._file.do(
             "UPDATE submissions SET state = 'refused', code = ?, reason = ?, decided = ?, body = NULL "
             "WHERE lease = ? AND state IN ('queued', 'received')",
             (refusal.code, refusal.sentence, now, lease),
@@ -216,36 +207,18 @@ class Outbox:
     def requeue(self, leases: list[bytes]) -> None:
         """Queue again the submissions that the coordinator does not have."""
         query = "UPDATE submissions SET state = 'queued' WHERE lease = ? AND state = 'received'"
-        self._do_many(query, [(lease,) for lease in leases])
+        self._file.do_many(query, [(lease,) for lease in leases])
 
     def mark_confirmed(self, leases: list[bytes]) -> None:
         """Record that the Receipts of these leases were confirmed to the coordinator."""
-        self._do_many("UPDATE submissions SET confirmed = 1 WHERE lease = ?", [(lease,) for lease in leases])
+        self._file.do_many("UPDATE submissions SET confirmed = 1 WHERE lease = ?", [(lease,) for lease in leases])
 
     def _select(self, which: str, values: tuple[object, ...]) -> list[OutboxRow]:
         """Return rows. `which`: the clauses of the query after the table's name."""
         columns = ", ".join(OutboxRow.__struct_encode_fields__)
-        rows = self._do(f"SELECT {columns} FROM submissions {which}", values)
+        rows = self._file.do(f"SELECT {columns} FROM submissions {which}", values)
         return [OutboxRow(**dict(zip(OutboxRow.__struct_fields__, row, strict=True))) for row in rows]
 
-    def _do(self, query: str, values: tuple[object, ...] = ()) -> sqlite3.Cursor:
-        with self._room():
-            return self._database.execute(query, values)
-
-    def _do_many(self, query: str, values: list[tuple[bytes]]) -> None:
-        with self._room():
-            self._database.executemany(query, values)
-
-    @contextlib.contextmanager
-    def _room(self) -> Iterator[None]:
-        """Translate SQLite's errors of a full or failing disk to `TryLater`; earlier rows are intact."""
-        try:
-            yield
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
-                raise TryLater(f"the disk refuses {self._path} ({error}): free space there, or check it") from error
-            raise
-
     def _hash(self, lease: bytes) -> bytes:
-        row = self._do("SELECT hash FROM submissions WHERE lease = ?", (lease,)).fetchone()
+        row = self._file.do("SELECT hash FROM submissions WHERE lease = ?", (lease,)).fetchone()
         return bytes(row[0]) if row else b""

@@ -11,11 +11,9 @@ Rules
 3. No lease is requested while the node is paused or finishes, while the outbox has no room for the groups under way
    and one more, and while the newest Root known here has expired. The groups under way are completed before an end, and
    kept over a pause while their leases are valid.
-4. After a crash of the engine the groups under way are generated again, from the same seeds under the same version,
-   except for those whose leases have expired: the tokens are the same. After `MOST_DEATHS` crashes in a row all are
-   given back, since one of them may be the cause: the engine has the tries that are left with others. A group for
-   which the device has no memory is tried again for most of a minute, and no lease is requested meanwhile: another
-   program may have the memory for a moment, and each lease given back brings the node nearer to a pause.
+4. After a crash of the engine, and where the device has no memory for a moment, groups under way are generated again,
+   or given back (node/rollouts/group_generation.py). While one waits for memory no lease is requested: each lease given
+   back brings the node nearer to a pause. Served groups of an earlier process are taken up again.
 5. After a refusal the node requests nothing for as long as the coordinator says, and at random up to a fifth longer.
    The groups under way go on. After a refusal for too many leases it requests nothing until it has fewer.
    a. A newer version ends the wait early, unless the coordinator had too many requests of all nodes.
@@ -35,17 +33,17 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-import anyio.to_thread
 import structlog
 
-from engines.engine import NoMemory, Sample
 from engines.versioned import LoadedVersion, VersionedEngine
 from node.errors import RefusedByRun
 from node.links.coordinator_client import CoordinatorClient, RequestRefused
+from node.rollouts.group_generation import GroupGeneration
 from node.rollouts.lease_bound import LeaseBound
-from node.rollouts.lease_check import check_lease, check_open, job_of, submission_of
+from node.rollouts.lease_check import check_lease, check_open, submission_of
 from node.rollouts.lease_prefetch import LeasePrefetch
 from node.rollouts.outbox_relay import OutboxRelay
+from node.rollouts.served_groups import ServedGroups
 from node.run_context import RunContext
 from node.run_state import NodeRunState
 from node.versions.follower import Follower
@@ -54,15 +52,9 @@ from protocol import refusals
 from protocol.leases import Lease, LeaseRequest
 from protocol.methods import LEASE
 from protocol.requests import Refusal
-from runtime.backoff import Backoff
-from runtime.child import ChildDied, ChildError
-from weights.errors import BadSnapshot
-from weights.shown_ranges import shown_of
 
 MOST_WAIT: Final = 1800.0
 """Longest wait after a refusal, seconds: no `retry_after` can stop a node for good."""
-MOST_DEATHS: Final = 4
-"""Below engines.versioned.MOST_CRASHES, which ends the node."""
 LEAST_WAIT: Final = 0.1
 """Shortest wait after a refusal, seconds: no `retry_after` keeps this node asking without a pause."""
 UNSAID: Final = 30.0
@@ -71,10 +63,6 @@ LOOK: Final = 1.0
 """Longest wait for a place until the rules that forbid work are checked again, seconds."""
 FOLLOWS: Final = 0.1
 """Seconds until it is looked again whether the engine has the version of the folder."""
-MEMORY: Final = Backoff(1.0, 16.0, jitter=0.2)
-"""Seconds until a group that found no memory is tried again (rule 4)."""
-MOST_SHORTAGES: Final = 6
-"""Most such trials of a group."""
 TOGETHER: Final = 8
 """Most lease requests at a time: a large device is filled within a few round trips."""
 MOST_AT_ONCE: Final = 1024
@@ -96,6 +84,7 @@ class RolloutWorker:
         coordinator_client: CoordinatorClient,
         outbox_relay: OutboxRelay,
         run_state: NodeRunState,
+        served_groups: ServedGroups,
         *,
         once: bool,
     ) -> None:
@@ -104,6 +93,8 @@ class RolloutWorker:
         self._engine, self._follower = engine, follower
         self._coordinator_client, self._outbox_relay = coordinator_client, outbox_relay
         self._run_state, self._once = run_state, once
+        self._served_groups = served_groups
+        self._generation = GroupGeneration(engine, served_groups, context)
         self._random = random.Random(context.seed)
         self._prefetch = LeasePrefetch()
         self._bound = LeaseBound()
@@ -115,8 +106,6 @@ class RolloutWorker:
         """Whether the last refusal was for too many requests of all nodes (rule 5a)."""
         self._tasks: dict[bytes, asyncio.Task[None]] = {}
         """By lease, the task that completes it."""
-        self._short: dict[bytes, int] = {}
-        """By lease, how often the device had no memory for its group."""
         self._dropped = False
         """Whether a group failed since the last request."""
         self._blocked = STARTING
@@ -154,7 +143,9 @@ class RolloutWorker:
         """Work until the owner or the run finishes. Raises a group of `RefusedByRun`, `EngineUnusable`."""
         try:
             async with asyncio.TaskGroup() as groups:
+                self._take_up(groups)  # before the node follows to a newer version
                 while await self._allowed():
+                    self._take_up(groups)
                     self._ready = True
                     if not await self._place():
                         continue
@@ -201,7 +192,7 @@ class RolloutWorker:
         return wait <= 0.0
 
     def _until_place(self) -> float:
-        if self._short:
+        if self._generation.waits_for_memory:
             return math.inf
         if self._under_way and (self._once or self._outbox_relay.room <= self._under_way):
             return math.inf
@@ -291,6 +282,26 @@ class RolloutWorker:
                 pause.cancel()
             raise error
 
+    def _take_up(self, groups: asyncio.TaskGroup) -> None:
+        """Go on with the served groups that an earlier process had begun (rule 4)."""
+        current, probed = self._engine.current, self._engine.probed
+        if current is None or probed is None or not self._served_groups.has_unfinished:
+            return
+        still_open = self._outbox_relay.open_leases()
+        for lease in self._served_groups.unfinished(still_open, probed.engine_class, current):
+            _log.info("served group taken up again", lease=lease.id.hex(), version=lease.version)
+            self._prefetch.begun(lease.id, len(lease.seeds))
+            groups.create_task(self._taken_up(lease))
+
+    async def _taken_up(self, lease: Lease) -> None:
+        async with self._engine.shared(), contextlib.AsyncExitStack() as folder:
+            await folder.enter_async_context(self._engine.folder.use())
+            current = self._engine.current
+            if current is not None and current.root == lease.root:
+                await self._complete(lease, folder)
+            else:
+                self._prefetch.ended(lease.id, asyncio.get_running_loop().time())
+
     async def _leased(self, pause: "asyncio.Future[float | None]", at_once: int) -> Lease | None:
         """Request a lease for the loaded version. After a failure `pause` says for how long to wait."""
         current, serial = self._engine.current, self._trust_store.serial
@@ -302,6 +313,7 @@ class RolloutWorker:
                 self._bound.granted(lease.at_once)
                 self._prefetch.begun(lease.id, len(lease.seeds))
                 self._outbox_relay.open_lease(lease.id)
+                self._generation.store(lease)
                 _settle(pause, seconds if self._dropped else None)
                 self._blocked, self._dropped = "", False
                 return lease
@@ -355,65 +367,22 @@ class RolloutWorker:
         assert task is not None
         self._tasks[lease.id] = task
         try:
-            shown = await self._ranges(lease)
+            shown = await self._generation.shown(lease)
             await folder.aclose()
-            samples = await self._generate(lease)
+            samples = await self._generation.generate(lease)
             longest = max(len(sample.tokens) for sample in samples)
             _log.debug("group generated", version=lease.version, lease=lease.id.hex(), longest=longest)
             self._outbox_relay.put(lease.id, submission_of(lease, samples, shown))
+            self._served_groups.forget([lease.id])
             self.done += 1
             if self._once:
                 self._run_state.finish("the one group of --once is generated")
         except Stale as error:
             self._drop(error)
         finally:
-            self._short.pop(lease.id, None)
             del self._tasks[lease.id]
             self._prefetch.ended(lease.id, asyncio.get_running_loop().time())
             self._changed.set()
-
-    async def _ranges(self, lease: Lease) -> bytes | None:
-        """Return the hash of the bytes that a lease asks for; the weights are this node's copy on disk (rule 6).
-        Raises `Stale`."""
-        current = self._engine.current
-        if not lease.ranges_asked or current is None:
-            return None
-        try:
-            return await anyio.to_thread.run_sync(shown_of, current.weights, lease.id)
-        except (OSError, BadSnapshot) as error:
-            raise Stale(f"the weights cannot be read to show them: {error}") from error
-
-    async def _generate(self, lease: Lease) -> list[Sample]:
-        """Generate the group of a lease, again after a crash (rule 4). Raises `Stale`."""
-        spec = self._trust_store.trusted.runspec
-        assert spec is not None
-        while True:
-            await self._engine.recover()  # it may have crashed since the lease was requested
-            if self._engine.current is None or self._engine.current.root != lease.root:
-                raise Stale("the node moved to another version while the engine was down")
-            try:
-                return await self._engine.generate(job_of(lease, spec.value))
-            except ChildError as error:
-                if not await self._tried_again(lease, error):
-                    raise Stale(f"the engine cannot generate this lease's group: {error.message}") from error
-            except ChildDied:
-                await self._engine.recover()
-                if self._clock.now() >= lease.expires:
-                    raise Stale("the lease expired while the engine was down") from None
-                if (deaths := self._engine.restarts.failures) >= MOST_DEATHS:
-                    raise Stale(f"the engine died {deaths} times in a row with this lease's group") from None
-                _log.info("generating the lease again", lease=lease.id.hex())
-
-    async def _tried_again(self, lease: Lease, error: ChildError) -> bool:
-        """Wait until a group that found no memory is to be tried again; return False if it is not (rule 4)."""
-        shortages = self._short.get(lease.id, 0) + 1
-        if error.kind != NoMemory.__name__ or shortages > MOST_SHORTAGES or self._clock.now() >= lease.expires:
-            return False
-        if not self._short:
-            _log.warning("no memory, trying again", reason=error.message)
-        self._short[lease.id] = shortages
-        await asyncio.sleep(MEMORY.delay(shortages, self._random.random()))
-        return True
 
     def _drop(self, error: Stale) -> None:
         self._blocked, self._dropped = str(error), True

@@ -23,7 +23,7 @@ STREAMS_PER_PARTY: Final = 128
 STREAMS: Final = 4096
 WAITING: Final = "waiting"
 OTHER: Final = "other"
-CLASSES: Final = {"submit": 256, "receipts": 256, "hello": 128, "lease": 256, WAITING: 256, OTHER: 128}
+CLASSES: Final = {"submit": 256, "receipts": 256, "hello": 128, "lease": 256, "step": 256, WAITING: 256, OTHER: 128}
 """Slots per class."""
 T = TypeVar("T")
 
@@ -33,6 +33,7 @@ CLASS_OF: Final = {
     "acknowledge": "receipts",
     "hello": "hello",
     "lease": "lease",
+    "step": "step",
     "plan": WAITING,
 }
 """The class of each method; the others are in `OTHER`."""

@@ -41,7 +41,7 @@ from coordinator.schema import SCRIPT as RUN_SCHEMA
 from coordinator.verification import calibration, evidence, token_evidence
 from engines import sampling_reference as noise
 from node.config import NodeConfig
-from node.rollouts import outbox
+from node.rollouts import outbox, turn_store
 from p2p import envelope, handlers, identity, network
 from p2p.discovery import invite, mdns, peer_records
 from p2p.discovery import messages as discovery_messages
@@ -56,7 +56,7 @@ from p2p.swarm import messages as wire
 from p2p.swarm.exchange import PROTOCOL as CHUNK_PROTOCOL
 from p2p.swarm.exchange import STREAMS_PER_PEER
 from p2p.wire_types import encode
-from protocol import authority, broadcast_messages, leases, methods, requests, versions
+from protocol import authority, broadcast_messages, leases, methods, requests, steps, versions
 from protocol.refusals import REASONS
 from protocol.requests import Refusal, Response
 from protocol.versions import Head
@@ -97,7 +97,7 @@ def structs(module: ModuleType) -> list[type[msgspec.Struct]]:
     ]  # fmt: skip
 
 
-WIRE_MODULES = (authority, broadcast_messages, leases, requests, versions, discovery_messages)
+WIRE_MODULES = (authority, broadcast_messages, leases, requests, steps, versions, discovery_messages)
 BASES = {"Wire", "Document"}
 LOCAL = {"Traffic", "PeerTransfer", "FetchReport"}
 """Structs of these modules that never leave the process."""
@@ -222,6 +222,8 @@ def method_row(method: methods.Method[Any, Any]) -> list[str]:
         limit += f", {spelled_bytes(method.at_coordinator)} at the coordinator"
     if method is methods.SUBMIT:
         limit += " and the largest submission"
+    if method is methods.STEP:
+        limit += " and 5 bytes per token of `limit`"
     return [f"`{method.name}`", method.direction, request, limit, method.slots, answer]
 
 
@@ -251,6 +253,9 @@ def test_the_table_of_kinds_is_that_of_the_envelope() -> None:
 # --- SQLite ----------------------------------------------------------------------------------------------------------
 
 
+SCHEMAS = {"run": RUN_SCHEMA, "store": store.SCHEMA, "outbox": outbox.SCHEMA, "turns": turn_store.SCHEMA}
+
+
 def columns(*schemas: str) -> dict[str, list[str]]:
     """Return table -> its columns, of a database made by these scripts."""
     with sqlite3.connect(":memory:") as database:
@@ -264,7 +269,7 @@ def columns(*schemas: str) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize(
     ("file", "schema"),
-    {"run": RUN_SCHEMA, "store": store.SCHEMA, "outbox": outbox.SCHEMA}.items(),
+    SCHEMAS.items(),
 )
 def test_every_table_of_a_database_is_described_with_its_columns(file: str, schema: str) -> None:
     described = headed("Columns of")
@@ -275,8 +280,7 @@ def test_every_table_of_a_database_is_described_with_its_columns(file: str, sche
 
 
 def test_no_table_describes_a_table_that_does_not_exist() -> None:
-    schemas = {"run": RUN_SCHEMA, "store": store.SCHEMA, "outbox": outbox.SCHEMA}
-    there = {f"{file}.{table}" for file, schema in schemas.items() for table in columns(schema)}
+    there = {f"{file}.{table}" for file, schema in SCHEMAS.items() for table in columns(schema)}
     assert set(headed("Columns of")) == there
 
 

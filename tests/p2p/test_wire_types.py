@@ -35,6 +35,7 @@ from protocol.leases import (
     VerdictsResponse,
 )
 from protocol.requests import DocumentsRequest, DocumentsResponse, Hello, Refusal, Request, Response, Welcome
+from protocol.steps import StepRequest, StepResponse
 from protocol.versions import Head, HeadRequest, HeadResponse
 from tests.support import paths
 
@@ -110,6 +111,8 @@ INSTANCES: list[Wire] = [
         reason="", trainable=True, weight=109, entry=7, entry_hash=b"e" * 32, at=THEN,
     ),
     SubmitResponse(received=b"sealed", receipt=None),
+    StepRequest(lease=LEASE, sample=3, turn_number=2, tokens=[3, 300, 70_000, 2]),
+    StepResponse(given=[5, 6], expires=THEN + 300_000),
     VerdictsRequest(leases=[LEASE], confirmed=[NONCE]),
     VerdictsResponse(receipts=[None, b"sealed"], unknown=[NONCE]),
     SENDER,

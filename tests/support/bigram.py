@@ -105,6 +105,12 @@ class BigramEngine:
                 self._rolling.redo()
         return self._hold(self._rolling.snapshot)
 
+    def twin(self) -> "BigramEngine":
+        """Return an engine of its own with the same weights loaded."""
+        other = BigramEngine()
+        other._table, other._model, other.snapshot = self._table, self._model, self.snapshot
+        return other
+
     def begin(self, ticket: int, job: Job) -> None:
         self._batch.begin(ticket, job)
 

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from engines.direct import generate
 from engines.engine import DTYPES, EngineRows, Job, Sample
 from engines.messages import ROWS, Probed
-from engines.process import EngineProcess
+from engines.process import EngineProcess, Play
 from node.config import NodeConfig
 from node.daemon import NodeDaemon
 from node.links.coordinator_client import CoordinatorClient
@@ -59,6 +59,7 @@ from protocol.requests import (  # fmt: skip
 from protocol.versions import Head, HeadResponse  # fmt: skip
 from runtime.child import ChildDied, ChildError
 from tests.support.bigram import VOCABULARY, BigramEngine, nudged, random_table, write_table
+from tests.support.served import generate_served
 from weights.diff import encode as encode_diff
 from weights.documents import Edge, EdgeIndex, Version
 from weights.errors import WeightsError
@@ -406,6 +407,10 @@ class InProcessEngine(EngineProcess):
         self.engine = None
         return 0
 
+    def die(self) -> None:
+        """End as a process that is killed."""
+        self.engine = None
+
     async def _generated(self, engine: BigramEngine, job: Job) -> list[Sample]:
         if self.loaded is None:
             raise ChildError("EngineError", "no weights are loaded: call load first")
@@ -418,6 +423,19 @@ class InProcessEngine(EngineProcess):
                 if self.engine is engine:
                     await self._generating(engine, job)
                 return generate(self._same(engine), job)
+        finally:
+            self._under_way.remove(len(job.seeds))
+            self._tell()
+
+    async def generate_served(self, job: Job, play: Play) -> list[Sample]:
+        engine = self._running()
+        self.log.append("generate_served")
+        self._under_way.append(len(job.seeds))
+        self._tell()
+        try:
+            async with self._places:
+                await self._generating(engine, job)
+                return await generate_served(engine.twin(), job, play, check=lambda: self._same(engine))
         finally:
             self._under_way.remove(len(job.seeds))
             self._tell()

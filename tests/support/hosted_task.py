@@ -1,11 +1,14 @@
-"""A stand-in for an environment in the tests' process: a task that no node has, which can fail and be stopped."""
+"""Stand-ins for an environment in the tests' process: tasks that no node has, which can fail and be stopped."""
 
 import asyncio
+from collections.abc import Sequence
 
-from coordinator.environments.task_host import LocalTask, TaskFacts
-from protocol.task_kinds import SINGLE
+import anyio
+
+from coordinator.environments.task_host import LocalTask, OpenEpisode, TaskFacts, TurnAnswer
+from protocol.task_kinds import SERVED, SINGLE
 from tasks.arithmetic import REVERSE
-from tasks.task import Score, Split, TaskFault, Tokenizer, Transcript
+from tasks.task import Score, Split, Task, TaskFault, Tokenizer, Transcript
 
 
 class HostedTask:
@@ -33,3 +36,95 @@ class HostedTask:
             if self.failing and self.scored % self.failing == 0:
                 raise TaskFault("score raised ZeroDivisionError: division by zero", verified=True)
         return await self._task.score(split, index, transcript, limit)
+
+    def episode(self, split: Split, index: int, past: Sequence[Sequence[int]] = ()) -> OpenEpisode:
+        return self._task.episode(split, index, past)
+
+
+class EchoEpisode:
+    """See `Echoes`."""
+
+    def __init__(self, prompt: list[int], turns: int) -> None:
+        self.prompt, self._left, self._said = prompt, turns, list[int]()
+
+    def reply(self, sampled: Sequence[int]) -> Sequence[int] | None:
+        self._left -= 1
+        self._said += sampled
+        return [2 + len(sampled), 3 + self._left] if self._left else None
+
+    def score(self) -> Score:
+        return Score(self._said.count(5) / len(self._said), 5 in self._said)
+
+
+class Echoes:
+    """A task whose environment says how long each turn was and how many are left; a 5 in a turn is rewarded."""
+
+    name, version = "echoes", 1
+
+    def __init__(self, turns: int) -> None:
+        self.turns = turns
+
+    def size(self, split: Split) -> int:
+        return 100
+
+    def episode(self, split: Split, index: int, text: Tokenizer) -> EchoEpisode:
+        return EchoEpisode([2 + index % 50, 3 + (split == "train")], self.turns)
+
+    def demonstration(
+        self, split: Split, index: int, text: Tokenizer, seed: int, noise: float, slip: float = 0.0
+    ) -> Sequence[int]:
+        return [5, text.eos]
+
+
+class ServedTask:
+    """A `TaskHost` of the kind served, over a task of the registry. `going`: cleared, no turn from number `stops_at` of
+    an episode on is answered. `failing`: every n-th episode that begins fails at its first turn; 0: none does.
+    `seconds`: of an answer. `begun`: episodes of the train split. `turns`: answered. `past`: the longest past with
+    which an episode was begun, in turns. `open`: episodes that were begun and not left."""
+
+    def __init__(self, text: Tokenizer, task: Task, *, failing: int = 0, seconds: float = 0.0) -> None:
+        self._task, self.failing, self.seconds, self.stops_at = LocalTask(task, text), failing, seconds, 0
+        self.going = asyncio.Event()
+        self.going.set()
+        self.begun = self.turns = self.past = self.open = 0
+
+    @property
+    def facts(self) -> TaskFacts:
+        return self._task.facts._replace(name="riddles", version=3, kind=SERVED)
+
+    async def prompt(self, split: Split, index: int) -> list[int]:
+        return await self._task.prompt(split, index)
+
+    async def score(self, split: Split, index: int, transcript: Transcript, limit: int) -> Score:
+        raise AssertionError("a served group is scored turn by turn")
+
+    def episode(self, split: Split, index: int, past: Sequence[Sequence[int]] = ()) -> "ServedEpisode":
+        episode = self._task.episode(split, index, past)
+        if split == "heldout":
+            return ServedEpisode(None, episode, 0, fails=False)
+        self.begun += 1
+        self.open += 1
+        self.past = max(self.past, len(past))
+        return ServedEpisode(self, episode, len(past) // 2, fails=bool(self.failing) and self.begun % self.failing == 0)
+
+
+class ServedEpisode:
+    """An episode of a `ServedTask`; of the held-out split without one."""
+
+    def __init__(self, task: ServedTask | None, episode: OpenEpisode, turns: int, *, fails: bool) -> None:
+        self._task, self._episode, self._turns, self._fails = task, episode, turns, fails
+
+    async def reply(self, sampled: Sequence[int], *, last: bool) -> TurnAnswer:
+        if self._task is not None:
+            if self._turns >= self._task.stops_at:
+                await self._task.going.wait()
+            self._turns += 1
+            await anyio.sleep(self._task.seconds)
+            self._task.turns += 1
+        if self._fails:
+            raise TaskFault("reply raised ZeroDivisionError: division by zero", verified=True)
+        return await self._episode.reply(sampled, last=last)
+
+    def leave(self) -> None:
+        if self._task is not None:
+            self._task.open -= 1

@@ -113,7 +113,65 @@ class ScoredBy:
         raise NotImplementedError
 
 
+def counts(said: list[str], left: int) -> str:
+    return f"{len(said)}{left}"
+
+
+def depends_on_its_process(said: list[str], left: int) -> str:
+    return str(os.getpid())
+
+
+def never_answers(said: list[str], left: int) -> str:
+    while True:
+        pass
+
+
+ANSWERS: dict[str, Callable[[list[str], int], str]] = {
+    "counts": counts,
+    "depends on its process": depends_on_its_process,
+    "never answers": never_answers,
+    "answers nothing": lambda said, left: "",
+    "breaks": lambda said, left: str(1 / 0),
+}
+
+
+class _Talk:
+    def __init__(self, rule: Callable[[list[str], int], str], text: Tokenizer) -> None:
+        self.prompt = text.encode("a=")
+        self._rule, self._text, self._said = rule, text, list[str]()
+
+    def reply(self, sampled: Sequence[int]) -> Sequence[int] | None:
+        self._said.append(self._text.decode(sampled))
+        left = 3 - len(self._said)
+        return self._text.encode(self._rule(self._said, left)) if left else None
+
+    def score(self) -> Score:
+        return Score(float(len("".join(self._said))), True)
+
+
+class AnsweredBy:
+    """A task of three turns whose answers misbehave as its name says."""
+
+    turns = 3
+
+    def __init__(self, name: str) -> None:
+        self.name, self.version = name, 1
+
+    def size(self, split: Split) -> int:
+        return 10
+
+    def episode(self, split: Split, index: int, text: Tokenizer) -> _Talk:
+        return _Talk(ANSWERS[self.name], text)
+
+    def demonstration(
+        self, split: Split, index: int, text: Tokenizer, seed: int, noise: float, slip: float = 0.0
+    ) -> Sequence[int]:
+        raise NotImplementedError
+
+
 if __name__ == "__main__":
+    for answer in ANSWERS:
+        registry.register(AnsweredBy(answer))
     for score in SCORES:
         registry.register(ScoredBy(score))
     environment_host.main()

@@ -24,6 +24,7 @@ from coordinator.run.setup import Run
 from coordinator.training.model_processes import Learner, Models
 from engines.engine import Job, Loaded, Sample, SampleScore
 from engines.messages import PackedSample
+from engines.process import Play
 from p2p.envelope import decode_unverified
 from p2p.memory.transport import MemoryNetwork
 from p2p.network import Network
@@ -61,6 +62,9 @@ class OwnLearner:
             raise ChildError(type(error).__name__, str(error)) from error
         self.asked += [getattr(group, "id", group) for group in batch.groups]
         return stepped
+
+    async def generate_served(self, job: Job, play: Play) -> list[Sample]:
+        return (await self.generate_all([job]))[0]
 
     async def renew(self) -> None:
         self.handlers = LearnerHandlers()

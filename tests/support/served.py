@@ -1,5 +1,7 @@
-"""Play served groups on an engine in this process: turns are answered by a pure task, some steps after they ended."""
+"""Play served groups on an engine in this process: turns are answered by a pure task, some steps after they ended, or
+by a coroutine."""
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,6 +9,8 @@ from typing import Any
 import msgspec
 
 from engines.engine import Finished, Job, Sample, SampledTurn
+from engines.process import Play
+from runtime.exception_groups import leaves
 from tasks import registry
 from tasks.task import Episode, Tokenizer
 
@@ -56,3 +60,32 @@ def outcome_of(one: Finished) -> list[Sample]:
     if isinstance(one.outcome, Exception):
         raise one.outcome
     return one.outcome
+
+
+async def generate_served(
+    engine: Any, job: Job, play: Play, *, check: Callable[[], object] = lambda: None
+) -> list[Sample]:
+    """Generate one served group. `check`: called before each step; raises what ends the engine."""
+    engine.begin(0, job)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            answered = asyncio.Event()
+
+            async def answer(sampled_turn: SampledTurn) -> None:
+                engine.answer(
+                    sampled_turn.served, sampled_turn.sample, sampled_turn.turn_number, await play(sampled_turn)
+                )
+                answered.set()
+
+            while True:
+                check()
+                ended = engine.step()
+                for sampled_turn in engine.turns():
+                    tasks.create_task(answer(sampled_turn))
+                if ended:
+                    return outcome_of(ended[0])
+                if engine.idle:
+                    answered.clear()
+                    await answered.wait()
+    except BaseExceptionGroup as group:
+        raise next(leaves(group)) from None

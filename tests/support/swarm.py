@@ -28,6 +28,7 @@ from coordinator.training.model_processes import Models
 from engines import direct
 from engines.engine import EngineError, Job, Loaded, Sample, SampleScore
 from engines.messages import PackedSample
+from engines.process import Play
 from p2p.discovery.invite import Invite
 from p2p.memory.transport import Link, MemoryNetwork
 from p2p.network import Network
@@ -37,6 +38,7 @@ from runtime.errors import DiskFull
 from tasks.tokenizer import char_tokenizer
 from tests.support.bigram import BigramEngine, nudged, random_table, read_table, write_table
 from tests.support.fake_coordinator import Node, make_node, until
+from tests.support.served import generate_served
 from weights.diff import encode, encode_full
 from weights.errors import WeightsError
 from weights.snapshot import Snapshot
@@ -50,14 +52,17 @@ def wall() -> float:
     return anyio.current_time()
 
 
-def model_folder(folder: Path) -> Path:
-    """Write a model folder with the files of one from a hub, and a bigram table for weights."""
+def model_folder(folder: Path, ends: float = 0.0) -> Path:
+    """Write a model folder with the files of one from a hub, and a bigram table for weights. `ends`: nats by which the
+    end of a turn is likelier than in a random table."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(
         json.dumps({"model_type": "bigram", "vocab_size": VOCABULARY, "eos_token_id": 1})
     )
     char_tokenizer().save(str(folder / "tokenizer.json"))
-    write_table(folder / "model.safetensors", random_table(0, VOCABULARY))
+    table = random_table(0, VOCABULARY)
+    table[:, 1] += ends
+    write_table(folder / "model.safetensors", table)
     return folder
 
 
@@ -200,6 +205,9 @@ class BigramScorer:
     async def generate_all(self, jobs: Sequence[Job]) -> list[list[Sample]]:
         return direct.generate_all(self.engine, jobs)
 
+    async def generate_served(self, job: Job, play: Play) -> list[Sample]:
+        return await generate_served(self.engine.twin(), job, play)
+
     async def renew(self) -> None:
         self.renewed += 1
         self.forget()
@@ -285,16 +293,19 @@ def make_swarm(
     link: Link | None = None,
     network: Mapping[str, Any] | None = None,
     host: TaskHost | None = None,
+    ends: float = 0.0,
+    environment: Mapping[str, Any] | None = None,
     **run: Any,
 ) -> Swarm:
-    """Create a run that is ready to start. `link`: between any two peers. `network`, `run`: settings of its sections
-    [network] and [run]. `host`: of a task that is not in the nodes' build."""
-    model = model_folder(folder / "bigram")
+    """Create a run that is ready to start. `link`: between any two peers. `network`, `environment`, `run`: settings of
+    its sections. `host`: of a task that is not in the nodes' build. `ends`: see `model_folder`."""
+    model = model_folder(folder / "bigram", ends)
     settings = {"task": "reverse", "group_size": 2, "batch_groups": 2, "limit": 6, "heldout": 4, "evaluate_every": 5}
     flags = {
         "run": settings | {"engines": ("bigram",)} | run,
         "https": {"listen": []},
         "network": dict(network or {}),
+        "environment": dict(environment or {}),
         "leases": {"minimum_seconds": 20.0, "maximum_seconds": 60.0},
     }
     config = setup.settings_for(str(model), flags, env={})

@@ -46,12 +46,12 @@ async def test_the_process_opens_steps_and_refuses(
 ) -> None:
     learner = await started()
     with pytest.raises(ChildError, match="NotOpen: open the learner first"):
-        await learner.call("step", ask(batch(1)), Stepped)
+        await learner.call("train", ask(batch(1)), Stepped)
     opened = await learner.call("open", order(tmp_path, model_folder), Opened)
     assert opened.export is not None
     with pytest.raises(ChildError, match="BadBatch: step 7 was asked for"):
-        await learner.call("step", ask(batch(7)), Stepped)
-    stepped = await learner.call("step", ask(batch(1)), Stepped)
+        await learner.call("train", ask(batch(7)), Stepped)
+    stepped = await learner.call("train", ask(batch(1)), Stepped)
     assert stepped.export is not None
     assert stepped.metrics["tokens"] == 60.0
     assert await learner.stop() == 0
@@ -63,8 +63,8 @@ async def test_a_process_killed_in_a_step_continues_from_its_checkpoint(
 ) -> None:
     first, beginning = await started(), order(tmp_path, model_folder)
     opened = await first.call("open", beginning, Opened)
-    stepped = await first.call("step", ask(batch(1)), Stepped)
-    under_way = asyncio.create_task(first.call("step", ask(batch(2)), Stepped))
+    stepped = await first.call("train", ask(batch(1)), Stepped)
+    under_way = asyncio.create_task(first.call("train", ask(batch(2)), Stepped))
     await asyncio.sleep(0)
     first.kill()
     with pytest.raises(ChildDied):

@@ -29,7 +29,7 @@ def step(batch):
     os.kill(os.getpid(), signal.SIGTERM if story == "told" else signal.SIGKILL)
     time.sleep(600)
 
-pipe.serve({"step": (Batch, step)})
+pipe.serve({"train": (Batch, step)})
 """
 
 

@@ -1,6 +1,7 @@
 """The check of a lease, and its conversion to a job and a submission."""
 
 import struct
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -80,13 +81,22 @@ def test_the_job_has_the_leases_sampling_and_the_runs_eos() -> None:
     assert not job.single_turn
 
 
-def test_a_lease_of_a_single_task_needs_no_task_of_that_name_and_one_of_an_unknown_kind_is_refused(tmp_path) -> None:
-    gym, served = TaskReference(name="gym", version=3, kind="single"), TaskReference(name="x", version=1, kind="served")
-    spec = msgspec.structs.replace(SPEC, tasks=[*SPEC.tasks, gym, served])
+def test_a_lease_of_the_operators_own_task_needs_no_task_of_that_name_and_one_of_an_unknown_kind_is_refused(
+    tmp_path: Path,
+) -> None:
+    gym, talk = (
+        TaskReference(name="gym", version=3, kind="single"),
+        TaskReference(name="talk", version=1, kind="served"),
+    )
+    spec = msgspec.structs.replace(
+        SPEC, tasks=[*SPEC.tasks, gym, talk, TaskReference(name="x", version=1, kind="late")]
+    )
     lease = msgspec.structs.replace(LEASE, task="gym", task_version=3)
     assert checked(lease, tmp_path, spec=spec) == lease
     assert job_of(lease, spec).single_turn
-    with pytest.raises(BadLease, match="of kind 'served', for which this build does not work"):
+    lease = msgspec.structs.replace(LEASE, task="talk")
+    assert job_of(lease, spec).served == lease.id
+    with pytest.raises(BadLease, match="of kind 'late', for which this build does not work"):
         checked(msgspec.structs.replace(LEASE, task="x"), tmp_path, spec=spec)
 
 

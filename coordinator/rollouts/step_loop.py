@@ -1,0 +1,91 @@
+"""Give the turns that wait (step_service.py) to the environment, and write its answers down.
+
+Rules
+1. As many turns are answered at a time as the environment has workers.
+2. An episode stays open in the environment between its turns, until it is over or its lease has ended. After a
+   restart it is begun anew, and taken through the turns that are written (coordinator/environments/environment.py,
+   rule 5).
+3. An episode that fails ends there: the node is told that it is over, and its group is checked and paid, but not
+   learned from. Once the group is accepted its reason is counted (episode_record.py).
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from coordinator.environments.task_host import OpenEpisode, TaskHost, TurnAnswer
+from coordinator.rollouts.episode_record import EpisodeRecord
+from coordinator.rollouts.step_service import AskedStep, StepService
+from tasks.task import TaskFault
+
+LOOK = 1.0
+"""Seconds between two looks for leases that have ended."""
+
+log = structlog.get_logger("coordinator")
+
+
+class StepLoop:
+    """The loop. `clock`: seconds since the Unix epoch."""
+
+    def __init__(
+        self,
+        host: TaskHost,
+        steps: StepService,
+        episodes: EpisodeRecord,
+        *,
+        workers: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self._host, self._steps, self._record = host, steps, episodes
+        self._workers, self._clock = workers, clock
+        self._open: dict[tuple[bytes, int], OpenEpisode] = {}
+        """By lease and sample."""
+
+    async def run(self) -> None:
+        """Answer turns, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._look())
+            for _ in range(self._workers):
+                tasks.create_task(self._answer_each())
+
+    async def _look(self) -> None:
+        """Leave the episodes whose leases have ended."""
+        while True:
+            leases = {lease for lease, _ in self._open}
+            ended = leases - self._steps.still_open(leases)
+            for key in [key for key in self._open if key[0] in ended]:
+                self._open.pop(key).leave()
+            await asyncio.sleep(LOOK)
+
+    async def _answer_each(self) -> None:
+        while True:
+            asked = await self._steps.take()
+            began = self._clock()
+            answer, reason = await self._answer(asked)
+            now = self._clock()
+            if reason or answer is None or answer.given is None:
+                if reason:
+                    self._record.note_undecided(asked.lease.id, reason)
+                episode = self._open.pop((asked.lease.id, asked.sample), None)
+                if episode is not None:
+                    episode.leave()
+            self._steps.answered(asked, answer, now - began, int(now * 1000))
+
+    async def _answer(self, asked: AskedStep) -> tuple[TurnAnswer | None, str]:
+        """Return the environment's answer, or None and why the episode has failed."""
+        lease = asked.lease
+        try:
+            if self._steps.time_is_up(asked, int(self._clock() * 1000)):
+                raise TaskFault("the environment's time for this lease is used up", verified=True)
+            key = lease.id, asked.sample
+            if key not in self._open:
+                self._open[key] = self._host.episode("train", lease.index, asked.past)
+            answer = await self._open[key].reply(asked.sampled, last=asked.last)
+            if answer.given is not None and not self._steps.fits(asked, len(answer.given)):
+                raise TaskFault("its answer leaves no room in the model's context", verified=True)
+        except TaskFault as fault:
+            reason = str(fault) or "no reason given"
+            log.warning("episode failed", lease=lease.id.hex(), index=lease.index, sample=asked.sample, reason=reason)
+            return None, reason
+        return answer, ""

@@ -1,0 +1,57 @@
+"""A SQLite file of the node: every change is durable when its method returns."""
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from node.errors import BadConfig, TryLater
+
+
+class DurableFile:
+    """The file. Each method may raise `TryLater`: the disk is full or fails."""
+
+    def __init__(self, path: Path, schema: str, *, lost: str) -> None:
+        """`schema`: statements that create what is not there yet. `lost`: what a damaged file costs, in words. Raises
+        `BadConfig` if the file is damaged."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        try:
+            with self._room():
+                self._database = sqlite3.connect(path, isolation_level=None)
+                self._database.execute("PRAGMA journal_mode = WAL")
+                self._database.execute("PRAGMA synchronous = FULL")
+                self._database.executescript(schema)
+        except sqlite3.DatabaseError as error:
+            raise BadConfig(f"{path} cannot be read ({error}): move it away; {lost}") from error
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
+
+    def do(self, query: str, values: tuple[object, ...] = ()) -> sqlite3.Cursor:
+        """Execute a statement."""
+        with self._room():
+            return self._database.execute(query, values)
+
+    def do_many(self, query: str, values: Sequence[tuple[object, ...]]) -> None:
+        """Execute a statement for each row of values, as one change."""
+        with self._room():
+            self._database.execute("BEGIN")
+            try:
+                self._database.executemany(query, values)
+                self._database.execute("COMMIT")
+            except BaseException:
+                if self._database.in_transaction:
+                    self._database.execute("ROLLBACK")
+                raise
+
+    @contextlib.contextmanager
+    def _room(self) -> Iterator[None]:
+        """Translate SQLite's errors of a full or failing disk to `TryLater`; earlier rows are intact."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+                raise TryLater(f"the disk refuses {self._path} ({error}): free space there, or check it") from error
+            raise

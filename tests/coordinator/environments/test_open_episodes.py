@@ -1,0 +1,140 @@
+"""Episodes of several turns that stay open in an environment's process, whatever becomes of it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from coordinator.environments.environment import Environment, EnvironmentFault
+from coordinator.environments.environment_process import EnvironmentProcess
+from coordinator.environments.limits import Limits
+from coordinator.environments.messages import OpenTask
+from coordinator.environments.task_host import TurnAnswer
+from protocol.task_kinds import SERVED, SINGLE
+from tasks.task import Score, TaskFault
+from tasks.tokenizer import CHAR_SIZE, EOS, FileTokenizer, char_tokenizer
+
+TEXT = FileTokenizer(char_tokenizer(), EOS)
+QUICK = Limits(seconds=2.0, opening=30.0, memory_mb=2048)
+
+
+class Talking:
+    """An environment of the module of hostile tasks, and its processes."""
+
+    def __init__(self, folder: Path, task: str, *, kind: str = SERVED, workers: int = 1) -> None:
+        self.processes: list[EnvironmentProcess] = []
+        tokenizer = folder / "tokenizer.json"
+        char_tokenizer().save(str(tokenizer))
+        order = OpenTask(task=task, version=None, tokenizer=str(tokenizer), eos=EOS)
+        self.environment = Environment(order, QUICK, vocabulary=CHAR_SIZE, kind=kind, workers=workers, make=self._made)
+
+    def _made(self, limits: Limits) -> EnvironmentProcess:
+        self.processes.append(EnvironmentProcess(limits, module="tests.support.hostile_tasks"))
+        return self.processes[-1]
+
+
+@asynccontextmanager
+async def talking(folder: Path, task: str, workers: int = 1) -> AsyncIterator[Talking]:
+    one = Talking(folder, task, workers=workers)
+    try:
+        await one.environment.open()
+        yield one
+    finally:
+        await one.environment.close()
+
+
+def said(text: str) -> list[int]:
+    return [*TEXT.encode(text), EOS]
+
+
+def given(text: str) -> TurnAnswer:
+    return TurnAnswer(TEXT.encode(text))
+
+
+async def test_an_episode_is_answered_turn_by_turn_and_scored_at_its_end(tmp_path: Path) -> None:
+    async with talking(tmp_path, "counts") as one:
+        episode = one.environment.episode("train", 0)
+        assert await episode.reply(said("ab"), last=False) == given("12")
+        assert await episode.reply(said("c"), last=False) == given("21")
+        assert await episode.reply(said("def"), last=False) == TurnAnswer(None, Score(6.0, True))
+
+
+async def test_the_last_turn_ends_an_episode_whatever_it_would_have_answered(tmp_path: Path) -> None:
+    async with talking(tmp_path, "counts") as one:
+        assert await one.environment.episode("train", 0).reply(said("ab"), last=True) == TurnAnswer(
+            None, Score(2.0, True)
+        )
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_episodes_that_are_open_together_do_not_mix(tmp_path: Path, workers: int) -> None:
+    async with talking(tmp_path, "counts", workers) as one:
+        episodes = [one.environment.episode("train", number) for number in range(4)]
+        for turn_number in range(2):
+            for episode in episodes:
+                assert await episode.reply(said("a"), last=False) == given(f"{turn_number + 1}{2 - turn_number}")
+        assert [await episode.reply(said("a" * number), last=False) for number, episode in enumerate(episodes)] == [
+            TurnAnswer(None, Score(2.0 + number, True)) for number in range(4)
+        ]
+
+
+async def test_an_episode_whose_process_is_killed_goes_on_in_another(tmp_path: Path) -> None:
+    async with talking(tmp_path, "counts") as one:
+        episode = one.environment.episode("train", 0)
+        await episode.reply(said("ab"), last=False)
+        one.processes[-1].kill()
+        assert await episode.reply(said("c"), last=False) == given("21")
+        assert len(one.processes) == 2
+
+
+async def test_an_episode_is_taken_up_from_what_an_earlier_coordinator_wrote(tmp_path: Path) -> None:
+    async with talking(tmp_path, "counts") as one:
+        episode = one.environment.episode("train", 0, [said("ab"), TEXT.encode("12")])
+        assert await episode.reply(said("c"), last=False) == given("21")
+
+
+async def test_an_episode_that_answers_otherwise_in_another_process_has_failed(tmp_path: Path) -> None:
+    async with talking(tmp_path, "depends on its process") as one:
+        episode, other = one.environment.episode("train", 0), one.environment.episode("train", 1)
+        await episode.reply(said("ab"), last=False)
+        one.processes[-1].kill()
+        with pytest.raises(TaskFault, match="answers otherwise than before"):
+            await episode.reply(said("c"), last=False)
+        assert (await other.reply(said("ab"), last=False)).given is not None
+
+
+@pytest.mark.parametrize(
+    ("task", "says"),
+    [
+        ("never answers", "no answer within 2 s"),
+        ("answers nothing", "its answer is empty"),
+        ("breaks", "reply raised ZeroDivisionError"),
+    ],
+)
+async def test_an_answer_that_misbehaves_fails_its_own_episode_alone(tmp_path: Path, task: str, says: str) -> None:
+    async with talking(tmp_path, task) as one:
+        for number in range(2):
+            with pytest.raises(TaskFault, match=says):
+                await one.environment.episode("train", number).reply(said("a"), last=False)
+        assert len(await one.environment.prompt("train", 0)) == 2
+
+
+async def test_a_task_of_several_turns_is_refused_as_single(tmp_path: Path) -> None:
+    one = Talking(tmp_path, "counts", kind=SINGLE)
+    try:
+        with pytest.raises(EnvironmentFault, match=r'up to 3 sampled turns: set run\.kind = "served"'):
+            await one.environment.open()
+    finally:
+        await one.environment.close()
+
+
+async def test_episodes_that_are_left_are_forgotten_by_their_process(tmp_path: Path) -> None:
+    async with talking(tmp_path, "counts") as one:
+        episode = one.environment.episode("train", 0)
+        await episode.reply(said("a"), last=False)
+        episode.leave()
+        await one.environment.episode("train", 1).reply(said("a"), last=False)
+        # the first one is begun anew where it is asked for again: its process has forgotten it
+        with pytest.raises(TaskFault, match="KeyError"):
+            await episode.reply(said("b"), last=False)

@@ -1,0 +1,244 @@
+"""Turns of served episodes: who may send which, what is answered, and what a group's submission is compared with."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from coordinator.environments.task_host import TurnAnswer
+from coordinator.rollouts.step_service import LATEST, SHARES, AskedStep
+from protocol.authority import TaskReference
+from protocol.leases import Lease, LeaseReport, Submission
+from protocol.requests import Refusal
+from protocol.steps import StepRequest, StepResponse
+from protocol.task_kinds import SERVED
+from tasks.task import Score
+from tests.support.group_world import ALICE, BOB, EOS, SPEC, World, group, name, rollout
+
+GIVEN = [7, 8]
+SPOKEN = [5, EOS]
+WON = TurnAnswer(None, Score(1.0, True))
+TASK = TaskReference(name="guess", version=1, kind=SERVED)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    one = World(tmp_path, spec=msgspec.structs.replace(SPEC, tasks=[TASK]))
+    one.group_service.accounts.remark(ALICE, "node.vouched", "", one.now)
+    yield one
+    one.close()
+
+
+def turn_of(lease: Lease, /, **changes: Any) -> StepRequest:
+    fields: dict[str, Any] = {"lease": lease.id, "sample": 0, "turn_number": 0, "tokens": SPOKEN}
+    return StepRequest(**(fields | changes))
+
+
+def send(world: World, request: StepRequest, node: bytes = ALICE) -> StepResponse | Refusal:
+    return world.group_service.steps.step(node, request, world.now)
+
+
+def code(world: World, request: StepRequest, node: bytes = ALICE) -> str:
+    answer = send(world, request, node)
+    assert isinstance(answer, Refusal), answer
+    return answer.code
+
+
+async def answer(world: World, said: TurnAnswer | None, seconds: float = 0.0) -> AskedStep:
+    """Let the environment answer the next turn that waits, after so many seconds."""
+    asked = await world.group_service.steps.take()
+    world.now += int(1000 * seconds)
+    world.group_service.steps.answered(asked, said, seconds, world.now)
+    return asked
+
+
+async def play(world: World, lease: Lease, node: bytes = ALICE, end: TurnAnswer | None = WON) -> Submission:
+    """Play all episodes of a lease, two turns each; return the group."""
+    for sample in range(len(lease.seeds)):
+        for number, said in ((0, TurnAnswer(GIVEN)), (2, end)):
+            assert code(world, turn_of(lease, sample=sample, turn_number=number), node) == "step-pending"
+            await answer(world, said)
+    tokens = [*SPOKEN, *GIVEN, *SPOKEN]
+    one = rollout(lease, "", tokens=tokens, turns=[2, 2, 2], logprobs=rollout(lease, "555").logprobs)
+    return group(lease, rollouts=[one for _ in lease.seeds])
+
+
+def rows(world: World, table: str) -> int:
+    return int(world.group_service.database.value(f"SELECT count(*) FROM {table}"))
+
+
+async def test_a_turn_waits_for_the_environment_and_then_has_its_answer_for_good(world: World) -> None:
+    lease = world.lease()
+    assert code(world, turn_of(lease)) == "step-pending"
+    asked = await answer(world, TurnAnswer(GIVEN))
+    assert (asked.sampled, asked.past, asked.last) == (SPOKEN, [], False)
+    for _ in range(2):
+        assert send(world, turn_of(lease)) == StepResponse(given=GIVEN, expires=lease.expires)
+    assert code(world, turn_of(lease, turn_number=2)) == "step-pending"
+    assert (await answer(world, WON)).past == [SPOKEN, GIVEN]
+    assert send(world, turn_of(lease, turn_number=2)) == StepResponse(given=None, expires=lease.expires)
+
+
+@pytest.mark.parametrize(
+    ("changes", "refused"),
+    {
+        "no such lease": ({"lease": name("no lease", 1)}, "unknown-lease"),
+        "a sample that the group lacks": ({"sample": 2}, "step"),
+        "a given turn": ({"turn_number": 1}, "step"),
+        "a turn out of order": ({"turn_number": 2}, "step"),
+        "no token": ({"tokens": []}, "turns"),
+        "a token that the model lacks": ({"tokens": [99_999, EOS]}, "tokens"),
+        "tokens after the end": ({"tokens": [EOS, 5, EOS]}, "end"),
+        "a turn that stops early": ({"tokens": [5, 6]}, "end"),
+        "more than the limit": ({"tokens": [5] * 9}, "turns"),
+    }.values(),
+)
+async def test_a_turn_that_cannot_be_is_refused_before_the_environment_sees_it(
+    world: World, changes: dict[str, Any], refused: str
+) -> None:
+    lease = world.lease()
+    assert code(world, turn_of(lease, **changes)) == refused
+    assert rows(world, "steps") == rows(world, "strikes") == 0
+
+
+async def test_nobody_steps_the_episode_of_another_key(world: World) -> None:
+    assert code(world, turn_of(world.lease()), BOB) == "not-owner"
+
+
+async def test_other_tokens_for_a_written_turn_are_evidence_and_no_strike(world: World) -> None:
+    lease = world.lease()
+    assert code(world, turn_of(lease)) == "step-pending"
+    for token in (6, 7):
+        assert code(world, turn_of(lease, tokens=[token, EOS])) == "other-bytes"
+    assert (rows(world, "evidence"), rows(world, "strikes")) == (1, 0)
+    await answer(world, TurnAnswer(GIVEN))
+    assert send(world, turn_of(lease)) == StepResponse(given=GIVEN, expires=lease.expires)
+
+
+async def test_no_turn_comes_after_the_end(world: World) -> None:
+    lease = world.lease()
+    send(world, turn_of(lease))
+    assert code(world, turn_of(lease, turn_number=2)) == "step"  # no answer yet
+    await answer(world, WON)
+    assert code(world, turn_of(lease, turn_number=2)) == "step"
+
+
+async def test_the_turn_at_the_limit_is_the_last(world: World) -> None:
+    lease = world.lease()
+    send(world, turn_of(lease, tokens=[5] * 8))
+    assert (await answer(world, WON)).last
+
+
+async def test_a_turn_for_a_lease_that_has_ended_is_late_and_its_rows_are_gone(world: World) -> None:
+    lease = world.lease()
+    send(world, turn_of(lease))
+    world.group_service.take_report(ALICE, LeaseReport(returned=[lease.id]), world.now)
+    assert code(world, turn_of(lease)) == "late"
+    world.group_service.tick(world.now)
+    await answer(world, WON) if world.group_service.steps.asked(lease.id, 0) else None
+    assert rows(world, "steps") == 0
+
+
+async def test_a_new_key_has_one_episode_open_at_a_time(world: World) -> None:
+    lease = world.lease(BOB)
+    assert code(world, turn_of(lease), BOB) == "step-pending"
+    assert code(world, turn_of(lease, sample=1), BOB) == "one-episode"
+    await answer(world, WON)
+    assert code(world, turn_of(lease, sample=1), BOB) == "step-pending"
+
+
+async def test_the_lease_of_a_turn_that_waits_does_not_expire(world: World) -> None:
+    lease = world.lease()
+    send(world, turn_of(lease))
+    asked = await world.group_service.steps.take()
+    for _ in range(600):
+        world.now += 1_000
+        world.group_service.tick(world.now)
+    world.group_service.steps.answered(asked, TurnAnswer(GIVEN), 600.0, world.now)
+    assert send(world, turn_of(lease)) == StepResponse(given=GIVEN, expires=lease.expires + 600_000)
+    world.now += lease.expires - lease.sent + 1
+    assert code(world, turn_of(lease, turn_number=2)) == "late"
+
+
+async def test_the_time_of_an_environment_that_never_answers_runs_out(world: World) -> None:
+    lease = world.lease()
+    send(world, turn_of(lease))
+    longest = max(world.group_service.terms.most_ms, SHARES["proven"] * 10_000 * len(lease.seeds))
+    for _ in range(100):
+        world.now += longest // 50
+        world.group_service.tick(world.now)
+    assert rows(world, "leases WHERE state = 'expired'") == 1
+    assert rows(world, "steps") == 0
+    assert world.group_service.steps.asked(lease.id, 0) is None
+
+
+async def test_the_environments_time_for_a_lease_is_bounded_by_the_keys_standing(world: World) -> None:
+    steps = world.group_service.steps
+    for node, rank in ((BOB, "new"), (ALICE, "known")):
+        lease = world.lease(node)
+        most = SHARES[rank] * 10.0 * len(lease.seeds)  # type: ignore[index]
+        send(world, turn_of(lease), node)
+        asked = await answer(world, TurnAnswer(GIVEN), seconds=most + 1)
+        assert steps.time_is_up(asked, world.now)
+        assert not steps.time_is_up(AskedStep(world.lease(node), turn_of(lease), [], last=False), world.now)
+
+
+async def test_a_turn_that_was_written_before_a_restart_is_answered_after_it(world: World) -> None:
+    lease = world.lease()
+    send(world, turn_of(lease))
+    await answer(world, TurnAnswer(GIVEN))
+    send(world, turn_of(lease, turn_number=2))
+    world.reopen(away=1_000)
+    answered = send(world, turn_of(lease))
+    assert isinstance(answered, StepResponse)
+    assert answered.given == GIVEN
+    assert code(world, turn_of(lease, turn_number=2)) == "step-pending"
+    assert (await answer(world, WON)).past == [SPOKEN, GIVEN]
+
+
+async def test_a_group_is_rewarded_by_what_its_episodes_ended_with(world: World) -> None:
+    lease = world.lease()
+    world.submit(await play(world, lease))
+    (receipt,) = world.decide_all()
+    assert (receipt.verdict, receipt.code, receipt.trainable) == ("accepted", "ok", True)
+    assert rows(world, "steps") == 0
+    assert code(world, turn_of(lease)) == "step"  # the group was submitted
+
+
+async def test_a_group_with_an_episode_that_failed_is_paid_and_not_learned_from(world: World) -> None:
+    lease = world.lease()
+    submission = await play(world, lease, end=None)
+    world.group_service.episodes.note_undecided(lease.id, "it broke")
+    world.submit(submission)
+    (receipt,) = world.decide_all()
+    assert (receipt.verdict, receipt.code, receipt.trainable) == ("accepted", "task-score", False)
+    assert receipt.weight > 0
+    assert list(world.group_service.episodes.failed) == [True, False]
+
+
+async def test_a_group_with_other_turns_than_those_answered_is_refused(world: World) -> None:
+    lease = world.lease()
+    submission = await play(world, lease)
+    one = submission.rollouts[0]
+    forged = msgspec.structs.replace(one, tokens=[*SPOKEN, 7, 9, *SPOKEN])
+    rollouts = [submission.rollouts[0], forged]
+    receipt = world.refused(msgspec.structs.replace(submission, rollouts=rollouts))
+    assert (receipt.code, "sample 1" in receipt.reason.lower()) == ("transcript", True)
+
+
+async def test_a_group_whose_episodes_are_not_over_is_refused(world: World) -> None:
+    lease = world.lease()
+    assert world.refused(group(lease)).code == "transcript"
+
+
+async def test_the_wait_for_a_slow_environment_grows_to_a_bound(world: World) -> None:
+    lease = world.lease()
+    for _ in range(3):
+        send(world, turn_of(lease))
+        await answer(world, WON, seconds=300.0)
+        lease = world.lease()
+    answered = send(world, turn_of(lease))
+    assert isinstance(answered, Refusal)
+    assert answered.retry_after == LATEST
