@@ -35,6 +35,8 @@ class FrozenBase:
         self._snapshot = Snapshot(path)
         self.path, self.aliases = path, self._snapshot.aliases
         self._stored = {entry.name.removesuffix(f".{_format(entry)}"): entry for entry in self._snapshot.tensors}
+        if missing := sorted(set(self.aliases.values()) - self._stored.keys()):
+            raise BadSnapshot(f"{path}: a tensor is tied to {missing[0]!r}, which is not there")
         self.formats = {name: form for name, entry in self._stored.items() if (form := _format(entry))}
         self.tensors = [TensorEntry(name=name, dtype="F32", shape=self._shape(name)) for name in sorted(self._stored)]
 

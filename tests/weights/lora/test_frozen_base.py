@@ -79,3 +79,16 @@ def test_a_truncated_base_and_one_of_integers_are_refused(tmp_path: Path) -> Non
         FrozenBase(path)
     with pytest.raises(BadSnapshot, match="I64"):
         floats_of(np.zeros(4, np.uint64), "I64")
+
+
+def test_a_base_tied_to_a_tensor_that_it_lacks_is_refused_by_name(tmp_path: Path) -> None:
+    """Before, the engine's process met a KeyError."""
+    folder = adapted.make(tmp_path / "model", "q8_0")
+    source = Snapshot(folder / BASE)
+    stored = next(entry.name for entry in source.tensors if entry.name.endswith(".q8_0"))
+    with writing_snapshot(tmp_path / "tied", source.tensors, {"tied.weight": stored}) as writer:
+        for entry in source.tensors:
+            writer.write(source.bits(entry.name))
+        writer.finish()
+    with pytest.raises(BadSnapshot, match=r"a tensor is tied to '.*q8_0', which is not there"):
+        FrozenBase(tmp_path / "tied")
