@@ -9,7 +9,7 @@ Rules
 4. A failed fetch does not end the node. The waits between attempts grow, each attempt starts from the newest Head, and
    the loaded version stays in use.
 5. The disk keeps the loaded version, and payloads that an index may still name, up to the owner's quota. The oldest
-   payloads are dropped first.
+   payloads are dropped first. Files and payloads beyond the quota are not fetched.
    a. Documents that the next index will name again are kept too, so each is requested once. So the cost per version
       does not grow with the number of versions.
    b. A verified document is handed on as `Verified`, and not decoded again.
@@ -36,7 +36,7 @@ import structlog
 from engines.context import context_of
 from engines.engine_fleet import EngineFleet
 from engines.versioned import LoadedVersion
-from node.errors import TrustFailure
+from node.errors import BadConfig, TrustFailure
 from node.run_context import RunContext
 from node.trust.trusted_set import NotSigned, RootExpired, order
 from node.versions.acknowledgements import Acknowledger
@@ -46,11 +46,13 @@ from node.versions.payload_fetcher import PayloadFetcher, Stalled
 from p2p.envelope import Verified
 from p2p.errors import P2PError, PeerFault
 from p2p.network import Gossip
+from p2p.swarm import manifest
 from protocol.authority import Asset
 from protocol.versions import Head, head_topic
 from runtime.backoff import Backoff
 from runtime.child import ChildError
 from runtime.errors import DiskFull
+from runtime.figures import apart
 from weights.documents import Edge, Version
 from weights.update_path import path_to
 
@@ -194,12 +196,16 @@ class Follower:
 
     async def prepare(self, folder: Path, assets: list[Asset]) -> None:
         """Fetch the model's files (config.json, tokenizer.json, a frozen base) into `folder`. Raises `TrustFailure` for
-        a RunSpec that no honest operator signs: no retry helps, because a RunSpec never changes."""
+        a RunSpec that no honest operator signs: no retry helps, because a RunSpec never changes. Raises `BadConfig` for
+        files beyond the owner's quota."""
         await anyio.Path(folder).mkdir(parents=True, exist_ok=True)
         for asset in assets:
             if Path(asset.name).name != asset.name or not asset.name.endswith(_ASSET_ENDINGS):
                 raise TrustFailure(f"the RunSpec names an asset {asset.name[:80]!r}, no plain file of a model: {_ASK}")
             try:
+                manifest.check(asset.manifest)
+                if (nbytes := sum(one.manifest.length for one in assets)) > self._weights.quota:
+                    raise BadConfig(f"the model's files take {self._beyond(nbytes)}")
                 await self._payloads.fetch_file(asset.manifest, folder / asset.name)
             except PeerFault as error:
                 raise TrustFailure(f"the RunSpec's asset {asset.name} cannot be fetched ({error}): {_ASK}") from error
@@ -304,8 +310,15 @@ class Follower:
         chain = _chain(edges, start or await anyio.to_thread.run_sync(self._weights.root), version.root)
         if chain is None:
             raise NoUpdatePath(f"no chain of edges leads from the local weights to version {version.version}")
+        if (nbytes := sum(edge.value.length for edge in chain)) > self._weights.quota:
+            raise NoUpdatePath(f"the payloads to version {version.version} take {self._beyond(nbytes)}")
         _log.debug("way found", version=version.version, edges=len(chain))
         return Update(version, chain, [await self._payloads.get(edge) for edge in chain])
+
+    def _beyond(self, nbytes: int) -> str:
+        """Say that a download exceeds the owner's quota."""
+        needed, most = apart(nbytes / 1e9, self._weights.quota / 1e9)
+        return f"{needed} GB, and this node may use {most} GB of disk: raise `disk` in its settings"
 
     async def _believe(self) -> Verified[Head] | None:
         """Adopt the newest Head heard, with its Version; return the trusted Head."""

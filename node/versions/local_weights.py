@@ -31,7 +31,7 @@ class LocalWeights:
     def __init__(self, folder: Path, *, quota: int) -> None:
         """`quota`: bytes that weights and payloads together may take on disk, set by the owner."""
         folder.mkdir(parents=True, exist_ok=True)
-        self._quota = quota
+        self.quota = quota
         self.path, self._unpacked = folder / "held", folder / "made"
 
     def root(self) -> bytes | None:
@@ -52,7 +52,7 @@ class LocalWeights:
         Raises `InvalidChain`, `DiskFull`."""
         try:
             full, payload = chain[0]
-            unpacked = Rolling.unpack(self._unpacked, payload, full.value.root, max_bytes=self._quota)
+            unpacked = Rolling.unpack(self._unpacked, payload, full.value.root, max_bytes=self.quota)
             for edge, diff in chain[1:]:
                 unpacked.apply(diff, edge.value.root)
         except WeightsError as error:
@@ -68,4 +68,4 @@ class LocalWeights:
 
     def room(self) -> int:
         """Return the bytes of the quota that the weights leave for payloads; below 0 when they exceed it."""
-        return self._quota - sum(path.stat().st_size for path in self.path.rglob("*") if path.is_file())
+        return self.quota - sum(path.stat().st_size for path in self.path.rglob("*") if path.is_file())

@@ -7,7 +7,7 @@ import anyio
 import msgspec
 import pytest
 
-from node.errors import NoUsableDevice, TrustFailure
+from node.errors import BadConfig, NoUsableDevice, TrustFailure
 from p2p.identity import generate_key
 from protocol.authority import Asset
 from protocol.requests import Refusal
@@ -71,6 +71,20 @@ async def test_a_runspec_with_an_unusable_asset_ends_the_node_as_a_matter_for_th
         with pytest.raises(TrustFailure, match=r"the RunSpec.* asset .*: ask the operator") as ended:
             await node.daemon.run()
         assert ended.value.exit == Exit.TRUST
+
+
+@on_fake_clock
+async def test_model_files_beyond_the_owners_disk_are_not_fetched(small_run: SmallRun) -> None:
+    """Before, a node fetched them until its disk was full, whatever its owner had set."""
+    coordinator = small_run.coordinator
+    good, _ = coordinator.assets[0]
+    manifest = msgspec.structs.replace(good.manifest, length=60 * 10**9, chunk_size=1 << 20)
+    coordinator.runspec = coordinator.sealed_runspec(assets=[good, Asset(name="base.safetensors", manifest=manifest)])
+    async with small_run.serving():
+        node = small_run.node()
+        with pytest.raises(BadConfig, match=r"the model's files take 60 GB, and this node may use 50 GB") as ended:
+            await node.daemon.run()
+        assert ended.value.exit == Exit.CONFIG
 
 
 @on_fake_clock

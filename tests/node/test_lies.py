@@ -94,6 +94,17 @@ async def _endless_payload(coordinator: FakeCoordinator) -> None:
     await coordinator.publish(2)
 
 
+async def _payload_beyond_the_disk(coordinator: FakeCoordinator) -> None:
+    """Before, a node fetched it until its disk was full, whatever its owner had set."""
+    honest = coordinator.sealed_edge
+
+    def lie(edge: Edge) -> bytes:
+        return honest(msgspec.structs.replace(edge, length=1 << 39, chunk_size=1 << 20))
+
+    coordinator.sealed_edge = lie  # type: ignore[method-assign]
+    await coordinator.publish(2)
+
+
 async def _garbage_by_gossip(coordinator: FakeCoordinator) -> None:
     assert coordinator.peer is not None
     await coordinator.peer.publish(f"echo2/{coordinator.run.hex()}/head", b"\xc1" * 500)
@@ -110,6 +121,7 @@ FALSE_WEIGHTS: dict[str, tuple[Callable[[FakeCoordinator], Awaitable[None]], str
     "a Version that the channel key signed": (_version_by_the_channel_key, "required signatures"),
     "an Edge to another root than the Version's": (_wrong_root_in_the_edge, "another root"),
     "an Edge that promises endless data": (_endless_payload, ""),
+    "an Edge beyond the owner's disk": (_payload_beyond_the_disk, "take 550 GB, and this node may use 50 GB of disk"),
     "garbage instead of a Head": (_garbage_by_gossip, "not a sealed document"),
 }
 
