@@ -12,6 +12,7 @@ Rules
 
 import asyncio
 import random
+from collections.abc import Callable
 from typing import Final
 
 import anyio.to_thread
@@ -41,12 +42,13 @@ _log = structlog.get_logger("node")
 
 
 class GroupGeneration:
-    """The groups of one engine."""
+    """The groups of one engine. `on_given`: called with the lease of each group that is given to it."""
 
     def __init__(self, engine: VersionedEngine, served_groups: ServedGroups, context: RunContext) -> None:
         self._engine, self._served_groups = engine, served_groups
         self._trust_store, self._clock = context.trust_store, context.clock
         self._random = random.Random(context.seed)
+        self.on_given: Callable[[bytes], None] = lambda lease: None
         self._short: dict[bytes, int] = {}
         """By lease, how often its group found no memory."""
 
@@ -88,6 +90,7 @@ class GroupGeneration:
                 raise Stale("the node moved to another version while the engine was down")
             try:
                 job = job_of(lease, spec)
+                self.on_given(lease.id)
                 if job.served:
                     return await self._served_groups.generate(self._engine, lease, job, spec)
                 return await self._engine.generate(job)

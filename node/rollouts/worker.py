@@ -97,6 +97,7 @@ class RolloutWorker:
         self._generation = GroupGeneration(engine, served_groups, context)
         self._random = random.Random(context.seed)
         self._prefetch = LeasePrefetch()
+        self._generation.on_given = self._prefetch.given
         self._bound = LeaseBound()
         self._together = 1
         """Lease requests that may be made at a time."""
@@ -259,8 +260,8 @@ class RolloutWorker:
         return max(refused, default=None)
 
     def lacking(self, group: int) -> int:
-        """Return how many groups of so many rollouts the engine can take now."""
-        return self._prefetch.lacking(self._engine.rows, group)
+        """Return how many groups of so many rollouts the engine can take once leases requested now are here."""
+        return self._prefetch.lacking(self._engine.rows, group, asyncio.get_running_loop().time())
 
     async def _request(self, groups: asyncio.TaskGroup, at_once: int) -> float | None:
         """Request a lease, and let its group begin; return the seconds to wait before the next request, None for no

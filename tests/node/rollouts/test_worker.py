@@ -131,6 +131,23 @@ async def test_a_bound_on_open_leases_keeps_no_quick_engine_waiting_and_costs_no
 
 
 @on_fake_clock
+@pytest.mark.parametrize(("places", "seconds"), [(8, 0.5), (1, 0.07)])
+async def test_no_place_is_empty_for_a_round_trip_where_several_groups_end_within_one(
+    places: int, seconds: float, small_run: SmallRun
+) -> None:
+    engine = InProcessEngine(places=places, seconds=seconds)
+    async with small_run.working(engine=engine) as node:
+        await until(lambda: engine.generated >= 3 * places)
+        small_run.coordinator.delays["lease"] = 0.2
+        await anyio.sleep(2)
+        before = engine.generated
+        await anyio.sleep(5)
+        assert engine.generated - before >= 0.95 * 5 * places / seconds
+        assert len(small_run.open_leases) <= 3 * places + 8
+        assert "refused" not in node.daemon.outbox.counts()
+
+
+@on_fake_clock
 async def test_a_crash_with_several_groups_under_way_loses_none(small_run: SmallRun) -> None:
     coordinator = small_run.coordinator
     engine = InProcessEngine(places=4, seconds=5.0)
