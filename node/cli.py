@@ -14,6 +14,7 @@ from node.errors import own_code
 from runtime.cli_errors import report_errors
 from runtime.closed_pipe import exit_on_closed_pipe
 from runtime.exit_codes import Exit
+from runtime.printable import printable
 
 PROGRAM: Final = "echo2-node"
 errors_reported = report_errors(PROGRAM, own_code)
@@ -165,7 +166,8 @@ def discover(
         {"fingerprint": one.invite.fingerprint, "name": one.name, "addresses": one.invite.addresses}
         for one in announcements
     ]
-    typer.echo(json.dumps(rows) if as_json else "\n".join(lines(announcements) or ["no run is announced here"]))
+    for row in [json.dumps(rows)] if as_json else lines(announcements) or ["no run is announced here"]:
+        _say(row)
 
 
 @app.command()
@@ -185,7 +187,7 @@ def doctor(
     config = _config(invite=invite, home=home, gpu=gpu, engine=engine, server=server, listen=listen)
     lines, code = diagnose(config, as_json=as_json)
     for text_line in lines:
-        typer.echo(text_line)
+        _say(text_line)
     return code
 
 
@@ -205,7 +207,7 @@ def bench(
     from node.control.bench import bench as timed
 
     for text_line in timed(_config(home=home, gpu=gpu, engine=engine, dtype=dtype), again=again, as_json=as_json):
-        typer.echo(text_line)
+        _say(text_line)
 
 
 @receipts_app.command("list")
@@ -220,7 +222,7 @@ def receipts_list(
 
     rows = listed(_config(home=home).home, most)
     for text_line in map(json.dumps, rows) if as_json else lines(rows):
-        typer.echo(text_line)
+        _say(text_line)
 
 
 @receipts_app.command("verify")
@@ -231,7 +233,7 @@ def receipts_verify(home: Home = None) -> int:
 
     good, faults = verified(_config(home=home).home, _passphrase())
     for fault in faults:
-        typer.echo(fault)
+        _say(fault)
     typer.echo(f"{good} receipts hold, {len(faults)} do not")
     return Exit.TRUST if faults else Exit.OK
 
@@ -265,7 +267,7 @@ def config_get(
     from node.config import listed
 
     for text_line in listed(key, origin=origin):
-        typer.echo(text_line)
+        _say(text_line)
 
 
 def main() -> None:
@@ -296,19 +298,24 @@ def _ask(home: Path | None, **asked: Any) -> dict[str, Any]:
     return ask_daemon(_config(home=home).home, **asked)
 
 
+def _say(text: object) -> None:
+    """Print one row for people: a coordinator's or a peer's words may be in it."""
+    typer.echo(printable(text))
+
+
 def _show(answer: dict[str, Any], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(answer))
         return
     for name, value in answer.items():
         if isinstance(value, list):
-            typer.echo(f"{name.replace('_', ' ')}: {'none' if not value else ''}")
+            _say(f"{name.replace('_', ' ')}: {'none' if not value else ''}")
             for row in value:
-                typer.echo("  " + (row if isinstance(row, str) else "  ".join(str(cell) for cell in row.values())))
+                _say("  " + (row if isinstance(row, str) else "  ".join(str(cell) for cell in row.values())))
         elif isinstance(value, dict):
-            typer.echo(f"{name.replace('_', ' ')}: {', '.join(f'{v} {k}' for k, v in value.items()) or 'none'}")
+            _say(f"{name.replace('_', ' ')}: {', '.join(f'{v} {k}' for k, v in value.items()) or 'none'}")
         elif value not in (None, ""):
-            typer.echo(f"{name.replace('_', ' ')}: {value}")
+            _say(f"{name.replace('_', ' ')}: {value}")
 
 
 if __name__ == "__main__":

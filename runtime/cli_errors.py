@@ -17,6 +17,7 @@ from typing import ParamSpec
 from runtime.errors import DiskFull, LocalFault
 from runtime.exception_groups import leaves
 from runtime.exit_codes import Exit
+from runtime.printable import printable
 
 DEBUG = "ECHO2_DEBUG"
 _OF_THE_SYSTEM = {errno.EADDRINUSE: Exit.CONFIG, errno.ENOSPC: Exit.TEMPORARY, errno.EDQUOT: Exit.TEMPORARY}
@@ -57,7 +58,7 @@ def run_command(command: Callable[[], int | None], program: str, own_code: OwnCo
 
 def print_error(program: str, message: str) -> None:
     """Print one line on stderr, the program's name first."""
-    print(f"{program}: {' '.join(message.split())}", file=sys.stderr)
+    print(f"{program}: {printable(' '.join(message.split()))}", file=sys.stderr)
 
 
 def exit_code(error: BaseException, own_code: OwnCode) -> Exit:

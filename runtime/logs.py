@@ -4,8 +4,9 @@
    `NO_COLOR`.
 2. A file of JSON lines is bounded: `FILES` files of `FILE_BYTES`; the oldest is deleted.
 3. A log that cannot be written (disk full, closed pipe) never stops the process.
-4. Bytes are shown as hex digits, and control characters of a message are escaped, so that a message is one line. A
-   field's value is replaced by `***` where its name contains a word of `_SECRET`. A traceback shows no local variables.
+4. Bytes are shown as hex digits, and control characters are escaped, so that a message is one line, and no word of a
+   peer's controls a terminal. A field's value is replaced by `***` where its name contains a word of `_SECRET`. A
+   traceback shows no local variables.
 """
 
 import logging
@@ -107,14 +108,15 @@ def _before_rendering(named: bool) -> Sequence[Processor]:
 
 
 def _readable(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """Show bytes as hex digits, the message on one line, and no secrets (rule 4)."""
+    """Show bytes as hex digits, all text on one line and without characters that control a terminal, and no secrets
+    (rule 4)."""
     return {name: _shown(name, value) for name, value in event.items()}
 
 
 def _shown(name: str, value: object) -> object:
     if any(word in name.lower() for word in _SECRET):
         return "***"
-    if name == "event" and isinstance(value, str) and not value.isprintable():
+    if isinstance(value, str) and name != "exception" and not value.isprintable():
         return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in value)
     return value.hex() if isinstance(value, bytes) else value
 

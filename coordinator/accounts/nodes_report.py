@@ -18,6 +18,7 @@ from coordinator.accounts.standing import Accounts, Rank, Standing, at, describe
 from coordinator.accounts.strikes import WINDOW
 from coordinator.database import Database
 from p2p.identity import peer_id
+from runtime.printable import printable
 from runtime.units import DAY
 
 SHOWN: Final = 20
@@ -178,7 +179,7 @@ def format_keys(rows: Sequence[KeyRow]) -> list[str]:
     table = [("node", "accepted", "groups", "last seen", "name", "standing")]
     for row in rows:
         seen = minute(row.last_seen) if row.last_seen else "never"
-        table.append((row.node, str(row.accepted), str(row.groups), seen, _plain(row.name), row.standing))
+        table.append((row.node, str(row.accepted), str(row.groups), seen, printable(row.name), row.standing))
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return ["  ".join(map(str.ljust, cells, widths)).rstrip() for cells in table]
 
@@ -189,7 +190,7 @@ def format_report(report: KeyReport) -> list[str]:
     seen = minute(key.last_seen) if key.last_seen else "never"
     sections: list[tuple[str, list[str]]] = [
         ("node", [key.node]),
-        ("name", [_plain(key.name)]),
+        ("name", [printable(key.name)]),
         ("standing", [key.standing + (", vouched for" if report.vouched else "")]),
         ("accepted", [f"{key.accepted} of {key.groups} groups that the ledger tells of"]),
         ("last seen", [seen]),
@@ -208,8 +209,3 @@ def format_report(report: KeyReport) -> list[str]:
 
 def _kept(day: QuarantinedDay) -> str:
     return f"{day.groups} groups, {day.weight} milli-RE, until {minute(day.until)}"
-
-
-def _plain(text: Any) -> str:
-    """Return a node's text without characters that control a terminal."""
-    return "".join(letter if letter.isprintable() else "?" for letter in str(text))

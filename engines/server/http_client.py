@@ -20,6 +20,7 @@ from typing import Any, Final
 import aiohttp
 
 from engines.engine import EngineError
+from runtime.printable import printable
 
 PATIENCE: Final = 300.0
 """Seconds for an answer. A lease lives 900 s at most."""
@@ -140,4 +141,4 @@ def _quoted(content: bytes) -> str:
 def shown(text: str) -> str:
     """Return the beginning of a server's text, as a sentence may quote it: control characters could rewrite the owner's
     terminal, and a lone surrogate cannot be printed."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text[:_SHOWN])
+    return printable(text[:_SHOWN])

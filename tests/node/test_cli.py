@@ -86,7 +86,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         outbox.put(bytes(16), b"a submission", 1)
 
     async def answered(asked: dict[str, object]) -> dict[str, object]:
-        return {"phase": "working"}
+        escapes = "\x1b[2J\nall is well"
+        return {"phase": "working", "blocked": escapes, "refusals": [{"reason": escapes}], "not_believed": [escapes]}
 
     loop = asyncio.new_event_loop()
     server = CommandServer(socket_path(home), dict.fromkeys(("status", "why", "pause"), answered))
@@ -112,6 +113,17 @@ def test_a_command_whose_reader_has_closed_ends_in_silence(words: str, home: Pat
     if words.split()[0] not in ("--help", "config", "doctor", "discover"):
         argv += ["--home", str(home)]
     assert into_a_closed_pipe(argv, cwd=repository) == (Exit.CLOSED_PIPE, "")
+
+
+def test_the_words_of_a_coordinator_do_not_control_the_terminal(home: Path, repository: Path) -> None:
+    """Before, a refusal's sentence cleared the screen of the owner who asked why his node does not work."""
+    for command_name in ("why", "status"):
+        argv = [*COMMAND, command_name, "--home", str(home)]
+        told = subprocess.run(argv, cwd=repository, capture_output=True, text=True, timeout=60, check=True).stdout
+        assert told.splitlines() == [
+            "phase: working", "blocked: ?[2J?all is well", "refusals: ", "  ?[2J?all is well", "not believed: ",
+            "  ?[2J?all is well",
+        ]  # fmt: skip
 
 
 def test_a_closed_log_ends_no_node(repository: Path) -> None:

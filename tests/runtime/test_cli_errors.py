@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from runtime.cli_errors import report_errors, run_command
+from runtime.cli_errors import print_error, report_errors, run_command
 from runtime.errors import DiskFull, LocalFault
 from runtime.exit_codes import Exit
 
@@ -46,6 +46,11 @@ def test_a_line_is_one_line_and_names_the_program(capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err == (
         "echo2-test: internal fault: ZeroDivisionError: odd thing (set ECHO2_DEBUG=1 for the traceback)\n"
     )
+
+
+def test_the_words_of_another_program_do_not_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    print_error("echo2-node", "the coordinator refuses this node: \x1b[2J\x1b]0;title\x07 \u202e")
+    assert capsys.readouterr().err == "echo2-node: the coordinator refuses this node: ?[2J?]0;title? ?\n"
 
 
 def test_the_traceback_is_shown_where_it_is_asked_for(

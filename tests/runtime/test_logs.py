@@ -105,6 +105,15 @@ def test_a_message_stays_on_one_line_whatever_a_peer_put_into_it() -> None:
     assert r"peer x\n2026-01-01 [info] paid\x1b[31m é dropped" in text_line
 
 
+def test_a_field_cannot_control_the_terminal() -> None:
+    """A field without a blank is shown as it is: a coordinator's sentence cleared its volunteers' screens."""
+    stream = io.StringIO()
+    set_up_logging(to_stream(stream))
+    structlog.get_logger("node").warning("no lease given", reason="\x1b[2Jwell\u202e")
+    assert not {"\x1b", "\u202e"} & set(stream.getvalue())
+    assert "well" in stream.getvalue()
+
+
 def test_a_traceback_in_the_file_shows_no_local_variables(tmp_path: Path) -> None:
     set_up_logging(to_file(tmp_path / FILE))
 
