@@ -83,6 +83,21 @@ class RequestContext(NamedTuple):
     origin: Origin
 
 
+class _OpenedRequest(NamedTuple):
+    """A request whose signature was verified, and the hash of its bytes."""
+
+    request: Request
+    digest: bytes
+
+
+class _WaitingStep(NamedTuple):
+    """A request that waits for the environment. `answered`: set with the answer."""
+
+    request: _OpenedRequest
+    context: RequestContext
+    answered: asyncio.Event
+
+
 Decide = Callable[[RequestContext, bytes], bytes | Refusal]
 
 
@@ -139,8 +154,10 @@ class RequestHandler:
         self._clock = clock
         self._spec = run.runspec
         self._answers = ResponseLog()
+        self._waits: _WaitingStep | None = None
+        """The request just refused as `step-pending`, which may wait for its answer (rule 11)."""
         self._answered: asyncio.Event | None = None
-        """Set with the answer for which the request just refused as `step-pending` may wait (rule 11)."""
+        """Set with the answer to the turn that was asked for last; None: it waits for none."""
         self._decide: dict[str, Decide] = {
             HELLO.name: _decided(HELLO, self.hello),
             LEASE.name: _decided(LEASE, self.lease),
@@ -171,11 +188,9 @@ class RequestHandler:
                     return _encoded(refusal("busy", retry_after=later))
                 route = route_of_requester(peer)
                 answer = self.answer(method, data, self._clock(), route, origin)
-                while (answered := self._answered) is not None:
-                    self._answered = None
-                    if not await _within(SERVED_WITHIN, answered):
-                        break
-                    answer = self.answer(method, data, self._clock(), route, origin)
+                waits, self._waits = self._waits, None
+                if waits is not None and await _within(SERVED_WITHIN, waits.answered):
+                    answer = self._answer_to(waits.request, waits.context._replace(now=self._clock()))
                 await self._group_service.durable()
                 return answer
 
@@ -197,22 +212,27 @@ class RequestHandler:
         known = self._answers.find(node, request.id)
         if known is not None:
             return known[1] if known[0] == digest else _encoded(refusal("id-reused"))
-        context = RequestContext(node, now, origin)
+        self._group_service.registry.sightings.seen_by(node, route, now)
+        return self._answer_to(_OpenedRequest(request, digest), RequestContext(node, now, origin))
+
+    def _answer_to(self, opened: "_OpenedRequest", context: RequestContext) -> bytes:
+        """Return the encoded Response to a request that was authenticated and is not refused."""
+        node, now, request = context.node, context.now, opened.request
         ended = [] if request.leases is None else self._group_service.take_report(node, request.leases, now)
         try:
-            decide = self._decide.get(method)
+            decide = self._decide.get(request.method)
             if decide is None:
-                result: bytes | Refusal = refusal("unknown-method", method=method)
+                result: bytes | Refusal = refusal("unknown-method", method=request.method)
             else:
                 result = decide(context, request.body)
         except Malformed as error:
-            result = refusal("malformed", what=f"{method} request", detail=error)
-        self._group_service.registry.sightings.seen_by(node, route, now)
+            result = refusal("malformed", what=f"{request.method} request", detail=error)
         verdicts = None if request.verdicts is None else self.verdicts(context, request.verdicts)
         answer = _encoded(result, verdicts, ended)
-        if isinstance(result, Refusal) and result.code == STEP_PENDING:
-            return answer
-        self._answers.keep(node, request.id, digest, answer, request.expires, now)
+        if not isinstance(result, Refusal) or result.code != STEP_PENDING:
+            self._answers.keep(node, request.id, opened.digest, answer, request.expires, now)
+        elif self._answered is not None:
+            self._waits = _WaitingStep(opened, context, self._answered)
         return answer
 
     def _opened(self, data: bytes) -> tuple[bytes, Request]:
@@ -279,8 +299,7 @@ class RequestHandler:
         """Take a sampled turn of an episode, or answer it."""
         steps = self._group_service.steps
         answer = steps.step(context.node, request, context.now)
-        if isinstance(answer, Refusal) and answer.code == STEP_PENDING:
-            self._answered = steps.asked(request.lease, request.sample)
+        self._answered = steps.asked(request.lease, request.sample)
         return answer
 
     def verdicts(self, context: RequestContext, request: VerdictsRequest) -> VerdictsAnswer:

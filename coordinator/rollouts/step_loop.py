@@ -76,7 +76,7 @@ class StepLoop:
         """Return the environment's answer, or None and why the episode has failed."""
         lease = asked.lease
         try:
-            if self._steps.time_is_up(asked, int(self._clock() * 1000)):
+            if self._steps.time_is_up(asked):
                 raise TaskFault("the environment's time for this lease is used up", verified=True)
             key = lease.id, asked.sample
             if key not in self._open:

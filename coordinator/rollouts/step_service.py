@@ -53,11 +53,12 @@ SHARES: Final[dict[Rank, int]] = {"new": 4, "known": 16, "proven": 64}
 
 
 class AskedStep:
-    """A turn that waits for the environment. `before`: the steps of its episode so far. `last`: rule 7. `answered`: set
-    with the answer."""
+    """A turn that waits for the environment. `rank`: of its key. `before`: the steps of its episode so far. `last`:
+    rule 7. `answered`: set with the answer."""
 
-    def __init__(self, lease: Lease, request: StepRequest, before: list[Step], *, last: bool) -> None:
+    def __init__(self, lease: Lease, request: StepRequest, rank: Rank, before: list[Step], *, last: bool) -> None:
         self.lease, self.sample, self.turn_number = lease, request.sample, request.turn_number
+        self.rank: Rank = rank
         self.sampled, self.before, self.last = request.tokens, before, last
         self.answered = asyncio.Event()
 
@@ -122,11 +123,11 @@ class StepService:
         lease = record.lease
         if self._context.kind(lease.task, lease.task_version) != SERVED:
             return _wrong(request, "episodes of this task have no answers")
-        if now > record.expires:
-            self._clocks.extend(now)
-            record = self._leases.find(lease.id) or record
-        if record.state == "expired" or now > record.expires:
-            return refusal("late", late=max(0, now - record.expires))
+        expires = record.expires
+        if now > expires:
+            expires += self._clocks.extend_one(lease.id, now)
+        if record.state == "expired" or now > expires:
+            return refusal("late", late=max(0, now - expires))
         if record.state != "open":
             return _wrong(request, "the group was submitted")
         if request.sample >= len(lease.seeds):
@@ -146,9 +147,8 @@ class StepService:
             if (request.lease, request.sample) not in self._asked:  # the process that took it has ended
                 self._ask(record.lease, request, before, now)
             return refusal("step-pending", retry_after=self._wait())
-        self._clocks.extend(now)
-        after = self._leases.find(request.lease) or record
-        return StepResponse(given=step.given, expires=after.expires)
+        expires = record.expires + self._clocks.extend_one(request.lease, now)
+        return StepResponse(given=step.given, expires=expires)
 
     def _next(self, record: LeaseRecord, request: StepRequest, steps: list[Step], now: int) -> Refusal:
         """Take the next turn of an episode (rules 1, 3 and 4)."""
@@ -170,10 +170,10 @@ class StepService:
         """Let a written turn wait for the environment."""
         sampled = _sampled(before) + len(request.tokens)
         last = sampled == lease.limit or request.turn_number >= LAST_TURN
-        asked = AskedStep(lease, request, before, last=last)
+        asked = AskedStep(lease, request, self._rank(lease.node, now), before, last=last)
         self._asked[lease.id, request.sample] = asked
         self._clocks.stop(lease.id, now)
-        self._queue.put(asked, self._leases.party_of(lease.id), new=self._rank(lease.node, now) == "new")
+        self._queue.put(asked, self._leases.party_of(lease.id), new=asked.rank == "new")
         self._put.set()
 
     def asked(self, lease: bytes, sample: int) -> asyncio.Event | None:
@@ -191,10 +191,9 @@ class StepService:
             if self._asked.get((asked.lease.id, asked.sample)) is asked:
                 return asked
 
-    def time_is_up(self, asked: AskedStep, now: int) -> bool:
+    def time_is_up(self, asked: AskedStep) -> bool:
         """Tell whether the environment's time for a lease is used up (rule 5)."""
-        rank = self._rank(asked.lease.node, now)
-        return self._spent.get(asked.lease.id, 0.0) > SHARES[rank] * len(asked.lease.seeds) * self._seconds
+        return self._spent.get(asked.lease.id, 0.0) > SHARES[asked.rank] * len(asked.lease.seeds) * self._seconds
 
     def fits(self, asked: AskedStep, given: int) -> bool:
         """Tell whether a rollout has room for so many more given tokens: in the model's context beside all tokens that

@@ -40,16 +40,22 @@ class StoppedClocks:
         for lease in self._stopped:
             self._extend(lease, now)
 
+    def extend_one(self, lease: bytes, now: int) -> int:
+        """Extend a lease if its clock stands; return by how many ms."""
+        return self._extend(lease, now) if lease in self._stopped else 0
+
     def forget(self, lease: bytes) -> None:
         """Forget a lease that has ended."""
         self._stopped.pop(lease, None)
         self._extended.pop(lease, None)
 
-    def _extend(self, lease: bytes, now: int) -> None:
+    def _extend(self, lease: bytes, now: int) -> int:
         waiting, since = self._stopped[lease]
         extended = self._extended.get(lease, 0)
         more = min(max(0, now - since), self._most - extended)
         self._stopped[lease] = waiting, now
-        if more > 0:
-            self._extended[lease] = extended + more
-            self._leases.extend(lease, more)
+        if more <= 0:
+            return 0
+        self._extended[lease] = extended + more
+        self._leases.extend(lease, more)
+        return more

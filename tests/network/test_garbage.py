@@ -22,6 +22,7 @@ from protocol.broadcast_messages import Acknowledgement, PlanRequest, PlanRespon
 from protocol.leases import LeaseReport, LeaseRequest, Rollout, Segment, Submission, VerdictsRequest
 from protocol.methods import METHODS, SEALED
 from protocol.requests import DocumentsRequest, Hello, Request
+from protocol.steps import StepRequest
 from protocol.versions import HeadRequest
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
@@ -64,6 +65,7 @@ def examples(peer: str) -> dict[str, msgspec.Struct]:
         ),
         "lease": LeaseRequest(nonce=lease, era=1, version=0, root=root, engine="bigram/float32/cpu"),
         "submit": Submission(lease=lease, era=1, version=0, root=root, rollouts=[rollout, rollout]),
+        "step": StepRequest(lease=lease, sample=0, turn_number=0, tokens=[2, 3]),
         "verdicts": VerdictsRequest(leases=[lease]),
         "acknowledge": Acknowledgement(era=1, version=0, heard=3, complete=2, applied=1),
         "plan": PlanRequest(uplink=1, failed=[peer]),

@@ -180,9 +180,11 @@ async def test_the_environments_time_for_a_lease_is_bounded_by_the_keys_standing
         lease = world.lease(node)
         most = SHARES[rank] * 10.0 * len(lease.seeds)  # type: ignore[index]
         send(world, turn_of(lease), node)
-        asked = await answer(world, TurnAnswer(GIVEN), seconds=most + 1)
-        assert steps.time_is_up(asked, world.now)
-        assert not steps.time_is_up(AskedStep(world.lease(node), turn_of(lease), [], last=False), world.now)
+        assert not steps.time_is_up(await answer(world, TurnAnswer(GIVEN), seconds=most - 1))
+        send(world, turn_of(lease, turn_number=2), node)
+        await answer(world, TurnAnswer(GIVEN), seconds=2.0)
+        send(world, turn_of(lease, turn_number=4), node)
+        assert steps.time_is_up(await steps.take())
 
 
 async def test_a_turn_that_was_written_before_a_restart_is_answered_after_it(world: World) -> None:
