@@ -7,6 +7,16 @@
 Ours is `Environment.score`, as the coordinator calls it after verification: pipe, decoding of tokens, replay, reward;
 CPU of both ends together. The anchor runs in this process. Bare Math-Verify reads each problem's answer once, as ours
 does; bare pokerkit plays each hand to its end by itself. Needs the extras `math` and `poker`.
+
+    step     CPU of a `step` round trip at both ends together, over libp2p on loopback, without the environment's own
+    turns    CPU of the node for a served episode of four turns, against as many tokens in one turn
+
+These two need no extra (benchmarks/step_round_trip.py, benchmarks/turns_cost.py).
+
+    step     CPU of a `step` round trip at both ends together, over libp2p on loopback, without the environment's own
+    turns    CPU of the node for a served episode of four turns, against as many tokens in one turn
+
+The last two need none of the extras (benchmarks/step_round_trip.py, benchmarks/turns_cost.py).
 """
 
 import argparse
@@ -26,6 +36,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim, Measured
+from benchmarks.step_round_trip import round_trips
 from coordinator.environments.environment import Environment
 from coordinator.environments.limits import Limits
 from coordinator.environments.messages import OpenTask
@@ -40,6 +51,8 @@ GROUP: Final = 16
 LIMIT: Final = 4_096
 BAR: Final = 0.8
 ROUNDS: Final = 5
+STEP_BAR: Final = 5.0
+"""Milliseconds."""
 
 
 class Play(NamedTuple):
@@ -231,7 +244,42 @@ def bare_hand(game: str, cards: Sequence[str], moves: Sequence[str]) -> tuple[in
     return tuple(map(int, state.payoffs))
 
 
-PARTS: Final = {"math": math_claims, "poker": poker_claims}
+def step_claims(runner: asyncio.Runner, folder: Path, quick: bool) -> list[Claim]:
+    """Measure the CPU of a `step` round trip."""
+    spent = _step_seconds(runner, folder / "step", 400 if quick else 1_600)
+    return [Claim("step", 1_000 * spent / STEP_BAR, f"{STEP_BAR:g} ms of CPU at both ends", 1.0, at_most=True)]
+
+
+def _step_seconds(runner: asyncio.Runner, folder: Path, episodes: int) -> float:
+    """Return the CPU seconds of a round trip."""
+    folder.mkdir()
+    cpu, sampled_turns, late = runner.run(round_trips(folder, episodes))
+    print(f"step: {1_000 * cpu / sampled_turns:.2f} ms of CPU; {late} of {sampled_turns} answers by a second request")
+    return cpu / sampled_turns
+
+
+def turns_claims(runner: asyncio.Runner, folder: Path, quick: bool) -> list[Claim]:
+    """Measure the node's CPU for episodes of several turns."""
+    from benchmarks.turns_cost import costs
+
+    folder = folder / "turns"
+    folder.mkdir()
+    step = _step_seconds(runner, folder / "step", 400)
+    served, whole, per_step = costs(runner, folder, 2 if quick else 4, 3 if quick else 5)
+    with_network = [one._replace(cpu=one.cpu + step * one.work / per_step) for one in served]
+    rows = [(name, max(one.rate for one in some)) for name, some in (("served", with_network), ("one turn", whole))]
+    bench.table(("four turns or one", "tokens per CPU second"), rows)
+    return [Claim("turns", 1 / bench.ratio(with_network, whole), "the same tokens in one turn", 1.1, at_most=True)]
+
+
+PARTS: Final = {"math": math_claims, "poker": poker_claims, "step": step_claims, "turns": turns_claims}
+
+
+PACKAGES: Final = {"math": "math-verify", "poker": "pokerkit", "turns": "torch"}
+
+
+def _packages(parts: Sequence[str]) -> list[str]:
+    return [PACKAGES[part] for part in parts if part in PACKAGES]
 
 
 def main() -> int:
@@ -240,7 +288,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer answers and hands per round")
     parser.add_argument("--only", nargs="+", choices=sorted(PARTS), default=list(PARTS))
     order = parser.parse_args()
-    bench.header("tasks through their environment's process", ["math-verify", "pokerkit"])
+    bench.header("tasks through their environment's process", _packages(order.only))
     claims: list[Claim] = []
     with tempfile.TemporaryDirectory() as name, asyncio.Runner() as runner:
         for part in order.only:
