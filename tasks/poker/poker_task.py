@@ -107,6 +107,8 @@ class PokerTask:
     """A game against an opponent. `name`: as in run.task."""
 
     version = 1
+    turns = 64
+    """At most: the bound of the checks (tasks/check_probe.py)."""
 
     def __init__(self, name: str, rules: PokerRules, opponent: str) -> None:
         """`opponent`: one of `OPPONENTS[rules.name]`."""
