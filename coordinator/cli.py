@@ -484,6 +484,22 @@ def task_try(
         print(part)
 
 
+@task_app.command("measure")
+@errors_reported
+def task_measure(
+    name: Annotated[str, typer.Argument(help="poker:kuhn or poker:leduc.", show_default=False)],
+    model: Annotated[Path, typer.Argument(help="Folder of a model.", show_default=False)],
+    weights: Annotated[Path | None, typer.Option(help="Of another version.", show_default="the folder's")] = None,
+    hands: Annotated[int, typer.Option(min=1, max=1000, help="Hand numbers to ask for.")] = 4,
+) -> None:
+    """Tell how many chips per hand the policy of a model can lose: 0 is an equilibrium."""
+    from coordinator.run import poker_measure
+
+    policy = poker_measure.measured(name, model, weights, hands)
+    print(f"exploitability {policy.exploitability:.4f} chips per hand (nash_conv {policy.nash_conv:.4f})")
+    print(f"probability of a legal move {policy.legal:.4f}, of which the policy is made")
+
+
 @app.command()
 @errors_reported
 def version() -> None:
