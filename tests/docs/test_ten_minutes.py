@@ -1,0 +1,77 @@
+"""The commands of docs/environment-in-ten-minutes.md, run as they stand, in an environment of their own.
+
+The environment stands above the packages of the one that runs the tests, and has no network: pip installs the page's
+package with the build tools that are there.
+"""
+
+import os
+import re
+import subprocess
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import ROOT
+
+PAGE = ROOT / "docs/environment-in-ten-minutes.md"
+SCRIPTS = {
+    "pip": "-m pip",
+    "echo2-coord": "-c 'import sys; from coordinator.cli import main; sys.exit(main())'",
+    "echo2-node": "-c 'import sys; from node.cli import main; sys.exit(main())'",
+}
+
+
+def blocks() -> list[str]:
+    return re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Make the environment; return its variables."""
+    venv.create(folder, with_pip=False, symlinks=True)
+    own = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder), "installed_base": str(folder)}))
+    (own / "tests.pth").write_text(f"{ROOT}\n{sysconfig.get_path('purelib')}\n")
+    shared = Path(sysconfig.get_path("purelib"))
+    for below in shared.glob("*.pth"):
+        (own / below.name).write_text(below.read_text())
+    for name, arguments in SCRIPTS.items():
+        script = folder / "bin" / name
+        script.write_text(f'#!/bin/sh\nexec "{folder}/bin/python" {arguments} "$@"\n')
+        script.chmod(0o755)
+    return {
+        "PATH": f"{folder}/bin:{os.environ['PATH']}", "HOME": str(folder), "OMP_NUM_THREADS": "1",
+        "PIP_NO_BUILD_ISOLATION": "0", "PIP_NO_DEPS": "1", "PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    }  # fmt: skip
+
+
+def run(commands: str, folder: Path, variables: dict[str, str], seconds: float) -> str:
+    """Run commands in one shell that stops at the first that fails; return what they print."""
+    done = subprocess.run(
+        ["bash", "-e", "-o", "pipefail", "-c", commands],
+        cwd=folder, env=variables, capture_output=True, text=True, timeout=seconds, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> tuple[Path, dict[str, str]]:
+    """The page's folder and variables, with its package installed."""
+    pytest.importorskip("hatchling", reason="the package is built without the network: needs the extra dev")
+    pytest.importorskip("editables", reason="the package is built without the network: needs the extra dev")
+    pytest.importorskip("pip", reason="the page installs its package by pip")
+    variables = environment(tmp_path / "environment")
+    work = tmp_path / "work"
+    work.mkdir()
+    run(blocks()[0], work, variables, 90)
+    return work, variables
+
+
+def test_the_package_is_installed_shown_and_passes_the_checks(place: tuple[Path, dict[str, str]]) -> None:
+    told = run(blocks()[1], *place, 90)
+    assert re.search(r"^evens +echo2-evens 1\.0$", told, re.MULTILINE)
+    assert "evens version 1: 9000 prompts in train, 1000 in heldout" in told
+    assert "its own answer '2468': reward 1, success" in told
+    assert "your answer '2345': reward 0.5" in told
+    assert told.endswith("evens passes\n")
