@@ -310,12 +310,22 @@ def _show(answer: dict[str, Any], as_json: bool) -> None:
     for name, value in answer.items():
         if isinstance(value, list):
             _say(f"{name.replace('_', ' ')}: {'none' if not value else ''}")
-            for row in value:
-                _say("  " + (row if isinstance(row, str) else "  ".join(str(cell) for cell in row.values())))
+            for text in _rows(value):
+                _say(f"  {text}")
         elif isinstance(value, dict):
             _say(f"{name.replace('_', ' ')}: {', '.join(f'{v} {k}' for k, v in value.items()) or 'none'}")
         elif value not in (None, ""):
             _say(f"{name.replace('_', ' ')}: {value}")
+
+
+def _rows(rows: list[Any]) -> list[str]:
+    """Return texts as they are, and rows of named cells in columns, under their names."""
+    if not rows or isinstance(rows[0], str):
+        return rows
+    table = [[name.replace("_", " ") for name in rows[0]]]
+    table += [["" if cell is None else str(cell) for cell in row.values()] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return ["  ".join(map(str.ljust, cells, widths)).rstrip() for cells in table]
 
 
 if __name__ == "__main__":

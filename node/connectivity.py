@@ -24,6 +24,7 @@ from engines.engine import DTYPES, Dtype, dtype_named
 from engines.engine_fleet import EngineFleet
 from engines.registry import AUTO, choose, installed
 from node.config import NodeConfig
+from node.engine_devices import dtype_for
 from node.links.coordinator_client import CoordinatorClient
 from node.links.neighbours import Neighbours
 from node.links.plan_client import PlanClient, RateLimits
@@ -90,10 +91,12 @@ class Connectivity:
         await self._follower.search()
 
     async def fit(self, runspec: RunSpec) -> None:
-        """Switch the engine to the run's compute dtype; if the dtype changed, greet the coordinator again."""
-        dtype = dtype_named(runspec.compute_dtype) or "float32"
+        """Switch the engine to the run's compute dtype, or where the run admits this engine in others only to the first
+        of those; if the dtype changed, greet the coordinator again."""
         if self._config.dtype != "auto" or self._engine.chosen:
             return
+        probed = self._engine.probed or await self._engine.start()
+        dtype = dtype_for(runspec, probed.engine_class)
         if dtype != self._engine.dtype:
             await self._compute_in(dtype)
             self.coordinator_client.lost("the engine changed")

@@ -14,10 +14,12 @@ from engines import registry
 from engines.candidates import Candidate
 from engines.device_list import ALL, device_list, hardware_of, numbered, numbered_devices
 from engines.devices import NoDevice
-from engines.engine import dtype_named
+from engines.engine import Dtype, dtype_named
 from engines.trials import Make, sights
 from node.config import NodeConfig
 from node.errors import BadConfig, NoUsableDevice
+from protocol.authority import RunSpec
+from protocol.engine_classes import admits, parts
 
 
 async def with_devices(config: NodeConfig, make: Make) -> NodeConfig:
@@ -64,6 +66,16 @@ def engine_for(device: str, config: NodeConfig) -> str:
     rows = map(registry.choose, registry.installed())
     able = (row.name for row in rows if kind in row.devices and (dtype is None or dtype in row.dtypes))
     return next(able, registry.AUTO)
+
+
+def dtype_for(runspec: RunSpec, engine_class: str) -> Dtype:
+    """Return the number format that a run wants of an engine whose owner names none: the run's own, or where the run
+    does not admit the engine in it, the first in which it does. `engine_class`: the engine's, in any format."""
+    own = dtype_named(runspec.compute_dtype) or "float32"
+    name, _, kind = parts(engine_class)
+    row = registry.find(name)
+    able = [own, *(row.dtypes if row is not None else ())]
+    return next((one for one in able if admits(f"{name}/{one}/{kind}", runspec.engines)), own)
 
 
 async def candidates_of(config: NodeConfig, make: Make, compute_dtype: str) -> list[Candidate]:

@@ -176,7 +176,7 @@ def _told(entry: Entry) -> str:
 
 def format_keys(rows: Sequence[KeyRow]) -> list[str]:
     """Return the rows of `list_keys` as lines of text, under their headings."""
-    table = [("node", "accepted", "groups", "last seen", "name", "standing")]
+    table = [("node", "accepted", "decided", "last seen", "name", "standing")]
     for row in rows:
         seen = minute(row.last_seen) if row.last_seen else "never"
         table.append((row.node, str(row.accepted), str(row.groups), seen, printable(row.name), row.standing))

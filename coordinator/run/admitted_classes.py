@@ -44,6 +44,13 @@ def closed_classes(settings: RunSection) -> list[AdmittedClass]:
     return [one for one in admitted_classes(settings) if not is_exact(one.name)]
 
 
+def exact_devices(admitted: AdmittedClass) -> list[str]:
+    """Return the devices on which an admitted class that names none is exact, and so open without a Calibration."""
+    row = find(admitted.engine)
+    devices = row.devices if row is not None and admitted.device == AUTO else ()
+    return [device for device in devices if is_exact(f"{admitted.name}/{device}")]
+
+
 def check_admitted(settings: RunSection) -> None:
     """Check the admitted classes against rule 2. Raises `SettingsFault`."""
     for one in admitted_classes(settings):

@@ -9,7 +9,7 @@
 import asyncio
 from collections.abc import Callable
 
-from coordinator.run.admitted_classes import AdmittedClass, closed_classes
+from coordinator.run.admitted_classes import AdmittedClass, closed_classes, exact_devices
 from coordinator.run.calibrate import calibrate_class
 from coordinator.run.setup import Run
 from engines.engine import dtype_named
@@ -53,7 +53,9 @@ async def _own_class(wanted: AdmittedClass) -> str:
 
 def _closed(run: Run, wanted: AdmittedClass, why: str) -> str:
     named = wanted.name if wanted.name.count("/") == 2 else f"{wanted.name}/DEVICE"
+    open_on = exact_devices(wanted)
+    but = f", but for {', '.join(open_on)}," if open_on else ""
     return (
-        f"nodes of class {wanted.name} wait until it is calibrated ({why}): "
+        f"nodes of class {wanted.name}{but} wait until it is calibrated ({why}): "
         f"echo2-coord calibrate {named} --home {run.folder.path}"
     )

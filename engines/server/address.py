@@ -23,5 +23,6 @@ def client_of(environ: Mapping[str, str] = os.environ, *, patience: float = PATI
     EngineError."""
     address = environ.get(VARIABLE, "")
     if not address.startswith(("http://", "https://")):
-        raise EngineError(f"{address!r} is no address of a server: write --server http://127.0.0.1:8000")
+        fault = f"{address!r} is no address of a server" if address else "no server is named"
+        raise EngineError(f"{fault}: write --server http://127.0.0.1:8000")
     return HttpClient(address, key=environ.get(KEY, ""), patience=patience)

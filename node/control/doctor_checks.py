@@ -102,7 +102,7 @@ def gpu(asked: str, present: str, fault: str) -> Check:
     elif needed:
         remedy = f"{_DRIVER}; or use --gpu auto"
     else:
-        remedy = f"none, if this machine has none: the CPU works, slowly; else {_DRIVER}"
+        remedy = f"optional: the CPU works, slowly; if this machine has a GPU, {_DRIVER}"
     return Check(
         check="gpu", actual=present or ("none" if needed else "none: the CPU is used"), wanted=wanted, remedy=remedy,
         verdict=verdict, exit=Exit.NO_DEVICE if needed else 0,

@@ -87,7 +87,13 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
     async def answered(asked: dict[str, object]) -> dict[str, object]:
         escapes = "\x1b[2J\nall is well"
-        return {"phase": "working", "blocked": escapes, "refusals": [{"reason": escapes}], "not_believed": [escapes]}
+        return {
+            "phase": "working",
+            "engines": [{"engine": "transformers", "most_rows": 8, "version": None}],
+            "blocked": escapes,
+            "refusals": [{"reason": escapes}],
+            "not_believed": [escapes],
+        }
 
     loop = asyncio.new_event_loop()
     server = CommandServer(socket_path(home), dict.fromkeys(("status", "why", "pause"), answered))
@@ -101,6 +107,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     loop.call_soon_threadsafe(task.add_done_callback, lambda _: loop.stop())
     thread.join()
     loop.close()
+
+
+def test_rows_of_an_answer_stand_under_their_names(home: Path) -> None:
+    shown = command("status", "--home", str(home)).stdout.splitlines()
+    assert shown[:4] == ["phase: working", "engines: ", "  engine        most rows  version", "  transformers  8"]
 
 
 @pytest.mark.parametrize(

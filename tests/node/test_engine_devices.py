@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from engines.candidates import Sight
@@ -11,8 +12,9 @@ from engines.devices import Gpu, Inventory
 from engines.process import EngineProcess
 from node import engine_devices
 from node.config import NodeConfig
-from node.engine_devices import candidates_of, engine_for, with_devices
+from node.engine_devices import candidates_of, dtype_for, engine_for, with_devices
 from node.errors import BadConfig, NoUsableDevice
+from tests.support.group_world import SPEC
 
 NEAR, FAR = Gpu(name="a card"), Gpu(name="another card")
 
@@ -79,3 +81,19 @@ async def test_what_bench_times_is_what_the_node_would_run_on_each_device() -> N
     ]
     (one,) = await candidates_of(config(gpu="cpu", dtype="float32", engine="llamacpp"), EngineProcess, "float16")
     assert one.text == "llamacpp/float32/cpu (a CPU)"
+
+
+@pytest.mark.parametrize(
+    ("admitted", "engine_class", "dtype"),
+    [
+        (["transformers"], "transformers/float32/cpu", "float16"),
+        (["transformers", "llamacpp/float32"], "llamacpp/float32/cpu", "float32"),
+        (["transformers", "llamacpp/float32/cpu"], "llamacpp/float32/vulkan", "float16"),
+        (["transformers"], "another/float32/cpu", "float16"),
+    ],
+)
+def test_an_engine_computes_in_the_run_s_own_format_or_else_in_one_that_the_run_admits(
+    admitted: list[str], engine_class: str, dtype: str
+) -> None:
+    spec = msgspec.structs.replace(SPEC, compute_dtype="float16", engines=admitted)
+    assert dtype_for(spec, engine_class) == dtype

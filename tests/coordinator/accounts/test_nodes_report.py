@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("at_the_time")
 
 def test_nodes_are_listed_with_their_standing_the_one_seen_last_first(folder: Path) -> None:
     first, alice, bob = run_nodes("ls", "--home", folder).stdout.splitlines()
-    assert first.split() == ["node", "accepted", "groups", "last", "seen", "name", "standing"]
+    assert first.split() == ["node", "accepted", "decided", "last", "seen", "name", "standing"]
     assert alice.startswith(peer_id(ALICE))
     assert "new, suspended until 2023-11-14 23:13 UTC (incomplete)" in alice
     assert "alice?[2J" in alice, "a chosen name does not reach the terminal unchanged"

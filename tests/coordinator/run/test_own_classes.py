@@ -53,6 +53,12 @@ def make(tmp_path: Path, *engines: str) -> Run:
     return setup.init(tmp_path / "run", str(model), config, now=NOW)
 
 
+def test_a_device_on_which_a_class_is_exact_needs_no_calibration_and_is_not_said_to_wait(tmp_path: Path) -> None:
+    half, exact = how_to_open(make(tmp_path, "transformers/bfloat16", "llamacpp/float32"))
+    assert half.startswith("nodes of class transformers/bfloat16 wait until it is calibrated")
+    assert exact.startswith("nodes of class llamacpp/float32, but for cpu, wait until it is calibrated")
+
+
 def test_the_operators_own_classes_are_calibrated_on_his_device(tmp_path: Path, machine: Machine) -> None:
     said: list[str] = []
     run = make(tmp_path, "transformers", "transformers/float32", "llamacpp/float32")

@@ -6,7 +6,12 @@ from engines.engine import EngineError
 from engines.server.address import client_of, missing
 
 
-@pytest.mark.parametrize("address", ["", "127.0.0.1:8000", "ftp://there"])
+def test_without_an_address_the_option_is_named() -> None:
+    with pytest.raises(EngineError, match=r"^no server is named: write --server http://127"):
+        client_of({})
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:8000", "ftp://there"])
 def test_what_is_no_address_is_refused(address: str) -> None:
     with pytest.raises(EngineError, match="is no address of a server: write --server http://127"):
         client_of({"ECHO2_SERVER": address})

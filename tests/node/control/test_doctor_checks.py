@@ -33,7 +33,7 @@ FINDINGS = {
         0,
         "pip install that",
     ),
-    "no GPU where any device will do": (doctor_checks.gpu("auto", "", ""), "poor", 0, "the CPU works"),
+    "no GPU where any device will do": (doctor_checks.gpu("auto", "", ""), "poor", 0, "optional: the CPU works"),
     "a port that is taken": (doctor_checks.port([], "taken"), "bad", Exit.CONFIG, "--listen /ip4/0.0.0.0/tcp/4001"),
     "a clock that is behind": (doctor_checks.clock(NOW + 60_000, NOW), "bad", Exit.TEMPORARY, "timedatectl"),
     "a clock that is ahead": (doctor_checks.clock(NOW - 3_600_000, NOW), "bad", Exit.TEMPORARY, "timedatectl"),
