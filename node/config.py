@@ -64,7 +64,8 @@ class NodeConfig(BaseModel):
     dtype: Literal["auto", "float32", "float16", "bfloat16", "blocks"] = Field(
         "auto",
         description="Number format that generates: auto (the fastest that the run takes, where --gpu is auto, else the "
-        "run's own, or the first in which it admits the engine), float32, float16, bfloat16, or blocks: a quantised base as it is stored.",
+        "run's own, or the first in which it admits the engine), float32, float16, bfloat16, or blocks: a quantised "
+        "base as it is stored.",
     )
     listen: tuple[str, ...] = Field(
         ("/ip4/0.0.0.0/tcp/0", "/ip6/::/tcp/0"),
