@@ -132,7 +132,8 @@ def test_the_words_of_a_coordinator_do_not_control_the_terminal(home: Path, repo
         argv = [*COMMAND, command_name, "--home", str(home)]
         told = subprocess.run(argv, cwd=repository, capture_output=True, text=True, timeout=60, check=True).stdout
         assert told.splitlines() == [
-            "phase: working", "blocked: ?[2J?all is well", "refusals: ", "  ?[2J?all is well", "not believed: ",
+            "phase: working", "engines: ", "  engine        most rows  version", "  transformers  8",
+            "blocked: ?[2J?all is well", "refusals: ", "  reason", "  ?[2J?all is well", "not believed: ",
             "  ?[2J?all is well",
         ]  # fmt: skip
 
