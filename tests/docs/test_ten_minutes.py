@@ -75,3 +75,14 @@ def test_the_package_is_installed_shown_and_passes_the_checks(place: tuple[Path,
     assert "its own answer '2468': reward 1, success" in told
     assert "your answer '2345': reward 0.5" in told
     assert told.endswith("evens passes\n")
+
+
+@pytest.mark.slow
+def test_the_run_is_learned_by_a_volunteer_without_the_package(place: tuple[Path, dict[str, str]]) -> None:
+    ports = "--port 0 --set 'network.listen=[\"/ip4/127.0.0.1/tcp/0\"]' --set 'https.listen=[\"/ip4/127.0.0.1/tcp/0\"]'"
+    run(blocks()[2].replace("init run ", f"init run {ports} "), *place, 280)
+    told = run(blocks()[3], *place, 280)
+    assert "phase    finished; step 60 of 60" in told
+    assert " 0 refused" in told
+    greedy = [float(share) for share in re.findall(r"greedy=(\S+) ", told)]
+    assert greedy[-1] > greedy[0] + 0.3
