@@ -181,6 +181,12 @@ def scored(episode: Episode) -> Score:
         return _finite(episode.score())
 
 
+def demonstrated(task: Task, index: int, text: Tokenizer, seed: int, noise: float, slip: float) -> list[int]:
+    """Return a demonstration for a prompt of the training split. Raises `TaskFault`."""
+    with _task_code("demonstration", verified=False):
+        return list(map(whole, task.demonstration("train", index, text, seed, noise, slip)))
+
+
 def most_turns(task: Task) -> int:
     """Return the most sampled turns of the task's episodes, as far as it says so; else 1."""
     return int(getattr(task, "turns", 1))

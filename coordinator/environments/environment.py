@@ -23,9 +23,11 @@ import structlog
 from coordinator.environments.environment_process import EnvironmentProcess
 from coordinator.environments.limits import Limits
 from coordinator.environments.messages import (
+    AskDemonstrations,
     AskPrompt,
     AskScore,
     AskTurn,
+    Demonstrated,
     OpenTask,
     Prompted,
     Scored,
@@ -43,6 +45,9 @@ from tasks.task import MOST_REWARD, InvalidTranscript, Score, Split, TaskFault, 
 A = TypeVar("A")
 PAUSES: Final = Backoff(1.0, 60.0)
 """Seconds from a failed opening to the next."""
+Demonstration = tuple[list[int], list[int]]
+AT_ONCE: Final = 64
+"""Demonstrations of one call."""
 TRIES: Final = 2
 """Processes in which a call is tried (rule 2)."""
 _FAILED = (ChildError, DiskFull, msgspec.MsgspecError)
@@ -135,6 +140,21 @@ class Environment:
         if not abs(answer.reward) <= MOST_REWARD:
             raise TaskFault(f"the reward {answer.reward} is no finite float32", verified=True)
         return Score(answer.reward, answer.success)
+
+    async def demonstrations(self, number: int, seed: int, noise: float, slip: float) -> list[Demonstration]:
+        """Return (tokens of a prompt, of its answer) of the training split, as the task answers itself. Raises
+        `TaskFault`."""
+        rows = list[Demonstration]()
+        while len(rows) < number:
+            part = min(AT_ONCE, number - len(rows))
+            asked = AskDemonstrations(number=part, seed=seed + len(rows), noise=noise, slip=slip)
+            answer = await self._ask("demonstrate", lambda worker, asked=asked: asked, Demonstrated)  # type: ignore[misc]
+            if answer.fault:
+                raise TaskFault(answer.fault, verified=False)
+            if len(answer.rows) != part or not all(self._is_written(tokens) for row in answer.rows for tokens in row):
+                raise TaskFault("its demonstrations are empty, or have tokens that the model lacks", verified=False)
+            rows += answer.rows
+        return rows
 
     def episode(self, split: Split, index: int, past: Sequence[Sequence[int]] = ()) -> "HostedEpisode":
         """See `TaskHost.episode`."""

@@ -5,6 +5,7 @@ Run as `python -m coordinator.environments.environment_host LIMITS`; LIMITS is a
 before any code of the task is imported.
 """
 
+import random
 import sys
 from pathlib import Path
 
@@ -12,9 +13,11 @@ import msgspec
 
 from coordinator.environments.limits import Limits, apply
 from coordinator.environments.messages import (
+    AskDemonstrations,
     AskPrompt,
     AskScore,
     AskTurn,
+    Demonstrated,
     OpenTask,
     Prompted,
     Scored,
@@ -31,6 +34,7 @@ from tasks.task import (
     Tokenizer,
     Transcript,
     begun,
+    demonstrated,
     most_turns,
     prompt_of,
     replay,
@@ -79,6 +83,24 @@ class EnvironmentHost:
             return Scored(fault="task-score" if fault.verified else "not-scorable", reason=str(fault)[:MOST_REASON])
         return Scored(reward=score.reward, success=score.success)
 
+    def demonstrate(self, asked: AskDemonstrations) -> Demonstrated:
+        """Return answers of the task's own."""
+        task, text = self._task()
+        chance, size = random.Random(asked.seed), task.size("train")
+        rows = list[tuple[list[int], list[int]]]()
+        try:
+            for _ in range(asked.number):
+                index, seed = chance.randrange(size), chance.randrange(1 << 31)
+                rows.append(
+                    (
+                        prompt_of(task, "train", index, text),
+                        demonstrated(task, index, text, seed, asked.noise, asked.slip),
+                    )
+                )
+        except TaskFault as fault:
+            return Demonstrated(fault=str(fault)[:MOST_REASON] or "no reason given")
+        return Demonstrated(rows=rows)
+
     def take_turn(self, asked: AskTurn) -> TurnTaken:
         """Give an episode its next sampled turn."""
         for name in asked.left:
@@ -122,6 +144,7 @@ def main() -> None:
             "prompt": (AskPrompt, host.prompt),
             "score": (AskScore, host.score),
             "turn": (AskTurn, host.take_turn),
+            "demonstrate": (AskDemonstrations, host.demonstrate),
         }
     )
 

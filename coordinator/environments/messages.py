@@ -86,3 +86,21 @@ class TurnTaken(msgspec.Struct, frozen=True, kw_only=True):
     reward: float = 0.0
     success: bool = False
     fault: str = ""
+
+
+class AskDemonstrations(msgspec.Struct, frozen=True, kw_only=True):
+    """Call "demonstrate": the task's own answers to `number` prompts of the training split, drawn by `seed`. `noise`,
+    `slip`: as of tasks.task.Task.demonstration."""
+
+    number: int
+    seed: int
+    noise: float
+    slip: float
+
+
+class Demonstrated(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to "demonstrate". `rows`: (tokens of a prompt, of its answer). `fault`: of the task's code; empty: it has
+    none."""
+
+    rows: list[tuple[list[int], list[int]]] = []
+    fault: str = ""

@@ -133,7 +133,9 @@ class Stepped(msgspec.Struct, frozen=True, kw_only=True):
 class WarmUp(msgspec.Struct, frozen=True, kw_only=True):
     """A request for a base model folder: a model with random weights, warmed up by supervised steps on noisy
     demonstrations of `task`. `noise`, `slip`: arguments of tasks.task.Task.demonstration. `shape`: keyword arguments
-    of transformers' Qwen3Config that replace the defaults of learner/warmup.py."""
+    of transformers' Qwen3Config that replace the defaults of learner/warmup.py. `demonstrations`: a file of
+    (tokens of a prompt, of its answer), MessagePack, for a task whose code is not in this build; empty: `task` gives
+    them."""
 
     folder: str
     task: str
@@ -145,6 +147,7 @@ class WarmUp(msgspec.Struct, frozen=True, kw_only=True):
     learning_rate: float = 2e-3
     seed: int = 0
     shape: dict[str, int] = {}
+    demonstrations: str = ""
 
 
 class Import(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,10 +8,11 @@ nothing to learn. benchmarks/learning.py measures the effect of the length.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from tokenizers import Tokenizer
@@ -85,19 +86,37 @@ def supervise(model: PreTrainedModel, order: WarmUp, text: FileTokenizer) -> flo
 
 def demonstrations(order: WarmUp, text: FileTokenizer) -> Iterator[list[TrainRow]]:
     """Yield `order.steps` batches of prompts with noisy answers; the answers are the targets."""
-    task = registry.get(order.task, order.task_version)
-    size = task.size("train")
+    answered = _from_file(Path(order.demonstrations)) if order.demonstrations else _by_task(order, text)
     chance = torch.Generator().manual_seed(order.seed)
     for _ in range(order.steps):
         part = []
         for index, seed in torch.randint(0, 1 << 31, (order.batch, 2), generator=chance).tolist():
-            prompt = list(task.episode("train", index % size, text).prompt)
-            answer = list(task.demonstration("train", index % size, text, seed, order.noise, order.slip))
+            prompt, answer = answered(index, seed)
             targets = np.arange(len(prompt), len(prompt) + len(answer))
             part.append(
                 TrainRow(np.array(prompt + answer, np.int32), targets, np.zeros(len(answer), np.float32), 0.0, 0)
             )
         yield part
+
+
+Answered = Callable[[int, int], tuple[list[int], list[int]]]
+"""(index, seed) -> tokens of a prompt, and of a noisy answer to it. Any index will do."""
+
+
+def _by_task(order: WarmUp, text: FileTokenizer) -> Answered:
+    task = registry.get(order.task, order.task_version)
+    size = task.size("train")
+
+    def answered(index: int, seed: int) -> tuple[list[int], list[int]]:
+        answer = task.demonstration("train", index % size, text, seed, order.noise, order.slip)
+        return list(task.episode("train", index % size, text).prompt), list(answer)
+
+    return answered
+
+
+def _from_file(path: Path) -> Answered:
+    rows = msgspec.msgpack.decode(path.read_bytes(), type=list[tuple[list[int], list[int]]])
+    return lambda index, seed: rows[index % len(rows)]
 
 
 def save(model: PreTrainedModel, tokenizer: Tokenizer, folder: Path) -> None:

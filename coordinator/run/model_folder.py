@@ -133,11 +133,17 @@ def import_folder(source: Path, out: Path) -> None:
         raise LocalFault(str(error)) from error
 
 
-def make_tiny(out: Path, order: WarmUp, task: Task) -> WarmedUp:
-    """Have the learner process make a small random model and warm it up on noisy demonstrations of `task`. The folder
-    and task of `order` are filled in here. Raises `LocalFault`."""
-    order = msgspec.structs.replace(order, folder=str(out), task=task.name, task_version=task.version)
+def make_tiny(out: Path, order: WarmUp) -> WarmedUp:
+    """Have the learner process make a small random model and warm it up on noisy demonstrations. The folder of `order`
+    is filled in here. Raises `LocalFault`."""
+    order = msgspec.structs.replace(order, folder=str(out))
     return asyncio.run(_ask_learner("warm_up", order, WarmedUp))
+
+
+def write_tiny_tokenizer(out: Path) -> None:
+    """Write the tokenizer of `tiny` into its folder."""
+    out.mkdir(parents=True, exist_ok=True)
+    text.char_tokenizer().save(str(out / "tokenizer.json"))
 
 
 def make_smollm2(out: Path) -> WarmedUp:

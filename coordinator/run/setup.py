@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from coordinator import config as configuration
 from coordinator import config_docs
 from coordinator.config import CoordinatorConfig, EnvironmentSection, RunSection, Settings
@@ -26,7 +28,7 @@ from coordinator.run.draft import drafting
 from coordinator.run.keys import RunKeys
 from coordinator.run.run_folder import RunFolder
 from coordinator.run.signing import Untrusted
-from coordinator.run.task_processes import TaskPlace, inspect_task, kind_of
+from coordinator.run.task_processes import TaskPlace, demonstrations_of, inspect_task, kind_of
 from p2p.discovery.invite import Invite
 from p2p.identity import peer_id, public_bytes
 from p2p.swarm.manifest import manifest_of
@@ -37,6 +39,7 @@ from runtime.files import sync_folder, writing
 from runtime.settings import SettingsFault
 from tasks import registry
 from tasks.task import Task
+from tasks.tokenizer import CHAR_SIZE, EOS
 from weights.errors import WeightsError
 from weights.lora.adapter_folder import AdapterOrder, make_adapter
 
@@ -158,7 +161,7 @@ def init(
     with drafting(folder) as draft:
         try:
             report(f"model {config.run.model}")
-            _make_model(draft.model, model, warm_up or default_warm_up(), config.run.task)
+            _make_model(draft.model, model, warm_up or default_warm_up(), config, kind)
             if adapter is not None:
                 report(f"adapter of rank {adapter.rank} over a frozen base in {adapter.base}")
                 make_adapter(draft.model, adapter, config.learner.seed)
@@ -316,18 +319,34 @@ def _check_free(target: RunFolder) -> None:
         raise LocalFault(f"cannot read {target.path}: {error.strerror}; name another folder") from error
 
 
-def _make_model(out: Path, model: str, warm_up: WarmUp, task: str) -> None:
+def _make_model(out: Path, model: str, warm_up: WarmUp, config: CoordinatorConfig, kind: str) -> None:
     if model == model_folder.TINY:
-        if all(name != task for name, _ in registry.known()):
-            raise LocalFault(
-                f"--model tiny is made from demonstrations of a task of this build, and {task} is none: "
-                "name the folder of a model"
-            )
-        model_folder.make_tiny(out, warm_up, model_folder.task_named(task))
+        model_folder.make_tiny(out, _demonstrated(out, warm_up, config, kind))
+        Path(_demonstrations(out)).unlink(missing_ok=True)
     elif model == model_folder.SMOLLM2:
         model_folder.make_smollm2(out)
     else:
         model_folder.import_folder(Path(model), out)
+
+
+def _demonstrations(out: Path) -> str:
+    """Return the path of the demonstrations with which a folder's model is warmed up."""
+    return str(out / "demonstrations")
+
+
+def _demonstrated(out: Path, warm_up: WarmUp, config: CoordinatorConfig, kind: str) -> WarmUp:
+    """Return the warm-up with the source of its demonstrations: a task of this build, or the environment of another,
+    which writes them to a file. Raises `LocalFault`."""
+    name = config.run.task
+    if any(known == name for known, _ in registry.known()):
+        task = model_folder.task_named(name)
+        return msgspec.structs.replace(warm_up, task=task.name, task_version=task.version)
+    model_folder.write_tiny_tokenizer(out)
+    place = TaskPlace(name, None, kind, out, EOS, CHAR_SIZE)
+    rows = demonstrations_of(place, config.environment, warm_up)
+    path = _demonstrations(out)
+    Path(path).write_bytes(msgspec.msgpack.encode(rows))
+    return msgspec.structs.replace(warm_up, demonstrations=path)
 
 
 def _placed(model: Path, task: str, kind: str) -> TaskPlace:

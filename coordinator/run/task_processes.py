@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from coordinator.config import EnvironmentSection, RunSection
-from coordinator.environments.environment import Environment, EnvironmentFault
+from coordinator.environments.environment import Demonstration, Environment, EnvironmentFault
 from coordinator.environments.environment_process import sweep
 from coordinator.environments.limits import Limits
 from coordinator.environments.messages import OpenTask
 from coordinator.environments.task_host import LocalTask, TaskFacts, TaskHost, facts_of
+from coordinator.learner.messages import WarmUp
 from coordinator.run import model_folder
 from protocol.task_kinds import PURE, SERVED, SINGLE
 from runtime.errors import LocalFault
@@ -23,6 +24,8 @@ from tasks import plugins, registry
 from tasks.task import TaskFault, prompt_of
 
 TOKENIZER: Final = "tokenizer.json"
+MOST_DEMONSTRATIONS: Final = 4_096
+"""Of a task that is not in this build: a longer warm-up repeats them."""
 
 
 class TaskPlace(NamedTuple):
@@ -98,6 +101,28 @@ def inspect_task(place: TaskPlace, section: EnvironmentSection, limit: int) -> T
         raise LocalFault(f"task {place.name} cannot be written with the tokenizer of {place.model}: {fault}") from fault
     model_folder.check_prompt(place.model, place.name, prompt, place.vocabulary, limit)
     return facts
+
+
+def demonstrations_of(place: TaskPlace, section: EnvironmentSection, warm_up: WarmUp) -> list[Demonstration]:
+    """Return demonstrations of a task that is not in this build, for a warm-up. Call it outside of an event loop.
+    Raises `LocalFault`."""
+    try:
+        plugins.check_name(place.name)
+        return asyncio.run(_demonstrated(place, section, warm_up))
+    except plugins.PluginFault as fault:
+        raise LocalFault(str(fault)) from fault
+    except TaskFault as fault:
+        raise LocalFault(
+            f"--model tiny is made from demonstrations, and task {place.name} gives none ({fault}): name the folder of "
+            "a model"
+        ) from fault
+
+
+async def _demonstrated(place: TaskPlace, section: EnvironmentSection, warm_up: WarmUp) -> list[Demonstration]:
+    number = min(MOST_DEMONSTRATIONS, warm_up.steps * warm_up.batch)
+    async with hosted(place, section) as host:
+        assert isinstance(host, Environment)
+        return await host.demonstrations(number, warm_up.seed, warm_up.noise, warm_up.slip)
 
 
 async def _asked(place: TaskPlace, section: EnvironmentSection) -> tuple[TaskFacts, list[int]]:

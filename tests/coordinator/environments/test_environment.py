@@ -169,3 +169,17 @@ async def test_the_folder_of_a_process_goes_with_it_and_that_of_a_killed_coordin
         assert sorted((tmp_path / "temporary").glob("*")) != [foreign]
         assert not left.exists()
     assert list((tmp_path / "temporary").glob("*")) == [foreign]
+
+
+async def test_a_task_demonstrates_answers_to_prompts_of_its_training_split(tmp_path: Path) -> None:
+    async with environment(tmp_path, "reverse", make=EnvironmentProcess) as one:
+        rows = await one.demonstrations(100, 1, 0.0, 0.0)
+        assert rows == await one.demonstrations(100, 1, 0.0, 0.0)
+        assert len({tuple(prompt) for prompt, _ in rows}) > 90
+        assert all(answer == [*prompt[3::-1], EOS] for prompt, answer in rows)
+
+
+async def test_a_task_without_demonstrations_says_so(tmp_path: Path) -> None:
+    async with environment(tmp_path, "right") as one:
+        with pytest.raises(TaskFault, match="demonstration raised NotImplementedError"):
+            await one.demonstrations(1, 0, 0.0, 0.0)

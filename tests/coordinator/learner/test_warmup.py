@@ -74,3 +74,14 @@ def test_an_invalid_shape_is_named(sentence: str, tmp_path: Path) -> None:
     shape, message = BAD_SHAPES[sentence]
     with pytest.raises(ValueError, match=message):
         warmed_up(tmp_path, shape=shape)
+
+
+def test_a_task_of_another_package_is_demonstrated_by_a_file(tmp_path: Path) -> None:
+    text = FileTokenizer(char_tokenizer(), EOS)
+    path = tmp_path / "demonstrations"
+    path.write_bytes(msgspec.msgpack.encode([([2, 3], [4, EOS]), ([5], [6, 7, EOS])]))
+    order = msgspec.structs.replace(ORDER, task="", task_version=0, demonstrations=str(path))
+    rows = [row for part in demonstrations(order, text) for row in part]
+    assert len(rows) == 48
+    assert {tuple(row.tokens.tolist()) for row in rows} == {(2, 3, 4, EOS), (5, 6, 7, EOS)}
+    assert {tuple(row.targets.tolist()) for row in rows} == {(2, 3), (1, 2, 3)}
