@@ -506,13 +506,13 @@ def version() -> None:
     """Print the version of echo2 and of its protocol."""
     import importlib.metadata
 
-    from p2p.envelope import PROTOCOL
+    from protocol.numbers import SPOKEN
 
     try:
         release = importlib.metadata.version("echo2")
     except importlib.metadata.PackageNotFoundError:
         release = "from source, not installed"
-    print(f"echo2 {release}, protocol {PROTOCOL}")
+    print(f"echo2 {release}, protocol {SPOKEN[0]} to {SPOKEN[1]}")
 
 
 def _remark(home: Path, word: str, node: str, why: str) -> None:

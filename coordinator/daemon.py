@@ -114,7 +114,7 @@ class Coordinator:
         self._network = network
         self._clock = clock
         self._reminded: int | None = None
-        text = model_folder.tokenizer(run.folder.model, run.runspec.eos)
+        text = model_folder.tokenizer(run.folder.model, run.runspec.ends)
         if host is None:
             host = LocalTask(run.pure_task, text)
         prompts = prompts_of(run, host, text)

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.errors import LocalFault
+from tasks.turn_ends import Ends
 
 Dtype = Literal["float32", "float16", "bfloat16", "blocks"]
 """The type that weights are computed with. "blocks": a quantised base (weights.lora.frozen_base) is computed with as it
@@ -32,7 +33,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """One group to generate: the engine's view of a lease.
 
     `prompt`: token ids. `seeds`: 16 bytes per sample, in order. `limit`: most sampled tokens per rollout. `eos`: the id
-    that ends a turn. `task`, `task_version`, `split`, `index`: the episode, for the tokens that the environment gives.
+    that ends a turn. `other_ends`: further ones that do. `task`, `task_version`, `split`, `index`: the episode, for the
+    tokens that the environment gives.
     `single_turn`: the episode is over after one sampled turn, and no task's code is asked. `served`: a name, by which
     each sampled turn is told and answered (`Engine.turns`, `Engine.answer`), and no task's code is asked; empty: not
     so. `past`: of a served group that is taken up again, what each sample has so far; empty: nothing.
@@ -52,6 +54,12 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     single_turn: bool = False
     served: bytes = b""
     past: list["Sample"] = []
+    other_ends: tuple[int, ...] = ()
+
+    @property
+    def ends(self) -> Ends:
+        """All tokens that end a turn."""
+        return (self.eos, *self.other_ends)
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):

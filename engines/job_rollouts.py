@@ -11,6 +11,7 @@ from engines.rollout_state import RolloutState
 from tasks import registry
 from tasks.task import Tokenizer
 from tasks.tokenizer import load
+from tasks.turn_ends import Ends
 
 
 class JobRollouts:
@@ -18,7 +19,7 @@ class JobRollouts:
 
     def __init__(self, folder: Path, vocabulary: int) -> None:
         self._folder, self._vocabulary = folder, vocabulary
-        self._texts: dict[int, Tokenizer] = {}
+        self._texts: dict[Ends, Tokenizer] = {}
 
     def check(self, job: Job) -> None:
         """Check that a job can be generated. Raises EngineError."""
@@ -36,12 +37,12 @@ class JobRollouts:
         if job.single_turn:
             return [RolloutState(job, seed, OneTurn(job.prompt)) for seed in job.seeds]
         task, split = registry.get(job.task, job.task_version), _split(job)
-        return [RolloutState(job, seed, task.episode(split, job.index, self._text(job.eos))) for seed in job.seeds]
+        return [RolloutState(job, seed, task.episode(split, job.index, self._text(job.ends))) for seed in job.seeds]
 
-    def _text(self, eos: int) -> Tokenizer:
-        if eos not in self._texts:
-            self._texts[eos] = load(self._folder / "tokenizer.json", eos)
-        return self._texts[eos]
+    def _text(self, ends: Ends) -> Tokenizer:
+        if ends not in self._texts:
+            self._texts[ends] = load(self._folder / "tokenizer.json", *ends)
+        return self._texts[ends]
 
 
 def _split(job: Job) -> Literal["train", "heldout"]:

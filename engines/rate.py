@@ -47,7 +47,7 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
-    """The jobs of a run: its task, most sampled tokens per rollout, rollouts per group, end token. `single_turn`: the
+    """The jobs of a run: its task, most sampled tokens per rollout, rollouts per group, end tokens. `single_turn`: the
     task's code is at the operator."""
 
     task: str
@@ -56,6 +56,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     group: int
     eos: int
     single_turn: bool = False
+    other_ends: tuple[int, ...] = ()
 
     def jobs(self, model: Path) -> Iterator[Job]:
         """Yield the task's jobs without an end. `model`: the folder with tokenizer.json."""
@@ -64,6 +65,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
             yield Job(
                 prompt=prompt, seeds=seeds, limit=self.limit, eos=self.eos, single_turn=self.single_turn,
                 task=self.task, task_version=self.task_version, split="train", index=index,
+                other_ends=self.other_ends,
             )  # fmt: skip
 
     def _asked(self, model: Path) -> Iterator[list[int]]:

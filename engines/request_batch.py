@@ -15,9 +15,12 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
+import numpy as np
+
 from engines.engine import EngineError, EngineRows, Finished, Job, SampledTurn
 from engines.open_group import Group
 from engines.rollout_state import RolloutState
+from tasks.turn_ends import Ends, fault_of_turn
 
 ABOVE = 1e-4
 """Rounding by which a log-probability may lie above 0; it is then 0."""
@@ -29,13 +32,13 @@ class ProgramLost(SystemExit):
 
 class TokenRequest(NamedTuple):
     """One turn to generate. `tokens`: what stands before it. `seed`, `first`: the noise of its tokens, whose numbers
-    within the rollout begin at `first`. `most`: most tokens. `eos`: ends it. `greedy`: without noise."""
+    within the rollout begin at `first`. `most`: most tokens. `ends`: each ends it. `greedy`: without noise."""
 
     tokens: list[int]
     seed: bytes
     first: int
     most: int
-    eos: int
+    ends: Ends
     greedy: bool
 
 
@@ -158,7 +161,7 @@ class RequestBatch:
             seed=state.seed,
             first=state.position,
             most=job.limit - len(so_far.logprobs),
-            eos=job.eos,
+            ends=job.ends,
             greedy=job.greedy,
         )
         self._next_id += 1
@@ -223,5 +226,6 @@ def check(completion: Completion, request: TokenRequest, vocabulary: int, root: 
         raise EngineError("the answer has a log-probability above 0")
     if not 0 < len(tokens) <= request.most:
         raise EngineError(f"the answer has {len(tokens)} tokens, where 1 to {request.most} were requested")
-    if request.eos in tokens[:-1] or (tokens[-1] != request.eos and len(tokens) < request.most):
-        raise EngineError(f"the answer does not end at the token {request.eos} that ends a turn, nor at its limit")
+    if fault_of_turn(np.asarray(tokens), request.ends, at_limit=len(tokens) == request.most):
+        named = " or ".join(map(str, request.ends))
+        raise EngineError(f"the answer does not end at the token {named} that ends a turn, nor at its limit")

@@ -3,8 +3,8 @@
 Rules
 1. While the environment has tokens left to add, it gives the next token; else the policy does. A rollout takes exactly
    one token per step.
-2. A sampled turn ends with eos. The rollout ends once `limit` tokens were sampled in all turns together, or when the
-   environment ends the episode after a turn.
+2. A sampled turn ends with a token that ends a turn (tasks/turn_ends.py). The rollout ends once `limit` tokens were
+   sampled in all turns together, or when the environment ends the episode after a turn.
 3. The noise of a token is keyed by its index within the rollout, tokens given by the environment counted.
 4. The environment of a served rollout is elsewhere: after a sampled turn the rollout is parked until `answer`, which
    brings all tokens of the environment's turn at once.
@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from engines.engine import EngineError, Job, Sample, SampledTurn
 from tasks.task import Episode
+from tasks.turn_ends import is_end
 
 
 class RolloutState:
@@ -22,7 +23,7 @@ class RolloutState:
 
     def __init__(self, job: Job, seed: bytes, episode: Episode | None, *, number: int = 0) -> None:
         """`episode`: None for a served rollout. `number`: of the sample in its group."""
-        self._job, self._episode, self._number = job, episode, number
+        self._job, self._episode, self._number, self._ends = job, episode, number, job.ends
         self.seed, self.ended, self.parked = seed, False, False
         self._tokens: list[int] = []
         self._logprobs: list[float] = []
@@ -77,7 +78,7 @@ class RolloutState:
         self._tokens.append(token)
         self._logprobs.append(logprob)
         self._turns[-1] += 1
-        if token == self._job.eos or len(self._logprobs) == self._job.limit:
+        if is_end(token, self._ends) or len(self._logprobs) == self._job.limit:
             self._turn_ended()
 
     def answer(self, turn_number: int, given: Sequence[int] | None) -> bool:

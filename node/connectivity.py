@@ -33,11 +33,11 @@ from node.run_context import RunContext
 from node.versions.follower import Follower
 from p2p.discovery.dialer import PeerDialer
 from p2p.discovery.peer_records import RecordIssuer
-from p2p.envelope import PROTOCOL
 from p2p.network import Network
 from protocol import refusals
 from protocol.authority import RunSpec, TaskReference
 from protocol.engine_classes import parts
+from protocol.numbers import SPOKEN
 from protocol.requests import Hello, Refusal, Welcome
 from protocol.task_kinds import PLAYED
 from runtime.units import MBIT
@@ -106,7 +106,7 @@ class Connectivity:
         probed = self._engine.probed if self._engine.choosing else None
         probed = probed or await self._engine.start()
         return Hello(
-            protocols=(PROTOCOL, PROTOCOL),
+            protocols=SPOKEN,
             software=f"echo2/{_software()}",
             name=self._config.name or self._peer_id[-8:],
             engine=probed.engine_class,

@@ -144,7 +144,7 @@ def workload_of(runspec: RunSpec) -> Workload:
     task = runspec.tasks[0]
     return Workload(
         task=task.name, task_version=task.version, limit=runspec.limit, group=runspec.group_size, eos=runspec.eos,
-        single_turn=task.kind != PURE,
+        single_turn=task.kind != PURE, other_ends=runspec.other_ends,
     )  # fmt: skip
 
 

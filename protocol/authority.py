@@ -28,6 +28,8 @@ from protocol.task_kinds import PURE
 
 MOST_ROOTS = 64
 """Most Roots per run."""
+MOST_OTHER_ENDS = 15
+"""Most tokens that end a turn beside `RunSpec.eos`."""
 MOST_WEIGHT = 1000
 """Greatest weight of a task."""
 
@@ -62,13 +64,15 @@ class Asset(Wire, frozen=True):
 class TaskReference(Wire, frozen=True):
     """A task of a run, or in a Hello a task of the node's build. `name`: unique in the run. `kind`: the place where its
     code runs (protocol/task_kinds.py). `weight`: its share of the run's prompts, relative to that of the other tasks.
-    `settings_hash`: of the settings it was made with; None: it has none."""
+    `settings_hash`: of the settings it was made with; None: it has none. `other_ends`: tokens that end a turn beside
+    `RunSpec.eos`, in each task of the run (protocol/numbers.py, rule 2)."""
 
     name: Name
     version: Count
     kind: Name = PURE
     weight: Annotated[int, Meta(ge=1, le=MOST_WEIGHT)] = 1
     settings_hash: Hash | None = None
+    other_ends: Annotated[list[Token], Meta(max_length=MOST_OTHER_ENDS)] = []
 
 
 class RunSpec(Wire, frozen=True):
@@ -92,6 +96,17 @@ class RunSpec(Wire, frozen=True):
     sampling: Name
     price_mode: Name
     protocols: tuple[int, int] = (1, 1)
+
+    @property
+    def other_ends(self) -> tuple[int, ...]:
+        """The tokens beside `eos` that end a turn: those of all tasks, each once."""
+        named = dict.fromkeys(end for task in self.tasks for end in task.other_ends)
+        return tuple(end for end in named if end != self.eos)
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """All tokens that end a turn, `eos` first."""
+        return (self.eos, *self.other_ends)
 
 
 ROLES: Final = frozenset({"root", "policy", "channel", "ledger"})

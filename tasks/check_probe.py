@@ -135,7 +135,7 @@ def play(task: Task, question: Question, script: Script) -> ProbedEpisode:
             reply = episode.reply(list(sampled))
             if reply is None:
                 fresh = begun(task, question.split, question.index, TEXT)
-                score = replay(fresh, Transcript(tokens, turns), eos=TEXT.eos, limit=_LIMIT)
+                score = replay(fresh, Transcript(tokens, turns), ends=TEXT.ends, limit=_LIMIT)
                 return ProbedEpisode(answer, score.reward, score.success, tuple(given))
             tokens += reply
             turns.append(len(reply))

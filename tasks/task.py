@@ -19,6 +19,8 @@ from typing import Literal, NamedTuple, Protocol, SupportsFloat
 import numpy as np
 from numpy.typing import NDArray
 
+from tasks.turn_ends import Ends, fault_of_turn
+
 Split = Literal["train", "heldout"]
 MOST_REWARD = 3.4028234663852886e38
 """The greatest finite float32: sums over a batch of such rewards stay finite in float64."""
@@ -29,7 +31,11 @@ class Tokenizer(Protocol):
 
     @property
     def eos(self) -> int:
-        """The token that ends a turn."""
+        """The token with which a task ends its own answers."""
+
+    @property
+    def ends(self) -> Ends:
+        """All tokens that end a turn, `eos` first."""
 
     @property
     def size(self) -> int:
@@ -38,8 +44,8 @@ class Tokenizer(Protocol):
     def encode(self, text: str) -> list[int]: ...
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text of the tokens, without an `eos` at their end; any other special token appears by its name.
-        Never raises for ids in range."""
+        """Return the text of the tokens, without an end of a turn at their end; any other special token appears by its
+        name. Never raises for ids in range."""
 
 
 class Score(NamedTuple):
@@ -60,7 +66,7 @@ class Episode(Protocol):
     def reply(self, sampled: Sequence[int]) -> Sequence[int] | None:
         """Return the environment's tokens after a sampled turn, or None when the episode has ended.
 
-        `sampled` ends with eos, or was cut at the token limit (the episode then always ends)."""
+        `sampled` ends with one of `Tokenizer.ends`, or was cut at the token limit (the episode then always ends)."""
 
     def score(self) -> Score:
         """Return the score so far; called after the episode has ended."""
@@ -131,11 +137,11 @@ def prompt_of(task: Task, split: Split, index: int, text: Tokenizer) -> list[int
         return list(map(whole, episode.prompt))
 
 
-def replay(episode: Episode, transcript: Transcript, *, eos: int, limit: int) -> Score:
+def replay(episode: Episode, transcript: Transcript, *, ends: Ends, limit: int) -> Score:
     """Walk a fresh episode through a transcript and score it.
 
-    Verify that given tokens are the environment's own, and that eos stands only at the end of a sampled turn. Verify
-    that a turn without eos is cut at exactly `limit` sampled tokens in total, and that the episode is over. Raises
+    Verify that given tokens are the environment's own, and that an end stands only at the end of a sampled turn. Verify
+    that a turn without one is cut at exactly `limit` sampled tokens in total, and that the episode is over. Raises
     `InvalidTranscript`, whose message names the fault, and `TaskFault`.
     """
     tokens, turns = np.asarray(transcript.tokens), list(transcript.turns)
@@ -153,10 +159,8 @@ def replay(episode: Episode, transcript: Transcript, *, eos: int, limit: int) ->
         if given is None or (number and turns[number - 1] != len(given)):
             raise InvalidTranscript("the episode was already over")
         sampled += length
-        if (part[:-1] == eos).any():
-            raise InvalidTranscript("tokens follow the end of a turn")
-        if part[-1] != eos and sampled != limit:
-            raise InvalidTranscript("a turn stops without end-of-sequence before the token limit")
+        if fault := fault_of_turn(part, ends, at_limit=sampled == limit):
+            raise InvalidTranscript(fault)
         if sampled > limit:
             raise InvalidTranscript("more tokens than the limit")
         given = replied(episode, part.tolist(), verified=number == len(turns) - 1)

@@ -2,8 +2,9 @@
 
 Rules
 1. Nothing is added to a text: no begin-of-sequence, no template. The policy sees exactly the text that a task writes.
-2. `decode` leaves out only the `eos` at the end: any other special token is part of the answer, and appears by its
-   name. It never raises for ids of the model: those above the tokenizer's, which models are padded with, are no text.
+2. `decode` leaves out only the end of the turn, at the end: any other special token is part of the answer, and
+   appears by its name. It never raises for ids of the model: those above the tokenizer's, which models are padded
+   with, are no text.
 3. Where a tokenizer's decoder only concatenates tokens (`Fuse`, `ByteLevel`), `decode` joins their bytes from a table.
    The text equals the library's, in an eighth of the time. The library runs all other decoders.
 """
@@ -14,6 +15,8 @@ from operator import itemgetter
 from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+
+from tasks.turn_ends import Ends, without_end
 
 CHARACTERS = "0123456789+-*=><()., abcdefghijklmnopqrstuvwxyz\n"
 PAD, EOS, CHAR_SIZE = 0, 1, 64
@@ -26,17 +29,22 @@ class TokenizerFault(ValueError):
 class FileTokenizer:
     """`tasks.task.Tokenizer` by the `tokenizers` library."""
 
-    def __init__(self, tokenizer: Tokenizer, eos: int) -> None:
-        self._tokenizer, self._eos = tokenizer, eos
+    def __init__(self, tokenizer: Tokenizer, eos: int, *others: int) -> None:
+        self._tokenizer, self._ends = tokenizer, (eos, *others)
         self._size = tokenizer.get_vocab_size(with_added_tokens=True)
         self._pieces: list[bytes] | None = None
         self._strings = _spell(tokenizer)
-        if not 0 <= eos < self._size:
-            raise TokenizerFault(f"end-of-sequence {eos} is not among the tokenizer's {self._size} ids")
+        for end in self._ends:
+            if not 0 <= end < self._size:
+                raise TokenizerFault(f"end-of-sequence {end} is not among the tokenizer's {self._size} ids")
 
     @property
     def eos(self) -> int:
-        return self._eos
+        return self._ends[0]
+
+    @property
+    def ends(self) -> Ends:
+        return self._ends
 
     @property
     def size(self) -> int:
@@ -46,8 +54,7 @@ class FileTokenizer:
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        if len(tokens) and tokens[-1] == self._eos:
-            tokens = tokens[:-1]
+        tokens = without_end(tokens, self._ends)
         if self._strings is None:
             return str(self._tokenizer.decode(list(tokens), skip_special_tokens=False))
         if self._pieces is None:
@@ -96,13 +103,14 @@ def _byte_characters() -> dict[str, int]:
 _BYTES = _byte_characters()
 
 
-def load(path: Path, eos: int) -> FileTokenizer:
-    """Load the tokenizer of a tokenizer.json file. `eos`: the id that ends a turn. Raises TokenizerFault."""
+def load(path: Path, eos: int, *others: int) -> FileTokenizer:
+    """Load the tokenizer of a tokenizer.json file. `eos`: the id that ends a turn. `others`: further ones that do.
+    Raises TokenizerFault."""
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception, for a missing file too
         raise TokenizerFault(f"{path}: {error}") from error
-    return FileTokenizer(tokenizer, eos)
+    return FileTokenizer(tokenizer, eos, *others)
 
 
 def char_tokenizer() -> Tokenizer:

@@ -178,7 +178,7 @@ def teach(folder: Path, course: Course) -> float:
 
 def reward(task: Task, index: int, text: Tokenizer, transcript: Transcript) -> float:
     """Return the task's reward for a transcript of prompt `index`."""
-    return replay(task.episode("train", index, text), transcript, eos=text.eos, limit=LIMIT).reward
+    return replay(task.episode("train", index, text), transcript, ends=text.ends, limit=LIMIT).reward
 
 
 def bits_of(snapshot: Snapshot) -> Words:

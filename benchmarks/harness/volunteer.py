@@ -244,7 +244,7 @@ def _node(invite: str, folder: Path, gpu: str, env: Mapping[str, str]) -> "Itera
 
 
 def _group_service(run: Run, database: Database) -> GroupService:
-    text = model_folder.tokenizer(run.folder.model, run.runspec.eos)
+    text = model_folder.tokenizer(run.folder.model, run.runspec.ends)
     keys = {"policy": run.keys.policy, "channel": run.keys.channel, "ledger": run.keys.ledger}
     task = run.pure_task
     prompts, tasks = TaskPrompts([task], text, seed=0), {(task.name, task.version): task}
@@ -278,7 +278,7 @@ def _scoring(
 ) -> Scoring:
     """Return the scoring loop. It first evaluates version 0 briefly, which warms the scorer up. `arrived`: see
     `Measuring.delivered` (rule 3)."""
-    text = model_folder.tokenizer(run.folder.model, run.runspec.eos)
+    text = model_folder.tokenizer(run.folder.model, run.runspec.ends)
     weights = ScorerWeights(
         scorer, publisher, model=run.folder.model, folder=run.folder.scorer, oldest=lambda: (FIRST_ERA, 0)
     )

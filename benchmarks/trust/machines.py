@@ -104,5 +104,5 @@ async def compare(scorer: EngineProcess, groups: Sequence[Generated]) -> list[To
     compared = []
     for job, samples in groups:
         scores = await scorer.score(job, packed(samples))
-        compared.append(compare_group(samples, scores, [reward(sample) for sample in samples], job.eos))
+        compared.append(compare_group(samples, scores, [reward(sample) for sample in samples], job.ends))
     return compared

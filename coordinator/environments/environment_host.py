@@ -59,7 +59,7 @@ class EnvironmentHost:
         from tasks import tokenizer
 
         task = plugins.find(order.task, order.version)
-        self._opened = task, tokenizer.load(Path(order.tokenizer), order.eos)
+        self._opened = task, tokenizer.load(Path(order.tokenizer), order.eos, *order.other_ends)
         sizes = {"train": task.size("train"), "heldout": task.size("heldout")}
         return TaskOpened(version=task.version, turns=most_turns(task), unfiltered=self._unfiltered, **sizes)
 
@@ -76,7 +76,7 @@ class EnvironmentHost:
         task, text = self._task()
         try:
             episode = begun(task, asked.split, asked.index, text)
-            score = replay(episode, Transcript(asked.tokens, asked.turns), eos=text.eos, limit=asked.limit)
+            score = replay(episode, Transcript(asked.tokens, asked.turns), ends=text.ends, limit=asked.limit)
         except InvalidTranscript as error:
             return Scored(fault="transcript", reason=str(error))
         except TaskFault as fault:

@@ -12,12 +12,13 @@ Fault = Literal["", "transcript", "task-score", "not-scorable"]
 
 class OpenTask(msgspec.Struct, frozen=True, kw_only=True):
     """Call "open". `version` None: the newest. `tokenizer`: path of the model's tokenizer.json. `eos`: the id that ends
-    a turn."""
+    a turn. `other_ends`: further ones that do."""
 
     task: str
     version: int | None
     tokenizer: str
     eos: int
+    other_ends: tuple[int, ...] = ()
 
 
 class TaskOpened(msgspec.Struct, frozen=True, kw_only=True):

@@ -73,7 +73,7 @@ class LocalTask:
     async def score(self, split: Split, index: int, transcript: Transcript, limit: int) -> Score:
         """See `TaskHost.score`."""
         episode = begun(self._task, split, index, self._text)
-        return replay(episode, transcript, eos=self._text.eos, limit=limit)
+        return replay(episode, transcript, ends=self._text.ends, limit=limit)
 
     def episode(self, split: Split, index: int, past: Sequence[Sequence[int]] = ()) -> "LocalEpisode":
         """See `TaskHost.episode`."""

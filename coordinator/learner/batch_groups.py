@@ -23,6 +23,7 @@ from p2p.errors import Malformed
 from p2p.wire_types import decode
 from protocol.leases import Lease, Submission
 from tasks.task import Score
+from tasks.turn_ends import Ends, is_end
 
 Tokens = NDArray[np.int32]
 Floats = NDArray[np.float32]
@@ -122,3 +123,9 @@ def described(batch: TrainBatch) -> dict[str, float]:
         "staleness_mean": sum(ages) / max(1, len(ages)),
         "staleness_max": float(max(ages, default=0)),
     }
+
+
+def cut_answers(batch: TrainBatch, ends: Ends) -> float:
+    """Return the share of the batch's rollouts that the limit cut: their last token ends no turn."""
+    samples = [sample for group in batch.groups for sample in group.samples]
+    return sum(not is_end(int(sample.tokens[-1]), ends) for sample in samples) / max(1, len(samples))

@@ -44,7 +44,8 @@ class Open(msgspec.Struct, frozen=True, kw_only=True):
     itself, as version 0 with one full edge. `era`: of `published`, or of that version 0. `next_era`: the era to begin
     if published steps are undone (`learner.eras`). `staleness`: S; draws older than S allows are forgotten. `keep`: how
     many published exports' files stay, the newest included, as the scorer reads them. `threads`: of the CPU.
-    `database`: run.sqlite, which the learner only reads."""
+    `database`: run.sqlite, which the learner only reads. `ends`: tokens that end a turn, by which answers that the
+    limit cut are counted; empty: they are not counted."""
 
     model: str
     folder: str
@@ -59,6 +60,7 @@ class Open(msgspec.Struct, frozen=True, kw_only=True):
     staleness: int
     keep: int = 1
     threads: int = 1
+    ends: tuple[int, ...] = ()
 
 
 class Opened(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,7 +123,8 @@ class ExportedEdge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 class Stepped(msgspec.Struct, frozen=True, kw_only=True):
     """A finished step. `metrics`: loss, grad_norm, kl (behaviour to proximal, k3), ess (share of the batch), clipped,
-    truncated (shares of tokens), reward, success, tokens, zero_variance (share of groups), staleness_mean ...
+    truncated (shares of tokens), reward, success, tokens, zero_variance (share of groups), cut_answers (share
+    of rollouts that the limit cut), staleness_mean ...
     `seconds`: the step without its export."""
 
     step: int

@@ -22,7 +22,7 @@ import torch
 
 from coordinator.learner import advantages, checkpoint, eras, export, loss, model, step
 from coordinator.learner.age import fresh
-from coordinator.learner.batch_groups import BadBatch, TrainBatch, TrainGroup
+from coordinator.learner.batch_groups import BadBatch, TrainBatch, TrainGroup, cut_answers
 from coordinator.learner.checkpoint import Base, Checkpoint, State
 from coordinator.learner.eras import KnownVersion
 from coordinator.learner.messages import Batch, Export, Hyper, Open, Opened, Stepped
@@ -88,6 +88,8 @@ class Session:
         metrics = step.train_step(
             self._model, self._optimiser, groups, self._hyper, steps=self._state.steps, reference=self._reference
         )
+        if self._order.ends:
+            metrics["cut_answers"] = cut_answers(groups, self._order.ends)
         seconds = time.perf_counter() - started
         self._drew(batch)
         exported = self._export(self._state.published) if batch.last or self._due() else None

@@ -39,7 +39,8 @@ class NodeRow(View, frozen=True, kw_only=True, gc=False):
 
 
 class StepPoint(View, frozen=True, kw_only=True):
-    """One step of the learner. `reward`, `success`: means over its rollouts. `staleness`: mean age of its groups."""
+    """One step of the learner. `reward`, `success`: means over its rollouts. `staleness`: mean age of its groups.
+    `cut_answers`: share of its rollouts that the token limit cut; None: a step of an older program."""
 
     step: int
     at: int
@@ -48,6 +49,7 @@ class StepPoint(View, frozen=True, kw_only=True):
     staleness: float
     seconds: float
     metrics: dict[str, float]
+    cut_answers: float | None = None
 
 
 class Evaluation(View, frozen=True, kw_only=True):

@@ -53,6 +53,7 @@ from engines.engine import Job, SampleScore
 from engines.messages import PackedSample, float_bytes
 from protocol.refusals import sentence
 from runtime.child import ChildDied, ChildError
+from tasks.turn_ends import Ends
 from weights.errors import BadSnapshot
 
 
@@ -69,14 +70,14 @@ class EvidenceSource(NamedTuple):
 class GroupVerifier:
     """The verification of groups by a scorer.
 
-    `eos`: the token id that ends a turn. `staleness`: S. `published`: returns the versions of an era that nodes may
+    `ends`: the tokens that end a turn. `staleness`: S. `published`: returns the versions of an era that nodes may
     have."""
 
     def __init__(
         self,
         scorer: Scorer,
         *,
-        eos: int,
+        ends: Ends,
         staleness: int,
         published: Callable[[int], Iterable[int]],
         calibration: ExactThresholds = EXACT,
@@ -84,7 +85,7 @@ class GroupVerifier:
     ) -> None:
         """`evidence`: of the classes that are not exact; None: their groups cannot be scored."""
         self._scorer = scorer
-        self._eos = eos
+        self._ends = ends
         self._published = published
         self._calibration = calibration
         self._cross_version = CrossVersionCheck(staleness)
@@ -123,7 +124,7 @@ class GroupVerifier:
             await self._fill(group, scores, numbers)
             try:
                 known = {number: score for number in numbers if (score := scores[number]) is not None}
-                compared |= {number: compare_rollout(rollouts[number], known[number], self._eos) for number in known}
+                compared |= {number: compare_rollout(rollouts[number], known[number], self._ends) for number in known}
             except Incomparable as error:
                 return _unscorable(str(error))
             if len(compared) < len(rollouts) and self._suffices(group, compared, tables):
@@ -202,7 +203,8 @@ class GroupVerifier:
             prompt=lease.prompt,
             seeds=[lease.seeds[number] for number in numbers],
             limit=lease.limit,
-            eos=self._eos,
+            eos=self._ends[0],
+            other_ends=self._ends[1:],
             task=lease.task,
             task_version=lease.task_version,
             split="train",

@@ -44,6 +44,7 @@ from tasks.task import (
     replay,
     sampled_mask,
 )
+from tasks.turn_ends import Ends, end_mask, fault_of_turn
 
 ENOUGH = 32
 """The least number of scored tokens by which a group is judged as not generated."""
@@ -158,10 +159,8 @@ def _end(rollout: Rollout | ClaimedRollout, lease: Lease, spec: RunSpec) -> str 
         if number % 2:
             continue
         sampled += length
-        if (part[:-1] == spec.eos).any():
-            return "tokens follow the end of a turn"
-        if part[-1] != spec.eos and (sampled != lease.limit or start != len(tokens)):
-            return "a turn stops without end-of-sequence before the token limit"
+        if fault := fault_of_turn(part, spec.ends, at_limit=sampled == lease.limit and start == len(tokens)):
+            return fault
         if sampled == lease.limit and start != len(tokens):
             return "a turn follows the token limit"
     return None
@@ -239,10 +238,8 @@ def check_turn(tokens: Sequence[int], before: int, lease: Lease, spec: RunSpec, 
         code, detail = "tokens", f"there is no token {max(tokens)} in a vocabulary of {spec.vocabulary}"
     elif sampled > lease.limit:
         code, detail = "turns", f"{sampled} sampled tokens, the most is {lease.limit}"
-    elif spec.eos in tokens[:-1]:
-        code, detail = "end", "tokens follow the end of a turn"
-    elif tokens[-1] != spec.eos and sampled != lease.limit:
-        code, detail = "end", "a turn stops without end-of-sequence before the token limit"
+    elif fault := fault_of_turn(np.asarray(tokens), spec.ends, at_limit=sampled == lease.limit):
+        code, detail = "end", fault
     return _fault(code, sample=sample, detail=detail) if code else None
 
 
@@ -254,7 +251,7 @@ def is_learnable(scores: Sequence[Score]) -> bool:
 
 def _score(rollout: Rollout | ClaimedRollout, lease: Lease, task: Task, text: Tokenizer) -> Score:
     episode = begun(task, "train", lease.index, text)
-    return replay(episode, Transcript(rollout.tokens, rollout.turns), eos=text.eos, limit=lease.limit)
+    return replay(episode, Transcript(rollout.tokens, rollout.turns), ends=text.ends, limit=lease.limit)
 
 
 def judge(
@@ -414,14 +411,14 @@ def close_choices_allowed(tokens: int, calibration: ExactThresholds = EXACT) -> 
     return k
 
 
-def compare_rollout(rollout: Rollout | ClaimedRollout, score: SampleScore, eos: int) -> TokenArray:
+def compare_rollout(rollout: Rollout | ClaimedRollout, score: SampleScore, ends: Ends) -> TokenArray:
     """Compare the sampled tokens of a rollout with the scorer's values, for a class that is not exact. Raises
     `Incomparable`."""
     chosen = np.asarray(rollout.tokens)[np.asarray(sampled_mask(rollout.turns))]
     values = [np.asarray(one, np.float32) for one in (score.logprobs, score.margins, score.gaps)]
     if any(len(one) != len(chosen) or not np.isfinite(one).all() for one in values):
         raise Incomparable("the scorer's values are not one finite number per sampled token")
-    return compare_tokens(floats(rollout.logprobs), *values, ends=chosen == eos, raising=False)
+    return compare_tokens(floats(rollout.logprobs), *values, ends=end_mask(chosen, ends), raising=False)
 
 
 def sampled_tokens(rollout: Rollout | ClaimedRollout) -> int:

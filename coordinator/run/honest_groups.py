@@ -132,6 +132,7 @@ class _Source(NamedTuple):
         seeds = [hashlib.blake2b(named + b"/%d" % row, digest_size=16).digest() for row in range(self.machine.rows)]
         return Job(
             prompt=await self.host.prompt("train", index), seeds=seeds, limit=runspec.limit, eos=runspec.eos,
+            other_ends=runspec.other_ends,
             task=task.name, task_version=task.version, split="train", index=index,
             single_turn=task.kind == SINGLE,
         )  # fmt: skip
@@ -151,7 +152,7 @@ async def _tokens(source: _Source, scorer: EngineProcess, tokens: int) -> TokenA
     for number in range(MOST_GROUPS):
         job, samples, rewards = await source.group(number)
         scores = await _scored(scorer, job, samples)
-        parts.append(await asyncio.to_thread(compare_group, samples, scores, rewards, job.eos))
+        parts.append(await asyncio.to_thread(compare_group, samples, scores, rewards, job.ends))
         if sum(map(len, parts)) >= tokens:
             break
     return np.concatenate(parts)

@@ -22,12 +22,13 @@ from coordinator.learner.launch import learner_process
 from coordinator.learner.messages import BaseWritten, Import, WarmedUp, WarmUp, WriteBase
 from engines.context import context_of
 from p2p.swarm.manifest import manifest_of
-from protocol.authority import Asset
+from protocol.authority import MOST_OTHER_ENDS, Asset
 from runtime.child import ChildDied, ChildError
 from runtime.errors import LocalFault
 from tasks import registry
 from tasks import tokenizer as text
 from tasks.task import Task, Tokenizer
+from tasks.turn_ends import Ends
 from weights.errors import WeightsError
 from weights.lora.adapter_config import BASE, CONFIG
 
@@ -35,7 +36,9 @@ ASSETS: Final = ("config.json", "tokenizer.json")
 """Files that every node needs and that never change: the RunSpec names them with their hashes."""
 ADAPTER_ASSETS: Final = (CONFIG, BASE)
 """The further ones of a run whose versions are an adapter (weights.lora.adapter_config)."""
-OPTIONAL: Final = ("generation_config.json", "tokenizer_config.json", "chat_template.jinja")
+GENERATION: Final = "generation_config.json"
+"""The file in which models name further end tokens."""
+OPTIONAL: Final = (GENERATION, "tokenizer_config.json", "chat_template.jinja")
 """Files copied along for people; no code of this project reads them."""
 WEIGHTS: Final = "model.safetensors"
 SMOLLM2: Final = "smollm2"
@@ -47,18 +50,20 @@ A = TypeVar("A")
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """A model's facts in the RunSpec. `eos`: the end-of-sequence id. `vocabulary`: number of token ids."""
+    """A model's facts in the RunSpec. `eos`: the end-of-sequence id. `vocabulary`: number of token ids. `other_ends`:
+    further tokens that end a turn."""
 
     eos: int
     vocabulary: int
     assets: tuple[Asset, ...]
+    other_ends: Ends = ()
 
 
 def facts(folder: Path) -> ModelFacts:
     """Read config.json and hash the assets. Raises `LocalFault` if a file is missing, damaged or contradictory."""
     config = _config(folder)
-    vocabulary, eos = _integer(folder, config, "vocab_size"), _eos(folder, config)
-    size = tokenizer(folder, eos).size
+    vocabulary, ends = _integer(folder, config, "vocab_size"), ends_of(folder, config)
+    size = tokenizer(folder, ends).size
     if size > vocabulary:
         raise LocalFault(
             f"{folder}: the tokenizer has {size} ids, the model {vocabulary}: they do not belong to one model; save "
@@ -66,16 +71,16 @@ def facts(folder: Path) -> ModelFacts:
         )
     names = [*ASSETS, *(name for name in ADAPTER_ASSETS if (folder / name).exists())]
     assets = tuple(Asset(name=name, manifest=manifest_of(folder / name)) for name in names)
-    return ModelFacts(eos=eos, vocabulary=vocabulary, assets=assets)
+    return ModelFacts(eos=ends[0], vocabulary=vocabulary, assets=assets, other_ends=ends[1:])
 
 
-def tokenizer(folder: Path, eos: int) -> Tokenizer:
+def tokenizer(folder: Path, ends: Ends) -> Tokenizer:
     """Load the folder's tokenizer. Raises `LocalFault`."""
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise LocalFault(f"{folder} has no tokenizer.json: save the tokenizer there with save_pretrained")
     try:
-        return text.load(path, eos)
+        return text.load(path, *ends)
     except text.TokenizerFault as error:
         raise LocalFault(f"{error}: download it again") from error
 
@@ -176,31 +181,51 @@ async def _ask_learner(method: str, order: msgspec.Struct, answer: type[A]) -> A
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    """Read config.json; of a model with several modalities, its text part. Raises `LocalFault`."""
-    path = folder / "config.json"
+    """Read config.json; of a model with several modalities, its text part, with the ids of the whole that the part
+    lacks. Raises `LocalFault`."""
+    config = _json_object(folder, "config.json")
+    part = config.get("text_config")
+    return {"eos_token_id": config.get("eos_token_id"), **part} if isinstance(part, dict) else config
+
+
+def _json_object(folder: Path, name: str) -> dict[str, Any]:
+    path = folder / name
     try:
         with path.open("rb") as file:
             config = json.loads(file.read(_MOST_CONFIG).decode())
     except FileNotFoundError as error:
-        raise LocalFault(f"{folder} has no config.json: save the model there with save_pretrained") from error
+        raise LocalFault(f"{folder} has no {name}: save the model there with save_pretrained") from error
     except OSError as error:
         raise LocalFault(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise LocalFault(f"{path} is not JSON ({error}): download it again") from error
     if not isinstance(config, dict):
         raise LocalFault(f"{path} is not a JSON object: download it again")
-    part = config.get("text_config")
-    return part if isinstance(part, dict) else config
+    return config
 
 
-def _eos(folder: Path, config: Mapping[str, Any]) -> int:
-    """Return config.json's eos_token_id; of a list, the first."""
+def ends_of(folder: Path, config: Mapping[str, Any]) -> Ends:
+    """Return the tokens that end a turn: those of config.json (`config`), then further ones of generation_config.json.
+    Raises `LocalFault`."""
+    ends = _ids(folder, config, "config.json")
+    if (folder / GENERATION).is_file():
+        generation = _json_object(folder, GENERATION)
+        if generation.get("eos_token_id") is not None:
+            ends += [end for end in _ids(folder, generation, GENERATION) if end not in ends]
+    if len(ends) > 1 + MOST_OTHER_ENDS:
+        raise LocalFault(f"{folder} names {len(ends)} end tokens, the most is {1 + MOST_OTHER_ENDS}: remove some")
+    return tuple(ends)
+
+
+def _ids(folder: Path, config: Mapping[str, Any], name: str) -> list[int]:
+    """Return the ids of a file's eos_token_id, each once."""
     value = config.get("eos_token_id")
-    return _integer(folder, {"eos_token_id": value[0] if isinstance(value, list) and value else value}, "eos_token_id")
+    several = value if isinstance(value, list) and value else [value]
+    return list(dict.fromkeys(_integer(folder, {"eos_token_id": one}, "eos_token_id", name) for one in several))
 
 
-def _integer(folder: Path, config: Mapping[str, Any], key: str) -> int:
+def _integer(folder: Path, config: Mapping[str, Any], key: str, name: str = "config.json") -> int:
     value = config.get(key)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 31:
-        raise LocalFault(f"{folder / 'config.json'} has no usable {key} ({value!r}): put the number there")
+        raise LocalFault(f"{folder / name} has no usable {key} ({value!r}): put the number there")
     return value

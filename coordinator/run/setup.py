@@ -248,7 +248,7 @@ def _check_task(config: CoordinatorConfig, spec: RunSpec) -> None:
 
 def _task_place(model: Path, spec: RunSpec) -> TaskPlace:
     task = spec.tasks[0]
-    return TaskPlace(task.name, task.version, task.kind, model, spec.eos, spec.vocabulary)
+    return TaskPlace(task.name, task.version, task.kind, model, spec.eos, spec.vocabulary, spec.other_ends)
 
 
 def check_sizes(config: CoordinatorConfig, task: TaskFacts) -> None:
@@ -351,7 +351,7 @@ def _demonstrated(out: Path, warm_up: WarmUp, config: CoordinatorConfig, kind: s
 
 def _placed(model: Path, task: str, kind: str) -> TaskPlace:
     model_facts = model_folder.facts(model)
-    return TaskPlace(task, None, kind, model, model_facts.eos, model_facts.vocabulary)
+    return TaskPlace(task, None, kind, model, model_facts.eos, model_facts.vocabulary, model_facts.other_ends)
 
 
 def _make_documents(draft: RunFolder, config: CoordinatorConfig, task: TaskFacts, now: int, secret: str | None) -> None:

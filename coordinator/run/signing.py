@@ -21,9 +21,10 @@ from coordinator.environments.task_host import TaskFacts
 from coordinator.run.keys import ROOT, role_keys
 from coordinator.run.model_folder import ModelFacts
 from engines import registry
-from p2p.envelope import PROTOCOL, seal, verify_envelope
+from p2p.envelope import seal, verify_envelope
 from p2p.errors import PeerFault
 from p2p.wire_types import decode, encode
+from protocol import numbers
 from protocol.authority import MOST_ROOTS, RoleKeys, Root, RunSpec, TaskReference, verify_root
 from runtime.errors import LocalFault
 from runtime.units import DAY
@@ -56,7 +57,7 @@ def sign_runspec(run: bytes, settings: RunSection, task: TaskFacts, model: Model
         assets=list(model.assets),
         eos=model.eos,
         vocabulary=model.vocabulary,
-        tasks=[TaskReference(name=task.name, version=task.version, kind=task.kind)],
+        tasks=[TaskReference(name=task.name, version=task.version, kind=task.kind, other_ends=list(model.other_ends))],
         staleness=settings.staleness,
         group_size=settings.group_size,
         limit=settings.limit,
@@ -64,7 +65,7 @@ def sign_runspec(run: bytes, settings: RunSection, task: TaskFacts, model: Model
         engines=list(settings.engines),
         sampling=SAMPLING,
         price_mode=PRICE_MODE,
-        protocols=(PROTOCOL, PROTOCOL),
+        protocols=numbers.needed(model.other_ends),
     )
     return seal("runspec", run, encode(spec), key)
 

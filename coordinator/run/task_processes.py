@@ -22,6 +22,7 @@ from protocol.task_kinds import PURE, SERVED, SINGLE
 from runtime.errors import LocalFault
 from tasks import plugins, registry
 from tasks.task import TaskFault, prompt_of
+from tasks.turn_ends import Ends
 
 TOKENIZER: Final = "tokenizer.json"
 MOST_DEMONSTRATIONS: Final = 4_096
@@ -29,8 +30,8 @@ MOST_DEMONSTRATIONS: Final = 4_096
 
 
 class TaskPlace(NamedTuple):
-    """A task to host. `version` None: the newest. `model`: the folder with the tokenizer. `eos`, `vocabulary`: the
-    model's."""
+    """A task to host. `version` None: the newest. `model`: the folder with the tokenizer. `eos`, `vocabulary`,
+    `other_ends`: the model's."""
 
     name: str
     version: int | None
@@ -38,6 +39,12 @@ class TaskPlace(NamedTuple):
     model: Path
     eos: int
     vocabulary: int
+    other_ends: tuple[int, ...] = ()
+
+    @property
+    def ends(self) -> Ends:
+        """All tokens that end a turn."""
+        return (self.eos, *self.other_ends)
 
 
 def kind_of(settings: RunSection) -> str:
@@ -60,7 +67,9 @@ def environment_at(place: TaskPlace, section: EnvironmentSection, tell: Callable
         subprocesses=section.subprocesses,
     )
     tokenizer = str((place.model / TOKENIZER).absolute())
-    order = OpenTask(task=place.name, version=place.version, tokenizer=tokenizer, eos=place.eos)
+    order = OpenTask(
+        task=place.name, version=place.version, tokenizer=tokenizer, eos=place.eos, other_ends=place.other_ends
+    )
     return Environment(order, limits, vocabulary=place.vocabulary, kind=place.kind, workers=section.workers, tell=tell)
 
 
@@ -71,7 +80,7 @@ async def hosted(
     """Yield the host of a task, open. `tell`: gets the faults of its processes. Raises `LocalFault`."""
     if place.kind == PURE:
         task = model_folder.task_named(place.name, place.version)
-        yield LocalTask(task, model_folder.tokenizer(place.model, place.eos))
+        yield LocalTask(task, model_folder.tokenizer(place.model, place.ends))
         return
     sweep()
     environment = environment_at(place, section, tell)
@@ -91,7 +100,7 @@ def inspect_task(place: TaskPlace, section: EnvironmentSection, limit: int) -> T
     try:
         if place.kind == PURE:
             task = model_folder.task_named(place.name, place.version)
-            facts, prompt = facts_of(task), prompt_of(task, "train", 0, model_folder.tokenizer(place.model, place.eos))
+            facts, prompt = facts_of(task), prompt_of(task, "train", 0, model_folder.tokenizer(place.model, place.ends))
         else:
             plugins.check_name(place.name)
             facts, prompt = asyncio.run(_asked(place, section))

@@ -23,6 +23,7 @@ from coordinator.rollouts.scorer import Scorer
 from engines.engine import Job, Sample
 from protocol.task_kinds import SERVED, SINGLE
 from tasks.task import TaskFault, Transcript
+from tasks.turn_ends import Ends
 
 log = structlog.get_logger("coordinator")
 
@@ -32,15 +33,16 @@ SLICE = 128
 
 @dataclass(frozen=True)
 class EvaluationSet:
-    """The held-out prompts of an evaluation. `eos`: the id that ends a turn. `limit`: most sampled tokens per answer.
-    `prompts`: number of prompts, capped at the size of the held-out split. `room`: most tokens of a prompt and of what
-    an environment gives; None: the model states no context."""
+    """The held-out prompts of an evaluation. `eos`, `other_ends`: the ids that end a turn. `limit`: most sampled tokens
+    per answer. `prompts`: number of prompts, capped at the size of the held-out split. `room`: most tokens of a prompt
+    and of what an environment gives; None: the model states no context."""
 
     host: TaskHost
     eos: int
     limit: int
     prompts: int
     room: int | None = None
+    other_ends: Ends = ()
 
     async def jobs(self) -> list[Job]:
         """Return one job per prompt; prompts at which the task fails are left out."""
@@ -59,6 +61,7 @@ class EvaluationSet:
             seeds=[hashlib.blake2b(named, digest_size=16).digest()],
             limit=self.limit,
             eos=self.eos,
+            other_ends=self.other_ends,
             task=task.name,
             task_version=task.version,
             split="heldout",

@@ -87,6 +87,7 @@ class Learning:
                 run.runspec.limit,
                 run.config.run.heldout,
                 room=model_folder.room_of(run.folder.model, run.runspec.limit),
+                other_ends=run.runspec.other_ends,
             ),
             weights=weights,
             verifier=verifier_of(run, models.scorer, group_service, publisher, weights),
@@ -122,7 +123,7 @@ def verifier_of(
 
     return GroupVerifier(
         scorer,
-        eos=run.runspec.eos,
+        ends=run.runspec.ends,
         staleness=group_service.terms.staleness,
         published=published,
         evidence=EvidenceSource(group_service.classes, group_service.verdicts.evidence.of, weights.shown),
@@ -136,4 +137,6 @@ def course_of(run: Run) -> TrainingConfig:
     names = [name for name in Hyper.__struct_fields__ if hasattr(section, name)]
     hyper = Hyper(**{name: getattr(section, name) for name in names})
     folder, database = run.folder.learner, run.folder.database
-    return TrainingConfig(run.folder.model, folder, database, section.device, section.threads, hyper, config.run.steps)
+    return TrainingConfig(
+        run.folder.model, folder, database, section.device, section.threads, hyper, config.run.steps, run.runspec.ends
+    )

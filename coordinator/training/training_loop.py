@@ -35,6 +35,7 @@ from coordinator.training.model_processes import DiedComputing, Learner
 from coordinator.training.run_watch import Watch
 from coordinator.training.wait_reason import LOOK
 from runtime.child import ChildDied, ChildError
+from tasks.turn_ends import Ends
 
 _OF_THE_MACHINE = ("DatabaseFault", "Corrupt", "InUse", "NoDevice")
 """Kinds of the learner's errors that no batch causes."""
@@ -44,7 +45,8 @@ log = structlog.get_logger("coordinator")
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """The learner's settings. `steps`: steps after which the run is finished; None: endless."""
+    """The learner's settings. `steps`: steps after which the run is finished; None: endless. `ends`: tokens that end a
+    turn."""
 
     model: Path
     folder: Path
@@ -53,6 +55,7 @@ class TrainingConfig:
     threads: int
     hyper: Hyper
     steps: int | None
+    ends: Ends = ()
 
 
 @dataclass
@@ -153,6 +156,7 @@ class Training:
                 next_era=later,
                 staleness=self.group_service.terms.staleness,
                 threads=self.course.threads,
+                ends=self.course.ends,
             )
         )
         self.parameters, self._era = opened.parameters, opened.era
@@ -244,6 +248,7 @@ class Training:
                 success=stepped.metrics["success"],
                 staleness=sum(age(before, group.version) for group in groups) / len(groups),
                 seconds=stepped.seconds,
+                cut_answers=stepped.metrics.get("cut_answers"),
                 metrics={name: value for name, value in stepped.metrics.items() if math.isfinite(value)},
             )
         )

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from engines.engine import Sample, SampleScore
 from tasks.task import sampled_mask
+from tasks.turn_ends import Ends, end_mask
 
 ONE: Final = 1 << 32
 """The unit of values and tables: 1.0."""
@@ -44,7 +45,7 @@ class Incomparable(ValueError):
 
 
 def compare_group(
-    samples: Sequence[Sample], scores: Sequence[SampleScore], rewards: Sequence[float], eos: int
+    samples: Sequence[Sample], scores: Sequence[SampleScore], rewards: Sequence[float], ends: Ends
 ) -> TokenArray:
     """Compare the sampled tokens of a group with the scorer's values, in the order of its samples. `rewards`: of each
     sample. Raises `Incomparable`."""
@@ -55,7 +56,7 @@ def compare_group(
         values = [np.asarray(one, np.float32) for one in (sample.logprobs, score.logprobs, score.margins, score.gaps)]
         if any(len(one) != len(chosen) or not np.isfinite(one).all() for one in values):
             raise Incomparable("the scorer's values are not one finite number per sampled token")
-        parts.append(compare_tokens(*values, ends=chosen == eos, raising=reward > average))
+        parts.append(compare_tokens(*values, ends=end_mask(chosen, ends), raising=reward > average))
     return np.concatenate(parts)
 
 

@@ -47,6 +47,9 @@ def of_learning(state: RunState) -> Iterator[Metric]:
         last = state.steps[-1]
         yield _gauge("echo2_reward", "Mean reward of the last step's rollouts.", last.reward)
         yield _gauge("echo2_success_ratio", "Share of the last step's rollouts that succeed.", last.success)
+        yield _gauge(
+            "echo2_cut_answers_ratio", "Share of the last step's rollouts that the token limit cut.", last.cut_answers
+        )
         yield _gauge("echo2_step_seconds", "Seconds the last step took.", last.seconds)
     if state.evaluations:
         newest = state.evaluations[-1]

@@ -94,6 +94,8 @@ def lines(state: RunState) -> list[str]:
     if state.steps:
         last = state.steps[-1]
         rows.append(("reward", f"{last.reward:.3f}, success {last.success:.3f} at step {last.step}"))
+        if last.cut_answers:
+            rows.append(("cut", f"{100 * last.cut_answers:.1f} % of that step's answers, at the token limit run.limit"))
     spread = state.broadcast
     if spread.median is not None and spread.p95 is not None and spread.slowest is not None:
         spread_text = f"{spread.median:.2f} s after the announcement (median), {spread.p95:.2f} s (p95)"

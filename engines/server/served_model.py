@@ -92,7 +92,7 @@ class ServedModel:
     def probe(self, *, greedy: bool) -> Choice:
         """Ask for some tokens behind a known prompt, and check how they were chosen (rule 2). Raises EngineError."""
         tokens = [number % self.vocabulary for number in range(3, 16)]
-        request = TokenRequest(tokens, bytes(range(16)), 5, PROBE, self.vocabulary - 1, greedy)
+        request = TokenRequest(tokens, bytes(range(16)), 5, PROBE, (self.vocabulary - 1,), greedy)
         choice = choice_of(self.client.post(GENERATE, _body(request), most=_longest(request)), GENERATE)
         _check_choices(choice, request)
         return choice
@@ -165,7 +165,7 @@ class ServedModel:
 
 def _body(request: TokenRequest) -> dict[str, Any]:
     params: dict[str, Any] = {
-        "temperature": 0.0, "max_tokens": request.most, "stop_token_ids": [request.eos], "ignore_eos": True,
+        "temperature": 0.0, "max_tokens": request.most, "stop_token_ids": [*request.ends], "ignore_eos": True,
         "logprobs": ALTERNATIVES, "detokenize": False,
     }  # fmt: skip
     if not request.greedy:

@@ -76,7 +76,7 @@ class ResidentEngine:
         params = self._sampling.SamplingParams(
             temperature=0.0,
             max_tokens=request.most,
-            stop_token_ids=[request.eos],
+            stop_token_ids=[*request.ends],
             ignore_eos=True,
             logprobs=0,
             detokenize=False,

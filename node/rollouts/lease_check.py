@@ -85,6 +85,7 @@ def job_of(lease: Lease, runspec: RunSpec) -> Job:
         seeds=lease.seeds,
         limit=lease.limit,
         eos=runspec.eos,
+        other_ends=runspec.other_ends,
         task=lease.task,
         task_version=lease.task_version,
         split="train",

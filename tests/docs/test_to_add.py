@@ -142,7 +142,7 @@ def test_a_task_is_a_class_and_a_call_of_register(monkeypatch: pytest.MonkeyPatc
     right = [*TEXT.encode("4"), TEXT.eos]
     for answer, reward in ((right, 1.0), ([*TEXT.encode("5"), TEXT.eos], 0.0)):
         transcript = Transcript(answer, [len(answer)])
-        assert replay(begun(task, "train", 4, TEXT), transcript, eos=TEXT.eos, limit=8).reward == reward
+        assert replay(begun(task, "train", 4, TEXT), transcript, ends=TEXT.ends, limit=8).reward == reward
     with pytest.raises(ValueError, match="there is a task echo version 1"):
         task_registry.register(Echo())
 

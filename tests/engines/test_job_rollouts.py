@@ -50,6 +50,30 @@ def test_a_single_turn_job_needs_no_task_of_its_name_and_ends_after_its_first_tu
     assert (second.ended, second.sample().turns) == (True, [3]), "the limit ends it too"
 
 
+def test_each_end_of_a_job_ends_a_turn(rollouts: JobRollouts) -> None:
+    asked = msgspec.structs.replace(job(samples=3, limit=3), single_turn=True, other_ends=(40, 41))
+    for state, end in zip(rollouts.begun(asked), (TEXT.eos, 40, 41), strict=True):
+        state.step(7, -1.0)
+        assert not state.ended
+        state.step(end, -1.0)
+        assert (state.ended, state.sample().tokens) == (True, [7, end])
+    first, *_ = rollouts.begun(msgspec.structs.replace(asked, other_ends=()))
+    first.step(40, -1.0)
+    assert not first.ended
+
+
+def test_the_task_reads_a_turn_without_its_end_whichever_it_is(rollouts: JobRollouts) -> None:
+    """The environment of `guess` answers a wrong guess: a number with something behind it is none."""
+    asked = msgspec.structs.replace(job(3, samples=2, task="guess"), other_ends=(63,))
+    given = []
+    for state, end in zip(rollouts.begun(asked), (TEXT.eos, 63), strict=True):
+        for token in [*TEXT.encode("1"), end]:
+            state.step(token, -1.0)
+        given.append(state.given)
+    assert given[0] is not None
+    assert given[0] == given[1]
+
+
 def test_a_split_and_a_task_that_are_none_are_refused(rollouts: JobRollouts) -> None:
     with pytest.raises(EngineError, match="no such split: 'test'; use train or heldout"):
         rollouts.begun(job(split="test"))

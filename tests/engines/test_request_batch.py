@@ -72,7 +72,7 @@ def test_a_group_is_one_request_per_rollout_with_seed_and_limit() -> None:
     batch, program = batch_of(lambda request: tokens_of(7, 8))
     batch.begin(1, asked)
     first, second = program.queue.values()
-    assert first == TokenRequest(asked.prompt, asked.seeds[0], 0, 2, asked.eos, False)
+    assert first == TokenRequest(asked.prompt, asked.seeds[0], 0, 2, asked.ends, False)
     assert second.seed == asked.seeds[1]
     ((ticket, samples),) = batch.step()
     assert (ticket, samples) == (1, [Sample(tokens=[7, 8], turns=[2], logprobs=[-1.0, -1.0])] * 2)
@@ -93,7 +93,7 @@ def test_turns_go_on_behind_the_environments_reply_and_keep_count() -> None:
         assert request.tokens == [*asked.prompt, *sample.tokens[: request.first]]
         assert sample.tokens[request.first : request.first + 2] == [7, asked.eos]
     episode = registry.get("guess", 1).episode("train", asked.index, TEXT)
-    replay(episode, Transcript(sample.tokens, sample.turns), eos=TEXT.eos, limit=6)
+    replay(episode, Transcript(sample.tokens, sample.turns), ends=TEXT.ends, limit=6)
 
 
 def test_rows_beyond_the_limit_wait() -> None:
@@ -185,10 +185,17 @@ def test_rounding_above_zero_is_zero() -> None:
 
 
 def test_an_answer_may_end_at_its_limit_by_the_ending_token() -> None:
-    request = TokenRequest([1], bytes(16), 0, 2, TEXT.eos, False)
+    request = TokenRequest([1], bytes(16), 0, 2, TEXT.ends, False)
     check(tokens_of(7, TEXT.eos), request, VOCABULARY, ROOT)
     check(tokens_of(TEXT.eos), request, VOCABULARY, ROOT)
     check(tokens_of(7, 8), request._replace(greedy=True), VOCABULARY, ROOT)
+
+
+def test_an_answer_may_end_at_each_of_several_tokens() -> None:
+    request = TokenRequest([1], bytes(16), 0, 4, (*TEXT.ends, 40), False)
+    check(tokens_of(7, 40), request, VOCABULARY, ROOT)
+    with pytest.raises(EngineError, match="does not end at the token 1 or 40"):
+        check(tokens_of(40, TEXT.eos), request, VOCABULARY, ROOT)
 
 
 def test_a_turn_of_a_served_group_is_asked_for_once_the_one_before_is_answered() -> None:

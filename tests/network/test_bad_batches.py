@@ -353,7 +353,7 @@ def test_rewards_that_are_not_finite_are_paid_and_too_many_of_them_pause_the_run
 
 
 class _Letters:
-    eos, size = 1, 64
+    eos, size, ends = 1, 64, (1,)
 
     def encode(self, text: str) -> list[int]:
         return [ord(letter) % 60 + 2 for letter in text]

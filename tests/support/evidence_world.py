@@ -77,7 +77,7 @@ class Bfloat16World:
         source = EvidenceSource(self.service.classes, self.service.verdicts.evidence.of, self._shown)
         self.verifier = GroupVerifier(
             self.scorer,  # type: ignore[arg-type]
-            eos=SPEC.eos, staleness=2, published=lambda era: [0], evidence=source,
+            ends=SPEC.ends, staleness=2, published=lambda era: [0], evidence=source,
         )  # fmt: skip
 
     def _shown(self, lease: bytes) -> bytes:

@@ -19,7 +19,7 @@ from coordinator.accounts.ledger import Ledger
 from coordinator.daemon import Coordinator
 from coordinator.database import Database
 from coordinator.environments.task_host import TaskHost
-from coordinator.learner.batch_groups import TrainBatch, described, read
+from coordinator.learner.batch_groups import TrainBatch, cut_answers, described, read
 from coordinator.learner.eras import FIRST_ERA, KnownVersion, covers, first_version
 from coordinator.learner.messages import Batch, Export, ExportedEdge, Open, Opened, Stepped
 from coordinator.run import setup
@@ -117,7 +117,7 @@ class BigramLearner:
         self._folder.mkdir()
 
     async def open(self, order: Open) -> Opened:
-        self._database = Path(order.database)
+        self._database, self._ends = Path(order.database), order.ends
         last = KnownVersion(order.published_version, order.published_root) if order.published else None
         at = self.kept[-1] if self.kept else None
         undone = ""
@@ -141,7 +141,8 @@ class BigramLearner:
         assert batch.step == self.step_number + 1
         ids = batch.groups
         assert not set(ids) & set(self.drawn), "a group is drawn twice"
-        metrics = described(TrainBatch(step=batch.step, groups=read(self._database, ids)))
+        drawn = TrainBatch(step=batch.step, groups=read(self._database, ids))
+        metrics = described(drawn) | {"cut_answers": cut_answers(drawn, self._ends)}
         self.batches.append(batch)
         at, export = self.kept[-1], self._write(batch.step)
         self.kept = [at, Kept(at.era, batch.step, at.drawn + ids, export, at.record)]

@@ -8,7 +8,7 @@ CHARS = tokenizer.FileTokenizer(tokenizer.char_tokenizer(), tokenizer.EOS)
 class Letters:
     """A tokenizer of any text, one token per character: for tasks whose prompts the demo's characters cannot spell."""
 
-    eos, size = 0, 0x110000
+    eos, size, ends = 0, 0x110000, (0,)
 
     def encode(self, text: str) -> list[int]:
         return [ord(letter) for letter in text]

@@ -25,10 +25,10 @@ def test_a_wrong_guess_gets_a_true_hint_and_a_second_chance() -> None:
     index, low, high, secret = guess_episode()
     for first, hint in ((low, "higher>"), (high, "lower>")):
         transcript = guess_transcript(str(first), hint, str(secret))
-        score = replay(GUESS.episode("train", index, CHARS), transcript, eos=CHARS.eos, limit=20)
+        score = replay(GUESS.episode("train", index, CHARS), transcript, ends=CHARS.ends, limit=20)
         assert score == Score(1.0, True)
     missed = guess_transcript(str(low), "higher>", str(secret + 1))
-    score = replay(GUESS.episode("train", index, CHARS), missed, eos=CHARS.eos, limit=20)
+    score = replay(GUESS.episode("train", index, CHARS), missed, ends=CHARS.ends, limit=20)
     assert not score.success
     assert 0 < score.reward < 0.2
 
@@ -72,7 +72,7 @@ IMPOSSIBLE: dict[str, tuple[list[list[int]], str]] = {
 def test_a_transcript_that_the_episode_cannot_have_produced_is_refused(turns: list[list[int]], sentence: str) -> None:
     transcript = Transcript([token for sampled in turns for token in sampled], [len(sampled) for sampled in turns])
     with pytest.raises(InvalidTranscript, match=sentence):
-        replay(GUESS.episode("train", INDEX, CHARS), transcript, eos=E, limit=20)
+        replay(GUESS.episode("train", INDEX, CHARS), transcript, ends=(E,), limit=20)
 
 
 def test_a_turn_cut_at_the_limit_is_honest_and_ends_the_episode() -> None:
@@ -81,8 +81,9 @@ def test_a_turn_cut_at_the_limit_is_honest_and_ends_the_episode() -> None:
     score = replay(
         GUESS.episode("train", INDEX, CHARS),
         Transcript(cut, [first, len("higher>"), last]),
-        eos=E,
+        ends=(E,),
         limit=first + last,
     )
     assert score.success
-    assert replay(GUESS.episode("train", INDEX, CHARS), Transcript(cut[:first], [first]), eos=E, limit=first).reward < 1
+    early = Transcript(cut[:first], [first])
+    assert replay(GUESS.episode("train", INDEX, CHARS), early, ends=(E,), limit=first).reward < 1

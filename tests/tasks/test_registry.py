@@ -41,7 +41,7 @@ def test_each_episode_of_the_vectors_poses_and_scores_as_it_says() -> None:
         transcript = Transcript([token for sampled in turns for token in sampled], [len(sampled) for sampled in turns])
         prompt = LETTERS.decode(list(episode.prompt))
         try:
-            replayed = tuple(replay(episode, transcript, eos=LETTERS.eos, limit=row["limit"]))
+            replayed = tuple(replay(episode, transcript, ends=LETTERS.ends, limit=row["limit"]))
         except InvalidTranscript:
             replayed = (None, None)
         if (prompt, *replayed) != (row["prompt"], row["reward"], row["success"]):

@@ -22,7 +22,7 @@ def test_a_demonstration_scores_as_its_answer_says() -> None:
         tokens = task.demonstration("train", 3, letters, 0, 0.0)
         episode = task.episode("train", 3, letters)
         transcript = Transcript(tokens, [len(tokens)])
-        assert replay(episode, transcript, eos=letters.eos, limit=99) == Score(1.0, True)
+        assert replay(episode, transcript, ends=letters.ends, limit=99) == Score(1.0, True)
 
 
 def test_the_mask_is_true_where_the_policy_sampled() -> None:

@@ -43,7 +43,7 @@ def test_a_special_token_inside_an_answer_counts_as_part_of_it() -> None:
 def replayed(answer: list[int]) -> Score:
     """The score of an answer to reverse's first prompt, which is 9852>."""
     task = registry.get("reverse", 1)
-    return replay(task.episode("train", 0, chars()), Transcript(answer, [len(answer)]), eos=text.EOS, limit=16)
+    return replay(task.episode("train", 0, chars()), Transcript(answer, [len(answer)]), ends=(text.EOS,), limit=16)
 
 
 def test_the_end_of_sequence_is_left_out_and_filler_is_not() -> None:

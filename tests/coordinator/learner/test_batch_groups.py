@@ -5,11 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 from coordinator.database import Database
-from coordinator.learner.batch_groups import MissingTokens, TrainBatch, described, read
+from coordinator.learner.batch_groups import MissingTokens, TrainBatch, cut_answers, described, read
 from tests.support.group_world import ALICE, World
 from tests.support.group_world import group as submission
 from tests.support.tiny_learner import group, store
@@ -30,6 +31,19 @@ def test_groups_are_read_as_they_were_stored_in_the_requested_order(tmp_path: Pa
     metrics = described(TrainBatch(step=7, groups=groups))
     assert metrics["reward"] == pytest.approx(np.mean([s.reward for one in stored for s in one.samples]))
     assert (metrics["success"], metrics["groups"], metrics["tokens"]) == (0.0, 2.0, 4 * 4 + 4 * 5)
+
+
+def test_answers_that_the_limit_cut_are_counted_by_their_last_token() -> None:
+    one = group(random.Random(3), "one", 4)
+    tokens = [[5, 6, 1], [5, 6, 7], [1, 5, 40], [5, 5, 5]]
+    samples = [
+        msgspec.structs.replace(sample, tokens=np.array(row, np.int32))
+        for sample, row in zip(one.samples, tokens, strict=True)
+    ]
+    batch = TrainBatch(step=7, groups=[msgspec.structs.replace(one, samples=samples)])
+    assert cut_answers(batch, (1,)) == 0.75
+    assert cut_answers(batch, (1, 40)) == 0.5
+    assert cut_answers(TrainBatch(step=7, groups=[]), (1,)) == 0.0
 
 
 LOST = {

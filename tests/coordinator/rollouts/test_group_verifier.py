@@ -71,7 +71,7 @@ def verifier_of(engine: Engine, world: World) -> GroupVerifier:
         ]
 
     scorer: Any = engine
-    return GroupVerifier(scorer, eos=world.spec.eos, staleness=world.spec.staleness, published=published)
+    return GroupVerifier(scorer, ends=world.spec.ends, staleness=world.spec.staleness, published=published)
 
 
 def run(work: Coroutine[Any, Any, Verdict]) -> Verdict:

@@ -44,6 +44,7 @@ class _Small:
     """A tokenizer for any task: one token per character."""
 
     eos = 0
+    ends = (0,)
     size = 1 << 16
 
     def encode(self, text: str) -> list[int]:

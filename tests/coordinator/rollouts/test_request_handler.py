@@ -16,6 +16,7 @@ from p2p.handlers import Handlers
 from p2p.identity import peer_id, public_bytes
 from p2p.limits.origin import Origin
 from p2p.wire_types import decode, encode
+from protocol import numbers
 from protocol.authority import TaskReference
 from protocol.broadcast_messages import Acknowledgement
 from protocol.leases import Lease, LeaseReport, SubmitResponse, VerdictsRequest, VerdictsResponse
@@ -206,6 +207,19 @@ def test_a_run_of_a_single_task_takes_nodes_that_lack_it_and_tells_older_ones_to
     desk.control._spec = msgspec.structs.replace(SPEC, tasks=[TaskReference(name="gym", version=1, kind="single")])
     assert refusal(desk.ask("hello", encode(HELLO))).code == "task-version", "a node that does not name the kind"
     body(desk.ask("hello", encode(msgspec.structs.replace(HELLO, tasks=[], kinds=["single"]))), Welcome)
+
+
+def test_a_run_with_several_end_tokens_tells_nodes_that_know_one_to_update(desk: Desk) -> None:
+    desk.control._spec = msgspec.structs.replace(
+        SPEC, protocols=numbers.needed([7]), tasks=[msgspec.structs.replace(SPEC.tasks[0], other_ends=[7])]
+    )
+    assert "update echo2 to protocol 2" in refusal(desk.ask("hello", encode(HELLO))).sentence
+    body(desk.ask("hello", encode(msgspec.structs.replace(HELLO, protocols=numbers.SPOKEN))), Welcome)
+
+
+def test_a_run_with_one_end_token_takes_nodes_of_either_number(greeted: Desk) -> None:
+    assert SPEC.protocols == numbers.needed([])
+    body(greeted.ask("hello", encode(msgspec.structs.replace(HELLO, protocols=numbers.SPOKEN))), Welcome)
 
 
 def test_a_banned_node_hears_why_until_it_is_not_banned_any_more(greeted: Desk) -> None:

@@ -28,7 +28,7 @@ class CountingText:
 
     def __init__(self) -> None:
         self.encoded = 0
-        self.eos, self.size = TEXT.eos, TEXT.size
+        self.eos, self.size, self.ends = TEXT.eos, TEXT.size, TEXT.ends
 
     def encode(self, text: str) -> list[int]:
         self.encoded += 1

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from coordinator.rollouts import verification
-from coordinator.rollouts.verification import EXACT, GroupFault, close_choices_allowed, judge
+from coordinator.rollouts.verification import EXACT, GroupFault, check, check_turn, close_choices_allowed, judge
 from engines.engine import SampleScore
 from p2p.wire_types import encode
 from protocol.authority import TaskReference
@@ -136,6 +136,20 @@ def test_a_lie_about_a_lease_ends_it_with_a_receipt(world: World, submission: Su
         "lease.refused",
     )
     assert world.submit(told).receipt is not None
+
+
+def test_each_of_several_ends_ends_a_turn_and_none_stands_inside_one() -> None:
+    several = msgspec.structs.replace(SPEC, tasks=[msgspec.structs.replace(SPEC.tasks[0], other_ends=[6])])
+    ended = with_second(tokens=[5, 6], turns=[2], logprobs=logprobs(-1, -1))
+    inside = with_second(tokens=[5, 6, 1], turns=[3], logprobs=logprobs(-1, -1, -1))
+    assert check(ended, LEASE, several) is None
+    assert check_turn([5, 6], 0, LEASE, several, 1) is None
+    fault = check(inside, LEASE, several)
+    assert fault is not None
+    assert (fault.code, "follow the end" in fault.sentence) == ("end", True)
+    assert check_turn([5, 6, 1], 0, LEASE, several, 1) == fault
+    assert check(inside, LEASE, SPEC) is None, "a run with one end samples on"
+    assert check(ended, LEASE, SPEC) is not None
 
 
 def test_a_transcript_that_cannot_be_is_refused() -> None:

@@ -1,6 +1,7 @@
 """Model folders: import and its refusals, and the models made by the learner process."""
 
 import importlib.util
+import json
 import struct
 import sys
 from collections.abc import Callable
@@ -10,6 +11,7 @@ import msgspec
 import pytest
 
 from coordinator.run import model_folder, setup
+from protocol import numbers
 from runtime.child import Child, python_path
 from runtime.errors import LocalFault
 from tests.support.run_folders import NOW, make_run
@@ -48,7 +50,7 @@ def test_a_tiny_model_is_made_by_the_learner_and_becomes_a_run(tmp_path: Path) -
     warm_up = msgspec.structs.replace(setup.default_warm_up(), steps=2, batch=4)
     run = setup.init(tmp_path / "run", "tiny", config, now=NOW, warm_up=warm_up)
     assert (run.runspec.model, run.runspec.vocabulary) == ("tiny", 64)
-    assert run.pure_task.episode("train", 0, model_folder.tokenizer(run.folder.model, run.runspec.eos)).prompt
+    assert run.pure_task.episode("train", 0, model_folder.tokenizer(run.folder.model, run.runspec.ends)).prompt
 
 
 @pytest.mark.slow
@@ -63,6 +65,26 @@ def test_the_weights_are_imported_bit_for_bit_into_one_file(home: Path) -> None:
     assert Snapshot(home / "model/model.safetensors").bits("weight").tobytes() == struct.pack("<2f", 1.0, -2.0)
 
 
+ENDS = {
+    "one": ({"eos_token_id": 1}, None, (1,)),
+    "a list": ({"eos_token_id": [1, 7]}, None, (1, 7)),
+    "further ones in generation_config.json": ({"eos_token_id": 1}, {"eos_token_id": [7, 1, 40]}, (1, 7, 40)),
+    "the same again": ({"eos_token_id": [1, 1]}, {"eos_token_id": 1}, (1,)),
+    "a generation_config.json without any": ({"eos_token_id": [7, 1]}, {"top_k": 5}, (7, 1)),
+    "of the whole, beside a part for text": ({"eos_token_id": [1, 7], "text_config": {"vocab_size": 64}}, None, (1, 7)),
+}
+
+
+@pytest.mark.parametrize("what", ENDS)
+def test_each_end_token_that_the_model_names_is_signed(what: str, model: Path, tmp_path: Path) -> None:
+    config, generation, ends = ENDS[what]
+    (model / "config.json").write_text(json.dumps({"model_type": "qwen3", "vocab_size": 64} | config))
+    if generation is not None:
+        (model / "generation_config.json").write_text(json.dumps(generation))
+    spec = make_run(tmp_path / "run", model).runspec
+    assert (spec.ends, spec.protocols) == (ends, numbers.needed(ends[1:]))
+
+
 BAD_MODELS: dict[str, tuple[Callable[[Path], object], str]] = {
     "no config.json": (lambda m: (m / "config.json").unlink(), "has no config.json: save the model"),
     "config.json is not JSON": (lambda m: (m / "config.json").write_text("{"), "config.json is not JSON"),
@@ -74,6 +96,18 @@ BAD_MODELS: dict[str, tuple[Callable[[Path], object], str]] = {
     "eos that is no token": (
         lambda m: (m / "config.json").write_text('{"vocab_size": 64, "eos_token_id": 99}'),
         "end-of-sequence 99 is not among",
+    ),
+    "another end that is no token": (
+        lambda m: (m / "generation_config.json").write_text('{"eos_token_id": [1, 99]}'),
+        "end-of-sequence 99 is not among",
+    ),
+    "an end that is no number": (
+        lambda m: (m / "generation_config.json").write_text('{"eos_token_id": [1, "</s>"]}'),
+        "generation_config.json has no usable eos_token_id",
+    ),
+    "more ends than a RunSpec can name": (
+        lambda m: (m / "generation_config.json").write_text(json.dumps({"eos_token_id": list(range(17))})),
+        "names 17 end tokens, the most is 16",
     ),
     "a vocabulary below the tokenizer's": (
         lambda m: (m / "config.json").write_text('{"vocab_size": 9, "eos_token_id": 1}'),

@@ -94,7 +94,7 @@ def test_a_group_gives_its_sampled_tokens_in_order_and_none_that_the_environment
         Sample(tokens=[7, 8, 50, 51, 2], turns=[2, 2, 1], logprobs=[-1.0, -1.5, -1.0]),
         Sample(tokens=[9, 2], turns=[2], logprobs=[-1.0, -1.0]),
     ]
-    one = compare_group(samples, [score(3), score(2)], [1.0, 0.0], eos=2)
+    one = compare_group(samples, [score(3), score(2)], [1.0, 0.0], ends=(2,))
     assert one["drift"].tolist() == [0, -32768, 0, 0, 0]
     assert [flags & END for flags in one["flags"].tolist()] == [0, 0, END, 0, END]
     assert [flags & RAISING for flags in one["flags"].tolist()] == [RAISING] * 3 + [0] * 2
@@ -106,4 +106,4 @@ def test_a_group_gives_its_sampled_tokens_in_order_and_none_that_the_environment
 def test_values_that_are_not_one_number_per_token_compare_nothing(values: dict[str, list[float]]) -> None:
     sample = Sample(tokens=[7, 2], turns=[2], logprobs=[-1.0, -1.0])
     with pytest.raises(Incomparable):
-        compare_group([sample], [score(2, **values)], [1.0], eos=2)
+        compare_group([sample], [score(2, **values)], [1.0], ends=(2,))

@@ -100,7 +100,7 @@ def test_an_episode_of_several_turns_replays_and_scores(tmp_path: Path) -> None:
         assert worst(theirs, asked, samples)[1] <= DRIFT
         for sample in samples:
             episode = registry.get("guess", 1).episode("train", asked.index, TEXT)
-            replay(episode, Transcript(sample.tokens, sample.turns), eos=TEXT.eos, limit=9)
+            replay(episode, Transcript(sample.tokens, sample.turns), ends=TEXT.ends, limit=9)
 
 
 def test_a_version_is_stepped_in_place_and_back_to_the_very_bits(tiny: OnDisk, tmp_path: Path) -> None:

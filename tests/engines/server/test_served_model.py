@@ -47,7 +47,7 @@ def served(server: TableServer, model: TableModel) -> Iterator[ServedModel]:
 
 
 def request(number: int = 0, most: int = 6) -> TokenRequest:
-    return TokenRequest([3, 4, 5 + number], bytes([number]) * 16, 0, most, TEXT.eos, greedy=False)
+    return TokenRequest([3, 4, 5 + number], bytes([number]) * 16, 0, most, TEXT.ends, greedy=False)
 
 
 def answer(served: ServedModel) -> list[tuple[int, Completion | EngineError]]:

@@ -152,7 +152,7 @@ def test_eos_ends_a_rollout_and_the_others_go_on(chatty: TransformersEngine) -> 
         assert TEXT.eos not in sample.tokens[:-1]
         assert sample.tokens[-1] == TEXT.eos or len(sample.tokens) == 10
         task = registry.get("reverse", 1)
-        replay(task.episode("train", 4, TEXT), Transcript(sample.tokens, sample.turns), eos=TEXT.eos, limit=10)
+        replay(task.episode("train", 4, TEXT), Transcript(sample.tokens, sample.turns), ends=TEXT.ends, limit=10)
     assert set(margins(chatty, asked, samples)) == {0.0}
 
 
@@ -184,7 +184,7 @@ def test_an_episode_of_several_turns_replays_and_scores(chatty: TransformersEngi
     task = registry.get("guess", 1)
     for sample, score in zip(samples, chatty.score(asked, samples), strict=True):
         episode = task.episode("train", asked.index, TEXT)
-        replay(episode, Transcript(sample.tokens, sample.turns), eos=TEXT.eos, limit=9)
+        replay(episode, Transcript(sample.tokens, sample.turns), ends=TEXT.ends, limit=9)
         assert len(sample.logprobs) == sum(sampled_mask(sample.turns)) == len(score.logprobs)
         assert set(score.margins) == {0.0}
         assert score.logprobs == pytest.approx(sample.logprobs, abs=DRIFT)
@@ -199,7 +199,7 @@ def test_a_changed_hint_is_refused_and_shows_in_the_tokens_after_it(chatty: Tran
     with pytest.raises(InvalidTranscript, match="not the environment's"):
         replay(
             registry.get("guess", 1).episode("train", asked.index, TEXT),
-            Transcript(forged.tokens, forged.turns), eos=TEXT.eos, limit=9,
+            Transcript(forged.tokens, forged.turns), ends=TEXT.ends, limit=9,
         )  # fmt: skip
     samples[row] = forged
     score = chatty.score(asked, samples)[row]

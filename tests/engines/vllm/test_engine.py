@@ -104,7 +104,7 @@ def test_an_episode_of_several_turns_replays_and_scores(made: VllmEngine, tmp_pa
         assert (margin, drift <= DRIFT) == (0.0, True)
         for sample in samples:
             episode = registry.get("guess", 1).episode("train", asked.index, TEXT)
-            replay(episode, Transcript(sample.tokens, sample.turns), eos=TEXT.eos, limit=9)
+            replay(episode, Transcript(sample.tokens, sample.turns), ends=TEXT.ends, limit=9)
 
 
 @pytest.mark.parametrize("name", ["qwen3, tied", "llama, all biases"])

@@ -30,7 +30,7 @@ def problems(tmp_path: Path) -> Path:
 def reward(task: math_task.MathTask, said: str) -> float:
     tokens = [*LETTERS.encode(said), LETTERS.eos]
     episode = begun(task, "train", 0, LETTERS)
-    return replay(episode, Transcript(tokens, [len(tokens)]), eos=LETTERS.eos, limit=LIMIT).reward
+    return replay(episode, Transcript(tokens, [len(tokens)]), ends=LETTERS.ends, limit=LIMIT).reward
 
 
 def test_a_problem_is_posed_with_the_words_that_ask_for_a_box_and_its_own_answer_is_right(problems: Path) -> None:

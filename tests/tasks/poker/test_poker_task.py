@@ -53,7 +53,7 @@ def test_hands_end_and_pay_between_minus_one_and_one(name: str) -> None:
         episode = poker.episode("train", index, TEXT)
         texts, transcript = played(episode, chance)
         assert len(texts) <= MOST_MOVES
-        score = replay(poker.episode("train", index, TEXT), transcript, eos=TEXT.eos, limit=4096)
+        score = replay(poker.episode("train", index, TEXT), transcript, ends=TEXT.ends, limit=4096)
         assert score == episode.score()
         assert -1 <= score.reward <= 1
         assert score.success == (score.reward > 0)
@@ -106,7 +106,7 @@ def test_a_move_that_is_not_legal_is_asked_again_once_then_forfeits() -> None:
 
 def test_a_hand_that_the_token_limit_cuts_is_forfeited() -> None:
     poker = task("leduc")
-    score = replay(poker.episode("train", 0, TEXT), Transcript(TEXT.encode("c"), [1]), eos=TEXT.eos, limit=1)
+    score = replay(poker.episode("train", 0, TEXT), Transcript(TEXT.encode("c"), [1]), ends=TEXT.ends, limit=1)
     assert score == Score(-1.0, False)
 
 

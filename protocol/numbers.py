@@ -1,0 +1,21 @@
+"""The numbers of the protocol that a run needs and that a node speaks. Pure.
+
+Rules
+1. Number 1 is that of all formats and signed bytes (p2p/envelope.py).
+2. Number 2 has the same formats. Its nodes also end a turn at each of `TaskReference.other_ends`, where a node of
+   number 1 would sample on. A run with such tokens speaks number 2 alone, so that a node of number 1 is refused at its
+   hello; any other run speaks number 1.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+OLDEST: Final = 1
+SEVERAL_ENDS: Final = 2
+SPOKEN: Final = (OLDEST, SEVERAL_ENDS)
+"""Lowest and highest number that this build's nodes speak."""
+
+
+def needed(other_ends: Sequence[int]) -> tuple[int, int]:
+    """Return the lowest and highest number of a run. `other_ends`: those of its tasks."""
+    return (SEVERAL_ENDS, SEVERAL_ENDS) if other_ends else (OLDEST, OLDEST)

@@ -1,0 +1,42 @@
+"""The tokens that end a sampled turn: the one place that compares tokens with them. Pure.
+
+Rules
+1. A model may name several: Llama 3 has <|eot_id|> and <|end_of_text|>. Each of them ends a turn, and none stands
+   inside one.
+2. A turn without an end was cut: by the limit on sampled tokens, and by nothing else.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ends = tuple[int, ...]
+"""Ids of the tokens that end a turn; the first is the one that is written where an answer is ended by a program."""
+
+
+def is_end(token: int, ends: Ends) -> bool:
+    """Tell whether a token ends a turn."""
+    return token in ends
+
+
+def end_mask(tokens: NDArray[np.integer], ends: Ends) -> NDArray[np.bool_]:
+    """Return a mask, True where a token ends a turn."""
+    mask: NDArray[np.bool_] = tokens == ends[0] if len(ends) == 1 else np.isin(tokens, ends)
+    return mask
+
+
+def without_end(tokens: Sequence[int], ends: Ends) -> Sequence[int]:
+    """Return the tokens without the end at their end, if there is one."""
+    return tokens[:-1] if len(tokens) and tokens[-1] in ends else tokens
+
+
+def fault_of_turn(tokens: NDArray[np.integer], ends: Ends, *, at_limit: bool) -> str | None:
+    """Return the fault in the form of a sampled turn, in words; None: there is none. `tokens`: at least one.
+    `at_limit`: whether the limit on sampled tokens is reached with it."""
+    mask = end_mask(tokens, ends)
+    if mask[:-1].any():
+        return "tokens follow the end of a turn"
+    if not mask[-1] and not at_limit:
+        return "a turn stops without end-of-sequence before the token limit"
+    return None
