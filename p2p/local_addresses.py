@@ -1,6 +1,7 @@
 """Compute the addresses at which other peers can dial this one, from its listening addresses and this machine's IP
 addresses."""
 
+import errno
 import ipaddress
 import socket
 from collections.abc import Iterable, Sequence
@@ -39,6 +40,23 @@ def machine_addresses() -> list[str]:
     ]
     reaching = [address for address in addresses if not _is_local(address)]
     return reaching or ["127.0.0.1", "::1"]
+
+
+def is_taken(address: str) -> bool:
+    """Tell whether another socket listens on a TCP port of this machine, also one that lets others share it: the system
+    would deal out connections among them, and peers would reach either process by chance. Port 0 is never taken."""
+    parsed = address_of(address)
+    if parsed.ip is None or not parsed.port:
+        return False
+    with socket.socket(socket.AF_INET if parsed.ip.version == 4 else socket.AF_INET6) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if parsed.ip.version == 6:
+            probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        try:
+            probe.bind((str(parsed.ip), parsed.port))
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
+    return False
 
 
 def _has_ip6() -> bool:

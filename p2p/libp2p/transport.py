@@ -74,6 +74,7 @@ from p2p.limits.origin import Origin
 from p2p.limits.relay_quota import RelayLimits
 from p2p.limits.subnets import PeerLimits
 from p2p.limits.token_bucket import TokenBuckets
+from p2p.local_addresses import is_taken
 from p2p.multiaddr import address_of, route_of
 from p2p.transport import GOSSIP_LIMIT, GossipHandler, Stream, StreamHandler
 from runtime.figures import figure
@@ -195,7 +196,7 @@ class LibP2PTransport:
     async def run(self, listening: Callable[[], None]) -> None:
         """See `Transport`."""
         async with (
-            self.host.run(listen_addrs=self._listen),
+            self.host.run(listen_addrs=[one for one in self._listen if not is_taken(str(one))]),
             background_trio_service(self.pubsub),
             background_trio_service(self.router),
             trio.open_nursery() as self._nursery,

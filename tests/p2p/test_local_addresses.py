@@ -1,8 +1,10 @@
 """Which addresses others can dial, from those that a peer listens on."""
 
+import socket
+
 import pytest
 
-from p2p.local_addresses import dialable, machine_addresses
+from p2p.local_addresses import dialable, is_taken, machine_addresses
 from p2p.multiaddr import MOST
 
 MACHINE = ["192.0.2.7", "198.51.100.1", "2001:db8::7"]
@@ -31,3 +33,15 @@ def test_each_address_is_listed_once_and_their_number_is_bounded() -> None:
 
 def test_a_machine_has_at_least_one_address() -> None:
     assert machine_addresses()
+
+
+def test_a_port_that_another_process_shares_is_taken() -> None:
+    """libp2p's listeners allow others on their port: two nodes once listened on one, and peers met either by chance."""
+    with socket.socket() as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        port = listening.getsockname()[1]
+        assert is_taken(f"/ip4/127.0.0.1/tcp/{port}")
+    assert not is_taken(f"/ip4/127.0.0.1/tcp/{port}")
+    assert not is_taken("/ip4/127.0.0.1/tcp/0")
