@@ -65,6 +65,17 @@ class RunSection(Section):
             "Signed."
         ),
     ] = "auto"
+    template: Annotated[
+        Literal["plain", "chat"],
+        Field(
+            description="How prompts are written: plain, as the task's text alone; chat, by the model's chat template "
+            "(a plain one where it has none), for tasks of the kinds single and served that pose messages. Signed."
+        ),
+    ] = "plain"
+    thinking: Annotated[
+        bool | None,
+        Field(description="Passed to the chat template as enable_thinking. Unset: not passed. Signed."),
+    ] = None
     steps: Annotated[int | None, Field(ge=1, description="Steps after which the run finishes. Unset: endless.")] = None
     staleness: Annotated[
         int, Field(ge=0, le=1024, description="S, steps: the learner never uses a group older than this. Signed.")

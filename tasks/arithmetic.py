@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tasks import splits
+from tasks.chat import posed
 from tasks.task import Score, Split, Tokenizer
 
 PARTIAL = 0.2
@@ -35,7 +36,7 @@ class _ArithmeticEpisode:
     @cached_property
     def prompt(self) -> Sequence[int]:
         """Token ids of the prompt, encoded at first use: scoring does not need them."""
-        return self._text.encode(self._question)
+        return posed(self._text, [{"role": "user", "content": self._question}])
 
     def reply(self, sampled: Sequence[int]) -> None:
         self._output = self._text.decode(sampled).strip(" ")

@@ -15,6 +15,7 @@ from functools import cached_property
 from itertools import combinations
 
 from tasks import splits
+from tasks.chat import followed, posed
 from tasks.task import Score, Split, Tokenizer
 
 PARTIAL = 0.2
@@ -31,7 +32,7 @@ class _GuessEpisode:
     @cached_property
     def prompt(self) -> Sequence[int]:
         """Token ids of the prompt, encoded at first use: scoring does not need them."""
-        return self._text.encode(self._question)
+        return posed(self._text, [{"role": "user", "content": self._question}])
 
     def reply(self, sampled: Sequence[int]) -> Sequence[int] | None:
         self._turns += 1
@@ -42,7 +43,7 @@ class _GuessEpisode:
         self._guess = int(said)
         if self._guess == self._secret or self._turns == 2:
             return None
-        return self._text.encode("higher>" if self._secret > self._guess else "lower>")
+        return followed(self._text, "higher>" if self._secret > self._guess else "lower>")
 
     def score(self) -> Score:
         if self._guess == self._secret:

@@ -26,6 +26,7 @@ from coordinator.environments.messages import (
 )
 from runtime.child import Pipe
 from tasks import plugins
+from tasks.chat import ChatTokenizer
 from tasks.task import (
     Episode,
     InvalidTranscript,
@@ -59,7 +60,8 @@ class EnvironmentHost:
         from tasks import tokenizer
 
         task = plugins.find(order.task, order.version)
-        self._opened = task, tokenizer.load(Path(order.tokenizer), order.eos, *order.other_ends)
+        text = tokenizer.load(Path(order.tokenizer), order.eos, *order.other_ends)
+        self._opened = task, text if order.chat is None else ChatTokenizer(text, order.chat)
         sizes = {"train": task.size("train"), "heldout": task.size("heldout")}
         return TaskOpened(version=task.version, turns=most_turns(task), unfiltered=self._unfiltered, **sizes)
 

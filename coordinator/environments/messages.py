@@ -4,6 +4,7 @@ from typing import Literal
 
 import msgspec
 
+from tasks.chat import ChatSettings
 from tasks.task import Split
 
 Fault = Literal["", "transcript", "task-score", "not-scorable"]
@@ -12,13 +13,14 @@ Fault = Literal["", "transcript", "task-score", "not-scorable"]
 
 class OpenTask(msgspec.Struct, frozen=True, kw_only=True):
     """Call "open". `version` None: the newest. `tokenizer`: path of the model's tokenizer.json. `eos`: the id that ends
-    a turn. `other_ends`: further ones that do."""
+    a turn. `other_ends`: further ones that do. `chat`: how prompts are written; None: as text alone."""
 
     task: str
     version: int | None
     tokenizer: str
     eos: int
     other_ends: tuple[int, ...] = ()
+    chat: ChatSettings | None = None
 
 
 class TaskOpened(msgspec.Struct, frozen=True, kw_only=True):

@@ -39,7 +39,7 @@ ADAPTER_ASSETS: Final = (CONFIG, BASE)
 GENERATION: Final = "generation_config.json"
 """The file in which models name further end tokens."""
 OPTIONAL: Final = (GENERATION, "tokenizer_config.json", "chat_template.jinja")
-"""Files copied along for people; no code of this project reads them."""
+"""Files copied along, for further end tokens and the chat template (coordinator/run/chat_settings.py)."""
 WEIGHTS: Final = "model.safetensors"
 SMOLLM2: Final = "smollm2"
 TINY: Final = "tiny"

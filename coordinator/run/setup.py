@@ -22,7 +22,7 @@ from coordinator import config_docs
 from coordinator.config import CoordinatorConfig, EnvironmentSection, RunSection, Settings
 from coordinator.environments.task_host import TaskFacts, facts_of
 from coordinator.learner.messages import WarmUp
-from coordinator.run import https_identity, keys, model_folder, signing
+from coordinator.run import chat_settings, https_identity, keys, model_folder, signing
 from coordinator.run.admitted_classes import check_admitted
 from coordinator.run.draft import drafting
 from coordinator.run.keys import RunKeys
@@ -38,6 +38,7 @@ from runtime.errors import LocalFault
 from runtime.files import sync_folder, writing
 from runtime.settings import SettingsFault
 from tasks import registry
+from tasks.chat import PLAIN
 from tasks.task import Task
 from tasks.tokenizer import CHAR_SIZE, EOS
 from weights.errors import WeightsError
@@ -81,7 +82,7 @@ class Run:
     @property
     def task(self) -> TaskPlace:
         """The run's task, and where it is hosted."""
-        return _task_place(self.folder.model, self.runspec)
+        return _task_place(self.folder.model, self.runspec, self.config.run)
 
     @property
     def pure_task(self) -> Task:
@@ -166,10 +167,12 @@ def init(
                 report(f"adapter of rank {adapter.rank} over a frozen base in {adapter.base}")
                 make_adapter(draft.model, adapter, config.learner.seed)
             report("keys, Root and RunSpec")
-            place = _placed(draft.model, config.run.task, kind)
+            place = _placed(draft.model, config.run, kind)
+            if place.chat is not None and place.chat.template == PLAIN:
+                report("the model has no chat template: its prompts have a plain one")
             task = inspect(place, config.environment, config.run.limit)
             check_sizes(config, task)
-            _make_documents(draft, config, task, now, secret)
+            _make_documents(draft, config, task, now, secret, chat_settings.hash_of(place.chat))
             _write(draft.config, config_docs.toml(config).encode())
             _settle(draft, target)
         except WeightsError as error:
@@ -195,6 +198,7 @@ def load_run(
     signing.check_life(chain[-1], now)
     check_signed(config.run, spec)
     _check_task(config, spec)
+    _check_prompts(place, config.run, spec)
     check_model(place, spec)
     check_context(place, spec)
     run_keys = keys.load(place, chain, secret)
@@ -246,9 +250,20 @@ def _check_task(config: CoordinatorConfig, spec: RunSpec) -> None:
         check_sizes(config, facts_of(model_folder.task_named(task.name, task.version)))
 
 
-def _task_place(model: Path, spec: RunSpec) -> TaskPlace:
+def _check_prompts(place: RunFolder, section: RunSection, spec: RunSpec) -> None:
+    """Check that prompts are written as the RunSpec says. Raises `SettingsFault`, `LocalFault`."""
     task = spec.tasks[0]
-    return TaskPlace(task.name, task.version, task.kind, model, spec.eos, spec.vocabulary, spec.other_ends)
+    if chat_settings.hash_of(chat_settings.settings_of(place.model, section, task.kind)) != task.settings_hash:
+        raise SettingsFault(
+            "run.template, run.thinking or the model folder's chat template is another one than this run was signed "
+            "with: set it back, or make another run with `echo2-coord init`"
+        )
+
+
+def _task_place(model: Path, spec: RunSpec, section: RunSection) -> TaskPlace:
+    task = spec.tasks[0]
+    chat = chat_settings.settings_of(model, section, task.kind)
+    return TaskPlace(task.name, task.version, task.kind, model, spec.eos, spec.vocabulary, spec.other_ends, chat)
 
 
 def check_sizes(config: CoordinatorConfig, task: TaskFacts) -> None:
@@ -349,19 +364,29 @@ def _demonstrated(out: Path, warm_up: WarmUp, config: CoordinatorConfig, kind: s
     return msgspec.structs.replace(warm_up, demonstrations=path)
 
 
-def _placed(model: Path, task: str, kind: str) -> TaskPlace:
+def _placed(model: Path, section: RunSection, kind: str) -> TaskPlace:
     model_facts = model_folder.facts(model)
-    return TaskPlace(task, None, kind, model, model_facts.eos, model_facts.vocabulary, model_facts.other_ends)
+    chat = chat_settings.settings_of(model, section, kind)
+    eos, vocabulary = model_facts.eos, model_facts.vocabulary
+    return TaskPlace(section.task, None, kind, model, eos, vocabulary, model_facts.other_ends, chat)
 
 
-def _make_documents(draft: RunFolder, config: CoordinatorConfig, task: TaskFacts, now: int, secret: str | None) -> None:
+def _make_documents(
+    draft: RunFolder,
+    config: CoordinatorConfig,
+    task: TaskFacts,
+    now: int,
+    secret: str | None,
+    settings_hash: bytes | None,
+) -> None:
     model_facts = model_folder.facts(draft.model)
     run = secrets.token_bytes(32)
     private = keys.make(draft, secret)
     https_identity.prepare(draft, peer_id(public_bytes(private["channel"])), now, secret)
     draft.roots.mkdir()
     _write(draft.roots / "1.root", signing.sign_root(run, private, now))
-    _write(draft.runspec, signing.sign_runspec(run, config.run, task, model_facts, private[keys.ROOT]))
+    spec = signing.sign_runspec(run, config.run, task, model_facts, private[keys.ROOT], settings_hash)
+    _write(draft.runspec, spec)
 
 
 def _settle(draft: RunFolder, target: RunFolder) -> None:

@@ -48,8 +48,23 @@ def sign_root(run: bytes, keys: Mapping[str, Ed25519PrivateKey], now: int) -> by
     return seal("root", run, encode(root), keys[ROOT])
 
 
-def sign_runspec(run: bytes, settings: RunSection, task: TaskFacts, model: ModelFacts, key: Ed25519PrivateKey) -> bytes:
-    """Make the RunSpec of these settings and this model, and seal it with the root key."""
+def sign_runspec(
+    run: bytes,
+    settings: RunSection,
+    task: TaskFacts,
+    model: ModelFacts,
+    key: Ed25519PrivateKey,
+    settings_hash: bytes | None = None,
+) -> bytes:
+    """Make the RunSpec of these settings and this model, and seal it with the root key. `settings_hash`: of how prompts
+    are written (coordinator/run/chat_settings.py)."""
+    reference = TaskReference(
+        name=task.name,
+        version=task.version,
+        kind=task.kind,
+        settings_hash=settings_hash,
+        other_ends=list(model.other_ends),
+    )
     spec = RunSpec(
         run=run,
         name=settings.name,
@@ -57,7 +72,7 @@ def sign_runspec(run: bytes, settings: RunSection, task: TaskFacts, model: Model
         assets=list(model.assets),
         eos=model.eos,
         vocabulary=model.vocabulary,
-        tasks=[TaskReference(name=task.name, version=task.version, kind=task.kind, other_ends=list(model.other_ends))],
+        tasks=[reference],
         staleness=settings.staleness,
         group_size=settings.group_size,
         limit=settings.limit,

@@ -21,6 +21,7 @@ from coordinator.run import model_folder
 from protocol.task_kinds import PURE, SERVED, SINGLE
 from runtime.errors import LocalFault
 from tasks import plugins, registry
+from tasks.chat import ChatSettings
 from tasks.task import TaskFault, prompt_of
 from tasks.turn_ends import Ends
 
@@ -31,7 +32,7 @@ MOST_DEMONSTRATIONS: Final = 4_096
 
 class TaskPlace(NamedTuple):
     """A task to host. `version` None: the newest. `model`: the folder with the tokenizer. `eos`, `vocabulary`,
-    `other_ends`: the model's."""
+    `other_ends`: the model's. `chat`: how prompts are written; None: as text alone."""
 
     name: str
     version: int | None
@@ -40,6 +41,7 @@ class TaskPlace(NamedTuple):
     eos: int
     vocabulary: int
     other_ends: tuple[int, ...] = ()
+    chat: ChatSettings | None = None
 
     @property
     def ends(self) -> Ends:
@@ -68,7 +70,12 @@ def environment_at(place: TaskPlace, section: EnvironmentSection, tell: Callable
     )
     tokenizer = str((place.model / TOKENIZER).absolute())
     order = OpenTask(
-        task=place.name, version=place.version, tokenizer=tokenizer, eos=place.eos, other_ends=place.other_ends
+        task=place.name,
+        version=place.version,
+        tokenizer=tokenizer,
+        eos=place.eos,
+        other_ends=place.other_ends,
+        chat=place.chat,
     )
     return Environment(order, limits, vocabulary=place.vocabulary, kind=place.kind, workers=section.workers, tell=tell)
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
+from tasks.chat import posed
 from tasks.task import Score, Split, Tokenizer
 
 SETS: Final = Path(__file__).parent / "sets.json"
@@ -46,7 +47,7 @@ class _GymEpisode:
     @cached_property
     def prompt(self) -> Sequence[int]:
         """Token ids of the prompt, encoded at first use: scoring does not need them."""
-        return self._text.encode(asked(self._item))
+        return posed(self._text, [{"role": "user", "content": asked(self._item)}])
 
     def reply(self, sampled: Sequence[int]) -> None:
         self._said = self._text.decode(sampled)

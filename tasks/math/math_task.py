@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final, Protocol
 
+from tasks.chat import posed
 from tasks.math import equality, problem_files
 from tasks.math.problem_files import DataFault
 from tasks.task import Score, Split, Tokenizer
@@ -76,7 +77,7 @@ class _MathEpisode:
     @cached_property
     def prompt(self) -> Sequence[int]:
         """Token ids of the prompt, encoded at first use: scoring does not need them."""
-        return self._text.encode(f"{self._question}{ASKED}")
+        return posed(self._text, [{"role": "user", "content": f"{self._question}{ASKED}"}])
 
     def reply(self, sampled: Sequence[int]) -> None:
         self._said = self._text.decode(sampled)
