@@ -212,7 +212,8 @@ class BigramEngine:
         if job.single_turn or not tokenizer.exists():
             return _OneTurn()
         task = registry.get(job.task, job.task_version)
-        return task.episode("train" if job.split == "train" else "heldout", job.index, load_text(tokenizer, job.eos))  # type: ignore[return-value]
+        text = load_text(tokenizer, *job.ends)
+        return task.episode("train" if job.split == "train" else "heldout", job.index, text)  # type: ignore[return-value]
 
 
 def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:

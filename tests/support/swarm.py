@@ -52,13 +52,15 @@ def wall() -> float:
     return anyio.current_time()
 
 
-def model_folder(folder: Path, ends: float = 0.0) -> Path:
+def model_folder(folder: Path, ends: float = 0.0, other_ends: Sequence[int] = ()) -> Path:
     """Write a model folder with the files of one from a hub, and a bigram table for weights. `ends`: nats by which the
-    end of a turn is likelier than in a random table."""
+    end of a turn is likelier than in a random table. `other_ends`: further end tokens."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(
         json.dumps({"model_type": "bigram", "vocab_size": VOCABULARY, "eos_token_id": 1})
     )
+    if other_ends:
+        (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, *other_ends]}))
     char_tokenizer().save(str(folder / "tokenizer.json"))
     table = random_table(0, VOCABULARY)
     table[:, 1] += ends
@@ -295,12 +297,14 @@ def make_swarm(
     network: Mapping[str, Any] | None = None,
     host: TaskHost | None = None,
     ends: float = 0.0,
+    other_ends: Sequence[int] = (),
     environment: Mapping[str, Any] | None = None,
     **run: Any,
 ) -> Swarm:
     """Create a run that is ready to start. `link`: between any two peers. `network`, `environment`, `run`: settings of
-    its sections. `host`: of a task that is not in the nodes' build. `ends`: see `model_folder`."""
-    model = model_folder(folder / "bigram", ends)
+    its sections. `host`: of a task that is not in the nodes' build. `ends`, `other_ends`: see
+    `model_folder`."""
+    model = model_folder(folder / "bigram", ends, other_ends)
     settings = {"task": "reverse", "group_size": 2, "batch_groups": 2, "limit": 6, "heldout": 4, "evaluate_every": 5}
     flags = {
         "run": settings | {"engines": ("bigram",)} | run,
