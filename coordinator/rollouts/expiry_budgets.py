@@ -17,7 +17,7 @@ Rules
 from typing import Final, NamedTuple
 
 from coordinator.database import Database
-from p2p.limits.origin import Origin, subnets_among
+from p2p.limits.origin import Origin, unchosen
 from runtime.backoff import Backoff
 
 HOUR: Final = 3_600_000
@@ -47,9 +47,7 @@ def holders_of_new_key(origin: Origin) -> list[tuple[bytes, int]]:
         return []
     holders = [(origin.connection.encode(), FREE)]
     if origin.party and origin.party != origin.connection:
-        relay, _, _ = origin.party.partition("/")
-        name = origin.party if subnets_among([origin.party]) else relay
-        holders.append((f"party {name}".encode(), FREE_OF_PARTY))
+        holders.append((f"party {unchosen(origin.party)}".encode(), FREE_OF_PARTY))
     return holders
 
 

@@ -104,3 +104,8 @@ def over_https(host: str, port: int, subnet_of: SubnetOf) -> str:
 def origin_over_https(name: str, subnet_of: SubnetOf) -> Origin:
     """Return the origin of a requester with this name."""
     return Origin(name, subnet_of(name.removeprefix(OVER_HTTPS).partition("/")[0]) or name)
+
+
+def unchosen(party: str) -> str:
+    """Return the part of a party's name that its peers cannot choose: the subnet, or the relay without the peer."""
+    return party if subnets_among([party]) else party.partition("/")[0]
