@@ -190,7 +190,7 @@ class RequestHandler:
                 answer = self.answer(method, data, self._clock(), route, origin)
                 waits, self._waits = self._waits, None
                 if waits is not None and await _within(SERVED_WITHIN, waits.answered):
-                    answer = self._answer_to(waits.request, waits.context._replace(now=self._clock()))
+                    answer = self._answered_later(waits, self._clock())
                 await self._group_service.durable()
                 return answer
 
@@ -212,25 +212,35 @@ class RequestHandler:
         known = self._answers.find(node, request.id)
         if known is not None:
             return known[1] if known[0] == digest else _encoded(refusal("id-reused"))
-        self._group_service.registry.sightings.seen_by(node, route, now)
-        return self._answer_to(_OpenedRequest(request, digest), RequestContext(node, now, origin))
-
-    def _answer_to(self, opened: "_OpenedRequest", context: RequestContext) -> bytes:
-        """Return the encoded Response to a request that was authenticated and is not refused."""
-        node, now, request = context.node, context.now, opened.request
+        context = RequestContext(node, now, origin)
         ended = [] if request.leases is None else self._group_service.take_report(node, request.leases, now)
         try:
-            decide = self._decide.get(request.method)
+            decide = self._decide.get(method)
             if decide is None:
-                result: bytes | Refusal = refusal("unknown-method", method=request.method)
+                result: bytes | Refusal = refusal("unknown-method", method=method)
             else:
                 result = decide(context, request.body)
         except Malformed as error:
-            result = refusal("malformed", what=f"{request.method} request", detail=error)
+            result = refusal("malformed", what=f"{method} request", detail=error)
+        self._group_service.registry.sightings.seen_by(node, route, now)
+        return self._remembered(_OpenedRequest(request, digest), context, result, ended)
+
+    def _answered_later(self, waits: "_WaitingStep", now: int) -> bytes:
+        """Return the encoded Response to a step that has waited for the environment."""
+        context = waits.context._replace(now=now)
+        return self._remembered(
+            waits.request, context, self._decide[STEP.name](context, waits.request.request.body), []
+        )
+
+    def _remembered(
+        self, opened: "_OpenedRequest", context: RequestContext, result: bytes | Refusal, ended: Sequence[bytes]
+    ) -> bytes:
+        """Return the encoded Response, and remember it (rules 4 and 11)."""
+        request = opened.request
         verdicts = None if request.verdicts is None else self.verdicts(context, request.verdicts)
         answer = _encoded(result, verdicts, ended)
         if not isinstance(result, Refusal) or result.code != STEP_PENDING:
-            self._answers.keep(node, request.id, opened.digest, answer, request.expires, now)
+            self._answers.keep(context.node, request.id, opened.digest, answer, request.expires, context.now)
         elif self._answered is not None:
             self._waits = _WaitingStep(opened, context, self._answered)
         return answer
