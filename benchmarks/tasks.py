@@ -11,11 +11,6 @@ does; bare pokerkit plays each hand to its end by itself. Needs the extras `math
     step     CPU of a `step` round trip at both ends together, over libp2p on loopback, without the environment's own
     turns    CPU of the node for a served episode of four turns, against as many tokens in one turn
 
-These two need no extra (benchmarks/step_round_trip.py, benchmarks/turns_cost.py).
-
-    step     CPU of a `step` round trip at both ends together, over libp2p on loopback, without the environment's own
-    turns    CPU of the node for a served episode of four turns, against as many tokens in one turn
-
 The last two need none of the extras (benchmarks/step_round_trip.py, benchmarks/turns_cost.py).
 """
 
@@ -265,7 +260,7 @@ def turns_claims(runner: asyncio.Runner, folder: Path, quick: bool) -> list[Clai
     folder = folder / "turns"
     folder.mkdir()
     step = _step_seconds(runner, folder / "step", 400)
-    served, whole, per_step = costs(runner, folder, 2 if quick else 4, 3 if quick else 5)
+    served, whole, per_step = costs(runner, folder, 32 if quick else 64, 2 if quick else 5)
     with_network = [one._replace(cpu=one.cpu + step * one.work / per_step) for one in served]
     rows = [(name, max(one.rate for one in some)) for name, some in (("served", with_network), ("one turn", whole))]
     bench.table(("four turns or one", "tokens per CPU second"), rows)

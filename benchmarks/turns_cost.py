@@ -1,8 +1,9 @@
 """Measure what a served episode of four turns costs the node, against the same number of tokens in one turn.
 
 A real engine process (transformers, float32, a model of SmolLM2-135M's depth and width, random weights) generates
-groups both ways. The served groups' turns are stored and sealed as node/rollouts/served_groups.py does it; their
-answers, of `GIVEN` tokens, are there at once. CPU of the engine's process and of this one. The network's part is that
+rollouts both ways: each of the second kind has the length of one of the first, so that equally many rows run at each
+time. The served turns are stored and sealed as node/rollouts/served_groups.py does it; their answers, of `GIVEN`
+tokens, are there at once. CPU of the engine's process and of this one. The network's part is that
 of benchmarks/step_round_trip.py, whose CPU per turn is added.
 """
 
@@ -32,7 +33,6 @@ VOCABULARY: Final = 32
 EOS: Final = 1
 TURNS: Final = 4
 GIVEN: Final = (5, 6, 7, 8, 9, 10, 11, 12)
-GROUP: Final = 8
 PROMPT: Final = 32
 
 
@@ -70,43 +70,44 @@ class Episodes:
 
 
 def costs(
-    runner: asyncio.Runner, folder: Path, groups: int, rounds: int
+    runner: asyncio.Runner, folder: Path, rollouts: int, rounds: int
 ) -> tuple[list[Measured], list[Measured], float]:
-    """Generate `groups` groups together both ways. Return what it cost per round, work in tokens sampled and given, and
-    the mean of the tokens per step."""
+    """Generate `rollouts` rollouts together both ways. Return what it cost per round, work in tokens sampled and given,
+    and the mean of the tokens per step."""
     snapshot = make_model(folder / "model")
     process, episodes = EngineProcess(), Episodes(folder)
-    tokens = [0, 0]
+    lengths, tokens = list[int](), 0
+    """Tokens of each rollout of the last served round; of all served ones."""
 
     def job(number: int, limit: int, eos: int, served: bytes = b"") -> Job:
-        seeds = [bytes([number % 256, row]) * 8 for row in range(GROUP)]
         return Job(
-            prompt=[3 + place % 20 for place in range(PROMPT)], seeds=seeds, limit=limit, eos=eos, task="x",
-            task_version=1, split="train", index=0, single_turn=not served, served=served,
+            prompt=[3 + place % 20 for place in range(PROMPT)], seeds=[number.to_bytes(16, "big")], limit=limit,
+            eos=eos, task="x", task_version=1, split="train", index=0, single_turn=not served, served=served,
         )  # fmt: skip
 
     number = 0
 
     def names() -> list[int]:
         nonlocal number
-        number += groups
-        return list(range(number - groups, number))
+        number += rollouts
+        return list(range(number - rollouts, number))
 
     async def served() -> list[list[Sample]]:
         jobs = [job(one, 1_000, EOS, one.to_bytes(16, "big")) for one in names()]
         return list(await asyncio.gather(*(process.generate_served(one, episodes) for one in jobs)))
 
     async def whole() -> list[list[Sample]]:
-        length = max(1, tokens[0] // max(1, tokens[1]))
-        return await process.generate_all([job(one, length, VOCABULARY) for one in names()])
+        jobs = [job(one, length, VOCABULARY) for one, length in zip(names(), lengths, strict=True)]
+        return await process.generate_all(jobs)
 
     def candidate(generate: Any, count: bool) -> Measured:
+        nonlocal lengths, tokens
         before = bench.cpu_of(os.getpid())
         samples = [sample for group in runner.run(generate()) for sample in group]
-        total = sum(len(sample.tokens) for sample in samples)
+        spent, total = bench.cpu_of(os.getpid()) - before, sum(len(sample.tokens) for sample in samples)
         if count:
-            tokens[0], tokens[1] = tokens[0] + total, tokens[1] + len(samples)
-        return Measured(total, bench.cpu_of(os.getpid()) - before, 0.0)
+            lengths, tokens = [len(sample.tokens) for sample in samples], tokens + total
+        return Measured(total, spent, 0.0)
 
     async def ready() -> None:
         await process.start()
@@ -120,4 +121,4 @@ def costs(
         )
     finally:
         runner.run(process.stop())
-    return measured["served"], measured["one turn"], tokens[0] / episodes.steps
+    return measured["served"], measured["one turn"], tokens / episodes.steps

@@ -13,7 +13,8 @@ Rules
 6. With `Backend.overlap` the tokens of a step are read after the next step was begun. A row that ended is then computed
    once more in vain, and the device never waits for this process.
 7. A row of a served group leaves its place at the end of a sampled turn (`Backend.park`), and what is computed of it is
-   kept. Once it is answered it waits for a place like a new row, and goes on behind the answer.
+   kept. Once it is answered it waits for a place like a new row, and goes on behind the answer. A short answer goes
+   through the steps of all rows, a token per step; a long one is computed like a prompt.
 """
 
 import math
@@ -28,6 +29,10 @@ from engines.row_starts import Row, Start, StartQueue
 
 PADDING: Final = 1.25
 """Prompts computed together have lengths within this factor: the shorter ones are padded."""
+
+STEPWISE: Final = 16
+"""Most tokens of an answer that goes through the steps (rule 7). On a CPU a pass of its own costs as much as some 20
+tokens of a full batch (docs/log.md, 2026-11-23)."""
 
 P = TypeVar("P")
 
@@ -82,6 +87,9 @@ class Backend(Protocol[P]):
     def decode(self, rows: Sequence[NextToken], first: Sequence[FirstToken[P]]) -> Callable[[], Chosen]:
         """Take the rows of places 0, 1, ... further, and give the next places to new rows with the prompt's keys and
         values. Return a function that waits for the tokens of both, in the order of the places."""
+
+    def resume(self, prompt: P) -> None:
+        """Give the next place to a row that goes on behind a prompt from `park`, in the next `decode`."""
 
     def park(self, place: int, length: int) -> P:
         """Return the first `length` tokens of a row as a prompt, before its place is vacated: it can be extended, and
@@ -167,14 +175,18 @@ class ContinuousBatch(Generic[P]):
         if group is None or group.outcome is not None or not 0 <= sample < len(group.states):
             return
         state = group.states[sample]
-        if not state.answer(turn_number, given):
+        prompt = self._parked.get((group.ticket, sample))
+        stepwise = prompt is not None and len(given or ()) <= STEPWISE
+        if not state.answer(turn_number, given, stepwise=stepwise):
             return
-        prompt = self._parked.pop((group.ticket, sample))
+        del self._parked[group.ticket, sample]
         if state.ended:
             self._free(prompt)
             group.end_if_over()
         elif prompt is None:
             self._queue.put(Start(group, [sample], [*group.job.prompt, *state.tokens]))
+        elif stepwise:
+            self._queue.put(Start(group, [sample], [], prompt))
         else:  # all but the last sampled token, and the answer, is computed
             computed = state.position - len(given or ()) - 1
             self._queue.put(Start(group, [sample], state.tokens[computed:], prompt))
@@ -238,16 +250,20 @@ class ContinuousBatch(Generic[P]):
 
     def _launch(self) -> tuple[list[Row], Callable[[], Chosen]] | None:
         """Begin the next token of all rows, and that of rows that get a place."""
-        rows = [self._next(row) for row in self._places]
-        new = self._queue.take(self._most() - len(self._places))
-        if not rows and not new:
-            return None
-        first = []
-        for start, row in new:
+        first, new = list[FirstToken[P]](), list[Row]()
+        for start, row in self._queue.take(self._most() - len(self._places)):
             assert start.prompt is not None
-            first.append(FirstToken(start.prompt, row.state.seed, row.group.job.greedy, row.begun))
+            if start.resumes:
+                self._backend.resume(start.prompt)
+                self._places.append(row)
+            else:
+                first.append(FirstToken(start.prompt, row.state.seed, row.group.job.greedy, row.begun))
+                new.append(row)
+        rows = [self._next(row) for row in self._places]
+        if not rows and not first:
+            return None
         read = self._backend.decode(rows, first)
-        self._places += [row for _, row in new]
+        self._places += new
         for row in self._places:
             row.begun += 1
         for start in self._queue.used():

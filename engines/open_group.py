@@ -14,7 +14,7 @@ class Group:
     @property
     def length(self) -> int:
         """The most tokens that a row of it may have, as far as is known."""
-        given = max((one.position - one.sampled for one in self.states), default=0)
+        given = max((one.given_in_all for one in self.states), default=0)
         return len(self.job.prompt) + self.job.limit + given
 
     def end_if_over(self) -> None:

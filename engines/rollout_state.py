@@ -7,7 +7,7 @@ Rules
    sampled in all turns together, or when the environment ends the episode after a turn.
 3. The noise of a token is keyed by its index within the rollout, tokens given by the environment counted.
 4. The environment of a served rollout is elsewhere: after a sampled turn the rollout is parked until `answer`, which
-   brings all tokens of the environment's turn at once.
+   brings all tokens of the environment's turn at once. They are computed at once, or one per step.
 """
 
 from collections import deque
@@ -48,6 +48,11 @@ class RolloutState:
         return len(self._logprobs)
 
     @property
+    def given_in_all(self) -> int:
+        """The number of tokens that the environment gave, those counted that are the next ones."""
+        return self.position - self.sampled + len(self._given)
+
+    @property
     def last(self) -> int:
         return self._tokens[-1]
 
@@ -81,14 +86,16 @@ class RolloutState:
         if is_end(token, self._ends) or len(self._logprobs) == self._job.limit:
             self._turn_ended()
 
-    def answer(self, turn_number: int, given: Sequence[int] | None) -> bool:
-        """Take the environment's answer to a sampled turn; None: the episode is over. Return whether the rollout waited
-        for it."""
+    def answer(self, turn_number: int, given: Sequence[int] | None, *, stepwise: bool = False) -> bool:
+        """Take the environment's answer to a sampled turn; None: the episode is over. `stepwise`: its tokens are the
+        next ones, not the last. Return whether the rollout waited for it."""
         if not self.parked or turn_number != len(self._turns) - 1:
             return False
         self.parked = False
         if given is None or len(self._logprobs) == self._job.limit:
             self.ended = True
+        elif stepwise:
+            self._give(given)
         else:
             self._tokens += given
             self._turns += [len(given), 0]
@@ -118,5 +125,8 @@ class RolloutState:
         elif not given:
             raise EngineError(f"task {self._job.task} gave an empty turn: a task must give tokens, or end the episode")
         else:
-            self._given.extend(given)
-            self._turns.append(len(given))
+            self._give(given)
+
+    def _give(self, given: Sequence[int]) -> None:
+        self._given.extend(given)
+        self._turns.append(len(given))

@@ -89,6 +89,10 @@ class SequenceBackend:
         chosen = Chosen(tokens, logprobs)
         return lambda: chosen
 
+    def resume(self, prompt: KeptPrompt) -> None:
+        """See `Backend.resume`."""
+        self._places.append(self._sequence_for(prompt))
+
     def park(self, place: int, length: int) -> KeptPrompt:
         """See `Backend.park`. The row's sequence is the prompt's from now on, unless it is shared (rule 1)."""
         sequence = self._places[place]

@@ -96,6 +96,13 @@ class Decoder:
             self._last = tokens
             return _reading(tokens, logprobs)
 
+    def resume(self, prompt: ComputedPrompt) -> None:
+        """See `Backend.resume`."""
+        with _computing():
+            self._cache.put(len(self._lengths), 1, prompt.states("keys"), prompt.states("values"))
+            self._lengths.append(prompt.length)
+            self._last = torch.nn.functional.pad(self._last, (0, 1))
+
     def park(self, place: int, length: int) -> ComputedPrompt:
         """See `Backend.park`."""
         with _computing():

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from engines.continuous_batch import STEPWISE
 from engines.engine import Job, Sample, SampledTurn
 from engines.row_limit import RowLimit
 from tests.support.served import Answers, play, served
@@ -20,14 +21,13 @@ def overlap(request: pytest.FixtureRequest) -> bool:
 
 
 def echoes(turns: int) -> Answers:
-    """An environment that says a turn's length and its number, for so many turns."""
+    """An environment that says a turn's length and its number, for so many turns: once, or too often for the steps."""
 
     def answer(sampled_turn: SampledTurn) -> Sequence[int] | None:
-        return (
-            [2 + len(sampled_turn.tokens), 3 + sampled_turn.turn_number]
-            if sampled_turn.turn_number < 2 * (turns - 1)
-            else None
-        )
+        if sampled_turn.turn_number >= 2 * (turns - 1):
+            return None
+        said = [2 + len(sampled_turn.tokens) % 14, 3 + sampled_turn.turn_number]
+        return said * (STEPWISE if len(sampled_turn.tokens) % 2 else 1)
 
     return answer
 

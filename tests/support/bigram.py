@@ -167,6 +167,9 @@ class BigramEngine:
         chosen += [self._choice(one.prompt[0], one.seed, one.number, one.greedy) for one in first]
         return lambda: Chosen([token for token, _ in chosen], [logprob for _, logprob in chosen])
 
+    def resume(self, prompt: list[int]) -> None:
+        pass
+
     def park(self, place: int, length: int) -> list[int]:
         return [0]
 

@@ -55,6 +55,9 @@ class Table(BigramEngine):
         ]
         return lambda: Chosen(chosen.tokens, logprobs)
 
+    def resume(self, prompt: list[int]) -> None:
+        self._last.append(-1)
+
     def park(self, place: int, length: int) -> list[int]:
         assert 0 <= place < len(self._last)
         return [-1]

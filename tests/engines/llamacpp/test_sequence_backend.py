@@ -163,6 +163,22 @@ def test_a_row_that_is_parked_goes_on_in_its_own_sequence(backend: SequenceBacke
     assert strings.content == {}
 
 
+def test_a_row_that_is_parked_goes_on_in_the_next_step(backend: SequenceBackend, strings: Strings) -> None:
+    (prompt,) = backend.prefill([[4, 5]])
+    (token,) = backend.decode([], [FirstToken(prompt, SEED, True)])().tokens
+    backend.release(prompt)
+    (second,) = backend.decode([next_of(token, 2)], [])().tokens
+    parked = backend.park(0, 3)
+    backend.vacate(0, 0)
+    backend.resume(parked)
+    (third,) = backend.decode([next_of(second, 3)], [])().tokens
+    backend.release(parked)
+    assert third == (4 + 5 + token + second) % VOCABULARY
+    assert list(strings.content.values()) == [[4, 5, token, second]]
+    backend.vacate(0, 0)
+    assert strings.content == {}
+
+
 def test_a_row_that_is_parked_while_others_wait_for_its_prompt_leaves_the_prompt_there(
     backend: SequenceBackend, strings: Strings
 ) -> None:
