@@ -42,8 +42,8 @@ class Row:
 
 class Start(Generic[P]):
     """Tokens that rows go on from (rule 1). `numbers`: of the rows that wait. `tokens`: those to compute yet. `prompt`:
-    what is computed of the start; None: nothing. `resumes`: its row goes on like one that never left its place: its last
-    token is not computed yet, and goes into the next step."""
+    what is computed of the start; None: nothing. `resumes`: its row goes on like one that never left its place: its
+    last token is not computed yet, and goes into the next step."""
 
     def __init__(self, group: Group, numbers: Sequence[int], tokens: Sequence[int], prompt: P | None = None) -> None:
         self.group, self.numbers, self.prompt = group, deque(numbers), prompt

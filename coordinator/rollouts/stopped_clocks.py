@@ -6,9 +6,15 @@ Rules
 2. `extend` moves the end of each such lease by the time since the last call. Call it before leases expire, and
    before an answer states an end. After a restart a lease's time stands from its next turn on; the absence itself is
    extended like any other (absence.py).
+3. Less than `LEAST` ms are kept until more come, as most environments answer within a few.
 """
 
+from typing import Final
+
 from coordinator.rollouts.lease_table import LeaseTable
+
+LEAST: Final = 100
+"""Milliseconds that are worth a write to run.sqlite."""
 
 
 class StoppedClocks:
@@ -20,6 +26,8 @@ class StoppedClocks:
         """By lease: the number of turns that wait, and the time up to which it was extended."""
         self._extended: dict[bytes, int] = {}
         """By lease: ms in all."""
+        self._kept: dict[bytes, int] = {}
+        """By lease: ms that are not written yet (rule 3)."""
 
     def stop(self, lease: bytes, now: int) -> None:
         """Note that a turn waits."""
@@ -48,6 +56,7 @@ class StoppedClocks:
         """Forget a lease that has ended."""
         self._stopped.pop(lease, None)
         self._extended.pop(lease, None)
+        self._kept.pop(lease, None)
 
     def _extend(self, lease: bytes, now: int) -> int:
         waiting, since = self._stopped[lease]
@@ -57,5 +66,9 @@ class StoppedClocks:
         if more <= 0:
             return 0
         self._extended[lease] = extended + more
+        more += self._kept.pop(lease, 0)
+        if more < LEAST:
+            self._kept[lease] = more
+            return 0
         self._leases.extend(lease, more)
         return more

@@ -10,6 +10,7 @@ from libp2p.abc import INetStream
 from p2p.errors import LocalNetworkFault, Malformed, TooLong, Unreachable
 from p2p.libp2p.mux import Bytes
 from p2p.libp2p.muxed_connection import MuxStream
+from p2p.libp2p.proposal import confirm, proposal
 from p2p.libp2p.yamux import YamuxStream
 
 log = logging.getLogger("p2p")
@@ -55,8 +56,11 @@ class LibP2PStream:
         nursery: trio.Nursery,
         patience: float,
         drop: Callable[[str], Awaitable[None]],
+        *,
+        proposed: str | None = None,
     ) -> None:
-        """`patience`: seconds without progress before a reset. `drop`: closes the connection with a peer."""
+        """`patience`: seconds without progress before a reset. `drop`: closes the connection with a peer. `proposed`:
+        the protocol of a stream that this side opens; None: it is agreed upon. Raises `MuxedStreamError`."""
         muxed = getattr(stream, "muxed_stream", None)
         self._byte_stream: ByteStream = muxed if isinstance(muxed, MuxStream) else YamuxStream(stream, nursery)
         self._stream = stream
@@ -66,6 +70,9 @@ class LibP2PStream:
         self._drop = drop
         self._finished = False
         self._broken: str | None = None
+        self._proposed = proposed
+        if proposed is not None:  # it leaves with the first frame
+            self._byte_stream.put(proposal(proposed))
 
     @property
     def peer(self) -> str:
@@ -88,6 +95,8 @@ class LibP2PStream:
 
     async def receive(self, limit: int) -> bytes | None:
         """See `Stream`."""
+        if self._proposed is not None:
+            await self._confirm(self._proposed)
         head = await self._exactly(LENGTH)
         if not head:
             return None
@@ -120,6 +129,14 @@ class LibP2PStream:
             log.debug("%s", error)
         finally:
             self._break("the handler is done")
+
+    async def _confirm(self, protocol: str) -> None:
+        self._proposed = None
+        try:
+            await confirm(protocol, self._exactly)
+        except Unreachable as error:  # a peer that does not serve it often resets the stream, its answer unread
+            self._break(str(error))
+            raise Unreachable(f"{error}; it did not agree to {protocol}") from None
 
     async def _exactly(self, count: int) -> bytes:
         """Return `count` bytes; fewer only if the other side finished."""

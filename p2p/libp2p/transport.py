@@ -30,6 +30,8 @@ Each rule names a defect of py-libp2p 0.8 under load or attack, and the counter-
 12. Gossip silently stops when connections come and go, and a publisher sends to its mesh alone (p2p/libp2p/gossip.py).
 13. The host counts every connection that it ever accepted. Beyond its limit it silently accepts no more, even if all
     are closed. p2p/libp2p/inbound.py accepts them instead.
+14. A stream's protocol costs two round trips before its first byte. Here it is proposed with the first bytes
+    (p2p/libp2p/proposal.py).
 """
 
 import logging
@@ -317,10 +319,11 @@ class LibP2PTransport:
             raise Unreachable(f"{peer} is not connected")
         try:
             with trio.fail_after(self._patience):
-                stream = await self.host.new_stream(target, [TProtocol(protocol)])
+                stream = await self.host.get_network().new_stream(target)
+                stream.set_protocol(TProtocol(protocol))
+            return self._wrap(stream, proposed=protocol)
         except (Exception, ExceptionGroup) as error:
             raise Unreachable(f"no {protocol} stream to {peer}: {error!r}") from None
-        return self._wrap(stream)
 
     def handle(self, protocol: str, handler: StreamHandler) -> None:
         """See `Transport`."""
@@ -360,11 +363,11 @@ class LibP2PTransport:
         for connection in list(self.connections.open):
             await close_socket(connection)
 
-    def _wrap(self, stream: INetStream) -> LibP2PStream:
+    def _wrap(self, stream: INetStream, *, proposed: str | None = None) -> LibP2PStream:
         if self._nursery is None:
             raise Unreachable("the network is not running")
         peer = str(stream.muxed_conn.peer_id)
-        return LibP2PStream(stream, peer, self._nursery, self._patience, self.drop)
+        return LibP2PStream(stream, peer, self._nursery, self._patience, self.drop, proposed=proposed)
 
     def _check_listeners(self) -> None:
         running = self.host.get_network().listeners

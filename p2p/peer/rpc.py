@@ -37,6 +37,8 @@ NAME_TIMEOUT, TRANSFER_GRACE = 30.0, 30.0
 """Seconds; longer than a stream's watchdog waits for a frozen or disconnected peer."""
 TRANSFER_RATE = 4096.0
 """Bytes per second."""
+SMALL = 16 << 10
+"""Bytes of a request that is sent before its answer is awaited: no transport makes its sender wait for so few."""
 
 _OK, _TOO_LONG, _UNKNOWN, _BUSY = b"\x00", b"\x01", b"\x02", b"\x03"
 
@@ -92,22 +94,31 @@ async def ask(stream: Stream, method: str, payload: bytes) -> bytes:
     """Send a request over a fresh stream, and return its answer; the stream serves no other request. Raises
     `Unreachable`, and its kinds `Busy` and `Declined`. Raises `Malformed` for a payload that is too long for the other
     side, or an answer that breaks the protocol."""
-    answer = b""
     try:
-        with one_error():
-            async with anyio.create_task_group() as tasks:
-                # The request may be refused before it is read: await the answer while sending.
-                tasks.start_soon(_send, stream, method, payload)
-                while not answer:
-                    frame = await stream.receive(ANSWER_LIMIT + 1)
-                    if frame is None:
-                        raise Unreachable(f"{stream.peer} gave no answer to {method}")
-                    answer = frame
-                tasks.cancel_scope.cancel()
+        if len(payload) <= SMALL:
+            await _send(stream, method, payload)
+            answer = await _received(stream, method)
+        else:
+            with one_error():
+                async with anyio.create_task_group() as tasks:
+                    # The request may be refused before it is read: await the answer while sending.
+                    tasks.start_soon(_send, stream, method, payload)
+                    answer = await _received(stream, method)
+                    tasks.cancel_scope.cancel()
     finally:
         with anyio.CancelScope(shield=True):
             await stream.reset()
     return _decode_answer(answer, stream.peer, method)
+
+
+async def _received(stream: Stream, method: str) -> bytes:
+    """Return the first frame that is not empty (rule 2)."""
+    while True:
+        frame = await stream.receive(ANSWER_LIMIT + 1)
+        if frame is None:
+            raise Unreachable(f"{stream.peer} gave no answer to {method}")
+        if frame:
+            return frame
 
 
 def _decode_answer(answer: bytes, peer: str, method: str) -> bytes:

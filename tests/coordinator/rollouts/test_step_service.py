@@ -162,6 +162,17 @@ async def test_the_lease_of_a_turn_that_waits_does_not_expire(world: World) -> N
     assert code(world, turn_of(lease, turn_number=2)) == "late"
 
 
+async def test_short_waits_add_up_before_they_move_the_end_of_the_lease(world: World) -> None:
+    lease = world.lease()
+    moved = list[int]()
+    for turn_number in range(0, 8, 2):
+        send(world, turn_of(lease, turn_number=turn_number))
+        world.now += 40
+        await answer(world, TurnAnswer(GIVEN))
+        moved.append(send(world, turn_of(lease, turn_number=turn_number)).expires - lease.expires)
+    assert moved == [0, 0, 120, 120]
+
+
 async def test_the_time_of_an_environment_that_never_answers_runs_out(world: World) -> None:
     lease = world.lease()
     send(world, turn_of(lease))
