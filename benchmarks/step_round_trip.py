@@ -21,6 +21,7 @@ from benchmarks.load.folder import make_run
 from benchmarks.load.light import LightNode, lease_of, opened, terms_of
 from coordinator.daemon import Coordinator
 from coordinator.database import Database
+from coordinator.environments.task_hosts import TaskHosts
 from coordinator.run.task_processes import environment_at
 from coordinator.training.model_processes import Models
 from engines.engine import SampledTurn
@@ -109,7 +110,9 @@ async def round_trips(folder: Path, episodes: int) -> tuple[float, int, int]:
     with Store(run.folder.store) as store, Database.open(run.folder.database) as database:
         network = ThreadedPeer(run.keys.network, run.config.network.listen)
         models = Models(HeldLearner(), StandInScorer(0.0))
-        coordinator = Coordinator(run, Network.of(network), models, store=store, database=database, host=host)
+        coordinator = Coordinator(
+            run, Network.of(network), models, store=store, database=database, hosts=TaskHosts([host])
+        )
         node_peer = ThreadedPeer(generate_key(), [])
         tasks = [asyncio.create_task(coordinator.run()), asyncio.create_task(node_peer.run())]
         try:

@@ -85,7 +85,10 @@ def init(
     folder: Annotated[Path, typer.Argument(help="The run folder to make.", show_default=False)],
     model: Annotated[str, typer.Option(help="tiny, smollm2, or the path of a model folder.")] = "tiny",
     name: Annotated[str | None, typer.Option(help="The run's name.", show_default="the folder's")] = None,
-    task: Annotated[str | None, typer.Option(help="The task to learn.", show_default="by model")] = None,
+    task: Annotated[
+        list[str] | None,
+        typer.Option(help="The task to learn; several times, as '3 add': several by weight.", show_default="by model"),
+    ] = None,
     steps: Annotated[int | None, typer.Option(help="Steps after which it finishes.", show_default="endless")] = None,
     port: Annotated[int | None, typer.Option(help="Port of the page.", show_default="8420")] = None,
     lora_rank: LoraRank = None,
@@ -101,12 +104,13 @@ def init(
     calibrate: Annotated[bool, typer.Option(help="Calibrate admitted classes that are not exact.")] = True,
 ) -> None:
     """Make a run: keys, signed documents, model, settings, Calibrations. Prints the invite."""
-    from coordinator.run import keys, own_classes, setup
+    from coordinator.run import keys, own_classes, setup, task_mix
     from coordinator.run.draft import left_over
 
     for sentence in left_over(folder):
         print_error(PROGRAM, sentence)
-    flags = _flags(sets, run={"name": name or folder.resolve().name, "task": task, "steps": steps}, web={"port": port})
+    tasks = task_mix.joined(task) if task else None
+    flags = _flags(sets, run={"name": name or folder.resolve().name, "task": tasks, "steps": steps}, web={"port": port})
     config = setup.settings_for(model, flags)
     if not yes and _at_a_terminal() and not _confirmed(config):
         return
@@ -572,8 +576,9 @@ def _confirmed(config: "CoordinatorConfig") -> bool:
 def _print_signed(config: "CoordinatorConfig") -> None:
     from coordinator.config import SIGNED
 
-    for key in SIGNED:
+    for key in (*SIGNED, "kind", "template", "thinking"):
         value = getattr(config.run, key)
+        value = "not passed to the template" if value is None else value
         print(f"  {key:<14}{', '.join(value) if isinstance(value, tuple) else value}")
 
 

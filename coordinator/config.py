@@ -55,14 +55,21 @@ class RunSection(Section):
     model: Annotated[
         str, Field(min_length=1, max_length=200, description="Name of the base model, for people. Signed.")
     ] = "tiny"
-    task: Annotated[str, Field(min_length=1, max_length=200, description="The task to learn. Signed.")] = "reverse"
+    task: Annotated[
+        str,
+        Field(
+            min_length=1,
+            max_length=4000,
+            description="The task to learn, or several, each with a weight or without: `3 add + reverse`. Signed.",
+        ),
+    ] = "reverse"
     kind: Annotated[
         Literal["auto", "pure", "single", "served"],
         Field(
-            description="Where the task's code runs: pure, in every node's build and in the coordinator; single and "
-            "served, in processes of the operator's alone ([environment]): single has one sampled turn an episode, "
-            "served several, whose answers nodes ask for. auto: pure where this build has the task, else single. "
-            "Signed."
+            description="Where the code of the tasks runs: pure, in every node's build and in the coordinator; single "
+            "and served, in processes of the operator's alone ([environment]): single has one sampled turn an episode, "
+            "served several, whose answers nodes ask for. auto, for each task: pure where this build has it, else "
+            "single. Signed."
         ),
     ] = "auto"
     template: Annotated[

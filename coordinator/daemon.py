@@ -19,7 +19,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import anyio.to_thread
 import structlog
@@ -27,7 +27,8 @@ import structlog
 from coordinator.accounts import operator_remarks, trusted_parties
 from coordinator.config import CoordinatorConfig, LearnerSection
 from coordinator.database import CHECK_EVERY, Database, check
-from coordinator.environments.task_host import LocalTask, TaskHost
+from coordinator.environments.task_host import LocalTask
+from coordinator.environments.task_hosts import TaskHosts
 from coordinator.group_commit import GroupCommit
 from coordinator.learner.launch import learner_process
 from coordinator.metrics.history import History
@@ -40,6 +41,7 @@ from coordinator.publishing.signing_keys import Signing
 from coordinator.rollouts.absence import Absence
 from coordinator.rollouts.group_service import GroupService
 from coordinator.rollouts.lease_table import Entropy, LeaseTerms
+from coordinator.rollouts.mixed_prompts import MixedPrompts, seed_of
 from coordinator.rollouts.prompt_feed import PromptFeed
 from coordinator.rollouts.prompts import PromptSource, TaskPrompts
 from coordinator.rollouts.request_handler import RequestHandler
@@ -49,9 +51,9 @@ from coordinator.run import keys, model_folder
 from coordinator.run.recalibration import Recalibration, VersionNumber
 from coordinator.run.run_folder import RunFolder, locked
 from coordinator.run.sealing import Sealer
-from coordinator.run.setup import Run, check_sizes, read_again
+from coordinator.run.setup import Run, check_all_sizes, read_again
 from coordinator.run.signing import ends_soon
-from coordinator.run.task_processes import hosted
+from coordinator.run.task_processes import hosted_all
 from coordinator.training.model_loops import Learning
 from coordinator.training.model_processes import LearnerChild, Models, on_death, restarts
 from coordinator.verification.open_classes import ledger_keys
@@ -105,20 +107,21 @@ class Coordinator:
         *,
         store: Store,
         database: Database,
-        host: TaskHost | None = None,
+        hosts: TaskHosts | None = None,
         clock: Callable[[], float] = time.time,
         entropy: Callable[[int], bytes] = os.urandom,
     ) -> None:
-        """`host`: of the run's task, open; None: in this process, which only a pure task can be."""
+        """`hosts`: of the run's tasks, open; None: in this process, which only pure tasks can be."""
         self._run = run
         self._network = network
         self._clock = clock
         self._reminded: int | None = None
         text = model_folder.tokenizer(run.folder.model, run.runspec.ends)
-        if host is None:
-            host = LocalTask(run.pure_task, text)
-        prompts = prompts_of(run, host, text)
-        self._feed = prompts if isinstance(prompts, PromptFeed) else None
+        if hosts is None:
+            hosts = TaskHosts(LocalTask(task, text) for task in pure_tasks_of(run))
+        feeds = feeds_of(run, hosts)
+        self._feeds = list(feeds.values())
+        prompts = prompts_of(run, feeds, text)
         self.history = History(run.folder.path / "history.jsonl")
         sealer = Sealer(run)
         sealing = Sealing(sealer, sealer.again)
@@ -135,7 +138,7 @@ class Coordinator:
             clock=clock,
             on_announce=self.group_service.broadcasts.announced,
         )
-        self.learning = Learning(run, host, self.group_service, self.publisher, self.history, models, clock)
+        self.learning = Learning(run, hosts, self.group_service, self.publisher, self.history, models, clock)
         self.view_builder = RunViewBuilder(
             run=run,
             group_service=self.group_service,
@@ -197,8 +200,8 @@ class Coordinator:
             group.create_task(self.publisher.run(), name="publisher")
             group.create_task(self.publisher.rebuild(), name="remake")
             group.create_task(self.learning.run(), name="learning")
-            if self._feed is not None:
-                group.create_task(self._feed.run(), name="prompts")
+            for feed in self._feeds:
+                group.create_task(feed.run(), name="prompts")
             group.create_task(self.advertiser.run(), name="presence")
             group.create_task(self.feeding.run(), name="feeding")
             group.create_task(self._tick(), name="tick")
@@ -351,9 +354,9 @@ async def serve(run: Run) -> None:
     peer = ThreadedPeer(run.keys.network, listenable(reach.listen), rates=rates, relay=relay, limits=limits)
     network = with_https(peer, run, peer if rates.uplink is not None else None, https_limits)
     with locked(run.folder), Store(run.folder.store) as store, Database.open(run.folder.database) as database:
-        async with hosted(run.task, run.config.environment, died) as host:
-            check_sizes(run.config, host.facts)
-            coordinator = Coordinator(run, network, models, store=store, database=database, host=host)
+        async with hosted_all(run.tasks, run.config.environment, died) as hosts:
+            check_all_sizes(run, [host.facts for host in hosts])
+            coordinator = Coordinator(run, network, models, store=store, database=database, hosts=hosts)
             web = run.config.web
             app = application(coordinator.view_builder, host=web.host, names=web.names)
             site = await serve_web(app, web.host, web.port, web_limits)
@@ -415,21 +418,46 @@ def signing_of(run: Run) -> Signing:
     return Signing(run.id, run.keys.policy, run.keys.channel, run.root.serial, former - own, roots)
 
 
-def prompts_of(run: Run, host: TaskHost, text: Tokenizer) -> TaskPrompts | PromptFeed:
-    """Return the sequence of a run's prompts."""
-    seed, room = int.from_bytes(run.id[:8], "big"), model_folder.room_of(run.folder.model, run.runspec.limit)
-    if run.task.kind == PURE:
-        return TaskPrompts([run.pure_task], text, seed, room)
-    return PromptFeed(host, seed=seed, room=room, workers=run.config.environment.workers)
+def pure_tasks_of(run: Run) -> list[Task]:
+    """Return the code of the run's pure tasks. Raises `LocalFault`."""
+    return [model_folder.task_named(task.name, task.version) for task in run.runspec.tasks if task.kind == PURE]
+
+
+def feeds_of(run: Run, hosts: TaskHosts) -> dict[str, PromptFeed]:
+    """Return the prompts of the tasks that run in environments, by the task's name."""
+    room, workers = model_folder.room_of(run.folder.model, run.runspec.limit), run.config.environment.workers
+    return {
+        task.name: PromptFeed(host, seed=seed_of_task(run, task.name), room=room, workers=workers)
+        for task, host in zip(run.runspec.tasks, hosts, strict=True)
+        if task.kind != PURE
+    }
+
+
+def prompts_of(run: Run, feeds: Mapping[str, PromptFeed], text: Tokenizer) -> PromptSource:
+    """Return the sequence of a run's prompts. `feeds`: of the tasks that are not pure."""
+    room = model_folder.room_of(run.folder.model, run.runspec.limit)
+    pure = {task.name: TaskPrompts(task, text, seed_of_task(run, task.name), room) for task in pure_tasks_of(run)}
+    by_name: dict[str, PromptSource] = {**feeds, **pure}
+    sources = [by_name[task.name] for task in run.runspec.tasks]
+    if len(sources) == 1:
+        return sources[0]
+    return MixedPrompts(sources, [task.weight for task in run.runspec.tasks], _seed(run))
+
+
+def seed_of_task(run: Run, name: str) -> int:
+    """Return the seed of the order of a task's prompts."""
+    return _seed(run) if len(run.runspec.tasks) == 1 else seed_of(_seed(run), name)
+
+
+def _seed(run: Run) -> int:
+    return int.from_bytes(run.id[:8], "big")
 
 
 def group_service_of(
     run: Run, database: Database, prompts: PromptSource, text: Tokenizer, sealing: Sealing, entropy: Entropy
 ) -> GroupService:
     """Return the group service of a run, over its database."""
-    tasks = dict[tuple[str, int], Task]()
-    if run.task.kind == PURE:
-        tasks[run.pure_task.name, run.pure_task.version] = run.pure_task
+    tasks = {(task.name, task.version): task for task in pure_tasks_of(run)}
     room = model_folder.room_of(run.folder.model, run.runspec.limit)
     context = RolloutContext(run.runspec, terms_of(run), prompts, tasks, text, room=room)
     return GroupService(database, context, sealing, entropy, run.config.environment)

@@ -247,7 +247,7 @@ def _group_service(run: Run, database: Database) -> GroupService:
     text = model_folder.tokenizer(run.folder.model, run.runspec.ends)
     keys = {"policy": run.keys.policy, "channel": run.keys.channel, "ledger": run.keys.ledger}
     task = run.pure_task
-    prompts, tasks = TaskPrompts([task], text, seed=0), {(task.name, task.version): task}
+    prompts, tasks = TaskPrompts(task, text, seed=0), {(task.name, task.version): task}
     context = RolloutContext(run.runspec, terms_of(run), prompts, tasks, text)
     sealing = Sealing(lambda kind, payload: seal(kind, run.id, payload, keys[ROLES[kind]]))
     return GroupService(database, context, sealing, os.urandom)
@@ -285,7 +285,7 @@ def _scoring(
     host = LocalTask(run.pure_task, text)
     return Scoring(
         scorer=scorer, group_service=group_service, publisher=publisher,
-        history=history, evaluation_set=EvaluationSet(host, text.eos, run.runspec.limit, run.config.run.heldout),
+        history=history, evaluation_sets=[EvaluationSet(host, text.eos, run.runspec.limit, run.config.run.heldout)],
         weights=weights, verifier=verifier_of(run, scorer, group_service, publisher, weights), evaluate_every=1,
         clock=time.time, arrived=arrived, decided=asyncio.Event(),
     )  # fmt: skip

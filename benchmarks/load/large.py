@@ -84,7 +84,7 @@ def write_schema_1(run: Run, shape: Shape, roots: list[bytes]) -> None:
 
 def _fill(connection: sqlite3.Connection, run: Run, shape: Shape, roots: list[bytes]) -> None:
     role, nodes = public_bytes(run.keys.channel), node_keys(shape.nodes)
-    prompts = TaskPrompts([run.pure_task], model_folder.tokenizer(run.folder.model, run.runspec.ends), seed=7)
+    prompts = TaskPrompts(run.pure_task, model_folder.tokenizer(run.folder.model, run.runspec.ends), seed=7)
     rows = Rows(shape, run.id, role, nodes, roots, prompts)
     _insert(connection, "nodes", (_node(run.id, key, shape) for key in nodes))
     at = (shape.sent(version * shape.groups // shape.versions) for version in range(shape.versions))

@@ -52,14 +52,25 @@ class StepPoint(View, frozen=True, kw_only=True):
     cut_answers: float | None = None
 
 
+class TaskEvaluation(View, frozen=True, kw_only=True):
+    """Held-out exact match on one task's prompts."""
+
+    task: str
+    prompts: int
+    sampled: float
+    greedy: float
+
+
 class Evaluation(View, frozen=True, kw_only=True):
-    """Held-out exact match of a version: `sampled` at T = 1 with fixed seeds, `greedy` beside it."""
+    """Held-out exact match of a version: `sampled` at T = 1 with fixed seeds, `greedy` beside it; over the prompts of
+    all tasks. `tasks`: each alone; empty in records of older programs."""
 
     version: int
     at: int
     prompts: int
     sampled: float
     greedy: float
+    tasks: list[TaskEvaluation] = []
 
 
 class CapacityView(View, frozen=True, kw_only=True):

@@ -25,7 +25,7 @@ class PromptFeed:
         """The task must be open. `room`: as in `check_room`. `workers`: prompts that are posed at a time."""
         self._host, self._room, self._workers = host, room, workers
         self._task = host.facts
-        self._order = PromptOrder([self._task.train], seed)
+        self._order = PromptOrder(self._task.train, seed)
         self._posed: OrderedDict[int, list[int] | TaskFault] = OrderedDict()
         """By index, the prompt or the fault."""
         self._wanted: OrderedDict[int, None] = OrderedDict()
@@ -40,10 +40,10 @@ class PromptFeed:
 
     def at(self, position: int) -> Prompt:
         """Return the prompt at a position. Raises `PromptPending`, `TaskFault`."""
-        _, index = self._order.place(position)
+        index = self._order.index(position)
         self._want(index)
         for later in range(max(position, self._ahead), position + AHEAD):
-            self._want(self._order.place(later)[1])
+            self._want(self._order.index(later))
             self._ahead = later + 1
         answer = self._posed.get(index)
         if answer is None:

@@ -1,7 +1,7 @@
-"""The order of prompts: a seeded shuffle of the train splits, without repetition within a pass.
+"""The order of a task's prompts: a seeded shuffle of its train split, without repetition within a pass.
 
 Rules
-1. Position k of a run is always the same prompt: the order depends on the run's seed alone, on no state.
+1. Position k is always the same prompt: the order depends on the run's seed alone, on no state.
 2. A prompt too long to leave room for the token limit in the model's context is not used: `TaskFault`.
 3. After the last prompt the next pass begins, shuffled anew. Fresh sampling seeds make its groups different.
 """
@@ -42,41 +42,34 @@ class PromptPending(TaskFault):
 
 
 class PromptOrder:
-    """The order of the prompts of one or more tasks (rules 1 and 3). `size`: prompts in a pass."""
+    """The order of the prompts of a task (rules 1 and 3). `size`: prompts in a pass."""
 
-    def __init__(self, sizes: Sequence[int], seed: int) -> None:
-        """`sizes`: number of training prompts per task. Raises ValueError if there is none."""
-        self._sizes, self._seed = list(sizes), seed
-        self.size = sum(sizes)
-        if not self.size:
-            raise ValueError("the tasks have no prompt to train on")
+    def __init__(self, size: int, seed: int) -> None:
+        """`size`: number of training prompts. Raises ValueError if there is none."""
+        self.size, self._seed = size, seed
+        if not size:
+            raise ValueError("the task has no prompt to train on")
 
-    def place(self, position: int) -> tuple[int, int]:
-        """Return (number of the task, index in its train split) at a position."""
+    def index(self, position: int) -> int:
+        """Return the index in the train split at a position."""
         pass_number, index = divmod(position, self.size)
-        index = shuffled(index, self.size, b"%d/%d" % (self._seed, pass_number))
-        for number, size in enumerate(self._sizes):
-            if index < size:
-                return number, index
-            index -= size
-        raise AssertionError("a task's size changed")
+        return shuffled(index, self.size, b"%d/%d" % (self._seed, pass_number))
 
 
 class TaskPrompts:
-    """The train splits of one or more pure tasks, as one sequence without end."""
+    """The train split of a pure task, as a sequence without end."""
 
-    def __init__(self, tasks: Sequence[Task], text: Tokenizer, seed: int, room: int | None = None) -> None:
+    def __init__(self, task: Task, text: Tokenizer, seed: int, room: int | None = None) -> None:
         """Set the order of prompts. `room`: as in `check_room`."""
         self._room = room
-        self._tasks = list(tasks)
+        self._task = task
         self._text = text
-        self._order = PromptOrder([task.size("train") for task in tasks], seed)
+        self._order = PromptOrder(task.size("train"), seed)
         self.size = self._order.size
 
     def at(self, position: int) -> Prompt:
         """Return the prompt at a position, as `PromptSource.at` says."""
-        number, index = self._order.place(position)
-        task = self._tasks[number]
+        task, index = self._task, self._order.index(position)
         tokens = prompt_of(task, "train", index, self._text)
         check_room(task.name, index, tokens, self._room)
         return Prompt(task.name, task.version, index, tokens)

@@ -1,4 +1,4 @@
-"""Give the turns that wait (step_service.py) to the environment, and write its answers down.
+"""Give the turns of a task that wait (step_service.py) to its environment, and write the answers down.
 
 Rules
 1. As many turns are answered at a time as the environment has workers.
@@ -60,7 +60,7 @@ class StepLoop:
 
     async def _answer_each(self) -> None:
         while True:
-            asked = await self._steps.take()
+            asked = await self._steps.take(self._host.facts.name)
             began = self._clock()
             answer, reason = await self._answer(asked)
             now = self._clock()

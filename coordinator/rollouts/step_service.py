@@ -19,6 +19,7 @@ Memory: one turn per episode of an open lease, and nothing else that grows.
 """
 
 import asyncio
+from collections import defaultdict
 from typing import Final
 
 import blake3
@@ -73,6 +74,14 @@ class AskedStep:
         return sum(len(step.given or []) for step in self.before)
 
 
+class _Waiting:
+    """The turns that wait for the environment of one task. `put`: set with each."""
+
+    def __init__(self) -> None:
+        self.queue: StepQueue[AskedStep] = StepQueue()
+        self.put = asyncio.Event()
+
+
 class StepService:
     """The coordinator's side of `step`. `seconds`: most time of one answer. `playing`: whether answers come at all: the
     run's task is served."""
@@ -94,8 +103,8 @@ class StepService:
         self._tokens = TokenStorage(database)
         self._asked: dict[tuple[bytes, int], AskedStep] = {}
         """By lease and sample."""
-        self._queue: StepQueue[AskedStep] = StepQueue()
-        self._put = asyncio.Event()
+        self._queues: defaultdict[str, _Waiting] = defaultdict(_Waiting)
+        """By task: a slow environment delays the turns of its own task alone."""
         longest = int(1000 * seconds * SHARES["proven"] * context.terms.group_size)
         self._clocks = StoppedClocks(leases, max(context.terms.most_ms, longest))
         self._spent: dict[bytes, float] = {}
@@ -173,21 +182,23 @@ class StepService:
         asked = AskedStep(lease, request, self._rank(lease.node, now), before, last=last)
         self._asked[lease.id, request.sample] = asked
         self._clocks.stop(lease.id, now)
-        self._queue.put(asked, self._leases.party_of(lease.id), new=asked.rank == "new")
-        self._put.set()
+        waiting = self._queues[lease.task]
+        waiting.queue.put(asked, self._leases.party_of(lease.id), new=asked.rank == "new")
+        waiting.put.set()
 
     def asked(self, lease: bytes, sample: int) -> asyncio.Event | None:
         """Return the event that is set with the answer to an episode's turn; None: none waits."""
         asked = self._asked.get((lease, sample))
         return None if asked is None else asked.answered
 
-    async def take(self) -> AskedStep:
-        """Wait for the next turn that the environment is to answer; its lease is open."""
+    async def take(self, task: str) -> AskedStep:
+        """Wait for the next turn that the environment of a task is to answer; its lease is open."""
+        waiting = self._queues[task]
         while True:
-            while not len(self._queue):
-                self._put.clear()
-                await self._put.wait()
-            asked = self._queue.take()
+            while not len(waiting.queue):
+                waiting.put.clear()
+                await waiting.put.wait()
+            asked = waiting.queue.take()
             if self._asked.get((asked.lease.id, asked.sample)) is asked:
                 return asked
 

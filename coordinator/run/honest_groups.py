@@ -23,7 +23,7 @@ from coordinator.environments.played_group import play
 from coordinator.environments.task_host import TaskHost
 from coordinator.run import model_folder
 from coordinator.run.setup import Run
-from coordinator.run.task_processes import hosted
+from coordinator.run.task_processes import hosted_all
 from coordinator.verification.mixed_machines import MixedMachine
 from coordinator.verification.token_evidence import TokenArray, compare_group
 from engines.engine import Dtype, Job, Sample, SampleScore
@@ -72,12 +72,12 @@ async def measure(
     `LocalFault` under rule 3."""
     compared, builds = dict[str, TokenArray](), dict[str, None]()
     exact = ClassParts("transformers", "float32", run.config.learner.device)
-    async with hosted(run.task, run.config.environment) as host, _process(run, weights, exact) as scorer:
+    async with hosted_all(run.tasks, run.config.environment) as hosts, _process(run, weights, exact) as scorer:
         for number, (name, machine) in enumerate(machines.items()):
             async with _process(run, weights, wanted, machine) as process:
                 assert process.probed is not None
                 builds |= dict.fromkeys(process.probed.builds)
-                source = _Source(run, host, process, machine, number * MOST_GROUPS)
+                source = _Source(run, list(hosts), process, machine, number * MOST_GROUPS)
                 compared[name] = await _tokens(source, scorer, tokens)
     return HonestTokens(compared, list(builds))
 
@@ -98,40 +98,34 @@ async def _process(
 
 
 class _Source(NamedTuple):
-    """One machine's groups of the run's task. `first`: number of its first prompt."""
+    """One machine's groups of the run's tasks, which take turns. `first`: number of its first prompt."""
 
     run: Run
-    host: TaskHost
+    hosts: list[TaskHost]
     process: EngineProcess
     machine: MixedMachine
     first: int
 
     async def group(self, number: int) -> "_Group":
-        """Generate the group of this number, with the rewards that the run's task gives it."""
-        job = await self._job(number)
-        if self.host.facts.kind == SERVED:
+        """Generate the group of this number, with the rewards that its task gives it."""
+        host = self.hosts[number % len(self.hosts)]
+        job = await self._job(host, number)
+        if host.facts.kind == SERVED:
             room = model_folder.room_of(self.run.folder.model, self.run.runspec.limit)
-            played = await play(self.process, self.host, job, "train", room)
+            played = await play(self.process, host, job, "train", room)
             return _Group(job, played.samples, [0.0 if one is None else one.reward for one in played.scores])
         if not self.machine.alone:
-            return await self._rewarded(job, await self.process.generate(job))
+            return await _rewarded(host, job, await self.process.generate(job))
         jobs = [_part(job, slice(row, row + 1)) for row in range(len(job.seeds))]
-        return await self._rewarded(job, [sample for (sample,) in await self.process.generate_all(jobs)])
+        return await _rewarded(host, job, [sample for (sample,) in await self.process.generate_all(jobs)])
 
-    async def _rewarded(self, job: Job, samples: list[Sample]) -> "_Group":
-        rewards = [
-            (await self.host.score("train", job.index, Transcript(one.tokens, one.turns), job.limit)).reward
-            for one in samples
-        ]
-        return _Group(job, samples, rewards)
-
-    async def _job(self, number: int) -> Job:
-        runspec, task = self.run.runspec, self.host.facts
-        index = (self.first + number) % task.train
+    async def _job(self, host: TaskHost, number: int) -> Job:
+        runspec, task = self.run.runspec, host.facts
+        index = (self.first + number) // len(self.hosts) % task.train
         named = f"calibration/{self.first + number}".encode()
         seeds = [hashlib.blake2b(named + b"/%d" % row, digest_size=16).digest() for row in range(self.machine.rows)]
         return Job(
-            prompt=await self.host.prompt("train", index), seeds=seeds, limit=runspec.limit, eos=runspec.eos,
+            prompt=await host.prompt("train", index), seeds=seeds, limit=runspec.limit, eos=runspec.eos,
             other_ends=runspec.other_ends,
             task=task.name, task_version=task.version, split="train", index=index,
             single_turn=task.kind == SINGLE,
@@ -144,6 +138,13 @@ class _Group(NamedTuple):
     job: Job
     samples: list[Sample]
     rewards: list[float]
+
+
+async def _rewarded(host: TaskHost, job: Job, samples: list[Sample]) -> _Group:
+    rewards = [
+        (await host.score("train", job.index, Transcript(one.tokens, one.turns), job.limit)).reward for one in samples
+    ]
+    return _Group(job, samples, rewards)
 
 
 async def _tokens(source: _Source, scorer: EngineProcess, tokens: int) -> TokenArray:

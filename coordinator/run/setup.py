@@ -12,6 +12,8 @@ import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import ceil
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,18 +24,19 @@ from coordinator import config_docs
 from coordinator.config import CoordinatorConfig, EnvironmentSection, RunSection, Settings
 from coordinator.environments.task_host import TaskFacts, facts_of
 from coordinator.learner.messages import WarmUp
-from coordinator.run import chat_settings, https_identity, keys, model_folder, signing
+from coordinator.run import chat_settings, https_identity, keys, model_folder, signing, task_mix
 from coordinator.run.admitted_classes import check_admitted
 from coordinator.run.draft import drafting
 from coordinator.run.keys import RunKeys
 from coordinator.run.run_folder import RunFolder
 from coordinator.run.signing import Untrusted
+from coordinator.run.task_mix import WeightedTask
 from coordinator.run.task_processes import TaskPlace, demonstrations_of, inspect_task, kind_of
 from p2p.discovery.invite import Invite
 from p2p.identity import peer_id, public_bytes
 from p2p.swarm.manifest import manifest_of
-from protocol.authority import Root, RunSpec
-from protocol.task_kinds import PURE
+from protocol.authority import Root, RunSpec, TaskReference
+from protocol.task_kinds import PURE, SERVED, SINGLE
 from runtime.errors import LocalFault
 from runtime.files import sync_folder, writing
 from runtime.settings import SettingsFault
@@ -80,13 +83,18 @@ class Run:
         return self.root.run
 
     @property
+    def tasks(self) -> tuple[TaskPlace, ...]:
+        """The run's tasks, and where each is hosted."""
+        return tuple(_task_place(self.folder.model, self.runspec, self.config.run, one) for one in self.runspec.tasks)
+
+    @property
     def task(self) -> TaskPlace:
-        """The run's task, and where it is hosted."""
-        return _task_place(self.folder.model, self.runspec, self.config.run)
+        """The run's task, and where it is hosted; of several the first."""
+        return self.tasks[0]
 
     @property
     def pure_task(self) -> Task:
-        """The code of the run's task, which is pure. Raises `LocalFault`."""
+        """The code of `task`, which is pure. Raises `LocalFault`."""
         return model_folder.task_named(self.task.name, self.task.version)
 
     @property
@@ -151,9 +159,11 @@ def init(
     `inspect`: opens the task, as `inspect_task` does.
     Raises `LocalFault`, `SettingsFault`; no run has been made then.
     """
-    kind = kind_of(config.run)
-    if kind == PURE:
-        check_sizes(config, facts_of(model_folder.task_named(config.run.task)))
+    mix = task_mix.parsed(config.run.task)
+    share = _shares(mix)
+    for task in mix:
+        if kind_of(config.run, task.name) == PURE:
+            check_sizes(config, facts_of(model_folder.task_named(task.name)), share[task.name])
     check_admitted(config.run)
     if model not in PRESETS:
         model_folder.check_importable(Path(model))
@@ -162,17 +172,18 @@ def init(
     with drafting(folder) as draft:
         try:
             report(f"model {config.run.model}")
-            _make_model(draft.model, model, warm_up or default_warm_up(), config, kind)
+            _make_model(draft.model, model, warm_up or default_warm_up(), config)
             if adapter is not None:
                 report(f"adapter of rank {adapter.rank} over a frozen base in {adapter.base}")
                 make_adapter(draft.model, adapter, config.learner.seed)
             report("keys, Root and RunSpec")
-            place = _placed(draft.model, config.run, kind)
-            if place.chat is not None and place.chat.template == PLAIN:
+            places = _placed(draft.model, config.run)
+            if any(place.chat is not None and place.chat.template == PLAIN for place in places):
                 report("the model has no chat template: its prompts have a plain one")
-            task = inspect(place, config.environment, config.run.limit)
-            check_sizes(config, task)
-            _make_documents(draft, config, task, now, secret, chat_settings.hash_of(place.chat))
+            tasks = [inspect(place, config.environment, config.run.limit) for place in places]
+            for facts in tasks:
+                check_sizes(config, facts, share[facts.name])
+            _make_documents(draft, config, tasks, now, secret, chat_settings.hash_of(places[0].chat))
             _write(draft.config, config_docs.toml(config).encode())
             _settle(draft, target)
         except WeightsError as error:
@@ -227,9 +238,9 @@ def read_documents(place: RunFolder) -> tuple[tuple[bytes, ...], tuple[Root, ...
 def check_signed(settings: RunSection, spec: RunSpec) -> None:
     """Check the settings against the signed RunSpec (rule 3). Raises `SettingsFault` for the first that differs."""
     signed = {key: getattr(spec, key) for key in configuration.SIGNED if key not in ("task", "engines")}
-    signed |= {"task": spec.tasks[0].name, "engines": tuple(spec.engines)}
+    signed |= {"task": task_mix.text_of(spec.tasks), "engines": tuple(spec.engines)}
     for key in configuration.SIGNED:
-        wanted = getattr(settings, key)
+        wanted = getattr(settings, key) if key != "task" else task_mix.text_of(task_mix.parsed(settings.task))
         if wanted != signed[key]:
             raise SettingsFault(
                 f"run.{key} is {wanted!r}, but this run was signed with {signed[key]!r}, which binds nodes: "
@@ -238,43 +249,58 @@ def check_signed(settings: RunSection, spec: RunSpec) -> None:
 
 
 def _check_task(config: CoordinatorConfig, spec: RunSpec) -> None:
-    """Check the settings of the task. The sizes of a single task are checked where it is opened. Raises
+    """Check the settings of the tasks. The sizes of one that is not pure are checked where it is opened. Raises
     `SettingsFault`, `LocalFault`."""
-    task = spec.tasks[0]
-    if config.run.kind not in ("auto", task.kind):
-        raise SettingsFault(
-            f"run.kind is {config.run.kind!r}, but this run was signed with {task.kind!r}, which binds nodes: "
-            "set it back, or make another run with `echo2-coord init`"
-        )
-    if task.kind == PURE:
-        check_sizes(config, facts_of(model_folder.task_named(task.name, task.version)))
+    share = _shares(spec.tasks)
+    for task in spec.tasks:
+        if config.run.kind not in ("auto", task.kind):
+            raise SettingsFault(
+                f"run.kind is {config.run.kind!r}, but this run was signed with {task.kind!r}, which binds nodes: "
+                "set it back, or make another run with `echo2-coord init`"
+            )
+        if task.kind == PURE:
+            check_sizes(config, facts_of(model_folder.task_named(task.name, task.version)), share[task.name])
 
 
 def _check_prompts(place: RunFolder, section: RunSection, spec: RunSpec) -> None:
     """Check that prompts are written as the RunSpec says. Raises `SettingsFault`, `LocalFault`."""
-    task = spec.tasks[0]
-    if chat_settings.hash_of(chat_settings.settings_of(place.model, section, task.kind)) != task.settings_hash:
-        raise SettingsFault(
-            "run.template, run.thinking or the model folder's chat template is another one than this run was signed "
-            "with: set it back, or make another run with `echo2-coord init`"
-        )
+    for task in spec.tasks:
+        if chat_settings.hash_of(chat_settings.settings_of(place.model, section, task.kind)) != task.settings_hash:
+            raise SettingsFault(
+                "run.template, run.thinking or the model folder's chat template is another one than this run was "
+                "signed with: set it back, or make another run with `echo2-coord init`"
+            )
 
 
-def _task_place(model: Path, spec: RunSpec, section: RunSection) -> TaskPlace:
-    task = spec.tasks[0]
+def _task_place(model: Path, spec: RunSpec, section: RunSection, task: TaskReference) -> TaskPlace:
     chat = chat_settings.settings_of(model, section, task.kind)
     return TaskPlace(task.name, task.version, task.kind, model, spec.eos, spec.vocabulary, spec.other_ends, chat)
 
 
-def check_sizes(config: CoordinatorConfig, task: TaskFacts) -> None:
-    """Check that the task has enough distinct prompts for a batch and an evaluation. Raises `SettingsFault`."""
-    wanted = {"batch_groups": ("train", config.run.batch_groups), "heldout": ("heldout", config.run.heldout)}
-    for key, (split, number) in wanted.items():
-        size = task.train if split == "train" else task.heldout
-        if number > size:
+def _shares(tasks: Sequence[TaskReference | WeightedTask]) -> dict[str, Fraction]:
+    """Return the share of the prompts of each task, by name."""
+    total = sum(task.weight for task in tasks)
+    return {task.name: Fraction(task.weight, total) for task in tasks}
+
+
+def check_sizes(config: CoordinatorConfig, task: TaskFacts, share: Fraction = Fraction(1)) -> None:
+    """Check that the task has enough distinct prompts for its `share` of a batch, and for an evaluation. Raises
+    `SettingsFault`."""
+    parts = (("batch_groups", "train", task.train, share), ("heldout", "heldout", task.heldout, Fraction(1)))
+    for key, split, size, part in parts:
+        number = getattr(config.run, key)
+        if ceil(number * part) > size:
+            most = int(size / part)
             raise SettingsFault(
-                f"run.{key} is {number}, but task {task.name} has {size} {split} prompts: set at most {size}"
+                f"run.{key} is {number}, but task {task.name} has {size} {split} prompts: set at most {most}"
             )
+
+
+def check_all_sizes(run: Run, tasks: Sequence[TaskFacts]) -> None:
+    """Check the sizes of the run's tasks, as they are now open. Raises `SettingsFault`."""
+    share = _shares(run.runspec.tasks)
+    for task in tasks:
+        check_sizes(run.config, task, share[task.name])
 
 
 def check_model(place: RunFolder, spec: RunSpec) -> None:
@@ -334,9 +360,9 @@ def _check_free(target: RunFolder) -> None:
         raise LocalFault(f"cannot read {target.path}: {error.strerror}; name another folder") from error
 
 
-def _make_model(out: Path, model: str, warm_up: WarmUp, config: CoordinatorConfig, kind: str) -> None:
+def _make_model(out: Path, model: str, warm_up: WarmUp, config: CoordinatorConfig) -> None:
     if model == model_folder.TINY:
-        model_folder.make_tiny(out, _demonstrated(out, warm_up, config, kind))
+        model_folder.make_tiny(out, _demonstrated(out, warm_up, config))
         Path(_demonstrations(out)).unlink(missing_ok=True)
     elif model == model_folder.SMOLLM2:
         model_folder.make_smollm2(out)
@@ -349,32 +375,35 @@ def _demonstrations(out: Path) -> str:
     return str(out / "demonstrations")
 
 
-def _demonstrated(out: Path, warm_up: WarmUp, config: CoordinatorConfig, kind: str) -> WarmUp:
-    """Return the warm-up with the source of its demonstrations: a task of this build, or the environment of another,
-    which writes them to a file. Raises `LocalFault`."""
-    name = config.run.task
-    if any(known == name for known, _ in registry.known()):
-        task = model_folder.task_named(name)
+def _demonstrated(out: Path, warm_up: WarmUp, config: CoordinatorConfig) -> WarmUp:
+    """Return the warm-up with the source of its demonstrations: a task of this build, or the environments of another or
+    of several, which write them to a file. Raises `LocalFault`."""
+    mix = task_mix.parsed(config.run.task)
+    if len(mix) == 1 and any(known == mix[0].name for known, _ in registry.known()):
+        task = model_folder.task_named(mix[0].name)
         return msgspec.structs.replace(warm_up, task=task.name, task_version=task.version)
     model_folder.write_tiny_tokenizer(out)
-    place = TaskPlace(name, None, kind, out, EOS, CHAR_SIZE)
-    rows = demonstrations_of(place, config.environment, warm_up)
+    kinds = [SERVED if kind_of(config.run, task.name) == SERVED else SINGLE for task in mix]
+    places = [TaskPlace(task.name, None, kind, out, EOS, CHAR_SIZE) for task, kind in zip(mix, kinds, strict=True)]
+    rows = demonstrations_of(places, [task.weight for task in mix], config.environment, warm_up)
     path = _demonstrations(out)
     Path(path).write_bytes(msgspec.msgpack.encode(rows))
     return msgspec.structs.replace(warm_up, demonstrations=path)
 
 
-def _placed(model: Path, section: RunSection, kind: str) -> TaskPlace:
-    model_facts = model_folder.facts(model)
-    chat = chat_settings.settings_of(model, section, kind)
-    eos, vocabulary = model_facts.eos, model_facts.vocabulary
-    return TaskPlace(section.task, None, kind, model, eos, vocabulary, model_facts.other_ends, chat)
+def _placed(model: Path, section: RunSection) -> list[TaskPlace]:
+    known, places = model_folder.facts(model), list[TaskPlace]()
+    for task in task_mix.parsed(section.task):
+        kind = kind_of(section, task.name)
+        chat = chat_settings.settings_of(model, section, kind)
+        places.append(TaskPlace(task.name, None, kind, model, known.eos, known.vocabulary, known.other_ends, chat))
+    return places
 
 
 def _make_documents(
     draft: RunFolder,
     config: CoordinatorConfig,
-    task: TaskFacts,
+    tasks: Sequence[TaskFacts],
     now: int,
     secret: str | None,
     settings_hash: bytes | None,
@@ -385,7 +414,7 @@ def _make_documents(
     https_identity.prepare(draft, peer_id(public_bytes(private["channel"])), now, secret)
     draft.roots.mkdir()
     _write(draft.roots / "1.root", signing.sign_root(run, private, now))
-    spec = signing.sign_runspec(run, config.run, task, model_facts, private[keys.ROOT], settings_hash)
+    spec = signing.sign_runspec(run, config.run, tasks, model_facts, private[keys.ROOT], settings_hash)
     _write(draft.runspec, spec)
 
 

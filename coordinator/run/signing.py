@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.config import RunSection
 from coordinator.environments.task_host import TaskFacts
+from coordinator.run import task_mix
 from coordinator.run.keys import ROOT, role_keys
 from coordinator.run.model_folder import ModelFacts
 from engines import registry
@@ -51,20 +52,25 @@ def sign_root(run: bytes, keys: Mapping[str, Ed25519PrivateKey], now: int) -> by
 def sign_runspec(
     run: bytes,
     settings: RunSection,
-    task: TaskFacts,
+    tasks: Sequence[TaskFacts],
     model: ModelFacts,
     key: Ed25519PrivateKey,
     settings_hash: bytes | None = None,
 ) -> bytes:
     """Make the RunSpec of these settings and this model, and seal it with the root key. `settings_hash`: of how prompts
-    are written (coordinator/run/chat_settings.py)."""
-    reference = TaskReference(
-        name=task.name,
-        version=task.version,
-        kind=task.kind,
-        settings_hash=settings_hash,
-        other_ends=list(model.other_ends),
-    )
+    are written (coordinator/run/chat_settings.py). `tasks`: those that the settings name, in their order."""
+    weights = [task.weight for task in task_mix.parsed(settings.task)]
+    references = [
+        TaskReference(
+            name=task.name,
+            version=task.version,
+            kind=task.kind,
+            weight=weight,
+            settings_hash=settings_hash,
+            other_ends=list(model.other_ends),
+        )
+        for task, weight in zip(tasks, weights, strict=True)
+    ]
     spec = RunSpec(
         run=run,
         name=settings.name,
@@ -72,7 +78,7 @@ def sign_runspec(
         assets=list(model.assets),
         eos=model.eos,
         vocabulary=model.vocabulary,
-        tasks=[reference],
+        tasks=references,
         staleness=settings.staleness,
         group_size=settings.group_size,
         limit=settings.limit,

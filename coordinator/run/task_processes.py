@@ -1,12 +1,13 @@
-"""The task of a run: its kind, and the host that poses its prompts and scores its episodes.
+"""The tasks of a run: their kinds, and the hosts that pose their prompts and score their episodes.
 
 A task of this build is pure, unless `run.kind` says otherwise. Any other is single or served: its code is imported by
 the processes of its environment alone (coordinator/environments/), never by this one.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from math import ceil
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -16,6 +17,7 @@ from coordinator.environments.environment_process import sweep
 from coordinator.environments.limits import Limits
 from coordinator.environments.messages import OpenTask
 from coordinator.environments.task_host import LocalTask, TaskFacts, TaskHost, facts_of
+from coordinator.environments.task_hosts import TaskHosts
 from coordinator.learner.messages import WarmUp
 from coordinator.run import model_folder
 from protocol.task_kinds import PURE, SERVED, SINGLE
@@ -49,11 +51,12 @@ class TaskPlace(NamedTuple):
         return (self.eos, *self.other_ends)
 
 
-def kind_of(settings: RunSection) -> str:
-    """Return the kind of task that the settings name. Raises `LocalFault` for a pure task that is not in this build."""
-    known = any(name == settings.task for name, _ in registry.known())
+def kind_of(settings: RunSection, task: str) -> str:
+    """Return the kind of one of the tasks that the settings name. Raises `LocalFault` for a pure task that is not in
+    this build."""
+    known = any(name == task for name, _ in registry.known())
     if settings.kind == PURE and not known:
-        model_folder.task_named(settings.task)
+        model_folder.task_named(task)
     if settings.kind == SERVED:
         return SERVED
     return PURE if known and settings.kind != SINGLE else SINGLE
@@ -101,6 +104,15 @@ async def hosted(
         await environment.close()
 
 
+@asynccontextmanager
+async def hosted_all(
+    places: Iterable[TaskPlace], section: EnvironmentSection, tell: Callable[[str], None] = lambda fault: None
+) -> AsyncIterator[TaskHosts]:
+    """Yield the hosts of a run's tasks, open. `tell`: as of `hosted`. Raises `LocalFault`."""
+    async with AsyncExitStack() as stack:
+        yield TaskHosts([await stack.enter_async_context(hosted(place, section, tell)) for place in places])
+
+
 def inspect_task(place: TaskPlace, section: EnvironmentSection, limit: int) -> TaskFacts:
     """Return the facts of a task; check that it poses its first prompt, with tokens of the model, and that the context
     has room for `limit` tokens after it. Call it outside of an event loop. Raises `LocalFault`."""
@@ -119,23 +131,29 @@ def inspect_task(place: TaskPlace, section: EnvironmentSection, limit: int) -> T
     return facts
 
 
-def demonstrations_of(place: TaskPlace, section: EnvironmentSection, warm_up: WarmUp) -> list[Demonstration]:
-    """Return demonstrations of a task that is not in this build, for a warm-up. Call it outside of an event loop.
-    Raises `LocalFault`."""
-    try:
-        plugins.check_name(place.name)
-        return asyncio.run(_demonstrated(place, section, warm_up))
-    except plugins.PluginFault as fault:
-        raise LocalFault(str(fault)) from fault
-    except TaskFault as fault:
-        raise LocalFault(
-            f"--model tiny is made from demonstrations, and task {place.name} gives none ({fault}): name the folder of "
-            "a model"
-        ) from fault
+def demonstrations_of(
+    places: Sequence[TaskPlace], weights: Sequence[int], section: EnvironmentSection, warm_up: WarmUp
+) -> list[Demonstration]:
+    """Return demonstrations of tasks, in the proportion of their weights, for a warm-up. No task is hosted as a pure
+    one. Call it outside of an event loop. Raises `LocalFault`."""
+    number, rows = min(MOST_DEMONSTRATIONS, warm_up.steps * warm_up.batch), list[Demonstration]()
+    for place, weight in zip(places, weights, strict=True):
+        try:
+            plugins.check_name(place.name)
+            rows += asyncio.run(_demonstrated(place, section, warm_up, ceil(number * weight / sum(weights))))
+        except plugins.PluginFault as fault:
+            raise LocalFault(str(fault)) from fault
+        except TaskFault as fault:
+            raise LocalFault(
+                f"--model tiny is made from demonstrations, and task {place.name} gives none ({fault}): name the "
+                "folder of a model"
+            ) from fault
+    return rows
 
 
-async def _demonstrated(place: TaskPlace, section: EnvironmentSection, warm_up: WarmUp) -> list[Demonstration]:
-    number = min(MOST_DEMONSTRATIONS, warm_up.steps * warm_up.batch)
+async def _demonstrated(
+    place: TaskPlace, section: EnvironmentSection, warm_up: WarmUp, number: int
+) -> list[Demonstration]:
     async with hosted(place, section) as host:
         assert isinstance(host, Environment)
         return await host.demonstrations(number, warm_up.seed, warm_up.noise, warm_up.slip)

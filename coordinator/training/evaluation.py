@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from coordinator.environments.played_group import play
 from coordinator.environments.task_host import TaskFacts, TaskHost
-from coordinator.metrics.views import Evaluation
+from coordinator.metrics.views import Evaluation, TaskEvaluation
 from coordinator.rollouts.scorer import Scorer
 from engines.engine import Job, Sample
 from protocol.task_kinds import SERVED, SINGLE
@@ -93,7 +93,7 @@ class EvaluationSet:
 
 
 async def evaluate(
-    evaluation_set: EvaluationSet,
+    evaluation_sets: Sequence[EvaluationSet],
     scorer: Scorer,
     *,
     hold: Callable[[], Awaitable[None]],
@@ -101,17 +101,29 @@ async def evaluate(
     clock: Callable[[], float],
     between: Callable[[], Awaitable[None]],
 ) -> Evaluation:
-    """Generate the answers with `scorer` under `version`, and return the shares solved. `hold`: loads the version into
+    """Generate the answers with `scorer` under `version`, and return the shares solved, of each task and of all prompts
+    together. `evaluation_sets`: of the tasks. `hold`: loads the version into
     the scorer. `between`: called before every `SLICE` answers, for work that goes first; it may load another version.
     Raises `ChildDied`, `ChildError`."""
-    jobs = await evaluation_set.jobs()
-    shares = []
-    for greedy in (False, True):
-        solved: list[bool] = []
-        for start in range(0, len(jobs), SLICE):
-            await between()
-            await hold()
-            some = [replace(job, greedy=greedy) for job in jobs[start : start + SLICE]]
-            solved += await evaluation_set.answered(scorer, some)
-        shares.append(sum(solved) / max(1, len(solved)))
-    return Evaluation(version=version, at=int(clock() * 1000), prompts=len(jobs), sampled=shares[0], greedy=shares[1])
+    tasks = []
+    for one in evaluation_sets:
+        jobs, shares = await one.jobs(), list[float]()
+        for greedy in (False, True):
+            solved: list[bool] = []
+            for start in range(0, len(jobs), SLICE):
+                await between()
+                await hold()
+                some = [replace(job, greedy=greedy) for job in jobs[start : start + SLICE]]
+                solved += await one.answered(scorer, some)
+            shares.append(sum(solved) / max(1, len(solved)))
+        name = one.host.facts.name
+        tasks.append(TaskEvaluation(task=name, prompts=len(jobs), sampled=shares[0], greedy=shares[1]))
+    prompts = sum(task.prompts for task in tasks)
+    return Evaluation(
+        version=version,
+        at=int(clock() * 1000),
+        prompts=prompts,
+        sampled=sum(task.prompts * task.sampled for task in tasks) / max(1, prompts),
+        greedy=sum(task.prompts * task.greedy for task in tasks) / max(1, prompts),
+        tasks=tasks,
+    )

@@ -1,5 +1,5 @@
 """Run the scoring loop and the training loop, each with its model process: one verifies groups, one trains on them. A
-third loop rewards the verified groups of a single task (reward_loop.py), or answers the turns of a served one
+third loop rewards the verified groups of single tasks (reward_loop.py), and one more per served task answers its turns
 (coordinator/rollouts/step_loop.py).
 
     submission ─ arrived ─> scoring ─ verdict, work ─> training ─ version, arrived ─> scoring
@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable
 
 from coordinator.config import LearnerSection
-from coordinator.environments.task_host import TaskHost
+from coordinator.environments.task_hosts import TaskHosts
 from coordinator.learner.messages import Hyper
 from coordinator.metrics.history import History
 from coordinator.publishing.publisher import Publisher
@@ -39,14 +39,14 @@ class Learning:
     def __init__(
         self,
         run: Run,
-        host: TaskHost,
+        hosts: TaskHosts,
         group_service: GroupService,
         publisher: Publisher,
         history: History,
         models: Models,
         clock: Callable[[], float],
     ) -> None:
-        """Compose the loops. `host`: of the run's task. `clock`: seconds since the Unix epoch."""
+        """Compose the loops. `hosts`: of the run's tasks. `clock`: seconds since the Unix epoch."""
         self.arrived = asyncio.Event()
         self.sound = asyncio.Event()
         work = asyncio.Event()
@@ -69,26 +69,18 @@ class Learning:
             oldest=group_service.oldest_needed,
         )
         self.rewarding: Rewarding | None = None
-        self.playing: StepLoop | None = None
-        workers = run.config.environment.workers
-        if run.task.kind == SINGLE:
-            self.rewarding = Rewarding(host, group_service, workers=workers, clock=clock, decided=work)
-        if run.task.kind == SERVED:
-            steps, episodes = group_service.steps, group_service.episodes
-            self.playing = StepLoop(host, steps, episodes, workers=workers, clock=clock)
+        workers, steps, episodes = run.config.environment.workers, group_service.steps, group_service.episodes
+        if single := [host for host in hosts if host.facts.kind == SINGLE]:
+            self.rewarding = Rewarding(single, group_service, workers=workers, clock=clock, decided=work)
+        self.playing = [
+            StepLoop(host, steps, episodes, workers=workers, clock=clock) for host in hosts if host.facts.kind == SERVED
+        ]
         self.scoring = Scoring(
             scorer=models.scorer,
             group_service=group_service,
             publisher=publisher,
             history=history,
-            evaluation_set=EvaluationSet(
-                host,
-                run.runspec.eos,
-                run.runspec.limit,
-                run.config.run.heldout,
-                room=model_folder.room_of(run.folder.model, run.runspec.limit),
-                other_ends=run.runspec.other_ends,
-            ),
+            evaluation_sets=evaluation_sets_of(run, hosts),
             weights=weights,
             verifier=verifier_of(run, models.scorer, group_service, publisher, weights),
             evaluate_every=run.config.run.evaluate_every,
@@ -105,12 +97,21 @@ class Learning:
             group.create_task(self._score(), name="scoring")
             if self.rewarding is not None:
                 group.create_task(self.rewarding.run(), name="rewarding")
-            if self.playing is not None:
-                group.create_task(self.playing.run(), name="playing")
+            for playing in self.playing:
+                group.create_task(playing.run(), name="playing")
 
     async def _score(self) -> None:
         await self.sound.wait()
         await self.scoring.run()
+
+
+def evaluation_sets_of(run: Run, hosts: TaskHosts) -> list[EvaluationSet]:
+    """Return the held-out prompts of each task."""
+    spec, room = run.runspec, model_folder.room_of(run.folder.model, run.runspec.limit)
+    return [
+        EvaluationSet(host, spec.eos, spec.limit, run.config.run.heldout, room=room, other_ends=spec.other_ends)
+        for host in hosts
+    ]
 
 
 def verifier_of(

@@ -5,15 +5,15 @@
 Rules
 1. The environment sees tokens only after T1 and T2: a completion comes from the run's policy, and costs a stranger the
    work of sampling it.
-2. A group waits here without delaying others: as many episodes are scored at a time as the environment has workers.
-   Groups are taken in the order in which they were verified.
+2. A group waits here without delaying others: as many episodes are scored at a time as its task's environment has
+   workers. Groups of a task are taken in the order in which they were verified; tasks do not wait for each other.
 3. An episode that fails leaves its group without rewards. The group is accepted and paid under the code `task-score`,
    and is not learned from; the log says why, and more than 5 % of episodes pause the run (pauses.py).
 4. A restart loses nothing but time: groups that waited here are verified again (rollouts/waiting_groups.py, rule 6).
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -31,44 +31,48 @@ class Rewarding:
 
     def __init__(
         self,
-        host: TaskHost,
+        hosts: Sequence[TaskHost],
         group_service: GroupService,
         *,
         workers: int,
         clock: Callable[[], float],
         decided: asyncio.Event,
     ) -> None:
-        """`workers`: groups that are scored at a time. `clock`: seconds since the Unix epoch. `decided`: set after each
-        verdict."""
-        self._host, self._group_service = host, group_service
+        """`hosts`: of the single tasks. `workers`: groups of each task that are scored at a time. `clock`: seconds
+        since the Unix epoch. `decided`: set after each verdict."""
+        self._hosts, self._group_service = hosts, group_service
         self._workers, self._clock, self._decided = workers, clock, decided
-        self._verified: asyncio.Queue[tuple[Undecided, Verdict]] = asyncio.Queue()
+        self._verified: dict[str, asyncio.Queue[tuple[Undecided, Verdict]]] = {
+            host.facts.name: asyncio.Queue() for host in hosts
+        }
 
     def put(self, group: Undecided, verdict: Verdict) -> None:
         """Take a verified group."""
         self._group_service.leave_for_reward(group)
-        self._verified.put_nowait((group, verdict))
+        self._verified[group.lease.task].put_nowait((group, verdict))
 
     async def run(self) -> None:
         """Reward groups, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for _ in range(self._workers):
-                tasks.create_task(self._reward_each())
+            for host in self._hosts:
+                for _ in range(self._workers):
+                    tasks.create_task(self._reward_each(host))
 
-    async def _reward_each(self) -> None:
+    async def _reward_each(self, host: TaskHost) -> None:
+        verified = self._verified[host.facts.name]
         while True:
-            group, verdict = await self._verified.get()
-            self._group_service.reward(group, await self._scores(group))
+            group, verdict = await verified.get()
+            self._group_service.reward(group, await self._scores(host, group))
             self._group_service.decide(group, verdict, int(self._clock() * 1000))
             self._decided.set()
 
-    async def _scores(self, group: Undecided) -> list[Score]:
+    async def _scores(self, host: TaskHost, group: Undecided) -> list[Score]:
         """Return the scores of a group; none if an episode fails (rule 3)."""
         lease, scores = group.lease, list[Score]()
         for number, rollout in enumerate(group.submission.rollouts):
             transcript = Transcript(rollout.tokens, rollout.turns)
             try:
-                scores.append(await self._host.score("train", lease.index, transcript, lease.limit))
+                scores.append(await host.score("train", lease.index, transcript, lease.limit))
                 self._group_service.episodes.note("")
             except (InvalidTranscript, TaskFault) as fault:
                 self._group_service.episodes.note(str(fault) or "no reason given")

@@ -29,7 +29,7 @@ Rules
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,7 +75,7 @@ class Scoring:
     group_service: GroupService
     publisher: Publisher
     history: History
-    evaluation_set: EvaluationSet
+    evaluation_sets: Sequence[EvaluationSet]
     weights: ScorerWeights
     verifier: GroupVerifier
     evaluate_every: int
@@ -269,7 +269,7 @@ class Scoring:
         self._wanted_since = None
         try:
             success = await evaluate(
-                self.evaluation_set, self.scorer, hold=hold, version=version, clock=self.clock, between=between
+                self.evaluation_sets, self.scorer, hold=hold, version=version, clock=self.clock, between=between
             )
         except ChildDied as death:
             self._deadly_evaluations[version] += not (judging or death.told)

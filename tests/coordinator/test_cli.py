@@ -70,6 +70,22 @@ def test_init_prints_the_signed_settings_also_to_a_script(tmp_path: Path, model:
     } <= lines
 
 
+def test_init_takes_several_tasks_by_weight_and_prints_how_prompts_are_written(tmp_path: Path, model: Path) -> None:
+    words = ("--task", "3 add", "--task", "reverse", "--set", "run.kind=single")
+    code, out, err = said("init", tmp_path / "run", "--model", model, *words, "--set", "run.heldout=20", "--yes")
+    assert (code, err) == (0, "")
+    spec = setup.load_run(tmp_path / "run", env={}, now=NOW).runspec
+    assert [(task.name, task.kind, task.weight) for task in spec.tasks] == [
+        ("add", "single", 3),
+        ("reverse", "single", 1),
+    ]
+    signed = [row.strip() for row in out.splitlines() if row.startswith("  ")]
+    assert "task          3 add + reverse" in signed
+    assert "kind          single" in signed
+    assert "template      plain" in signed
+    assert "thinking      not passed to the template" in signed
+
+
 def test_the_table_of_models_has_the_settings_of_each(repository: Path) -> None:
     """A model's preset is documented: docs/operations.md has all of it, and `init` prints the signed settings."""
     table = (repository / "docs/operations.md").read_text()

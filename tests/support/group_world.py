@@ -7,7 +7,7 @@ import asyncio
 import hashlib
 import itertools
 import struct
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -22,7 +22,8 @@ from coordinator.metrics.views import CapacityView, NodeRow
 from coordinator.rollouts.absence import Absence
 from coordinator.rollouts.group_service import GroupService
 from coordinator.rollouts.lease_table import Entropy, LeaseTerms, Progress
-from coordinator.rollouts.prompts import TaskPrompts
+from coordinator.rollouts.mixed_prompts import MixedPrompts
+from coordinator.rollouts.prompts import PromptSource, TaskPrompts
 from coordinator.rollouts.request_handler import RequestHandler
 from coordinator.rollouts.rollout_context import RolloutContext, Sealing
 from coordinator.rollouts.verification import judge
@@ -102,6 +103,12 @@ def group(lease: Lease, texts: Iterable[str] | None = None, **changes: Any) -> S
     return Submission(**(fields | {"rollouts": [rollout(lease, t) for t in answers]} | changes))
 
 
+def prompts_of(tasks: Sequence[Task]) -> PromptSource:
+    """Return the prompts of tasks of equal weights."""
+    sources = [TaskPrompts(task, TEXT, seed=7) for task in tasks]
+    return sources[0] if len(sources) == 1 else MixedPrompts(sources, [1] * len(sources), seed=7)
+
+
 def honest_scores(submission: Submission) -> list[SampleScore]:
     lengths = [len(r.logprobs) // 4 for r in submission.rollouts]
     return [SampleScore(logprobs=[-0.5] * n, margins=[0.0] * n) for n in lengths]
@@ -137,7 +144,7 @@ class World:
         database = Database.open(self.path)
         # No test here cuts the power; tests/coordinator/test_database.py tests the setting itself.
         database.do("PRAGMA synchronous = OFF")
-        terms, prompts = msgspec.convert(given, LeaseTerms), TaskPrompts(self._tasks, TEXT, seed=7)
+        terms, prompts = msgspec.convert(given, LeaseTerms), prompts_of(self._tasks)
         context = RolloutContext(self.spec, terms, prompts, TASKS, TEXT)
         return GroupService(database, context, Sealing(sealed_by_role), self._entropy)
 

@@ -15,8 +15,8 @@ class HostedTask:
     """A `TaskHost` of the kind single. `going`: cleared, no episode is scored. `failing`: every n-th episode fails; 0:
     none does. `scored`: episodes."""
 
-    def __init__(self, text: Tokenizer, *, failing: int = 0) -> None:
-        self._task = LocalTask(REVERSE, text)
+    def __init__(self, text: Tokenizer, *, failing: int = 0, name: str = "riddle") -> None:
+        self._task, self._name = LocalTask(REVERSE, text), name
         self.failing = failing
         self.going = asyncio.Event()
         self.going.set()
@@ -24,7 +24,7 @@ class HostedTask:
 
     @property
     def facts(self) -> TaskFacts:
-        return self._task.facts._replace(name="riddle", version=3, kind=SINGLE)
+        return self._task.facts._replace(name=self._name, version=3, kind=SINGLE)
 
     async def prompt(self, split: Split, index: int) -> list[int]:
         return await self._task.prompt(split, index)
@@ -82,7 +82,10 @@ class ServedTask:
     `seconds`: of an answer. `begun`: episodes of the train split. `turns`: answered. `past`: the longest past with
     which an episode was begun, in turns. `open`: episodes that were begun and not left."""
 
-    def __init__(self, text: Tokenizer, task: Task, *, failing: int = 0, seconds: float = 0.0) -> None:
+    def __init__(
+        self, text: Tokenizer, task: Task, *, failing: int = 0, seconds: float = 0.0, name: str = "riddles"
+    ) -> None:
+        self._name = name
         self._task, self.failing, self.seconds, self.stops_at = LocalTask(task, text), failing, seconds, 0
         self.going = asyncio.Event()
         self.going.set()
@@ -90,7 +93,7 @@ class ServedTask:
 
     @property
     def facts(self) -> TaskFacts:
-        return self._task.facts._replace(name="riddles", version=3, kind=SERVED)
+        return self._task.facts._replace(name=self._name, version=3, kind=SERVED)
 
     async def prompt(self, split: Split, index: int) -> list[int]:
         return await self._task.prompt(split, index)

@@ -19,6 +19,7 @@ from coordinator.accounts.ledger import Ledger
 from coordinator.daemon import Coordinator
 from coordinator.database import Database
 from coordinator.environments.task_host import TaskHost
+from coordinator.environments.task_hosts import TaskHosts
 from coordinator.learner.batch_groups import TrainBatch, cut_answers, described, read
 from coordinator.learner.eras import FIRST_ERA, KnownVersion, covers, first_version
 from coordinator.learner.messages import Batch, Export, ExportedEdge, Open, Opened, Stepped
@@ -234,14 +235,14 @@ class BigramScorer:
 
 @dataclass
 class Swarm:
-    """One run and its peers. `host`: of a task that is not pure. `coordinator`: None while it is down. `store`: that of
-    the coordinator, the newest one."""
+    """One run and its peers. `host`: of a task that is not pure, or the hosts of several. `coordinator`: None while it
+    is down. `store`: that of the coordinator, the newest one."""
 
     folder: Path
     network: MemoryNetwork
     learner: BigramLearner
     scorer: BigramScorer
-    host: TaskHost | None = None
+    host: TaskHost | Sequence[TaskHost] | None = None
     coordinator: Coordinator | None = None
     store: Store | None = None
     nodes: list[Node] = field(default_factory=list)
@@ -262,7 +263,8 @@ class Swarm:
             self.store = store = stack.enter_context(Store(run.folder.store))
             database = stack.enter_context(Database.open(run.folder.database))
             coordinator = Coordinator(
-                run, network, Models(self.learner, self.scorer), store=store, database=database, host=self.host,
+                run, network, Models(self.learner, self.scorer), store=store, database=database,
+                hosts=_hosts(self.host),
                 clock=wall, entropy=np.random.default_rng(int(wall())).bytes,
             )  # fmt: skip
             async with anyio.create_task_group() as tasks:
@@ -277,6 +279,12 @@ class Swarm:
         node = make_node(self.network, self.folder / name, self.invite(), local=lambda: int(wall() * 1000), **config)
         self.nodes.append(node)
         return node
+
+
+def _hosts(host: TaskHost | Sequence[TaskHost] | None) -> TaskHosts | None:
+    if host is None:
+        return None
+    return TaskHosts(host if isinstance(host, Sequence) else [host])
 
 
 @asynccontextmanager
@@ -295,15 +303,15 @@ def make_swarm(
     *,
     link: Link | None = None,
     network: Mapping[str, Any] | None = None,
-    host: TaskHost | None = None,
+    host: TaskHost | Sequence[TaskHost] | None = None,
     ends: float = 0.0,
     other_ends: Sequence[int] = (),
     environment: Mapping[str, Any] | None = None,
     **run: Any,
 ) -> Swarm:
     """Create a run that is ready to start. `link`: between any two peers. `network`, `environment`, `run`: settings of
-    its sections. `host`: of a task that is not in the nodes' build. `ends`, `other_ends`: see
-    `model_folder`."""
+    its sections. `host`: of a task that is not in the nodes' build, or those of several tasks. `ends`, `other_ends`:
+    see `model_folder`."""
     model = model_folder(folder / "bigram", ends, other_ends)
     settings = {"task": "reverse", "group_size": 2, "batch_groups": 2, "limit": 6, "heldout": 4, "evaluate_every": 5}
     flags = {
@@ -314,7 +322,9 @@ def make_swarm(
         "leases": {"minimum_seconds": 20.0, "maximum_seconds": 60.0},
     }
     config = setup.settings_for(str(model), flags, env={})
-    inspect = {"inspect": lambda *_: host.facts} if host is not None else {}
+    hosts = _hosts(host)
+    facts = {} if hosts is None else {one.facts.name: one.facts for one in hosts}
+    inspect = {"inspect": lambda place, *_: facts[place.name]} if facts else {}
     setup.init(folder / "run", str(model), config, now=1_000_000_000, **inspect)
     learner = BigramLearner(folder / "learner")
     return Swarm(folder, MemoryNetwork(seed, link=link), learner, BigramScorer(), host)

@@ -1,30 +1,25 @@
 """The order of prompts: a permutation of the train splits per pass."""
 
-from pathlib import Path
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.rollouts.prompts import TaskPrompts, shuffled
-from tasks.arithmetic import REVERSE, SINGLE_SUM
+from tasks.arithmetic import SINGLE_SUM
 from tasks.task import TaskFault
 
 
-def test_prompts_do_not_repeat_before_they_are_exhausted(tmp_path: Path) -> None:
-    prompts = TaskPrompts([SINGLE_SUM, REVERSE], TEXT_SMALL, seed=3)
-    first = [(p.task, p.index) for p in map(prompts.at, range(prompts.size))]
-    again = [(p.task, p.index) for p in map(prompts.at, range(prompts.size, 2 * prompts.size))]
-    assert len(set(first)) == prompts.size
-    assert set(again) == set(first)
+def test_prompts_do_not_repeat_before_they_are_exhausted() -> None:
+    prompts = TaskPrompts(SINGLE_SUM, TEXT_SMALL, seed=3)
+    first = [prompts.at(position).index for position in range(prompts.size)]
+    again = [prompts.at(position).index for position in range(prompts.size, 2 * prompts.size)]
+    assert sorted(first) == sorted(again) == list(range(prompts.size))
     assert again != first
-    assert [prompts.at(5), prompts.at(6)] == [
-        TaskPrompts([SINGLE_SUM, REVERSE], TEXT_SMALL, seed=3).at(n) for n in (5, 6)
-    ]
+    assert [prompts.at(5), prompts.at(6)] == [TaskPrompts(SINGLE_SUM, TEXT_SMALL, seed=3).at(n) for n in (5, 6)]
 
 
 def test_a_prompt_after_which_the_limit_leaves_the_models_context_is_none() -> None:
-    shortest = min(len(TaskPrompts([SINGLE_SUM], TEXT_SMALL, seed=3).at(n).tokens) for n in range(158))
-    prompts = TaskPrompts([SINGLE_SUM], TEXT_SMALL, seed=3, room=shortest)
+    shortest = min(len(TaskPrompts(SINGLE_SUM, TEXT_SMALL, seed=3).at(n).tokens) for n in range(158))
+    prompts = TaskPrompts(SINGLE_SUM, TEXT_SMALL, seed=3, room=shortest)
     given, told = 0, set()
     for position in range(prompts.size):
         try:

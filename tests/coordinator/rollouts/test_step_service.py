@@ -48,7 +48,7 @@ def code(world: World, request: StepRequest, node: bytes = ALICE) -> str:
 
 async def answer(world: World, said: TurnAnswer | None, seconds: float = 0.0) -> AskedStep:
     """Let the environment answer the next turn that waits, after so many seconds."""
-    asked = await world.group_service.steps.take()
+    asked = await world.group_service.steps.take("guess")
     world.now += int(1000 * seconds)
     world.group_service.steps.answered(asked, said, seconds, world.now)
     return asked
@@ -152,7 +152,7 @@ async def test_a_new_key_has_one_episode_open_at_a_time(world: World) -> None:
 async def test_the_lease_of_a_turn_that_waits_does_not_expire(world: World) -> None:
     lease = world.lease()
     send(world, turn_of(lease))
-    asked = await world.group_service.steps.take()
+    asked = await world.group_service.steps.take("guess")
     for _ in range(600):
         world.now += 1_000
         world.group_service.tick(world.now)
@@ -195,7 +195,7 @@ async def test_the_environments_time_for_a_lease_is_bounded_by_the_keys_standing
         send(world, turn_of(lease, turn_number=2), node)
         await answer(world, TurnAnswer(GIVEN), seconds=2.0)
         send(world, turn_of(lease, turn_number=4), node)
-        assert steps.time_is_up(await steps.take())
+        assert steps.time_is_up(await steps.take("guess"))
 
 
 async def test_a_turn_that_was_written_before_a_restart_is_answered_after_it(world: World) -> None:

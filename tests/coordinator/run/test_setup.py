@@ -1,5 +1,6 @@
 """A run is made completely or not at all, and loads only if complete: each damage is one line that names the fix."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -113,6 +114,48 @@ def test_no_run_is_made_of_an_unknown_task_or_of_more_groups_than_prompts(model:
         config = setup.settings_for(str(model), {"run": flags}, env={})
         with pytest.raises(LocalFault, match=sentence):
             setup.init(tmp_path / "run", str(model), config, now=NOW)
+    assert not (tmp_path / "run").exists()
+
+
+def mixed(folder: Path, model: Path, task: str, **flags: object) -> setup.Run:
+    config = setup.settings_for(str(model), {"run": {"task": task} | flags}, env={})
+    return setup.init(folder, str(model), config, now=NOW)
+
+
+def test_several_tasks_are_signed_with_their_weights_and_bind_the_run(tmp_path: Path, model: Path) -> None:
+    home = mixed(tmp_path / "run", model, "3 add + reverse", heldout=20).folder.path
+    run = load(home)
+    signed = [(task.name, task.kind, task.weight) for task in run.runspec.tasks]
+    assert signed == [("add", "pure", 3), ("reverse", "pure", 1)]
+    assert [place.name for place in run.tasks] == ["add", "reverse"]
+    replace_in_config(home, '"3 add + reverse"', '"3 add +  1 reverse"')
+    assert load(home).runspec == run.runspec
+    replace_in_config(home, '"3 add +  1 reverse"', '"2 add + reverse"')
+    with pytest.raises(SettingsFault, match=r"run.task is '2 add \+ reverse', but this run was signed with '3 add \+"):
+        load(home)
+
+
+def test_no_run_is_made_of_a_mix_with_a_task_that_cannot_be_learned(tmp_path: Path, model: Path) -> None:
+    for task, flags, sentence in (
+        ("add + reverze", {}, "there is no task reverze; installed are add, "),
+        ("add + 0 reverse", {}, "run.task gives reverse the weight 0: write a whole number from 1 to 1000"),
+        ("add + nan reverse", {}, "run.task gives reverse the weight nan: "),
+        ("add + reverse + add", {}, "run.task names add 2 times: "),
+        ("add + gym:chain_sum", {"kind": "pure"}, "task gym:chain_sum is not in this build, which has"),
+        ("add + guess", {"kind": "single"}, 'its episodes have up to 2 sampled turns: set run.kind = "served"'),
+        ("3 single_sum + reverse", {"batch_groups": 211}, "single_sum has 158 train prompts: set at most 210"),
+        ("single_sum + reverse", {"heldout": 53}, "task single_sum has 52 heldout prompts: set at most 52"),
+        ("reverse + add", {"template": "chat"}, 'run.template = "chat" is for tasks whose code runs at the operator'),
+    ):
+        with pytest.raises(LocalFault, match=re.escape(sentence)):
+            mixed(tmp_path / "run", model, task, **{"heldout": 10} | flags)
+    assert not (tmp_path / "run").exists()
+
+
+def test_no_run_is_made_of_a_mix_with_a_prompt_longer_than_the_models_context(tmp_path: Path, model: Path) -> None:
+    (model / "config.json").write_text('{"vocab_size": 64, "eos_token_id": 1, "max_position_embeddings": 21}')
+    with pytest.raises(LocalFault, match=r"a prompt of task add has \d+ tokens: together more than the 21 of"):
+        mixed(tmp_path / "run", model, "reverse + add", heldout=10)
     assert not (tmp_path / "run").exists()
 
 

@@ -53,7 +53,7 @@ async def test_both_passes_are_scored_and_other_work_comes_between_the_slices(mo
         order.append("between")
 
     solver: Any = Solver()
-    result = await evaluate(SET, solver, hold=hold, version=7, clock=lambda: 2.5, between=between)
+    result = await evaluate([SET], solver, hold=hold, version=7, clock=lambda: 2.5, between=between)
     assert (result.version, result.at, result.prompts) == (7, 2500, 6)
     assert (result.sampled, result.greedy) == (0.0, 1.0)
     assert solver.calls == [(4, False), (2, False), (4, True), (2, True)]

@@ -64,7 +64,7 @@ def scoring(world: World, scorer: StandIns) -> Scoring:
         "verifier": scorer,
         "publisher": SimpleNamespace(latest=None),
         "history": SimpleNamespace(evaluations={}),
-        "evaluation_set": None,
+        "evaluation_sets": [],
     }
     return Scoring(
         group_service=world.group_service, evaluate_every=1, clock=lambda: world.now / 1000, arrived=asyncio.Event(),

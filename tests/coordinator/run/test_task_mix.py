@@ -1,0 +1,41 @@
+"""`run.task` names one task, or several by weight."""
+
+import pytest
+
+from coordinator.run.task_mix import WeightedTask, joined, parsed, text_of
+from runtime.settings import SettingsFault
+
+
+def test_a_single_task_is_a_mix_of_one() -> None:
+    assert parsed("gym:chain_sum=3,gsm_symbolic") == [WeightedTask("gym:chain_sum=3,gsm_symbolic", 1)]
+    assert parsed("math:/data/my problems.jsonl") == [WeightedTask("math:/data/my problems.jsonl", 1)]
+
+
+def test_a_number_before_a_task_is_its_weight() -> None:
+    mix = parsed("3 add + gym:chain_sum=2 + 10  math:/a b.jsonl")
+    assert mix == [("add", 3), ("gym:chain_sum=2", 1), ("math:/a b.jsonl", 10)]
+    assert text_of(mix) == "3 add + gym:chain_sum=2 + 10 math:/a b.jsonl"
+    assert parsed(text_of(mix)) == mix
+    assert parsed(joined(["3 add", "reverse"])) == [("add", 3), ("reverse", 1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("0 add + reverse", "run.task gives add the weight 0: write a whole number from 1 to 1000, or leave it out"),
+        ("-2 add + reverse", "gives add the weight -2"),
+        ("nan add + reverse", "gives add the weight nan"),
+        ("inf add + reverse", "gives add the weight inf"),
+        ("1.5 add + reverse", "gives add the weight 1.5"),
+        ("1001 add + reverse", "gives add the weight 1001"),
+        ("add + 2 reverse + 3 add", "run.task names add 2 times: name it once, with the sum of the weights"),
+        ("add + ", "a task is missing"),
+        ("add +  + reverse", "a task is missing"),
+        (" + ".join(f"t{number}" for number in range(65)), "names 65 tasks, the most is 64"),
+        ("add + " + "x" * 201, "a name of 201 characters, the most is 200"),
+    ],
+)
+def test_a_bad_mix_is_refused_with_a_sentence(text: str, told: str) -> None:
+    with pytest.raises(SettingsFault) as fault:
+        parsed(text)
+    assert told in str(fault.value)
