@@ -496,7 +496,22 @@ END;
     ),
 )
 
-MIGRATIONS = (SCHEMA_1, SCHEMA_2, SCHEMA_3, SCHEMA_4, SCHEMA_5, SCHEMA_6, SCHEMA_7, SCHEMA_8, SCHEMA_9, SCHEMA_10)
+SCHEMA_11 = (
+    Part(
+        "rewards of each task's groups",
+        """
+CREATE TABLE task_results (
+    task TEXT NOT NULL, task_version INTEGER NOT NULL, span TEXT NOT NULL CHECK (span IN ('all', 'before', 'last')),
+    groups INTEGER NOT NULL, unscored INTEGER NOT NULL, rollouts INTEGER NOT NULL, reward REAL NOT NULL,
+    success INTEGER NOT NULL, varied INTEGER NOT NULL, cut INTEGER NOT NULL, PRIMARY KEY (task, task_version, span)
+) STRICT, WITHOUT ROWID;
+""",
+    ),
+)
+
+MIGRATIONS = (
+    SCHEMA_1, SCHEMA_2, SCHEMA_3, SCHEMA_4, SCHEMA_5, SCHEMA_6, SCHEMA_7, SCHEMA_8, SCHEMA_9, SCHEMA_10, SCHEMA_11,
+)  # fmt: skip
 SCHEMA_VERSION = len(MIGRATIONS)
 SCRIPT = "".join(part.script for parts in MIGRATIONS for part in parts)
 """All statements of all migrations, in order: those of a new file. docs/protocol/disk.md is tested against them."""

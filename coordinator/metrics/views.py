@@ -178,6 +178,28 @@ class TroubleView(View, frozen=True, kw_only=True):
     episodes: dict[str, int] = {}
 
 
+class TaskRow(View, frozen=True, kw_only=True):
+    """One task of the run. `share`: of the prompts. `accepted`, `unscored`: groups since the run began, all and those
+    without finite rewards. `groups`: the last ones, over which `reward` and `success` are means of the rollouts,
+    `signal` the share of groups whose rewards are not all equal, and `cut` the share of rollouts that the token limit
+    cut; None: there are none. `failed`: failed episodes of its environment per reason, since the coordinator's start.
+    `sampled`, `greedy`: held-out accuracy at the last evaluation that has it."""
+
+    name: str
+    kind: str
+    share: float
+    accepted: int = 0
+    unscored: int = 0
+    groups: int = 0
+    reward: float | None = None
+    success: float | None = None
+    signal: float | None = None
+    cut: float | None = None
+    failed: dict[str, int] = {}
+    sampled: float | None = None
+    greedy: float | None = None
+
+
 class RunState(View, frozen=True, kw_only=True):
     """The whole state of a run. `refused`: groups per reason code. `staleness`: index = age at draw, value = groups.
     `unscored`: accepted groups for which the task gave no finite reward. `idle`: share of the learner's wall time spent
@@ -233,3 +255,4 @@ class RunState(View, frozen=True, kw_only=True):
     root_serial: int = 0
     root_expires: int | None = None
     root_ends: str = ""
+    tasks: list[TaskRow] = []

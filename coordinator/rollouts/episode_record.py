@@ -1,10 +1,10 @@
-"""The record of an environment's last episodes: which failed, and why.
+"""The record of the last episodes of each task's environment: which failed, and why.
 
 An episode counts once its tokens are known to be the policy's: a single one is scored after T1 and T2, one of several
 turns is noted when its group is accepted (`decided`). So nobody can pause a run with tokens that he made up.
 """
 
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 
 KEPT = 2_000
 """Episodes."""
@@ -14,9 +14,27 @@ MOST_WAITING = 1_024
 """Undecided groups with failed episodes whose reasons are remembered."""
 
 
+class EpisodeRecords:
+    """The records of a run's tasks, by name."""
+
+    def __init__(self) -> None:
+        self._records: defaultdict[str, EpisodeRecord] = defaultdict(EpisodeRecord)
+
+    def of(self, task: str) -> "EpisodeRecord":
+        """Return the record of a task."""
+        return self._records[task]
+
+    def reasons(self) -> dict[str, int]:
+        """Count the failed episodes of all tasks by reason."""
+        together: Counter[str] = Counter()
+        for record in self._records.values():
+            together.update(record.reasons)
+        return dict(together)
+
+
 class EpisodeRecord:
-    """`failed`: whether each of the last episodes failed, at most `KEPT`. `reasons`: why, counted since the process
-    started."""
+    """The last episodes of a task. `failed`: whether each of them failed, at most `KEPT`. `reasons`: why, counted since
+    the process started."""
 
     def __init__(self) -> None:
         self.failed: deque[bool] = deque(maxlen=KEPT)

@@ -17,7 +17,7 @@ from coordinator.accounts.node_registry import NodeRegistry
 from coordinator.config import EnvironmentSection
 from coordinator.database import Database
 from coordinator.metrics.broadcast_stats import BroadcastStats
-from coordinator.rollouts.episode_record import EpisodeRecord
+from coordinator.rollouts.episode_record import EpisodeRecords
 from coordinator.rollouts.lease_table import Entropy, LeaseTable, Progress
 from coordinator.rollouts.replay_buffer import DrawnGroup, ReplayBuffer
 from coordinator.rollouts.rollout_context import RolloutContext, Sealing
@@ -82,12 +82,13 @@ class GroupService:
         self.tokens = TokenStorage(database)
         self.registry = NodeRegistry(database)
         self.broadcasts = BroadcastStats()
-        self.episodes = EpisodeRecord()
+        self.episodes = EpisodeRecords()
         section = environment or EnvironmentSection()
         self.steps = StepService(
             database, self.leases, self.accounts, context, seconds=section.seconds, workers=section.workers
         )
         self._context = context
+        self.tasks = [task.name for task in context.spec.tasks]
         self._reports = WaitingReports()
         self._recalled = RecalledLeases()
         self._entropy = entropy
@@ -230,7 +231,7 @@ class GroupService:
     def decide(self, group: Undecided, verdict: Verdict, now: int) -> bytes:
         """Decide a group by its verdict; return the sealed Receipt."""
         if verdict.accepted and self._context.kind(group.lease.task, group.lease.task_version) == SERVED:
-            self.episodes.decided(group.lease.id, len(group.lease.seeds))
+            self.episodes.of(group.lease.task).decided(group.lease.id, len(group.lease.seeds))
         return self.verdicts.decide(group.lease.id, group.submission.rollouts, verdict, self._standing(), now)
 
     def refuse_unscorable(self, group: Undecided, now: int, why: str | None = None) -> bytes:

@@ -86,6 +86,13 @@ class StepLoop:
                 raise TaskFault("its answer leaves no room in the model's context", verified=True)
         except TaskFault as fault:
             reason = str(fault) or "no reason given"
-            log.warning("episode failed", lease=lease.id.hex(), index=lease.index, sample=asked.sample, reason=reason)
+            log.warning(
+                "episode failed",
+                task=lease.task,
+                lease=lease.id.hex(),
+                index=lease.index,
+                sample=asked.sample,
+                reason=reason,
+            )
             return None, reason
         return answer, ""

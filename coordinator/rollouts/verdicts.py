@@ -24,7 +24,7 @@ Rules
 7. The near-ties of groups of an exact class are counted per key and party (coordinator/verification/near_ties.py).
 """
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
@@ -40,6 +40,7 @@ from coordinator.database import Database, marks
 from coordinator.learner.age import fresh
 from coordinator.rollouts.lease_table import Early, LeaseRecord, LeaseTable, Progress, Seal
 from coordinator.rollouts.submitted_group import ClaimedRollout
+from coordinator.rollouts.task_results import TaskResults, sums_of
 from coordinator.rollouts.token_storage import TokenStorage
 from coordinator.rollouts.verification import Verdict, is_learnable, sampled_tokens
 from coordinator.verification.evidence import MOST_PEAK
@@ -57,6 +58,7 @@ from protocol.leases import Lease, Receipt
 from protocol.refusals import sentence
 from runtime.units import DAY
 from tasks.task import Score
+from tasks.turn_ends import is_end
 
 ACCEPTED = ("ok", "task-score", "quarantine")
 """Codes of accepted groups."""
@@ -139,7 +141,7 @@ Basis = EvidenceStep | NearTieCount
 
 class VerdictService:
     """The ends of leases, by verdicts and expiries. `recent`: codes of the groups decided last, at most `RECENT`, since
-    the process started."""
+    the process started. `recent_of`: the same of each task's."""
 
     def __init__(
         self,
@@ -167,6 +169,9 @@ class VerdictService:
         self._pay = pay_rule(spec.price_mode)
         self._tokens = TokenStorage(database)
         self.recent: deque[str] = deque(maxlen=RECENT)
+        self.recent_of: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=RECENT))
+        self.results = TaskResults(database)
+        self._ends_of_turns = spec.ends
 
     def decide(
         self, lease: bytes, rollouts: Sequence[ClaimedRollout], verdict: Verdict, progress: Progress, now: int
@@ -306,6 +311,9 @@ class VerdictService:
             self._database.do(
                 "INSERT INTO buffer VALUES (?, ?, ?, ?, ?, ?)", (lease.id, lease.era, lease.version, at, varied, packed)
             )
+        if code in ("ok", "task-score"):
+            cut = sum(not is_end(int(rollout.tokens[-1]), self._ends_of_turns) for rollout in rollouts)
+            self.results.add(lease.task, lease.task_version, sums_of(scores if code == "ok" else [], cut))
         self._leases.move(lease.id, "decided")
         return self._receipt(end, lease, place, "accepted", reason, now)
 
@@ -449,6 +457,7 @@ class VerdictService:
         )
         sealed = self._seal("receipt", encode(receipt))
         self.recent.append(end.code)
+        self.recent_of[lease.task].append(end.code)
         work = (end.trainable, end.weight, end.rollouts, end.tokens_in + end.tokens_out)
         self._database.do(
             "INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",

@@ -73,7 +73,9 @@ class Learning:
         if single := [host for host in hosts if host.facts.kind == SINGLE]:
             self.rewarding = Rewarding(single, group_service, workers=workers, clock=clock, decided=work)
         self.playing = [
-            StepLoop(host, steps, episodes, workers=workers, clock=clock) for host in hosts if host.facts.kind == SERVED
+            StepLoop(host, steps, episodes.of(host.facts.name), workers=workers, clock=clock)
+            for host in hosts
+            if host.facts.kind == SERVED
         ]
         self.scoring = Scoring(
             scorer=models.scorer,

@@ -2,18 +2,18 @@
 
 Rules
 1. While a run is paused no lease is issued and no batch is begun. Submissions are still accepted, verified and paid.
-2. A run is paused in three cases: three batches in a row were set aside; more than 5 % of the last 200 decided groups
-   have no finite reward, or of the last 2,000 episodes of an environment more than 5 % failed; or the learner failed
-   for a fault of the machine twice in a row.
+2. A run is paused in three cases: three batches in a row were set aside; of one of its tasks more than 5 % of the last
+   200 decided groups have no finite reward, or more than 5 % of the last 2,000 episodes of its environment failed; or
+   the learner failed for a fault of the machine twice in a row.
 3. Such a pause ends by itself after 10 minutes. The same trouble again, without a success between, doubles the time, up
-   to 2 hours. A success is a new step, or a whole window of groups or episodes of which at most 5 % lack a reward. If
+   to 2 hours. A success is a new step, or of each task a whole window in which at most 5 % lack a reward. If
    the clock is set back to before a pause began, the pause starts over.
 4. The operator's pause ends by `resume` alone, which ends any other pause too: the next batch is tried at once.
 5. Of two pauses the one that ends later applies.
 """
 
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -43,11 +43,35 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True):
     until: int | None = None
 
 
+class Window(NamedTuple):
+    """The last results of a task. `too_many`: of them lack a reward. `whole`: they are as many as rule 2 counts. `why`:
+    the sentence of a pause."""
+
+    too_many: bool
+    whole: bool
+    why: str
+
+
 class PauseState(msgspec.Struct, kw_only=True):
     """The durable state of the pauses. `times`: troubles in a row per kind, without a success between."""
 
     pause: Pause | None = None
     times: dict[Kind, int] = {}
+
+
+def window_of_groups(codes: Sequence[str], task: str = "") -> Window:
+    """Return the window of the groups decided last, by their codes. `task`: its name, where the run has several."""
+    bad, subject = sum(code == "task-score" for code in codes), f"task {task}" if task else "the task"
+    why = f"{subject} gave no finite reward for {bad} of the last {len(codes)} groups: fix the task's score"
+    return Window(bad > MOST_UNSCORED, len(codes) >= WINDOW, why)
+
+
+def window_of_episodes(failed: Sequence[bool], reason: str, task: str = "") -> Window:
+    """Return the window of an environment's last episodes. `failed`: per episode. `reason`: the most frequent one.
+    `task`: as in `window_of_groups`."""
+    subject = f"the environment of task {task}" if task else "the environment"
+    why = f"{subject} failed in {sum(failed)} of the last {len(failed)} episodes, most often: {reason}"
+    return Window(sum(failed) > MOST_FAILED, len(failed) >= KEPT, why)
 
 
 def wait(times: int) -> int:
@@ -79,25 +103,13 @@ class Pauses:
         if times >= MOST_IDLE:
             self._begin("learner", f"the learner cannot work: {reason}", now, times - MOST_IDLE + 1)
 
-    def decided(self, recent: Sequence[str], now: int) -> bool:
-        """Check the codes of the groups decided last; return whether they pause the run. The caller then clears
-        them."""
-        bad = sum(code == "task-score" for code in recent)
-        why = f"the task gave no finite reward for {bad} of the last {len(recent)} groups: fix the task's score"
-        return self._unscored(bad > MOST_UNSCORED, len(recent) >= WINDOW, why, now)
-
-    def episodes(self, failed: Sequence[bool], reason: str, now: int) -> bool:
-        """Check the last episodes of an environment; return whether they pause the run. The caller then clears them.
-        `failed`: per episode. `reason`: the most frequent one."""
-        why = f"the environment failed in {sum(failed)} of the last {len(failed)} episodes, most often: {reason}"
-        return self._unscored(sum(failed) > MOST_FAILED, len(failed) >= KEPT, why, now)
-
-    def _unscored(self, too_many: bool, whole: bool, why: str, now: int) -> bool:
-        """`whole`: the window is full."""
-        if too_many:
-            self._begin("task-score", f"{why} (the log names the groups)", now, self._again("task-score"))
+    def scored(self, windows: Sequence[Window], now: int) -> bool:
+        """Check the last results of each task; return whether they pause the run. The caller then clears them."""
+        whys = [window.why for window in windows if window.too_many]
+        if whys:
+            self._begin("task-score", f"{'; '.join(whys)} (the log names the groups)", now, self._again("task-score"))
             return True
-        if whole:
+        if windows and all(window.whole for window in windows):
             self.standing.times.pop("task-score", None)
         return False
 

@@ -69,13 +69,21 @@ class Rewarding:
     async def _scores(self, host: TaskHost, group: Undecided) -> list[Score]:
         """Return the scores of a group; none if an episode fails (rule 3)."""
         lease, scores = group.lease, list[Score]()
+        episodes = self._group_service.episodes.of(lease.task)
         for number, rollout in enumerate(group.submission.rollouts):
             transcript = Transcript(rollout.tokens, rollout.turns)
             try:
                 scores.append(await host.score("train", lease.index, transcript, lease.limit))
-                self._group_service.episodes.note("")
+                episodes.note("")
             except (InvalidTranscript, TaskFault) as fault:
-                self._group_service.episodes.note(str(fault) or "no reason given")
-                log.warning("episode failed", lease=lease.id.hex(), index=lease.index, sample=number, reason=str(fault))
+                episodes.note(str(fault) or "no reason given")
+                log.warning(
+                    "episode failed",
+                    task=lease.task,
+                    lease=lease.id.hex(),
+                    index=lease.index,
+                    sample=number,
+                    reason=str(fault),
+                )
                 return []
         return scores

@@ -16,7 +16,7 @@ import structlog
 from coordinator.metrics.views import PauseView, SetAsideView, TroubleView
 from coordinator.rollouts.group_service import GroupService
 from coordinator.training.batch_faults import BatchFaults
-from coordinator.training.pauses import Pause, Pauses, PauseState
+from coordinator.training.pauses import Pause, Pauses, PauseState, Window, window_of_episodes, window_of_groups
 from coordinator.training.wait_reason import Wait, sentence
 
 FACT: Final = "supervision"
@@ -38,6 +38,7 @@ class Watch:
         self._group_service = group_service
         self._clock = clock
         self._changed = changed
+        self._tasks = group_service.tasks
         stored = group_service.database.fact(FACT)
         self._pauses = Pauses(msgspec.json.decode(stored, type=PauseState) if stored else None)
         self._batches = BatchFaults()
@@ -60,18 +61,25 @@ class Watch:
             self._ended(ended, "its time is over")
         elif before != self.pause:
             self._save()
-        recent, episodes = self._group_service.verdicts.recent, self._group_service.episodes
         if self.pause is not None:
             return  # groups received during a pause were leased before it: their missing rewards are no new trouble
-        failing = (
-            self._pauses.episodes(episodes.failed, episodes.reason, self._now())
-            if episodes.failed
-            else self._pauses.decided(recent, self._now())
-        )
-        if failing:
-            recent.clear()
-            episodes.failed.clear()
+        if self._pauses.scored([self._window(task) for task in self._tasks], self._now()):
+            self._clear()
             self._begun()
+
+    def _window(self, task: str) -> Window:
+        """Return the last results of a task: of its environment's episodes, else of its groups."""
+        episodes, named = self._group_service.episodes.of(task), task if len(self._tasks) > 1 else ""
+        if episodes.failed:
+            return window_of_episodes(episodes.failed, episodes.reason, named)
+        return window_of_groups(self._group_service.verdicts.recent_of[task], named)
+
+    def _clear(self) -> None:
+        """Begin all windows anew."""
+        self._group_service.verdicts.recent.clear()
+        for task in self._tasks:
+            self._group_service.verdicts.recent_of[task].clear()
+            self._group_service.episodes.of(task).failed.clear()
 
     def stop(self, why: str = "") -> None:
         """Pause the run for the operator. A second pause without a reason keeps the first reason."""
@@ -144,7 +152,7 @@ class Watch:
             set_aside=self._aside[-SHOWN:],
             reasons=dict(self._reasons),
             waiting=self._wait.words,
-            episodes=dict(self._group_service.episodes.reasons),
+            episodes=self._group_service.episodes.reasons(),
         )
 
     def _set_aside(self, batch: Sequence[bytes], reason: str) -> None:
@@ -171,7 +179,7 @@ class Watch:
 
     def _ended(self, ended: Pause, why: str) -> None:
         log.info("the run goes on", paused_seconds=round((self._now() - ended.since) / 1000), because=why)
-        self._group_service.verdicts.recent.clear()
+        self._clear()
         self._wait.ended()
         self._follow()
         self._save()

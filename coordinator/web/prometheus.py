@@ -1,13 +1,13 @@
 """Prometheus metrics of the run, built from the `RunState` at each scrape: no figure is counted in two places."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from coordinator.metrics.views import BroadcastView, LinksView, NodeRow, RunState, TroubleView
+from coordinator.metrics.views import BroadcastView, LinksView, NodeRow, RunState, TaskRow, TroubleView
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -18,6 +18,7 @@ class _RunCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield from of_learning(self._state)
+        yield from of_tasks(self._state.tasks)
         yield from of_work(self._state)
         yield from of_trouble(self._state.trouble)
         yield from of_links(self._state.links)
@@ -61,6 +62,40 @@ def of_learning(state: RunState) -> Iterator[Metric]:
     yield _counter("echo2_diff_bytes", "Bytes of the published diffs.", state.diff_bytes)
     yield _counter("echo2_full_bytes", "Bytes the same versions have in full.", state.full_bytes)
     yield _counter("echo2_faults", "Faults of the coordinator's own processes.", len(state.faults))
+
+
+def of_tasks(tasks: Sequence[TaskRow]) -> Iterator[Metric]:
+    """Yield the metrics of each task: its groups, rewards, failed episodes and held-out accuracy."""
+    accepted = CounterMetricFamily("echo2_task_groups_accepted", "Accepted groups, by task.", labels=["task"])
+    failed = CounterMetricFamily(
+        "echo2_task_episodes_failed", "Failed episodes of a task's environment.", labels=["task", "reason"]
+    )
+    heldout = GaugeMetricFamily(
+        "echo2_task_heldout_accuracy", "Held-out exact match, by task.", labels=["task", "sampling"]
+    )
+    recent = {
+        "reward": GaugeMetricFamily("echo2_task_reward", "Mean reward of a task's last groups.", labels=["task"]),
+        "success": GaugeMetricFamily(
+            "echo2_task_success_ratio", "Share of the rollouts of a task's last groups that succeed.", labels=["task"]
+        ),
+        "signal": GaugeMetricFamily(
+            "echo2_task_signal_ratio", "Share of a task's last groups whose rewards differ.", labels=["task"]
+        ),
+        "cut": GaugeMetricFamily(
+            "echo2_task_cut_ratio", "Share of the rollouts of a task's last groups cut at the limit.", labels=["task"]
+        ),
+    }
+    for task in tasks:
+        accepted.add_metric([task.name], task.accepted)
+        for reason, count in sorted(task.failed.items()):
+            failed.add_metric([task.name, reason], count)
+        for sampling, share in (("sampled", task.sampled), ("greedy", task.greedy)):
+            if share is not None:
+                heldout.add_metric([task.name, sampling], share)
+        for key, family in recent.items():
+            if (value := getattr(task, key)) is not None:
+                family.add_metric([task.name], value)
+    yield from (accepted, failed, heldout, *recent.values())
 
 
 def of_work(state: RunState) -> Iterator[Metric]:

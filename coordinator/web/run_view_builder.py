@@ -25,7 +25,7 @@ from coordinator.run.setup import Run
 from coordinator.run.signing import ends_soon
 from coordinator.training.scoring_loop import Scoring
 from coordinator.training.training_loop import Training
-from coordinator.web import node_rows
+from coordinator.web import node_rows, task_rows
 from coordinator.web.node_rows import Cursor, Page, page
 from p2p.multiaddr import Route
 
@@ -135,6 +135,7 @@ class RunViewBuilder:
             root_serial=self.run.root.serial,
             root_expires=self.run.root.expires,
             root_ends=ends_soon(self.run.root, int(self.clock() * 1000)),
+            tasks=task_rows.live_rows(self.run.runspec.tasks, self.group_service.episodes, history.evaluations),
         )
         measured = Measured(
             step_seconds=self.training.utilisation.step_seconds,
@@ -156,6 +157,7 @@ class RunViewBuilder:
             known = int(database.value("SELECT value FROM tallies WHERE name = 'nodes'"))
             online, weight = node_rows.known(database, live.connected), run_metrics.work(database)
             capacity = self._capacity(live, database)
+            tasks = task_rows.completed(live.state.tasks, database)
         return msgspec.structs.replace(
             live.state,
             phase="finishing" if live.state.phase == "finished" and counted.undecided else live.state.phase,
@@ -174,6 +176,7 @@ class RunViewBuilder:
             nodes_known=known,
             nodes_connected=online,
             weight=weight,
+            tasks=tasks,
         )
 
     def _capacity(self, live: LiveState, database: Database) -> CapacityView:

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from coordinator.config import WebSection
-from coordinator.metrics.views import PauseView, RunState
+from coordinator.metrics.views import PauseView, RunState, TaskRow
 from coordinator.run.run_folder import RunFolder
 from p2p.errors import Unreachable
 
@@ -96,6 +96,7 @@ def lines(state: RunState) -> list[str]:
         rows.append(("reward", f"{last.reward:.3f}, success {last.success:.3f} at step {last.step}"))
         if last.cut_answers:
             rows.append(("cut", f"{100 * last.cut_answers:.1f} % of that step's answers, at the token limit run.limit"))
+    rows += [("task", _task(task)) for task in state.tasks]
     spread = state.broadcast
     if spread.median is not None and spread.p95 is not None and spread.slowest is not None:
         spread_text = f"{spread.median:.2f} s after the announcement (median), {spread.p95:.2f} s (p95)"
@@ -130,6 +131,24 @@ def lines(state: RunState) -> list[str]:
         rows.append(("paused", f"{trouble.paused.why}; {_goes_on(trouble.paused, state.now)}"))
     rows += [("fault", fault) for fault in state.faults]
     return [f"{name:<9}{text}" for name, text in rows]
+
+
+def _task(task: TaskRow) -> str:
+    """Describe a task's share, its last groups and its failed episodes."""
+    parts = [f"{task.name}: {100 * task.share:.0f} % of the prompts, {task.accepted} groups accepted"]
+    if task.reward is not None and task.success is not None and task.signal is not None:
+        parts.append(
+            f"of the last {task.groups} reward {task.reward:.3f}, success {task.success:.3f}, "
+            f"{100 * task.signal:.0f} % with unequal rewards"
+        )
+    if task.cut:
+        parts.append(f"{100 * task.cut:.1f} % of their answers cut")
+    if task.sampled is not None and task.greedy is not None:
+        parts.append(f"held out sampled {task.sampled:.3f}, greedy {task.greedy:.3f}")
+    if task.failed:
+        reason, _ = max(task.failed.items(), key=lambda one: one[1])
+        parts.append(f"{sum(task.failed.values())} failed episodes, most often for {reason}")
+    return "; ".join(parts)
 
 
 def _goes_on(paused: PauseView, now: int) -> str:

@@ -118,7 +118,10 @@ async def test_an_episode_that_fails_is_paid_and_never_learned_from(tmp_path: Pa
         unscored = rows(coordinator, "verdicts WHERE code = 'task-score'")
         assert (state.refused, state.accepted) == ({}, state.received)
         assert host.begun // 50 >= unscored > 0
-        assert coordinator.group_service.episodes.reason == "reply raised ZeroDivisionError: division by zero"
+        assert (
+            coordinator.group_service.episodes.of("riddles").reason
+            == "reply raised ZeroDivisionError: division by zero"
+        )
 
 
 @on_fake_clock

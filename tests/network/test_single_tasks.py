@@ -66,7 +66,7 @@ async def test_an_episode_that_fails_is_paid_and_never_learned_from(tmp_path: Pa
     assert state.refused == {}
     assert unscored == host.scored // 50 > 0
     assert state.accepted == state.received
-    assert coordinator.group_service.episodes.reason == "score raised ZeroDivisionError: division by zero"
+    assert coordinator.group_service.episodes.of("riddle").reason == "score raised ZeroDivisionError: division by zero"
 
 
 @on_fake_clock

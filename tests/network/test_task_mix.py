@@ -42,6 +42,11 @@ async def test_nodes_carry_a_mix_of_pure_and_single_tasks_to_its_last_step(tmp_p
     evaluation = state.evaluations[-1]
     assert [(task.task, task.prompts) for task in evaluation.tasks] == [("reverse", 4), ("riddle", 4)]
     assert evaluation.prompts == 8
+    reverse, other = state.tasks
+    assert (reverse.name, reverse.kind, reverse.share, other.share) == ("reverse", "pure", 0.75, 0.25)
+    assert reverse.accepted + other.accepted == state.accepted
+    assert other.accepted == riddle.scored // 2
+    assert (reverse.sampled, other.greedy) == (evaluation.tasks[0].sampled, evaluation.tasks[1].greedy)
 
 
 @on_fake_clock
@@ -72,3 +77,21 @@ async def test_an_environment_that_hangs_keeps_no_other_task_from_its_rewards(tm
         stuck.going.set()
         await until(lambda: finished(coordinator), 600)
         whole(swarm)
+
+
+@on_fake_clock
+async def test_one_task_of_several_that_fails_pauses_the_run_by_its_name(tmp_path: Path) -> None:
+    bad, well = HostedTask(TEXT, failing=1), HostedTask(TEXT, name="well")
+    swarm = make_swarm(tmp_path, host=[bad, well], task="riddle + 2 well")
+    async with swarm.coordinating() as coordinator:
+        coordinator.group_service.episodes.of("riddle").failed.extend([True] * 90)
+        async with working(*(swarm.node(name) for name in ("alice", "bob", "carol"))):
+            await until(lambda: coordinator.learning.training.watch.pause, 1200)
+        pause, state = coordinator.learning.training.watch.pause, coordinator.view_builder.build()
+    assert pause is not None
+    assert pause.why.startswith("the environment of task riddle failed in 10")
+    assert "division by zero" in pause.why
+    riddle, good = state.tasks
+    assert (sum(riddle.failed.values()), good.failed) == (bad.scored, {})
+    assert (riddle.unscored, good.unscored) == (riddle.accepted, 0)
+    assert good.accepted > riddle.accepted > 10

@@ -223,12 +223,12 @@ async def test_a_group_is_rewarded_by_what_its_episodes_ended_with(world: World)
 async def test_a_group_with_an_episode_that_failed_is_paid_and_not_learned_from(world: World) -> None:
     lease = world.lease()
     submission = await play(world, lease, end=None)
-    world.group_service.episodes.note_undecided(lease.id, "it broke")
+    world.group_service.episodes.of("guess").note_undecided(lease.id, "it broke")
     world.submit(submission)
     (receipt,) = world.decide_all()
     assert (receipt.verdict, receipt.code, receipt.trainable) == ("accepted", "task-score", False)
     assert receipt.weight > 0
-    assert list(world.group_service.episodes.failed) == [True, False]
+    assert list(world.group_service.episodes.of("guess").failed) == [True, False]
 
 
 async def test_a_group_with_other_turns_than_those_answered_is_refused(world: World) -> None:

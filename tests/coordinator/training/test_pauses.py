@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from coordinator.training.pauses import MOST_UNSCORED, WINDOW, Pause, Pauses, PauseState, wait
+from coordinator.training.pauses import MOST_UNSCORED, WINDOW, Pause, Pauses, PauseState, wait, window_of_groups
 
 MINUTE = 60_000
 
@@ -84,7 +84,7 @@ def test_of_two_pauses_the_one_that_ends_later_applies() -> None:
     for _ in range(4):
         pauses.set_aside("E", at(0))
     assert until(pauses) == 20
-    pauses.decided(["task-score"] * WINDOW, at(5))
+    pauses.scored([window_of_groups(["task-score"] * WINDOW)], at(5))
     assert until(pauses) == 20
     pauses.cannot_work("gone", at(15))
     pauses.cannot_work("gone", at(15))
@@ -95,7 +95,7 @@ def test_of_two_pauses_the_one_that_ends_later_applies() -> None:
 def test_more_than_five_percent_of_the_last_200_groups_without_a_reward_pause_it(bad: int, paused: bool) -> None:
     pauses = Pauses()
     recent = ["ok"] * (WINDOW - bad) + ["task-score"] * bad
-    assert pauses.decided(recent, at(0)) is paused
+    assert pauses.scored([window_of_groups(recent)], at(0)) is paused
     assert (pauses.pause is not None) is paused
     if pauses.pause is not None:
         assert "no finite reward for 11 of the last 200 groups" in pauses.pause.why
@@ -105,12 +105,12 @@ def test_more_than_five_percent_of_the_last_200_groups_without_a_reward_pause_it
 def test_after_200_good_groups_the_next_pause_for_rewards_is_short_again() -> None:
     pauses, bad = Pauses(), ["task-score"] * 11
     for wanted in (10, 20, 40):
-        assert pauses.decided(bad, at(0))
+        assert pauses.scored([window_of_groups(bad)], at(0))
         assert until(pauses) == wanted
         assert pauses.resume() is not None
-    assert not pauses.decided(["ok"] * 199, at(0))
-    assert not pauses.decided(["ok"] * 200, at(0))
-    assert pauses.decided(bad, at(0))
+    assert not pauses.scored([window_of_groups(["ok"] * 199)], at(0))
+    assert not pauses.scored([window_of_groups(["ok"] * 200)], at(0))
+    assert pauses.scored([window_of_groups(bad)], at(0))
     assert until(pauses) == 10
 
 
