@@ -491,17 +491,31 @@ def task_try(
 @task_app.command("measure")
 @errors_reported
 def task_measure(
-    name: Annotated[str, typer.Argument(help="poker:kuhn or poker:leduc.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="poker:kuhn, poker:leduc or poker:holdem.", show_default=False)],
     model: Annotated[Path, typer.Argument(help="Folder of a model.", show_default=False)],
     weights: Annotated[Path | None, typer.Option(help="Of another version.", show_default="the folder's")] = None,
-    hands: Annotated[int, typer.Option(min=1, max=1000, help="Hand numbers to ask for.")] = 4,
+    hands: Annotated[int, typer.Option(min=1, max=1000, help="Hand numbers to ask for (kuhn, leduc).")] = 4,
+    play: Annotated[
+        int | None,
+        typer.Option(min=0, max=100_000, help="Held-out hands to play.", show_default="200 in holdem, else 0"),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Most sampled tokens of a hand that is played.")] = 64,
+    template: Annotated[Literal["plain", "chat"], typer.Option(help="As run.template.")] = "plain",
 ) -> None:
-    """Tell how many chips per hand the policy of a model can lose: 0 is an equilibrium."""
+    """Tell how well a model plays poker: what it can lose (0 is an equilibrium), and what it wins from the opponent."""
     from coordinator.run import poker_measure
 
-    policy = poker_measure.measured(name, model, weights, hands)
-    print(f"exploitability {policy.exploitability:.4f} chips per hand (nash_conv {policy.nash_conv:.4f})")
-    print(f"probability of a legal move {policy.legal:.4f}, of which the policy is made")
+    task, measured_model = poker_measure.poker_task(name), poker_measure.model_of(model, weights, template)
+    policy = poker_measure.measured(task, measured_model, hands)
+    if policy is not None:
+        print(f"exploitability {policy.exploitability:.4f} chips per hand (nash_conv {policy.nash_conv:.4f})")
+        print(f"probability of a legal move {policy.legal:.4f}, of which the policy is made")
+    if number := play if play is not None else 200 * (policy is None):
+        won = poker_measure.won(task, measured_model, number, limit)
+        print(
+            f"won {won.mean:+.3f} chips per hand from {task.opponent} in {number} hands "
+            f"(95 % interval {won.low:+.3f} to {won.high:+.3f})"
+        )
 
 
 @app.command()

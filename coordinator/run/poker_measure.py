@@ -1,40 +1,131 @@
-"""The command `task measure`: what the policy of a model can lose in Kuhn or Leduc."""
+"""The command `task measure`: how well the policy of a model plays poker.
+
+For Kuhn and Leduc: what it can lose, exactly. For any game: the chips that it wins per hand from the opponent of the
+task, with an interval, over held-out hands that are played with sampled moves.
+"""
 
 import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Literal, NamedTuple
 
-from coordinator.run import model_folder
+from coordinator.config import RunSection
+from coordinator.environments.played_group import play
+from coordinator.environments.task_host import LocalTask
+from coordinator.run import chat_settings, model_folder
 from engines.engine import Job, Sample
 from engines.messages import packed
 from engines.process import EngineProcess
+from protocol.task_kinds import SERVED
 from runtime.errors import LocalFault
 from tasks import plugins, tokenizer
+from tasks.chat import ChatTokenizer
 from tasks.poker.exploitability import SMALL
 from tasks.poker.model_policy import AskedMoves, MeasuredPolicy, measure, questions
 from tasks.poker.poker_task import PokerTask
+from tasks.poker.winnings import Winnings, chips_per_hand
+from tasks.task import Tokenizer
+from tasks.turn_ends import Ends
+
+AT_ONCE = 32
+"""Hands that are played together."""
+
+Template = Literal["plain", "chat"]
 
 
-def measured(name: str, folder: Path, weights: Path | None, hands: int) -> MeasuredPolicy:
-    """Return the measure of a model folder's policy. `weights`: a snapshot; None: the folder's. `hands`: numbers that
-    are asked for. Raises `LocalFault`."""
+class MeasuredModel(NamedTuple):
+    """A model to measure. `weights`: its snapshot. `template`: how prompts are written."""
+
+    folder: Path
+    weights: Path
+    template: Template = "plain"
+
+    @property
+    def ends(self) -> Ends:
+        """The tokens that end a turn. Raises `LocalFault`."""
+        known = model_folder.facts(self.folder)
+        return (known.eos, *known.other_ends)
+
+    @property
+    def text(self) -> Tokenizer:
+        """The tokenizer. Raises `LocalFault`."""
+        text = tokenizer.load(self.folder / "tokenizer.json", *self.ends)
+        settings = chat_settings.settings_of(self.folder, RunSection(template=self.template), SERVED)
+        return text if settings is None else ChatTokenizer(text, settings)
+
+
+def model_of(folder: Path, weights: Path | None, template: Template) -> MeasuredModel:
+    """Return a model. `weights`: a snapshot; None: the folder's."""
+    return MeasuredModel(folder, weights or folder / model_folder.WEIGHTS, template)
+
+
+def poker_task(name: str) -> PokerTask:
+    """Return the task of this name. Raises `LocalFault` if it is no game of poker."""
     try:
         task = plugins.find(name)
     except plugins.PluginFault as fault:
         raise LocalFault(str(fault)) from fault
-    if not isinstance(task, PokerTask) or task.rules.name not in SMALL:
-        raise LocalFault(f"exploitability is measured for {' and '.join(f'poker:{game}' for game in SMALL)} alone")
-    eos = model_folder.facts(folder).eos
-    asked = questions(task.rules.name, tokenizer.load(folder / "tokenizer.json", eos), hands)
-    told = asyncio.run(_told(folder, weights or folder / model_folder.WEIGHTS, eos, asked))
+    if not isinstance(task, PokerTask):
+        raise LocalFault(f"{name} is no game: poker:kuhn, poker:leduc and poker:holdem are measured")
+    return task
+
+
+def measured(task: PokerTask, model: MeasuredModel, numbers: int) -> MeasuredPolicy | None:
+    """Return what the policy of a model can lose; None for a game too large for that. `numbers`: numbers of hands that
+    are asked for. Raises `LocalFault`."""
+    if task.rules.name not in SMALL:
+        return None
+    asked = questions(task.rules.name, model.text, numbers)
+    told = asyncio.run(_told(model, asked))
     return measure(task.rules.name, asked, told)
 
 
-async def _told(folder: Path, weights: Path, eos: int, asked: list[AskedMoves]) -> list[list[float]]:
+def won(task: PokerTask, model: MeasuredModel, hands: int, limit: int) -> Winnings:
+    """Return the chips per hand that a model wins from the task's opponent in the first held-out hands. `limit`: most
+    sampled tokens of a hand. Raises `LocalFault`."""
+    if not 2 <= hands <= task.size("heldout"):
+        raise LocalFault(f"{hands} hands cannot be played: choose 2 to {task.size('heldout')}")
+    rewards = asyncio.run(_rewards(task, model, hands, limit))
+    return chips_per_hand(rewards, task.rules.most)
+
+
+async def _rewards(task: PokerTask, model: MeasuredModel, hands: int, limit: int) -> list[float]:
+    ends, host, room = model.ends, LocalTask(task, model.text), model_folder.room_of(model.folder, limit)
+    rewards = list[float]()
+
+    async def reward_of(engine: EngineProcess, index: int) -> float:
+        job = Job(
+            prompt=await host.prompt("heldout", index), seeds=[hashlib.blake2b(b"%d" % index, digest_size=16).digest()],
+            limit=limit, eos=ends[0], other_ends=ends[1:], task=task.name, task_version=task.version, split="heldout",
+            index=index,
+        )  # fmt: skip
+        played = await play(engine, host, job, "heldout", room)
+        (score,) = played.scores
+        if score is None:
+            raise LocalFault(f"hand {index} cannot be played: {played.faults[0]}")
+        return score.reward
+
+    async with _engine(model) as engine:
+        for first in range(0, hands, AT_ONCE):
+            some = range(first, min(hands, first + AT_ONCE))
+            rewards += await asyncio.gather(*(reward_of(engine, index) for index in some))
+    return rewards
+
+
+async def _told(model: MeasuredModel, asked: list[AskedMoves]) -> list[list[float]]:
     """Return the model's log-probabilities of the moves."""
+    async with _engine(model) as engine:
+        return [await _told_of(engine, model.ends[0], one) for one in asked]
+
+
+@asynccontextmanager
+async def _engine(model: MeasuredModel) -> AsyncIterator[EngineProcess]:
     async with EngineProcess(name="measure") as engine:
         await engine.probe()
-        await engine.load(folder, weights)
-        return [await _told_of(engine, eos, one) for one in asked]
+        await engine.load(model.folder, model.weights)
+        yield engine
 
 
 async def _told_of(engine: EngineProcess, eos: int, asked: AskedMoves) -> list[float]:

@@ -19,10 +19,11 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Final
 
+from tasks.chat import followed
 from tasks.poker import poker_hand
 from tasks.poker.opponents import OPPONENTS, Opponent, uniform_sized
 from tasks.poker.poker_hand import RULES, PokerRules
-from tasks.poker.situation import LONGEST, Situation, again, answer, read, segments
+from tasks.poker.situation import LONGEST, Situation, again, answer, prompt_tokens, read
 from tasks.task import Score, Split, Tokenizer
 
 NUMBERS: Final = 1_000_000
@@ -66,7 +67,7 @@ class _PokerEpisode:
     @cached_property
     def prompt(self) -> Sequence[int]:
         """Token ids of the prompt, encoded at first use: scoring does not need them."""
-        return self._text.encode(segments(self._number, self.opening)[0])
+        return prompt_tokens(self._number, self.opening, self._text)
 
     def reply(self, sampled: Sequence[int]) -> Sequence[int] | None:
         situation = self.situation
@@ -74,10 +75,10 @@ class _PokerEpisode:
         if move is None:
             self._asked += 1
             self._forfeited = self._asked > ASKED_AGAIN
-            return None if self._forfeited else self._text.encode(again(situation))
+            return None if self._forfeited else followed(self._text, again(situation))
         self._play(move)
         self._let_opponent_play()
-        return None if self._hand.reached.situation is None else self._text.encode(answer(self.situation))
+        return None if self._hand.reached.situation is None else followed(self._text, answer(self.situation))
 
     def score(self) -> Score:
         if self._forfeited or self._hand.reached.situation is not None:

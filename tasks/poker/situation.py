@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final, Literal, NamedTuple
 
+from tasks.chat import followed, posed
 from tasks.task import Tokenizer
 
 Who = Literal["you", "they", "board"]
@@ -114,11 +115,15 @@ def read(said: str, situation: Situation) -> str | None:
     return f"b{int(chips)}" if situation.low <= int(chips) <= situation.high else None
 
 
+def prompt_tokens(number: int, situation: Situation, text: Tokenizer) -> list[int]:
+    """Return the tokens of the prompt of a hand, as the model's chat template writes it where the run has one."""
+    return posed(text, [{"role": "user", "content": segments(number, situation)[0]}])
+
+
 def tokens_before(number: int, situation: Situation, text: Tokenizer) -> list[int]:
     """Return all tokens that a policy sees in a situation: texts of the environment, own moves, each with eos."""
     own = [event.said for event in situation.events if event.who == "you"]
-    first, *others = segments(number, situation)
-    tokens = text.encode(first)
-    for move, after in zip(own, others, strict=True):
-        tokens += [*text.encode(move), text.eos, *text.encode(after)]
+    tokens = prompt_tokens(number, situation, text)
+    for move, after in zip(own, segments(number, situation)[1:], strict=True):
+        tokens += [*text.encode(move), text.eos, *followed(text, after)]
     return tokens

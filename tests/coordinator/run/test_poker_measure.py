@@ -39,8 +39,20 @@ def test_the_measure_is_that_of_a_forward_pass(tmp_path: Path) -> None:
     assert figures == pytest.approx(list(measure("kuhn", asked, answers)), abs=0.02)
 
 
-def test_a_game_without_exact_measure_is_a_sentence(tmp_path: Path) -> None:
-    for name in ("poker:holdem", "add"):
-        result = CliRunner().invoke(cli.app, ["task", "measure", name, str(tmp_path)])
-        assert result.exit_code == Exit.CONFIG
-        assert "exploitability is measured for poker:kuhn and poker:leduc alone" in result.stderr
+def test_in_holdem_hands_are_played_and_the_chips_have_an_interval(tmp_path: Path) -> None:
+    tiny = tiny_model.make(tmp_path / "model")
+    words = ["task", "measure", "poker:holdem", str(tiny.folder), "--weights", str(tiny.snapshot), "--play", "6"]
+    told = CliRunner().invoke(cli.app, [*words, "--limit", "6"])
+    assert told.exit_code == Exit.OK, told.output
+    mean, low, high = map(float, re.findall(r"[+-]\d+\.\d+", told.stdout))
+    assert -200 <= mean <= 200
+    assert low <= mean <= high
+    assert "from tight in 6 hands" in told.stdout
+    again = CliRunner().invoke(cli.app, [*words, "--limit", "6"])
+    assert again.stdout == told.stdout
+
+
+def test_a_task_that_is_no_game_is_a_sentence(tmp_path: Path) -> None:
+    result = CliRunner().invoke(cli.app, ["task", "measure", "add", str(tmp_path)])
+    assert result.exit_code == Exit.CONFIG
+    assert "add is no game: poker:kuhn, poker:leduc and poker:holdem are measured" in result.stderr
