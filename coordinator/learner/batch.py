@@ -1,13 +1,13 @@
-"""Pack a batch of groups into padded micro-batches.
+"""Divide a batch of groups into micro-batches.
 
 Rules
 1. Only sampled tokens are targets: tokens of the prompt and of the environment carry no loss.
-2. A rollout is never split. A micro-batch has at most `budget` padded tokens, unless a single rollout is longer.
-3. Padding is on the right. Attention is causal, so no real position attends to it, and no mask is needed.
+2. A rollout is never split. A micro-batch has at most `budget` tokens, unless a single rollout is longer.
+3. The rollouts of a group stay together with one copy of their prompt, unless the group is longer than `budget`.
 4. Groups without signal are left out, which saves their forward pass.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,21 +20,23 @@ from coordinator.learner.batch_groups import BadBatch, Floats, Tokens, TrainBatc
 
 
 class TrainRow(NamedTuple):
-    """One rollout. `tokens`: prompt and transcript. `targets`: positions that were sampled. `age`: learner/age.py."""
+    """One rollout. `tokens`: prompt and transcript. `targets`: positions that were sampled. `age`: learner/age.py.
+    `prompt`: the number of first tokens that the rollouts of its group share."""
 
     tokens: Tokens
     targets: NDArray[np.int64]
     behaviour: Floats
     advantage: float
     age: int
+    prompt: int
 
 
 class MicroBatch(NamedTuple):
-    """Padded rollouts for one forward pass. `tokens`: int64 [rows, width]. All else has one entry per sampled token,
-    [n]: `row` and `position` (of the state that predicts it) int64, `target` int64, `behaviour` and `advantage`
-    float32, `age` int64."""
+    """Rollouts for one forward pass, by group. All else has one entry per sampled token, [n]: `row` (number of its
+    rollout) and `position` (in its prompt and transcript, of the state that predicts it) int64, `target` int64,
+    `behaviour` and `advantage` float32, `age` int64."""
 
-    tokens: Tensor
+    groups: list[list[TrainRow]]
     row: Tensor
     position: Tensor
     target: Tensor
@@ -44,7 +46,12 @@ class MicroBatch(NamedTuple):
 
     def to(self, device: torch.device) -> "MicroBatch":
         """Copy all tensors to `device`."""
-        return MicroBatch(*(tensor.to(device) for tensor in self))
+        return MicroBatch(self.groups, *(tensor.to(device) for tensor in self[1:]))
+
+    @property
+    def rows(self) -> list[TrainRow]:
+        """The rollouts, in the order of their numbers."""
+        return [row for group in self.groups for row in group]
 
 
 class Rows(NamedTuple):
@@ -77,42 +84,66 @@ def _row(group: TrainGroup, sample: TrainSample, advantage: float, age: int) -> 
         raise BadBatch(f"group {group.id.hex()}: {len(sample.behaviour)} log-probabilities for {len(targets)} tokens")
     if not start:
         raise BadBatch(f"group {group.id.hex()}: the prompt is empty, so nothing predicts the first token")
-    return TrainRow(np.concatenate([group.prompt, sample.tokens]), targets, sample.behaviour, advantage, age)
+    return TrainRow(np.concatenate([group.prompt, sample.tokens]), targets, sample.behaviour, advantage, age, start)
 
 
-def split(groups: Sequence[list[TrainRow]], minibatches: int) -> list[list[TrainRow]]:
-    """Split the groups into at most `minibatches` mini-batches of rows, none empty. Whole groups are assigned round
-    robin, so that a batch sorted by age gives every mini-batch a similar mix of ages."""
-    dealt = [list(groups[start::minibatches]) for start in range(minibatches)]
-    return [[row for group in part for row in group] for part in dealt if part]
+Groups = Sequence[Sequence[TrainRow]]
+Cost = Callable[[Groups], int]
+"""The tokens that a forward pass computes for these groups."""
 
 
-def pack(mini: Sequence[TrainRow], budget: int) -> Iterator[MicroBatch]:
-    """Yield micro-batches of at most `budget` padded tokens. Rows are sorted by length to keep the padding small."""
-    part: list[TrainRow] = []
-    for row in sorted(mini, key=lambda row: len(row.tokens)):
-        if part and len(row.tokens) * (len(part) + 1) > budget:
-            yield _pad(part)
+def shared(groups: Groups) -> int:
+    """Count tokens, the prompt of a group once."""
+    return sum(group[0].prompt + sum(len(row.tokens) - row.prompt for row in group) for group in groups if group)
+
+
+def padded(groups: Groups) -> int:
+    """Count tokens, each rollout with its prompt and filled up to the longest."""
+    lengths = [len(row.tokens) for group in groups for row in group]
+    return len(lengths) * max(lengths, default=0)
+
+
+def split(groups: Sequence[list[TrainRow]], minibatches: int) -> list[list[list[TrainRow]]]:
+    """Split the groups into at most `minibatches` mini-batches of groups, none empty. They are assigned round robin, so
+    that a batch sorted by age gives every mini-batch a similar mix of ages."""
+    return [part for start in range(minibatches) if (part := list(groups[start::minibatches]))]
+
+
+def pack(mini: Groups, budget: int, cost: Cost = shared) -> Iterator[MicroBatch]:
+    """Yield micro-batches of at most `budget` tokens (rules 2 and 3). Groups, and the rollouts of each, are sorted by
+    length, to keep filling small where there is any."""
+    part: list[list[TrainRow]] = []
+    for group in _parts(mini, budget, cost):
+        if part and cost([*part, group]) > budget:
+            yield _micro_batch(part)
             part = []
-        part.append(row)
+        part.append(group)
     if part:
-        yield _pad(part)
+        yield _micro_batch(part)
 
 
-def _pad(part: Sequence[TrainRow]) -> MicroBatch:
-    width = max(len(row.tokens) for row in part)
+def _parts(mini: Groups, budget: int, cost: Cost) -> Iterator[list[TrainRow]]:
+    """Yield the groups, those that exceed `budget` in parts."""
+    ordered = [sorted(group, key=lambda row: len(row.tokens)) for group in mini if group]
+    for group in sorted(ordered, key=lambda group: len(group[-1].tokens)):
+        part: list[TrainRow] = []
+        for row in group:
+            if part and cost([[*part, row]]) > budget:
+                yield part
+                part = []
+            part.append(row)
+        yield part
+
+
+def _micro_batch(groups: list[list[TrainRow]]) -> MicroBatch:
+    part = [row for group in groups for row in group]
     counts = torch.tensor([len(row.targets) for row in part])
-    targets = torch.from_numpy(np.concatenate([row.targets for row in part]))
-    padded = np.zeros((len(part), width), np.int64)
-    for place, row in enumerate(part):
-        padded[place, : len(row.tokens)] = row.tokens
-    tokens = torch.from_numpy(padded)
     index = torch.repeat_interleave(torch.arange(len(part)), counts)
     return MicroBatch(
-        tokens=tokens,
+        groups=groups,
         row=index,
-        position=targets - 1,
-        target=tokens[index, targets],
+        position=torch.from_numpy(np.concatenate([row.targets for row in part])) - 1,
+        target=torch.from_numpy(np.concatenate([row.tokens[row.targets] for row in part])).long(),
         behaviour=torch.from_numpy(np.concatenate([row.behaviour for row in part])),
         advantage=torch.tensor([row.advantage for row in part], dtype=torch.float32)[index],
         age=torch.tensor([row.age for row in part])[index],

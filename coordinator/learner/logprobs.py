@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from coordinator.learner.batch import MicroBatch
+from coordinator.learner.hidden_states import predicting_states
 from coordinator.learner.model import head_of
 
 CHUNK_ELEMENTS = 1 << 24
@@ -20,7 +21,7 @@ def token_logprobs(model: PreTrainedModel, micro: MicroBatch, chunk_elements: in
 
     Temperature is 1 and no token is masked, as in the nodes' sampling.
     """
-    states = model.base_model(micro.tokens, use_cache=False).last_hidden_state[micro.row, micro.position]
+    states = predicting_states(model, micro)
     head = head_of(model)
     size = max(1, chunk_elements // head.weight.shape[0])
     if len(states) <= size:

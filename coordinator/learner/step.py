@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from coordinator.learner.batch import MicroBatch, pack, rows, split
 from coordinator.learner.batch_groups import TrainBatch, described
+from coordinator.learner.hidden_states import cost_of
 from coordinator.learner.logprobs import token_logprobs
 from coordinator.learner.loss import LossInputs, objective, reference_kl
 from coordinator.learner.messages import Hyper
@@ -36,7 +37,8 @@ def train_step(
     warm-up. `reference`: the run's base, needed if `kl_coefficient` > 0. Raises BadBatch before any change."""
     train_rows = rows(batch, hyper.advantage)
     parts = split(train_rows.groups, max(1, hyper.minibatches))
-    minis = [[micro.to(model.device) for micro in pack(part, hyper.microbatch_tokens)] for part in parts]
+    cost = cost_of(model)
+    minis = [[micro.to(model.device) for micro in pack(part, hyper.microbatch_tokens, cost)] for part in parts]
     proximals = [[frozen_logprobs(model, micro) for micro in mini] if len(minis) > 1 else None for mini in minis]
     learning_rate = optimiser.learning_rate(steps)
     metrics, norms = StepMetrics(), []

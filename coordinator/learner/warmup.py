@@ -74,7 +74,7 @@ def supervise(model: PreTrainedModel, order: WarmUp, text: FileTokenizer) -> flo
     for number, part in enumerate(demonstrations(order, text)):
         for group in optimiser.param_groups:
             group["lr"] = order.learning_rate * min(1.0, (number + 1) / RAMP)
-        (micro,) = pack(part, _ONE_BATCH)
+        (micro,) = pack([[row] for row in part], _ONE_BATCH)
         loss = -token_logprobs(model, micro).mean()
         torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(model.parameters(), GRADIENT_CLIP)
@@ -93,9 +93,8 @@ def demonstrations(order: WarmUp, text: FileTokenizer) -> Iterator[list[TrainRow
         for index, seed in torch.randint(0, 1 << 31, (order.batch, 2), generator=chance).tolist():
             prompt, answer = answered(index, seed)
             targets = np.arange(len(prompt), len(prompt) + len(answer))
-            part.append(
-                TrainRow(np.array(prompt + answer, np.int32), targets, np.zeros(len(answer), np.float32), 0.0, 0)
-            )
+            behaviour = np.zeros(len(answer), np.float32)
+            part.append(TrainRow(np.array(prompt + answer, np.int32), targets, behaviour, 0.0, 0, len(prompt)))
         yield part
 
 

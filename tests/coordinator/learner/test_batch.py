@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from coordinator.learner.batch import TrainRow, pack, rows, split
+from coordinator.learner.batch import Cost, TrainRow, pack, padded, rows, shared, split
 from coordinator.learner.batch_groups import BadBatch, Floats, Tokens, TrainBatch, TrainGroup, TrainSample
 from tests.support.tiny_learner import batch, group, sample
 
@@ -17,8 +17,8 @@ def logs(*values: float) -> Floats:
     return np.array(values, np.float32)
 
 
-def row(length: int) -> TrainRow:
-    return TrainRow(np.ones(length, np.int32), np.array([length - 1]), logs(-1.0), 1.0, 0)
+def row(length: int, prompt: int = 1) -> TrainRow:
+    return TrainRow(np.ones(length, np.int32), np.array([length - 1]), logs(-1.0), 1.0, 0, prompt)
 
 
 def turns_batch() -> TrainBatch:
@@ -31,8 +31,9 @@ def test_only_sampled_tokens_are_targets_and_each_is_predicted_from_the_one_befo
     ((first, second),) = rows(turns_batch(), "mean").groups
     assert (first.targets.tolist(), second.targets.tolist()) == ([3, 4, 7], [3, 4])
     assert (first.age, first.advantage, second.advantage) == (2, 0.5, -0.5)
-    (micro,) = pack([first, second], 1000)
-    assert micro.tokens.tolist() == [[5, 6, 7, 13, 14, 0, 0, 0], [5, 6, 7, 10, 11, 20, 21, 12]]
+    (micro,) = pack([[first, second]], 1000)
+    assert [row.tokens.tolist() for row in micro.rows] == [[5, 6, 7, 13, 14], [5, 6, 7, 10, 11, 20, 21, 12]]
+    assert [row.prompt for row in micro.rows] == [3, 3]
     assert micro.target.tolist() == [13, 14, 10, 11, 12]
     assert micro.row.tolist() == [0, 0, 1, 1, 1]
     assert micro.position.tolist() == [2, 3, 2, 3, 6]
@@ -48,22 +49,37 @@ def test_groups_without_signal_cost_no_pass() -> None:
     assert (len(train_rows.groups), train_rows.zero_variance) == (1, 1)
 
 
-def test_no_micro_batch_exceeds_its_budget_and_no_token_is_lost() -> None:
+@pytest.mark.parametrize("cost", [shared, padded])
+def test_no_micro_batch_exceeds_its_budget_and_no_token_is_lost(cost: Cost) -> None:
     chance = random.Random(2)
-    mini = [row(length) for length in chance.choices(range(2, 40), k=50)]
-    packed = list(pack(mini, 64))
-    assert all(micro.tokens.numel() <= 64 for micro in packed)
+    mini = [[row(length)] for length in chance.choices(range(2, 40), k=50)]
+    packed = list(pack(mini, 64, cost))
+    assert all(cost(micro.groups) <= 64 for micro in packed)
     assert sum(len(micro.target) for micro in packed) == 50
     assert len(packed) < 50
 
 
+def test_a_prompt_counts_once_for_its_group_and_for_each_rollout_where_it_is_padded() -> None:
+    part = [row(length, prompt=10) for length in (12, 15, 20)]
+    assert (shared([part]), padded([part])) == (10 + 2 + 5 + 10, 3 * 20)
+    assert (shared([part, part]), padded([part, part[:1]])) == (2 * 27, 4 * 20)
+    assert (shared([]), padded([])) == (0, 0)
+
+
+def test_a_group_longer_than_the_budget_is_divided_and_each_part_has_the_prompt() -> None:
+    part = [row(length, prompt=10) for length in (12, 15, 20)]
+    micros = list(pack([part], 20))
+    assert [[len(one.tokens) for one in micro.rows] for micro in micros] == [[12, 15], [20]]
+    assert [shared(micro.groups) for micro in micros] == [17, 20]
+
+
 def test_a_rollout_longer_than_the_budget_is_a_micro_batch_of_its_own() -> None:
     long, short = row(100), row(5)
-    assert [micro.tokens.shape for micro in pack([long, short], 64)] == [(1, 5), (1, 100)]
+    assert [[len(one.tokens) for one in micro.rows] for micro in pack([[long], [short]], 64)] == [[5], [100]]
 
 
 @pytest.mark.parametrize(
-    ("groups", "minibatches", "sizes"), [(8, 4, [8, 8, 8, 8]), (5, 4, [8, 4, 4, 4]), (2, 4, [4, 4])]
+    ("groups", "minibatches", "sizes"), [(8, 4, [2, 2, 2, 2]), (5, 4, [2, 1, 1, 1]), (2, 4, [1, 1])]
 )
 def test_groups_are_assigned_whole_to_minibatches(groups: int, minibatches: int, sizes: list[int]) -> None:
     assert [len(part) for part in split(rows(batch(1, groups=groups), "group").groups, minibatches)] == sizes

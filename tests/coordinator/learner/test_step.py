@@ -17,9 +17,7 @@ from tests.support.tiny_learner import batch, group, on_policy
 
 def gradients(policy: PreTrainedModel, train_batch: TrainBatch, hyper: Hyper) -> dict[str, torch.Tensor]:
     optimiser = Optimiser(policy, hyper)
-    mini = list(
-        pack([row for part in rows(train_batch, hyper.advantage).groups for row in part], hyper.microbatch_tokens)
-    )
+    mini = list(pack(rows(train_batch, hyper.advantage).groups, hyper.microbatch_tokens))
     step.accumulate(policy, mini, None, hyper, StepMetrics(), optimiser, None)
     return {name: master.grad for name, master in optimiser.masters.items() if master.grad is not None}
 
