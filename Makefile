@@ -18,7 +18,7 @@ PIP_INSTALL := -m pip install --disable-pip-version-check --quiet
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: help setup setup-light demo demo-smollm2 demo-engines test test-all test-llama test-vulkan test-vllm interop pytest pytest-peers pytest-others lint types report lock clean
+.PHONY: help setup setup-light demo demo-smollm2 demo-engines test test-all test-llama test-vulkan test-vllm test-verifiers verifiers interop pytest pytest-peers pytest-others lint types report lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -93,6 +93,16 @@ test-vllm: .venv-vllm/.installed ## the engine on vLLM, on the CPU, in .venv-vll
 	.venv-vllm/bin/python $(PIP_INSTALL) --only-binary :all: --no-deps $(LIBP2P)
 	.venv-vllm/bin/python -m pip uninstall -qy torchvision torchaudio torchcodec
 	@touch $@
+
+verifiers: .venv-verifiers/.installed ## a Python with verifiers, for tasks of that family, in .venv-verifiers (installs about 350 MB)
+
+.venv-verifiers/.installed: requirements-verifiers.lock
+	test -x .venv-verifiers/bin/python || $(PYTHON) -m venv .venv-verifiers
+	.venv-verifiers/bin/python $(PIP_INSTALL) --no-deps -r requirements-verifiers.lock
+	@touch $@
+
+test-verifiers: .venv-verifiers/.installed setup ## tasksets in verifiers' own environment server (3 minutes)
+	$(BIN)/python -m pytest -q -rs tests/tasks/verifiers
 
 # The four engines in one environment: vLLM's, with llama.cpp beside it.
 .venv-vllm/.installed-llama: requirements-llama.lock .venv-vllm/.installed

@@ -180,6 +180,7 @@ def demo(
         str | None,
         typer.Option(help="One node per engine class: transformers/float32/cpu,vllm/float32/cpu. Kills each engine."),
     ] = None,
+    task: Annotated[str | None, typer.Option(help="A task that the volunteers lack, played turn by turn.")] = None,
 ) -> int:
     """Play a whole run on this machine, CPU only: coordinator, learner and volunteers."""
     from coordinator.demo.demo_settings import DemoOptions
@@ -188,7 +189,7 @@ def demo(
 
     adapter = _adapter(lora_rank, None, None, base_format)
     classes = () if engines is None else classes_of(engines)
-    options = DemoOptions(model, nodes, seconds, seed, keep, faults, ways, adapter, engines=classes)
+    options = DemoOptions(model, nodes, seconds, seed, keep, faults, ways, adapter, engines=classes, task=task)
     return play_each(options, [one.value for one in dtype or [DemoFormat.FLOAT32]])
 
 

@@ -68,8 +68,8 @@ class RunSection(Section):
         Field(
             description="Where the code of the tasks runs: pure, in every node's build and in the coordinator; single "
             "and served, in processes of the operator's alone ([environment]): single has one sampled turn an episode, "
-            "served several, whose answers nodes ask for. auto, for each task: pure where this build has it, else "
-            "single. Signed."
+            "served several, whose answers nodes ask for. auto, for each task: pure where this build has it, "
+            "served for verifiers, else single. Signed."
         ),
     ] = "auto"
     template: Annotated[

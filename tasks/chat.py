@@ -71,10 +71,12 @@ def followed(text: Tokenizer, content: str) -> list[int]:
 
 
 class ChatTokenizer:
-    """A `tasks.task.Tokenizer` with a template. Raises `TemplateFault` for one that is no Jinja."""
+    """A `tasks.task.Tokenizer` with a template. `plain`: the one without, to which `settings` add it. Raises
+    `TemplateFault` for a template that is no Jinja."""
 
     def __init__(self, text: FileTokenizer, settings: ChatSettings) -> None:
         self._text, self._render = text, renderer(settings)
+        self.plain, self.settings = text, settings
         self._ends = [text.decode([end, text.eos]) for end in text.ends]  # their names
 
     @property

@@ -24,8 +24,11 @@ OURS: Final[Mapping[str, tuple[str, str]]] = {
     "gym": ("tasks.gym.gym_task:task", "gym"),
     "math": ("tasks.math.math_task:task", "math"),
     "poker": ("tasks.poker.poker_task:task", "poker"),
+    "verifiers": ("tasks.verifiers.verifiers_task:task", ""),
 }
-"""Family -> (where its function stands, as in an entry point; the extra that it needs)."""
+"""Family -> (where its function stands, as in an entry point; the extra that it needs, empty without one)."""
+LOOPBACK: Final = frozenset({"verifiers"})
+"""Families that start processes of their own and speak with them by sockets."""
 
 
 class PluginFault(LookupError):
@@ -42,7 +45,7 @@ class Family(NamedTuple):
 def families(points: Iterable[EntryPoint] | None = None) -> list[Family]:
     """Return all families, sorted, without importing any. `points`: entry points; None: those installed."""
     own = [Family(name, "this build") for name in {name for name, _ in registry.known()}]
-    extra = [Family(name, f"echo2[{needed}]") for name, (_, needed) in OURS.items()]
+    extra = [Family(name, f"echo2[{needed}]" if needed else "this build") for name, (_, needed) in OURS.items()]
     return sorted([*own, *extra, *(Family(point.name, _package(point)) for point in _installed(points))])
 
 
@@ -101,7 +104,7 @@ def _opened(point: EntryPoint, name: str, argument: str, version: int | None) ->
     try:
         made_task = target if _is_task(target) else target(argument)
     except (Exception, SystemExit) as error:
-        if isinstance(error, ImportError) and point.name in OURS:
+        if isinstance(error, ImportError) and OURS.get(point.name, ("", ""))[1]:
             raise PluginFault(_not_imported(point, where, error)) from error
         raise PluginFault(f"{where} cannot make the task {name}: {type(error).__name__}: {error}") from error
     if not _is_task(made_task):

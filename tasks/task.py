@@ -71,6 +71,8 @@ class Episode(Protocol):
     def score(self) -> Score:
         """Return the score so far; called after the episode has ended."""
 
+    # An episode that holds something elsewhere may also have a method `leave()`, called once when nobody plays it on.
+
 
 class Task(Protocol):
     """An environment. `name` and `version` stand in the RunSpec."""
@@ -133,8 +135,11 @@ def begun(task: Task, split: Split, index: int, text: Tokenizer) -> Episode:
 def prompt_of(task: Task, split: Split, index: int, text: Tokenizer) -> list[int]:
     """Return the tokens of a prompt. Raises `TaskFault`."""
     episode = begun(task, split, index, text)
-    with _task_code("prompt", verified=False):
-        return list(map(whole, episode.prompt))
+    try:
+        with _task_code("prompt", verified=False):
+            return list(map(whole, episode.prompt))
+    finally:
+        left(episode)
 
 
 def replay(episode: Episode, transcript: Transcript, *, ends: Ends, limit: int) -> Score:
@@ -183,6 +188,14 @@ def scored(episode: Episode) -> Score:
     """Return the score of an episode that has ended. Raises `TaskFault`."""
     with _task_code("score", verified=True):
         return _finite(episode.score())
+
+
+def left(episode: Episode) -> None:
+    """Leave an episode that nobody plays on."""
+    leave = getattr(episode, "leave", None)
+    if leave is not None:
+        with contextlib.suppress(TaskFault), _task_code("leave", verified=True):
+            leave()
 
 
 def demonstrated(task: Task, index: int, text: Tokenizer, seed: int, noise: float, slip: float) -> list[int]:

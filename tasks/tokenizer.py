@@ -50,6 +50,14 @@ class FileTokenizer:
     def size(self) -> int:
         return self._size
 
+    def save(self, path: Path) -> None:
+        """Write it as a tokenizer.json."""
+        self._tokenizer.save(str(path))
+
+    def name_of(self, token: int) -> str:
+        """Return a token as the vocabulary has it."""
+        return str(self._tokenizer.id_to_token(token))
+
     def encode(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 

@@ -20,7 +20,8 @@ class DemoOptions:
     learner. `keep`: keep the folder. `faults`: kill one node and let another join late. `ways`: of the last two nodes,
     one is behind a relay and one connects over HTTPS only. `adapter`: train it, the model frozen; None: the whole
     model. `dtype`: the number format in which the nodes compute. `engines`: engine classes, one node each
-    (coordinator/demo/engine_nodes.py); empty: transformers in all nodes."""
+    (coordinator/demo/engine_nodes.py); empty: transformers in all nodes. `task`: to learn instead of the model's own,
+    by nodes that lack its code."""
 
     model: Model = "tiny"
     nodes: int | None = None
@@ -32,6 +33,7 @@ class DemoOptions:
     adapter: AdapterOrder | None = None
     dtype: Dtype = "float32"
     engines: tuple[str, ...] = ()
+    task: str | None = None
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,11 @@ SMOLLM2: Final = DemoSettings(
     learner={"learning_rate": 2e-5, "warmup_steps": 2},
     warm_up={},
 )  # fmt: skip
+OTHER_TASK: Final[Mapping[str, Any]] = {
+    "group_size": 8, "batch_groups": 8, "limit": 8, "heldout": 40, "evaluate_every": 10, "kind": "served",
+}  # fmt: skip
+OTHER_TASK_SECONDS: Final = 600.0
+"""Settings of a demo with `DemoOptions.task`: its episodes cost more than those of a task of this build."""
 ADAPTER_RATE: Final = 10.0
 """An adapter's learning rate, over that of the whole model (ADR 15)."""
 WIDE_HEADS: Final[Mapping[str, int]] = {
@@ -118,9 +125,24 @@ def settings_of(options: DemoOptions) -> DemoSettings:
     chosen["run"] = {**preset.run, "compute_dtype": options.dtype, "engines": [f"transformers/{options.dtype}/cpu"]}
     if options.adapter is not None:
         chosen["learner"] = {**preset.learner, "learning_rate": ADAPTER_RATE * preset.learner["learning_rate"]}
+    if options.task is not None:
+        chosen |= _with_task(options, preset, chosen)
     if options.engines:
         chosen |= _with_engines(options, preset)
     return DemoSettings(**{**vars(preset), **chosen})
+
+
+def _with_task(options: DemoOptions, preset: DemoSettings, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that differ with another task. Raises `LocalFault`."""
+    if options.model != "tiny" or options.engines:
+        raise LocalFault("--task is for the tiny model alone: choose it without --model and --engines")
+    return {
+        "run": {**chosen["run"], **OTHER_TASK, "task": options.task},
+        "seconds": OTHER_TASK_SECONDS if options.seconds is None else options.seconds,
+        "nodes": 2 if options.nodes is None else options.nodes,
+        "least_rise": 0.05,
+        "least_greedy_rise": None,
+    }
 
 
 def _with_engines(options: DemoOptions, preset: DemoSettings) -> dict[str, Any]:

@@ -148,7 +148,7 @@ class Environment:
         while len(rows) < number:
             part = min(AT_ONCE, number - len(rows))
             asked = AskDemonstrations(number=part, seed=seed + len(rows), noise=noise, slip=slip)
-            answer = await self._ask("demonstrate", lambda worker, asked=asked: asked, Demonstrated)  # type: ignore[misc]
+            answer = await self._ask("demonstrate", lambda worker, asked=asked: asked, Demonstrated, turns=part)  # type: ignore[misc]
             if answer.fault:
                 raise TaskFault(answer.fault, verified=False)
             if len(answer.rows) != part or not all(self._is_written(tokens) for row in answer.rows for tokens in row):

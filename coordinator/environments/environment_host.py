@@ -24,6 +24,7 @@ from coordinator.environments.messages import (
     TaskOpened,
     TurnTaken,
 )
+from coordinator.environments.own_network import OwnNetworkUnavailable
 from runtime.child import Pipe
 from tasks import plugins
 from tasks.chat import ChatTokenizer
@@ -36,6 +37,7 @@ from tasks.task import (
     Transcript,
     begun,
     demonstrated,
+    left,
     most_turns,
     prompt_of,
     replay,
@@ -78,7 +80,10 @@ class EnvironmentHost:
         task, text = self._task()
         try:
             episode = begun(task, asked.split, asked.index, text)
-            score = replay(episode, Transcript(asked.tokens, asked.turns), ends=text.ends, limit=asked.limit)
+            try:
+                score = replay(episode, Transcript(asked.tokens, asked.turns), ends=text.ends, limit=asked.limit)
+            finally:
+                left(episode)
         except InvalidTranscript as error:
             return Scored(fault="transcript", reason=str(error))
         except TaskFault as fault:
@@ -106,7 +111,8 @@ class EnvironmentHost:
     def take_turn(self, asked: AskTurn) -> TurnTaken:
         """Give an episode its next sampled turn."""
         for name in asked.left:
-            self._episodes.pop(name, None)
+            if name in self._episodes:
+                left(self._episodes.pop(name))
         try:
             if asked.past is not None:
                 self._episodes[asked.episode] = self._taken_up(asked, asked.past)
@@ -139,7 +145,11 @@ class EnvironmentHost:
 def main() -> None:
     """Serve until the daemon goes away."""
     pipe = Pipe()
-    host = EnvironmentHost(apply(msgspec.json.decode(sys.argv[1], type=Limits)))
+    try:
+        unfiltered = apply(msgspec.json.decode(sys.argv[1], type=Limits))
+    except OwnNetworkUnavailable as missing:
+        sys.exit(f"its processes can have no network of their own: {missing}. Set environment.network = true")
+    host = EnvironmentHost(unfiltered)
     pipe.serve(
         {
             "open": (OpenTask, host.open),

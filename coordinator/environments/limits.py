@@ -7,6 +7,8 @@ Rules
    (runtime/child.py).
 3. Network and processes: coordinator/environments/system_call_filter.py. Where a system has no such filter, the
    environment runs without it, and the daemon's log says so.
+   A task that speaks with processes of its own (`loopback`) may start them and open sockets, in a network of its own
+   (own_network.py). Where a system has none, it is refused: the operator may then allow it the system's network.
 4. Time is bounded by the daemon, which kills the process (coordinator/environments/environment.py).
 5. It sees an empty environment but for what Python needs, and works in a folder of its own.
 
@@ -19,6 +21,7 @@ from typing import Final
 
 import msgspec
 
+from coordinator.environments import own_network
 from coordinator.environments.system_call_filter import FilterUnavailable, install
 
 FILE: Final = 64 << 20
@@ -30,25 +33,29 @@ PRINTED: Final = 1 << 20
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """`seconds`: most time of one call. `opening`: most seconds for opening the task. `memory_mb`: of address space."""
+    """`seconds`: most time of one call. `opening`: most seconds for opening the task. `memory_mb`: of address space.
+    `loopback`: whether the task speaks with processes of its own."""
 
     seconds: float = 10.0
     opening: float = 300.0
     memory_mb: int = 4096
     network: bool = False
     subprocesses: bool = False
+    loopback: bool = False
 
 
 def apply(limits: Limits) -> str:
     """Set the limits for this process (rules 1 to 3), before it starts threads. Return why there is no filter; empty:
-    there is one."""
+    there is one. Raises `OwnNetworkUnavailable`."""
     wanted = {resource.RLIMIT_AS: limits.memory_mb << 20, resource.RLIMIT_FSIZE: FILE, resource.RLIMIT_CORE: 0}
     for name, most in wanted.items():
         _, hard = resource.getrlimit(name)
         value = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(name, (value, value))
+    if limits.loopback and not limits.network:
+        own_network.enter()
     try:
-        install(network=limits.network, subprocesses=limits.subprocesses)
+        install(network=limits.network or limits.loopback, subprocesses=limits.subprocesses or limits.loopback)
     except FilterUnavailable as missing:
         return str(missing)
     return ""

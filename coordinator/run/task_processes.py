@@ -1,7 +1,8 @@
 """The tasks of a run: their kinds, and the hosts that pose their prompts and score their episodes.
 
-A task of this build is pure, unless `run.kind` says otherwise. Any other is single or served: its code is imported by
-the processes of its environment alone (coordinator/environments/), never by this one.
+A task of this build is pure, unless `run.kind` says otherwise. Any other is single, or served, as those of verifiers
+are unless it says otherwise. Its code is imported by the processes of its environment alone
+(coordinator/environments/), never by this one.
 """
 
 import asyncio
@@ -57,7 +58,7 @@ def kind_of(settings: RunSection, task: str) -> str:
     known = any(name == task for name, _ in registry.known())
     if settings.kind == PURE and not known:
         model_folder.task_named(task)
-    if settings.kind == SERVED:
+    if settings.kind == SERVED or (settings.kind == "auto" and task.partition(":")[0] in plugins.LOOPBACK):
         return SERVED
     return PURE if known and settings.kind != SINGLE else SINGLE
 
@@ -70,6 +71,7 @@ def environment_at(place: TaskPlace, section: EnvironmentSection, tell: Callable
         memory_mb=section.memory_mb,
         network=section.network,
         subprocesses=section.subprocesses,
+        loopback=place.name.partition(":")[0] in plugins.LOOPBACK,
     )
     tokenizer = str((place.model / TOKENIZER).absolute())
     order = OpenTask(

@@ -1,0 +1,1 @@
+"""Tasksets of the verifiers library: the bridge to an environment server in a Python of its own."""

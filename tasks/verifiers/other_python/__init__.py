@@ -1,0 +1,1 @@
+"""What runs in the Python that has verifiers: scripts that import it and nothing of ours."""

@@ -1,0 +1,58 @@
+"""The TOML file of a run on a taskset of verifiers: `run.task = "verifiers:/PATH/NAME.toml"`.
+
+python = "/srv/verifiers/bin/python"   # that has verifiers; unset: the one that `make verifiers` makes
+path = ["/srv/tasksets"]               # folders with tasksets that are no installed packages
+rows = 4096                            # most rows taken, for tasksets without end
+success = 1.0                          # least reward of an episode that counts as solved
+seconds = 8.0                          # most of one answer: less than [environment] seconds
+[env]                                  # verifiers' own settings
+taskset = {id = "my-taskset"}
+[renderer]                             # one of verifiers' renderers; unset: the run's own template
+name = "qwen3"
+"""
+
+import tomllib
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+VERSION: Final = "0.4.0"
+"""The version of verifiers with which the bridge works."""
+USUAL_PYTHON: Final = Path(__file__).resolve().parents[2] / ".venv-verifiers/bin/python"
+
+
+class TasksetFault(ValueError):
+    """A file, or a taskset, that cannot be used; the message says why."""
+
+
+class TasksetFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The file. Times in seconds."""
+
+    env: dict[str, Any]
+    python: str = str(USUAL_PYTHON)
+    path: list[str] = []
+    rows: int = 4096
+    success: float = 1.0
+    seconds: float = 8.0
+    renderer: dict[str, Any] | None = None
+
+
+def read(argument: str) -> TasksetFile:
+    """Read the file at an absolute path. Raises `TasksetFault`."""
+    path = Path(argument)
+    if not path.is_absolute():
+        raise TasksetFault(
+            f"name the absolute path of a TOML file: the task's process works in a folder of its own, so {argument!r} "
+            "is not there"
+        )
+    try:
+        told = msgspec.convert(tomllib.loads(path.read_text()), TasksetFile)
+    except (OSError, ValueError) as error:
+        raise TasksetFault(f"{path} cannot be used: {error}") from error
+    if not Path(told.python).is_file():
+        raise TasksetFault(
+            f"there is no Python with verifiers at {told.python}: make one with `make verifiers`, or name another in "
+            f"{path} (python = ...)"
+        )
+    return told

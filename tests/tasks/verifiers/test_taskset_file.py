@@ -1,0 +1,56 @@
+"""The TOML file of a run on a taskset, and the Python that it names."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tasks import plugins
+from tasks.verifiers import taskset_file
+from tasks.verifiers.taskset_file import TasksetFault
+
+ENV = '[env]\ntaskset = {id = "my-taskset"}\n'
+
+
+def written(folder: Path, text: str) -> str:
+    path = folder / "a.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_file_names_the_taskset_and_may_name_a_python(tmp_path: Path) -> None:
+    told = taskset_file.read(written(tmp_path, f'python = "{sys.executable}"\n{ENV}'))
+    assert told.env == {"taskset": {"id": "my-taskset"}}
+    assert (told.success, told.rows, told.renderer) == (1.0, 4096, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    {
+        "no TOML": ("env =", "cannot be used"),
+        "no environment": ('python = "x"', "env"),
+        "an unknown key": (f"rewards = 3\n{ENV}", "rewards"),
+        "another type": (f'rows = "all"\n{ENV}', "rows"),
+        "a Python that is not there": (f'python = "/nowhere/python"\n{ENV}', "make verifiers"),
+    }.values(),
+)
+def test_a_file_that_cannot_be_used_is_refused_with_a_sentence(tmp_path: Path, text: str, reason: str) -> None:
+    with pytest.raises(TasksetFault, match=reason):
+        taskset_file.read(written(tmp_path, text))
+
+
+@pytest.mark.parametrize("argument", ["", "a.toml"])
+def test_a_path_that_is_not_absolute_is_refused(argument: str) -> None:
+    with pytest.raises(TasksetFault, match="absolute path"):
+        taskset_file.read(argument)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TasksetFault, match="cannot be used"):
+        taskset_file.read(str(tmp_path / "none.toml"))
+
+
+def test_a_python_without_verifiers_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, f'python = "{sys.executable}"\n{ENV}')
+    with pytest.raises(plugins.PluginFault, match="PackageNotFoundError"):
+        plugins.find(f"verifiers:{path}")

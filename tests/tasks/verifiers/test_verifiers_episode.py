@@ -1,0 +1,145 @@
+"""The turns of a rollout in verifiers' server, against one that is written down."""
+
+from collections import deque
+from typing import Any
+
+import pytest
+
+from tasks.task import Score, TaskFault, Transcript, begun, left, prompt_of, replay
+from tasks.tokenizer import EOS, FileTokenizer, char_tokenizer
+from tasks.verifiers.verifiers_task import MOST_SPARE, VerifiersTask
+
+TEXT = FileTokenizer(char_tokenizer(), EOS)
+ENDED = [7, EOS]
+
+
+class WrittenServer:
+    """Says what is written down for each rollout, one message for each that is asked for. `told`: the orders."""
+
+    def __init__(self, *rollouts: list[dict[str, Any]]) -> None:
+        self._rollouts = deque(rollouts)
+        self._open: dict[str, deque[dict[str, Any]]] = {}
+        self.told: list[tuple[str, str]] = []
+
+    def listen(self, name: str) -> None: ...
+
+    def forget(self, name: str) -> None: ...
+
+    def close(self) -> None: ...
+
+    def tell(self, do: str, name: str = "", **what: object) -> None:
+        self.told.append((do, name))
+        if do == "begin":
+            self._open[name] = deque(self._rollouts[0] if len(self._rollouts) == 1 else self._rollouts.popleft())
+
+    def hear(self, name: str, seconds: float) -> dict[str, Any]:
+        message = self._open[name].popleft()
+        if "fault" in message:
+            raise TaskFault(message["fault"], verified=True)
+        return message
+
+    def orders(self, do: str) -> int:
+        return sum(order == do for order, _ in self.told)
+
+
+def task_on(*rollouts: list[dict[str, Any]]) -> tuple[VerifiersTask, WrittenServer]:
+    server = WrittenServer(*rollouts)
+    return VerifiersTask("verifiers:/a.toml", 3, {"train": 4, "heldout": 2}, server), server
+
+
+TWO_TURNS = [{"called": [4, 5]}, {"called": [4, 5, *ENDED, 8, 9]}, {"reward": 0.5, "sampled": [ENDED, [6, EOS]]}]
+
+
+def test_each_call_of_the_rollout_is_a_turn_and_its_trace_the_score() -> None:
+    task, _ = task_on(TWO_TURNS)
+    episode = begun(task, "train", 1, TEXT)
+    assert list(episode.prompt) == [4, 5]
+    assert episode.reply(ENDED) == [8, 9]
+    assert episode.reply([6, EOS]) is None
+    assert episode.score() == Score(0.5, False)
+
+
+def test_a_played_episode_is_scored_as_any_other_task() -> None:
+    task, _ = task_on(TWO_TURNS)
+    transcript = Transcript([*ENDED, 8, 9, 6, EOS], [2, 2, 2])
+    assert replay(begun(task, "train", 1, TEXT), transcript, ends=TEXT.ends, limit=16) == Score(0.5, False)
+
+
+@pytest.mark.parametrize(
+    ("second", "reason"),
+    {
+        "other tokens in the prompt": ({"called": [4, 6, *ENDED, 8]}, "rewrites its history.* from number 1 on"),
+        "the answer written anew": ({"called": [4, 5, 7, 8, 9]}, "rewrites its history.* from number 3 on"),
+        "a shorter conversation": ({"called": [4, 5]}, "rewrites its history.* from number 2 on"),
+        "nothing said": ({"called": [4, 5, *ENDED]}, "says nothing in between"),
+        "an error of its own": ({"fault": "KeyError: 'x'"}, "KeyError"),
+    }.values(),
+)
+def test_an_answer_that_is_no_turn_fails_the_episode(second: dict[str, Any], reason: str) -> None:
+    task, _ = task_on(TWO_TURNS, TWO_TURNS, [{"called": [4, 5]}, second])
+    left(begun(task, "train", 0, TEXT))  # the first row is tried twice
+    episode = begun(task, "train", 1, TEXT)
+    with pytest.raises(TaskFault, match=reason):
+        episode.reply(ENDED)
+
+
+@pytest.mark.parametrize("sampled", [[[7, 8]], [ENDED, ENDED], []])
+def test_a_trace_with_other_sampled_tokens_has_no_score(sampled: list[list[int]]) -> None:
+    task, _ = task_on([{"called": [4, 5]}, {"reward": 1.0, "sampled": sampled}])
+    episode = begun(task, "train", 1, TEXT)
+    assert episode.reply(ENDED) is None
+    with pytest.raises(TaskFault, match="are not those that were sampled"):
+        episode.score()
+
+
+def test_a_turn_at_the_limit_ends_the_rollout_and_is_scored() -> None:
+    task, server = task_on([*TWO_TURNS[:2], {"reward": 0.25, "sampled": [ENDED]}])
+    episode = begun(task, "train", 1, TEXT)
+    assert episode.reply(ENDED) == [8, 9]
+    assert episode.score() == Score(0.25, False)
+    assert server.orders("stop") == 1
+
+
+def test_a_rollout_that_asks_the_model_nothing_poses_no_prompt() -> None:
+    task, _ = task_on([{"reward": 1.0, "sampled": []}])
+    with pytest.raises(TaskFault, match="before the model was asked"):
+        begun(task, "train", 1, TEXT)
+
+
+def test_a_taskset_whose_samples_have_other_prompts_is_refused_at_its_first_row() -> None:
+    task, _ = task_on([{"called": [4, 5]}], [{"called": [4, 6]}])
+    with pytest.raises(TaskFault, match="prompts of row 0 differ from sample to sample"):
+        prompt_of(task, "train", 0, TEXT)
+
+
+def test_a_later_sample_with_another_prompt_fails() -> None:
+    task, _ = task_on(TWO_TURNS, TWO_TURNS, TWO_TURNS, [{"called": [4, 6]}])
+    assert prompt_of(task, "train", 0, TEXT) == [4, 5]
+    assert begun(task, "train", 1, TEXT).reply(ENDED) == [8, 9]
+    with pytest.raises(TaskFault, match="prompts of row 1 differ"):
+        begun(task, "train", 1, TEXT).reply(ENDED)
+
+
+def test_a_rollout_that_only_posed_a_prompt_is_played_by_the_first_sample() -> None:
+    task, server = task_on(TWO_TURNS)
+    for _ in range(3):
+        assert prompt_of(task, "train", 0, TEXT) == [4, 5]
+    assert server.orders("begin") == 2  # both of the trial
+    episode = begun(task, "train", 0, TEXT)
+    assert episode.reply(ENDED) == [8, 9]
+    left(episode)
+    assert (server.orders("begin"), server.orders("leave")) == (2, 1)
+
+
+def test_rollouts_that_nobody_plays_are_cancelled_beyond_a_number() -> None:
+    server = WrittenServer(TWO_TURNS)
+    task = VerifiersTask("verifiers:/a.toml", 3, {"train": 100, "heldout": 2}, server)
+    for index in range(MOST_SPARE + 2):
+        assert prompt_of(task, "train", index, TEXT) == [4, 5]
+    assert server.orders("leave") == 3  # row 0 has two
+
+
+def test_a_row_outside_its_split_is_an_error() -> None:
+    task, _ = task_on(TWO_TURNS)
+    with pytest.raises(TaskFault, match="index 2 is outside heldout"):
+        begun(task, "heldout", 2, TEXT)
