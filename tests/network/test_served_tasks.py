@@ -1,16 +1,19 @@
 """A run whose task has several turns and whose code no volunteer has: the operator's environment answers each turn."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from coordinator.daemon import Coordinator
+from coordinator.environments.played_group import MOST_GIVEN
 from p2p.identity import generate_key
 from p2p.wire_types import decode
 from protocol.leases import Submission
+from tasks.task import Split, Tokenizer
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import InProcessEngine, until
 from tests.support.group_world import TEXT
-from tests.support.hosted_task import Echoes, ServedTask
+from tests.support.hosted_task import EchoEpisode, Echoes, ServedTask
 from tests.support.swarm import Swarm, finished, make_swarm, whole, working
 
 
@@ -122,6 +125,36 @@ async def test_an_episode_that_fails_is_paid_and_never_learned_from(tmp_path: Pa
             coordinator.group_service.episodes.of("riddles").reason
             == "reply raised ZeroDivisionError: division by zero"
         )
+
+
+class Shouting(Echoes):
+    """Its environment answers every 20th episode with more tokens than a rollout may be given."""
+
+    def episode(self, split: Split, index: int, text: Tokenizer) -> EchoEpisode:
+        return ShoutingEpisode(super().episode(split, index, text).prompt, self.turns, loud=index % 20 == 0)
+
+
+class ShoutingEpisode(EchoEpisode):
+    def __init__(self, prompt: list[int], turns: int, *, loud: bool) -> None:
+        super().__init__(prompt, turns)
+        self._loud = loud
+
+    def reply(self, sampled: Sequence[int]) -> Sequence[int] | None:
+        return [3] * (MOST_GIVEN + 1) if self._loud else super().reply(sampled)
+
+
+@on_fake_clock
+async def test_an_answer_for_which_the_model_has_no_room_fails_its_episode_and_harms_no_node(tmp_path: Path) -> None:
+    swarm = riddles(tmp_path, ServedTask(TEXT, Shouting(2)), steps=30)
+    async with swarm.coordinating() as coordinator:
+        async with working(swarm.node("alice")):
+            await until(lambda: finished(coordinator), 900)
+            whole(swarm)
+        state = coordinator.view_builder.build()
+        assert (state.refused, state.expired, rows(coordinator, "strikes")) == ({}, 0, 0)
+        assert state.unscored > 0
+        (reason,) = state.trouble.episodes
+        assert reason == "its answer leaves no room in the model's context"
 
 
 @on_fake_clock

@@ -126,12 +126,25 @@ def never_answers(said: list[str], left: int) -> str:
         pass
 
 
+def ends_with(reward: object) -> Callable[[list[str], int], str]:
+    """Return answers after which the episode is scored with a reward that is none."""
+
+    def answers(said: list[str], left: int) -> str:
+        return f"{left}"
+
+    answers.reward = reward  # type: ignore[attr-defined]
+    return answers
+
+
 ANSWERS: dict[str, Callable[[list[str], int], str]] = {
     "counts": counts,
     "depends on its process": depends_on_its_process,
     "never answers": never_answers,
     "answers nothing": lambda said, left: "",
     "breaks": lambda said, left: str(1 / 0),
+    "answers megabytes": lambda said, left: "7" * 12_000_000,
+    "ends without a number": ends_with(float("nan")),
+    "ends without a reward": ends_with(None),
 }
 
 
@@ -146,7 +159,7 @@ class _Talk:
         return self._text.encode(self._rule(self._said, left)) if left else None
 
     def score(self) -> Score:
-        return Score(float(len("".join(self._said))), True)
+        return Score(getattr(self._rule, "reward", float(len("".join(self._said)))), True)
 
 
 class AnsweredBy:

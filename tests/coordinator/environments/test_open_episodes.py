@@ -110,6 +110,7 @@ async def test_an_episode_that_answers_otherwise_in_another_process_has_failed(t
         ("never answers", "no answer within 2 s"),
         ("answers nothing", "its answer is empty"),
         ("breaks", "reply raised ZeroDivisionError"),
+        ("answers megabytes", "no answer within 2 s|bytes"),
     ],
 )
 async def test_an_answer_that_misbehaves_fails_its_own_episode_alone(tmp_path: Path, task: str, says: str) -> None:
@@ -118,6 +119,23 @@ async def test_an_answer_that_misbehaves_fails_its_own_episode_alone(tmp_path: P
             with pytest.raises(TaskFault, match=says):
                 await one.environment.episode("train", number).reply(said("a"), last=False)
         assert len(await one.environment.prompt("train", 0)) == 2
+
+
+@pytest.mark.parametrize(
+    ("task", "says"),
+    [
+        ("ends without a number", "reward nan is no finite"),
+        ("ends without a reward", "reward None is no finite"),
+    ],
+)
+async def test_an_end_without_a_finite_reward_fails_the_episode_alone(tmp_path: Path, task: str, says: str) -> None:
+    async with talking(tmp_path, task) as one:
+        for number in range(2):
+            episode = one.environment.episode("train", number)
+            assert await episode.reply(said("a"), last=False) == given("2")
+            with pytest.raises(TaskFault, match=says):
+                await episode.reply(said("b"), last=True)
+        assert len(one.processes) == 1
 
 
 async def test_a_task_of_several_turns_is_refused_as_single(tmp_path: Path) -> None:

@@ -211,6 +211,21 @@ async def test_a_turn_that_was_written_before_a_restart_is_answered_after_it(wor
     assert (await answer(world, WON)).past == [SPOKEN, GIVEN]
 
 
+@pytest.mark.parametrize("end", [WON, None], ids=["over", "failed"])
+async def test_an_end_that_was_written_and_not_sent_is_sent_after_a_restart(
+    world: World, end: TurnAnswer | None
+) -> None:
+    lease = world.lease()
+    send(world, turn_of(lease))
+    await answer(world, end)
+    world.reopen(away=1_000)
+    for _ in range(2):
+        answered = send(world, turn_of(lease))
+        assert isinstance(answered, StepResponse)
+        assert answered.given is None
+    assert code(world, turn_of(lease, turn_number=2)) == "step"
+
+
 async def test_a_group_is_rewarded_by_what_its_episodes_ended_with(world: World) -> None:
     lease = world.lease()
     world.submit(await play(world, lease))
