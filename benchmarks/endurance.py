@@ -350,30 +350,12 @@ def report(outcome: Outcome, steps: int) -> int:
 # -- the pictures -------------------------------------------------------------
 
 
-class Linear(NamedTuple):
-    """A linear axis from `low` at pixel `start` to `high` at pixel `end`."""
-
-    low: float
-    high: float
-    start: float
-    end: float
-
-    def at(self, value: float) -> float:
-        return round(self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start), 1)
-
-    def ticks(self) -> list[float]:
-        """Return about six round values."""
-        step = 10 ** len(str(int((self.high - self.low) / 6))) / 10 or 1.0
-        step = next(step * factor for factor in (1, 2, 5, 10) if (self.high - self.low) / (step * factor) <= 8)
-        return [step * place for place in range(int(self.low / step), int(self.high / step) + 1)]
-
-
 def drawing(samples: Mapping[str, Sequence[Sample]], field_: str, scale: float, heading: str, below: str) -> str:
     """Return the SVG of one figure of all processes over time."""
     longest = max(one.at for some in samples.values() for one in some) / 60
     most = max(getattr(one, field_) for some in samples.values() for one in some) / scale
-    across = Linear(0, max(1.0, longest), picture.LEFT, picture.RIGHT)
-    up = Linear(0, max(1.0, 1.05 * most), picture.BOTTOM, picture.TOP)
+    across = picture.Linear(0, max(1.0, longest), picture.LEFT, picture.RIGHT)
+    up = picture.Linear(0, max(1.0, 1.05 * most), picture.BOTTOM, picture.TOP)
     ends = {name: up.at(getattr(some[-1], field_) / scale) for name, some in samples.items()}
     parts = picture.grid(
         across, up, {tick: f"{tick:g}" for tick in across.ticks()}, {tick: f"{tick:,g}" for tick in up.ticks()},

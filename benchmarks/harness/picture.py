@@ -47,6 +47,24 @@ class Axis(NamedTuple):
         return [value for value in every if self.low <= value <= self.high]
 
 
+class Linear(NamedTuple):
+    """A linear axis from `low` at pixel `start` to `high` at pixel `end`."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def at(self, value: float) -> float:
+        return round(self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start), 1)
+
+    def ticks(self) -> list[float]:
+        """Return about six round values."""
+        step = 10 ** len(str(int((self.high - self.low) / 6))) / 10 or 1.0
+        step = next(step * factor for factor in (1, 2, 5, 10) if (self.high - self.low) / (step * factor) <= 8)
+        return [step * place for place in range(int(self.low / step), int(self.high / step) + 1)]
+
+
 class Scale(Protocol):
     """An axis of any kind."""
 

@@ -1,0 +1,1 @@
+"""Learning curves of SmolLM2-135M through real nodes: `python -m benchmarks.curves run|draw`."""
