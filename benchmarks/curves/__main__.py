@@ -18,6 +18,7 @@ from benchmarks.curves.learning_run import LearningRun
 from benchmarks.curves.plans import CURVES
 from benchmarks.curves.series import Series, read_all, write
 from benchmarks.harness import bench
+from coordinator.metrics.views import RunState
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
@@ -31,22 +32,22 @@ def learn(name: str, seed: int, folder: Path, steps: int | None, out: Path) -> N
     home = folder / f"{name}-seed{seed}"
     home.mkdir(exist_ok=True)
     path = out / f"{name}-seed{seed}.json"
-    earlier = [one for one in read_all(out) if (one.curve, one.seed) == (name, seed)]
-    known = {point.version: point for one in earlier for point in one.points}
-    run, began = LearningRun(home, curve, seed, steps, lambda said: print(said, flush=True)), time.monotonic()
-    state = run.run(base, known if (home / "run").exists() else {})
-    seconds = time.monotonic() - began + sum(one.seconds for one in earlier)
-    points = [run.points[version] for version in sorted(run.points)]
-    rewards = [one.reward for one in state.steps]
+    earlier = [one for one in read_all(out) if (one.curve, one.seed) == (name, seed) and (home / "run").exists()]
+    before, began = sum(one.seconds for one in earlier), time.monotonic()
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout
-    write(
-        path,
-        Series(
-            curve=name, seed=seed, commit=commit.strip(), seconds=seconds, accepted=state.accepted,
-            refused=sum(state.refused.values()), idle=state.idle, points=points, rewards=rewards,
-        ),
-    )  # fmt: skip
-    print(f"written: {path}")
+
+    def save(run: LearningRun, state: RunState) -> None:
+        points = [run.points[version] for version in sorted(run.points)]
+        one = Series(
+            curve=name, seed=seed, commit=commit.strip(), seconds=before + time.monotonic() - began,
+            accepted=state.accepted, refused=sum(state.refused.values()), idle=state.idle, points=points,
+            rewards=[step.reward for step in state.steps],
+        )  # fmt: skip
+        write(path, one)
+        print(f"step {state.step}: {points[-1]}", flush=True)
+
+    run = LearningRun(home, curve, seed, steps, save)
+    save(run, run.run(base, {point.version: point for one in earlier for point in one.points}))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

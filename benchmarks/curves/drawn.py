@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.curves.plans import CURVES
-from benchmarks.curves.series import Point, Series, read_all, versions_of
+from benchmarks.curves.series import Point, Series, read_all
 from benchmarks.harness import picture
 from benchmarks.harness.picture import Linear
 
@@ -32,15 +32,27 @@ def write(folder: Path) -> None:
     (folder / "tables.md").write_text("# Learning curves: figures\n\n" + "\n".join(tables))
 
 
-def means(some: Sequence[Series], figure: Figure) -> dict[int, float]:
-    """Return the mean over the series of each version that all of them evaluated and measured."""
-    found = dict[int, float]()
-    for version in versions_of(some):
-        values = [figure(point) for one in some for point in one.points if point.version == version]
-        known = [value for value in values if value is not None]
-        if len(known) == len(some):
-            found[version] = statistics.mean(known)
-    return found
+def known(one: Series, figure: Figure) -> list[tuple[int, float]]:
+    """Return the versions of a series for which a figure is known, with its values."""
+    values = [(point.version, figure(point)) for point in one.points]
+    return [(version, value) for version, value in values if value is not None]
+
+
+def means(some: Sequence[Series], figure: Figure) -> list[tuple[int, float]]:
+    """Return the mean over the series at the versions of the first, as far as all go; between two versions of a series
+    its values lie on a straight line."""
+    every = [known(one, figure) for one in some]
+    if not all(every):
+        return []
+    last = min(one[-1][0] for one in every)
+    versions = [version for version, _ in every[0] if version <= last]
+    return [(version, statistics.mean(_between(one, version) for one in every)) for version in versions]
+
+
+def _between(values: Sequence[tuple[int, float]], version: int) -> float:
+    earlier = [one for one in values if one[0] <= version] or [values[0]]
+    (low, one), (high, other) = earlier[-1], next((one for one in values if one[0] >= version), values[-1])
+    return one if high <= low else one + (other - one) * (version - low) / (high - low)
 
 
 def drawing(name: str, some: Sequence[Series], shown: Sequence[str]) -> str:
@@ -53,12 +65,12 @@ def drawing(name: str, some: Sequence[Series], shown: Sequence[str]) -> str:
     for label, style in zip(shown, ("c4", "c3", "c1"), strict=False):
         figure = FIGURES[label]
         for one in some:
-            parts.append(picture.polyline(_places(across, up, [(p.version, figure(p)) for p in one.points]), style))
+            parts.append(picture.polyline(_places(across, up, known(one, figure)), style))
         middle = means(some, figure)
         if middle:
-            bold = picture.polyline(_places(across, up, list(middle.items())), style)
+            bold = picture.polyline(_places(across, up, middle), style)
             parts.append(bold.replace("<polyline ", '<polyline style="stroke-width: 5; stroke-opacity: .45" '))
-            ends[label] = up.at(list(middle.values())[-1])
+            ends[label] = up.at(middle[-1][1])
     for label, height in picture.apart(ends).items():
         parts.append(picture.text(picture.RIGHT + 8, height + 4, label, "small"))
     heading = CURVES[name].heading
@@ -66,8 +78,8 @@ def drawing(name: str, some: Sequence[Series], shown: Sequence[str]) -> str:
     return picture.svg(heading, heading, below, parts)
 
 
-def _places(across: Linear, up: Linear, values: Sequence[tuple[int, float | None]]) -> list[tuple[float, float]]:
-    return [(across.at(version), up.at(value)) for version, value in values if value is not None]
+def _places(across: Linear, up: Linear, values: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
+    return [(across.at(version), up.at(value)) for version, value in values]
 
 
 def table(name: str, some: Sequence[Series], shown: Sequence[str]) -> str:
@@ -76,12 +88,12 @@ def table(name: str, some: Sequence[Series], shown: Sequence[str]) -> str:
     rows = [f"## {name}: `{CURVES[name].task}`", "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for one in some:
         first, last = one.points[0], one.points[-1]
-        cells = [f"{_figure(FIGURES[label](first))} → {_figure(FIGURES[label](last))}" for label in shown]
+        cells = [_first_and_last(known(one, FIGURES[label])) for label in shown]
         reward = f"{statistics.mean(one.rewards[:10]):.3f} → {statistics.mean(one.rewards[-10:]):.3f}"
         cells = [str(one.seed), f"{first.version} to {last.version}", *cells, reward, f"{one.accepted:,}"]
         rows.append(f"| {' | '.join([*cells, str(one.refused)])} |")
     return "\n".join(rows) + "\n"
 
 
-def _figure(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
+def _first_and_last(values: Sequence[tuple[int, float]]) -> str:
+    return f"{values[0][1]:.3f} → {values[-1][1]:.3f}" if values else "–"

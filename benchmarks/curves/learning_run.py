@@ -10,12 +10,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from benchmarks.curves.plans import Curve
 from benchmarks.curves.series import Point
 from benchmarks.load.station import free_port
 from coordinator.demo.demo import environment
 from coordinator.demo.processes import ProcessGroup
-from coordinator.metrics.views import Evaluation, RunState
+from coordinator.metrics.views import RunState
 from coordinator.run import poker_measure, setup
 from coordinator.web import status
 from p2p.errors import Unreachable
@@ -27,10 +29,12 @@ _POLL, _START, _DRAIN = 5.0, 300.0, 120.0  # seconds
 
 
 class LearningRun:
-    """One run in `folder`. `points`: its evaluations so far; `tell`: gets a sentence per evaluation."""
+    """One run in `folder`. `points`: its figures so far. `save`: called after each new one."""
 
-    def __init__(self, folder: Path, curve: Curve, seed: int, steps: int | None, tell: Callable[[str], None]) -> None:
-        self._folder, self._curve, self._seed, self._tell = folder, curve, seed, tell
+    def __init__(
+        self, folder: Path, curve: Curve, seed: int, steps: int | None, save: Callable[["LearningRun", RunState], None]
+    ) -> None:
+        self._folder, self._curve, self._seed, self._save = folder, curve, seed, save
         self._steps = steps or int(curve.run["steps"])
         self.points: dict[int, Point] = {}
 
@@ -70,30 +74,31 @@ class LearningRun:
         return state
 
     def _note(self, state: RunState) -> None:
-        for evaluation in state.evaluations:
-            if evaluation.version not in self.points:
-                self.points[evaluation.version] = point = self._point(evaluation, state)
-                self._tell(f"step {state.step}: {point}")
+        """Take new evaluations, and measure the newest version after each."""
+        fresh = [one for one in state.evaluations if self._point(one.version).sampled is None]
+        for one in fresh:
+            self.points[one.version] = replace(self._point(one.version), sampled=one.sampled, greedy=one.greedy)
+        if fresh and self._curve.measured:
+            self._measure()
+        if fresh:
+            self._save(self, state)
 
-    def _point(self, evaluation: Evaluation, state: RunState) -> Point:
-        figures: dict[str, Any] = {}
-        if self._curve.measured:
-            measured = self._exploitability(evaluation.version, state.era)
-            figures = {} if measured is None else {"exploitability": measured[0], "legal": measured[1]}
-        return Point(version=evaluation.version, sampled=evaluation.sampled, greedy=evaluation.greedy, **figures)
+    def _point(self, version: int) -> Point:
+        return self.points.get(version, Point(version=version))
 
-    def _exploitability(self, version: int, era: int) -> tuple[float, float] | None:
-        """Measure a version whose snapshot is stored; None: it is not any more."""
+    def _measure(self) -> None:
+        """Measure the newest version that is stored."""
         with StoreReader(self._folder / "run" / "store") as store:
-            found = [one.path for one in store.snapshots() if (one.era, one.version) == (era, version)]
-        if not found:
-            return None
+            newest = store.snapshots()[-1]
         copy = self._folder / "tmp" / "measured.safetensors"
-        with suppress(FileNotFoundError):
-            shutil.copyfile(found[0], copy)
-            measured = poker_measure.measured(self._curve.task, self._folder / "run" / "model", copy, 4)
-            return measured.exploitability, measured.legal
-        return None
+        try:
+            shutil.copyfile(newest.path, copy)
+        except FileNotFoundError:  # a newer one took its place
+            return
+        policy = poker_measure.measured(self._curve.task, self._folder / "run" / "model", copy, 4)
+        self.points[newest.version] = replace(
+            self._point(newest.version), exploitability=policy.exploitability, legal=policy.legal
+        )
 
     def _look(self) -> RunState | None:
         with suppress(Unreachable):

@@ -1,18 +1,17 @@
 """The figures of one run of a curve: a file per curve and seed."""
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """An evaluated version. `step`: steps learned. `sampled`, `greedy`: shares of held-out prompts that were solved.
-    `exploitability`, `legal`: see tasks.poker.model_policy.MeasuredPolicy; None: not measured."""
+    """A version, evaluated or measured. `sampled`, `greedy`: shares of held-out prompts that were solved.
+    `exploitability`, `legal`: see tasks.poker.model_policy.MeasuredPolicy. None: not known."""
 
     version: int
-    sampled: float
-    greedy: float
+    sampled: float | None = None
+    greedy: float | None = None
     exploitability: float | None = None
     legal: float | None = None
 
@@ -41,9 +40,3 @@ def read_all(folder: Path) -> list[Series]:
     """Return the series of a folder, by curve and seed."""
     found = (msgspec.json.decode(path.read_bytes(), type=Series) for path in folder.glob("*-seed*.json"))
     return sorted(found, key=lambda one: (one.curve, one.seed))
-
-
-def versions_of(some: Iterable[Series]) -> list[int]:
-    """Return the versions that all of these series evaluated."""
-    common = [{point.version for point in one.points} for one in some]
-    return sorted(set.intersection(*common)) if common else []

@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks.curves import __main__ as curves
 from benchmarks.curves.drawn import FIGURES, means, table
 from benchmarks.curves.plans import CURVES
-from benchmarks.curves.series import Point, Series, read_all, versions_of, write
+from benchmarks.curves.series import Point, Series, read_all, write
 
 
 def series(seed: int, *points: Point) -> Series:
@@ -26,16 +28,16 @@ def test_a_series_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read_all(tmp_path / "new") == [one, other]
 
 
-def test_means_are_of_the_versions_that_every_seed_measured() -> None:
+def test_means_are_over_all_seeds_as_far_as_all_go() -> None:
     one, other = series(1, point(0, 0.1, 0.5), point(10, 0.3)), series(2, point(0, 0.3, 0.4), point(20, 0.9))
-    assert versions_of([one, other]) == [0]
-    assert means([one, other], FIGURES["sampled"]) == {0: 0.2}
-    assert means([one], FIGURES["exploitability"]) == {0: 0.5}
+    assert means([one, other], FIGURES["sampled"]) == [(0, pytest.approx(0.2)), (10, pytest.approx(0.45))]
+    assert means([one], FIGURES["exploitability"]) == [(0, 0.5)]
+    assert means([one, series(3)], FIGURES["sampled"]) == []
 
 
 def test_a_table_has_the_first_and_the_last_version_of_each_seed() -> None:
     rows = table("kuhn", [series(3, point(0, 0.1), point(120, 0.5))], ["sampled", "exploitability"]).splitlines()
-    assert rows[-1] == "| 3 | 0 to 120 | 0.100 → 0.500 | – → – | 0.000 → 0.500 | 1,200 | 0 |"
+    assert rows[-1] == "| 3 | 0 to 120 | 0.100 → 0.500 | – | 0.000 → 0.500 | 1,200 | 0 |"
 
 
 def test_drawing_writes_a_picture_per_curve_and_the_tables(tmp_path: Path) -> None:
