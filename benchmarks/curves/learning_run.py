@@ -95,7 +95,9 @@ class LearningRun:
             shutil.copyfile(newest.path, copy)
         except FileNotFoundError:  # a newer one took its place
             return
-        policy = poker_measure.measured(self._curve.task, self._folder / "run" / "model", copy, 4)
+        model = poker_measure.model_of(self._folder / "run" / "model", copy, "plain")
+        policy = poker_measure.measured(poker_measure.poker_task(self._curve.task), model, 4)
+        assert policy is not None
         self.points[newest.version] = replace(
             self._point(newest.version), exploitability=policy.exploitability, legal=policy.legal
         )
