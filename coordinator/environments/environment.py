@@ -212,7 +212,7 @@ class Environment:
                     return await process.call(method, body(worker), answer, timeout=seconds)
                 except ChildDied as error:
                     fault = str(error)
-                    self._tell(fault)
+                    self._tell(f"task {self.order.task}: {fault}")
                     await worker.end()
                 except TimeoutError:
                     fault = f"no answer within {seconds:g} s"
@@ -237,10 +237,12 @@ class Environment:
             except EnvironmentFault as fault:
                 worker.failures += 1
                 if not self.trouble:
-                    self._tell(f"the environment cannot be opened: {fault}")
+                    self._tell(f"the environment of task {self.order.task} cannot be opened: {fault}")
                 self.trouble = str(fault)
                 pause = PAUSES.delay(worker.failures)
-                log.error("the environment cannot be opened", reason=str(fault), again_seconds=pause)
+                log.error(
+                    "the environment cannot be opened", task=self.order.task, reason=str(fault), again_seconds=pause
+                )
                 await asyncio.sleep(pause)
         return worker.process
 

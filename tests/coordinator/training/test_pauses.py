@@ -3,7 +3,17 @@
 import msgspec
 import pytest
 
-from coordinator.training.pauses import MOST_UNSCORED, WINDOW, Pause, Pauses, PauseState, wait, window_of_groups
+from coordinator.rollouts.episode_record import KEPT
+from coordinator.training.pauses import (
+    MOST_UNSCORED,
+    WINDOW,
+    Pause,
+    Pauses,
+    PauseState,
+    wait,
+    window_of_episodes,
+    window_of_groups,
+)
 
 MINUTE = 60_000
 
@@ -152,3 +162,19 @@ def test_setting_the_clock_back_makes_no_pause_longer() -> None:
     pauses.stop("by its operator", at(year))
     assert pauses.look(at(20)) is None
     assert until(pauses) is None
+
+
+def test_of_several_tasks_the_failing_one_is_named_and_a_healthy_one_excuses_nothing() -> None:
+    pauses = Pauses()
+    well, bad = window_of_groups(["ok"] * WINDOW, "add"), window_of_episodes([True] * 101, "it broke", "talk")
+    for wanted in (10, 20):
+        assert pauses.scored([well, bad], at(0))
+        assert pauses.pause is not None
+        assert pauses.pause.why.startswith("the environment of task talk failed in 101 of the last 101 episodes")
+        assert "add" not in pauses.pause.why
+        assert until(pauses) == wanted
+        pauses.resume()
+        assert not pauses.scored([well, window_of_episodes([False] * 1_000, "", "talk")], at(0))
+    assert not pauses.scored([well, window_of_episodes([False] * KEPT, "", "talk")], at(0))
+    assert pauses.scored([well, bad], at(0))
+    assert until(pauses) == 10
