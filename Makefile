@@ -18,7 +18,7 @@ PIP_INSTALL := -m pip install --disable-pip-version-check --quiet
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: help setup setup-light demo demo-smollm2 demo-engines test test-all test-llama test-vulkan test-vllm test-verifiers verifiers interop pytest pytest-peers pytest-others lint types report lock clean
+.PHONY: help setup setup-light demo demo-smollm2 demo-engines test test-all test-llama test-vulkan test-vllm test-verifiers verifiers demo-verifiers interop pytest pytest-peers pytest-others lint types report lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -100,6 +100,10 @@ verifiers: .venv-verifiers/.installed ## a Python with verifiers, for tasks of t
 	test -x .venv-verifiers/bin/python || $(PYTHON) -m venv .venv-verifiers
 	.venv-verifiers/bin/python $(PIP_INSTALL) --no-deps -r requirements-verifiers.lock
 	@touch $@
+
+TASKSET := reverse_digits
+demo-verifiers: .venv-verifiers/.installed setup ## volunteers without its code learn a taskset of verifiers (10 minutes)
+	$(BIN)/echo2-coord demo --no-faults --task verifiers:$(CURDIR)/tasks/verifiers/tasksets/$(TASKSET).toml
 
 test-verifiers: .venv-verifiers/.installed setup ## tasksets in verifiers' own environment server (3 minutes)
 	$(BIN)/python -m pytest -q -rs tests/tasks/verifiers

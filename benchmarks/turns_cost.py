@@ -36,17 +36,17 @@ GIVEN: Final = (5, 6, 7, 8, 9, 10, 11, 12)
 PROMPT: Final = 32
 
 
-def make_model(folder: Path) -> Path:
-    """Write the model folder; return its snapshot."""
+def make_model(folder: Path, vocabulary: int = VOCABULARY, text: Tokenizer | None = None) -> Path:
+    """Write the model folder, with a tokenizer; return its snapshot."""
     config = LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
+        vocab_size=vocabulary, hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
         num_key_value_heads=3, max_position_embeddings=8192, tie_word_embeddings=True, rms_norm_eps=1e-5,
         bos_token_id=0, eos_token_id=EOS, initializer_range=0.01,
     )  # fmt: skip
     torch.manual_seed(0)
     model: Any = torch.nn.Module.to(LlamaForCausalLM(config), torch.bfloat16)
     model.save_pretrained(folder)
-    Tokenizer(models.WordLevel({"a": 0}, unk_token="a")).save(str(folder / "tokenizer.json"))
+    (text or Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))).save(str(folder / "tokenizer.json"))
     return save_model(model, folder / "v0.safetensors").path
 
 

@@ -92,7 +92,7 @@ SMOLLM2: Final = DemoSettings(
     warm_up={},
 )  # fmt: skip
 OTHER_TASK: Final[Mapping[str, Any]] = {
-    "group_size": 8, "batch_groups": 8, "limit": 8, "heldout": 40, "evaluate_every": 10, "kind": "served",
+    "group_size": 8, "batch_groups": 8, "limit": 8, "heldout": 32, "evaluate_every": 10, "kind": "served",
 }  # fmt: skip
 OTHER_TASK_SECONDS: Final = 600.0
 """Settings of a demo with `DemoOptions.task`: its episodes cost more than those of a task of this build."""

@@ -55,4 +55,4 @@ def read(argument: str) -> TasksetFile:
             f"there is no Python with verifiers at {told.python}: make one with `make verifiers`, or name another in "
             f"{path} (python = ...)"
         )
-    return told
+    return msgspec.structs.replace(told, path=[str(path.parent / folder) for folder in told.path])

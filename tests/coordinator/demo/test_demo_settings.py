@@ -77,3 +77,11 @@ def test_with_engines_the_tiny_model_has_heads_that_vllm_takes() -> None:
 def test_engines_set_the_nodes_alone(options: DemoOptions) -> None:
     with pytest.raises(LocalFault, match="choose it without --nodes, --ways, --lora-rank and --dtype"):
         settings_of(options)
+
+
+def test_a_task_that_the_volunteers_lack_is_played_turn_by_turn() -> None:
+    settings = settings_of(DemoOptions(task="verifiers:/a.toml"))
+    config = settings_for(settings.model, {"run": dict(settings.run)}, env={})
+    assert (config.run.task, config.run.kind, settings.nodes) == ("verifiers:/a.toml", "served", 2)
+    with pytest.raises(LocalFault, match="tiny model alone"):
+        settings_of(DemoOptions(model="smollm2", task="verifiers:/a.toml"))

@@ -24,6 +24,11 @@ def test_a_file_names_the_taskset_and_may_name_a_python(tmp_path: Path) -> None:
     assert (told.success, told.rows, told.renderer) == (1.0, 4096, None)
 
 
+def test_folders_are_looked_for_from_the_files_own(tmp_path: Path) -> None:
+    told = taskset_file.read(written(tmp_path, f'python = "{sys.executable}"\npath = [".", "/b"]\n{ENV}'))
+    assert told.path == [str(tmp_path), "/b"]
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     {

@@ -1,0 +1,1 @@
+"""Tasksets of verifiers through the bridge against a local server."""
