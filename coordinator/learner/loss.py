@@ -166,6 +166,10 @@ OBJECTIVES: dict[str, Objective] = {
 }
 
 
+OF_ROLLOUTS: frozenset[str] = frozenset({"gspo"})
+"""Objectives whose loss of a token depends on the other tokens of its rollout."""
+
+
 def objective(name: str) -> Objective:
     """Return the objective of that name. Raises ValueError, which lists the known names."""
     if name not in OBJECTIVES:

@@ -16,10 +16,12 @@ from transformers import PreTrainedModel
 
 from coordinator.learner.batch import MicroBatch, pack, rows, split
 from coordinator.learner.batch_groups import TrainBatch, described
-from coordinator.learner.hidden_states import cost_of
+from coordinator.learner.fused_head import ChunkLoss, FusedLoss, fused_loss
+from coordinator.learner.hidden_states import cost_of, predicting_states
 from coordinator.learner.logprobs import token_logprobs
-from coordinator.learner.loss import LossInputs, objective, reference_kl
+from coordinator.learner.loss import OF_ROLLOUTS, LossInputs, objective, reference_kl
 from coordinator.learner.messages import Hyper
+from coordinator.learner.model import head_of
 from coordinator.learner.optimiser import Optimiser
 from coordinator.learner.step_metrics import StepMetrics
 
@@ -72,24 +74,63 @@ def accumulate(
 ) -> None:
     """Add the gradients of one mini-batch's mean loss to the optimiser's masters. `proximal` None: it is the current
     policy."""
-    of = objective(hyper.objective)
     tokens = sum(len(micro.target) for micro in mini)
     for number, micro in enumerate(mini):
-        current = token_logprobs(model, micro)
-        terms = LossInputs(
-            current=current,
-            proximal=current.detach() if proximal is None else proximal[number],
-            behaviour=micro.behaviour,
-            advantage=micro.advantage,
-            rollout=micro.row,
-        )
-        token_loss = of(terms, hyper)
-        value = token_loss.value
+        reference_logprobs = None
         if reference is not None and hyper.kl_coefficient > 0:
-            divergence = reference_kl(current, frozen_logprobs(reference, micro))
-            value = value + hyper.kl_coefficient * divergence
-            metrics.add_reference(divergence)
-        loss = value.sum() / tokens
-        torch.autograd.backward(loss)
+            reference_logprobs = frozen_logprobs(reference, micro)
+        batch_loss = _BatchLoss(
+            micro, None if proximal is None else proximal[number], reference_logprobs, hyper, tokens
+        )
+        loss_of: ChunkLoss = batch_loss.of_chunk
+        if hyper.objective in OF_ROLLOUTS:
+            loss_of = batch_loss.linear_at(frozen_logprobs(model, micro))
+        fused = fused_loss(head_of(model), predicting_states(model, micro), micro.target, loss_of)
+        torch.autograd.backward(fused.loss)
         optimiser.collect()
-        metrics.add(terms, token_loss, micro.age, float(loss.detach()))
+        batch_loss.record(fused, metrics)
+
+
+class _BatchLoss:
+    """The loss of a micro-batch as a function of the current log-probabilities. `tokens`: sampled tokens of its
+    mini-batch."""
+
+    def __init__(
+        self, micro: MicroBatch, proximal: Tensor | None, reference: Tensor | None, hyper: Hyper, tokens: int
+    ) -> None:
+        self._micro, self._proximal, self._reference = micro, proximal, reference
+        self._hyper, self._tokens, self._objective = hyper, tokens, objective(hyper.objective)
+
+    def of_chunk(self, current: Tensor, cut: slice) -> Tensor:
+        """Return the part of the loss of some tokens."""
+        value = self._objective(self._terms(current, cut), self._hyper).value
+        if self._reference is not None:
+            value = value + self._hyper.kl_coefficient * reference_kl(current, self._reference[cut])
+        return value.sum() / self._tokens
+
+    def linear_at(self, current: Tensor) -> ChunkLoss:
+        """Return a loss per token with the gradient that the whole loss has at these log-probabilities."""
+        leaf = current.detach().clone().requires_grad_()
+        with torch.enable_grad():
+            (gradient,) = torch.autograd.grad(self.of_chunk(leaf, slice(None)), leaf)
+        return lambda some, cut: (some * gradient[cut]).sum()
+
+    @torch.no_grad()
+    def record(self, fused: FusedLoss, metrics: StepMetrics) -> None:
+        """Add the micro-batch to the metrics."""
+        terms = self._terms(fused.logprobs, slice(None))
+        token_loss = self._objective(terms, self._hyper)
+        if self._reference is not None:
+            metrics.add_reference(reference_kl(fused.logprobs, self._reference))
+        loss = float(self.of_chunk(fused.logprobs, slice(None)))
+        metrics.add(terms, token_loss, self._micro.age, loss, fused.entropy)
+
+    def _terms(self, current: Tensor, cut: slice) -> LossInputs:
+        micro = self._micro
+        return LossInputs(
+            current=current,
+            proximal=current.detach() if self._proximal is None else self._proximal[cut],
+            behaviour=micro.behaviour[cut],
+            advantage=micro.advantage[cut],
+            rollout=micro.row[cut],
+        )

@@ -7,7 +7,8 @@ clipped, truncated   shares of tokens (learner/loss.py)
 
 Only in total:
 loss          mean over the mini-batches
-entropy       mean of -log behaviour; absent without tokens
+entropy       the policy's, from its logits, mean over the sampled tokens; absent without tokens
+surprise      mean of -log behaviour; absent without tokens
 kl_reference  mean KL to the reference model, k3; only with a reference
 """
 
@@ -46,16 +47,17 @@ class StepMetrics:
 
     def __init__(self) -> None:
         self._sums: dict[int, Tensor] = {}
-        self._loss = 0.0
+        self._loss = self._entropy = 0.0
         self._reference: list[Tensor] = []
 
-    def add(self, terms: LossInputs, token_loss: TokenLoss, age: Tensor, loss: float) -> None:
-        """Add a micro-batch. `loss`: its part of the step's loss."""
+    def add(self, terms: LossInputs, token_loss: TokenLoss, age: Tensor, loss: float, entropy: Tensor) -> None:
+        """Add a micro-batch. `loss`: its part of the step's loss. `entropy`: of the policy at each token."""
         columns = _columns(terms, token_loss)
         for value in sorted(set(age.tolist())):
             part = columns[age == value].sum(0).cpu()
             self._sums[value] = self._sums[value] + part if value in self._sums else part
         self._loss += loss
+        self._entropy += float(entropy.double().sum())
 
     def add_reference(self, divergence: Tensor) -> None:
         """Add `divergence`: KL to the reference, float32 [n]."""
@@ -68,7 +70,8 @@ class StepMetrics:
         if not by_age:
             return {"loss": 0.0, "ess": 1.0, "log_ratio2": 0.0, "kl": 0.0, "clipped": 0.0, "truncated": 0.0}
         total = _Sums(*map(sum, zip(*by_age.values(), strict=True)))
-        metrics = {"loss": self._loss / minibatches, "entropy": total.surprise / total.tokens, **total.shares()}
+        entropy, surprise = self._entropy / total.tokens, total.surprise / total.tokens
+        metrics = {"loss": self._loss / minibatches, "entropy": entropy, "surprise": surprise, **total.shares()}
         for age, sums in by_age.items():
             metrics |= {f"{name}_age_{age}": value for name, value in sums.shares().items()}
         if self._reference:
@@ -78,8 +81,7 @@ class StepMetrics:
 
 @torch.no_grad()
 def _columns(terms: LossInputs, token_loss: TokenLoss) -> Tensor:
-    """Return the terms of the sums, float64 [n, 8], in the order of _Sums. `surprise` is -log behaviour: its mean
-    estimates the entropy."""
+    """Return the terms of the sums, float64 [n, 8], in the order of _Sums. `surprise` is -log behaviour."""
     weight = ratio(terms.proximal, terms.behaviour).double()
     log_ratio = weight.log()
     return torch.stack(

@@ -9,16 +9,21 @@ from transformers import PreTrainedModel
 from coordinator.learner import model, step
 from coordinator.learner.batch import pack, rows
 from coordinator.learner.batch_groups import TrainBatch
+from coordinator.learner.logprobs import token_logprobs
+from coordinator.learner.loss import OBJECTIVES, LossInputs, reference_kl
 from coordinator.learner.messages import Hyper
+from coordinator.learner.model import head_of
 from coordinator.learner.optimiser import Optimiser
 from coordinator.learner.step_metrics import StepMetrics
 from tests.support.tiny_learner import batch, group, on_policy
 
 
-def gradients(policy: PreTrainedModel, train_batch: TrainBatch, hyper: Hyper) -> dict[str, torch.Tensor]:
+def gradients(
+    policy: PreTrainedModel, train_batch: TrainBatch, hyper: Hyper, reference: PreTrainedModel | None = None
+) -> dict[str, torch.Tensor]:
     optimiser = Optimiser(policy, hyper)
     mini = list(pack(rows(train_batch, hyper.advantage).groups, hyper.microbatch_tokens))
-    step.accumulate(policy, mini, None, hyper, StepMetrics(), optimiser, None)
+    step.accumulate(policy, mini, None, hyper, StepMetrics(), optimiser, reference)
     return {name: master.grad for name, master in optimiser.masters.items() if master.grad is not None}
 
 
@@ -29,6 +34,25 @@ def test_micro_batches_give_the_gradient_of_one_batch(policy: PreTrainedModel) -
     assert whole.keys() == parts.keys() == dict(policy.named_parameters()).keys()
     for name, gradient in whole.items():
         torch.testing.assert_close(parts[name], gradient, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("kl_coefficient", [0.0, 0.5], ids=["without a reference", "with one"])
+@pytest.mark.parametrize("name", sorted(OBJECTIVES))
+def test_each_objective_has_the_gradient_of_its_loss_over_all_tokens(
+    policy: PreTrainedModel, name: str, kl_coefficient: float
+) -> None:
+    hyper = Hyper(objective=name, kl_coefficient=kl_coefficient)
+    (micro,) = pack(rows(batch(1), hyper.advantage).groups, 10_000)
+    other = model.load(Path(policy.name_or_path), "cpu")
+    with torch.no_grad():
+        head_of(other).weight.mul_(1.1)
+    current, reference = token_logprobs(policy, micro), step.frozen_logprobs(other, micro)
+    terms = LossInputs(current, current.detach(), micro.behaviour, micro.advantage, micro.row)
+    value = OBJECTIVES[name](terms, hyper).value + kl_coefficient * reference_kl(current, reference)
+    expected = torch.autograd.grad(value.mean(), list(policy.parameters()))
+    found = gradients(policy, batch(1), hyper, other)
+    for (parameter, _), gradient in zip(policy.named_parameters(), expected, strict=True):
+        torch.testing.assert_close(found[parameter], gradient, rtol=1e-4, atol=1e-6)
 
 
 def test_given_tokens_carry_no_loss(policy: PreTrainedModel) -> None:

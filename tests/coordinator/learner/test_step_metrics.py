@@ -2,10 +2,13 @@
 
 import random
 
+import numpy as np
 import pytest
+import torch
 from transformers import PreTrainedModel
 
 from coordinator.learner import step
+from coordinator.learner.batch import rows
 from coordinator.learner.batch_groups import TrainBatch
 from coordinator.learner.messages import Hyper
 from coordinator.learner.optimiser import Optimiser
@@ -23,3 +26,17 @@ def test_metrics_are_reported_by_age(policy: PreTrainedModel) -> None:
     assert metrics["kl_age_3"] == pytest.approx(2.718281828 - 2, rel=1e-4)
     assert metrics["ess"] == pytest.approx((1 + 2.718281828) ** 2 / (2 * (1 + 2.718281828**2)), rel=1e-4)
     assert (metrics["staleness_mean"], metrics["staleness_max"]) == (1.5, 3.0)
+
+
+def test_entropy_is_the_policys_and_the_behaviours_surprise_has_its_own_name(policy: PreTrainedModel) -> None:
+    train_batch = TrainBatch(step=1, groups=[group(random.Random(8), "g")])
+    with torch.no_grad():
+        logs = [
+            torch.log_softmax(policy(torch.from_numpy(row.tokens).long()[None]).logits[0], -1)[row.targets - 1]
+            for row in rows(train_batch, "group").groups[0]
+        ]
+    entropy = float(torch.cat([-(one.exp() * one).sum(1) for one in logs]).mean())
+    metrics = step.train_step(policy, Optimiser(policy, Hyper()), train_batch, Hyper(), steps=0)
+    surprise = np.concatenate([-one.behaviour for one in train_batch.groups[0].samples]).mean()
+    assert metrics["entropy"] == pytest.approx(entropy, rel=1e-4)
+    assert metrics["surprise"] == pytest.approx(float(surprise), rel=1e-5)
