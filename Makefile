@@ -94,7 +94,7 @@ test-vllm: .venv-vllm/.installed ## the engine on vLLM, on the CPU, in .venv-vll
 	.venv-vllm/bin/python -m pip uninstall -qy torchvision torchaudio torchcodec
 	@touch $@
 
-verifiers: .venv-verifiers/.installed ## a Python with verifiers, for tasks of that family, in .venv-verifiers (installs about 350 MB)
+verifiers: .venv-verifiers/.installed ## a Python with verifiers, for tasks of that family, in .venv-verifiers (installs about 550 MB)
 
 .venv-verifiers/.installed: requirements-verifiers.lock
 	test -x .venv-verifiers/bin/python || $(PYTHON) -m venv .venv-verifiers
