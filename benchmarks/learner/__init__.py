@@ -1,0 +1,1 @@
+"""The learner's step beside TRL's: `python -m benchmarks.learner [--quick]`."""

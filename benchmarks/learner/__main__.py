@@ -1,0 +1,71 @@
+"""Measure a step of the learner against TRL's: CPU time and peak memory of a process each, one thread, float32.
+
+The model has SmolLM2-135M's shape and random weights; both train on the same groups, and neither generates. The anchor
+is TRL's own loss with its head on the scored positions alone, and AdamW (benchmarks/learner/trl_step.py). It needs
+`pip install trl==1.16.0`.
+
+    mixed   a prompt of 64 tokens, completions of up to 96, their mean 50
+    equal   a prompt of 16 tokens, all completions 96: the least to gain by leaving out padding
+    state   bytes per parameter that stay between two steps, gradients included
+"""
+
+import argparse
+import importlib.util
+import json
+import statistics
+import subprocess
+import sys
+from typing import Any
+
+from benchmarks.harness import bench
+from benchmarks.harness.bench import Claim
+from benchmarks.learner.workload import EQUAL, MIXED, Shape
+
+BARS = {MIXED.name: (0.67, 0.75), EQUAL.name: (1.0, 0.85)}
+
+
+def measured(candidate: str, shape: Shape, layers: int, steps: int) -> dict[str, Any]:
+    """Run a candidate in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.learner.one_process", candidate, shape.name, str(layers), str(steps)]
+    answer: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return answer
+
+
+def claims_of(shape: Shape, layers: int, rounds: int) -> tuple[list[Claim], list[list[object]], float]:
+    """Measure both on a shape, `rounds` times; return the claims, rows of the table and our state."""
+    pairs = [(measured("ours", shape, layers, 2), measured("trl", shape, layers, 2)) for _ in range(rounds)]
+    time = statistics.median(ours["seconds"][-1] / trl["seconds"][-1] for ours, trl in pairs)
+    memory = statistics.median(ours["peak"] / trl["peak"] for ours, trl in pairs)
+    rows: list[list[object]] = [
+        [shape.name, name, min(pair[place]["seconds"][-1] for pair in pairs), pairs[0][place]["peak"] / 2**20]
+        for place, name in enumerate(("echo2", "TRL"))
+    ]
+    bar_time, bar_memory = BARS[shape.name]
+    claims = [
+        Claim(f"{shape.name}, time", time, "TRL's step", bar_time, at_most=True),
+        Claim(f"{shape.name}, memory", memory, "TRL's peak", bar_memory, at_most=True),
+    ]
+    return claims, rows, pairs[0][0]["state"]
+
+
+def main() -> int:
+    """Run the benchmark; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.learner", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="4 layers of 30 and one round")
+    order = parser.parse_args()
+    if importlib.util.find_spec("trl") is None:
+        print("TRL is not installed: pip install trl==1.16.0", file=sys.stderr)
+        return 1
+    bench.header("a step of the learner", ["torch", "transformers", "trl"])
+    claims: list[Claim] = []
+    rows: list[list[object]] = []
+    for shape in (MIXED, EQUAL):
+        of_shape, some, state = claims_of(shape, 4 if order.quick else 30, 1 if order.quick else 3)
+        claims, rows = claims + of_shape, rows + some
+    bench.table(("batch", "learner", "CPU s of a step", "peak MiB"), rows)
+    return bench.close([*claims, Claim("state", state, "bytes per parameter", 18.1, at_most=True)])
+
+
+if __name__ == "__main__":
+    bench.one_thread()
+    sys.exit(main())
