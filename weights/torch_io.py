@@ -54,17 +54,19 @@ def save_model(model: nn.Module, path: Path, dtype: torch.dtype = torch.bfloat16
 def save_tensors(
     tensors: Mapping[str, Tensor], path: Path, *, dtype: torch.dtype = torch.bfloat16, aliases: dict[str, str]
 ) -> Snapshot:
-    """Write named tensors (any device), leaving out those that `aliases` names. Raises `BadSnapshot`, `DiskFull`."""
-    stored = {name: tensors[name] for name in sorted(tensors) if name not in aliases}
-    table = [
-        TensorEntry(name=name, dtype=_name_of(name, _cast_to(tensor, dtype)), shape=tuple(tensor.shape))
-        for name, tensor in stored.items()
-    ]
-    with writing_snapshot(path, table, aliases) as writer:
-        for tensor in stored.values():
-            writer.write(_bits_of(tensor.detach().to(_cast_to(tensor, dtype))))
+    """Write named tensors (any device), leaving out those that `aliases` names. Each is asked for twice, and one at a
+    time. Raises `BadSnapshot`, `DiskFull`."""
+    stored = [name for name in sorted(tensors) if name not in aliases]
+    with writing_snapshot(path, [_entry(name, tensors[name], dtype) for name in stored], aliases) as writer:
+        for name in stored:
+            tensor = tensors[name].detach()
+            writer.write(_bits_of(tensor.to(_cast_to(tensor, dtype))))
         root = writer.finish()
     return Snapshot(path, root=root)
+
+
+def _entry(name: str, tensor: Tensor, dtype: torch.dtype) -> TensorEntry:
+    return TensorEntry(name=name, dtype=_name_of(name, _cast_to(tensor, dtype)), shape=tuple(tensor.shape))
 
 
 def published(model: nn.Module) -> dict[str, Tensor]:

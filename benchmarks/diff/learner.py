@@ -33,8 +33,8 @@ from benchmarks.diff.streams import Stream
 from coordinator.learner import model
 from coordinator.learner.batch_groups import TrainGroup, TrainSample
 from coordinator.learner.messages import Batch, Hyper, Open, WarmUp
-from coordinator.learner.optimiser import publishable
 from coordinator.learner.session import Session
+from coordinator.learner.split_master import publishable
 from coordinator.learner.warmup import save, supervise
 from coordinator.run import model_folder
 from engines.direct import generate

@@ -31,9 +31,7 @@ def ours(layers: int, groups: list[RolloutGroup]) -> tuple[Callable[[], float], 
 
     def state() -> float:
         parameters = list(policy.parameters())
-        held = sum(one.nbytes for one in [*parameters, *optimiser.tensors().values()])
-        gradients = 4 * sum(one.numel() for one in parameters)
-        return (held + gradients) / sum(one.numel() for one in parameters)
+        return optimiser.nbytes / sum(one.numel() for one in parameters)
 
     return step, state
 

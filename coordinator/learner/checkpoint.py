@@ -14,19 +14,21 @@ Rules
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+import torch
 from blake3 import blake3
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from coordinator.learner.messages import Export
 from runtime.files import move, room, sync_file, sync_folder
+from weights.torch_io import save_tensors
 
 FORMAT = 1
 KEPT = 2
@@ -81,15 +83,15 @@ class Checkpoint(NamedTuple):
     tensors: dict[str, Tensor]
 
 
-def save(folder: Path, era: int, step: int, finished: Callable[[], State], tensors: dict[str, Tensor]) -> Path:
+def save(folder: Path, era: int, step: int, finished: Callable[[], State], tensors: Mapping[str, Tensor]) -> Path:
     """Write the checkpoint of (`era`, `step`) durably, and remove all but the newest two. `finished`: called once the
-    tensors are durable, which takes longest; returns the state, whose files must all be durable. Raises `DiskFull`, and
-    the errors of `finished`; the checkpoint then does not exist."""
+    tensors are durable, which takes longest; returns the state, whose files must all be durable. `tensors`: each is
+    asked for when it is written, so that no second copy of all is in memory. Raises `DiskFull`, and the errors of
+    `finished`; the checkpoint then does not exist."""
     target = folder / f"checkpoint-{era:012d}-{step:012d}"
     partial = folder / f".{target.name}.partial"
     with _emptied(partial):
-        save_file({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, partial / _TENSORS)
-        sync_file(partial / _TENSORS)
+        save_tensors(tensors, partial / _TENSORS, dtype=torch.float32, aliases={})
         tensors_hash = _file_hash(partial / _TENSORS)
         body = msgspec.msgpack.encode(finished())
         sealed = _Sealed(format=FORMAT, body=body, body_hash=blake3(body).digest(), tensors_hash=tensors_hash)

@@ -191,7 +191,7 @@ class Session:
         state = self._state
         bases = export.starts(state.step, published, state.anchor)
         with export.writing(self._model, state.step, bases, self._exports, whole=whole) as encoded:
-            tensors = {**self._optimiser.tensors(), **_random()}
+            tensors = self._optimiser.tensors(_random())
 
             def finished() -> State:
                 return msgspec.structs.replace(state, export=_unhashed(encoded()))

@@ -161,10 +161,10 @@ def test_killed_at_any_moment_a_save_leaves_the_checkpoint_before_or_the_new_one
 def test_a_save_on_a_full_disk_fails_and_leaves_the_others_intact(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **of: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "save_file", full)
+    monkeypatch.setattr(checkpoint, "save_tensors", full)
     with pytest.raises(DiskFull, match="free space there"):
         saved(folder, state(4), tensors(4))
     monkeypatch.undo()

@@ -8,7 +8,8 @@ from transformers import PreTrainedModel
 
 from coordinator.learner import model, step
 from coordinator.learner.messages import Hyper
-from coordinator.learner.optimiser import Optimiser, publishable
+from coordinator.learner.optimiser import Optimiser
+from coordinator.learner.split_master import publishable
 from tests.support import adapted
 from tests.support.tiny_learner import batch
 from weights.lora.adapter_config import INNER, OUTER
@@ -17,12 +18,12 @@ from weights.lora.adapter_config import INNER, OUTER
 def test_the_model_holds_the_masters_rounded_and_small_updates_add_up(policy: PreTrainedModel) -> None:
     hyper = Hyper(learning_rate=1e-6, warmup_steps=0)
     optimiser = Optimiser(policy, hyper)
-    start = {name: master.detach().clone() for name, master in optimiser.masters.items()}
+    start = {name: optimiser.master(name) for name in optimiser.trained}
     for number in (1, 2, 3):
         step.train_step(policy, optimiser, batch(number), hyper, steps=number - 1)
     name = "model.layers.0.mlp.down_proj.weight"
-    assert torch.equal(policy.get_parameter(name), publishable(optimiser.masters[name]).float())
-    assert (optimiser.masters[name] - start[name]).abs().mean() > 1.5e-6
+    assert torch.equal(policy.get_parameter(name), publishable(optimiser.master(name)).float())
+    assert (optimiser.master(name) - start[name]).abs().mean() > 1.5e-6
 
 
 def test_a_gradient_that_is_not_finite_changes_nothing_and_is_reported(policy: PreTrainedModel) -> None:
@@ -51,5 +52,36 @@ def test_a_frozen_base_has_no_master_and_never_changes(tmp_path: Path, compute: 
         step.train_step(policy, optimiser, batch(number), hyper, steps=number - 1)
     changed = {name for name, tensor in policy.state_dict().items() if not torch.equal(tensor, before[name])}
     assert changed
-    assert changed <= set(optimiser.masters)
-    assert all(name.endswith((INNER, OUTER)) for name in optimiser.masters)
+    assert changed <= set(optimiser.trained)
+    assert all(name.endswith((INNER, OUTER)) for name in optimiser.trained)
+
+
+@pytest.mark.parametrize(("compute", "most"), [("float32", 18.1), ("bfloat16", 16.1)])
+def test_the_state_has_18_bytes_per_parameter_and_16_in_bfloat16(
+    policy: PreTrainedModel, compute: str, most: float
+) -> None:
+    hyper = Hyper(warmup_steps=0, compute_dtype=compute)
+    optimiser = Optimiser(policy, hyper)
+    step.train_step(policy, optimiser, batch(1), hyper, steps=0)
+    assert optimiser.nbytes <= most * sum(parameter.numel() for parameter in policy.parameters())
+
+
+def test_an_update_is_adams_of_the_masters(policy: PreTrainedModel) -> None:
+    hyper = Hyper(learning_rate=1e-3, warmup_steps=0, weight_decay=0.1)
+    optimiser = Optimiser(policy, hyper)
+    theirs = {name: optimiser.master(name).requires_grad_() for name in optimiser.trained}
+    groups = [
+        {"params": [one for one in theirs.values() if one.ndim > 1]},
+        {"params": [one for one in theirs.values() if one.ndim <= 1], "weight_decay": 0.0},
+    ]
+    adam = torch.optim.AdamW(groups, lr=1e-3, betas=hyper.betas, weight_decay=0.1)
+    for number in (1, 2, 3):
+        for name, parameter in policy.named_parameters():
+            theirs[name].grad = torch.full_like(parameter, 0.01 * number).requires_grad_(False)
+            parameter.grad = theirs[name].grad.clone()
+        optimiser.collect()
+        norm = float(torch.nn.utils.clip_grad_norm_(theirs.values(), hyper.gradient_clip))
+        assert optimiser.update(1e-3) == pytest.approx(norm)
+        adam.step()
+    for name, master in theirs.items():
+        torch.testing.assert_close(optimiser.master(name), master.detach(), rtol=1e-6, atol=1e-8)

@@ -24,7 +24,7 @@ def gradients(
     optimiser = Optimiser(policy, hyper)
     mini = list(pack(rows(train_batch, hyper.advantage).groups, hyper.microbatch_tokens))
     step.accumulate(policy, mini, None, hyper, StepMetrics(), optimiser, reference)
-    return {name: master.grad for name, master in optimiser.masters.items() if master.grad is not None}
+    return optimiser.gradients()
 
 
 def test_micro_batches_give_the_gradient_of_one_batch(policy: PreTrainedModel) -> None:
