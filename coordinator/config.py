@@ -95,6 +95,14 @@ class RunSection(Section):
     ] = 16
     limit: Annotated[int, Field(ge=1, le=1 << 20, description="Most sampled tokens per rollout. Signed.")] = 16
     heldout: Annotated[int, Field(ge=1, le=65536, description="Held-out prompts per evaluation.")] = 64
+    heldout_groups: Annotated[
+        int,
+        Field(
+            ge=0, le=4096,
+            description="Held-out groups per task and evaluation that nodes generate, beside the operator's own "
+            "evaluation. 0: none.",
+        ),
+    ] = 0  # fmt: skip
     evaluate_every: Annotated[int, Field(ge=1, description="Versions from one evaluation to the next.")] = 5
     compute_dtype: Annotated[
         Dtype,

@@ -509,8 +509,56 @@ CREATE TABLE task_results (
     ),
 )
 
+SCHEMA_12 = (
+    Part(
+        "held-out groups, which are on their way beside those of training",
+        """
+ALTER TABLE on_their_way ADD COLUMN heldout_open INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE on_their_way ADD COLUMN heldout_received INTEGER NOT NULL DEFAULT 0;
+DROP TRIGGER a_lease_goes_out;
+DROP TRIGGER a_lease_moves_on;
+CREATE TRIGGER a_lease_goes_out AFTER INSERT ON leases
+BEGIN
+    INSERT INTO on_their_way VALUES (
+        NEW.era, NEW.version, NEW.state = 'open', NEW.state = 'received',
+        NEW.state = 'open' AND NEW.position < 0, NEW.state = 'received' AND NEW.position < 0
+    ) ON CONFLICT DO UPDATE SET open = open + excluded.open, received = received + excluded.received,
+        heldout_open = heldout_open + excluded.heldout_open,
+        heldout_received = heldout_received + excluded.heldout_received;
+END;
+CREATE TRIGGER a_lease_moves_on AFTER UPDATE OF state ON leases WHEN NEW.state != OLD.state
+BEGIN
+    UPDATE on_their_way SET
+        open = open + (NEW.state = 'open') - (OLD.state = 'open'),
+        received = received + (NEW.state = 'received') - (OLD.state = 'received'),
+        heldout_open = heldout_open + (NEW.position < 0) * ((NEW.state = 'open') - (OLD.state = 'open')),
+        heldout_received = heldout_received
+            + (NEW.position < 0) * ((NEW.state = 'received') - (OLD.state = 'received'))
+        WHERE era = NEW.era AND version = NEW.version;
+    DELETE FROM on_their_way WHERE era = NEW.era AND version = NEW.version AND open = 0 AND received = 0;
+END;
+CREATE TRIGGER a_heldout_group_is_never_learned BEFORE INSERT ON buffer
+WHEN (SELECT position < 0 FROM leases WHERE id = NEW.lease)
+BEGIN SELECT RAISE(ABORT, 'a held-out group has no place in the buffer'); END;
+CREATE TABLE heldout_plans (
+    era INTEGER NOT NULL, version INTEGER NOT NULL, root BLOB NOT NULL, at INTEGER NOT NULL, closed INTEGER,
+    pass_1 REAL, PRIMARY KEY (era, version)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX heldout_plans_open ON heldout_plans (era, version) WHERE closed IS NULL;
+CREATE TABLE heldout_groups (
+    id INTEGER PRIMARY KEY, era INTEGER NOT NULL, version INTEGER NOT NULL, task TEXT NOT NULL,
+    prompt INTEGER NOT NULL, state TEXT NOT NULL CHECK (state IN ('waiting', 'leased', 'scorer', 'answered', 'lost')),
+    leases INTEGER NOT NULL DEFAULT 0, node BLOB, answers INTEGER NOT NULL DEFAULT 0,
+    solved INTEGER NOT NULL DEFAULT 0, by_operator INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE INDEX heldout_groups_by_state ON heldout_groups (era, version, state, id);
+""",
+    ),
+)
+
 MIGRATIONS = (
     SCHEMA_1, SCHEMA_2, SCHEMA_3, SCHEMA_4, SCHEMA_5, SCHEMA_6, SCHEMA_7, SCHEMA_8, SCHEMA_9, SCHEMA_10, SCHEMA_11,
+    SCHEMA_12,
 )  # fmt: skip
 SCHEMA_VERSION = len(MIGRATIONS)
 SCRIPT = "".join(part.script for parts in MIGRATIONS for part in parts)

@@ -1,6 +1,6 @@
 """Wire types of work: lease, rollouts, submission, receipt, verdicts."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -34,7 +34,7 @@ class LeaseReport(Wire, frozen=True):
 class LeaseRequest(Wire, frozen=True):
     """node -> coordinator, method "lease". Names the version that the node's engine has loaded. `at_once`: groups that
     the node can use at a time, this one and those with open leases counted; 1 also where the node is older than this
-    field."""
+    field. `heldout`: whether it also takes a lease of the held-out split."""
 
     nonce: Id
     era: Count
@@ -42,13 +42,15 @@ class LeaseRequest(Wire, frozen=True):
     root: Hash
     engine: Name
     at_once: Annotated[int, Meta(ge=1, le=1024)] = 1
+    heldout: bool = False
 
 
 class Lease(Wire, frozen=True):
     """coordinator (channel) -> node: one group under one version. `seeds`: one per sample; their number is the
     group's size. `limit`: most sampled tokens per rollout. `calibration`: hash of the sealed Calibration; None: exact
     (fp32). `ranges_asked`: whether the submission must show bytes of the version (weights/shown_ranges.py).
-    `at_once`: leases that the node may have open now; None: not said."""
+    `at_once`: leases that the node may have open now; None: not said. `split`: of the task's prompts; "heldout" only
+    where the request says so: its group is checked and paid like any other, and never learned from."""
 
     id: Id
     node: Key
@@ -67,6 +69,7 @@ class Lease(Wire, frozen=True):
     calibration: Hash | None = None
     ranges_asked: bool = False
     at_once: Count | None = None
+    split: Literal["train", "heldout"] = "train"
 
 
 class Segment(Wire, frozen=True):

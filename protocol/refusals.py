@@ -204,6 +204,7 @@ REASONS: dict[str, Reason] = {
     "not-scorable": Reason("The coordinator cannot check this group: {detail}.", "operator"),
     # --- submissions accepted, but not trained on
     "task-score": Reason("The task gives no finite reward for this group: it is paid, but not trained on.", "operator"),
+    "heldout": Reason("A held-out group: it counts in the evaluation of its version, and is not trained on.", "nobody"),
     "quarantine": Reason(
         "There was some evidence against this node's arithmetic today (UTC): until the day has ended its groups are"
         " accepted, not trained on, and their pay is kept.",

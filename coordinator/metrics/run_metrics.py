@@ -89,7 +89,8 @@ def work(database: Database) -> int:
 
 class GroupCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Groups since the run began, and groups under way now. `too_old`: accepted, but too old to be trained on
-    when decided. `unscored`: accepted, but without a finite reward by the task. `refused`: by code. `rollouts`: of
+    when decided. `unscored`: accepted, but without a finite reward by the task. `heldout`: accepted for an evaluation.
+    `refused`: by code. `rollouts`: of
     accepted groups. `skipped`: prompts that are no longer leased, by the codes of their leases' ends
     (coordinator/rollouts/prompt_positions.py)."""
 
@@ -97,6 +98,7 @@ class GroupCounts(msgspec.Struct, frozen=True, kw_only=True):
     accepted: int
     too_old: int
     unscored: int
+    heldout: int
     refused: dict[str, int]
     expired: int
     undecided: int
@@ -107,7 +109,7 @@ class GroupCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 def counts(database: Database, now: int) -> GroupCounts:
     """Count all groups, from the sums kept with each verdict and the table of groups under way."""
-    accepted = trainable = unscored = rollouts = expired = 0
+    accepted = trainable = unscored = heldout = rollouts = expired = 0
     refused: dict[str, int] = {}
     for verdict, code, *sums in database.all(
         "SELECT verdict, code, groups, trainable, rollouts FROM sums WHERE node = x''"
@@ -119,13 +121,15 @@ def counts(database: Database, now: int) -> GroupCounts:
         else:
             accepted, trainable, rollouts = accepted + sums[0], trainable + sums[1], rollouts + sums[2]
             unscored += sums[0] if code == "task-score" else 0
+            heldout += sums[0] if code == "heldout" else 0
     running, undecided = database.all("SELECT coalesce(sum(open), 0), coalesce(sum(received), 0) FROM on_their_way")[0]
     overdue = database.value("SELECT count(*) FROM leases WHERE state = 'open' AND expires < ?", (now,))
     return GroupCounts(
         received=accepted + sum(refused.values()) + undecided,
         accepted=accepted,
-        too_old=accepted - trainable - unscored,
+        too_old=accepted - trainable - unscored - heldout,
         unscored=unscored,
+        heldout=heldout,
         refused=refused,
         expired=expired,
         undecided=undecided,

@@ -211,10 +211,11 @@ class GroupService:
         return standing.rank == "new" or standing.suspended_until is not None or self.strikes.of(node) > 0
 
     def oldest_needed(self) -> tuple[int, int]:
-        """Return (era, version) of the oldest version that leases, undecided groups or joining nodes may still need."""
+        """Return (era, version) of the oldest version that leases, undecided groups, held-out plans or joining nodes
+        may still need."""
         at = self.progress
         recent = (at.era, max(0, at.version - self.terms.staleness - 1)) if at else (0, 0)
-        return min(recent, self.leases.oldest_in_use() or recent)
+        return min(recent, self.leases.oldest_in_use() or recent, self.leases.heldout.oldest_open() or recent)
 
     def is_rewarded_later(self, group: Undecided) -> bool:
         """Tell whether the scores of a group come from an environment, after its verification."""

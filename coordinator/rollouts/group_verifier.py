@@ -207,7 +207,7 @@ class GroupVerifier:
             other_ends=self._ends[1:],
             task=lease.task,
             task_version=lease.task_version,
-            split="train",
+            split=lease.split,
             index=lease.index,
         )
 

@@ -14,6 +14,8 @@ Rules
    (room_shares.py), set lifetimes (lease_lifetime.py), limit expiries (expiry_budgets.py) and choose the prompt
    (prompt_positions.py).
 6. Every refusal states its reason and when to retry, except for a finished run and an engine of another class.
+7. A known node that takes held-out groups gets one first in its turn, and whenever there is no room for training
+   (heldout_plans.py).
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -25,6 +27,7 @@ from coordinator.accounts.standing import Accounts, Rank
 from coordinator.accounts.strikes import AT_ONCE, STRIKES
 from coordinator.database import Database, marks
 from coordinator.learner.age import fresh, oldest_fresh
+from coordinator.rollouts.heldout_plans import HeldoutGroup, HeldoutPlans
 from coordinator.rollouts.lease_admission import LeaseAdmission, LeaseDemand
 from coordinator.rollouts.lease_lifetime import LifetimeBounds
 from coordinator.rollouts.open_lease_limit import MOST
@@ -134,6 +137,7 @@ class LeaseTable:
         self._entropy = entropy
         self._classes = classes
         self.positions = PromptPositions(database, prompts)
+        self.heldout = HeldoutPlans(database)
         bounds = LifetimeBounds(terms.first_ms, terms.least_ms, terms.most_ms)
         self._admission = LeaseAdmission(database, bounds, terms.staleness == 0, accounts, terms.per_node)
         self._retries = {"new": RetryTimes(), "known": RetryTimes()}
@@ -176,14 +180,12 @@ class LeaseTable:
         refused = self._unfit(request, progress, now)
         if refused is None and progress is not None:
             demand = self._admission.demand(node, rank, origin, request.at_once, now)
-            refused = self._lacks_room(demand, request.version, progress, buffered, now)
+            refused = self._denied(demand, now)
             if refused is None:
-                try:
-                    return self._issued(demand, request, now)
-                except PromptPending:
-                    refused = refusal("no-prompt", retry_after=self.terms.retry_ms)
-                except TaskFault:
-                    refused = refusal("no-prompt", retry_after=NO_PROMPT)
+                answer = self._given_by_room(demand, request, progress, buffered, now)
+                if not isinstance(answer, Refusal):
+                    return answer
+                refused = answer
         assert refused is not None
         if refused.retry_after is not None:
             wait = self._retries_of(rank).after(node, now, refused.retry_after, origin.party)
@@ -195,9 +197,45 @@ class LeaseTable:
     def _retries_of(self, rank: Rank) -> RetryTimes:
         return self._retries["new" if rank == "new" else "known"]
 
-    def _issued(self, demand: LeaseDemand, request: LeaseRequest, now: int) -> bytes:
+    def _given_by_room(
+        self, demand: LeaseDemand, request: LeaseRequest, progress: Progress, buffered: int, now: int
+    ) -> bytes | Refusal:
+        """Return a sealed Lease, of the training prompts or a held-out one (rule 7), or why there is no room."""
+        group = self._heldout_group(demand, request)
+        if group is not None and self.heldout.share.may():
+            return self._issued_heldout(group, demand, request, now)
+        refused = self._lacks_room(demand, request.version, progress, buffered, now)
+        if refused is None:
+            try:
+                return self._issued(demand, request, now)
+            except PromptPending:
+                refused = refusal("no-prompt", retry_after=self.terms.retry_ms)
+            except TaskFault:
+                refused = refusal("no-prompt", retry_after=NO_PROMPT)
+        if group is not None and refused.code != "undecided":
+            return self._issued_heldout(group, demand, request, now)
+        return refused
+
+    def _heldout_group(self, demand: LeaseDemand, request: LeaseRequest) -> HeldoutGroup | None:
+        if not request.heldout or demand.requester.share != "known":
+            return None
+        return self.heldout.next_group(request.era, request.version, demand.requester.node)
+
+    def _issued_heldout(self, group: HeldoutGroup, demand: LeaseDemand, request: LeaseRequest, now: int) -> bytes:
+        prompt, seeds = self.heldout.prompts[group.key]
+        chosen = PromptPosition(-group.id, group.leases, "", prompt)
         with self._database.transaction():
-            sealed = self._write(demand, request, now)
+            self.heldout.leased(group.id, demand.requester.node)
+            sealed = self._write(chosen, demand, request, now, heldout=seeds)
+        self.heldout.note_lease(heldout=True)
+        return sealed
+
+    def _issued(self, demand: LeaseDemand, request: LeaseRequest, now: int) -> bytes:
+        node, origin = demand.requester.node, demand.requester.origin
+        with self._database.transaction():
+            chosen = self.positions.take(node, origin, now, relied_on=self._admission.relied_on(demand, now))
+            sealed = self._write(chosen, demand, request, now)
+        self.heldout.note_lease(heldout=False)
         self._admission.given(demand, now)
         self._retries_of(demand.rank).given(demand.requester.node, now)
         return sealed
@@ -233,10 +271,13 @@ class LeaseTable:
             return refusal("no-prompt", retry_after=wait)
         return None
 
+    def _denied(self, demand: LeaseDemand, now: int) -> Refusal | None:
+        if (denied := self._admission.denied(demand, now)) is None:
+            return None
+        denial, wait = denied
+        return refusal(denial.code, retry_after=wait or self.terms.retry_ms, **denial.facts)
+
     def _lacks_room(self, demand: LeaseDemand, version: int, at: Progress, buffered: int, now: int) -> Refusal | None:
-        if (denied := self._admission.denied(demand, now)) is not None:
-            denial, wait = denied
-            return refusal(denial.code, retry_after=wait or self.terms.retry_ms, **denial.facts)
         terms, load = self.terms, self.load(at, now)
         left = free_slots(at, terms, version, buffered, load)
         if left <= 0 < free_slots(at, terms, at.version, buffered, load):
@@ -248,10 +289,17 @@ class LeaseTable:
         facts = {"version": version, "step": at.step} | no_room.facts
         return refusal(no_room.code, retry_after=terms.retry_ms, **facts)
 
-    def _write(self, demand: LeaseDemand, request: LeaseRequest, now: int) -> bytes:
+    def _write(
+        self,
+        chosen: PromptPosition,
+        demand: LeaseDemand,
+        request: LeaseRequest,
+        now: int,
+        heldout: list[bytes] | None = None,
+    ) -> bytes:
+        """Write a lease, in the caller's transaction; return it sealed. `heldout`: the seeds of a held-out group."""
         node, origin = demand.requester.node, demand.requester.origin
-        chosen = self.positions.take(node, origin, now, relied_on=self._admission.relied_on(demand, now))
-        lease = self._lease(chosen, demand, request, now)
+        lease = self._lease(chosen, demand, request, now, heldout)
         document = encode(lease)
         sealed = self._seal("lease", document)
         row = (
@@ -272,7 +320,14 @@ class LeaseTable:
         self._admission.lend(demand, lease.id, request.era, request.version, chosen.reasons, now)
         return sealed
 
-    def _lease(self, chosen: PromptPosition, demand: LeaseDemand, request: LeaseRequest, now: int) -> Lease:
+    def _lease(
+        self,
+        chosen: PromptPosition,
+        demand: LeaseDemand,
+        request: LeaseRequest,
+        now: int,
+        heldout: list[bytes] | None,
+    ) -> Lease:
         return Lease(
             id=self._entropy(16),
             node=demand.requester.node,
@@ -281,7 +336,7 @@ class LeaseTable:
             task_version=chosen.prompt.task_version,
             index=chosen.prompt.index,
             prompt=chosen.prompt.tokens,
-            seeds=[self._entropy(16) for _ in range(self.terms.group_size)],
+            seeds=heldout or [self._entropy(16) for _ in range(self.terms.group_size)],
             limit=self.terms.limit,
             era=request.era,
             version=request.version,
@@ -291,6 +346,7 @@ class LeaseTable:
             calibration=None if is_exact(request.engine) else self._classes.of(request.engine),
             ranges_asked=not is_exact(request.engine),
             at_once=demand.requester.most_open,
+            split="train" if heldout is None else "heldout",
         )
 
     def find(self, lease: bytes) -> LeaseRecord | None:
@@ -310,7 +366,10 @@ class LeaseTable:
         if lent is None:
             return
         position, attempt = self._database.all("SELECT position, attempt FROM leases WHERE id = ?", (lease,))[0]
-        self.positions.ended(position, attempt, lent.reasons, code, now)
+        if position < 0:
+            self.heldout.returned(-position)
+        else:
+            self.positions.ended(position, attempt, lent.reasons, code, now)
         if code in ("expired", "declined"):
             self._admission.expired(lent, now)
         elif code in STRIKES | AT_ONCE:
@@ -340,13 +399,14 @@ class LeaseTable:
         return str(self._database.value("SELECT party FROM leases WHERE id = ?", (lease,)))
 
     def open_of(self, node: bytes) -> list[WaitingLease]:
-        """Return a node's open leases of the newest era."""
-        query = "SELECT version, sent, id FROM leases WHERE state = 'open' AND node = ? AND era = ?"
+        """Return a node's open leases of training prompts of the newest era."""
+        query = "SELECT version, sent, id FROM leases WHERE state = 'open' AND node = ? AND era = ? AND position >= 0"
         return [WaitingLease(*row) for row in self._database.all(query, (node, self.last_era()))]
 
     def on_their_way(self, era: int) -> dict[int, int]:
-        """Count the open leases and undecided groups of an era by version."""
-        return dict(self._database.all("SELECT version, open + received FROM on_their_way WHERE era = ?", (era,)))
+        """Count the open leases and undecided groups of an era by version, held-out ones left out."""
+        query = "SELECT version, open + received - heldout_open - heldout_received FROM on_their_way WHERE era = ?"
+        return dict(self._database.all(query, (era,)))
 
     def open_among(self, node: bytes, leases: Sequence[bytes]) -> list[bytes]:
         """Return those of these leases that are open leases of the node, in order."""
@@ -382,8 +442,8 @@ class LeaseTable:
         """Count the groups on their way in the learner's era that are not too old already."""
         oldest = self._oldest(progress)
         running, undecided = self._database.all(
-            "SELECT coalesce(sum(open), 0), coalesce(sum(received), 0) FROM on_their_way"
-            " WHERE era = ? AND version >= ?",
+            "SELECT coalesce(sum(open - heldout_open), 0), coalesce(sum(received - heldout_received), 0)"
+            " FROM on_their_way WHERE era = ? AND version >= ?",
             oldest,
         )[0]
         return InFlight(undecided, running - self._overdue(now, oldest))
@@ -393,7 +453,8 @@ class LeaseTable:
 
     def _overdue(self, now: int, oldest: tuple[int, int]) -> int:
         """Count the open leases whose time has passed: those that expired since the last tick."""
-        return self._count("state = 'open' AND expires < ? AND era = ? AND version >= ?", (now, *oldest))
+        where = "state = 'open' AND expires < ? AND era = ? AND version >= ? AND position >= 0"
+        return self._count(where, (now, *oldest))
 
     def due(self, now: int, most: int) -> list[bytes]:
         """Return at most `most` open leases whose time has passed, oldest first."""

@@ -10,7 +10,8 @@ Rules
 3. An accepted group earns by the pay rule of the run's price mode (coordinator/accounts/pay.py).
 4. A group that comes too late is refused, with a receipt that refers to the lease's expiry in the ledger.
 5. A good group for which the task gave no finite reward is accepted and paid under the code `task-score`. It is not
-   trainable: it never enters the buffer.
+   trainable: it never enters the buffer. Nor does a good held-out group, whose code is `heldout`: it counts in its
+   version's evaluation (heldout_plans.py).
 6. A group of a class that is not exact is decided by the evidence against its node, which this group moves on in the
    same transaction (coordinator/verification/evidence.py). In doubt, and for the rest of that day (UTC), it is
    accepted under the code `quarantine`: not trainable, and its weight is kept in `held:<node>`
@@ -38,6 +39,7 @@ from coordinator.accounts.ledger_facts import VERDICT_RULES
 from coordinator.accounts.pay import pay_rule
 from coordinator.database import Database, marks
 from coordinator.learner.age import fresh
+from coordinator.metrics.pass_rates import PromptAnswers
 from coordinator.rollouts.lease_table import Early, LeaseRecord, LeaseTable, Progress, Seal
 from coordinator.rollouts.submitted_group import ClaimedRollout
 from coordinator.rollouts.task_results import TaskResults, sums_of
@@ -60,7 +62,7 @@ from runtime.units import DAY
 from tasks.task import Score
 from tasks.turn_ends import is_end
 
-ACCEPTED = ("ok", "task-score", "quarantine")
+ACCEPTED = ("ok", "heldout", "task-score", "quarantine")
 """Codes of accepted groups."""
 RECENT = 200
 """Decided groups whose codes are remembered."""
@@ -293,6 +295,8 @@ class VerdictService:
         doubted = isinstance(basis, EvidenceStep) and basis.conclusion == "doubt"
         if doubted:
             code, reason = "quarantine", sentence("quarantine")
+        if code == "ok" and lease.split == "heldout":
+            code, reason = "heldout", sentence("heldout")
         young = lease.era == progress.era and fresh(progress.step, lease.version, self._leases.terms.staleness)
         trainable = young and code == "ok"
         lengths = [len(lease.prompt) + sum(rollout.turns) for rollout in rollouts]
@@ -311,7 +315,10 @@ class VerdictService:
             self._database.do(
                 "INSERT INTO buffer VALUES (?, ?, ?, ?, ?, ?)", (lease.id, lease.era, lease.version, at, varied, packed)
             )
-        if code in ("ok", "task-score"):
+        if lease.split == "heldout":
+            answers = PromptAnswers(len(scores), sum(score.success for score in scores))
+            self._leases.heldout.verdict(lease.id, answers if code == "heldout" else None)
+        elif code in ("ok", "task-score"):
             cut = sum(not is_end(int(rollout.tokens[-1]), self._ends_of_turns) for rollout in rollouts)
             self.results.add(lease.task, lease.task_version, sums_of(scores if code == "ok" else [], cut))
         self._leases.move(lease.id, "decided")

@@ -250,7 +250,7 @@ def is_learnable(scores: Sequence[Score]) -> bool:
 
 
 def _score(rollout: Rollout | ClaimedRollout, lease: Lease, task: Task, text: Tokenizer) -> Score:
-    episode = begun(task, "train", lease.index, text)
+    episode = begun(task, lease.split, lease.index, text)
     return replay(episode, Transcript(rollout.tokens, rollout.turns), ends=text.ends, limit=lease.limit)
 
 

@@ -23,6 +23,7 @@ from coordinator.rollouts.step_loop import StepLoop
 from coordinator.run import model_folder
 from coordinator.run.setup import Run
 from coordinator.training.evaluation import EvaluationSet
+from coordinator.training.heldout_evaluation import HeldoutEvaluation
 from coordinator.training.model_processes import Models
 from coordinator.training.reward_loop import Rewarding
 from coordinator.training.run_watch import Watch
@@ -77,12 +78,24 @@ class Learning:
             for host in hosts
             if host.facts.kind == SERVED
         ]
+        evaluation_sets = evaluation_sets_of(run, hosts)
+        self.heldout = HeldoutEvaluation(
+            group_service,
+            evaluation_sets,
+            history,
+            groups=run.config.run.heldout_groups,
+            every=run.config.run.evaluate_every,
+            clock=clock,
+            left=self.arrived.set,
+        )
+        self.training.on_version = self.heldout.look
         self.scoring = Scoring(
             scorer=models.scorer,
             group_service=group_service,
             publisher=publisher,
             history=history,
-            evaluation_sets=evaluation_sets_of(run, hosts),
+            evaluation_sets=evaluation_sets,
+            heldout=self.heldout,
             weights=weights,
             verifier=verifier_of(run, models.scorer, group_service, publisher, weights),
             evaluate_every=run.config.run.evaluate_every,
@@ -97,6 +110,7 @@ class Learning:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.training.run(), name="training")
             group.create_task(self._score(), name="scoring")
+            group.create_task(self.heldout.run(), name="held-out evaluation")
             if self.rewarding is not None:
                 group.create_task(self.rewarding.run(), name="rewarding")
             for playing in self.playing:

@@ -73,7 +73,7 @@ class Rewarding:
         for number, rollout in enumerate(group.submission.rollouts):
             transcript = Transcript(rollout.tokens, rollout.turns)
             try:
-                scores.append(await host.score("train", lease.index, transcript, lease.limit))
+                scores.append(await host.score(lease.split, lease.index, transcript, lease.limit))
                 episodes.note("")
             except (InvalidTranscript, TaskFault) as fault:
                 episodes.note(str(fault) or "no reason given")

@@ -24,6 +24,8 @@ Rules
    the scorer undoes one step and passes all of them under the version before. So a visit costs at most two further
    changes of version. Where one step back does not lead there, or that pass fails, they are decided without it.
 9. A good group whose task runs in an environment is decided once that has scored it (training/reward_loop.py).
+10. Held-out groups that are left to the scorer (training/heldout_evaluation.py) come last, a slice at a time. Where
+    their version is gone, or the scorer has failed or died at them `MOST_EVALUATIONS` times, they are lost.
 """
 
 import asyncio
@@ -39,12 +41,14 @@ from coordinator.metrics.history import History
 from coordinator.publishing.publisher import Publisher
 from coordinator.rollouts.group_service import GroupService
 from coordinator.rollouts.group_verifier import GroupVerifier
+from coordinator.rollouts.heldout_plans import HeldoutGroup
 from coordinator.rollouts.lease_table import LeaseTerms
 from coordinator.rollouts.scorer import Scorer
 from coordinator.rollouts.scoring_order import VISIT, PendingVersion, next_version
 from coordinator.rollouts.verification import Verdict
 from coordinator.rollouts.waiting_groups import Undecided, Visit
 from coordinator.training.evaluation import EvaluationSet, evaluate
+from coordinator.training.heldout_evaluation import HeldoutEvaluation
 from coordinator.training.reward_loop import Rewarding
 from coordinator.training.scorer_weights import ScorerWeights
 from runtime.child import ChildDied, ChildError
@@ -86,6 +90,8 @@ class Scoring:
     """Set by this loop after each verdict."""
     rewarding: Rewarding | None = None
     """Takes the good groups of a task that runs in an environment (rule 9)."""
+    heldout: HeldoutEvaluation | None = None
+    """Leaves held-out groups to the scorer (rule 10)."""
     _wanted_since: float | None = None
     _failed: dict[bytes, Undecided] = field(default_factory=dict)
     """Groups at which a scorer failed or died once, by lease."""
@@ -98,6 +104,8 @@ class Scoring:
     _version: int | None = None
     _failed_evaluations: Counter[int] = field(default_factory=Counter)
     """Failures of the scorer at a version's evaluation."""
+    _failed_heldout: Counter[int] = field(default_factory=Counter)
+    """Failures and deaths of the scorer at held-out groups, by version."""
     _deadly_evaluations: Counter[int] = field(default_factory=Counter)
     """Deaths of the scorer during a version's evaluation."""
 
@@ -123,7 +131,25 @@ class Scoring:
             return True
         self._wanted_since = None if version is None else self._wanted_since or self.clock()
         await self._judge_waiting()
-        return bool(waiting) or version is not None
+        left = [] if self.heldout is None or version is not None else self.heldout.left_to_scorer()
+        if self.heldout is not None and left:
+            await self._generate_heldout(self.heldout, left)
+        return bool(waiting or left) or version is not None
+
+    async def _generate_heldout(self, heldout: HeldoutEvaluation, left: Sequence[HeldoutGroup]) -> None:
+        version = left[0].version
+        if self._failed_heldout[version] >= MOST_EVALUATIONS or not await self._hold(version, left[0].root):
+            heldout.lose(left[0])
+            return
+        try:
+            await heldout.generate(self.scorer, left)
+        except ChildDied as death:
+            self._failed_heldout[version] += not death.told
+            raise
+        except ChildError as error:
+            self._failed_heldout[version] += 1
+            log.error("scorer failed at held-out groups", version=version, reason=str(error))
+            await self.scorer.renew()
 
     async def _judge_waiting(self) -> None:
         while (under := next_version(self.group_service.waiting(), self._version, self._now())) is not None:
@@ -245,7 +271,9 @@ class Scoring:
     def settled(self) -> bool:
         """Tell whether the last step is done and its version evaluated."""
         at = self.group_service.progress
-        return at is not None and at.finished and self._evaluation_due() is None
+        if at is None or not at.finished or self._evaluation_due() is not None:
+            return False
+        return self.heldout is None or self.heldout.settled()
 
     def _has_waited(self) -> bool:
         return self._wanted_since is not None and self.clock() - self._wanted_since >= PATIENCE

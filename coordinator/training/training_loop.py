@@ -99,6 +99,8 @@ class Training:
     finished: asyncio.Event = field(default_factory=asyncio.Event)
     covered: deque[list[bytes]] = field(default_factory=deque)
     """Groups drawn by the last steps that a durable checkpoint covers; older groups are too stale to be drawn."""
+    on_version: Callable[[], None] = lambda: None
+    """Called once leases may be requested for a version, and when the run is finished."""
     _uncovered: list[bytes] = field(default_factory=list)
     _drawing_since: float | None = None
     _era: int = FIRST_ERA
@@ -271,6 +273,7 @@ class Training:
             self.group_service.rebuild(rebuild, progress)
         self.group_service.progress = progress
         self.group_service.recall()
+        self.on_version()
         self.moved.set()
 
     def _published_file(self, latest: Published) -> Path:

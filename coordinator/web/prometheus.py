@@ -8,6 +8,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from coordinator.metrics.views import BroadcastView, LinksView, NodeRow, RunState, TaskRow, TroubleView
+from coordinator.web import heldout_rows
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -59,6 +60,7 @@ def of_learning(state: RunState) -> Iterator[Metric]:
         accuracy.add_metric(["greedy"], newest.greedy)
         yield accuracy
         yield _gauge("echo2_heldout_version", "Version that was evaluated last.", newest.version)
+    yield from heldout_rows.metrics(state.heldout, state.best_version)
     yield _counter("echo2_diff_bytes", "Bytes of the published diffs.", state.diff_bytes)
     yield _counter("echo2_full_bytes", "Bytes the same versions have in full.", state.full_bytes)
     yield _counter("echo2_faults", "Faults of the coordinator's own processes.", len(state.faults))
@@ -102,6 +104,7 @@ def of_work(state: RunState) -> Iterator[Metric]:
     """Yield the metrics of groups: leased, received, decided, used."""
     yield _counter("echo2_groups_received", "Groups received.", state.received)
     yield _counter("echo2_groups_accepted", "Groups accepted.", state.accepted)
+    yield _counter("echo2_groups_heldout", "Groups accepted for held-out results.", state.heldout_groups)
     yield _counter("echo2_groups_too_old", "Groups accepted, but too old to learn from.", state.too_old)
     yield _counter("echo2_groups_unscored", "Groups accepted to which the task gave no finite reward.", state.unscored)
     refused = CounterMetricFamily("echo2_groups_refused", "Groups refused, by reason.", labels=["reason"])

@@ -93,6 +93,7 @@ class RunViewBuilder:
         latest = self.publisher.latest
         history = self.training.history
         registry = self.group_service.registry
+        best = self.group_service.leases.heldout.best()
         state = RunState(
             run=self.run.id.hex(),
             name=config.name,
@@ -123,6 +124,8 @@ class RunViewBuilder:
             steps=[history.steps[number] for number in sorted(history.steps)],
             evaluations=[history.evaluations[number] for number in sorted(history.evaluations)],
             versions=[history.versions[number] for number in sorted(history.versions)],
+            best_version=None if best is None else best[1],
+            heldout=[history.heldout[number] for number in sorted(history.heldout)],
             capacity=_NOT_YET,
             broadcast=BroadcastView(source=self.run.peer_id),
             diff_bytes=history.diff_bytes,
@@ -168,6 +171,7 @@ class RunViewBuilder:
             too_old=counted.too_old,
             refused=counted.refused,
             unscored=counted.unscored,
+            heldout_groups=counted.heldout,
             expired=counted.expired,
             skipped=counted.skipped,
             capacity=capacity,

@@ -21,7 +21,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from coordinator.metrics.views import RunState
-from coordinator.web import csv_export, host_names, page, prometheus, task_rows
+from coordinator.web import csv_export, heldout_rows, host_names, page, prometheus, task_rows
 from coordinator.web.connection_limits import WebLimits
 from coordinator.web.node_ranking import Ranking, Source
 from coordinator.web.page_listener import Listener
@@ -46,6 +46,10 @@ BODIES: Final[dict[str, tuple[str, Render]]] = {
     "/": (_HTML, lambda state: page.page(state).encode()),
     "/live": (_HTML, lambda state: page.live(state).encode()),
     "/api/v1/run": (_JSON, msgspec.json.encode),
+    "/api/v1/heldout.csv": (
+        csv_export.CONTENT_TYPE,
+        lambda state: heldout_rows.as_csv(state.heldout).encode(),
+    ),
     "/api/v1/tasks.csv": (csv_export.CONTENT_TYPE, lambda state: task_rows.as_csv(state.tasks).encode()),
     "/metrics": (prometheus.CONTENT_TYPE, prometheus.exposition),
 }

@@ -10,6 +10,7 @@ import msgspec
 from coordinator.config import WebSection
 from coordinator.metrics.views import PauseView, RunState, TaskRow
 from coordinator.run.run_folder import RunFolder
+from coordinator.web import heldout_rows
 from p2p.errors import Unreachable
 
 PATH: Final = "/api/v1/run"
@@ -109,6 +110,8 @@ def lines(state: RunState) -> list[str]:
                 f"sampled {evaluation.sampled:.3f}, greedy {evaluation.greedy:.3f} at version {evaluation.version}",
             )
         )
+    if state.heldout:
+        rows.append(("pass@k", heldout_rows.sentence(state)))
     if state.refused:
         rows.append(("refused", ", ".join(f"{count} {code}" for code, count in sorted(state.refused.items()))))
     if state.links.refused:

@@ -343,6 +343,7 @@ class RolloutWorker:
             root=current.root,
             engine=probed.engine_class,
             at_once=at_once,
+            heldout=True,
         )
         asked, began = self._clock.local(), asyncio.get_running_loop().time()
         _log.debug("lease asked", version=current.version)

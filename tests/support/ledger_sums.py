@@ -3,7 +3,8 @@
 from coordinator.database import Database
 
 ON_THEIR_WAY = """
-SELECT era, version, sum(state = 'open'), sum(state = 'received') FROM leases
+SELECT era, version, sum(state = 'open'), sum(state = 'received'), sum(state = 'open' AND position < 0),
+    sum(state = 'received' AND position < 0) FROM leases
     WHERE state IN ('open', 'received') GROUP BY era, version ORDER BY era, version
 """
 ENDS = """

@@ -1,0 +1,164 @@
+"""Evaluate versions by held-out groups that volunteers generate; the operator's scorer generates the rest.
+
+    published ─ plan ─> leased (rollouts/heldout_plans.py) ─ verdicts ─> all in ─> result
+                            └──── what is left ──> scorer ───────────────┘
+
+Rules
+1. The first version is planned, every n-th, and the last, each as soon as leases may be requested for it. All groups of
+   the last are the scorer's, as a finished run gives no leases.
+2. The prompts are posed once, at the start; until then no version is planned.
+3. A result is recorded once, by the transaction that closes its plan; the best one stands in run.sqlite.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from coordinator.metrics.history import History
+from coordinator.metrics.pass_rates import PromptAnswers, pass_rate
+from coordinator.metrics.views import HeldoutRate, HeldoutResult
+from coordinator.rollouts.group_service import GroupService
+from coordinator.rollouts.heldout_plans import AnsweredGroup, ClosedPlan, HeldoutGroup, HeldoutPrompt, PromptKey
+from coordinator.rollouts.prompts import Prompt
+from coordinator.rollouts.scorer import Scorer
+from coordinator.training.evaluation import SLICE, EvaluationSet
+from tasks.task import TaskFault
+
+LOOK = 1.0
+"""Seconds between two looks for groups that are left to the scorer, and for plans that are all in."""
+
+log = structlog.get_logger("coordinator")
+
+
+class HeldoutEvaluation:
+    """The evaluation of versions by volunteers. `groups`: of each task and version; 0: there is no such evaluation."""
+
+    def __init__(
+        self,
+        group_service: GroupService,
+        evaluation_sets: Sequence[EvaluationSet],
+        history: History,
+        *,
+        groups: int,
+        every: int,
+        clock: Callable[[], float],
+        left: Callable[[], None],
+    ) -> None:
+        """`every`: versions from one plan to the next. `clock`: seconds since the Unix epoch. `left`: called where
+        groups are left to the scorer."""
+        self._group_service, self._history = group_service, history
+        self._plans, self._database = group_service.leases.heldout, group_service.database
+        self._sets = {one.host.facts.name: one for one in evaluation_sets}
+        self._groups, self._every = groups, every
+        self._clock, self._left = clock, left
+
+    async def run(self) -> None:
+        """Pose the prompts, then look after the plans, until cancelled."""
+        if not self._groups:
+            return
+        await self.pose()
+        while True:
+            self.look()
+            await asyncio.sleep(LOOK)
+
+    async def pose(self) -> None:
+        """Pose the prompts (rule 2)."""
+        samples = self._group_service.terms.group_size
+        self._plans.prompts = {
+            PromptKey(job.task, job.index): HeldoutPrompt(
+                Prompt(job.task, job.task_version, job.index, list(job.prompt)), list(job.seeds)
+            )
+            for one in self._sets.values()
+            for job in await one.groups(self._groups, samples)
+        }
+
+    def look(self) -> None:
+        """Plan the newest version if it is due, leave groups to the scorer, and record the results that stand."""
+        at, now = self._group_service.progress, int(self._clock() * 1000)
+        if at is None or not self._groups:
+            return
+        with self._database.transaction():
+            last = self._plans.last()
+            again = last is None or last[0] != at.era or at.version - last[1] >= self._every
+            if again or (at.finished and last is not None and last[1] != at.version):
+                self._plans.plan(at.era, at.version, at.root, now)
+            self._plans.leave_to_scorer(at.era, finished=at.finished)
+            closed = self._plans.close(now)
+        for plan in closed:
+            self._record(plan, now)
+        if self.left_to_scorer():
+            self._left()
+
+    def settled(self) -> bool:
+        """Tell whether no plan is open, and the finished run's last version has had its own."""
+        at, last = self._group_service.progress, self._plans.last()
+        if at is None or not self._groups or not self._plans.prompts:
+            return True
+        return last == (at.era, at.version) and self._plans.oldest_open() is None
+
+    def left_to_scorer(self) -> list[HeldoutGroup]:
+        """Return the next groups that the scorer is to generate together, all of one version."""
+        return self._plans.left_to_scorer(max(1, SLICE // self._group_service.terms.group_size))
+
+    async def generate(self, scorer: Scorer, groups: Sequence[HeldoutGroup]) -> None:
+        """Generate groups with the scorer, which has their version loaded. Raises `ChildDied`, `ChildError`."""
+        by_task = defaultdict[str, list[HeldoutGroup]](list)
+        for group in groups:
+            by_task[group.key.task].append(group)
+        for task, some in by_task.items():
+            solved = await self._answered(scorer, self._sets.get(task), some)
+            with self._database.transaction():
+                for group, answers in zip(some, solved, strict=True):
+                    self._plans.answered(group.id, answers, by_operator=True)
+
+    async def _answered(
+        self, scorer: Scorer, evaluation_set: EvaluationSet | None, groups: Sequence[HeldoutGroup]
+    ) -> list[PromptAnswers]:
+        """Return the answers to groups of one task; where it poses no prompt any more, none is solved."""
+        samples = self._group_service.terms.group_size
+        answers = {group.id: PromptAnswers(samples, 0) for group in groups}
+        jobs = {}
+        for group in groups:
+            try:
+                if evaluation_set is None:
+                    raise TaskFault("the run has no such task", verified=False)
+                jobs[group.id] = await evaluation_set.job(group.key.number, samples)
+            except TaskFault as fault:
+                log.warning("held-out prompt not posed", task=group.key.task, index=group.key.number, reason=str(fault))
+        if evaluation_set is not None and jobs:
+            solved = await evaluation_set.answered(scorer, list(jobs.values()))
+            answers |= {group: PromptAnswers(samples, sum(one)) for group, one in zip(jobs, solved, strict=True)}
+        return [answers[group.id] for group in groups]
+
+    def lose(self, group: HeldoutGroup) -> None:
+        """Give up the groups of a version that can no longer be loaded."""
+        with self._database.transaction():
+            self._plans.lose(group.era, group.version)
+
+    def _record(self, plan: ClosedPlan, now: int) -> None:
+        if plan.rate is None:
+            log.warning("no held-out result: the version is gone", era=plan.era, version=plan.version)
+            return
+        by_task = defaultdict[str, list[AnsweredGroup]](list)
+        for group in plan.groups:
+            by_task[group.key.task].append(group)
+        result = HeldoutResult(
+            era=plan.era, version=plan.version, at=now, seconds=(now - plan.at) / 1000, rate=_rate("", plan.groups),
+            tasks=[_rate(task, groups) for task, groups in by_task.items()],
+        )  # fmt: skip
+        self._history.add(result)
+        log.info(
+            "held-out result", version=plan.version, pass_1=round(result.rate.pass_1, 3),
+            low=round(result.rate.low, 3), high=round(result.rate.high, 3), by_operator=result.rate.by_operator,
+        )  # fmt: skip
+
+
+def _rate(task: str, groups: Sequence[AnsweredGroup]) -> HeldoutRate:
+    rate = pass_rate([group.answers for group in groups])
+    return HeldoutRate(
+        task=task, prompts=len(groups), answers=sum(group.answers.answers for group in groups),
+        by_operator=sum(group.by_operator for group in groups), pass_1=rate.pass_1, low=rate.low, high=rate.high,
+        pass_k=list(rate.pass_k.items()),
+    )  # fmt: skip
