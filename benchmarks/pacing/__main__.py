@@ -1,0 +1,192 @@
+"""Compare the law of leases with `room` alone, in simulated time: `python -m benchmarks.pacing [--quick]`.
+
+Claims, each over equal nodes (8 and 32), nodes of tenfold spread in speed, churn (a mean life of 20 steps, 5 away) and
+hard churn (a life of 5), with one and with eight groups at once in each node, a version every step, S = 4:
+
+1. mean age of the groups learned, against `room`: geometric mean at 1.5 and at 3 times the supply needed;
+2. the learner's idle share above that under `room`: the largest difference at 1.1, 1.5 and 3 times the supply;
+3. leases per group learned, against `room`: geometric mean at 1.5 times the supply;
+4. CPU time of a request at 10,000 nodes, against one at 100.
+
+With c groups at once in each node the batch has 16 c groups, so a turnaround is as long in steps as with one. Versions
+every 2 and 3 steps are printed for one group at once, without a bar. `--seeds` and `--steps`: runs per cell, and steps
+per run.
+"""
+
+import argparse
+import math
+import random
+import statistics
+import sys
+from typing import NamedTuple
+
+from benchmarks.harness.bench import Claim, Measured, close, header, ratio, table, take_turns, timed
+from benchmarks.pacing.world import RunResult, Scene, World, fleet
+from coordinator.rollouts.lease_summary import LeaseSummary, lease_cell
+from coordinator.rollouts.pacing import LearnerPace, PacedSituation, is_due
+
+BATCH = 16
+SUPPLIES = (1.1, 1.5, 3.0)
+AGE_BARS = {1.5: 0.70, 3.0: 0.55}
+IDLE_BARS = {1.1: 0.04, 1.5: 0.01, 3.0: 0.01}
+LEASES_BAR = 0.90
+ASK_BAR = 1.5
+FEW, MANY = 100, 10_000
+ASKS = 400
+
+
+class Fleet(NamedTuple):
+    """A fleet of the table. `spread`: tenfold. `life`: mean steps until a node leaves."""
+
+    name: str
+    spread: bool
+    nodes: int
+    life: float = math.inf
+
+
+FLEETS = (
+    Fleet("8 equal", False, 8),
+    Fleet("32 equal", False, 32),
+    Fleet("tenfold spread", True, 32),
+    Fleet("churn", True, 32, 20.0),
+    Fleet("hard churn", True, 32, 5.0),
+)
+
+
+class Cell(NamedTuple):
+    """A row of the table: a fleet under both rules."""
+
+    fleet: Fleet
+    supply: float
+    at_once: int
+    publish_every: int
+    room: RunResult
+    paced: RunResult
+
+
+def cell(one: Fleet, supply: float, at_once: int, publish_every: int, steps: int, seeds: int) -> Cell:
+    """Simulate a fleet under both rules, with the same seeds."""
+    here = one.life / (one.life + Scene(()).away) if math.isfinite(one.life) else 1.0
+    results: dict[bool, list[RunResult]] = {False: [], True: []}
+    for seed in range(seeds):
+        batch = BATCH * at_once
+        scene = Scene(
+            fleet(one.spread, one.nodes, supply / here, batch, at_once, seed),
+            at_once=at_once,
+            batch=batch,
+            publish_every=publish_every,
+            life=one.life,
+        )
+        for paced, runs in results.items():
+            runs.append(World(scene, paced=paced, seed=seed).run(steps))
+    return Cell(one, supply, at_once, publish_every, _mean(results[False]), _mean(results[True]))
+
+
+def _mean(runs: list[RunResult]) -> RunResult:
+    return RunResult(*(statistics.mean(values) for values in zip(*runs, strict=True)))
+
+
+def claims(cells: list[Cell]) -> list[Claim]:
+    """Return claims 1 to 3 over the cells of one version per step."""
+    result = []
+    judged = {supply: [one for one in cells if (one.supply, one.publish_every) == (supply, 1)] for supply in SUPPLIES}
+    for supply, bar in AGE_BARS.items():
+        ages = statistics.geometric_mean(one.paced.age / one.room.age for one in judged[supply])
+        result.append(Claim(f"age at {supply:g} x", ages, "room", bar, at_most=True))
+    for supply, bar in IDLE_BARS.items():
+        idle = max(one.paced.idle - one.room.idle for one in judged[supply])
+        result.append(Claim(f"idle above room's at {supply:g} x", idle, "the learner's time", bar, at_most=True))
+    leases = statistics.geometric_mean(one.paced.leases / one.room.leases for one in judged[1.5])
+    result.append(Claim("leases per group at 1.5 x", leases, "room", LEASES_BAR, at_most=True))
+    return result
+
+
+class AskingFleet:
+    """`nodes` nodes of tenfold spread with three times the supply needed, each with a lease at a random age. The batch
+    grows with the fleet, so all fleets ask for and return leases in the same state."""
+
+    def __init__(self, nodes: int) -> None:
+        self._random = random.Random(1)
+        self._now, step = 10_000_000, 60_000.0
+        turnarounds = fleet(True, nodes, 3.0, nodes // 2, 1, seed=1)
+        self._nodes = [(n.to_bytes(4), turnaround * step) for n, turnaround in enumerate(turnarounds)]
+        self._summary = LeaseSummary(0)
+        self._cells = {}
+        for key, turnaround in self._nodes:
+            self._cells[key] = lease_cell(8, turnaround, int(self._now - self._random.random() * turnaround))
+            self._summary.lease_given(self._cells[key])
+            self._summary.node_here(key, turnaround, 1, self._now + 1_000_000)
+        self._at = PacedSituation(
+            now=self._now,
+            step=8,
+            training_since=self._now - step / 2,
+            newest=8,
+            publish_every=1,
+            staleness=4,
+            batch=nodes // 2,
+            buffered=nodes // 4,
+            undecided=nodes // 16,
+            verdict=1_200.0,
+            broadcast=12_000.0,
+            kept=0.97,
+            cv=0.25,
+            least_supply=math.inf,
+            pace=LearnerPace(step, 1.1 * step, 0.0),
+        )
+
+    def ask(self) -> float:
+        """Let `ASKS` nodes return a lease, ask for another one, and get it; return their number."""
+        for _ in range(ASKS):
+            key, turnaround = self._random.choice(self._nodes)
+            self._summary.lease_ended(self._cells[key])
+            self._summary.node_here(key, turnaround, 1, self._now + 1_000_000)
+            self._summary.forget(self._now)
+            is_due(self._summary, self._at, 8, turnaround)
+            sent = int(self._now - self._random.random() * turnaround)
+            self._cells[key] = lease_cell(8, turnaround, sent)
+            self._summary.lease_given(self._cells[key])
+        return ASKS
+
+
+def cost_of_asks(rounds: int) -> tuple[Claim, dict[str, list[Measured]]]:
+    """Measure claim 4."""
+    few, many = AskingFleet(FEW), AskingFleet(MANY)
+    measured = take_turns({"few": timed(few.ask), "many": timed(many.ask)}, rounds)
+    dearer = ratio(measured["few"], measured["many"])
+    return Claim(f"ask at {MANY:,} nodes", dearer, f"{FEW} nodes", ASK_BAR, at_most=True), measured
+
+
+def main() -> int:
+    """Print the table and the closing lines; return the exit status."""
+    options = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    options.add_argument("--quick", action="store_true", help="one group at once, a version per step, 40 steps, 1 seed")
+    options.add_argument("--steps", type=int, default=60)
+    options.add_argument("--seeds", type=int, default=2)
+    chosen = options.parse_args()
+    steps, seeds = (40, 1) if chosen.quick else (chosen.steps, chosen.seeds)
+    header("the law of leases against room alone, simulated", ["numpy"])
+    print(f"{steps} steps, {seeds} seeds per cell; S = 4; age and idle over the last four fifths\n", flush=True)
+    cells = []
+    for at_once, publish_every in [(1, 1)] if chosen.quick else [(1, 1), (8, 1), (1, 2), (1, 3)]:
+        block = [
+            cell(one, supply, at_once, publish_every, steps, seeds) for one in FLEETS for supply in SUPPLIES
+        ]  # fmt: skip
+        print(f"{at_once} at once per node, {BATCH * at_once} groups per step, a version every {publish_every} steps")
+        table(
+            ("fleet", "supply", "room: age", "idle", "leases", "law: age", "idle", "leases"),
+            [(one.fleet.name, f"{one.supply:g}", *_cells(one.room), *_cells(one.paced)) for one in block],
+        )
+        cells += block
+    claim, measured = cost_of_asks(3 if chosen.quick else 9)
+    for name, nodes in (("few", FEW), ("many", MANY)):
+        cost = statistics.median(1e6 / one.rate for one in measured[name])
+        print(f"{nodes:,} nodes: {cost:.0f} microseconds of CPU per request")
+    return close([*claims(cells), claim])
+
+
+def _cells(one: RunResult) -> tuple[str, str, str]:
+    return f"{one.age:.2f}", f"{one.idle:.1%}", f"{one.leases:.2f}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,41 @@
+"""The simulation of leases repeats itself, and shows that the law makes groups fresher without idling the learner."""
+
+import math
+
+import pytest
+
+from benchmarks.pacing.world import Scene, World, fleet
+
+STEPS = 25
+
+
+@pytest.mark.parametrize("at_once", [1, 4])
+def test_under_the_law_a_quick_fleet_learns_from_fresher_groups_and_the_learner_does_not_wait(at_once: int) -> None:
+    turnarounds = fleet(False, 8, 3.0, 16 * at_once, at_once, seed=0)
+    scene = Scene(turnarounds, at_once=at_once, batch=16 * at_once)
+    room, law = (World(scene, paced=paced, seed=1).run(STEPS) for paced in (False, True))
+    assert room.age > 3.9
+    assert law.age < 0.6 * room.age
+    assert law.idle < 0.01
+    assert law.leases < 0.9 * room.leases
+
+
+def test_the_summary_counts_the_leases_that_are_open() -> None:
+    world = World(Scene(fleet(True, 12, 1.5, 16, 2, seed=3), at_once=2, life=8.0), paced=True, seed=2)
+    world.run(STEPS)
+    assert sum(world.summary.cells.values()) == len(world.open) > 0
+    oldest = world.step - world.scene.staleness
+    assert world.summary.running == sum(lease.cell.version >= oldest for lease in world.open.values())
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    scene = Scene(fleet(True, 8, 1.5, 16, 1, seed=1), life=20.0, publish_every=2)
+    first, second = (World(scene, paced=True, seed=5).run(10) for _ in range(2))
+    assert first == second
+
+
+def test_a_fleet_makes_the_batches_that_are_asked_for() -> None:
+    turnarounds = fleet(True, 32, 1.5, 16, 8, seed=0)
+    assert 8 * sum(1 / turnaround for turnaround in turnarounds) == pytest.approx(1.5 * 16)
+    assert max(turnarounds) / min(turnarounds) <= 10
+    assert not math.isinf(max(turnarounds))
