@@ -1,9 +1,9 @@
 """Measure the rate at which an engine generates rollouts of a run, with as many rows as it takes.
 
 Rules
-1. The jobs are those of the run's own task, at its own group size and limit, so that lengths and memory are real. For a
-   task whose code is at the operator they have prompts of `PROMPT` tokens drawn from a seed. Jobs are added as long as
-   fewer rows wait than the engine may run.
+1. The jobs are those of the run's own tasks, at its own group size and limit, so that lengths and memory are real. In
+   any stretch of jobs each task has its share by weight, up to one job. For a task whose code is at the operator they
+   have prompts of `PROMPT` tokens drawn from a seed. Jobs are added as long as fewer rows wait than the engine may run.
 2. The engine first finds its number of rows (engines.row_limit). What is measured begins once that number has stayed
    the same for `STEADY` seconds, or `WARM` seconds after the first step.
 3. Tokens count per step: one for each row that was running before it. Prompts cost time and count nothing.
@@ -12,7 +12,7 @@ Rules
 import hashlib
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +21,7 @@ import msgspec
 from engines.context import context_of
 from engines.engine import Engine, Job
 from tasks import registry
+from tasks.task import Tokenizer
 from tasks.tokenizer import load
 
 STEADY: Final = 2.5
@@ -46,39 +47,59 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
         return self.tokens / max(1e-9, self.cpu_seconds)
 
 
-class Workload(msgspec.Struct, frozen=True, kw_only=True):
-    """The jobs of a run: its task, most sampled tokens per rollout, rollouts per group, end tokens. `single_turn`: the
-    task's code is at the operator."""
+class TaskShare(msgspec.Struct, frozen=True, kw_only=True):
+    """A task of a run. `weight`: at least 1. `single_turn`: the task's code is at the operator."""
 
-    task: str
-    task_version: int
+    name: str
+    version: int
+    weight: int = 1
+    single_turn: bool = False
+
+
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
+    """The jobs of a run: its tasks, most sampled tokens per rollout, rollouts per group, end tokens."""
+
+    tasks: tuple[TaskShare, ...]
     limit: int
     group: int
     eos: int
-    single_turn: bool = False
     other_ends: tuple[int, ...] = ()
 
     def jobs(self, model: Path) -> Iterator[Job]:
-        """Yield the task's jobs without an end. `model`: the folder with tokenizer.json."""
-        for index, prompt in enumerate(self._drawn(model) if self.single_turn else self._asked(model)):
-            seeds = [hashlib.sha256(b"rate %d %d" % (index, row)).digest()[:16] for row in range(self.group)]
+        """Yield the tasks' jobs without an end (rule 1). `model`: the folder with tokenizer.json."""
+        text, context = load(model / "tokenizer.json", self.eos, *self.other_ends), context_of(model)
+        drawn = PROMPT if context is None else max(1, min(PROMPT, context - self.limit))
+        prompts = {one.name: _drawn(one, text.size, drawn) if one.single_turn else _posed(one, text)
+                   for one in self.tasks}  # fmt: skip
+        indices = {one.name: itertools.count() for one in self.tasks}
+        for number, task in enumerate(by_weight(self.tasks)):
             yield Job(
-                prompt=prompt, seeds=seeds, limit=self.limit, eos=self.eos, single_turn=self.single_turn,
-                task=self.task, task_version=self.task_version, split="train", index=index,
-                other_ends=self.other_ends,
+                prompt=next(prompts[task.name]),
+                seeds=[hashlib.sha256(b"rate %d %d" % (number, row)).digest()[:16] for row in range(self.group)],
+                limit=self.limit, eos=self.eos, single_turn=task.single_turn, task=task.name,
+                task_version=task.version, split="train", index=next(indices[task.name]), other_ends=self.other_ends,
             )  # fmt: skip
 
-    def _asked(self, model: Path) -> Iterator[list[int]]:
-        task, text = registry.get(self.task, self.task_version), load(model / "tokenizer.json", self.eos)
-        for index in itertools.count():
-            yield list(task.episode("train", index, text).prompt)
 
-    def _drawn(self, model: Path) -> Iterator[list[int]]:
-        size, context = load(model / "tokenizer.json", self.eos).size, context_of(model)
-        length = PROMPT if context is None else max(1, min(PROMPT, context - self.limit))
-        chance = random.Random(self.task)
-        while True:
-            yield [chance.randrange(size) for _ in range(length)]
+def by_weight(tasks: Sequence[TaskShare]) -> Iterator[TaskShare]:
+    """Yield tasks without an end, each in its share by weight: next is the one that is furthest behind its share."""
+    total, given = sum(one.weight for one in tasks), dict.fromkeys(range(len(tasks)), 0)
+    for number in itertools.count(1):
+        late = max(given, key=lambda one: tasks[one].weight * number - given[one] * total)
+        given[late] += 1
+        yield tasks[late]
+
+
+def _posed(task: TaskShare, text: Tokenizer) -> Iterator[list[int]]:
+    known = registry.get(task.name, task.version)
+    for index in itertools.count():
+        yield list(known.episode("train", index, text).prompt)
+
+
+def _drawn(task: TaskShare, size: int, length: int) -> Iterator[list[int]]:
+    chance = random.Random(task.name)
+    while True:
+        yield [chance.randrange(size) for _ in range(length)]
 
 
 class _Fed:

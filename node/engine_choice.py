@@ -22,7 +22,7 @@ from engines import registry
 from engines.candidates import Candidate, Sight, Trial, best, candidates, lines
 from engines.devices import Gpu
 from engines.engine import dtype_named
-from engines.rate import Workload
+from engines.rate import TaskShare, Workload
 from engines.system_gpus import system_gpus
 from engines.trials import Make, run_trials, sights
 from node.config import NodeConfig
@@ -141,10 +141,13 @@ def _lasting(gpus: Mapping[str, Sequence[Gpu]]) -> dict[str, list[Gpu]]:
 
 def workload_of(runspec: RunSpec) -> Workload:
     """Return the work by which a run's candidates are timed."""
-    task = runspec.tasks[0]
+    tasks = (
+        TaskShare(name=one.name, version=one.version, weight=one.weight, single_turn=one.kind != PURE)
+        for one in runspec.tasks
+    )
     return Workload(
-        task=task.name, task_version=task.version, limit=runspec.limit, group=runspec.group_size, eos=runspec.eos,
-        single_turn=task.kind != PURE, other_ends=runspec.other_ends,
+        tasks=tuple(tasks), limit=runspec.limit, group=runspec.group_size, eos=runspec.eos,
+        other_ends=runspec.other_ends,
     )  # fmt: skip
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from engines.engine import EngineError, EngineRows, Finished, Job
-from engines.rate import PROMPT, STEADY, WARM, Rate, Workload, measure
+from engines.rate import PROMPT, STEADY, WARM, Rate, TaskShare, Workload, by_weight, measure
 from tasks import tokenizer
 
-WORK = Workload(task="reverse", task_version=1, limit=8, group=4, eos=tokenizer.EOS)
+WORK = Workload(tasks=(TaskShare(name="reverse", version=1),), limit=8, group=4, eos=tokenizer.EOS)
+GYM = TaskShare(name="gym", version=1, single_turn=True)
 
 
 class CountingEngine:
@@ -71,12 +72,25 @@ def test_all_rows_are_filled_and_their_tokens_counted() -> None:
 
 def test_jobs_of_a_task_whose_code_is_at_the_operator_have_drawn_prompts_within_the_context(tmp_path: Path) -> None:
     tokenizer.char_tokenizer().save(str(tmp_path / "tokenizer.json"))
-    work = Workload(task="gym", task_version=1, limit=8, group=2, eos=tokenizer.EOS, single_turn=True)
+    work = Workload(tasks=(GYM,), limit=8, group=2, eos=tokenizer.EOS)
     first, second = itertools.islice(work.jobs(tmp_path), 2)
     assert (len(first.prompt), first.single_turn, first.prompt != second.prompt) == (PROMPT, True, True)
     assert max(first.prompt) < tokenizer.CHAR_SIZE
     (tmp_path / "config.json").write_text('{"max_position_embeddings": 20}')
     assert len(next(work.jobs(tmp_path)).prompt) == 12
+
+
+def test_the_jobs_of_several_tasks_come_in_the_proportion_of_their_weights(tmp_path: Path) -> None:
+    tokenizer.char_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    add = TaskShare(name="add", version=1, weight=3)
+    work = Workload(tasks=(GYM, add, TaskShare(name="reverse", version=1, weight=2)), limit=8, group=2, eos=1)
+    made_jobs = list(itertools.islice(work.jobs(tmp_path), 12))
+    names = [job.task for job in made_jobs]
+    assert (names[:6].count("add"), names[:6].count("reverse"), names[:6].count("gym")) == (3, 2, 1)
+    assert sorted(names[:6]) == sorted(names[6:])
+    assert [(job.single_turn, job.index) for job in made_jobs if job.task == "gym"] == [(True, 0), (True, 1)]
+    assert len({job.seeds[0] for job in made_jobs}) == 12
+    assert [one.name for one in itertools.islice(by_weight((add,)), 2)] == ["add", "add"]
 
 
 def test_the_measurement_begins_once_the_number_of_rows_is_steady() -> None:

@@ -7,12 +7,12 @@ import pytest
 from engines import registry, trials
 from engines.candidates import best, candidates
 from engines.process import EngineProcess
-from engines.rate import Workload
+from engines.rate import TaskShare, Workload
 from tasks import tokenizer
 from tests.support.bigram import random_table, write_table
 from tests.support.faulty_engine import FAULTY
 
-WORK = Workload(task="reverse", task_version=1, limit=16, group=4, eos=tokenizer.EOS)
+WORK = Workload(tasks=(TaskShare(name="reverse", version=1),), limit=16, group=4, eos=tokenizer.EOS)
 
 
 @pytest.fixture

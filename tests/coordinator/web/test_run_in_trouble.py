@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from coordinator.metrics.views import PauseView, RunState, SetAsideView, TroubleView
+from coordinator.metrics.views import PauseView, RunState, SetAsideView, TaskRow, TroubleView
 from coordinator.web import page, prometheus, status
 from tests.support import pictures
 
@@ -55,7 +55,9 @@ def test_a_reason_is_on_the_page_in_status_and_in_the_metrics() -> None:
 
 def test_failed_episodes_of_the_environment_are_shown_with_their_reasons() -> None:
     state = troubled(episodes={"score raised ValueError: <b>": 3, "no answer within 10 s": 1})
-    assert "score raised ValueError: &lt;b&gt;" in page.page(state)
+    rows = [TaskRow(name="riddle", kind="single", share=1.0, failed=state.trouble.episodes)]
+    html = page.page(msgspec.structs.replace(state, tasks=rows))
+    assert html.count("score raised ValueError: &lt;b&gt;") == html.count("no answer within 10 s") == 1
     (row,) = [row for row in status.lines(state) if row.startswith("episodes")]
     assert "1 for no answer within 10 s; 3 for score raised ValueError: <b>" in row
     assert b'echo2_episodes_failed_total{reason="no answer within 10 s"} 1.0' in prometheus.exposition(state)
