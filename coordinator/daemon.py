@@ -40,6 +40,7 @@ from coordinator.publishing.publisher import Publisher
 from coordinator.publishing.signing_keys import Signing
 from coordinator.rollouts.absence import Absence
 from coordinator.rollouts.group_service import GroupService
+from coordinator.rollouts.lease_lifetime import first_lifetime
 from coordinator.rollouts.lease_table import Entropy, LeaseTerms
 from coordinator.rollouts.mixed_prompts import MixedPrompts, seed_of
 from coordinator.rollouts.prompt_feed import PromptFeed
@@ -473,6 +474,7 @@ def terms_of(run: Run) -> LeaseTerms:
         limit=spec.limit,
         engines=list(spec.engines),
         per_node=config.leases.per_node,
+        first_ms=first_lifetime(spec.limit),
         least_ms=int(config.leases.minimum_seconds * 1000),
         most_ms=int(config.leases.maximum_seconds * 1000),
     )

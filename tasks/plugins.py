@@ -51,7 +51,9 @@ def families(points: Iterable[EntryPoint] | None = None) -> list[Family]:
 
 def find(name: str, version: int | None = None, points: Iterable[EntryPoint] | None = None) -> Task:
     """Return a task by its name; `version` None: the newest. Raises `PluginFault`, `registry.UnknownTask`."""
-    family, _, argument = name.partition(":")
+    family, colon, argument = name.partition(":")
+    if colon and not argument:
+        raise PluginFault(f"{name} has nothing behind its colon: name {family}, or {family}:ARGUMENT")
     point = _point(family, [one for one in _installed(points) if one.name == family])
     if point is None:
         return _of_this_build(name, version)
@@ -90,6 +92,9 @@ def _unknown(name: str, known: Iterable[str]) -> PluginFault:
 def _of_this_build(name: str, version: int | None) -> Task:
     versions = [number for other, number in registry.known() if other == name]
     if not versions:
+        family, colon, _ = name.partition(":")
+        if colon and any(family == other for other, _ in registry.known()):
+            raise PluginFault(f"task {family} takes no argument: name it {family}, not {name}")
         raise _unknown(name, [family.name for family in families()])
     return registry.get(name, max(versions) if version is None else version)
 
@@ -106,7 +111,7 @@ def _opened(point: EntryPoint, name: str, argument: str, version: int | None) ->
     except (Exception, SystemExit) as error:
         if isinstance(error, ImportError) and OURS.get(point.name, ("", ""))[1]:
             raise PluginFault(_not_imported(point, where, error)) from error
-        raise PluginFault(f"{where} cannot make the task {name}: {type(error).__name__}: {error}") from error
+        raise PluginFault(_not_made(point, where, name, error)) from error
     if not _is_task(made_task):
         raise PluginFault(f"{where} gives {type(made_task).__name__}, which lacks a method of tasks.task.Task")
     if made_task.name != name:
@@ -136,6 +141,14 @@ def _not_imported(point: EntryPoint, where: str, error: BaseException) -> str:
     if extra and isinstance(error, ImportError):
         return f"task {point.name} needs the extra {extra} ({error}): pip install 'echo2[{extra}]'"
     return f"{where} cannot be imported: {type(error).__name__}: {error}"
+
+
+def _not_made(point: EntryPoint, where: str, name: str, error: BaseException) -> str:
+    if isinstance(error, MemoryError):
+        return f"the task {name} needs more memory than its process has: give it less data, or more memory"
+    if point.name in OURS and isinstance(error, ValueError):
+        return f"the task {name} cannot be made: {error}"
+    return f"{where} cannot make the task {name}: {type(error).__name__}: {error}"
 
 
 def _is_task(target: object) -> bool:

@@ -3,7 +3,8 @@
 Rules
 1. A lease lasts min(3 x the node's own p90 + 5 s, fleet lifetime), within the bounds of the run. The *fleet lifetime*
    is 4 x the p90 over the proven nodes, one value per node, + 5 s. With fewer than `ENOUGH` proven nodes it is the
-   `first_ms` of the run's terms. A node that has submitted fewer than `ENOUGH` groups gets the fleet lifetime.
+   `first_ms` of the run's terms, which `first_lifetime` chooses: answers of thousands of tokens take a CPU many
+   minutes. A node that has submitted fewer than `ENOUGH` groups gets the fleet lifetime.
 2. A node that has submitted groups is *slow* if 1.5 x its p90 + 5 s exceeds the fleet lifetime. Its leases last
    3 x its p90 + 5 s, and all slow nodes share a tenth of the room (coordinator/rollouts/room_shares.py). So no honest
    node's leases expire because others are faster, and slow nodes do not take the room of the others.
@@ -24,8 +25,15 @@ ENOUGH: Final = 3
 OWN: Final = 3
 FLEET: Final = 4
 SLACK: Final = 5_000
+FIRST: Final = 300_000
+FIRST_PER_TOKEN: Final = 200
 TRY_AGAIN: Final = 3_600_000
 REMEMBERED: Final = DAY
+
+
+def first_lifetime(limit: int) -> int:
+    """Return the fleet lifetime while too few nodes are proven. `limit`: most sampled tokens of a rollout."""
+    return max(FIRST, FIRST_PER_TOKEN * limit)
 
 
 class LifetimeBounds(NamedTuple):

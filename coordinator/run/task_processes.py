@@ -100,7 +100,8 @@ async def hosted(
         try:
             await environment.open()
         except EnvironmentFault as fault:
-            raise LocalFault(f"the environment of task {place.name} cannot be opened: {fault}") from fault
+            why = str(fault).removeprefix(f"{plugins.PluginFault.__name__}: ")  # a whole sentence, without the class
+            raise LocalFault(f"the environment of task {place.name} cannot be opened: {why}") from fault
         yield environment
     finally:
         await environment.close()

@@ -137,6 +137,8 @@ def task(argument: str) -> GymTask:
 
 def mixture(argument: str, passed: Sequence[str], refused: Mapping[str, str]) -> dict[str, int]:
     """Return set -> weight. `refused`: set -> why it did not pass. Raises ValueError."""
+    if not argument:
+        raise ValueError("name a set or several, as in gym:chain_sum or gym:chain_sum=3,gsm_symbolic")
     weights: dict[str, int] = {}
     for part in argument.split(","):
         name, equals, weight = part.partition("=")

@@ -26,9 +26,11 @@ ANSWER: Final = ("answer", "final_answer", "solution", "target", "output")
 HELDOUT_FILES: Final = ("heldout", "test")
 LONGEST: Final = 100_000
 """Most characters of a problem or an answer."""
+LONGEST_ROW: Final = 64 * LONGEST
+"""Most bytes of a row of JSONL, which may have other keys too."""
 
 
-class DataFault(Exception):
+class DataFault(ValueError):
     """The data cannot be used; the message names file and row, and says why."""
 
 
@@ -59,7 +61,7 @@ def read(path: Path) -> dict[Split, list[Problem]]:
         splits[problem.split or ("heldout" if key[0] % 10 == 0 else "train")].append(problem)
     for split, problems in splits.items():
         if not problems:
-            raise DataFault(f"{path} has {len(kept)} problems, and none of them is in the split {split}: add some")
+            raise DataFault(f"{path} has no problem in the split {split} (problems in all: {len(kept)}): add some")
     return splits
 
 
@@ -85,10 +87,14 @@ def _rows(path: Path) -> Iterator[Problem]:
             raise DataFault(f"{path} has no file that ends with {' or '.join(_READERS)}")
     elif path.suffix in _READERS and path.is_file():
         files = [path]
+    elif not path.exists():
+        raise DataFault(f"there is nothing at {path}: correct the path")
     else:
         raise DataFault(f"{path} is no folder, and no file that ends with {' or '.join(_READERS)}")
     named = path.is_dir() and any(file.stem in HELDOUT_FILES for file in files)
     for file in files:
+        if not file.is_file():
+            raise DataFault(f"{file} is no file: give it another name, or remove it")
         split: Split | None = ("heldout" if file.stem in HELDOUT_FILES else "train") if named else None
         try:
             for number, row in _READERS[file.suffix](file):
@@ -99,7 +105,9 @@ def _rows(path: Path) -> Iterator[Problem]:
 
 def _jsonl(file: Path) -> Iterator[tuple[int, Any]]:
     with file.open("rb") as rows:
-        for number, row in enumerate(rows, start=1):
+        for number, row in enumerate(iter(lambda: rows.readline(LONGEST_ROW + 1), b""), start=1):
+            if len(row) > LONGEST_ROW:
+                raise DataFault(f"{file.name} row {number} has more than {LONGEST_ROW} bytes: write a row per problem")
             if not row.strip():
                 continue
             try:
@@ -140,6 +148,10 @@ def _text(row: dict[str, Any], keys: tuple[str, ...], place: str) -> str:
         value = repr(value)
     if not isinstance(value, str) or not value.strip() or len(value) > LONGEST:
         raise DataFault(f"{place} has no text of 1 to {LONGEST} characters under {', '.join(keys)}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise DataFault(f"{place} has half of a surrogate pair, which is no character: {error}") from error
     return value.strip()
 
 

@@ -48,7 +48,9 @@ def read(argument: str) -> TasksetFile:
         )
     try:
         told = msgspec.convert(tomllib.loads(path.read_text()), TasksetFile)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise TasksetFault(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
         raise TasksetFault(f"{path} cannot be used: {error}") from error
     if not Path(told.python).is_file():
         raise TasksetFault(

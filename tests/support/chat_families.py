@@ -137,11 +137,17 @@ def tokenizer_of(family: Family) -> Tokenizer:
     return tokenizer
 
 
+def end_ids(family: Family) -> list[int]:
+    """Return the ids of the family's end tokens, in the order of `Family.ends`."""
+    tokenizer = tokenizer_of(family)
+    return [tokenizer.token_to_id(name) for name in family.ends]
+
+
 def write_folder(folder: Path, family: Family, *, template: bool = True) -> Path:
     """Write a model folder as it comes from the hub, with one small tensor. `template`: False leaves it out."""
     folder.mkdir(parents=True)
     tokenizer = tokenizer_of(family)
-    ids = [tokenizer.token_to_id(name) for name in family.ends]
+    ids = end_ids(family)
     written = ids[: family.configured]
     config = {"vocab_size": tokenizer.get_vocab_size(), "eos_token_id": written if len(written) > 1 else written[0]}
     (folder / "config.json").write_text(json.dumps({"model_type": "qwen3", **config}))

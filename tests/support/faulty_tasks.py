@@ -85,6 +85,10 @@ def raises(argument: str) -> Faulty:
     raise ValueError(f"no data in {argument}")
 
 
+def hungry(argument: str) -> Faulty:
+    raise MemoryError
+
+
 def number(argument: str) -> int:
     return 5
 

@@ -8,6 +8,7 @@ import anyio
 from coordinator.environments.task_host import LocalTask, OpenEpisode, TaskFacts, TurnAnswer
 from protocol.task_kinds import SERVED, SINGLE
 from tasks.arithmetic import REVERSE
+from tasks.chat import followed, posed
 from tasks.task import Score, Split, Task, TaskFault, Tokenizer, Transcript
 
 
@@ -15,8 +16,8 @@ class HostedTask:
     """A `TaskHost` of the kind single. `going`: cleared, no episode is scored. `failing`: every n-th episode fails; 0:
     none does. `scored`: episodes."""
 
-    def __init__(self, text: Tokenizer, *, failing: int = 0, name: str = "riddle") -> None:
-        self._task, self._name = LocalTask(REVERSE, text), name
+    def __init__(self, text: Tokenizer, task: Task = REVERSE, *, failing: int = 0, name: str = "riddle") -> None:
+        self._task, self._name = LocalTask(task, text), name
         self.failing = failing
         self.going = asyncio.Event()
         self.going.set()
@@ -74,6 +75,41 @@ class Echoes:
         self, split: Split, index: int, text: Tokenizer, seed: int, noise: float, slip: float = 0.0
     ) -> Sequence[int]:
         return [5, text.eos]
+
+
+class TalkEpisode:
+    """See `Talks`."""
+
+    def __init__(self, prompt: list[int], turns: int, text: Tokenizer) -> None:
+        self.prompt, self._turns, self._text, self._said = prompt, turns, text, list[str]()
+
+    def reply(self, sampled: Sequence[int]) -> Sequence[int] | None:
+        self._said.append(self._text.decode(sampled))
+        return followed(self._text, "And then?") if len(self._said) < self._turns else None
+
+    def score(self) -> Score:
+        said = "".join(self._said)
+        return Score(sum(map(str.isdigit, said)) / max(1, len(said)), False)
+
+
+class Talks:
+    """A task whose turns are messages; the reward is the share of digits."""
+
+    name, version = "talks", 1
+
+    def __init__(self, turns: int) -> None:
+        self.turns = turns
+
+    def size(self, split: Split) -> int:
+        return 100
+
+    def episode(self, split: Split, index: int, text: Tokenizer) -> TalkEpisode:
+        return TalkEpisode(posed(text, [{"role": "user", "content": f"{split} {index}"}]), self.turns, text)
+
+    def demonstration(
+        self, split: Split, index: int, text: Tokenizer, seed: int, noise: float, slip: float = 0.0
+    ) -> Sequence[int]:
+        return [*text.encode("1"), text.eos]
 
 
 class ServedTask:

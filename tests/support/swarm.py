@@ -306,13 +306,14 @@ def make_swarm(
     host: TaskHost | Sequence[TaskHost] | None = None,
     ends: float = 0.0,
     other_ends: Sequence[int] = (),
+    model: Path | None = None,
     environment: Mapping[str, Any] | None = None,
     **run: Any,
 ) -> Swarm:
     """Create a run that is ready to start. `link`: between any two peers. `network`, `environment`, `run`: settings of
-    its sections. `host`: of a task that is not in the nodes' build, or those of several tasks. `ends`, `other_ends`:
-    see `model_folder`."""
-    model = model_folder(folder / "bigram", ends, other_ends)
+    its sections. `host`: of a task that is not in the nodes' build, or those of several tasks. `model`: its folder,
+    with a bigram table for weights; None: one is written, with `ends` and `other_ends` (see `model_folder`)."""
+    model = model or model_folder(folder / "bigram", ends, other_ends)
     settings = {"task": "reverse", "group_size": 2, "batch_groups": 2, "limit": 6, "heldout": 4, "evaluate_every": 5}
     flags = {
         "run": settings | {"engines": ("bigram",)} | run,

@@ -33,10 +33,14 @@ def test_a_task_of_this_build_is_opened_in_its_newest_version() -> None:
 
 FAULTS = {
     "no such task": ("chess", {}, "there is no task chess; installed are .*reverse.*: correct the name"),
+    "no argument behind the colon": ("math:", {}, "name math, or math:ARGUMENT"),
+    "an argument for a task that takes none": ("add:5", {}, "task add takes no argument: name it add, not add:5"),
+    "no data": ("verifiers:/no.toml", {}, r"^the task verifiers:/no\.toml cannot be made: /no\.toml cannot be read"),
     "a name of ours": ("add", {"add": "faulty"}, "brings a task named add, which echo2 has itself"),
     "a module that is missing": ("x", {"x": "!nowhere"}, "cannot be imported: ModuleNotFoundError"),
     "an attribute that is missing": ("x", {"x": "nothing"}, "cannot be imported: AttributeError"),
     "a function that raises": ("raises:/data", {"raises": "raises"}, "ValueError: no data in /data"),
+    "a function without enough memory": ("hungry", {"hungry": "hungry"}, "needs more memory than its process has"),
     "a thing that is no task": ("number", {"number": "number"}, "gives int, which lacks a method"),
     "another name": ("misnamed", {"misnamed": "misnamed"}, "asked for the task misnamed and gives one named"),
     "a version that is no number": ("unversioned:x", {"unversioned": "unversioned"}, "gives the version 'one'"),

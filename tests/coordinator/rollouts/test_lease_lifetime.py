@@ -11,11 +11,18 @@ from coordinator.rollouts.lease_lifetime import (
     FleetTurnarounds,
     LeaseLifetime,
     LifetimeBounds,
+    first_lifetime,
     lease_duration,
     too_slow,
 )
 
 BOUNDS = LifetimeBounds(first=300_000, least=20_000, most=900_000)
+
+
+def test_a_first_lease_for_thousands_of_tokens_lasts_longer_within_the_bounds() -> None:
+    assert [first_lifetime(limit) for limit in (8, 1_500, 4_000)] == [300_000, 300_000, 800_000]
+    bounds = BOUNDS._replace(first=first_lifetime(32_000))
+    assert lease_duration([], None, bounds).lasts == 900_000
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_an_index_outside_the_split_is_an_error() -> None:
         "a set twice": ("one,one=2", "one stands twice"),
         "a weight of 0": ("one=0", "the weight '0' of one should be a whole number"),
         "no number": ("one=x", "the weight 'x' of one"),
-        "no set": ("", "'' is not on the list"),
+        "no set": ("", "name a set or several"),
     }.values(),
 )
 def test_a_faulty_mixture_is_told(argument: str, sentence: str) -> None:

@@ -1,12 +1,13 @@
 """Problems of the operator's own: what is read, how it is split, and what is refused with file and row."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tasks.math.problem_files import DataFault, final_answer, read, version_of
+from tasks.math.problem_files import LONGEST_ROW, DataFault, final_answer, read, version_of
 
 
 def jsonl(path: Path, rows: list[Any]) -> Path:
@@ -51,16 +52,17 @@ def test_parquet_files_are_read_as_jsonl_ones(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "says"),
     {
-        "nothing": ([], "has 0 problems"),
+        "nothing": ([], "has no problem in the split train"),
         "a list": ([[1, 2]], "row 1 is no object"),
         "no answer": ([{"question": "a"}], "row 1 has no text of 1 to 100000 characters under answer"),
+        "half a surrogate pair": ([{"question": "\ud800 + 1?", "answer": "1"}], "row 1 has half of a surrogate pair"),
         "a blank problem": ([{"question": " ", "answer": "1"}], "row 1 has no text"),
         "two answers": (
             [{"question": "What is 1?", "answer": "1"}, {"question": "what  is 1?", "answer": "2"}],
             "row 1 and .* row 2 have one problem with two answers",
         ),
     }.values(),
-    ids=["nothing", "a list", "no answer", "a blank problem", "two answers"],
+    ids=["nothing", "a list", "no answer", "half a surrogate pair", "a blank problem", "two answers"],
 )
 def test_rows_that_cannot_be_used_are_refused_by_their_number(tmp_path: Path, rows: list[Any], says: str) -> None:
     with pytest.raises(DataFault, match=says):
@@ -78,11 +80,28 @@ def test_damaged_rows_and_missing_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "cut.jsonl").write_text('{"question": "a", "answer": "1"}\n{"question": ')
     with pytest.raises(DataFault, match=r"cut\.jsonl row 2 is no JSON"):
         read(tmp_path / "cut.jsonl")
-    with pytest.raises(DataFault, match="is no folder, and no file that ends with"):
+    with pytest.raises(DataFault, match=r"there is nothing at .*nowhere\.jsonl: correct the path"):
         read(tmp_path / "nowhere.jsonl")
+    (tmp_path / "rows.csv").touch()
+    with pytest.raises(DataFault, match="is no folder, and no file that ends with"):
+        read(tmp_path / "rows.csv")
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataFault, match="has no file that ends with"):
         read(tmp_path / "empty")
+
+
+def test_a_file_that_is_one_endless_row_is_refused_without_reading_all_of_it(tmp_path: Path) -> None:
+    with (tmp_path / "huge.jsonl").open("wb") as file:
+        file.truncate(1 << 36)
+    with pytest.raises(DataFault, match=rf"huge\.jsonl row 1 has more than {LONGEST_ROW} bytes"):
+        read(tmp_path / "huge.jsonl")
+
+
+def test_a_pipe_in_a_folder_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    jsonl(tmp_path / "rows.jsonl", sums(0, 10))
+    os.mkfifo(tmp_path / "other.jsonl")
+    with pytest.raises(DataFault, match=r"other\.jsonl is no file"):
+        read(tmp_path)
 
 
 @pytest.mark.parametrize(
