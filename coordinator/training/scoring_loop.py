@@ -2,7 +2,8 @@
 
 Rules
 1. Verdicts come before evaluations: an evaluation runs when no group waits, or when it has waited for `PATIENCE`
-   seconds. It runs in slices, and between two slices all received groups are verified.
+   seconds. It runs in slices, and between two slices received groups are verified: all of them, or those of `PATIENCE`
+   seconds. So a scorer that never has all groups verified still evaluates.
 2. Groups are scored by version, so that the scorer changes its weights rarely (rollouts/scoring_order.py); it steps to
    each version in place (training/scorer_weights.py). Within a version the parties are served by deficit round robin
    (rollouts/deficit_round_robin.py), and the key's standing decides how a group is verified
@@ -24,8 +25,9 @@ Rules
    the scorer undoes one step and passes all of them under the version before. So a visit costs at most two further
    changes of version. Where one step back does not lead there, or that pass fails, they are decided without it.
 9. A good group whose task runs in an environment is decided once that has scored it (training/reward_loop.py).
-10. Held-out groups that are left to the scorer (training/heldout_evaluation.py) come last, a slice at a time. Where
-    their version is gone, or the scorer has failed or died at them `MOST_EVALUATIONS` times, they are lost.
+10. Held-out groups that are left to the scorer (training/heldout_evaluation.py) wait like an evaluation, a slice at a
+    time, and after it. Where their version is gone, or the scorer has failed or died at them `MOST_EVALUATIONS` times,
+    they are lost.
 """
 
 import asyncio
@@ -126,18 +128,21 @@ class Scoring:
             return False
         waiting = self.group_service.waiting()
         version = self._evaluation_due()
-        if version is not None and (not waiting or self._has_waited()):
-            await self._evaluate(version)
-            return True
-        self._wanted_since = None if version is None else self._wanted_since or self.clock()
-        await self._judge_waiting()
         left = [] if self.heldout is None or version is not None else self.heldout.left_to_scorer()
-        if self.heldout is not None and left:
-            await self._generate_heldout(self.heldout, left)
-        return bool(waiting or left) or version is not None
+        wanted = version is not None or bool(left)
+        if wanted and (not waiting or self._has_waited()):
+            if version is not None:
+                await self._evaluate(version)
+            elif self.heldout is not None:
+                await self._generate_heldout(self.heldout, left)
+            return True
+        self._wanted_since = (self._wanted_since or self.clock()) if wanted else None
+        await self._judge_waiting(self._wanted_since)
+        return bool(waiting) or wanted
 
     async def _generate_heldout(self, heldout: HeldoutEvaluation, left: Sequence[HeldoutGroup]) -> None:
         version = left[0].version
+        self._wanted_since = None
         if self._failed_heldout[version] >= MOST_EVALUATIONS or not await self._hold(version, left[0].root):
             heldout.lose(left[0])
             return
@@ -151,9 +156,13 @@ class Scoring:
             log.error("scorer failed at held-out groups", version=version, reason=str(error))
             await self.scorer.renew()
 
-    async def _judge_waiting(self) -> None:
+    async def _judge_waiting(self, since: float | None) -> None:
+        """Verify the waiting groups, those of one visit at least. `since`: seconds; the visits end `PATIENCE` later.
+        None: once no group waits."""
         while (under := next_version(self.group_service.waiting(), self._version, self._now())) is not None:
             await self._visit(under)
+            if since is not None and self.clock() - since >= PATIENCE:
+                return
 
     async def _visit(self, under: PendingVersion) -> None:
         """Verify at most `VISIT` waiting groups of one version: first together, then each failed one alone."""
@@ -291,7 +300,7 @@ class Scoring:
         async def between() -> None:
             nonlocal judging
             judging = True
-            await self._judge_waiting()
+            await self._judge_waiting(self.clock())
             judging = False
 
         self._wanted_since = None

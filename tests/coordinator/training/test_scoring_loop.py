@@ -1,6 +1,7 @@
 """The scoring loop verifies waiting groups, retries one alone after a failure, and refuses it after a second."""
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,6 +9,7 @@ import msgspec
 import pytest
 
 from coordinator.publishing.published import Published
+from coordinator.rollouts.heldout_plans import HeldoutGroup, PromptKey
 from coordinator.rollouts.scoring_order import VISIT
 from coordinator.rollouts.verification import Verdict, judge
 from coordinator.rollouts.waiting_groups import Undecided
@@ -28,6 +30,8 @@ class StandIns:
         self.at: bytes | None = None
         self.passed: list[tuple[bytes, bytes | None]] = []
         """(lease, root) of each pass under the version before."""
+        self.verified: Callable[[], None] = lambda: None
+        """Called at each verification."""
 
     async def renew(self) -> None:
         self.renewed += 1
@@ -46,6 +50,7 @@ class StandIns:
         return verdict
 
     async def verify(self, group: Undecided, first: int | None) -> Verdict:
+        self.verified()
         if errors := self.errors.get(group.lease.id):
             raise errors.pop(0)
         return judge(group.submission.rollouts, honest_scores(group.submission))
@@ -198,3 +203,69 @@ async def test_a_scorer_that_dies_under_the_version_before_costs_no_verdict(
     await scoring.round()
     assert {verdicts(world)[lease][0] for lease in (first, second)} == {"accepted"}
     assert len(scorer.passed) == 2
+
+
+class LeftGroups:
+    """Held-out groups that are left to the scorer. `errors`: raised one after the other."""
+
+    def __init__(self) -> None:
+        self.left = [HeldoutGroup(1, 1, 0, bytes(32), PromptKey("reverse", 0), 2)]
+        self.errors: list[Exception] = []
+        self.lost: list[HeldoutGroup] = []
+
+    def left_to_scorer(self) -> list[HeldoutGroup]:
+        return self.left
+
+    async def generate(self, scorer: Any, groups: list[HeldoutGroup]) -> None:
+        if self.errors:
+            raise self.errors.pop(0)
+        self.left = []
+
+    def lose(self, group: HeldoutGroup) -> None:
+        self.lost.append(group)
+        self.left = []
+
+
+@pytest.fixture
+def left(scoring: Scoring) -> LeftGroups:
+    groups: Any = LeftGroups()
+    scoring.heldout = groups
+    return groups
+
+
+async def test_heldout_groups_that_are_left_wait_for_verdicts_but_not_for_ever(
+    world: World, scoring: Scoring, scorer: StandIns, left: LeftGroups
+) -> None:
+    leases = world.group_service.leases
+    leases.terms = msgspec.structs.replace(leases.terms, batch_groups=100)
+    waiting(world, 1)
+    rounds = 0
+
+    def more() -> None:
+        world.now += 500
+        waiting(world, 1)  # another group has come whenever one is verified
+
+    scorer.verified = more
+    while left.left:
+        assert await scoring.round()
+        rounds += 1
+    assert rounds <= 3
+    assert len(verdicts(world)) >= 4, "two seconds of verdicts went first"
+
+
+async def test_heldout_groups_of_a_version_that_is_gone_are_lost(
+    world: World, scoring: Scoring, scorer: StandIns, left: LeftGroups
+) -> None:
+    scorer.available = False
+    assert await scoring.round()
+    assert (len(left.lost), left.left) == (1, [])
+
+
+async def test_heldout_groups_at_which_the_scorer_fails_twice_are_lost(
+    scoring: Scoring, scorer: StandIns, left: LeftGroups
+) -> None:
+    left.errors = [ChildError("ValueError", "absurd")] * 9
+    for _ in range(3):
+        assert await scoring.round()
+    assert (len(left.lost), len(left.errors), scorer.renewed) == (1, 7, 2)
+    assert not await scoring.round()
