@@ -315,6 +315,13 @@ class LeasesSection(Section):
     ] = 3
     minimum_seconds: Annotated[float, Field(gt=0, description="Shortest life of a lease, seconds.")] = 30.0
     maximum_seconds: Annotated[float, Field(gt=0, description="Longest life of a lease, seconds.")] = 900.0
+    pacing: Annotated[
+        Literal["fresh", "room"],
+        Field(
+            description="fresh: under a version, only groups are leased that the next version could not bring in time. "
+            "room: as many as can be learned from in time at all, which are older when they are."
+        ),
+    ] = "fresh"
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:

@@ -477,4 +477,6 @@ def terms_of(run: Run) -> LeaseTerms:
         first_ms=first_lifetime(spec.limit),
         least_ms=int(config.leases.minimum_seconds * 1000),
         most_ms=int(config.leases.maximum_seconds * 1000),
+        pacing=config.leases.pacing,
+        publish_every=config.learner.publish_every,
     )

@@ -98,6 +98,11 @@ REASONS: dict[str, Reason] = {
         True,
         then="other version",
     ),
+    "later": Reason(
+        "The next version brings the rollouts still needed in time: enough of version {version} at step {step}.",
+        "nobody",
+        True,
+    ),
     "too-many-leases": Reason("This node holds {held} open leases, the most is {most}.", "node", True, then="fewer"),
     "new-share": Reason(
         "Nodes without enough accepted groups share {share} of {whole} groups while others ask for leases, and"

@@ -82,6 +82,7 @@ class GroupService:
         self.tokens = TokenStorage(database)
         self.registry = NodeRegistry(database)
         self.broadcasts = BroadcastStats()
+        self.leases.pacing.reach = self.broadcasts.reach
         self.episodes = EpisodeRecords()
         section = environment or EnvironmentSection()
         self.steps = StepService(

@@ -126,7 +126,7 @@ class LeaseAdmission:
         """Return why there is no room for a request. `whole`, `left`: see `Room`. `oldest`: the oldest (era, version)
         that is fresh."""
         new, slow = self._in_use("new", oldest), self._in_use("slow", oldest)
-        room = Room(whole, left, new, slow, self._verdict_time(now), self._sequential)
+        room = Room(whole, left, new, slow, self.verdict_time(now), self._sequential)
         return self._shares.refused(demand.requester, room, now)
 
     def waits(self, demand: LeaseDemand, code: str, until: int, now: int) -> None:
@@ -200,7 +200,7 @@ class LeaseAdmission:
         query = "SELECT coalesce(sum(groups), 0) FROM shares WHERE share = ? AND era = ? AND version >= ?"
         return int(self._database.value(query, (share, *oldest)))
 
-    def _verdict_time(self, now: int) -> int:
+    def verdict_time(self, now: int) -> int:
         """Return the p90 of the milliseconds from a group received to its verdict."""
         if not 0 <= now - self._verdict[1] < MEASURED_FOR:
             rows = self._database.all(

@@ -131,6 +131,11 @@ class LeaseSummary:
         """Groups per millisecond that the nodes here deliver."""
         return float(self._supply.sum()) / SUPPLY
 
+    @property
+    def turnaround(self) -> float | None:
+        """The mean turnaround of the servers here, ms; None if no node is here."""
+        return float(self._servers.sum()) / self.supply if self.supply > 0 else None
+
     def table(self) -> "LeaseClasses":
         """Return the sums by class, for the classes in use and those between them."""
         if self._table is None:

@@ -14,7 +14,9 @@ Rules
    (room_shares.py), set lifetimes (lease_lifetime.py), limit expiries (expiry_budgets.py) and choose the prompt
    (prompt_positions.py).
 6. Every refusal states its reason and when to retry, except for a finished run and an engine of another class.
-7. A known node that takes held-out groups gets one first in its turn, and whenever there is no room for training
+7. Of the leases that have room, those that the next version can bring in time are left to it (`later`;
+   lease_pacing.py).
+8. A known node that takes held-out groups gets one first in its turn, and whenever there is no room for training
    (heldout_plans.py).
 """
 
@@ -30,6 +32,7 @@ from coordinator.learner.age import fresh, oldest_fresh
 from coordinator.rollouts.heldout_plans import HeldoutGroup, HeldoutPlans
 from coordinator.rollouts.lease_admission import LeaseAdmission, LeaseDemand
 from coordinator.rollouts.lease_lifetime import LifetimeBounds
+from coordinator.rollouts.lease_pacing import LearnerState, LeasePacing
 from coordinator.rollouts.open_lease_limit import MOST
 from coordinator.rollouts.prompt_positions import NO_PROMPT, PromptPosition, PromptPositions
 from coordinator.rollouts.prompts import PromptPending, PromptSource
@@ -71,7 +74,8 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
     `staleness`: S. `batch_groups`: groups per step of the learner. `engines`: classes admitted, prefixes of
     "<engine>/<dtype>/<device>". `per_node`: most open leases per unmeasured node. `first_ms`: lifetime of a lease while
     its node is not measured and too few nodes are proven. `least_ms`, `most_ms`: bounds of every lifetime. `retry_ms`:
-    the least wait after a refusal (coordinator/rollouts/retry_times.py)."""
+    the least wait after a refusal (coordinator/rollouts/retry_times.py). `pacing`: "fresh": by the law of leases
+    (coordinator/rollouts/pacing.py), "room": by room alone. `publish_every`: kappa."""
 
     staleness: int
     batch_groups: int
@@ -83,6 +87,8 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
     least_ms: int = 20_000
     most_ms: int = 3_600_000
     retry_ms: int = 1_000
+    pacing: Literal["fresh", "room"] = "room"
+    publish_every: int = 1
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,6 +146,13 @@ class LeaseTable:
         self.heldout = HeldoutPlans(database)
         bounds = LifetimeBounds(terms.first_ms, terms.least_ms, terms.most_ms)
         self._admission = LeaseAdmission(database, bounds, terms.staleness == 0, accounts, terms.per_node)
+        self.pacing = LeasePacing(
+            database,
+            applied=terms.pacing == "fresh",
+            staleness=terms.staleness,
+            batch=terms.batch_groups,
+            publish_every=terms.publish_every,
+        )
         self._retries = {"new": RetryTimes(), "known": RetryTimes()}
         """Separate, so that many new keys do not lengthen the waits of known nodes."""
 
@@ -191,7 +204,9 @@ class LeaseTable:
             wait = self._retries_of(rank).after(node, now, refused.retry_after, origin.party)
             refused = msgspec.structs.replace(refused, retry_after=wait)
             if demand is not None:
-                self._admission.waits(demand, refused.code, now + int(LATE * wait) + 1_000, now)
+                until = now + int(LATE * wait) + 1_000
+                self._admission.waits(demand, refused.code, until, now)
+                self.pacing.waits(node, demand.record, until)
         return refused
 
     def _retries_of(self, rank: Rank) -> RetryTimes:
@@ -200,7 +215,7 @@ class LeaseTable:
     def _given_by_room(
         self, demand: LeaseDemand, request: LeaseRequest, progress: Progress, buffered: int, now: int
     ) -> bytes | Refusal:
-        """Return a sealed Lease, of the training prompts or a held-out one (rule 7), or why there is no room."""
+        """Return a sealed Lease, of the training prompts or a held-out one (rule 8), or why there is no room."""
         group = self._heldout_group(demand, request)
         if group is not None and self.heldout.share.may():
             return self._issued_heldout(group, demand, request, now)
@@ -284,10 +299,12 @@ class LeaseTable:
             return refusal("newer-version", retry_after=terms.retry_ms, version=version, wanted=at.version)
         whole = (terms.staleness + 1) * terms.batch_groups
         no_room = self._admission.lacks_room(demand, whole, left, self._oldest(at), now)
-        if no_room is None:
-            return None
-        facts = {"version": version, "step": at.step} | no_room.facts
-        return refusal(no_room.code, retry_after=terms.retry_ms, **facts)
+        facts = {"version": version, "step": at.step}
+        if no_room is not None:
+            return refusal(no_room.code, retry_after=terms.retry_ms, **facts, **no_room.facts)
+        state = LearnerState(at.era, at.step, at.version, buffered, load.undecided, self._admission.verdict_time(now))
+        wait = self.pacing.refused(demand.record, demand.requester.node, version, state, now)
+        return None if wait is None else refusal("later", retry_after=max(wait, terms.retry_ms), **facts)
 
     def _write(
         self,
@@ -318,6 +335,8 @@ class LeaseTable:
             "INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'open', ?, ?, ?, ?, ?)", (*row, chosen.attempt, *origin)
         )
         self._admission.lend(demand, lease.id, request.era, request.version, chosen.reasons, now)
+        if heldout is None:
+            self.pacing.given(lease.id, node, demand.record, request.era, request.version, now)
         return sealed
 
     def _lease(
@@ -357,6 +376,7 @@ class LeaseTable:
     def move(self, lease: bytes, state: State) -> None:
         """Change the state of a lease, in the caller's transaction. A trigger keeps final states."""
         self._database.do("UPDATE leases SET state = ? WHERE id = ?", (state, lease))
+        self.pacing.ended(lease)
 
     def fail(self, lease: bytes, state: State, code: str, now: int) -> None:
         """End a lease that earned nothing: its position may be leased again, and an expiry or a strike is counted
@@ -393,6 +413,7 @@ class LeaseTable:
         """Let an open lease end later, as if it had been sent later: the time is no part of a turnaround."""
         query = "UPDATE leases SET sent = sent + ?, expires = expires + ? WHERE id = ? AND state = 'open'"
         self._database.do(query, (ms, ms, lease))
+        self.pacing.extended(lease, ms)
 
     def party_of(self, lease: bytes) -> str:
         """Return the party (p2p/limits/origin.py) to which a lease was given."""
@@ -485,6 +506,7 @@ class LeaseTable:
             self._database.do(query, (now, now, now))
             self.beat(now)
             self._admission.start(now)
+        self.pacing.anew()
         return away
 
     def _count(self, where: str, parameters: tuple[Any, ...]) -> int:

@@ -129,10 +129,10 @@ def is_due(summary: LeaseSummary, at: PacedSituation | None, version: int, turna
 def lack(summary: LeaseSummary, at: PacedSituation, version: int, turnaround: float | None) -> float:
     """Return how many groups the shortest draw lacks; at most 0 if none lacks any. Infinite if a lease is given by rule
     3 or 4, or with nothing to spare (rule 2). Parameters as in `is_due`."""
-    if summary.supply <= 0:
+    own = turnaround or summary.turnaround
+    if own is None or summary.turnaround is None:
         return math.inf
     classes = summary.table()
-    own = turnaround or float(classes.servers.sum()) / summary.supply
     likely = odds(at.cv)
     missing = at.batch - at.buffered - at.kept * at.undecided
     if at.training_since is None and missing > _back_within_a_turnaround(classes, at, likely):

@@ -122,6 +122,7 @@ class Training:
                 await self._learn()
             except (ChildDied, ChildError) as fault:
                 self._drawing_since = None
+                self.group_service.leases.pacing.stopped()
                 await self._failed(fault)
         log.info("training finished", steps=self._at().step)
 
@@ -214,6 +215,7 @@ class Training:
     async def _pause(self) -> None:
         """Wait while the run is paused."""
         while self.watch.pause is not None:
+            self.group_service.leases.pacing.stopped()
             self.work.clear()
             await self.work.wait()
 
@@ -221,6 +223,8 @@ class Training:
         at, began = self._at(), self.clock()
         if self._drawing_since is not None:
             self.utilisation.waiting += began - self._drawing_since
+        pacing = self.group_service.leases.pacing
+        pacing.drew(int(began * 1000))
         log.info("step begun", step=at.step + 1, groups=len(groups))
         self._computed = leases = [group.id for group in groups]
         self._undurable.append(leases)
@@ -239,6 +243,7 @@ class Training:
             await self._publish(stepped.export, stepped.step)
         self._stand(stepped.step, self._latest())
         self._drawing_since = self.clock()
+        pacing.stepped(int(self._drawing_since * 1000))
         self.utilisation.worked(self._drawing_since - began)
 
     def _record(self, stepped: Stepped, groups: list[DrawnGroup], before: int) -> None:

@@ -1,0 +1,273 @@
+"""Apply the law of leases to requests: keep its summary up, and measure what it needs. Times in milliseconds.
+
+Rules
+1. The law stands in coordinator/rollouts/pacing.py. With `pacing` "room" in the run's terms, and in sequential mode (S
+   = 0), it is not applied: `room` alone paces.
+2. The summary is derived from the open leases of training prompts in run.sqlite at the first request after a start, an
+   absence or a new era. From then on each lease that is given, ends or is extended moves it. A node's turnaround, and
+   c, the leases that it works on at once, come from its delivery record: by Little's law c is its rate times its mean
+   turnaround.
+3. Once per `CHECKED_EVERY` the summary's leases are read anew from run.sqlite and compared. A difference is a fault in
+   the log, and the summary derived anew takes its place.
+4. The learner's last `STEPS_KEPT` steps, spans from draw to draw and waits, and the supply at each draw, are a fact in
+   run.sqlite (`learner_times`), so the law goes on after a restart.
+5. The share of leases that came into the buffer is read from run.sqlite once per `MEASURED_FOR`, over the last `ENDED`
+   ended leases. The spread of turnarounds is measured over the last `ENDED` groups of this process, once there are
+   `FEWEST` of them.
+6. A node counts as here until it is told to ask again and a while longer, or until a lease of it is overdue.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+import structlog
+
+from coordinator.database import Database
+from coordinator.learner.age import oldest_fresh
+from coordinator.rollouts.delivery_record import DeliveryRecord, read_delivery_record
+from coordinator.rollouts.lease_summary import LeaseCell, LeaseSummary, lease_cell
+from coordinator.rollouts.pacing import OVERDUE, STEPS_KEPT, PacedSituation, is_due, learner_pace, retry_after
+
+CHECKED_EVERY: Final = 60_000
+MEASURED_FOR: Final = 1_000
+ENDED: Final = 64
+FEWEST: Final = 8
+UNMEASURED_CV: Final = 0.5
+UNMEASURED_TURNAROUND: Final = 60_000.0
+HERE: Final = 10_000
+"""Least time for which a node counts after a request."""
+_FACT: Final = "learner_times"
+
+log = structlog.get_logger("coordinator")
+
+
+class LearnerTimes(msgspec.Struct):
+    """The learner's last times, oldest first, ms. `supplies`: groups per ms of the nodes here at each draw."""
+
+    steps: list[float] = []
+    spans: list[float] = []
+    waits: list[float] = []
+    supplies: list[float] = []
+
+
+class LearnerState(NamedTuple):
+    """The run's progress at a request, as the law needs it. `buffered`, `undecided`: groups. `verdict`: p90 of the time
+    from a group received to its verdict. `newest`: the newest published version."""
+
+    era: int
+    step: int
+    newest: int
+    buffered: int
+    undecided: int
+    verdict: float
+
+
+class _Open(NamedTuple):
+    """An open lease. `turnaround`: of its node when it was sent."""
+
+    version: int
+    sent: int
+    turnaround: float
+
+    @property
+    def cell(self) -> LeaseCell:
+        return lease_cell(self.version, self.turnaround, self.sent)
+
+
+class LeasePacing:
+    """The law of leases over a run. `reach`: seconds until a version is with the nodes, None while not measured."""
+
+    def __init__(self, database: Database, *, applied: bool, staleness: int, batch: int, publish_every: int) -> None:
+        """Pace the leases of a run, if the law is `applied`. `staleness`: S. `batch`: groups per step.
+        `publish_every`: kappa."""
+        self.reach: Callable[[], float | None] = lambda: None
+        self.applied = applied and staleness > 0
+        self._database = database
+        self._staleness, self._batch, self._publish_every = staleness, batch, publish_every
+        stored = database.fact(_FACT)
+        self.times = msgspec.msgpack.decode(stored, type=LearnerTimes) if stored else LearnerTimes()
+        self._summary: LeaseSummary | None = None
+        self._era = 0
+        self._open: dict[bytes, _Open] = {}
+        self._ratios: deque[float] = deque(maxlen=ENDED)
+        self._measured = (1.0, 0.0)
+        """The share of leases that came into the buffer, and `reach` in ms."""
+        self._measured_at = self._checked_at = -CHECKED_EVERY
+        self._drew: int | None = None
+        self._training_since: int | None = None
+        self._waits_since: int | None = None
+
+    # the learner
+
+    def drew(self, now: int) -> None:
+        """Note that the learner begins a step with a batch."""
+        times = self.times
+        if self._drew is not None:
+            times.spans.append(float(now - self._drew))
+        if self._waits_since is not None:
+            times.waits.append(float(now - self._waits_since))
+        if self._summary is not None and self._summary.supply > 0:
+            times.supplies.append(self._summary.supply)
+        for values in (times.spans, times.waits, times.supplies):
+            del values[:-STEPS_KEPT]
+        self._drew = self._training_since = now
+        self._waits_since = None
+
+    def stepped(self, now: int) -> None:
+        """Note that the step is made and its export is out."""
+        if self._training_since is not None:
+            self.times.steps.append(float(now - self._training_since))
+            del self.times.steps[:-STEPS_KEPT]
+            self._database.set_fact(_FACT, msgspec.msgpack.encode(self.times))
+        self._training_since, self._waits_since = None, now
+
+    def stopped(self) -> None:
+        """Note that the learner lost its step, or was paused: the time until its next step is no measurement."""
+        self._drew = self._training_since = self._waits_since = None
+
+    # the leases
+
+    def given(self, lease: bytes, node: bytes, record: DeliveryRecord, era: int, version: int, now: int) -> None:
+        """Count a lease of a training prompt."""
+        if self._summary is None or era != self._era:
+            return
+        turnaround = _turnaround(record)
+        self._open[lease] = one = _Open(version, now, turnaround or self._summary.turnaround or UNMEASURED_TURNAROUND)
+        self._summary.lease_given(one.cell)
+        self._here(node, record, now + int(OVERDUE * one.turnaround))
+
+    def ended(self, lease: bytes) -> None:
+        """Count a lease no longer that is not open any more."""
+        if (one := self._open.pop(lease, None)) is not None and self._summary is not None:
+            self._summary.lease_ended(one.cell)
+
+    def came(self, lease: bytes, now: int) -> None:
+        """Note that a lease's group was received, before it ends."""
+        if (one := self._open.get(lease)) is not None:
+            self._ratios.append((now - one.sent) / max(one.turnaround, 1.0))
+
+    def extended(self, lease: bytes, ms: int) -> None:
+        """Note that a lease counts as sent later."""
+        if (one := self._open.get(lease)) is not None and self._summary is not None:
+            self._summary.lease_ended(one.cell)
+            self._open[lease] = one._replace(sent=one.sent + ms)
+            self._summary.lease_given(self._open[lease].cell)
+
+    def anew(self) -> None:
+        """Derive the summary anew at the next request: leases were changed in run.sqlite (rule 2)."""
+        self._summary = None
+
+    def waits(self, node: bytes, record: DeliveryRecord, until: int) -> None:
+        """Note that a node was refused, and asks again by `until`."""
+        self._here(node, record, until)
+
+    def refused(self, record: DeliveryRecord, node: bytes, version: int, at: LearnerState, now: int) -> int | None:
+        """Return after how many milliseconds a node may ask again; None: a lease is due (rule 1)."""
+        if not self.applied:
+            return None
+        summary = self._kept_up(at, now)
+        self._here(node, record, now + HERE)
+        summary.forget(now)
+        situation = self._situation(at, now)
+        if situation is None or is_due(summary, situation, version, _turnaround(record)):
+            return None
+        return retry_after(situation)
+
+    def _kept_up(self, at: LearnerState, now: int) -> LeaseSummary:
+        if self._summary is None or self._era != at.era:
+            self._era = at.era
+            self._summary = self._derived(at, now)
+        elif now - self._checked_at >= CHECKED_EVERY:
+            self._check(at, now)
+        oldest = oldest_fresh(at.step, self._staleness)
+        if self._summary.oldest != oldest:
+            self._summary.set_oldest(oldest)
+        return self._summary
+
+    def _rows(self) -> list[tuple[bytes, bytes, int, int]]:
+        return self._database.all(
+            "SELECT id, node, version, sent FROM leases WHERE state = 'open' AND era = ? AND position >= 0",
+            (self._era,),
+        )
+
+    def _derived(self, at: LearnerState, now: int) -> LeaseSummary:
+        """Derive the summary from run.sqlite, and the nodes here from its open leases (rule 2)."""
+        summary = self._summary = LeaseSummary(oldest_fresh(at.step, self._staleness))
+        rows = self._rows()
+        records = {node: read_delivery_record(self._database, node) for node in {node for _, node, *_ in rows}}
+        for _, node, _, sent in rows:
+            turnaround = _turnaround(records[node]) or UNMEASURED_TURNAROUND
+            self._here(node, records[node], max(now + HERE, sent + int(OVERDUE * turnaround)))
+        self._open = {
+            lease: _Open(version, sent, _turnaround(records[node]) or summary.turnaround or UNMEASURED_TURNAROUND)
+            for lease, node, version, sent in rows
+        }
+        for one in self._open.values():
+            summary.lease_given(one.cell)
+        self._checked_at = now
+        return summary
+
+    def _check(self, at: LearnerState, now: int) -> None:
+        """Compare the summary's leases with run.sqlite (rule 3)."""
+        self._checked_at = now
+        assert self._summary is not None
+        anew = LeaseSummary()
+        stored = {lease: (version, sent) for lease, _, version, sent in self._rows()}
+        for lease, (version, sent) in stored.items():
+            known = self._open.get(lease)
+            anew.lease_given(lease_cell(version, known.turnaround if known else UNMEASURED_TURNAROUND, sent))
+        if anew.cells != self._summary.cells or stored.keys() != self._open.keys():
+            log.error("summary of leases is wrong", open=len(stored), counted=len(self._open))
+            self._summary = self._derived(at, now)
+
+    def _here(self, node: bytes, record: DeliveryRecord, until: int) -> None:
+        turnaround = _turnaround(record)
+        if self._summary is None or turnaround is None:
+            return
+        known = self._summary.nodes.get(node)
+        servers = max(1, round(record.rate * turnaround))
+        self._summary.node_here(node, turnaround, servers, max(until, known.until if known else 0))
+
+    def _situation(self, at: LearnerState, now: int) -> PacedSituation | None:
+        times = self.times
+        pace = learner_pace(times.steps, times.spans, times.waits)
+        if pace is None:
+            return None
+        if not 0 <= now - self._measured_at < MEASURED_FOR:
+            self._measured, self._measured_at = (self._kept(), 1000 * (self.reach() or 0.0)), now
+        kept, broadcast = self._measured
+        return PacedSituation(
+            now=now,
+            step=at.step,
+            training_since=self._training_since,
+            newest=at.newest,
+            publish_every=self._publish_every,
+            staleness=self._staleness,
+            batch=self._batch,
+            buffered=at.buffered,
+            undecided=at.undecided,
+            verdict=at.verdict,
+            broadcast=broadcast,
+            kept=kept,
+            cv=float(np.std(self._ratios)) if len(self._ratios) >= FEWEST else UNMEASURED_CV,
+            least_supply=min(times.supplies, default=math.inf),
+            pace=pace,
+        )
+
+    def _kept(self) -> float:
+        """Return the share of the last ended leases whose groups came into the buffer (rule 5)."""
+        row: tuple[Any, ...] = self._database.all(
+            "SELECT count(*), count(b.lease) FROM (SELECT id FROM leases WHERE state IN ('decided', 'expired')"
+            " AND position >= 0 ORDER BY rowid DESC LIMIT ?) l LEFT JOIN buffer b ON b.lease = l.id",
+            (ENDED,),
+        )[0]
+        return row[1] / row[0] if row[0] and row[1] else 1.0
+
+
+def _turnaround(record: DeliveryRecord) -> float | None:
+    """Return a node's mean turnaround; None: it has brought no group."""
+    return sum(record.turnarounds) / len(record.turnarounds) if record.turnarounds else None
