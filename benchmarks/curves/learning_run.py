@@ -60,9 +60,9 @@ class LearningRun:
                 join = [sys.executable, "-m", "node.cli", "join", state.invite, "--gpu", "cpu"]
                 processes.start(name, [*join, *node])
             while state.phase != "finished":
-                processes.check(may_end=NODES if state.phase == "finishing" else ())
                 time.sleep(_POLL)
                 state = self._look() or state
+                processes.check(may_end=NODES if state.phase in ("finishing", "finished") else ())
                 self._note(state)
             processes.wait(list(NODES), _DRAIN)
             time.sleep(_POLL)

@@ -149,9 +149,12 @@ def test_the_demos_tokenizer_can_play() -> None:
 @pytest.mark.parametrize(
     ("argument", "sentence"),
     {
-        "no game": ("", "'' is no game: choose one of kuhn, leduc, holdem"),
+        "no game": ("", "poker: has nothing behind its colon"),
         "another game": ("omaha", "'omaha' is no game"),
-        "another opponent": ("kuhn,opponent=tight", "choose one of opponent=equilibrium, opponent=uniform"),
+        "another opponent": (
+            "kuhn,opponent=tight",
+            "choose one of opponent=equilibrium, opponent=uniform, opponent=loose",
+        ),
         "another setting": ("kuhn,seats=6", "'seats=6' is no setting of kuhn"),
         "an opponent without its setting": ("kuhn,uniform", "'uniform' is no setting of kuhn"),
     }.values(),
