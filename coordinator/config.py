@@ -17,6 +17,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from coordinator.learner.objective_choices import choices_of, contradiction
 from engines.engine import Dtype
 from p2p.multiaddr import address_of
 from protocol.engine_classes import parts
@@ -151,8 +152,63 @@ class LearnerSection(Section):
     ] = "group"
     objective: Annotated[
         Literal["decoupled", "grpo", "two_sided", "cispo", "gspo", "dppo", "uncorrected"],
-        Field(description="The loss: decoupled, grpo, two_sided, cispo, gspo, dppo or uncorrected."),
+        Field(
+            description="The loss: decoupled, grpo, two_sided, cispo, gspo, dppo or uncorrected. Each is a preset of "
+            "anchor, weight and surrogate."
+        ),
     ] = "decoupled"
+    anchor: Annotated[
+        Literal["preset", "behaviour", "proximal", "none"],
+        Field(
+            description="Probability a of the ratio p/a that the surrogate bounds: behaviour (of the version that "
+            "generated), proximal (at the step's start) or none (p itself). preset: by objective."
+        ),
+    ] = "preset"
+    weight: Annotated[
+        Literal["preset", "none", "token_cap", "token_mask", "sequence_mask", "m2po"],
+        Field(
+            description="Bound of the importance weight a/b against the behaviour: none (weight 1), token_cap (at most "
+            "truncation), token_mask (0 outside 0.5 to 5), sequence_mask (0 for a rollout whose geometric mean is "
+            "outside 0.9 to 1.1) or m2po (0 for the fewest tokens that bring the mean squared log-ratio to 0.04). Not "
+            "with anchor behaviour. preset: by objective."
+        ),
+    ] = "preset"
+    surrogate: Annotated[
+        Literal["preset", "clip", "two_sided", "cispo", "gspo", "dppo"],
+        Field(description="Gain of a token by its ratio: clip, two_sided, cispo, gspo or dppo. preset: by objective."),
+    ] = "preset"
+    aggregate: Annotated[
+        Literal["tokens", "sequences", "constant"],
+        Field(
+            description="Mean of the losses: over tokens, over sequences (rollouts) of their means, or over rollouts "
+            "of their sums over run.limit (constant; with advantage mean it is Dr. GRPO)."
+        ),
+    ] = "tokens"
+    denominator: Annotated[
+        Literal["signal", "all"],
+        Field(
+            description="Rollouts that count in that mean: of groups with signal, or all drawn, so that a batch with "
+            "little signal has a small gradient."
+        ),
+    ] = "signal"
+    kl_groups: Annotated[
+        Literal["signal", "all"],
+        Field(description="Groups that the KL term covers: those with signal, or all, at the cost of their pass."),
+    ] = "signal"
+    kl_weighted: Annotated[
+        bool,
+        Field(description="Whether the KL term of a token is weighted by p/b, at most truncation: true or false."),
+    ] = False
+    cut_rollouts: Annotated[
+        Literal["kept", "masked", "penalised"],
+        Field(
+            description="Rollouts that run.limit cut: kept; masked, without loss; or penalised softly, by a reward "
+            "that falls over the last fifth of run.limit."
+        ),
+    ] = "kept"
+    cut_penalty: Annotated[
+        float, Field(gt=0, description="Penalty at run.limit with cut_rollouts penalised, in reward.")
+    ] = 1.0
     publish_every: Annotated[int, Field(ge=1, description="kappa, steps from one published version to the next.")] = 1
     microbatch_tokens: Annotated[int, Field(ge=1, description="Most tokens in one forward pass.")] = 16384
     compute_dtype: Annotated[
@@ -160,6 +216,13 @@ class LearnerSection(Section):
         Field(description="Type in which the learner computes: float32 or bfloat16. Its weights are always float32."),
     ] = "float32"
     seed: Annotated[int, Field(ge=0, lt=1 << 63, description="Seed of the learner's own randomness.")] = 0
+
+    @model_validator(mode="after")
+    def _corrects_once(self) -> Self:
+        refused = contradiction(choices_of(self))
+        if refused:
+            raise ValueError(refused)
+        return self
 
 
 def _check_listen(addresses: Texts) -> None:

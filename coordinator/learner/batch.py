@@ -4,7 +4,7 @@ Rules
 1. Only sampled tokens are targets: tokens of the prompt and of the environment carry no loss.
 2. A rollout is never split. A micro-batch has at most `budget` tokens, unless a single rollout is longer.
 3. The rollouts of a group stay together with one copy of their prompt, unless the group is longer than `budget`.
-4. Groups without signal are left out, which saves their forward pass.
+4. Groups without signal are left out, which saves their forward pass, unless the KL term is to cover them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,11 +17,12 @@ from torch import Tensor
 
 from coordinator.learner import advantages
 from coordinator.learner.batch_groups import BadBatch, Floats, Tokens, TrainBatch, TrainGroup, TrainSample
+from coordinator.learner.cut_rollouts import KEPT, CutRule
 
 
 class TrainRow(NamedTuple):
     """One rollout. `tokens`: prompt and transcript. `targets`: positions that were sampled. `age`: learner/age.py.
-    `prompt`: the number of first tokens that the rollouts of its group share."""
+    `prompt`: the number of first tokens that the rollouts of its group share. `group`: number of its group."""
 
     tokens: Tokens
     targets: NDArray[np.int64]
@@ -29,15 +30,17 @@ class TrainRow(NamedTuple):
     advantage: float
     age: int
     prompt: int
+    group: int
 
 
 class MicroBatch(NamedTuple):
     """Rollouts for one forward pass, by group. All else has one entry per sampled token, [n]: `row` (number of its
-    rollout) and `position` (in its prompt and transcript, of the state that predicts it) int64, `target` int64,
-    `behaviour` and `advantage` float32, `age` int64."""
+    rollout), `group` (number of its group in the batch), `position` (in its prompt and transcript, of the state that
+    predicts it), `target` and `age` int64, `behaviour` and `advantage` float32."""
 
     groups: list[list[TrainRow]]
     row: Tensor
+    group: Tensor
     position: Tensor
     target: Tensor
     behaviour: Tensor
@@ -55,26 +58,40 @@ class MicroBatch(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The rollouts of a batch. `groups`: the rows of each group with signal. `zero_variance`: number of groups without
-    signal."""
+    """The rollouts of a batch. `groups`: the rows of each group with signal. `flat`: those of each group without, if
+    they were asked for. `zero_variance`: number of groups without signal. `masked`: (age, sampled tokens) of each
+    rollout of a group with signal that has no row. `tokens`, `rollouts`: of the whole batch."""
 
     groups: list[list[TrainRow]]
+    flat: list[list[TrainRow]]
     zero_variance: int
+    masked: list[tuple[int, int]]
+    tokens: int
+    rollouts: int
 
 
-def rows(batch: TrainBatch, kind: str) -> Rows:
-    """Return the rollouts with their advantages, by group. `kind`: of the advantages. Raises BadBatch for an
-    inconsistent sample."""
-    scored = advantages.compute([[sample.reward for sample in group.samples] for group in batch.groups], kind)
-    kept = [
-        [_row(group, sample, value, batch.age(group)) for sample, value in zip(group.samples, values, strict=True)]
-        for group, values in zip(batch.groups, scored.values, strict=True)
-        if any(values)
-    ]
-    return Rows(kept, scored.zero_variance)
+def rows(batch: TrainBatch, kind: str, cut: CutRule = KEPT, *, flat: bool = False) -> Rows:
+    """Return the rollouts with their advantages, by group. `kind`: of the advantages. `cut`: for rollouts that the
+    limit cut. `flat`: also the groups without signal. Raises BadBatch for an inconsistent sample."""
+    scored = advantages.compute([[cut.reward(sample) for sample in group.samples] for group in batch.groups], kind)
+    samples = [sample for group in batch.groups for sample in group.samples]
+    result = Rows([], [], scored.zero_variance, [], sum(len(one.behaviour) for one in samples), len(samples))
+    for number, (group, values) in enumerate(zip(batch.groups, scored.values, strict=True)):
+        signal = any(values)
+        if not signal and not flat:
+            continue
+        part = []
+        for sample, value in zip(group.samples, values, strict=True):
+            if not cut.masks(sample):
+                part.append(_row(group, sample, value, batch.age(group), number))
+            elif signal:
+                result.masked.append((batch.age(group), len(sample.behaviour)))
+        if part:
+            (result.groups if signal else result.flat).append(part)
+    return result
 
 
-def _row(group: TrainGroup, sample: TrainSample, advantage: float, age: int) -> TrainRow:
+def _row(group: TrainGroup, sample: TrainSample, advantage: float, age: int, number: int) -> TrainRow:
     mask = np.repeat(np.arange(len(sample.turns)) % 2 == 0, sample.turns)
     start = len(group.prompt)
     targets = start + np.flatnonzero(mask)
@@ -84,7 +101,9 @@ def _row(group: TrainGroup, sample: TrainSample, advantage: float, age: int) -> 
         raise BadBatch(f"group {group.id.hex()}: {len(sample.behaviour)} log-probabilities for {len(targets)} tokens")
     if not start:
         raise BadBatch(f"group {group.id.hex()}: the prompt is empty, so nothing predicts the first token")
-    return TrainRow(np.concatenate([group.prompt, sample.tokens]), targets, sample.behaviour, advantage, age, start)
+    return TrainRow(
+        np.concatenate([group.prompt, sample.tokens]), targets, sample.behaviour, advantage, age, start, number
+    )
 
 
 Groups = Sequence[Sequence[TrainRow]]
@@ -142,6 +161,7 @@ def _micro_batch(groups: list[list[TrainRow]]) -> MicroBatch:
     return MicroBatch(
         groups=groups,
         row=index,
+        group=torch.tensor([row.group for row in part])[index],
         position=torch.from_numpy(np.concatenate([row.targets for row in part])) - 1,
         target=torch.from_numpy(np.concatenate([row.tokens[row.targets] for row in part])).long(),
         behaviour=torch.from_numpy(np.concatenate([row.behaviour for row in part])),

@@ -110,7 +110,8 @@ def _samples(submission: Submission, scored: bytes, behaviour: bytes) -> Iterato
 
 
 def described(batch: TrainBatch) -> dict[str, float]:
-    """Return the batch's own metrics: means of reward and success over its rollouts, lengths, ages."""
+    """Return the batch's own metrics: means of reward and success over its rollouts, lengths, ages; reward and length
+    also by age, as `reward_age_<n>` and `length_age_<n>`."""
     samples = [sample for group in batch.groups for sample in group.samples]
     ages = [batch.age(group) for group in batch.groups]
     tokens = sum(len(sample.behaviour) for sample in samples)
@@ -122,10 +123,25 @@ def described(batch: TrainBatch) -> dict[str, float]:
         "groups": float(len(batch.groups)),
         "staleness_mean": sum(ages) / max(1, len(ages)),
         "staleness_max": float(max(ages, default=0)),
+        **_by_age(batch, ages),
     }
+
+
+def _by_age(batch: TrainBatch, ages: Sequence[int]) -> dict[str, float]:
+    metrics = {}
+    for value in sorted(set(ages)):
+        part = [one for group, age in zip(batch.groups, ages, strict=True) if age == value for one in group.samples]
+        metrics[f"reward_age_{value}"] = sum(one.reward for one in part) / max(1, len(part))
+        metrics[f"length_age_{value}"] = sum(len(one.behaviour) for one in part) / max(1, len(part))
+    return metrics
 
 
 def cut_answers(batch: TrainBatch, ends: Ends) -> float:
     """Return the share of the batch's rollouts that the limit cut: their last token ends no turn."""
     samples = [sample for group in batch.groups for sample in group.samples]
-    return sum(not is_end(int(sample.tokens[-1]), ends) for sample in samples) / max(1, len(samples))
+    return sum(is_cut(sample, ends) for sample in samples) / max(1, len(samples))
+
+
+def is_cut(sample: TrainSample, ends: Ends) -> bool:
+    """Tell whether the limit cut a rollout: its last token ends no turn."""
+    return not is_end(int(sample.tokens[-1]), ends)

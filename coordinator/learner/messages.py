@@ -31,6 +31,15 @@ class Hyper(msgspec.Struct, frozen=True, kw_only=True):
     minibatches: int = 1
     advantage: str = "group"
     objective: str = "decoupled"
+    anchor: str = "preset"
+    weight: str = "preset"
+    surrogate: str = "preset"
+    aggregate: str = "tokens"
+    denominator: str = "signal"
+    kl_groups: str = "signal"
+    kl_weighted: bool = False
+    cut_rollouts: str = "kept"
+    cut_penalty: float = 1.0
     publish_every: int = 1
     microbatch_tokens: int = 16384
     seed: int = 0
@@ -45,7 +54,7 @@ class Open(msgspec.Struct, frozen=True, kw_only=True):
     if published steps are undone (`learner.eras`). `staleness`: S; draws older than S allows are forgotten. `keep`: how
     many published exports' files stay, the newest included, as the scorer reads them. `threads`: of the CPU.
     `database`: run.sqlite, which the learner only reads. `ends`: tokens that end a turn, by which answers that the
-    limit cut are counted; empty: they are not counted."""
+    limit cut are counted; empty: they are not counted. `limit`: most sampled tokens per rollout; 0: unknown."""
 
     model: str
     folder: str
@@ -61,6 +70,7 @@ class Open(msgspec.Struct, frozen=True, kw_only=True):
     keep: int = 1
     threads: int = 1
     ends: tuple[int, ...] = ()
+    limit: int = 0
 
 
 class Opened(msgspec.Struct, frozen=True, kw_only=True):

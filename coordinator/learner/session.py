@@ -14,19 +14,26 @@ Rules
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 import torch
 
-from coordinator.learner import advantages, checkpoint, eras, export, loss, model, step
+from coordinator.learner import advantages, checkpoint, eras, export, model, step
 from coordinator.learner.age import fresh
+from coordinator.learner.aggregates import AGGREGATES
 from coordinator.learner.batch_groups import BadBatch, TrainBatch, TrainGroup, cut_answers
 from coordinator.learner.checkpoint import Base, Checkpoint, State
+from coordinator.learner.cut_rollouts import CUT_KINDS
 from coordinator.learner.eras import KnownVersion
+from coordinator.learner.loss import ANCHORS
+from coordinator.learner.loss_weights import WEIGHTS
 from coordinator.learner.messages import Batch, Export, Hyper, Open, Opened, Stepped
+from coordinator.learner.objective_choices import choices_of, contradiction
 from coordinator.learner.optimiser import Optimiser
+from coordinator.learner.surrogates import SURROGATES
+from tasks.turn_ends import Ends
 from weights.snapshot import Snapshot
 from weights.torch_io import load_into
 
@@ -45,7 +52,7 @@ class Session:
         self, order: Open, report: Callable[[str], None], read: Callable[[Sequence[bytes]], list[TrainGroup]]
     ) -> None:
         """Raises WrongOrder, CheckpointError, BadModelFolder, NotFinetunable, BadTensors, BadSnapshot."""
-        check_hyper(order.hyper)
+        check_hyper(order.hyper, order.limit, order.ends)
         self._order = order
         self._hyper = order.hyper
         self._read = read
@@ -86,7 +93,14 @@ class Session:
         begun(batch.step)
         self._settle(batch.published)
         metrics = step.train_step(
-            self._model, self._optimiser, groups, self._hyper, steps=self._state.steps, reference=self._reference
+            self._model,
+            self._optimiser,
+            groups,
+            self._hyper,
+            steps=self._state.steps,
+            reference=self._reference,
+            limit=self._order.limit,
+            ends=self._order.ends,
         )
         if self._order.ends:
             metrics["cut_answers"] = cut_answers(groups, self._order.ends)
@@ -213,10 +227,29 @@ class Session:
         self._state = msgspec.structs.replace(state, published=remaining)
 
 
-def check_hyper(hyper: Hyper) -> None:
-    """Check the settings. Raises WrongOrder, which names the invalid one."""
+def check_hyper(hyper: Hyper, limit: int = 0, ends: Ends = ()) -> None:
+    """Check the settings. `limit`, `ends`: of Open. Raises WrongOrder, which names the invalid one."""
+    try:
+        choices = choices_of(hyper)
+    except ValueError as error:
+        raise WrongOrder(str(error)) from error
+    known: list[tuple[str, str, Iterable[str]]] = [
+        ("anchor", choices.anchor, ANCHORS),
+        ("weight", choices.weight, WEIGHTS),
+        ("surrogate", choices.surrogate, SURROGATES),
+        ("aggregate", choices.aggregate, AGGREGATES),
+    ]
+    refused = contradiction(choices)
     bad = [
-        (hyper.objective not in loss.OBJECTIVES, f"objective: choose one of {', '.join(sorted(loss.OBJECTIVES))}"),
+        *((value not in names, f"{key}: choose one of {', '.join(sorted(names))}") for key, value, names in known),
+        (refused is not None, refused or ""),
+        (choices.aggregate == "constant" and limit < 1, "aggregate constant: the limit of a rollout is not known"),
+        (hyper.denominator not in ("signal", "all"), "denominator: choose signal or all"),
+        (hyper.kl_groups not in ("signal", "all"), "kl_groups: choose signal or all"),
+        (hyper.cut_rollouts not in CUT_KINDS, f"cut_rollouts: choose one of {', '.join(CUT_KINDS)}"),
+        (hyper.cut_rollouts == "penalised" and limit < 1, "cut_rollouts: the limit of a rollout is not known"),
+        (hyper.cut_rollouts == "masked" and not ends, "cut_rollouts: the tokens that end an answer are not known"),
+        (not hyper.cut_penalty > 0, "cut_penalty: above 0"),
         (hyper.advantage not in advantages.KINDS, f"advantage: choose one of {', '.join(sorted(advantages.KINDS))}"),
         (hyper.compute_dtype not in ("float32", "bfloat16"), "compute_dtype: choose float32 or bfloat16"),
         (not hyper.learning_rate > 0, "learning_rate: above 0"),

@@ -89,12 +89,14 @@ def demonstrations(order: WarmUp, text: FileTokenizer) -> Iterator[list[TrainRow
     answered = _from_file(Path(order.demonstrations)) if order.demonstrations else _by_task(order, text)
     chance = torch.Generator().manual_seed(order.seed)
     for _ in range(order.steps):
-        part = []
+        part: list[TrainRow] = []
         for index, seed in torch.randint(0, 1 << 31, (order.batch, 2), generator=chance).tolist():
             prompt, answer = answered(index, seed)
             targets = np.arange(len(prompt), len(prompt) + len(answer))
             behaviour = np.zeros(len(answer), np.float32)
-            part.append(TrainRow(np.array(prompt + answer, np.int32), targets, behaviour, 0.0, 0, len(prompt)))
+            part.append(
+                TrainRow(np.array(prompt + answer, np.int32), targets, behaviour, 0.0, 0, len(prompt), len(part))
+            )
         yield part
 
 

@@ -160,6 +160,7 @@ class Training:
                 staleness=self.group_service.terms.staleness,
                 threads=self.course.threads,
                 ends=self.course.ends,
+                limit=self.group_service.terms.limit,
             )
         )
         self.parameters, self._era = opened.parameters, opened.era

@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from coordinator.accounts.standing import Rank, Standing, describe
 from coordinator.metrics.views import NodeRow, RunState
-from coordinator.web import broadcast_chart, charts, formatting, heldout_rows, refusal_texts
+from coordinator.web import broadcast_chart, charts, formatting, heldout_rows, refusal_texts, step_rows
 from coordinator.web.charts import Bar, Chart, Series
 from coordinator.web.node_rows import Page
 
@@ -95,6 +95,7 @@ def facts(state: RunState) -> dict[str, Any]:
         "aside_groups": sum(state.trouble.reasons.values()),
         "staleness": staleness_bars(state),
         "heldout": heldout_rows.shown(state),
+        "step_rows": step_rows.shown(state),
         "versions": list(reversed(state.versions))[:VERSIONS_SHOWN],
         "supplied": _supplied(state),
         "spread": broadcast_chart.layout(state.broadcast, {node.id: node.name for node in state.nodes}),

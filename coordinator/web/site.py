@@ -21,7 +21,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from coordinator.metrics.views import RunState
-from coordinator.web import csv_export, heldout_rows, host_names, page, prometheus, task_rows
+from coordinator.web import csv_export, heldout_rows, host_names, page, prometheus, step_rows, task_rows
 from coordinator.web.connection_limits import WebLimits
 from coordinator.web.node_ranking import Ranking, Source
 from coordinator.web.page_listener import Listener
@@ -50,6 +50,7 @@ BODIES: Final[dict[str, tuple[str, Render]]] = {
         csv_export.CONTENT_TYPE,
         lambda state: heldout_rows.as_csv(state.heldout).encode(),
     ),
+    "/api/v1/steps.csv": (csv_export.CONTENT_TYPE, lambda state: step_rows.as_csv(state.steps).encode()),
     "/api/v1/tasks.csv": (csv_export.CONTENT_TYPE, lambda state: task_rows.as_csv(state.tasks).encode()),
     "/metrics": (prometheus.CONTENT_TYPE, prometheus.exposition),
 }

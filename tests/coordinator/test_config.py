@@ -1,7 +1,8 @@
 """Settings come from flags, variables and the file, in this order; a wrong one is named in one line."""
 
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import msgspec
 import pytest
@@ -9,7 +10,12 @@ import pytest
 from coordinator import config
 from coordinator.config import LearnerSection, RunSection
 from coordinator.learner import advantages, loss
+from coordinator.learner.aggregates import AGGREGATES
+from coordinator.learner.cut_rollouts import CUT_KINDS
+from coordinator.learner.loss_weights import WEIGHTS
 from coordinator.learner.messages import Hyper
+from coordinator.learner.objective_choices import PRESET, PRESETS
+from coordinator.learner.surrogates import SURROGATES
 from protocol.authority import RunSpec
 from runtime.settings import SettingsFault
 
@@ -30,9 +36,29 @@ def test_the_learners_section_holds_the_learners_settings_with_its_defaults() ->
     assert section == msgspec.structs.asdict(Hyper())
 
 
-@pytest.mark.parametrize(("key", "known"), [("objective", loss.OBJECTIVES), ("advantage", advantages.KINDS)])
-def test_every_choice_is_one_that_the_learner_knows(key: str, known: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("key", "known"),
+    [
+        ("objective", PRESETS),
+        ("advantage", advantages.KINDS),
+        ("anchor", {PRESET, *loss.ANCHORS}),
+        ("weight", {PRESET, *WEIGHTS}),
+        ("surrogate", {PRESET, *SURROGATES}),
+        ("aggregate", AGGREGATES),
+        ("cut_rollouts", CUT_KINDS),
+    ],
+)
+def test_every_choice_is_one_that_the_learner_knows(key: str, known: Collection[str]) -> None:
     assert set(get_args(LearnerSection.model_fields[key].annotation)) == set(known)
+
+
+@pytest.mark.parametrize("flags", [{"anchor": "behaviour"}, {"objective": "grpo", "weight": "m2po"}])
+def test_a_weight_beside_a_ratio_to_the_behaviour_is_refused_with_a_sentence(
+    tmp_path: Path, flags: dict[str, str]
+) -> None:
+    (tmp_path / "coordinator.toml").write_text("")
+    with pytest.raises(SettingsFault, match="with anchor behaviour counts the staleness of a token twice"):
+        config.load(tmp_path / "coordinator.toml", env={}, flags={"learner": flags})
 
 
 def test_every_signed_setting_is_in_the_runspec() -> None:

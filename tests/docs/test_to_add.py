@@ -21,9 +21,12 @@ from typer.testing import CliRunner
 
 from coordinator.accounts.pay import PAY_RULES, PayRule
 from coordinator.config_docs import table
-from coordinator.learner import loss, model, step
+from coordinator.learner import model, step
+from coordinator.learner.loss_terms import LossInputs, none_of
 from coordinator.learner.messages import Hyper
+from coordinator.learner.objective_choices import PRESETS, Choices
 from coordinator.learner.optimiser import Optimiser
+from coordinator.learner.surrogates import SURROGATES, Surrogate
 from coordinator.rollouts.verification import FORM_RULES, SCORE_RULES, Evidence, ExactThresholds, Facts
 from engines import registry as engine_registry
 from engines.direct import generate
@@ -183,10 +186,9 @@ def test_an_engine_is_a_class_and_a_row(tmp_path: Path, monkeypatch: pytest.Monk
 # --- an objective ----------------------------------------------------------------------------------------------------
 
 
-def plain(inputs: loss.LossInputs, hyper: Hyper) -> loss.TokenLoss:
-    """- A log p."""
-    none = torch.zeros_like(inputs.rollout, dtype=torch.bool)
-    return loss.TokenLoss(-inputs.advantage * inputs.current, none, none)
+def plain(anchor: torch.Tensor, terms: LossInputs, hyper: Hyper) -> Surrogate:
+    """A log p."""
+    return Surrogate(terms.advantage * terms.current, none_of(terms), none_of(terms))
 
 
 def test_an_objective_is_a_function_and_an_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +197,8 @@ def test_an_objective_is_a_function_and_an_entry(tmp_path: Path, monkeypatch: py
     policy = model.load(folder, "cpu")
     with pytest.raises(ValueError, match="objective 'plain' is unknown"):
         step.train_step(policy, Optimiser(policy, hyper), batch(1), hyper, steps=0)
-    monkeypatch.setitem(loss.OBJECTIVES, "plain", plain)
+    monkeypatch.setitem(SURROGATES, "plain", plain)
+    monkeypatch.setitem(PRESETS, "plain", Choices("none", "none", "plain"))
     before = [value.detach().clone() for value in policy.parameters()]
     metrics = step.train_step(policy, Optimiser(policy, hyper), batch(1), hyper, steps=0)
     assert (metrics["clipped"], metrics["truncated"]) == (0.0, 0.0)

@@ -18,7 +18,7 @@ def logs(*values: float) -> Floats:
 
 
 def row(length: int, prompt: int = 1) -> TrainRow:
-    return TrainRow(np.ones(length, np.int32), np.array([length - 1]), logs(-1.0), 1.0, 0, prompt)
+    return TrainRow(np.ones(length, np.int32), np.array([length - 1]), logs(-1.0), 1.0, 0, prompt, 0)
 
 
 def turns_batch() -> TrainBatch:

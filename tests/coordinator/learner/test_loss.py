@@ -6,8 +6,10 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from coordinator.learner.loss import OBJECTIVES, LossInputs, TokenLoss, objective, reference_kl
+from coordinator.learner.loss import reference_kl, token_loss
+from coordinator.learner.loss_terms import LossInputs, TokenLoss
 from coordinator.learner.messages import Hyper
+from coordinator.learner.objective_choices import PRESETS, choices_of
 
 HYPER = Hyper(eps_low=0.2, eps_high=0.28, truncation=2.0)
 
@@ -46,6 +48,10 @@ CASES = {
 }
 
 
+def preset(name: str, terms: LossInputs) -> TokenLoss:
+    return token_loss(PRESETS[name], terms, HYPER)
+
+
 def logs(*probabilities: float) -> torch.Tensor:
     return torch.tensor(probabilities).log()
 
@@ -57,23 +63,24 @@ def one(case: Case) -> tuple[LossInputs, TokenLoss]:
         behaviour=logs(case.behaviour),
         advantage=torch.tensor([case.advantage]),
         rollout=torch.tensor([0]),
+        group=torch.tensor([0]),
     )
-    return terms, objective(case.objective)(terms, HYPER)
+    return terms, preset(case.objective, terms)
 
 
 @pytest.mark.parametrize("sentence", CASES)
 def test_the_loss_of_one_token_is_that_of_the_formula(sentence: str) -> None:
     case = CASES[sentence]
-    _, token_loss = one(case)
-    assert float(token_loss.value.detach()) == pytest.approx(case.loss, rel=1e-5)
-    assert (bool(token_loss.clipped), bool(token_loss.truncated)) == (case.clipped, case.truncated)
+    _, of_tokens = one(case)
+    assert float(of_tokens.value.detach()) == pytest.approx(case.loss, rel=1e-5)
+    assert (bool(of_tokens.clipped), bool(of_tokens.truncated)) == (case.clipped, case.truncated)
 
 
 @pytest.mark.parametrize("sentence", CASES)
 def test_a_token_is_reported_clipped_exactly_when_its_advantage_has_no_gradient(sentence: str) -> None:
     case = CASES[sentence]
-    terms, token_loss = one(case)
-    (gradient,) = torch.autograd.grad(token_loss.value.sum(), terms.current)
+    terms, of_tokens = one(case)
+    (gradient,) = torch.autograd.grad(of_tokens.value.sum(), terms.current)
     penalty = 2e-3 * math.log(case.current / case.behaviour) if case.objective == "dppo" else 0.0
     assert (abs(float(gradient) - penalty) < 1e-6) == case.clipped
 
@@ -84,12 +91,12 @@ def random_terms(count: int, *, proximal_is_current: bool) -> LossInputs:
     proximal = current.detach() if proximal_is_current else -torch.rand(count, generator=chance) * 3
     behaviour = proximal + torch.randn(count, generator=chance) * 0.7
     advantage = torch.randn(count, generator=chance)
-    return LossInputs(current, proximal, behaviour, advantage, torch.arange(count) // 4)
+    return LossInputs(current, proximal, behaviour, advantage, torch.arange(count) // 4, torch.arange(count) // 8)
 
 
 def test_with_one_minibatch_the_decoupled_gradient_is_truncated_importance_sampling() -> None:
     terms = random_terms(64, proximal_is_current=True)
-    (gradient,) = torch.autograd.grad(objective("decoupled")(terms, HYPER).value.sum(), terms.current)
+    (gradient,) = torch.autograd.grad(preset("decoupled", terms).value.sum(), terms.current)
     weight = (terms.proximal - terms.behaviour).exp().clamp(max=2.0)
     assert weight.max() == 2.0
     torch.testing.assert_close(gradient, -weight * terms.advantage)
@@ -99,21 +106,31 @@ def test_gspo_uses_the_geometric_mean_ratio_of_the_whole_rollout() -> None:
     behaviour = logs(0.5, 0.5, 0.5)
     shift = torch.tensor([2e-4, 0.0, 1e-4])
     terms = LossInputs(
-        (behaviour + shift).requires_grad_(), behaviour, behaviour, torch.ones(3), torch.tensor([0, 0, 1])
+        (behaviour + shift).requires_grad_(),
+        behaviour,
+        behaviour,
+        torch.ones(3),
+        torch.tensor([0, 0, 1]),
+        torch.zeros(3, dtype=torch.int64),
     )
-    token_loss = objective("gspo")(terms, HYPER)
-    torch.testing.assert_close(token_loss.value, -torch.exp(torch.tensor([1e-4, 1e-4, 1e-4])))
-    (gradient,) = torch.autograd.grad(token_loss.value.sum(), terms.current)
+    of_tokens = preset("gspo", terms)
+    torch.testing.assert_close(of_tokens.value, -torch.exp(torch.tensor([1e-4, 1e-4, 1e-4])))
+    (gradient,) = torch.autograd.grad(of_tokens.value.sum(), terms.current)
     torch.testing.assert_close(gradient, -torch.exp(torch.tensor([1e-4, 1e-4, 1e-4])))
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", PRESETS)
 def test_an_extreme_ratio_leaves_loss_and_gradient_finite(name: str) -> None:
     current = torch.tensor([-1e-3, -300.0], requires_grad=True)
     terms = LossInputs(
-        current, current.detach(), torch.tensor([-400.0, -1e-3]), torch.tensor([1.0, -1.0]), torch.tensor([0, 1])
+        current,
+        current.detach(),
+        torch.tensor([-400.0, -1e-3]),
+        torch.tensor([1.0, -1.0]),
+        torch.tensor([0, 1]),
+        torch.tensor([0, 0]),
     )
-    value = objective(name)(terms, HYPER).value.sum()
+    value = preset(name, terms).value.sum()
     (gradient,) = torch.autograd.grad(value, current)
     assert torch.isfinite(value)
     assert torch.isfinite(gradient).all()
@@ -126,4 +143,4 @@ def test_the_reference_divergence_is_zero_at_the_reference_and_positive_elsewher
 
 def test_the_error_for_an_unknown_objective_lists_the_known_ones() -> None:
     with pytest.raises(ValueError, match="choose one of cispo, decoupled, dppo, grpo, gspo, two_sided, uncorrected"):
-        objective("ppo")
+        choices_of(Hyper(objective="ppo"))

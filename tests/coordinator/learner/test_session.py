@@ -367,7 +367,13 @@ def test_a_published_file_with_another_root_is_refused(main: Main) -> None:
 
 
 BAD_SETTINGS = {
-    "an objective that does not exist": ({"objective": "ppo"}, "objective: choose one of"),
+    "an objective that does not exist": ({"objective": "ppo"}, "objective 'ppo' is unknown: choose one of"),
+    "a weight that does not exist": ({"weight": "heavy"}, "weight: choose one of m2po, none"),
+    "a weight beside anchor behaviour": ({"anchor": "behaviour"}, "counts the staleness of a token twice"),
+    "a constant length that is not known": ({"aggregate": "constant"}, "the limit of a rollout is not known"),
+    "cut rollouts to mask whose ends are not known": ({"cut_rollouts": "masked"}, "tokens that end an answer"),
+    "cut rollouts to penalise without a limit": ({"cut_rollouts": "penalised"}, "limit of a rollout is not known"),
+    "a denominator that does not exist": ({"denominator": "half"}, "denominator: choose signal or all"),
     "an advantage that does not exist": ({"advantage": "gae"}, "advantage: choose one of"),
     "a dtype that does not exist": ({"compute_dtype": "int8"}, "compute_dtype"),
     "a rate of zero": ({"learning_rate": 0.0}, "learning_rate"),

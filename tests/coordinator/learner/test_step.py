@@ -9,10 +9,13 @@ from transformers import PreTrainedModel
 from coordinator.learner import model, step
 from coordinator.learner.batch import pack, rows
 from coordinator.learner.batch_groups import TrainBatch
+from coordinator.learner.cut_rollouts import CutRule
 from coordinator.learner.logprobs import token_logprobs
-from coordinator.learner.loss import OBJECTIVES, LossInputs, reference_kl
+from coordinator.learner.loss import reference_kl, token_loss
+from coordinator.learner.loss_terms import LossInputs
 from coordinator.learner.messages import Hyper
 from coordinator.learner.model import head_of
+from coordinator.learner.objective_choices import PRESETS, choices_of
 from coordinator.learner.optimiser import Optimiser
 from coordinator.learner.step_metrics import StepMetrics
 from tests.support.tiny_learner import batch, group, on_policy
@@ -22,7 +25,8 @@ def gradients(
     policy: PreTrainedModel, train_batch: TrainBatch, hyper: Hyper, reference: PreTrainedModel | None = None
 ) -> dict[str, torch.Tensor]:
     optimiser = Optimiser(policy, hyper)
-    mini = list(pack(rows(train_batch, hyper.advantage).groups, hyper.microbatch_tokens))
+    flat = hyper.kl_groups == "all"
+    (mini,) = step.mini_batches(policy, rows(train_batch, hyper.advantage, flat=flat), hyper, 16)
     step.accumulate(policy, mini, None, hyper, StepMetrics(), optimiser, reference)
     return optimiser.gradients()
 
@@ -36,8 +40,26 @@ def test_micro_batches_give_the_gradient_of_one_batch(policy: PreTrainedModel) -
         torch.testing.assert_close(parts[name], gradient, rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.parametrize("aggregate", ["tokens", "sequences", "constant"])
+@pytest.mark.parametrize("weight", ["sequence_mask", "m2po"])
+def test_a_weight_of_the_whole_mini_batch_does_not_depend_on_the_micro_batches(
+    policy: PreTrainedModel, weight: str, aggregate: str
+) -> None:
+    hyper = Hyper(weight=weight, aggregate=aggregate)
+    train_batch = on_policy(policy, batch(1, groups=6))
+    for number, sample in enumerate(one for part in train_batch.groups for one in part.samples):
+        sample.behaviour[:] += (-0.3, 0.0, 0.3, 0.05)[number % 4]
+    whole = gradients(policy, train_batch, hyper)
+    assert any(gradient.any() for gradient in whole.values())
+    parts = gradients(policy, train_batch, msgspec.structs.replace(hyper, microbatch_tokens=24))
+    capped = gradients(policy, train_batch, msgspec.structs.replace(hyper, weight="token_cap"))
+    assert not all(torch.allclose(capped[name], gradient, rtol=0.1) for name, gradient in whole.items())
+    for name, gradient in whole.items():
+        torch.testing.assert_close(parts[name], gradient, rtol=1e-4, atol=1e-7)
+
+
 @pytest.mark.parametrize("kl_coefficient", [0.0, 0.5], ids=["without a reference", "with one"])
-@pytest.mark.parametrize("name", sorted(OBJECTIVES))
+@pytest.mark.parametrize("name", sorted(PRESETS))
 def test_each_objective_has_the_gradient_of_its_loss_over_all_tokens(
     policy: PreTrainedModel, name: str, kl_coefficient: float
 ) -> None:
@@ -47,12 +69,62 @@ def test_each_objective_has_the_gradient_of_its_loss_over_all_tokens(
     with torch.no_grad():
         head_of(other).weight.mul_(1.1)
     current, reference = token_logprobs(policy, micro), step.frozen_logprobs(other, micro)
-    terms = LossInputs(current, current.detach(), micro.behaviour, micro.advantage, micro.row)
-    value = OBJECTIVES[name](terms, hyper).value + kl_coefficient * reference_kl(current, reference)
+    terms = LossInputs(current, current.detach(), micro.behaviour, micro.advantage, micro.row, micro.group)
+    value = token_loss(choices_of(hyper), terms, hyper).value + kl_coefficient * reference_kl(current, reference)
     expected = torch.autograd.grad(value.mean(), list(policy.parameters()))
     found = gradients(policy, batch(1), hyper, other)
     for (parameter, _), gradient in zip(policy.named_parameters(), expected, strict=True):
         torch.testing.assert_close(found[parameter], gradient, rtol=1e-4, atol=1e-6)
+
+
+def mixed(lengths: tuple[int, int] = (5, 5)) -> TrainBatch:
+    """Return a group with signal and one without."""
+    chance = random.Random(4)
+    live, flat = (group(chance, name, turns=(length,)) for name, length in zip(("live", "flat"), lengths, strict=True))
+    samples = [msgspec.structs.replace(one, reward=0.2) for one in flat.samples]
+    return TrainBatch(step=1, groups=[live, msgspec.structs.replace(flat, samples=samples)])
+
+
+@pytest.mark.parametrize(("aggregate", "share"), [("tokens", 5 / 8), ("sequences", 1 / 2), ("constant", 1 / 2)])
+def test_with_all_rollouts_in_the_denominator_the_gradient_shrinks_with_the_share_of_signal(
+    policy: PreTrainedModel, aggregate: str, share: float
+) -> None:
+    hyper = Hyper(aggregate=aggregate)
+    of_signal = gradients(policy, mixed((5, 3)), hyper)
+    of_all = gradients(policy, mixed((5, 3)), msgspec.structs.replace(hyper, denominator="all"))
+    for name, gradient in of_signal.items():
+        torch.testing.assert_close(of_all[name], gradient * share, rtol=1e-5, atol=1e-8)
+
+
+def test_a_kl_term_over_all_groups_covers_those_without_signal(policy: PreTrainedModel) -> None:
+    other = model.load(Path(policy.name_or_path), "cpu")
+    with torch.no_grad():
+        head_of(other).weight.mul_(1.1)
+    hyper = Hyper(kl_coefficient=0.5, kl_groups="all")
+    flat = TrainBatch(step=1, groups=[mixed().groups[1]])
+    (micro,) = pack(rows(flat, "group", flat=True).flat, 10_000)
+    divergence = reference_kl(token_logprobs(policy, micro), step.frozen_logprobs(other, micro))
+    expected = torch.autograd.grad(0.5 * divergence.mean(), list(policy.parameters()))
+    found = gradients(policy, flat, hyper, other)
+    for (name, _), gradient in zip(policy.named_parameters(), expected, strict=True):
+        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-6)
+    metrics = step.train_step(policy, Optimiser(policy, hyper), flat, hyper, steps=1, reference=other)
+    assert metrics["zero_variance"] == 1.0
+    assert metrics["grad_norm"] > 0
+    assert metrics["kl_reference"] == pytest.approx(float(divergence.detach().mean()), rel=1e-4)
+    assert metrics["loss"] == pytest.approx(0.5 * metrics["kl_reference"], rel=1e-4)
+
+
+def test_rollouts_that_the_limit_cut_have_no_loss_where_they_are_masked(policy: PreTrainedModel) -> None:
+    train_batch = batch(1)
+    first = train_batch.groups[0].samples[0]
+    first.tokens[-1] = 12
+    cut = CutRule("masked", ends=tuple(range(2, 12)))
+    whole, kept = rows(train_batch, "group"), rows(train_batch, "group", cut)
+    assert kept.masked == [(0, 5)]
+    assert [len(part) for part in kept.groups] == [3, 4, 4]
+    assert kept.groups[0][0].advantage == whole.groups[0][1].advantage, "its reward stays in the group's mean"
+    assert (kept.tokens, kept.rollouts) == (60, 12)
 
 
 def test_given_tokens_carry_no_loss(policy: PreTrainedModel) -> None:

@@ -1,0 +1,42 @@
+"""The learner's metrics of a step, in all and by age, as rows of the page and of the CSV."""
+
+import csv
+import io
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from coordinator.metrics.views import RunState, StepPoint
+
+COLUMNS = ("reward", "length", "ess", "log_ratio2", "kl", "entropy", "masked", "clipped", "truncated")
+"""Metrics that a step has in all and by age; coordinator/learner/step_metrics.py explains them."""
+_AGED = re.compile(r"(.+)_age_(\d+)")
+
+
+class StepRow(NamedTuple):
+    """Metrics of a step. `age`: of the groups that they are of; None: all. `values`: by COLUMNS; None: not known."""
+
+    age: int | None
+    values: list[float | None]
+
+
+def rows(step: StepPoint) -> list[StepRow]:
+    """Return a row for all groups, then one per age. Steps of older programs have fewer values."""
+    ages = {int(match[2]) for name in step.metrics if (match := _AGED.fullmatch(name)) and match[1] in COLUMNS}
+    whole = StepRow(None, [step.metrics.get(name) for name in COLUMNS])
+    return [whole, *(StepRow(age, [step.metrics.get(f"{name}_age_{age}") for name in COLUMNS]) for age in sorted(ages))]
+
+
+def shown(state: RunState) -> list[StepRow]:
+    """Return the rows of the last step; none before the first, nor for a step of a program without these metrics."""
+    last = rows(state.steps[-1]) if state.steps else []
+    return last if any(value is not None for row in last for value in row.values) else []
+
+
+def as_csv(steps: Iterable[StepPoint]) -> str:
+    """Write a header and, per step, a row for all groups and one per age (RFC 4180). Unknown values are empty."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(["step", "at", "age", *COLUMNS])
+    writer.writerows([step.step, step.at, row.age, *row.values] for step in steps for row in rows(step))
+    return text.getvalue()
