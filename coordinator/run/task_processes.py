@@ -100,8 +100,10 @@ async def hosted(
         try:
             await environment.open()
         except EnvironmentFault as fault:
-            why = str(fault).removeprefix(f"{plugins.PluginFault.__name__}: ")  # a whole sentence, without the class
-            raise LocalFault(f"the environment of task {place.name} cannot be opened: {why}") from fault
+            _, named, why = str(fault).rpartition(f"{plugins.PluginFault.__name__}: ")  # a whole sentence of its own
+            raise LocalFault(
+                why if named else f"the environment of task {place.name} cannot be opened: {why}"
+            ) from fault
         yield environment
     finally:
         await environment.close()

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from engines.engine import EngineError
 
-_KNOWN: Final = ("llama", "qwen2", "qwen3")
+KNOWN: Final = ("llama", "qwen2", "qwen3")
 """Values of `model_type`, by which transformers too chooses the model; llama.cpp uses the same names."""
 _NEUTRAL: Final[dict[str, tuple[object, ...]]] = {
     "hidden_act": ("silu",), "partial_rotary_factor": (None, 1.0), "use_sliding_window": (None, False),
@@ -133,8 +133,8 @@ def read(folder: Path) -> Architecture:
 def describe(config: Mapping[str, Any]) -> Architecture:
     """Describe a model by its config.json. Raises EngineError (rule 1)."""
     name = config.get("model_type")
-    if name not in _KNOWN:
-        raise EngineError(f"the engine llamacpp knows models of type {', '.join(_KNOWN)}; this one is of type {name}")
+    if name not in KNOWN:
+        raise EngineError(f"the engine llamacpp knows models of type {', '.join(KNOWN)}; this one is of type {name}")
     for setting, neutral in _NEUTRAL.items():
         if config.get(setting) not in neutral and (setting in config or None not in neutral):
             raise EngineError(f"the engine llamacpp cannot compute {setting} = {config.get(setting)!r}")

@@ -72,6 +72,20 @@ def test_its_groups_are_those_of_the_rule_before_and_after_a_step(engine: Server
         engine.step_to(bytes(32))
 
 
+def test_each_of_several_ends_ends_an_answer_of_the_server(engine: ServerEngine, model: TableModel) -> None:
+    others = (20, 21, 40)
+    asked = [
+        msgspec.structs.replace(job(index, samples=16, limit=60), single_turn=True, other_ends=others)
+        for index in range(4)
+    ]
+    ended = set[int]()
+    here = direct.generate_all(reference(model), asked)
+    for group, other in zip(direct.generate_all(engine, asked), here, strict=True):
+        assert [one.tokens for one in group] == [one.tokens for one in other]
+        ended |= {one.tokens[-1] for one in group if len(one.tokens) < 60}
+    assert ended == {TEXT.eos, *others}
+
+
 def test_rows_are_as_many_as_the_server_computes_at_once(engine: ServerEngine) -> None:
     assert engine.rows.limit == 24
     for ticket in range(4):
