@@ -76,7 +76,7 @@ class ProbeProcess:
             answer = self._lines.get(timeout=seconds)
         except queue.Empty:
             self._process.kill()
-            raise ProbeSilent(f"no answer within {seconds:g} s") from None
+            raise ProbeSilent(f"the task gave no answer within {seconds:g} s") from None
         if not answer:
             raise ProbeDied(self._ending())
         return answer
@@ -91,4 +91,4 @@ class ProbeProcess:
         status = self._process.wait()
         self._printed.seek(max(0, self._printed.seek(0, os.SEEK_END) - 4096))
         printed = self._printed.read().decode(errors="replace").strip().splitlines()
-        return f"its process ended with {status}: {(printed or ['no output'])[-1][:_SHOWN]}"
+        return f"the task's process ended with {status}: {(printed or ['no output'])[-1][:_SHOWN]}"

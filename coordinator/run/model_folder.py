@@ -95,8 +95,10 @@ def room_of(folder: Path, limit: int) -> int | None:
 def check_prompt(folder: Path, task: str, prompt: Sequence[int], vocabulary: int, limit: int) -> None:
     """Check that a task's prompt has tokens of the model, and that the context has room for `limit` tokens after it.
     Raises `LocalFault`."""
-    if not prompt or max(prompt) >= vocabulary:
-        raise LocalFault(f"task {task} cannot be written with the tokenizer of {folder}: choose another model")
+    if not prompt:
+        raise LocalFault(f"task {task} poses a prompt without a token: each prompt needs one")
+    if max(prompt) >= vocabulary:
+        raise LocalFault(f"task {task} cannot be written with the model's tokenizer: choose another model")
     room = room_of(folder, limit)
     if room is not None and len(prompt) > room:
         raise LocalFault(

@@ -131,7 +131,7 @@ def inspect_task(place: TaskPlace, section: EnvironmentSection, limit: int) -> T
     except plugins.PluginFault as fault:
         raise LocalFault(str(fault)) from fault
     except TaskFault as fault:
-        raise LocalFault(f"task {place.name} cannot be written with the tokenizer of {place.model}: {fault}") from fault
+        raise LocalFault(f"task {place.name} does not pose its first prompt: {fault}") from fault
     model_folder.check_prompt(place.model, place.name, prompt, place.vocabulary, limit)
     return facts
 

@@ -31,7 +31,7 @@ def test_a_task_without_demonstrations_passes() -> None:
 FAULTS = {
     "no heldout": ("prompts", "the split heldout has no prompts"),
     "raises at a prompt": ("prompts", "train 7: .*KeyError"),
-    "hangs at a prompt": ("bounded time", "train 7: no answer within 2 s"),
+    "hangs at a prompt": ("bounded time", "train 7: the task gave no answer within 2 s"),
     "hash seed": ("same prompt", "under another hash seed"),
     "clock": ("same prompt", "in another process"),
     "order of calls": ("same prompt", "in another process"),
@@ -41,8 +41,8 @@ FAULTS = {
     "not a number": ("finite reward", "nan is no finite float32"),
     "raises": ("finite reward", "score raised ValueError"),
     "endless": ("ends", "does not end"),
-    "regex": ("hostile answers", "1 MB of one letter: no answer within 2 s"),
-    "dies": ("hostile answers", "50,000 open brackets: its process ended with 7"),
+    "regex": ("hostile answers", "1 MB of one letter: the task gave no answer within 2 s"),
+    "dies": ("hostile answers", "50,000 open brackets: the task's process ended with 7"),
 }
 
 
@@ -62,7 +62,7 @@ LATE_FAULTS = {
     "hash seed late": ("same score", "other replies in another process under another hash seed"),
     "endless late": ("ends", "answered with a word: the episode does not end"),
     "raises late": ("hostile answers", "50,000 open brackets in turn 2: a turn raised RecursionError"),
-    "dies late": ("hostile answers", "50,000 open brackets in turn 2: its process ended with 7"),
+    "dies late": ("hostile answers", "50,000 open brackets in turn 2: the task's process ended with 7"),
 }
 
 
