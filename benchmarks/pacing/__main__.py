@@ -131,7 +131,7 @@ class AskingFleet:
             kept=0.97,
             cv=0.25,
             least_supply=math.inf,
-            pace=LearnerPace(step, 1.1 * step, 0.0),
+            pace=LearnerPace(step, step, 1.1 * step, 0.0),
         )
 
     def ask(self) -> float:

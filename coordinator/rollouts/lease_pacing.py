@@ -229,8 +229,8 @@ class LeasePacing:
         if self._summary is None or turnaround is None:
             return
         known = self._summary.nodes.get(node)
-        servers = max(1, round(record.rate * turnaround))
-        self._summary.node_here(node, turnaround, servers, max(until, known.until if known else 0))
+        servers = record.rate * turnaround
+        self._summary.node_here(node, turnaround, servers or 1.0, max(until, known.until if known else 0))
 
     def _situation(self, at: LearnerState, now: int) -> PacedSituation | None:
         times = self.times

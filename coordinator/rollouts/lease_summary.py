@@ -30,6 +30,8 @@ AGES_PER_TURNAROUND: Final = 8
 AGES: Final = 4 * AGES_PER_TURNAROUND
 SUPPLY: Final = 10**9
 """Units of supply per server and millisecond: supplies are sums of integers."""
+SERVER: Final = 1_000
+"""Units of a server: c is measured, and no whole number."""
 
 Integers = NDArray[np.int64]
 _TURNAROUNDS = LEAST * 2.0 ** (np.arange(CLASSES) / PER_OCTAVE)
@@ -46,7 +48,7 @@ class LeaseCell(NamedTuple):
 
 
 class PresentNode(NamedTuple):
-    """A node that counts until `until` (rule 3)."""
+    """A node that counts until `until` (rule 3). `servers`: in units of 1 / `SERVER`."""
 
     turnaround_class: int
     servers: int
@@ -100,10 +102,10 @@ class LeaseSummary:
             if was != counts:
                 self._count(cell, count if counts else -count)
 
-    def node_here(self, node: bytes, turnaround: float, servers: int, until: int) -> None:
+    def node_here(self, node: bytes, turnaround: float, servers: float, until: int) -> None:
         """Count a node, in place of what was known of it. `servers`: leases that it works on at once."""
         known = turnaround_class(turnaround)
-        present = PresentNode(known, servers, round(servers * SUPPLY / max(turnaround, 1.0)), until)
+        present = PresentNode(known, round(servers * SERVER), round(servers * SUPPLY / max(turnaround, 1.0)), until)
         before = self.nodes.get(node)
         if before is None or before[:3] != present[:3]:
             self._leave(node)
@@ -134,7 +136,7 @@ class LeaseSummary:
     @property
     def turnaround(self) -> float | None:
         """The mean turnaround of the servers here, ms; None if no node is here."""
-        return float(self._servers.sum()) / self.supply if self.supply > 0 else None
+        return float(self._servers.sum()) / SERVER / self.supply if self.supply > 0 else None
 
     def table(self) -> "LeaseClasses":
         """Return the sums by class, for the classes in use and those between them."""
@@ -145,7 +147,7 @@ class LeaseSummary:
     def _tabled(self) -> "LeaseClasses":
         used = np.flatnonzero(self._servers + self._open)
         first, last = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)
-        servers, supply = self._servers[first:last].astype(np.float64), self._supply[first:last]
+        servers, supply = self._servers[first:last] / SERVER, self._supply[first:last]
         turnarounds = _TURNAROUNDS[first:last].copy()
         np.divide(servers * SUPPLY, supply, out=turnarounds, where=supply > 0)
         rows, places = np.nonzero(self._counts[first:last])

@@ -24,23 +24,24 @@ Rules
 1. A lease is given if some draw k is short:  buffered + back(t_k) + later(t_k) - z deviation < k batch.  Draws that the
    node itself cannot serve are left out: those by which it returns a group with a chance below `SERVES`. The time to
    them is taken with the longest of the learner's last spans between two draws.
-2. z = max(`Z`, `SPARE` / spare), spare = kept * (groups that the nodes here make in T) / batch - 1, the least of now
-   and the last draws. So with little to spare, or in a fleet that comes and goes, the law asks for much certainty. With
-   nothing to spare it gives every lease that `room` gives.
+2. z = max(`Z`, `SPARE` / spare), spare = kept * (groups that the nodes here make in a usual step) / batch - 1, the
+   least of now and the last draws. So with little to spare, or in a fleet that comes and goes, the law asks for much
+   certainty. With nothing to spare it gives every lease that `room` gives.
 3. A lease is given if the learner waits, and the groups on their way are not expected to fill its batch.
 4. A lease is given if nothing is measured yet: no node with a turnaround, or no step of the learner.
 5. A refused node may ask again after `RETRY` T. It learns of the next version by its Head in any case.
 
 Consequences. With 1.5 to 3 times the supply needed, groups are learned from at about half the age that `room` gives,
 and fewer of them grow too old to be learned from. Under `room` alone every quick fleet fills S + 1 batches, and every
-group is drawn at age S. The learner waits a little more often under churn: see docs/benchmarks.md, benchmarks.pacing.
-A node too slow for every draw that its version may serve gets no lease while others can fill the batches.
+group is drawn at age S. The learner waits a little more often under churn: see docs/benchmarks.md, benchmarks.pacing. A
+node too slow for every draw that its version may serve gets no lease while others can fill the batches.
 
 Source: derived for this project, docs/adr/0024-law-of-leases.md. The chances stand in turnaround_odds.py, the summary
 of leases and nodes, whose size does not grow with their number, in lease_summary.py.
 """
 
 import math
+import statistics
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -68,10 +69,11 @@ Floats = NDArray[np.float64]
 
 
 class LearnerPace(NamedTuple):
-    """The learner's measured times. `step`: T. `span`: the longest of its last spans between two draws. `lead`: see the
-    terms."""
+    """The learner's measured times. `step`: T. `usual`: the median of its last steps. `span`: the longest of its last
+    spans between two draws. `lead`: see the terms."""
 
     step: float
+    usual: float
     span: float
     lead: float
 
@@ -117,7 +119,9 @@ def learner_pace(steps: Sequence[float], spans: Sequence[float], waits: Sequence
         return None
     low = sorted(steps)[min(LOW, (len(steps) - 1) // 4)]
     late = sorted(waits[-LOOKED_AT:])
-    return LearnerPace(low, max([*spans[-LOOKED_AT:], low]), late[-2] if len(late) > 1 else 0.0)
+    return LearnerPace(
+        low, statistics.median(steps), max([*spans[-LOOKED_AT:], low]), late[-2] if len(late) > 1 else 0.0
+    )
 
 
 def is_due(summary: LeaseSummary, at: PacedSituation | None, version: int, turnaround: float | None) -> bool:
@@ -186,7 +190,7 @@ def _next_version(at: PacedSituation, version: int) -> float:
 
 def _certainty(at: PacedSituation, supply: float) -> float:
     """Return z of rule 2."""
-    spare = at.kept * supply * at.pace.step / at.batch - 1
+    spare = at.kept * supply * at.pace.usual / at.batch - 1
     return max(Z, SPARE / spare) if spare > 0 else math.inf
 
 

@@ -132,6 +132,8 @@ def test_a_node_with_eight_leases_at_once_counts_as_eight_servers() -> None:
     assert summary.supply == pytest.approx(1 / 2_000)
     summary.forget(10)
     assert summary.supply == pytest.approx(1 / 2_000)
+    summary.node_here(b"m", 3_000, 1.4, until=20)
+    assert summary.supply == pytest.approx(1 / 2_000 + 1.4 / 3_000)
     summary.forget(21)
     assert summary.supply == 0
     assert summary.nodes == {}

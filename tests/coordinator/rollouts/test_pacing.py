@@ -44,7 +44,7 @@ def situation(**changes: Any) -> PacedSituation:
         kept=1.0,
         cv=0.25,
         least_supply=math.inf,
-        pace=LearnerPace(STEP, STEP, 0.0),
+        pace=LearnerPace(STEP, STEP, STEP, 0.0),
     )
     return usual._replace(**changes)
 
@@ -118,7 +118,7 @@ def test_where_a_version_goes_out_less_often_more_is_leased_under_the_one_that_i
 
 def test_a_learner_that_waited_is_served_sooner() -> None:
     summary = summarised(quick(leases=26))
-    late = situation(pace=LearnerPace(STEP, STEP, 20_000.0))
+    late = situation(pace=LearnerPace(STEP, STEP, STEP, 20_000.0))
     assert lack(summary, situation(), 8, 60_000) < lack(summary, late, 8, 60_000)
 
 
@@ -134,10 +134,10 @@ def test_an_unmeasured_node_counts_as_the_mean_of_the_fleet() -> None:
 
 def test_the_learners_times_are_low_for_its_steps_and_high_for_its_waits() -> None:
     assert learner_pace([], [], []) is None
-    assert learner_pace([5.0], [], [3.0]) == LearnerPace(5.0, 5.0, 0.0)
+    assert learner_pace([5.0], [], [3.0]) == LearnerPace(5.0, 5.0, 5.0, 0.0)
     steps = [float(n) for n in range(16)]
-    assert learner_pace(steps, [20.0, 9.0], [1.0, 7.0, 4.0]) == LearnerPace(3.0, 20.0, 4.0)
-    assert learner_pace(steps, [99.0] + 8 * [9.0], [50.0, 60.0] + 8 * [0.0]) == LearnerPace(3.0, 9.0, 0.0)
+    assert learner_pace(steps, [20.0, 9.0], [1.0, 7.0, 4.0]) == LearnerPace(3.0, 7.5, 20.0, 4.0)
+    assert learner_pace(steps, [99.0] + 8 * [9.0], [50.0, 60.0] + 8 * [0.0]) == LearnerPace(3.0, 7.5, 9.0, 0.0)
 
 
 def test_a_refused_node_asks_again_after_a_quarter_of_a_step() -> None:
@@ -174,7 +174,7 @@ def plain(nodes: list[Node], at: PacedSituation, version: int, own: float) -> fl
         if missing > sum(back(lease, NOW + lease[0]) for lease in leases):
             return math.inf
     supply = sum(node.servers / node.turnaround for node in nodes)
-    spare = at.kept * min(supply, at.least_supply) * at.pace.step / at.batch - 1
+    spare = at.kept * min(supply, at.least_supply) * at.pace.usual / at.batch - 1
     ends = at.publish_every - at.step % at.publish_every
     if version < at.newest:
         begins = NOW + at.broadcast
@@ -228,7 +228,9 @@ nodes_of_a_fleet = st.builds(
         kept=st.floats(0.5, 1.0),
         cv=st.sampled_from([0.25, 0.5, 0.75]),
         least_supply=st.floats(16 / STEP, 100 / STEP),
-        pace=st.builds(LearnerPace, st.just(STEP), st.floats(STEP, 2 * STEP), st.floats(0.0, 20_000.0)),
+        pace=st.builds(
+            LearnerPace, st.just(STEP), st.floats(STEP, 1.3 * STEP), st.floats(STEP, 2 * STEP), st.floats(0.0, 20_000.0)
+        ),
     ),
     st.integers(6, 8),
     st.floats(3_000, 300_000),
