@@ -4,6 +4,7 @@ Only the model is small: a bigram table (tests.support.bigram) is the policy, an
 documents, diffs, leases, seeded sampling, re-scoring, verdicts, ledger and buffer are those of the product.
 """
 
+import contextlib
 import json
 import shutil
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -30,6 +31,7 @@ from engines import direct
 from engines.engine import EngineError, Job, Loaded, Sample, SampleScore
 from engines.messages import PackedSample
 from engines.process import Play
+from node.rollouts.outbox import Outbox
 from p2p.discovery.invite import Invite
 from p2p.memory.transport import Link, MemoryNetwork
 from p2p.network import Network
@@ -340,7 +342,10 @@ def whole(swarm: Swarm, *, late: int = 0) -> None:
     Ledger(database).verify()
     verdicts = dict(database.all("SELECT lease, receipt FROM verdicts"))
     for node in swarm.nodes:
-        receipts = {row.lease: row.receipt for row in node.daemon.outbox.rows() if row.receipt is not None}
+        context = node.daemon.context
+        outbox = Outbox(context.folder / "outbox.sqlite", node=context.node, limit=1)  # its own is closed once it ended
+        with contextlib.closing(outbox):
+            receipts = {row.lease: row.receipt for row in outbox.rows() if row.receipt is not None}
         assert {lease: verdicts.get(lease) for lease in receipts} == receipts
     refused = coordinator.view_builder.build().refused
     assert refused.keys() <= {"late"}
