@@ -2,15 +2,20 @@
 
 Skipped without it. Each test starts a server, which takes seconds."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from coordinator.environments.environment import Environment
+from coordinator.environments.limits import Limits
+from coordinator.environments.messages import OpenTask
 from tasks.chat import PLAIN, ChatSettings, ChatTokenizer
 from tasks.task import Score, TaskFault, begun, left, prompt_of
-from tasks.tokenizer import EOS, FileTokenizer, char_tokenizer
+from tasks.tokenizer import CHAR_SIZE, EOS, FileTokenizer, char_tokenizer
 from tasks.verifiers import verifiers_task
 from tasks.verifiers.taskset_file import USUAL_PYTHON, TasksetFault
 from tasks.verifiers.verifiers_task import VerifiersTask
@@ -45,6 +50,12 @@ class AEnv(vf.Env[AEnvConfig]):
         {run}
 """
 PLAYED = "async with agents.player.interaction(task) as interaction: await interaction.turn()"
+ANSWERED = """async with agents.player.interaction(task) as interaction:
+            said = (await interaction.turn()).last_reply.strip()
+            if said == "9":
+                await __import__("asyncio").sleep(3600)
+            await interaction.turn({answer})"""
+"""An environment that never answers a 9."""
 
 
 class Opened:
@@ -54,17 +65,25 @@ class Opened:
         self._folder = folder
         self._tasks = list[VerifiersTask]()
 
-    def task(self, taskset: str, *more: str) -> VerifiersTask:
+    def file(self, taskset: str, *more: str, seconds: float = 20.0) -> Path:
         path = self._folder / f"{taskset}.toml"
         places = [str(TASKSETS), str(self._folder)]
-        path.write_text("\n".join([f"path = {places}", "seconds = 20.0", *more, "[env]", f'taskset.id = "{taskset}"']))
-        self._tasks.append(verifiers_task.task(str(path)))
+        settings = [f"path = {places}", f"seconds = {seconds}", *more, "[env]", f'taskset.id = "{taskset}"']
+        path.write_text("\n".join(settings))
+        return path
+
+    def task(self, taskset: str, *more: str, seconds: float = 20.0) -> VerifiersTask:
+        self._tasks.append(verifiers_task.task(str(self.file(taskset, *more, seconds=seconds))))
         return self._tasks[-1]
 
     def written(self, **parts: Any) -> VerifiersTask:
+        self.source(**parts)
+        return self.task("a-taskset")
+
+    def source(self, **parts: Any) -> Path:
         usual = {"reward": "return 1.0", "rows": 100, "agent": "", "run": PLAYED}
         (self._folder / "a_taskset.py").write_text(REWRITING.format(**{**usual, **parts}))
-        return self.task("a-taskset")
+        return self.file("a-taskset")
 
     def close(self) -> None:
         for task in self._tasks:
@@ -148,12 +167,95 @@ def test_a_taskset_that_does_not_fit_is_told_at_its_first_prompt(
 
 
 @pytest.mark.parametrize(
-    ("reward", "reason"), [("raise ValueError('no')", "ValueError: no"), ("return 'much'", "much")]
+    ("reward", "reason"),
+    [
+        ("raise ValueError('no')", "ValueError: no"),
+        ("return 'much'", "much"),
+        ("return None", "NoneType"),
+    ],
 )
 def test_a_reward_that_raises_or_is_no_number_is_no_score(opened: Opened, reward: str, reason: str) -> None:
     episode = begun(opened.written(reward=reward), "train", 0, TEXT)
     with pytest.raises(TaskFault, match=reason):
         episode.reply(said("5"))
+
+
+def test_an_environment_that_never_answers_costs_its_own_episode(opened: Opened) -> None:
+    opened.source(run=ANSWERED.format(answer="'more>'"))
+    task = opened.task("a-taskset", seconds=6.0)
+    open_before = begun(task, "train", 0, TEXT)
+    assert open_before.reply(said("1")) == TEXT.encode("more>")
+    hung = begun(task, "train", 1, TEXT)
+    with pytest.raises(TaskFault, match="no answer within 6 s"):
+        hung.reply(said("9"))
+    left(hung)
+    assert open_before.reply(said("2")) is None
+    assert open_before.score() == Score(1.0, True)
+    assert begun(task, "train", 1, TEXT).reply(said("1")) == TEXT.encode("more>")
+
+
+async def test_a_server_killed_in_mid_episode_is_started_again_and_takes_the_same_turns(
+    opened: Opened, tmp_path: Path
+) -> None:
+    deaths = list[str]()
+    async with environment(opened.file("guess-digit"), tmp_path, deaths) as one:
+        prompt = TEXT.decode(await one.prompt("train", 1))
+        digit = 3 * int(prompt.removeprefix("guess ").removesuffix(">")) % 10
+        wrong = (digit + 1) % 10
+        episode = one.episode("train", 1)
+        hint = (await episode.reply(said(str(wrong)), last=False)).given
+        (server,) = servers()
+        server.kill()
+        assert (await episode.reply(said(str(wrong)), last=False)).given == hint
+        assert (await episode.reply(said(str(digit)), last=False)).score == Score(0.5, False)
+        assert len(deaths) == 1
+        assert "environment ended with 1" in deaths[0]
+        assert servers() != [server]
+
+
+async def test_an_episode_by_chance_fails_with_its_server_and_the_next_one_is_played(
+    opened: Opened, tmp_path: Path
+) -> None:
+    chance = "str(__import__('random').getrandbits(200)) + '>'"
+    async with environment(opened.source(run=ANSWERED.format(answer=chance)), tmp_path) as one:
+        episode = one.episode("train", 1)
+        await episode.reply(said("1"), last=False)
+        (server,) = servers()
+        server.kill()
+        with pytest.raises(TaskFault, match="begun anew the episode answers otherwise"):
+            await episode.reply(said("2"), last=False)
+        after = one.episode("train", 1)
+        await after.reply(said("1"), last=False)
+        assert (await after.reply(said("2"), last=False)).score == Score(1.0, True)
+
+
+async def test_a_reward_of_nan_fails_its_episode_and_the_next_prompt_is_posed(opened: Opened, tmp_path: Path) -> None:
+    async with environment(opened.source(reward="return float('nan')"), tmp_path) as one:
+        with pytest.raises(TaskFault, match="the reward nan is no finite float32"):
+            await one.episode("train", 0).reply(said("1"), last=False)
+        assert TEXT.decode(await one.prompt("train", 1)).startswith("say ")
+
+
+@asynccontextmanager
+async def environment(file: Path, folder: Path, deaths: list[str] | None = None) -> AsyncIterator[Environment]:
+    """A taskset in a coordinator's environment. `deaths`: gets each death of its process."""
+    tokenizer = folder / "tokenizer.json"
+    char_tokenizer().save(str(tokenizer))
+    order = OpenTask(task=f"verifiers:{file}", version=None, tokenizer=str(tokenizer), eos=EOS)
+    limits = Limits(seconds=30.0, network=True, loopback=True)
+    told = (lambda fault: None) if deaths is None else deaths.append
+    one = Environment(order, limits, vocabulary=CHAR_SIZE, kind="served", tell=told)
+    try:
+        await one.open()
+        yield one
+    finally:
+        await one.close()
+
+
+def servers() -> list[psutil.Process]:
+    """The processes of verifiers' server below this one."""
+    below = [child for child in psutil.Process().children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE]
+    return [child for child in below if any(part.endswith("bridge_server.py") for part in child.cmdline())]
 
 
 @pytest.mark.parametrize(
