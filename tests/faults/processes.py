@@ -66,7 +66,8 @@ def make_template(folder: Path, run: Mapping[str, Any] | None = None) -> Path:
         "https": {"listen": ("/ip4/127.0.0.1/tcp/0",)},
         # A lease must outlive its node's way back: a killed node delivers once its engine has started again. It stays
         # open so long where the group was lost with the engine, and counts as the node's.
-        "leases": {"minimum_seconds": 240.0, "maximum_seconds": 240.0, "per_node": 16},
+        # Every request that has room is to get its lease at once, whatever the learner will draw.
+        "leases": {"minimum_seconds": 240.0, "maximum_seconds": 240.0, "per_node": 16, "pacing": "room"},
     }  # fmt: skip
     config = setup.settings_for(TINY, flags, env={})
     warm_up = WarmUp(folder="", task="", task_version=0, steps=20, noise=0.3, batch=32, shape=_SHAPE)
