@@ -9,9 +9,11 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 from tasks import splits
 from tasks.chat import posed
+from tasks.measure import Measure
 from tasks.task import Score, Split, Tokenizer
 
 PARTIAL = 0.2
@@ -58,6 +60,7 @@ class Arithmetic:
     mistake: Callable[[str, str], str]
     lead: str = ""
     share: int = splits.HELDOUT_SHARE
+    measure: ClassVar[Measure] = Measure()
 
     def size(self, split: Split) -> int:
         return splits.size(self.count, split, self.share)

@@ -13,9 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
+from typing import ClassVar
 
 from tasks import splits
 from tasks.chat import followed, posed
+from tasks.measure import Measure
 from tasks.task import Score, Split, Tokenizer
 
 PARTIAL = 0.2
@@ -58,6 +60,7 @@ class Guess:
     name: str = "guess"
     version: int = 1
     turns: int = 2
+    measure: ClassVar[Measure] = Measure()
 
     def size(self, split: Split) -> int:
         return splits.size(len(_BOUNDS), split)

@@ -84,6 +84,7 @@ class Task(Protocol):
     def version(self) -> int: ...
 
     # A task whose episodes have more than one sampled turn may also say how many at most: `turns`, a whole number.
+    # A task may state direction and floor of its held-out results: `measure` (tasks/measure.py).
 
     def size(self, split: Split) -> int:
         """Return the number of distinct prompts: valid indices are 0 .. size - 1."""

@@ -105,7 +105,8 @@ class Environment:
         """The task's facts, known once it was opened."""
         if self._opened is None:
             raise RuntimeError("the environment was not opened")
-        return TaskFacts(self.order.task, self._opened.version, self._kind, self._opened.train, self._opened.heldout)
+        told = self._opened
+        return TaskFacts(self.order.task, told.version, self._kind, told.train, told.heldout, told.measure)
 
     async def open(self) -> TaskFacts:
         """Open the task in a first process. Raises `EnvironmentFault`."""

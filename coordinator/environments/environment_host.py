@@ -28,6 +28,7 @@ from coordinator.environments.own_network import OwnNetworkUnavailable
 from runtime.child import Pipe
 from tasks import plugins
 from tasks.chat import ChatTokenizer
+from tasks.measure import measure_of
 from tasks.task import (
     Episode,
     InvalidTranscript,
@@ -65,7 +66,9 @@ class EnvironmentHost:
         text = tokenizer.load(Path(order.tokenizer), order.eos, *order.other_ends)
         self._opened = task, text if order.chat is None else ChatTokenizer(text, order.chat)
         sizes = {"train": task.size("train"), "heldout": task.size("heldout")}
-        return TaskOpened(version=task.version, turns=most_turns(task), unfiltered=self._unfiltered, **sizes)
+        return TaskOpened(
+            version=task.version, turns=most_turns(task), unfiltered=self._unfiltered, measure=measure_of(task), **sizes
+        )
 
     def prompt(self, asked: AskPrompt) -> Prompted:
         """Return a prompt."""

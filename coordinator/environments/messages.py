@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from tasks.chat import ChatSettings
+from tasks.measure import Measure
 from tasks.task import Split
 
 Fault = Literal["", "transcript", "task-score", "not-scorable"]
@@ -25,13 +26,14 @@ class OpenTask(msgspec.Struct, frozen=True, kw_only=True):
 
 class TaskOpened(msgspec.Struct, frozen=True, kw_only=True):
     """Answer to "open". `train`, `heldout`: number of prompts. `turns`: most sampled turns of an episode. `unfiltered`:
-    why its system calls are not filtered; empty: they are."""
+    why its system calls are not filtered; empty: they are. `measure`: of its held-out results."""
 
     version: int
     train: int
     heldout: int
     turns: int
     unfiltered: str
+    measure: Measure = Measure()
 
 
 class AskPrompt(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,17 +4,20 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from protocol.task_kinds import PURE
+from tasks.measure import Measure, measure_of
 from tasks.task import Score, Split, Task, TaskFault, Tokenizer, Transcript, begun, prompt_of, replay, replied, scored
 
 
 class TaskFacts(NamedTuple):
-    """A task. `kind`: of protocol/task_kinds.py. `train`, `heldout`: number of prompts."""
+    """A task. `kind`: of protocol/task_kinds.py. `train`, `heldout`: number of prompts. `measure`: of its held-out
+    results."""
 
     name: str
     version: int
     kind: str
     train: int
     heldout: int
+    measure: Measure = Measure()
 
     def size(self, split: Split) -> int:
         """Return the number of prompts of a split."""
@@ -100,4 +103,4 @@ class LocalEpisode:
 
 def facts_of(task: Task) -> TaskFacts:
     """Return the facts of a pure task."""
-    return TaskFacts(task.name, task.version, PURE, task.size("train"), task.size("heldout"))
+    return TaskFacts(task.name, task.version, PURE, task.size("train"), task.size("heldout"), measure_of(task))

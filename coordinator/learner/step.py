@@ -62,6 +62,7 @@ def train_step(
         **metrics.metrics(len(minis)),
         **described(batch),
         "grad_norm": max(norms, default=0.0),
+        "updates": float(len(norms)),
         "skipped_updates": float(sum(not math.isfinite(norm) for norm in norms)),
         "learning_rate": learning_rate,
         "zero_variance": train_rows.zero_variance / max(1, len(batch.groups)),

@@ -22,6 +22,7 @@ from random import Random
 from typing import Any, Final
 
 from tasks.chat import posed
+from tasks.measure import Measure
 from tasks.task import Score, Split, Tokenizer
 
 SETS: Final = Path(__file__).parent / "sets.json"
@@ -77,6 +78,8 @@ class GymTask:
     """A mixture of sets. `name`: as in run.task. `weights`: set -> weight."""
 
     version = 1
+    measure = Measure()
+    """A set of which some are right by chance is still at 0 where a policy answers in no form."""
 
     def __init__(self, name: str, weights: Mapping[str, int], make: Callable[[str, int], Any]) -> None:
         """`make`: returns a set by its name and seed, of which item 0 is used."""

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 from tasks.chat import posed
 from tasks.math import equality, problem_files
 from tasks.math.problem_files import DataFault
+from tasks.measure import Measure
 from tasks.task import Score, Split, Tokenizer
 
 ASKED: Final = "\nPut the final answer into \\boxed{}.\n"
@@ -89,6 +90,8 @@ class _MathEpisode:
 
 class MathTask:
     """A task over problems with one answer each."""
+
+    measure = Measure()
 
     def __init__(self, name: str, version: int, problems: Problems) -> None:
         self.name, self.version, self._problems = name, version, problems

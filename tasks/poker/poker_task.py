@@ -20,6 +20,7 @@ from functools import cached_property
 from typing import Final
 
 from tasks.chat import followed
+from tasks.measure import Measure
 from tasks.poker import poker_hand
 from tasks.poker.opponents import OPPONENTS, Opponent, uniform_sized
 from tasks.poker.poker_hand import RULES, PokerRules
@@ -110,6 +111,8 @@ class PokerTask:
     version = 1
     turns = 64
     """At most: the bound of the checks (tasks/check_probe.py)."""
+    measure = Measure()
+    """Share of hands won: none by a policy that forfeits them."""
 
     def __init__(self, name: str, rules: PokerRules, opponent: str) -> None:
         """`opponent`: one of `OPPONENTS[rules.name]`."""

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from tasks.chat import ChatTokenizer
+from tasks.measure import Measure
 from tasks.task import Score, Split, TaskFault, Tokenizer
 from tasks.tokenizer import FileTokenizer
 from tasks.verifiers import taskset_file
@@ -158,6 +159,7 @@ class VerifiersTask:
     """A taskset. `sizes`: rows per split. `success`, `seconds`: of its file."""
 
     turns = MOST_TURNS
+    measure = Measure()
 
     def __init__(
         self,
