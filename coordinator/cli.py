@@ -138,6 +138,9 @@ def run(
     home: Home = Path("."),
     port: Annotated[int | None, typer.Option(help="Port of the page.", show_default="from the settings")] = None,
     steps: Annotated[int | None, typer.Option(help="Steps after which it finishes.")] = None,
+    auto_rollback: Annotated[
+        bool, typer.Option("--auto-rollback", help="Publish the best version again where the policy breaks.")
+    ] = False,
     sets: Sets = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
@@ -149,7 +152,7 @@ def run(
 
     if log_level not in LEVELS:
         raise SettingsFault(f"--log-level should be one of {', '.join(LEVELS)}, not {log_level!r}")
-    flags = _flags(sets, run={"steps": steps}, web={"port": port})
+    flags = _flags(sets, run={"steps": steps}, web={"port": port}, guard={"auto_rollback": auto_rollback or None})
     loaded = setup.load_run(home, now=unix_milliseconds(), flags=flags, secret=keys.passphrase())
     check_start(loaded)
     set_up_logging(to_stream(), to_file(loaded.folder.log), level=log_level, named=True)
@@ -463,6 +466,23 @@ def policy_verify(home: Home = Path(".")) -> int:
         print_error(PROGRAM, f"{one.path} (version {one.version} of era {one.era}): {one.fault}; {fix}")
     print(f"{len(findings)} files hashed again: {len(findings) - len(bad)} intact, {len(bad)} damaged")
     return Exit.TRUST if bad else Exit.OK
+
+
+@policy_app.command("rollback")
+@errors_reported
+def policy_rollback(
+    version: Annotated[
+        int | None, typer.Argument(min=0, help="Its number.", show_default="the best by held-out results")
+    ] = None,
+    home: Home = Path("."),
+    rate_factor: Annotated[
+        float, typer.Option(min=0.000001, max=1000, help="Of the learning rate, relative to the present one.")
+    ] = 1.0,
+) -> None:
+    """Publish a kept version again, as a newer one in a new era. Ends a pause of the guard."""
+    from coordinator.run import operator_commands
+
+    print(operator_commands.command(home, "rollback", version=version, factor=rate_factor)["said"])
 
 
 @task_app.command("ls")

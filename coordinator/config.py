@@ -393,6 +393,36 @@ class LeasesSection(Section):
         return self
 
 
+class GuardSection(Section):
+    """Limits beyond which the run is paused, as its policy breaks. A 0 turns one off."""
+
+    heldout_share: Annotated[
+        float,
+        Field(
+            ge=0, le=1,
+            description="Least share of the best held-out result, above the task's floor, once the best lies two "
+            "standard errors above the first.",
+        ),
+    ] = 0.5  # fmt: skip
+    exams: Annotated[int, Field(ge=0, le=1000, description="Evaluations in a row below that share.")] = 3
+    entropy: Annotated[
+        float, Field(ge=0, description="Least entropy of the policy, nats per token, on groups with signal (20 steps).")
+    ] = 0.001
+    skipped_updates: Annotated[
+        int, Field(ge=0, description="Updates in a row that are skipped, as their gradients are not finite.")
+    ] = 20
+    gradient: Annotated[
+        float, Field(ge=0, description="Most times its greatest of 64 steps that the gradient's norm may be (3 steps).")
+    ] = 10.0
+    auto_rollback: Annotated[
+        bool,
+        Field(
+            description="Publish the best version again instead, with half the learning rate, at most three times: "
+            "true or false."
+        ),
+    ] = False
+
+
 class CalibrationSection(Section):
     """Calibrations of engine classes that are not exact, made by this machine's own engines."""
 
@@ -435,6 +465,7 @@ class CoordinatorConfig(Section):
     environment: EnvironmentSection = EnvironmentSection()
     web: WebSection = WebSection()
     leases: LeasesSection = LeasesSection()
+    guard: GuardSection = GuardSection()
     calibration: CalibrationSection = CalibrationSection()
     store: StoreSection = StoreSection()
 

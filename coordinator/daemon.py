@@ -150,7 +150,9 @@ class Coordinator:
             started=self._now(),
             clock=clock,
         )
-        self.operator = OperatorSocket(run.folder.path, self.learning.training.watch, self.renew, self.remark)
+        self.operator = OperatorSocket(
+            run.folder.path, self.learning.training.watch, self.renew, self.remark, self.learning.guarding.order
+        )
         self.feeding = self._planner()
         self.page_refused: Callable[[], dict[str, int]] = dict
         """Returns the number of refused connections with the page, by limit."""
@@ -258,7 +260,10 @@ class Coordinator:
                 self._open_classes()
                 budget = self._run.config.store
                 await self.publisher.retain(
-                    self.group_service.oldest_needed(), budget.budget_bytes, budget.payload_bytes
+                    self.group_service.oldest_needed(),
+                    budget.budget_bytes,
+                    budget.payload_bytes,
+                    self.learning.guarding.kept(),
                 )
                 self._network.inbound.keep_places(
                     trusted_parties.parties_with_accepted_work(self.group_service.database)

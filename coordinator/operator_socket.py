@@ -1,4 +1,5 @@
-"""Serve the operator's commands over the run folder's local socket: `pause`, `resume`, `keys`, `remark`.
+"""Serve the operator's commands over the run folder's local socket: `pause`, `resume`, `keys`, `remark`,
+`rollback`.
 
 Only the owner of the run folder can open this socket, while the page is public.
 """
@@ -18,7 +19,8 @@ MOST_WHY = 300
 class OperatorSocket:
     """The server of the commands. `home`: the run folder. `renew`: loads the folder's newest Root and returns its
     serial. `remark`: records a remark on a key (coordinator/accounts/operator_remarks.py) from word, peer id and
-    reason, and returns the key's new state as a sentence."""
+    reason, and returns the key's new state as a sentence. `roll_back`: orders a version (None: the best) to be
+    published again with a factor of the learning rate (training/guarding.py), and returns a sentence."""
 
     def __init__(
         self,
@@ -26,15 +28,18 @@ class OperatorSocket:
         watch: Watch,
         renew: Callable[[], Awaitable[int]] | None = None,
         remark: Callable[[str, str, str], Awaitable[str]] | None = None,
+        roll_back: Callable[[int | None, float], str] | None = None,
     ) -> None:
         self._watch = watch
         self._renew = renew
         self._remark = remark
+        self._roll_back = roll_back
         commands: dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]] = {
             "pause": self._pause,
             "resume": self._resume,
             "keys": self._keys,
             "remark": self._remarked,
+            "rollback": self._rolled_back,
         }
         self.server = ControlSocket(socket_path(home), commands, logger="coordinator")
 
@@ -74,3 +79,15 @@ class OperatorSocket:
             return {"said": await self._remark(*map(str, words))}
         except LocalFault as error:
             raise ValueError(str(error)) from error
+
+    async def _rolled_back(self, asked: dict[str, Any]) -> dict[str, Any]:
+        version, factor = asked.get("version"), asked.get("factor", 1.0)
+        fits = version is None or (isinstance(version, int) and not isinstance(version, bool) and version >= 0)
+        if self._roll_back is None or not fits or not isinstance(factor, int | float) or not 0 < factor <= 1000:
+            raise ValueError("a rollback needs a version (or none: the best) and a factor of the rate above 0")
+        try:
+            said = self._roll_back(version, float(factor))
+        except LocalFault as error:
+            raise ValueError(str(error)) from error
+        await self._watch.durable()
+        return {"said": said}

@@ -57,7 +57,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     optimiser made. `drawn`: ids of groups drawn up to `step` that could be drawn again, oldest first. `draws`: (step,
     its number of groups in `drawn`), oldest first; absent in older files, where `drawn` has all groups of the run.
     `export`: the last exported version. `published`: versions whose snapshots are kept for diffs, oldest first.
-    `anchor`: the first version of the era, from which cumulative diffs start."""
+    `anchor`: the first version of the era, from which cumulative diffs start. `rate`: factor of the learning rate.
+    `republished`: id of the last order to go back to a version that was obeyed; 0: none was."""
 
     step: int
     era: int
@@ -67,6 +68,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     published: list[Base]
     anchor: Base | None
     draws: list[tuple[int, int]] = []
+    rate: float = 1.0
+    republished: int = 0
 
 
 class _Sealed(msgspec.Struct, frozen=True, kw_only=True):

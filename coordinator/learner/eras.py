@@ -11,8 +11,10 @@ Rules
    diff from the version published last. If both are lost, version 0 of the new era is the base.
 4. A new era begins without draws: a group of an earlier era can never be drawn
    (coordinator/rollouts/replay_buffer.py).
-5. A kill before the new era's checkpoint is complete leaves the old state, and the next start begins a later era. A
-   kill after that leaves an unpublished export: rule 1 covers it, and it is published in its era.
+5. An order of main to go back to an earlier version begins a new era by rule 3, with that version's weights.
+6. A kill before the new era's checkpoint is complete leaves the old state, and the next start begins a later era. A
+   kill after that leaves an unpublished export: rule 1 covers it, and it is published in its era. The checkpoint names
+   the order of rule 5, which is then not obeyed again.
 """
 
 from collections.abc import Sequence

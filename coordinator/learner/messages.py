@@ -54,7 +54,8 @@ class Open(msgspec.Struct, frozen=True, kw_only=True):
     if published steps are undone (`learner.eras`). `staleness`: S; draws older than S allows are forgotten. `keep`: how
     many published exports' files stay, the newest included, as the scorer reads them. `threads`: of the CPU.
     `database`: run.sqlite, which the learner only reads. `ends`: tokens that end a turn, by which answers that the
-    limit cut are counted; empty: they are not counted. `limit`: most sampled tokens per rollout; 0: unknown."""
+    limit cut are counted; empty: they are not counted. `limit`: most sampled tokens per rollout; 0: unknown.
+    `republish`: a version to go back to, once."""
 
     model: str
     folder: str
@@ -71,13 +72,27 @@ class Open(msgspec.Struct, frozen=True, kw_only=True):
     threads: int = 1
     ends: tuple[int, ...] = ()
     limit: int = 0
+    republish: "Republish | None" = None
+
+
+class Republish(msgspec.Struct, frozen=True, kw_only=True):
+    """An order to go back to an earlier version in a new era. `id`: of the order; one that the checkpoint names is not
+    obeyed again. `snapshot`: file of the version, with its number and root. `factor`: of the learning rate, relative to
+    the present one. `why`: a sentence."""
+
+    id: int
+    version: int
+    root: bytes
+    snapshot: str
+    factor: float = 1.0
+    why: str = ""
 
 
 class Opened(msgspec.Struct, frozen=True, kw_only=True):
     """The learner's position: the checkpoint's era and step, and the ids of all groups drawn up to it that could be
     drawn again. `export`: a version that the checkpoint covers and that main has not published yet (after a crash in
     between, or in a new era), else None. `undone`: why the learner has just begun a new era, one sentence; empty if it
-    has not."""
+    has not. `rate`: factor of the learning rate, of all rollbacks together."""
 
     step: int
     drawn: list[bytes]
@@ -85,6 +100,7 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     export: "Export | None" = None
     era: int = FIRST_ERA
     undone: str = ""
+    rate: float = 1.0
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):

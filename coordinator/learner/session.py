@@ -7,7 +7,8 @@ Rules
    returned again, never encoded anew. The checkpoint has no hashes of them: after a crash a file is hashed once more
    before it is signed.
 3. `learner.eras` decides whether the learner resumes or begins a new era. The first version of a new era is exported as
-   the session opens.
+   the session opens. So is one that main orders to be published again (`Open.republish`): its weights begin a new era,
+   with a new optimiser, whose rate warms up once more.
 4. The checkpoint has the drawn groups that could be drawn again, and forgets those that are too old for that.
 5. A call to `step` implies that the last export has been published, unless `Batch.published` says otherwise.
 6. After a step that failed half-way the session must be opened again.
@@ -29,7 +30,7 @@ from coordinator.learner.cut_rollouts import CUT_KINDS
 from coordinator.learner.eras import KnownVersion
 from coordinator.learner.loss import ANCHORS
 from coordinator.learner.loss_weights import WEIGHTS
-from coordinator.learner.messages import Batch, Export, Hyper, Open, Opened, Stepped
+from coordinator.learner.messages import Batch, Export, Hyper, Open, Opened, Republish, Stepped
 from coordinator.learner.objective_choices import choices_of, contradiction
 from coordinator.learner.optimiser import Optimiser
 from coordinator.learner.surrogates import SURROGATES
@@ -82,6 +83,7 @@ class Session:
             drawn=self._state.drawn,
             parameters=model.parameter_count(self._model),
             export=self._pending(),
+            rate=self._state.rate,
         )
 
     def step(self, batch: Batch, begun: Callable[[int], None] = lambda step: None) -> Stepped:
@@ -128,24 +130,40 @@ class Session:
     def _begin(self, checkpoint_found: Checkpoint | None) -> State:
         """Return the state to start from: the checkpoint's, or that of a new era (learner/eras.py)."""
         published = self._published()
-        if checkpoint_found is None and published:
+        again = self._ordered_again(checkpoint_found)
+        if again is not None:
+            load_into(self._model, Snapshot(Path(again.snapshot), root=again.root))
+        elif checkpoint_found is None and published:
             load_into(self._model, Snapshot(Path(published[-1].snapshot)))
-        self._optimiser = Optimiser(self._model, self._hyper)
-        if checkpoint_found is not None:
+        last, state = _known(published[-1:]), checkpoint_found.state if checkpoint_found else None
+        rate = (state.rate if state else 1.0) * (again.factor if again else 1.0)
+        hyper = msgspec.structs.replace(self._hyper, learning_rate=rate * self._hyper.learning_rate)
+        self._optimiser = Optimiser(self._model, hyper)
+        if checkpoint_found is not None and again is None:
             self._optimiser.restore(checkpoint_found.tensors)
             _restore_random(checkpoint_found.tensors)
-        last, state = _known(published[-1:]), checkpoint_found.state if checkpoint_found else None
         known, before = (_known([state.export]), _known(state.published[-1:])) if state else (None, None)
         if last and known and last.version == known.version and last.root != known.root:
             raise WrongOrder(f"version {last.version} was published with other bytes than this learner exported")
-        if (state or not published) and eras.covers(last, known, before):
+        if again is None and (state or not published) and eras.covers(last, known, before):
             return self._resumed(state, published) if state else self._fresh(self._order.era, 0, [])
         version = eras.first_version([last, known, before])
-        self._undone = _undone(state, last, version)
+        self._undone = _undone(state, last, version) if again is None else _gone_back(again, version)
         era = max(self._order.next_era, state.era + 1 if state else 0)
         bases = published or ([_base(state.export)] if state and state.export else [])
         bases = [base for base in bases if Path(base.snapshot).is_file()]
-        return self._fresh(era, version, bases, steps=state.steps if state else 0)
+        fresh_state = self._fresh(era, version, bases, steps=state.steps if state and again is None else 0)
+        obeyed = again.id if again else state.republished if state else 0
+        return msgspec.structs.replace(fresh_state, rate=rate, republished=obeyed)
+
+    def _ordered_again(self, checkpoint_found: Checkpoint | None) -> Republish | None:
+        """Return the order to go back to a version, unless it was obeyed. Raises WrongOrder."""
+        order = self._order.republish
+        if order is None or (checkpoint_found is not None and checkpoint_found.state.republished == order.id):
+            return None
+        if Snapshot(Path(order.snapshot)).root != order.root:
+            raise WrongOrder(f"{order.snapshot} does not have the root of version {order.version}")
+        return order
 
     def _fresh(self, era: int, step: int, published: list[Base], *, steps: int = 0) -> State:
         """Return the first state of an era."""
@@ -287,6 +305,10 @@ def _undone(state: State | None, last: KnownVersion | None, version: int) -> str
     else:
         why = f"the checkpoint is of step {state.step}, and version {last.version} is published"
     return f"{why}: a new era begins with version {version}, and groups of the old one are paid and not trained on"
+
+
+def _gone_back(order: Republish, version: int) -> str:
+    return f"version {order.version} is published again as version {version}: {order.why}"
 
 
 def _random() -> dict[str, torch.Tensor]:

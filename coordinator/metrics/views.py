@@ -166,13 +166,43 @@ class VersionRow(View, frozen=True, kw_only=True):
 
 
 class PauseView(View, frozen=True, kw_only=True):
-    """A pause of the run. `kind`: operator, batches, task-score or learner. `until`: when it ends by itself; None: the
-    operator must resume the run."""
+    """A pause of the run. `kind`: operator, batches, task-score or learner; by the guard: held-out, entropy, updates or
+    gradient. `until`: when it ends by itself; None: the operator must resume the run. `remedy`: what the operator may
+    type; empty: `echo2-coord resume`."""
 
     kind: str
     why: str
     since: int
     until: int | None
+    remedy: str = ""
+
+
+class RollbackView(View, frozen=True, kw_only=True):
+    """A version that was published again. `era`, `version`: of the one that came again; `new_era`, `new_version`: as
+    which. `automatic`: not ordered by the operator. `rate`: factor of learner.learning_rate since then."""
+
+    at: int
+    era: int
+    version: int
+    new_era: int
+    new_version: int
+    why: str
+    automatic: bool
+    rate: float
+
+
+class GuardView(View, frozen=True, kw_only=True):
+    """The guard of the run (training/run_guard.py). `best_era`, `best_version`: by held-out results; None: there is
+    none yet. `left`: share of the best that the last exam had, per task; a task is missing while its rule is off.
+    `rollbacks`: the last ones. `rate`: factor of learner.learning_rate. `ordered`: the version that is about to be
+    published again."""
+
+    best_era: int | None = None
+    best_version: int | None = None
+    left: dict[str, float] = {}
+    rollbacks: list[RollbackView] = []
+    rate: float = 1.0
+    ordered: int | None = None
 
 
 class SetAsideView(View, frozen=True, kw_only=True):
@@ -287,3 +317,4 @@ class RunState(View, frozen=True, kw_only=True):
     root_expires: int | None = None
     root_ends: str = ""
     tasks: list[TaskRow] = []
+    guard: GuardView = GuardView()

@@ -22,7 +22,7 @@ Rules
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -176,14 +176,16 @@ class Publisher:
         """Rebuild dropped payloads when nodes request them, until cancelled."""
         await self._rebuilder.run(self._offer)
 
-    async def retain(self, oldest: tuple[int, int], budget: int, payloads: int) -> None:
+    async def retain(
+        self, oldest: tuple[int, int], budget: int, payloads: int, kept: Collection[tuple[int, int]] = ()
+    ) -> None:
         """Drop files until the store fits `budget` bytes in all and `payloads` bytes of payloads. `oldest`: (era,
-        version) of the oldest version in use.
+        version) of the oldest version in use. `kept`: of further versions whose snapshots stay.
 
-        All snapshots but those of an era's first and the latest version are dropped. Payloads are dropped oldest first,
-        but never the latest version's. Those on the path from the first version to `oldest` and onwards are dropped
-        only if they can be rebuilt. Versions and edges outside rule 4 are removed. During a publication this does
-        nothing: the files of the new version are in the store before `versions` has it."""
+        All snapshots but those of an era's first, the latest version and `kept` are dropped. Payloads are dropped
+        oldest first, but never the latest version's. Those on the path from the first version to `oldest` and onwards
+        are dropped only if they can be rebuilt. Versions and edges outside rule 4 are removed. During a publication
+        this does nothing: the files of the new version are in the store before `versions` has it."""
         if not self.versions or self._storing.locked():
             return
         async with self._storing:
@@ -191,7 +193,9 @@ class Publisher:
             path = await anyio.to_thread.run_sync(self._paths, window[0].root, firsts)
             self._forget(window, firsts, path)
             since, recent = (window[0].era, window[0].version), self._rebuilder.recent()
-            for file in await anyio.to_thread.run_sync(self._collect, oldest, since, budget, payloads, recent, path):
+            for file in await anyio.to_thread.run_sync(
+                self._collect, oldest, since, budget, payloads, recent, path, kept
+            ):
                 if file.path.parent.name == "payloads":
                     await self._exchange.unshare(file.hash)
 
@@ -226,16 +230,17 @@ class Publisher:
         payloads: int,
         recent: set[bytes],
         path: list[Edge],
+        kept: Collection[tuple[int, int]],
     ) -> list[StoredFile]:
         """Drop the files over the budgets and outside rule 4; return them. `since`: where the window begins. Blocks."""
         firsts, latest = self._firsts(oldest), (self.versions[-1].era, self.versions[-1].version)
         whole = {*((one.era, one.version) for one in firsts), latest}
-        dropped = self._store.collect(whole, 0, kind="snapshots/")
+        dropped = self._store.collect({*whole, *kept}, 0, kind="snapshots/")
         spare = recent | (self._needed(oldest) - self._rebuilder.possible())
-        kept = {(one.era, one.version) for one in self.versions}
-        dropped += self._store.collect(kept, 0, kind="payloads/", spare=spare | {edge.payload_hash for edge in path})
+        known = {(one.era, one.version) for one in self.versions}
+        dropped += self._store.collect(known, 0, kind="payloads/", spare=spare | {edge.payload_hash for edge in path})
         dropped += self._store.collect({latest}, payloads, kind="payloads/", spare=spare)
-        dropped += self._store.collect(whole, budget, spare=spare)
+        dropped += self._store.collect({*whole, *kept}, budget, spare=spare)
         self._store.forget_documents(KINDS, since, whole, self._edges.keys())
         return dropped
 

@@ -46,8 +46,8 @@ class GroupService:
     """Leases, submissions, verdicts and batches of one run.
 
     `progress`: of the learner; None until it has started, and while it is None no lease is given. `paused`: while true
-    no lease is given. `asked`: number of answers to lease requests since the last draw, by refusal code; "": a lease
-    was given. `episodes`: those of an environment."""
+    no lease is given, but for held-out ones where `heldout_goes_on`. `asked`: number of answers to lease requests since
+    the last draw, by refusal code; "": a lease was given. `episodes`: those of an environment."""
 
     def __init__(
         self,
@@ -65,6 +65,7 @@ class GroupService:
         self.terms = terms
         self.progress: Progress | None = None
         self.paused = False
+        self.heldout_goes_on = False
         self.asked: Counter[str] = Counter()
         self.ledger = accounting.ledger
         self.accounts = accounting.accounts
@@ -133,7 +134,7 @@ class GroupService:
         self.registry.seen(node, now, request.version)
         at = self.progress
         if at is not None and self.paused:
-            at = msgspec.structs.replace(at, paused=True)
+            at = msgspec.structs.replace(at, paused=True, heldout_goes_on=self.heldout_goes_on)
         answer = self.leases.issue(node, request, at, self.buffered(), now, origin)
         self.asked[answer.code if isinstance(answer, Refusal) else ""] += 1
         return answer if isinstance(answer, Refusal) else self._reseal("lease", answer)

@@ -195,6 +195,10 @@ class HeldoutPlans:
         """Return (era, version) of the oldest plan that is open: its version is still needed."""
         return next(iter(self._open()), None)
 
+    def open_plans(self) -> list[tuple[int, int]]:
+        """Return (era, version) of the plans that are open, oldest first."""
+        return self._open()
+
     def close(self, now: int) -> list[ClosedPlan]:
         """Close the plans whose groups are all in (rules 5 and 7), and return them."""
         closed = []

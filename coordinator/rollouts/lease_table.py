@@ -92,7 +92,8 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """The progress of the run. `step`: the learner's. `version`, `root`: the newest published version."""
+    """The progress of the run. `step`: the learner's. `version`, `root`: the newest published version. `paused`: no
+    lease is given, but for held-out ones where `heldout_goes_on`."""
 
     era: int
     step: int
@@ -100,6 +101,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     root: bytes
     paused: bool = False
     finished: bool = False
+    heldout_goes_on: bool = False
 
 
 class LeaseRecord(NamedTuple):
@@ -217,7 +219,9 @@ class LeaseTable:
     ) -> bytes | Refusal:
         """Return a sealed Lease, of the training prompts or a held-out one (rule 8), or why there is no room."""
         group = self._heldout_group(demand, request)
-        if group is not None and self.heldout.share.may():
+        if group is None and progress.paused:
+            return refusal("paused", retry_after=10 * self.terms.retry_ms)
+        if group is not None and (progress.paused or self.heldout.share.may()):
             return self._issued_heldout(group, demand, request, now)
         refused = self._lacks_room(demand, request.version, progress, buffered, now)
         if refused is None:
@@ -269,7 +273,7 @@ class LeaseTable:
             return refusal("not-ready", retry_after=again)
         if at.finished:
             return refusal("finished")
-        if at.paused:
+        if at.paused and not at.heldout_goes_on:
             return refusal("paused", retry_after=10 * again)
         if not admits(request.engine, terms.engines):
             return refusal("engine", engine=request.engine, admitted=", ".join(terms.engines))

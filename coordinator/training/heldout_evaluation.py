@@ -45,14 +45,15 @@ class HeldoutEvaluation:
         every: int,
         clock: Callable[[], float],
         left: Callable[[], None],
+        rated: Callable[[HeldoutResult], None] = lambda result: None,
     ) -> None:
         """`every`: versions from one plan to the next. `clock`: seconds since the Unix epoch. `left`: called where
-        groups are left to the scorer."""
+        groups are left to the scorer. `rated`: called with each result."""
         self._group_service, self._history = group_service, history
         self._plans, self._database = group_service.leases.heldout, group_service.database
         self._sets = {one.host.facts.name: one for one in evaluation_sets}
         self._groups, self._every = groups, every
-        self._clock, self._left = clock, left
+        self._clock, self._left, self._rated = clock, left, rated
 
     async def run(self) -> None:
         """Pose the prompts, then look after the plans, until cancelled."""
@@ -149,6 +150,7 @@ class HeldoutEvaluation:
             tasks=[_rate(task, groups) for task, groups in by_task.items()],
         )  # fmt: skip
         self._history.add(result)
+        self._rated(result)
         log.info(
             "held-out result", version=plan.version, pass_1=round(result.rate.pass_1, 3),
             low=round(result.rate.low, 3), high=round(result.rate.high, 3), by_operator=result.rate.by_operator,

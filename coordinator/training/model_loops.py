@@ -23,6 +23,7 @@ from coordinator.rollouts.step_loop import StepLoop
 from coordinator.run import model_folder
 from coordinator.run.setup import Run
 from coordinator.training.evaluation import EvaluationSet
+from coordinator.training.guarding import Guarding
 from coordinator.training.heldout_evaluation import HeldoutEvaluation
 from coordinator.training.model_processes import Models
 from coordinator.training.reward_loop import Rewarding
@@ -51,6 +52,17 @@ class Learning:
         self.arrived = asyncio.Event()
         self.sound = asyncio.Event()
         work = asyncio.Event()
+        watch = Watch(group_service, clock, work.set)
+        self.guarding = Guarding(
+            group_service,
+            watch,
+            publisher,
+            run.config.guard,
+            {host.facts.name: host.facts.measure for host in hosts},
+            clock,
+            work.set,
+            by_nodes=run.config.run.heldout_groups > 0,
+        )
         self.training = Training(
             course=course_of(run),
             learner=models.learner,
@@ -60,7 +72,8 @@ class Learning:
             clock=clock,
             work=work,
             moved=self.arrived,
-            watch=Watch(group_service, clock, work.set),
+            watch=watch,
+            guarding=self.guarding,
         )
         weights = ScorerWeights(
             models.scorer,
@@ -87,6 +100,7 @@ class Learning:
             every=run.config.run.evaluate_every,
             clock=clock,
             left=self.arrived.set,
+            rated=self.guarding.rated,
         )
         self.training.on_version = self.heldout.look
         self.scoring = Scoring(
@@ -96,6 +110,7 @@ class Learning:
             history=history,
             evaluation_sets=evaluation_sets,
             heldout=self.heldout,
+            guarding=self.guarding,
             weights=weights,
             verifier=verifier_of(run, models.scorer, group_service, publisher, weights),
             evaluate_every=run.config.run.evaluate_every,

@@ -10,6 +10,7 @@ Rules
    the clock is set back to before a pause began, the pause starts over.
 4. The operator's pause ends by `resume` alone, which ends any other pause too: the next batch is tried at once.
 5. Of two pauses the one that ends later applies.
+6. An alarm of the guard (run_guard.py) pauses the run until `resume` or a rollback; held-out groups are leased on.
 """
 
 from collections.abc import Sequence
@@ -18,9 +19,10 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from coordinator.rollouts.episode_record import KEPT
+from coordinator.training import run_guard
 from runtime.backoff import Backoff
 
-Kind = Literal["operator", "batches", "task-score", "learner"]
+Kind = Literal["operator", "batches", "task-score", "learner", "held-out", "entropy", "updates", "gradient"]
 
 FIRST: Final = 600_000
 LONGEST: Final = 7_200_000
@@ -35,12 +37,19 @@ MOST_FAILED: Final = KEPT * 5 // 100
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True):
-    """A pause of the run. `until`: when it ends by itself; None: by `resume` alone."""
+    """A pause of the run. `until`: when it ends by itself; None: by `resume` alone. `remedy`: what the operator may do;
+    empty: `resume`."""
 
     kind: Kind
     why: str
     since: int
     until: int | None = None
+    remedy: str = ""
+
+    @property
+    def is_alarm(self) -> bool:
+        """Whether the guard paused the run (rule 6)."""
+        return self.kind in run_guard.KINDS
 
 
 class Window(NamedTuple):
@@ -121,6 +130,11 @@ class Pauses:
     def stop(self, why: str, now: int) -> None:
         """Pause the run for the operator."""
         self.standing.pause = Pause(kind="operator", why=why, since=now)
+
+    def alarm(self, alarm: run_guard.Alarm, remedy: str, now: int) -> None:
+        """Pause the run for an alarm of the guard, unless it is paused until `resume` already (rule 5)."""
+        if self.standing.pause is None or self.standing.pause.until is not None:
+            self.standing.pause = Pause(kind=alarm.kind, why=alarm.why, since=now, remedy=remedy)
 
     def resume(self) -> Pause | None:
         """End the pause for the operator; return it, or None if the run was not paused."""

@@ -1,9 +1,9 @@
 """Decide when a run must stop because its policy breaks. Pure: held-out results and metrics in, alarms out.
 
 Rules
-1. Held-out: of a task's result, (value - floor) / (best - floor) is what is left of the best (tasks/measure.py states
-   direction and floor). Where less than `share` is left in `exams` exams in a row, the policy has collapsed. The rule is
-   off until the best lies `ERRORS` standard errors of the difference above the first exam. Each task counts alone.
+1. Held-out: of a task's result, (value - floor) / (best - floor) is what is left of the best (direction and floor:
+   tasks/measure.py). Where less than `share` is left in `exams` exams in a row, the policy has collapsed. This is off
+   until the best lies `ERRORS` standard errors of the difference above the first exam. Each task counts alone.
 2. Entropy: the policy's entropy lies below `entropy` nats for `STEPS` steps in a row. It is of groups with signal, so a
    policy that has learned its task does not fall under it; a step without signal counts neither way.
 3. Updates: `skipped` updates in a row were skipped, as their gradients were not finite.

@@ -3,7 +3,8 @@
 Rules
 1. Groups set aside are in run.sqlite (table `set_aside`), and so is the pause (fact `supervision`): a restart changes
    neither.
-2. `GroupService.paused` follows the pause, which stops leases. `changed` wakes the training loop when a pause ends.
+2. `GroupService.paused` follows the pause, which stops leases (but for held-out ones, where the guard paused the run).
+   `changed` wakes the training loop when a pause ends.
 """
 
 from collections import Counter
@@ -17,6 +18,7 @@ from coordinator.metrics.views import PauseView, SetAsideView, TroubleView
 from coordinator.rollouts.group_service import GroupService
 from coordinator.training.batch_faults import BatchFaults
 from coordinator.training.pauses import Pause, Pauses, PauseState, Window, window_of_episodes, window_of_groups
+from coordinator.training.run_guard import Alarm
 from coordinator.training.wait_reason import Wait, sentence
 
 FACT: Final = "supervision"
@@ -43,6 +45,8 @@ class Watch:
         self._pauses = Pauses(msgspec.json.decode(stored, type=PauseState) if stored else None)
         self._batches = BatchFaults()
         self._wait = Wait()
+        self.on_resume: Callable[[Pause], None] = lambda ended: None
+        """Called with each pause that has ended by its time or by the operator."""
         self._reasons: Counter[str] = Counter()
         self._aside: list[SetAsideView] = []
         for reason, at, groups in group_service.buffer.batches_aside():
@@ -59,6 +63,7 @@ class Watch:
         before, ended = self.pause, self._pauses.look(self._now())
         if ended is not None:
             self._ended(ended, "its time is over")
+            self.on_resume(ended)
         elif before != self.pause:
             self._save()
         if self.pause is not None:
@@ -94,7 +99,21 @@ class Watch:
         if ended is None:
             return False
         self._ended(ended, "the operator resumed the run")
+        self.on_resume(ended)
         return True
+
+    def alarm(self, alarm: Alarm, remedy: str) -> None:
+        """Pause the run for an alarm of the guard."""
+        before = self.pause
+        self._pauses.alarm(alarm, remedy, self._now())
+        self._begun(before)
+
+    def end_alarm(self, why: str) -> None:
+        """End a pause of the guard: its cause is gone."""
+        if self.pause is not None and self.pause.is_alarm:
+            ended = self._pauses.resume()
+            assert ended is not None
+            self._ended(ended, why)
 
     def opened(self, era: int, step: int) -> None:
         """Record that a learner was opened at `step` of `era`: in a later era steps are counted anew."""
@@ -187,6 +206,7 @@ class Watch:
 
     def _follow(self) -> None:
         self._group_service.paused = self.pause is not None
+        self._group_service.heldout_goes_on = self.pause is not None and self.pause.is_alarm
 
     def _save(self) -> None:
         stored, now = self._group_service.database.fact(FACT), msgspec.json.encode(self._pauses.standing)

@@ -50,6 +50,7 @@ from coordinator.rollouts.scoring_order import VISIT, PendingVersion, next_versi
 from coordinator.rollouts.verification import Verdict
 from coordinator.rollouts.waiting_groups import Undecided, Visit
 from coordinator.training.evaluation import EvaluationSet, evaluate
+from coordinator.training.guarding import Guarding
 from coordinator.training.heldout_evaluation import HeldoutEvaluation
 from coordinator.training.reward_loop import Rewarding
 from coordinator.training.scorer_weights import ScorerWeights
@@ -94,6 +95,8 @@ class Scoring:
     """Takes the good groups of a task that runs in an environment (rule 9)."""
     heldout: HeldoutEvaluation | None = None
     """Leaves held-out groups to the scorer (rule 10)."""
+    guarding: Guarding | None = None
+    """Gets each evaluation."""
     _wanted_since: float | None = None
     _failed: dict[bytes, Undecided] = field(default_factory=dict)
     """Groups at which a scorer failed or died once, by lease."""
@@ -304,6 +307,8 @@ class Scoring:
             judging = False
 
         self._wanted_since = None
+        if self.guarding is not None:
+            self.guarding.examining(latest)
         try:
             success = await evaluate(
                 self.evaluation_sets, self.scorer, hold=hold, version=version, clock=self.clock, between=between
@@ -320,6 +325,8 @@ class Scoring:
             await self.scorer.renew()
             return
         self.history.add(success)
+        if self.guarding is not None:
+            self.guarding.evaluated(success, latest)
         log.info("evaluated", version=version, sampled=round(success.sampled, 3), greedy=round(success.greedy, 3))
 
     def _now(self) -> int:

@@ -6,7 +6,9 @@ Rules
 3. A batch lost to a crash or an error is drawn again, with the same groups: it was drawn in memory only. run_watch.py
    decides when its groups are set aside instead, and when the run is paused.
 4. The last step of the run is exported and published, whether or not `publish_every` divides it.
-5. The learner is idle from the end of a step (with its export) to the next batch; idle time counts from its first
+5. A version that is ordered to be published again (guarding.py) is, between two steps or during a pause: the learner is
+   opened with the order, in a new era.
+6. The learner is idle from the end of a step (with its export) to the next batch; idle time counts from its first
    batch.
 """
 
@@ -22,7 +24,7 @@ import structlog
 
 from coordinator.learner.age import age
 from coordinator.learner.eras import FIRST_ERA, next_era
-from coordinator.learner.messages import Batch, Export, Hyper, Open, Stepped
+from coordinator.learner.messages import Batch, Export, Hyper, Open, Republish, Stepped
 from coordinator.metrics.history import History
 from coordinator.metrics.statistics import smoothed
 from coordinator.metrics.views import StepPoint, VersionRow
@@ -31,6 +33,7 @@ from coordinator.publishing.publisher import Publisher
 from coordinator.rollouts.group_service import GroupService
 from coordinator.rollouts.lease_table import Progress
 from coordinator.rollouts.replay_buffer import DrawnGroup
+from coordinator.training.guarding import Guarding
 from coordinator.training.model_processes import DiedComputing, Learner
 from coordinator.training.run_watch import Watch
 from coordinator.training.wait_reason import LOOK
@@ -60,7 +63,7 @@ class TrainingConfig:
 
 @dataclass
 class Utilisation:
-    """The learner's wall time, in seconds: at work, and waiting for groups (rule 5)."""
+    """The learner's wall time, in seconds: at work, and waiting for groups (rule 6)."""
 
     busy: float = 0.0
     waiting: float = 0.0
@@ -94,6 +97,7 @@ class Training:
     moved: asyncio.Event
     """Set by this loop when a version is published or the run is finished."""
     watch: Watch
+    guarding: Guarding
     utilisation: Utilisation = field(default_factory=Utilisation)
     parameters: int = 0
     finished: asyncio.Event = field(default_factory=asyncio.Event)
@@ -143,6 +147,15 @@ class Training:
             await self._pause()
 
     async def _open(self) -> None:
+        order = self.guarding.republish()
+        try:
+            await self._open_with(order)
+        except ChildError as fault:
+            if order is not None and fault.kind not in _OF_THE_MACHINE:
+                self.guarding.refused(str(fault))
+            raise
+
+    async def _open_with(self, order: Republish | None) -> None:
         latest, last = self.publisher.latest, self.group_service.leases.last_era()
         later = next_era(last, self.clock())  # run.sqlite may have an era that the store has lost
         opened = await self.learner.open(
@@ -161,6 +174,7 @@ class Training:
                 threads=self.course.threads,
                 ends=self.course.ends,
                 limit=self.group_service.terms.limit,
+                republish=order,
             )
         )
         self.parameters, self._era = opened.parameters, opened.era
@@ -179,11 +193,15 @@ class Training:
         self._again = deque(batch for batch in [*self._undurable, *self._again] if covered.isdisjoint(batch))
         self._undurable = []
         self.watch.opened(published.era, opened.step)
+        self.guarding.obeyed(published, opened.rate)
         log.info("the learner is open", step=opened.step, version=published.version, drawn=len(opened.drawn))
 
     async def _learn(self) -> None:
+        """Make steps until the last one, or until a version is to be published again (rule 5)."""
         while not self._is_finished():
             batch = await self._next_batch()
+            if batch is None:
+                return
             await self._step(batch)
         self._stand(self._at().step, self._latest(), finished=True)
         # No more leases are issued; nodes learn it from the Head, submit their groups, and stop.
@@ -191,10 +209,13 @@ class Training:
         await self.publisher.announce()
         self.finished.set()
 
-    async def _next_batch(self) -> list[DrawnGroup]:
+    async def _next_batch(self) -> list[DrawnGroup] | None:
+        """Return the next batch once there is one; None: a version is to be published again."""
         while True:
             self.work.clear()
             await self._pause()
+            if self.guarding.ordered:
+                return None
             batch = self._drawn()
             if batch is not None:
                 await self.group_service.durable()
@@ -214,8 +235,8 @@ class Training:
         return self.group_service.draw()
 
     async def _pause(self) -> None:
-        """Wait while the run is paused."""
-        while self.watch.pause is not None:
+        """Wait while the run is paused, and no version is to be published again."""
+        while self.watch.pause is not None and not self.guarding.ordered:
             self.group_service.leases.pacing.stopped()
             self.work.clear()
             await self.work.wait()
@@ -237,6 +258,7 @@ class Training:
         exporting = stepped.export.seconds if stepped.export else 0.0
         log.info("step made", step=stepped.step, seconds=stepped.seconds, export_seconds=exporting)
         self._record(stepped, groups, at.step)
+        self.guarding.stepped(self._era, stepped.step, stepped.metrics)
         self._uncovered += leases
         if stepped.export:
             self.covered.append(self._uncovered)

@@ -7,7 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from coordinator.metrics.views import BroadcastView, LinksView, NodeRow, RunState, TaskRow, TroubleView
+from coordinator.metrics.views import BroadcastView, GuardView, LinksView, NodeRow, RunState, TaskRow, TroubleView
 from coordinator.web import heldout_rows
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -22,6 +22,7 @@ class _RunCollector(Collector):
         yield from of_tasks(self._state.tasks)
         yield from of_work(self._state)
         yield from of_trouble(self._state.trouble)
+        yield from of_guard(self._state.guard)
         yield from of_links(self._state.links)
         yield from of_capacity(self._state)
         yield from of_broadcast(self._state.broadcast)
@@ -142,6 +143,13 @@ def of_trouble(trouble: TroubleView) -> Iterator[Metric]:
     if trouble.paused is not None:
         paused.add_metric([trouble.paused.kind], 1)
     yield paused
+    told = GaugeMetricFamily(
+        "echo2_pause_remedy", "1 while the run is paused: why, and what to type.", labels=["kind", "why", "remedy"]
+    )
+    if trouble.paused is not None:
+        remedy = trouble.paused.remedy or "echo2-coord resume"
+        told.add_metric([trouble.paused.kind, trouble.paused.why, remedy], 1)
+    yield told
     aside = CounterMetricFamily(
         "echo2_groups_set_aside", "Groups at which the learner failed: paid, never learned from.", labels=["reason"]
     )
@@ -155,6 +163,20 @@ def of_trouble(trouble: TroubleView) -> Iterator[Metric]:
     yield _gauge(
         "echo2_waiting", "1 while the learner has waited for groups for a minute.", float(bool(trouble.waiting))
     )
+
+
+def of_guard(guard: GuardView) -> Iterator[Metric]:
+    """Yield the metrics of the guard and of its rollbacks."""
+    yield _gauge("echo2_guard_best_version", "The best version by held-out results.", guard.best_version)
+    left = GaugeMetricFamily(
+        "echo2_guard_left", "Share of the best held-out result that the last one had, above the floor.", labels=["task"]
+    )
+    for task, share in sorted(guard.left.items()):
+        left.add_metric([task], share)
+    yield left
+    yield _gauge("echo2_learning_rate_factor", "Factor of learner.learning_rate, by rollbacks.", guard.rate)
+    again = guard.rollbacks[-1].new_version if guard.rollbacks else None
+    yield _gauge("echo2_rollback_version", "The version as which the last rollback published another.", again)
 
 
 def of_capacity(state: RunState) -> Iterator[Metric]:

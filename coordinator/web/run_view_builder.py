@@ -119,6 +119,7 @@ class RunViewBuilder:
             refused={},
             unscored=0,
             trouble=self.training.watch.view(),
+            guard=self.training.guarding.view(),
             expired=0,
             staleness=list(self.group_service.buffer.histogram),
             steps=[history.steps[number] for number in sorted(history.steps)],

@@ -3,12 +3,13 @@
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 
 from coordinator.config import WebSection
-from coordinator.metrics.views import PauseView, RunState, TaskRow
+from coordinator.metrics.views import GuardView, PauseView, RunState, TaskRow
 from coordinator.run.run_folder import RunFolder
 from coordinator.web import heldout_rows
 from p2p.errors import Unreachable
@@ -130,6 +131,7 @@ def lines(state: RunState) -> list[str]:
         rows.append(("unscored", f"{state.unscored} groups are paid to which the task gave no finite reward"))
     if trouble.waiting:
         rows.append(("waiting", trouble.waiting))
+    rows += _guard(state.guard)
     if trouble.paused is not None:
         rows.append(("paused", f"{trouble.paused.why}; {_goes_on(trouble.paused, state.now)}"))
     rows += [("fault", fault) for fault in state.faults]
@@ -154,7 +156,21 @@ def _task(task: TaskRow) -> str:
     return "; ".join(parts)
 
 
+def _guard(guard: GuardView) -> Iterator[tuple[str, str]]:
+    """Describe the best version and the rollbacks."""
+    if guard.best_version is not None and (guard.left or guard.rollbacks):
+        left = "".join(f"; {task} has {100 * share:.0f} % of its best" for task, share in sorted(guard.left.items()))
+        yield "guard", f"best version {guard.best_version} of era {guard.best_era}{left}"
+    if guard.ordered is not None:
+        yield "rollback", f"version {guard.ordered} is about to be published again"
+    for row in guard.rollbacks[-3:]:
+        rate = "" if row.rate == 1 else f", learning rate x {row.rate:g}"
+        yield "rollback", f"version {row.version} came again as version {row.new_version}{rate}: {row.why}"
+
+
 def _goes_on(paused: PauseView, now: int) -> str:
+    if paused.remedy:
+        return paused.remedy
     if paused.until is None:
         return "continue with `echo2-coord resume`"
     minutes = max(0, paused.until - now) / 60_000

@@ -96,6 +96,7 @@ class BigramLearner:
     def __init__(self, folder: Path, *, seconds: float = 0.5) -> None:
         self._folder, self.seconds = folder, seconds
         self.crashes = 0
+        self.obeyed, self.rate = 0, 1.0
         self.batches: list[Batch] = []
         self.kept: list[Kept] = []
         self._database = Path()
@@ -123,20 +124,28 @@ class BigramLearner:
 
     async def open(self, order: Open) -> Opened:
         self._database, self._ends = Path(order.database), order.ends
+        again = order.republish
+        if again is not None and again.id == self.obeyed:
+            again = None
         last = KnownVersion(order.published_version, order.published_root) if order.published else None
         at = self.kept[-1] if self.kept else None
         undone = ""
         if at is None and last is None:
             at = Kept(order.era, 0, [], self._first(0, Path(order.model) / "model.safetensors", None), None)
             self.kept.append(at)
-        elif at is None or not covers(last, at.record, at.before):
+        elif at is None or again is not None or not covers(last, at.record, at.before):
             version = first_version([last, at and at.record, at and at.before])
             start = Path(at.export.snapshot if at else order.published)
+            if again is not None:
+                start, self.obeyed, self.rate = Path(again.snapshot), again.id, self.rate * again.factor
             export = self._first(version, start, Path(order.published))
             at, undone = Kept(order.next_era, version, [], export, last), "steps were undone"
             self.kept.append(at)
         pending = at.export if last is None or at.export.version > last.version else None
-        return Opened(era=at.era, step=at.step, drawn=at.drawn, parameters=VOCABULARY**2, export=pending, undone=undone)
+        return Opened(
+            era=at.era, step=at.step, drawn=at.drawn, parameters=VOCABULARY**2, export=pending, undone=undone,
+            rate=self.rate,
+        )  # fmt: skip
 
     async def step(self, batch: Batch) -> Stepped:
         await anyio.sleep(self.seconds)

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from coordinator.database import Database
 from coordinator.learner.batch_groups import TrainBatch, TrainGroup, TrainSample
 from coordinator.learner.eras import next_era
-from coordinator.learner.messages import Batch, Export, Hyper, Open, Stepped, WarmUp
+from coordinator.learner.messages import Batch, Export, Hyper, Open, Republish, Stepped, WarmUp
 from coordinator.learner.session import Session
 from coordinator.learner.warmup import warm_up
 from engines.messages import float_bytes
@@ -123,7 +123,8 @@ def _submitted(one: TrainGroup) -> tuple[bytes, bytes, bytes]:
 
 class Main:
     """A stand-in for the main process: it opens sessions and publishes exports. `published`: all exports, in
-    order. `reports`: sentences for the operator. `era`: of the last published version. `now`: seconds."""
+    order. `reports`: sentences for the operator. `era`: of the last published version. `now`: seconds. `republish`: the
+    order to go back to a version."""
 
     def __init__(
         self, folder: Path, model: Path, hyper: Hyper | None = None, *, keep: int = 1, staleness: int = 1000
@@ -133,6 +134,7 @@ class Main:
         self.reports: list[str] = []
         self.era, self.now, self.staleness = 0, 0.0, staleness
         self.session_era = 0
+        self.republish: Republish | None = None
 
     def order(self) -> Open:
         last = self.published[-1] if self.published else None
@@ -149,6 +151,7 @@ class Main:
             next_era=next_era(self.era, self.now),
             staleness=self.staleness,
             keep=self.keep,
+            republish=self.republish,
         )
 
     def open(self, *, publish: bool = True) -> Session:

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from coordinator.config import GuardSection
 from coordinator.learner.messages import Batch, Export, Hyper, Open, Opened, Stepped
 from coordinator.metrics.history import History
 from coordinator.publishing.published import Published
+from coordinator.training.guarding import Guarding
 from coordinator.training.model_processes import DiedComputing
 from coordinator.training.run_watch import Watch
 from coordinator.training.training_loop import Training, TrainingConfig, Utilisation
@@ -81,11 +83,13 @@ def history(tmp_path: Path) -> Iterator[History]:
 def training_of(world: World, parts: Any, history: History) -> Training:
     folder: Path = parts.folder
     work, service = asyncio.Event(), world.group_service
+    watch = Watch(service, lambda: world.now / 1000, work.set)
+    guarding = Guarding(service, watch, parts, GuardSection(), {}, lambda: world.now / 1000, work.set)
     course = TrainingConfig(folder, folder, folder / "run.sqlite", "cpu", 1, Hyper(), STEPS)
     return Training(
         course=course, learner=parts, group_service=service, publisher=parts, history=history,
         clock=lambda: world.now / 1000, work=work, moved=asyncio.Event(),
-        watch=Watch(service, lambda: world.now / 1000, work.set),
+        watch=watch, guarding=guarding,
     )  # fmt: skip
 
 

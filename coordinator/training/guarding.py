@@ -1,0 +1,281 @@
+"""Guard a run: feed the guard (run_guard.py), pause the run at its alarms, and order versions to be published again.
+
+    exams, steps ─> guard ─ alarm ─> pause ─┬─ `resume`
+                                            └─ order ─> training loop ─> learner ─> newer version in a new era
+
+Rules
+1. Exams are the results of volunteers where the run has held-out groups on leases, else those of the operator's scorer.
+2. Guard, order and past rollbacks are one fact of run.sqlite (`guard`). An order is durable before it is carried out,
+   and a restart carries it out.
+3. The snapshots of the best version, of versions that are being examined and of an ordered one stay in the store.
+4. A rollback ends a pause of the guard, and no other. Its order is dropped where the learner cannot obey it.
+5. With `auto_rollback` an alarm orders the best version again with half the rate, at most `MOST_ROLLBACKS` times to one
+   version. After that, or where there is no best version, the run stays paused.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import msgspec
+import structlog
+
+from coordinator.config import GuardSection
+from coordinator.learner.messages import Republish
+from coordinator.metrics.views import Evaluation, GuardView, HeldoutResult, RollbackView
+from coordinator.publishing.published import Published
+from coordinator.publishing.publisher import Publisher
+from coordinator.rollouts.group_service import GroupService
+from coordinator.training.pauses import Pause
+from coordinator.training.run_guard import (
+    MOST_ROLLBACKS,
+    Alarm,
+    Exam,
+    Guard,
+    GuardLimits,
+    GuardState,
+    TaskResult,
+    share_error,
+)
+from coordinator.training.run_watch import Watch
+from runtime.errors import LocalFault
+from tasks.measure import Measure
+
+FACT: Final = "guard"
+SHOWN: Final = 20
+"""Rollbacks that are remembered."""
+HALF: Final = 0.5
+_Z95: Final = 1.96
+
+log = structlog.get_logger("coordinator")
+
+
+class RollbackOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """An order to publish a version again. `id`: milliseconds of its time. `factor`: of the learning rate."""
+
+    id: int
+    era: int
+    version: int
+    root: bytes
+    factor: float
+    automatic: bool
+    why: str
+
+
+class GuardRecord(msgspec.Struct, kw_only=True):
+    """The fact. `left`: of the last exam, per task. `rate`: factor of the learning rate, as the learner told it."""
+
+    state: GuardState
+    order: RollbackOrder | None = None
+    done: list[RollbackView] = []
+    left: dict[str, float] = {}
+    rate: float = 1.0
+
+
+class Guarding:
+    """The guard of one run, over its database and its store of versions."""
+
+    def __init__(
+        self,
+        group_service: GroupService,
+        watch: Watch,
+        publisher: Publisher,
+        section: GuardSection,
+        measures: Mapping[str, Measure],
+        clock: Callable[[], float],
+        changed: Callable[[], None],
+        *,
+        by_nodes: bool = False,
+    ) -> None:
+        """`measures`: by task. `clock`: seconds since the Unix epoch. `changed`: called when a version is ordered.
+        `by_nodes`: volunteers' results are the exams (rule 1)."""
+        self._group_service, self._watch, self._publisher = group_service, watch, publisher
+        self._auto, self._clock, self._changed = section.auto_rollback, clock, changed
+        self._by_nodes = by_nodes
+        stored = group_service.database.fact(FACT)
+        self._record = msgspec.json.decode(stored, type=GuardRecord) if stored else GuardRecord(state=GuardState())
+        limits = GuardLimits(
+            section.heldout_share, section.exams, section.entropy, section.skipped_updates, section.gradient
+        )
+        self._guard = Guard(limits, measures, self._record.state)
+        self._examining: tuple[int, int] | None = None
+        watch.on_resume = self._resumed
+
+    def examining(self, version: Published | None) -> None:
+        """Note the version that the scorer examines; None: none any more."""
+        self._examining = None if version is None else (version.era, version.version)
+
+    def evaluated(self, evaluation: Evaluation, version: Published) -> None:
+        """Take an evaluation by the operator's scorer."""
+        if self._by_nodes:
+            return
+        results = {
+            one.task: TaskResult(evaluation.version, one.sampled, share_error(one.sampled, one.prompts), one.prompts)
+            for one in evaluation.tasks
+        }
+        self._examined(
+            Exam(source="operator", era=version.era, version=version.version, root=version.root, results=results)
+        )
+
+    def rated(self, result: HeldoutResult) -> None:
+        """Take a result by volunteers."""
+        root = self._group_service.leases.root_of(result.era, result.version)
+        if not self._by_nodes or root is None:
+            return
+        results = {
+            one.task: TaskResult(result.version, one.pass_1, (one.high - one.low) / (2 * _Z95), one.prompts)
+            for one in result.tasks
+        }
+        self._examined(Exam(source="nodes", era=result.era, version=result.version, root=root, results=results))
+
+    def stepped(self, era: int, step: int, metrics: Mapping[str, float]) -> None:
+        """Take the metrics of a step of the learner."""
+        self._take(self._guard.stepped(era, step, metrics))
+
+    def kept(self) -> set[tuple[int, int]]:
+        """Return (era, version) of those whose snapshots stay (rule 3)."""
+        best, order = self._guard.state.best_exam, self._record.order
+        kept = {(one.era, one.version) for one in (best, order) if one is not None}
+        if self._examining is not None:
+            kept.add(self._examining)
+        return kept.union(self._group_service.leases.heldout.open_plans() if self._by_nodes else ())
+
+    def order(self, version: int | None = None, factor: float = 1.0) -> str:
+        """Order a version to be published again for the operator; return a sentence. `version`: None: the best.
+        `factor`: of the learning rate. Raises `LocalFault`."""
+        at, named = self._group_service.progress, self._named(version)
+        if at is None or at.finished:
+            raise LocalFault("the run is finished" if at else "the learner has not started yet: try again in a minute")
+        self._put(named, factor, "ordered by the operator", automatic=False)
+        return (
+            f"version {named.version} of era {named.era} will be published again in a new era, "
+            "once the step that has begun is finished; groups of this era are paid and not learned from"
+        )
+
+    @property
+    def ordered(self) -> bool:
+        """Whether a version is to be published again."""
+        return self._record.order is not None
+
+    def republish(self) -> Republish | None:
+        """Return the order for the learner; None if there is none. One whose snapshot is gone is dropped."""
+        order = self._record.order
+        if order is None:
+            return None
+        path = self._publisher.snapshots().get(order.root)
+        if path is None:
+            self.refused("its snapshot is gone from the store")
+            return None
+        return Republish(
+            id=order.id, version=order.version, root=order.root, snapshot=str(path), factor=order.factor, why=order.why
+        )
+
+    def obeyed(self, published: Published, rate: float) -> None:
+        """Note that the learner is open at `published`, the newest version, with the rate's factor `rate`: an order
+        has been carried out (rule 4)."""
+        order, self._record.order = self._record.order, None
+        self._record.rate = rate
+        if order is not None:
+            self._guard.rolled_back(order.root, published.era, automatic=order.automatic)
+            row = RollbackView(
+                at=self._now(), era=order.era, version=order.version, new_era=published.era,
+                new_version=published.version, why=order.why, automatic=order.automatic, rate=rate,
+            )  # fmt: skip
+            self._record.done = [*self._record.done[-SHOWN + 1 :], row]
+            self._record.left = {}
+            log.warning("version published again", version=order.version, new_version=published.version, rate=rate)
+        self._guard.begin(published.era)
+        self._save()
+        if order is not None:
+            self._watch.end_alarm(f"version {order.version} is published again as version {published.version}")
+
+    def refused(self, reason: str) -> None:
+        """Drop the order: it cannot be carried out (rule 4)."""
+        order, self._record.order = self._record.order, None
+        if order is not None:
+            log.error("version not published again", version=order.version, reason=reason)
+            self._save()
+
+    def view(self) -> GuardView:
+        """Return the guard for the page."""
+        best, order = self._guard.state.best_exam, self._record.order
+        return GuardView(
+            best_era=None if best is None else best.era,
+            best_version=None if best is None else best.version,
+            left=dict(self._record.left),
+            rollbacks=list(self._record.done),
+            rate=self._record.rate,
+            ordered=None if order is None else order.version,
+        )
+
+    def _examined(self, exam: Exam) -> None:
+        alarm = self._guard.examined(exam)
+        left = {task: self._guard.left(task, result) for task, result in exam.results.items()}
+        self._record.left = {task: share for task, share in left.items() if share is not None}
+        self._take(alarm)
+
+    def _take(self, alarm: Alarm | None) -> None:
+        """Save the guard, and pause the run at an alarm."""
+        at, pause = self._group_service.progress, self._watch.pause
+        self._save()
+        if alarm is None or at is None or at.finished or self.ordered:
+            return
+        if pause is not None and pause.until is None:
+            return  # paused until `resume` already, by the guard or the operator
+        best = self._guard.state.best_exam
+        stored = best is not None and best.root in self._publisher.snapshots()
+        if best is None or not stored:
+            self._watch.alarm(alarm, "`echo2-coord resume` goes on with the policy as it is; no better version is kept")
+            return
+        choice = (
+            f"`echo2-coord policy rollback` publishes version {best.version} again, the best, and `echo2-coord resume` "
+            "goes on with the policy as it is"
+        )
+        if self._auto and self._guard.may_roll_back(best.root):
+            self._watch.alarm(
+                alarm, f"version {best.version}, the best, is about to be published again at half the rate"
+            )
+            self._put(best, HALF, alarm.why, automatic=True)
+        elif self._auto:
+            spent = f"version {best.version} was published again {MOST_ROLLBACKS} times without the operator"
+            self._watch.alarm(alarm, f"{spent}; {choice}")
+        else:
+            self._watch.alarm(alarm, choice)
+
+    def _put(self, version: Published | Exam, factor: float, why: str, *, automatic: bool) -> None:
+        self._record.order = RollbackOrder(
+            id=self._now(), era=version.era, version=version.version, root=version.root, factor=factor,
+            automatic=automatic, why=why,
+        )  # fmt: skip
+        log.warning("version ordered again", era=version.era, version=version.version, why=why, automatic=automatic)
+        self._save()
+        self._changed()
+
+    def _named(self, number: int | None) -> Published | Exam:
+        """Return the kept version that the operator names. Raises `LocalFault`."""
+        best, stored = self._guard.state.best_exam, self._publisher.snapshots()
+        whole = [one for one in self._publisher.versions if one.root in stored]
+        if number is None:
+            if best is None or best.root not in stored:
+                raise LocalFault(f"no version was evaluated yet: name one of {_listed(whole)}")
+            return best
+        if best is not None and best.version == number and best.root in stored:
+            return best
+        named = next((one for one in reversed(whole) if one.version == number), None)
+        if named is None:
+            raise LocalFault(f"version {number} is not kept whole; kept are {_listed(whole)}")
+        return named
+
+    def _resumed(self, pause: Pause) -> None:
+        """Begin counts and history anew; results too, where the operator goes on after a collapse."""
+        self._guard.begin_anew(results=pause.kind == "held-out")
+        self._save()
+
+    def _save(self) -> None:
+        self._group_service.database.set_fact(FACT, msgspec.json.encode(self._record))
+
+    def _now(self) -> int:
+        return int(self._clock() * 1000)
+
+
+def _listed(versions: Iterable[Published]) -> str:
+    return ", ".join(str(one.version) for one in versions) or "none"

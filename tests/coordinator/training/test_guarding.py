@@ -1,0 +1,237 @@
+"""A guarded run: alarms pause it, tell what to type, survive restarts, and order the best version again."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from coordinator.config import GuardSection
+from coordinator.metrics.views import Evaluation, HeldoutRate, HeldoutResult, TaskEvaluation
+from coordinator.publishing.published import Published
+from coordinator.training.guarding import Guarding
+from coordinator.training.run_guard import STEPS
+from coordinator.training.run_watch import Watch
+from protocol.leases import LeaseRequest
+from protocol.requests import Refusal
+from runtime.errors import LocalFault
+from tests.support.group_world import ALICE, World, name, root_of
+
+
+class Versions:
+    """A publisher with versions 0, 5, 10 ... of era 1; the snapshots of those in `whole` are stored."""
+
+    def __init__(self) -> None:
+        self.whole = {0, 5, 10, 15, 20, 25, 30}
+        self.versions = [Published(1, number, root_of(1, number), bytes(32), bytes(32)) for number in range(0, 35, 5)]
+
+    def snapshots(self) -> dict[bytes, Path]:
+        return {one.root: Path(f"v{one.version}") for one in self.versions if one.version in self.whole}
+
+
+class Guarded:
+    """A watch and a guard over a world. `woken`: set when the training loop is."""
+
+    def __init__(self, world: World, *, by_nodes: bool = False, **settings: object) -> None:
+        self.world, self.versions, self.woken = world, Versions(), asyncio.Event()
+        section, self.by_nodes = GuardSection(**settings), by_nodes  # type: ignore[arg-type]
+        self.open(section)
+
+    def open(self, section: GuardSection) -> None:
+        clock = lambda: self.world.now / 1000  # noqa: E731
+        service = self.world.group_service
+        self.watch = Watch(service, clock, self.woken.set)
+        self.guarding = Guarding(
+            service,
+            self.watch,
+            self.versions,
+            section,
+            {},
+            clock,
+            self.woken.set,
+            by_nodes=self.by_nodes,  # type: ignore[arg-type]
+        )
+
+    def evaluate(self, *values: float, since: int = 0, era: int = 1) -> None:
+        """Evaluate every fifth version."""
+        for number, value in enumerate(values):
+            version = since + 5 * number
+            task = TaskEvaluation(task="reverse", prompts=64, sampled=value, greedy=value)
+            told = Evaluation(version=version, at=0, prompts=64, sampled=value, greedy=value, tasks=[task])
+            self.guarding.evaluated(told, Published(era, version, root_of(1, version), bytes(32), bytes(32)))
+
+    def obey(self, version: int, era: int) -> None:
+        """Carry out the order, as the training loop does."""
+        order = self.guarding.republish()
+        assert order is not None
+        root, rate = order.root, self.guarding.view().rate * order.factor
+        self.guarding.obeyed(Published(era, version, root, bytes(32), bytes(32)), rate)
+
+
+@pytest.fixture
+def guarded(world: World) -> Guarded:
+    return Guarded(world)
+
+
+COLLAPSE = (0.1, 0.5, 0.9, 0.2, 0.1, 0.0)
+
+
+def test_a_collapse_pauses_the_run_and_says_what_to_type(guarded: Guarded) -> None:
+    guarded.evaluate(*COLLAPSE)
+    paused = guarded.watch.view().paused
+    assert paused is not None
+    assert (paused.kind, paused.until) == ("held-out", None)
+    assert "reverse solves 0.000 at version 25, after 0.900 at version 10" in paused.why
+    assert "`echo2-coord policy rollback` publishes version 10 again" in paused.remedy
+    assert "`echo2-coord resume`" in paused.remedy
+    view = guarded.guarding.view()
+    assert (view.best_version, view.left) == (10, {"reverse": 0.0})
+
+
+def test_pause_and_guard_survive_a_restart(guarded: Guarded, world: World) -> None:
+    guarded.evaluate(*COLLAPSE[:-1])
+    world.reopen()
+    guarded.open(GuardSection())
+    assert guarded.watch.pause is None
+    guarded.evaluate(0.0, since=25)
+    world.reopen()
+    guarded.open(GuardSection())
+    assert guarded.watch.pause is not None
+    assert guarded.guarding.view().best_version == 10
+
+
+def test_a_resume_after_a_collapse_goes_on_with_the_policy_as_it_is(guarded: Guarded) -> None:
+    guarded.evaluate(*COLLAPSE)
+    assert guarded.watch.resume()
+    guarded.evaluate(0.0, since=30)
+    assert guarded.watch.pause is None
+    assert guarded.guarding.view().best_version == 10, "it is still kept"
+
+
+def test_training_leases_stop_and_heldout_ones_go_on(world: World) -> None:
+    service = world.group_service
+    request = LeaseRequest(
+        nonce=name("nonce", 99), era=1, version=0, root=root_of(1, 0), engine="transformers/float32/cpu"
+    )
+    guarded = Guarded(world)
+    guarded.watch.stop("moving house")
+    assert (service.paused, service.heldout_goes_on) == (True, False)
+    guarded.watch.resume()
+    guarded.evaluate(*COLLAPSE)
+    assert (service.paused, service.heldout_goes_on) == (True, True)
+    refused = service.lease(ALICE, request, world.now)
+    assert isinstance(refused, Refusal)
+    assert refused.code == "paused"
+    assert refused.retry_after is not None
+
+
+def test_a_rollback_ends_the_pause_and_is_remembered(guarded: Guarded, world: World) -> None:
+    guarded.evaluate(*COLLAPSE)
+    assert "version 10 of era 1 will be published again" in guarded.guarding.order()
+    assert guarded.woken.is_set()
+    assert guarded.guarding.view().ordered == 10
+    world.reopen()
+    guarded.open(GuardSection())
+    order = guarded.guarding.republish()
+    assert order is not None
+    assert (order.version, order.root, order.snapshot, order.factor) == (10, root_of(1, 10), "v10", 1.0)
+    guarded.obey(26, 2)
+    assert guarded.watch.pause is None
+    assert not guarded.guarding.ordered
+    (row,) = guarded.guarding.view().rollbacks
+    assert (row.version, row.new_version, row.new_era, row.automatic) == (10, 26, 2, False)
+    guarded.evaluate(0.1, 0.1, 0.1, since=30, era=2)
+    assert guarded.watch.pause is not None, "the best stays the measure of the new era"
+
+
+def test_a_rollback_does_not_end_the_operators_pause(guarded: Guarded) -> None:
+    guarded.evaluate(0.1, 0.9)
+    guarded.watch.stop("moving house")
+    guarded.guarding.order(0, 0.5)
+    guarded.obey(26, 2)
+    assert guarded.watch.pause is not None
+    assert guarded.guarding.view().rate == 0.5
+
+
+def test_the_operator_may_name_any_version_that_is_kept_whole(guarded: Guarded) -> None:
+    with pytest.raises(LocalFault, match=r"no version was evaluated yet: name one of 0, 5, 10"):
+        guarded.guarding.order()
+    guarded.evaluate(0.1, 0.9)
+    guarded.versions.whole = {0, 5, 30}
+    with pytest.raises(LocalFault, match=r"version 15 is not kept whole; kept are 0, 5, 30"):
+        guarded.guarding.order(15)
+    guarded.guarding.order(30)
+    assert guarded.guarding.view().ordered == 30
+
+
+def test_an_order_whose_snapshot_is_gone_is_dropped(guarded: Guarded) -> None:
+    guarded.evaluate(*COLLAPSE)
+    guarded.guarding.order()
+    guarded.versions.whole = set()
+    assert guarded.guarding.republish() is None
+    assert not guarded.guarding.ordered
+    assert guarded.watch.pause is not None
+
+
+def test_best_examined_and_ordered_versions_are_kept(guarded: Guarded) -> None:
+    assert guarded.guarding.kept() == set()
+    guarded.evaluate(0.1, 0.9, 0.5)
+    guarded.guarding.examining(guarded.versions.versions[6])
+    guarded.guarding.order(0)
+    assert guarded.guarding.kept() == {(1, 0), (1, 5), (1, 30)}
+
+
+def test_of_itself_the_best_comes_again_at_half_the_rate_three_times_and_then_the_run_stays_paused(
+    world: World,
+) -> None:
+    guarded = Guarded(world, auto_rollback=True)
+    guarded.evaluate(*COLLAPSE)
+    for era in (2, 3, 4):
+        assert guarded.watch.pause is not None
+        guarded.obey(100 * era, era)
+        assert guarded.watch.pause is None
+        guarded.evaluate(0.2, 0.2, 0.2, since=100 * era + 5, era=era)
+    assert [row.rate for row in guarded.guarding.view().rollbacks] == [0.5, 0.25, 0.125]
+    assert all(row.automatic for row in guarded.guarding.view().rollbacks)
+    assert not guarded.guarding.ordered
+    paused = guarded.watch.view().paused
+    assert paused is not None
+    assert "version 10 was published again 3 times without the operator" in paused.remedy
+    assert "`echo2-coord policy rollback`" in paused.remedy
+
+
+def test_without_a_better_version_even_the_automatic_one_pauses(world: World) -> None:
+    guarded = Guarded(world, auto_rollback=True)
+    for step in range(1, STEPS + 1):
+        guarded.guarding.stepped(1, step, {"entropy": 0.0})
+    paused = guarded.watch.view().paused
+    assert paused is not None
+    assert paused.kind == "entropy"
+    assert "no better version is kept" in paused.remedy
+    assert not guarded.guarding.ordered
+
+
+def test_an_alarm_leaves_the_operators_pause_as_it_is(guarded: Guarded) -> None:
+    guarded.watch.stop("moving house")
+    guarded.evaluate(*COLLAPSE)
+    assert guarded.watch.pause is not None
+    assert guarded.watch.pause.kind == "operator"
+
+
+def rated(version: int, value: float) -> HeldoutResult:
+    rate = HeldoutRate(
+        task="reverse", prompts=32, answers=256, by_operator=0, pass_1=value, low=value - 0.05, high=value + 0.05,
+        pass_k=[],
+    )  # fmt: skip
+    return HeldoutResult(era=1, version=version, at=0, seconds=1.0, rate=rate, tasks=[rate])
+
+
+def test_where_volunteers_evaluate_their_results_are_the_exams(world: World) -> None:
+    guarded = Guarded(world, by_nodes=True)
+    for number in (4, 8, 12, 16, 20):
+        world.publish(number)
+    guarded.evaluate(*COLLAPSE)
+    assert guarded.watch.pause is None
+    for version, value in zip((4, 8, 12, 16, 20), (0.1, 0.9, 0.2, 0.1, 0.1), strict=True):
+        guarded.guarding.rated(rated(version, value))
+    assert guarded.watch.pause is not None
+    assert guarded.guarding.view().best_version == 8
