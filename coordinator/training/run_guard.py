@@ -74,14 +74,15 @@ class Alarm(NamedTuple):
 
 
 class GuardState(msgspec.Struct, kw_only=True):
-    """All that is remembered. `era`, `step`, `exam`: the last that counted (`exam`: era and version). `source`: of the
-    exams. `first`, `best`: per task. `best_exam`, `best_score`: of the best version of the run. `low`: exams in a row,
-    per task. `below`, `skipped`, `far`: the counts of rules 2 to 4. `norms`: the history of rule 4. `rollbacks`: those
-    that the operator did not order, by root in hex."""
+    """All that is remembered. `era`, `step`, `exam`: the last that counted (`exam`: era and version). `since`: the last
+    exam before first and best began anew. `source`: of the exams. `first`, `best`: per task. `best_exam`, `best_score`:
+    of the best version of the run. `low`: exams in a row, per task. `below`, `skipped`, `far`: the counts of rules 2 to
+    4. `norms`: the history of rule 4. `rollbacks`: those that the operator did not order, by root in hex."""
 
     era: int = 0
     step: int = 0
     exam: tuple[int, int] = (0, -1)
+    since: tuple[int, int] = (0, -1)
     source: str = ""
     first: dict[str, TaskResult] = {}
     best: dict[str, TaskResult] = {}
@@ -122,15 +123,16 @@ class Guard:
         state.low, state.norms = {}, []
         state.below = state.skipped = state.far = 0
         if results:
-            state.first, state.best = {}, {}
+            state.first, state.best, state.since = {}, {}, state.exam
 
     def examined(self, exam: Exam) -> Alarm | None:
         """Take the result of an exam; return the alarm where rule 1 strikes."""
         state = self.state
         if exam.source != state.source:
-            state.source, state.exam, state.best_exam = exam.source, (0, -1), None
-            self.begin_anew(results=True)
+            state.source, state.exam, state.since, state.best_exam = exam.source, (0, -1), (0, -1), None
+            state.first, state.best, state.low = {}, {}, {}
         if (exam.era, exam.version) <= state.exam:
+            self._examined_late(exam)
             return None
         state.exam = (exam.era, exam.version)
         self._rank(exam)
@@ -176,14 +178,29 @@ class Guard:
         """Tell whether the version with `root` may be rolled back to without the operator."""
         return self.state.rollbacks.get(root.hex(), 0) < MOST_ROLLBACKS
 
+    def _examined_late(self, exam: Exam) -> None:
+        """Take a result that comes after that of a newer version: it may be the first or the best, and counts in no
+        row. One that is repeated changes nothing."""
+        if (exam.era, exam.version) <= self.state.since:
+            return
+        self._rank(exam)
+        for task, result in exam.results.items():
+            if task in self.state.first and result.version < self.state.first[task].version:
+                self.state.first[task] = result
+            if task in self.state.best:
+                self._note_better(task, result)
+
     def _is_low(self, task: str, result: TaskResult) -> bool:
         state = self.state
         state.first.setdefault(task, result)
-        best = state.best.setdefault(task, result)
-        if _sign(self._measure(task)) * (result.value - best.value) > 0:
-            state.best[task] = result
+        state.best.setdefault(task, result)
+        self._note_better(task, result)
         left = self.left(task, result)
         return left is not None and left < self.limits.share
+
+    def _note_better(self, task: str, result: TaskResult) -> None:
+        if _sign(self._measure(task)) * (result.value - self.state.best[task].value) > 0:
+            self.state.best[task] = result
 
     def _rank(self, exam: Exam) -> None:
         """Keep the best exam of the run: by the mean over the tasks, weighted by their prompts; the first of equals."""

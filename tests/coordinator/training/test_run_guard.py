@@ -110,6 +110,19 @@ def test_an_exam_counts_once_however_often_it_is_told() -> None:
     assert one.state.low == {"reverse": 1}
 
 
+def test_a_result_that_comes_late_may_be_the_first_and_counts_in_no_row() -> None:
+    one = guard()
+    exams(one, 0.8, 0.9, since=8)
+    assert exams(one, 0.1) == [None]
+    assert one.left("reverse", TaskResult(0, 0.45, 0.01, 64)) == pytest.approx(0.5)
+    assert exams(one, 0.1, since=3) == [None]
+    assert one.state.low == {}
+    one.begin_anew(results=True)
+    exams(one, 0.2, since=20)
+    assert exams(one, 0.95, since=12) == [None]
+    assert one.state.best["reverse"].version == 20, "of before the resume"
+
+
 def test_exams_of_another_source_are_not_compared() -> None:
     one = guard()
     exams(one, 0.1, 0.9)
