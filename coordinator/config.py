@@ -37,6 +37,12 @@ def _frozen_list(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
+def _period(value: object) -> object:
+    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+        return value
+    raise ValueError(f"should be a whole number from 1, or auto, not {value!r}")
+
+
 Texts = Annotated[tuple[Annotated[str, Field(min_length=1, max_length=400)], ...], BeforeValidator(_frozen_list)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 
@@ -95,6 +101,21 @@ class RunSection(Section):
         int, Field(ge=1, le=65536, description="Groups per step. At most the task's training prompts.")
     ] = 16
     limit: Annotated[int, Field(ge=1, le=1 << 20, description="Most sampled tokens per rollout. Signed.")] = 16
+    publish_every: Annotated[
+        int | Literal["auto"],
+        BeforeValidator(_period),
+        Field(
+            description="kappa, steps from one published version to the next; auto: as few as the uplink sustains, "
+            "and no more than leave the learner busy."
+        ),
+    ] = 1
+    refill: Annotated[
+        bool,
+        Field(
+            description="Leave groups whose rewards are all equal out of the batches: they teach nothing. Others are "
+            "drawn in their place, so more groups are needed. They are paid all the same."
+        ),
+    ] = False
     heldout: Annotated[int, Field(ge=1, le=65536, description="Held-out prompts per evaluation.")] = 64
     heldout_groups: Annotated[
         int,
@@ -209,7 +230,6 @@ class LearnerSection(Section):
     cut_penalty: Annotated[
         float, Field(gt=0, description="Penalty at run.limit with cut_rollouts penalised, in reward.")
     ] = 1.0
-    publish_every: Annotated[int, Field(ge=1, description="kappa, steps from one published version to the next.")] = 1
     microbatch_tokens: Annotated[int, Field(ge=1, description="Most tokens in one forward pass.")] = 16384
     compute_dtype: Annotated[
         Literal["float32", "bfloat16"],
@@ -385,6 +405,10 @@ class LeasesSection(Section):
             "room: as many as can be learned from in time at all, which are older when they are."
         ),
     ] = "fresh"
+    gamma: Annotated[
+        float,
+        Field(ge=1, le=10, description="Safety factor on the rollouts per second that the learner needs."),
+    ] = 1.1
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -472,15 +496,17 @@ class CoordinatorConfig(Section):
     @model_validator(mode="after")
     def _reaches_the_next_version(self) -> Self:
         # With more than S + 1 steps between versions no group is fresh enough for the last steps: the run would stop.
-        if self.learner.publish_every > self.run.staleness + 1:
+        period = self.run.publish_every
+        if period != "auto" and period > self.run.staleness + 1:
             raise ValueError(
-                f"learner.publish_every is {self.learner.publish_every}; with run.staleness {self.run.staleness} "
-                f"it can be at most {self.run.staleness + 1}"
+                f"run.publish_every is {period}; with run.staleness {self.run.staleness} it can be at most "
+                f"{self.run.staleness + 1}"
             )
         return self
 
 
-_LOADER: Final = Loader(CoordinatorConfig, ENV_PREFIX, lambda name: name in ENV_OF_THE_COMMAND)
+_MOVED: Final = {"learner.publish_every": "run.publish_every"}
+_LOADER: Final = Loader(CoordinatorConfig, ENV_PREFIX, lambda name: name in ENV_OF_THE_COMMAND, _MOVED)
 
 
 def sections() -> Iterable[tuple[str, type[BaseModel]]]:

@@ -483,5 +483,5 @@ def terms_of(run: Run) -> LeaseTerms:
         least_ms=int(config.leases.minimum_seconds * 1000),
         most_ms=int(config.leases.maximum_seconds * 1000),
         pacing=config.leases.pacing,
-        publish_every=config.learner.publish_every,
+        refill=config.run.refill,
     )

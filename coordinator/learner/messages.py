@@ -40,7 +40,6 @@ class Hyper(msgspec.Struct, frozen=True, kw_only=True):
     kl_weighted: bool = False
     cut_rollouts: str = "kept"
     cut_penalty: float = 1.0
-    publish_every: int = 1
     microbatch_tokens: int = 16384
     seed: int = 0
     compute_dtype: str = "float32"
@@ -107,13 +106,13 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """A request for one step. `step`: the number this step will have (version = step). `groups`: ids of the leases
     whose groups main's buffer has drawn, oldest first. They are committed before, and the learner reads them itself
     (`learner.batch_groups`). `published`: the newest version that main has published; None: main has published
-    every export so far. An export that is not published is no base of a diff. `last`: whether it is the run's last
-    step, which is always exported."""
+    every export so far. An export that is not published is no base of a diff. `export`: whether the step ends with
+    an export (coordinator/training/publish_period.py)."""
 
     step: int
     groups: list[bytes]
     published: int | None = None
-    last: bool = False
+    export: bool = True
 
 
 BEGUN = "begun"

@@ -87,7 +87,7 @@ class Session:
         )
 
     def step(self, batch: Batch, begun: Callable[[int], None] = lambda step: None) -> Stepped:
-        """Make the step, and export if that is due or it is the last. `begun`: called once the tokens are read, before
+        """Make the step, and export if the batch asks for it. `begun`: called once the tokens are read, before
         the computation. Raises BadBatch (MissingTokens is one) before any change."""
         self._check(batch)
         started = time.perf_counter()
@@ -108,7 +108,7 @@ class Session:
             metrics["cut_answers"] = cut_answers(groups, self._order.ends)
         seconds = time.perf_counter() - started
         self._drew(batch)
-        exported = self._export(self._state.published) if batch.last or self._due() else None
+        exported = self._export(self._state.published) if batch.export else None
         return Stepped(step=batch.step, metrics=metrics, seconds=seconds, export=exported)
 
     def _drew(self, batch: Batch) -> None:
@@ -210,10 +210,6 @@ class Session:
         if len(set(batch.groups)) < len(batch.groups) or not self._drawn.isdisjoint(batch.groups):
             raise BadBatch("a group would be drawn twice")
 
-    def _due(self) -> bool:
-        last = max(self._state.published[-1].version if self._state.published else 0, self._exported())
-        return self._state.step - last >= self._hyper.publish_every
-
     def _exported(self) -> int:
         return self._state.export.version if self._state.export else 0
 
@@ -274,7 +270,7 @@ def check_hyper(hyper: Hyper, limit: int = 0, ends: Ends = ()) -> None:
         (not hyper.gradient_clip > 0, "gradient_clip: above 0"),
         (hyper.truncation < 1, "truncation: at least 1"),
         (not 0 < hyper.eps_low < 1 or hyper.eps_high <= 0, "eps_low: between 0 and 1, eps_high: above 0"),
-        (min(hyper.minibatches, hyper.publish_every, hyper.microbatch_tokens) < 1, "counts: at least 1"),
+        (min(hyper.minibatches, hyper.microbatch_tokens) < 1, "counts: at least 1"),
     ]
     for wrong, sentence in bad:
         if wrong:

@@ -96,6 +96,11 @@ class BroadcastStats:
         times = [take.applied for take in self._counted()]
         return quantile(times, 0.9) if times else None
 
+    def duration(self) -> float | None:
+        """Return p90 of T_bcast; None before the first measurement."""
+        times = [take.complete for take in self._counted()]
+        return quantile(times, 0.9) if times else None
+
     def uplinks(self) -> dict[str, float]:
         """Estimate each peer's uplink, bytes per second, from the reports of the nodes that it sent chunks to. It is a
         lower bound: if another link was the bottleneck, the peer could send faster.
@@ -122,7 +127,7 @@ class BroadcastStats:
             source=source,
             samples=len(times),
             median=statistics.median(times) if times else None,
-            p90=quantile(times, 0.9) if times else None,
+            p90=self.duration(),
             p95=quantile(times, 0.95) if times else None,
             slowest=times[-1] if times else None,
             applied=self.reach(),

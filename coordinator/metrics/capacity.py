@@ -12,27 +12,41 @@ Derived for this project from ECHO-2's rule (arXiv 2602.02192) and checked by si
 4. If mu_min = R/T, a smaller mu leaves the learner idle for 1 - mu/mu_min of its time.
 5. Limits on open leases: coordinator/rollouts/lease_table.py.
 6. S = 0 has no overlap: a step costs T + B + R/mu.
+7. The supply is the smaller of the rollouts that nodes deliver and that the scorer verifies. One of four limits the
+   run: the nodes or the scorer, where that is below the need; the uplink, where a version takes longer to the nodes
+   than kappa steps; S, where no supply is enough.
 """
 
 import math
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from coordinator.metrics.views import CapacityView
 from runtime.figures import apart, figure
 
-GAMMA = 1.1
-"""Safety factor on the need (ECHO-2)."""
+Bottleneck = Literal["nodes", "scorer", "uplink", "staleness"]
+
+
+class Advice(NamedTuple):
+    """The rate to provision, None where there is none, what limits the run, if anything, and a sentence."""
+
+    need: float | None
+    bottleneck: Bottleneck | None
+    sentence: str
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """The inputs of the formulas. None: not measured yet. `zero_variance`: z, 0 unless such groups are refilled.
-    `supply`: rollouts per second that the nodes can deliver."""
+    `supply`: rollouts per second that the nodes can deliver. `verified`: that the scorer can verify.
+    `broadcast_seconds`: p90 of a version's time to the nodes."""
 
     step_seconds: float | None
     turnaround_seconds: float | None
     rollouts_per_step: float
     supply: float
+    verified: float | None = None
+    broadcast_seconds: float | None = None
     zero_variance: float = 0.0
 
 
@@ -47,7 +61,7 @@ def least_supply(staleness: int, period: int, step: float, turnaround: float, ro
     return max(rollouts / step, rollouts / window) if window > 0 else None
 
 
-def need(least: float, *, zero_variance: float = 0.0, gamma: float = GAMMA) -> float:
+def need(least: float, *, zero_variance: float = 0.0, gamma: float) -> float:
     """Return the rollouts per second to provision (3). `zero_variance` below 1."""
     return gamma * least / (1.0 - zero_variance)
 
@@ -67,45 +81,69 @@ def sequential_step(step: float, turnaround: float, rollouts: float, supply: flo
     return step + turnaround + (rollouts / supply if supply > 0 else math.inf)
 
 
-def view(staleness: int, period: int, measured: Measured) -> CapacityView:
-    """Return the inputs, the rate to provision, and one sentence of advice."""
-    wanted, advice = _advised(staleness, period, measured)
+def view(staleness: int, period: int, gamma: float, measured: Measured) -> CapacityView:
+    """Return the inputs, the rate to provision, and one sentence of advice. `period`: kappa."""
+    advice = _advised(staleness, period, gamma, measured)
+    step, turnaround = measured.step_seconds, measured.turnaround_seconds
+    known = step is not None and turnaround is not None and staleness > 0
     return CapacityView(
-        step_seconds=measured.step_seconds,
-        turnaround_seconds=measured.turnaround_seconds,
+        step_seconds=step,
+        turnaround_seconds=turnaround,
         rollouts_per_step=measured.rollouts_per_step,
         publish_every=period,
+        longest_period=best_period(staleness, step, turnaround) if known else None,  # type: ignore[arg-type]
         supply=measured.supply,
-        need=wanted,
-        advice=advice,
+        verified=measured.verified,
+        need=advice.need,
+        bottleneck=advice.bottleneck,
+        advice=advice.sentence,
     )
 
 
-def _advised(staleness: int, period: int, measured: Measured) -> tuple[float | None, str]:
+def _advised(staleness: int, period: int, gamma: float, measured: Measured) -> Advice:
     step, turnaround, rollouts = measured.step_seconds, measured.turnaround_seconds, measured.rollouts_per_step
     if step is None or turnaround is None:
-        return None, "Nothing to say before the first steps and verdicts are measured."
+        return Advice(None, None, "Nothing to say before the first steps and verdicts are measured.")
     if staleness == 0:
         whole, training = apart(sequential_step(step, turnaround, rollouts, measured.supply), step, decimals=1)
-        return None, f"Sequential (S = 0): nothing overlaps, a step costs {whole} s of which {training} s are training."
+        sentence = f"Sequential (S = 0): nothing overlaps, a step costs {whole} s of which {training} s are training."
+        return Advice(None, None, sentence)
     least = least_supply(staleness, period, step, turnaround, rollouts)
     if least is None:
-        return None, _no_room(staleness, period, step, turnaround)
-    wanted = need(least, zero_variance=min(measured.zero_variance, 0.99))
+        return Advice(None, "staleness", _no_room(staleness, period, step, turnaround))
+    wanted = need(least, zero_variance=min(measured.zero_variance, 0.99), gamma=gamma)
     best = best_period(staleness, step, turnaround)
     if least > rollouts / step and best < period:
-        return (
-            wanted,
-            f"Publish every {best} steps instead of {period}: versions age too fast, which drives the need up.",
+        sentence = f"Publish every {best} steps instead of {period}: versions age too fast, which drives the need up."
+        return Advice(wanted, "staleness", sentence)
+    if (measured.broadcast_seconds or 0.0) > period * step:
+        return Advice(wanted, "uplink", _slow_uplink(period, best, step, measured.broadcast_seconds or 0.0))
+    if measured.supply < wanted or (measured.verified or math.inf) < wanted:
+        return _short(wanted, step, measured)
+    return Advice(wanted, None, "Enough: the nodes can deliver more than the learner needs.")
+
+
+def _short(wanted: float, step: float, measured: Measured) -> Advice:
+    supply = min(measured.supply, measured.verified or math.inf)
+    short, idle = figure(wanted - supply), f"{idle_share(supply, step, measured.rollouts_per_step):.0%}"
+    if supply < measured.supply:
+        sentence = (
+            f"The scorer verifies {figure(supply)} rollouts/s, {short} too few: the learner idles about {idle} of its "
+            "time; a faster device for it helps, more nodes do not."
         )
-    if measured.supply < wanted:
-        short = wanted - measured.supply
-        idle = idle_share(measured.supply, step, rollouts)
-        return (
-            wanted,
-            f"Short by {figure(short)} rollouts/s: the learner idles about {idle:.0%} of its time; more nodes help.",
-        )
-    return wanted, "Enough: the nodes can deliver more than the learner needs."
+        return Advice(wanted, "scorer", sentence)
+    return Advice(
+        wanted, "nodes", f"Short by {short} rollouts/s: the learner idles about {idle} of its time; more nodes help."
+    )
+
+
+def _slow_uplink(period: int, best: int, step: float, broadcast: float) -> str:
+    taken, between = apart(broadcast, period * step, decimals=1)
+    sustained = math.ceil(broadcast / step)
+    slow = f"A version takes {taken} s to the nodes, and one goes out every {between} s"
+    if sustained <= best:
+        return f"{slow}: publish every {sustained} steps (run.publish_every, or auto)."
+    return f"{slow}: the uplink is too slow, and S leaves room for at most every {best} steps; raise S, or the uplink."
 
 
 def _no_room(staleness: int, period: int, step: float, turnaround: float) -> str:

@@ -100,7 +100,9 @@ class HeldoutResult(View, frozen=True, kw_only=True):
 
 
 class CapacityView(View, frozen=True, kw_only=True):
-    """The capacity model's measured terms (metrics/capacity.py). None: not measured yet. `advice`: one sentence."""
+    """The capacity model's measured terms (metrics/capacity.py). None: not measured yet. `longest_period`: kappa*.
+    `verified`: rollouts per second that the scorer can verify. `bottleneck`: nodes, scorer, uplink or staleness; None:
+    nothing limits the run. `advice`: one sentence."""
 
     step_seconds: float | None
     turnaround_seconds: float | None
@@ -109,6 +111,9 @@ class CapacityView(View, frozen=True, kw_only=True):
     supply: float
     need: float | None
     advice: str
+    longest_period: int | None = None
+    verified: float | None = None
+    bottleneck: str | None = None
 
 
 class TransferView(View, frozen=True, kw_only=True):

@@ -56,11 +56,12 @@ class LearnerTimes(msgspec.Struct):
 
 class LearnerState(NamedTuple):
     """The run's progress at a request, as the law needs it. `buffered`, `undecided`: groups. `verdict`: p90 of the time
-    from a group received to its verdict. `newest`: the newest published version."""
+    from a group received to its verdict. `newest`: the newest published version. `publish_every`: kappa."""
 
     era: int
     step: int
     newest: int
+    publish_every: int
     buffered: int
     undecided: int
     verdict: float
@@ -81,13 +82,13 @@ class _Open(NamedTuple):
 class LeasePacing:
     """The law of leases over a run. `reach`: seconds until a version is with the nodes, None while not measured."""
 
-    def __init__(self, database: Database, *, applied: bool, staleness: int, batch: int, publish_every: int) -> None:
-        """Pace the leases of a run, if the law is `applied`. `staleness`: S. `batch`: groups per step.
-        `publish_every`: kappa."""
+    def __init__(self, database: Database, *, applied: bool, staleness: int, batch: int, refill: bool = False) -> None:
+        """Pace the leases of a run, if the law is `applied`. `staleness`: S. `batch`: groups per step. `refill`: groups
+        whose rewards are all equal are left out."""
         self.reach: Callable[[], float | None] = lambda: None
         self.applied = applied and staleness > 0
         self._database = database
-        self._staleness, self._batch, self._publish_every = staleness, batch, publish_every
+        self._staleness, self._batch, self._refill = staleness, batch, refill
         stored = database.fact(_FACT)
         self.times = msgspec.msgpack.decode(stored, type=LearnerTimes) if stored else LearnerTimes()
         self._summary: LeaseSummary | None = None
@@ -245,7 +246,7 @@ class LeasePacing:
             step=at.step,
             training_since=self._training_since,
             newest=at.newest,
-            publish_every=self._publish_every,
+            publish_every=at.publish_every,
             staleness=self._staleness,
             batch=self._batch,
             buffered=at.buffered,
@@ -259,11 +260,11 @@ class LeasePacing:
         )
 
     def _kept(self) -> float:
-        """Return the share of the last ended leases whose groups came into the buffer (rule 5)."""
+        """Return the share of the last ended leases whose groups may be learned from (rule 5)."""
         row: tuple[Any, ...] = self._database.all(
             "SELECT count(*), count(b.lease) FROM (SELECT id FROM leases WHERE state IN ('decided', 'expired')"
-            " AND position >= 0 ORDER BY rowid DESC LIMIT ?) l LEFT JOIN buffer b ON b.lease = l.id",
-            (ENDED,),
+            " AND position >= 0 ORDER BY rowid DESC LIMIT ?) l LEFT JOIN buffer b ON b.lease = l.id AND b.varied >= ?",
+            (ENDED, int(self._refill)),
         )[0]
         return row[1] / row[0] if row[0] and row[1] else 1.0
 

@@ -75,7 +75,8 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
     "<engine>/<dtype>/<device>". `per_node`: most open leases per unmeasured node. `first_ms`: lifetime of a lease while
     its node is not measured and too few nodes are proven. `least_ms`, `most_ms`: bounds of every lifetime. `retry_ms`:
     the least wait after a refusal (coordinator/rollouts/retry_times.py). `pacing`: "fresh": by the law of leases
-    (coordinator/rollouts/pacing.py), "room": by room alone. `publish_every`: kappa."""
+    (coordinator/rollouts/pacing.py), "room": by room alone. `refill`: the learner's batches leave out
+    groups whose rewards are all equal."""
 
     staleness: int
     batch_groups: int
@@ -88,17 +89,19 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
     most_ms: int = 3_600_000
     retry_ms: int = 1_000
     pacing: Literal["fresh", "room"] = "room"
-    publish_every: int = 1
+    refill: bool = False
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """The progress of the run. `step`: the learner's. `version`, `root`: the newest published version. `paused`: no
-    lease is given, but for held-out ones where `heldout_goes_on`."""
+    """The progress of the run. `step`: the learner's. `version`, `root`: the newest published version. `publish_every`:
+    kappa, steps from one version to the next. `paused`: no lease is given, but for held-out ones where
+    `heldout_goes_on`."""
 
     era: int
     step: int
     version: int
     root: bytes
+    publish_every: int = 1
     paused: bool = False
     finished: bool = False
     heldout_goes_on: bool = False
@@ -153,7 +156,7 @@ class LeaseTable:
             applied=terms.pacing == "fresh",
             staleness=terms.staleness,
             batch=terms.batch_groups,
-            publish_every=terms.publish_every,
+            refill=terms.refill,
         )
         self._retries = {"new": RetryTimes(), "known": RetryTimes()}
         """Separate, so that many new keys do not lengthen the waits of known nodes."""
@@ -306,7 +309,9 @@ class LeaseTable:
         facts = {"version": version, "step": at.step}
         if no_room is not None:
             return refusal(no_room.code, retry_after=terms.retry_ms, **facts, **no_room.facts)
-        state = LearnerState(at.era, at.step, at.version, buffered, load.undecided, self._admission.verdict_time(now))
+        state = LearnerState(
+            at.era, at.step, at.version, at.publish_every, buffered, load.undecided, self._admission.verdict_time(now)
+        )
         wait = self.pacing.refused(demand.record, demand.requester.node, version, state, now)
         return None if wait is None else refusal("later", retry_after=max(wait, terms.retry_ms), **facts)
 

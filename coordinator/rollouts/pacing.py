@@ -182,7 +182,7 @@ def _next_version(at: PacedSituation, version: int) -> float:
     """Return f of the terms."""
     if version < at.newest:
         return at.now + at.broadcast
-    ends = at.publish_every - at.step % at.publish_every
+    ends = max(1, at.newest + at.publish_every - at.step)
     if at.training_since is not None:
         return _first_draw(at) + (ends - 1) * at.pace.step + at.broadcast
     return at.now + ends * at.pace.step + at.broadcast

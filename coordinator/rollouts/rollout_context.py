@@ -16,15 +16,14 @@ class RolloutContext(NamedTuple):
     `terms`: of the leases. `prompts`: of the leases. `tasks`: the pure tasks of the RunSpec, by (name, version); the
     groups of others are rewarded by an environment: single ones after their verification
     (coordinator/training/reward_loop.py), served ones turn by turn (step_service.py). `text`: the model's tokenizer.
-    `refill`: the learner's batches leave out groups whose rewards are all equal. `room`: most tokens of a prompt and of
-    what an environment gives, the model's context less the limit; None: the model states no context."""
+    `room`: most tokens of a prompt and of what an environment gives, the model's context less the limit; None: the
+    model states no context."""
 
     spec: RunSpec
     terms: LeaseTerms
     prompts: PromptSource
     tasks: Mapping[tuple[str, int], Task]
     text: Tokenizer
-    refill: bool = False
     room: int | None = None
 
     def kind(self, task: str, version: int) -> str:

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable
 
 from coordinator.config import LearnerSection
+from coordinator.database import Database
 from coordinator.environments.task_hosts import TaskHosts
 from coordinator.learner.messages import Hyper
 from coordinator.metrics.history import History
@@ -26,11 +27,12 @@ from coordinator.training.evaluation import EvaluationSet
 from coordinator.training.guarding import Guarding
 from coordinator.training.heldout_evaluation import HeldoutEvaluation
 from coordinator.training.model_processes import Models
+from coordinator.training.publish_period import PublishPeriod
 from coordinator.training.reward_loop import Rewarding
 from coordinator.training.run_watch import Watch
 from coordinator.training.scorer_weights import ScorerWeights
 from coordinator.training.scoring_loop import Scoring
-from coordinator.training.training_loop import Training, TrainingConfig
+from coordinator.training.training_loop import PERIOD, Training, TrainingConfig
 from protocol.task_kinds import SERVED, SINGLE
 
 
@@ -74,6 +76,7 @@ class Learning:
             moved=self.arrived,
             watch=watch,
             guarding=self.guarding,
+            period=period_of(run, group_service.database),
         )
         weights = ScorerWeights(
             models.scorer,
@@ -160,6 +163,13 @@ def verifier_of(
         published=published,
         evidence=EvidenceSource(group_service.classes, group_service.verdicts.evidence.of, weights.shown),
     )
+
+
+def period_of(run: Run, database: Database) -> PublishPeriod:
+    """Return the period between versions, for `auto` as an earlier start of the run left it."""
+    setting, earlier = run.config.run.publish_every, database.fact(PERIOD)
+    fixed = None if setting == "auto" else setting
+    return PublishPeriod(fixed, run.runspec.staleness, int(earlier) if earlier else 1)
 
 
 def course_of(run: Run) -> TrainingConfig:

@@ -54,6 +54,7 @@ from coordinator.training.guarding import Guarding
 from coordinator.training.heldout_evaluation import HeldoutEvaluation
 from coordinator.training.reward_loop import Rewarding
 from coordinator.training.scorer_weights import ScorerWeights
+from coordinator.training.verified_rate import VerifiedRate
 from runtime.child import ChildDied, ChildError
 
 PATIENCE = 2.0
@@ -97,6 +98,7 @@ class Scoring:
     """Leaves held-out groups to the scorer (rule 10)."""
     guarding: Guarding | None = None
     """Gets each evaluation."""
+    rate: VerifiedRate = field(default_factory=VerifiedRate)
     _wanted_since: float | None = None
     _failed: dict[bytes, Undecided] = field(default_factory=dict)
     """Groups at which a scorer failed or died once, by lease."""
@@ -106,6 +108,8 @@ class Scoring:
     """Good groups of the present visit that wait for their pass under the version before (rule 8)."""
     _fresh: bool = True
     """Whether the present scorer process has not failed at any group."""
+    _verdicts: int = 0
+    """Groups that the present visit has decided."""
     _version: int | None = None
     _failed_evaluations: Counter[int] = field(default_factory=Counter)
     """Failures of the scorer at a version's evaluation."""
@@ -177,9 +181,12 @@ class Scoring:
                 self._give_up(group)
             return
         self._drawn.clear()
+        began, self._verdicts, together = self.clock(), 0, at_once(self.group_service.terms)
         todo = (group for group in itertools.chain([first], groups) if group.lease.id not in self._failed)
-        await _all(self._judge_each(todo) for _ in range(at_once(self.group_service.terms)))
+        await _all(self._judge_each(todo) for _ in range(together))
         await self._pass_before(first.lease.root)
+        rollouts = self._verdicts * self.group_service.terms.group_size
+        self.rate.visited(rollouts, self.clock() - began, full=self._verdicts > together)
         for group in [one for one in self._failed.values() if one.lease.root == first.lease.root]:
             await self._judge_alone(group)
 
@@ -260,6 +267,7 @@ class Scoring:
         self._end(group)
 
     def _end(self, group: Undecided) -> None:
+        self._verdicts += 1
         self._failed.pop(group.lease.id, None)
         self._deaths.pop(group.lease.id, None)
         self.decided.set()

@@ -5,7 +5,8 @@ Rules
 2. An export in its checkpoint that is not published yet is published before the next step.
 3. A batch lost to a crash or an error is drawn again, with the same groups: it was drawn in memory only. run_watch.py
    decides when its groups are set aside instead, and when the run is paused.
-4. The last step of the run is exported and published, whether or not `publish_every` divides it.
+4. The learner exports after the steps at which a version is due (publish_period.py), and after the last one of the
+   run.
 5. A version that is ordered to be published again (guarding.py) is, between two steps or during a pause: the learner is
    opened with the order, in a new era.
 6. The learner is idle from the end of a step (with its export) to the next batch; idle time counts from its first
@@ -19,12 +20,14 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import structlog
 
 from coordinator.learner.age import age
 from coordinator.learner.eras import FIRST_ERA, next_era
 from coordinator.learner.messages import Batch, Export, Hyper, Open, Republish, Stepped
+from coordinator.metrics import run_metrics
 from coordinator.metrics.history import History
 from coordinator.metrics.statistics import smoothed
 from coordinator.metrics.views import StepPoint, VersionRow
@@ -35,6 +38,7 @@ from coordinator.rollouts.lease_table import Progress
 from coordinator.rollouts.replay_buffer import DrawnGroup
 from coordinator.training.guarding import Guarding
 from coordinator.training.model_processes import DiedComputing, Learner
+from coordinator.training.publish_period import PeriodTerms, PublishPeriod
 from coordinator.training.run_watch import Watch
 from coordinator.training.wait_reason import LOOK
 from runtime.child import ChildDied, ChildError
@@ -42,6 +46,9 @@ from tasks.turn_ends import Ends
 
 _OF_THE_MACHINE = ("DatabaseFault", "Corrupt", "InUse", "NoDevice")
 """Kinds of the learner's errors that no batch causes."""
+
+PERIOD: Final = "publish_period"
+"""Fact of run.sqlite: the period that `auto` has come to."""
 
 log = structlog.get_logger("coordinator")
 
@@ -98,6 +105,7 @@ class Training:
     """Set by this loop when a version is published or the run is finished."""
     watch: Watch
     guarding: Guarding
+    period: PublishPeriod
     utilisation: Utilisation = field(default_factory=Utilisation)
     parameters: int = 0
     finished: asyncio.Event = field(default_factory=asyncio.Event)
@@ -250,8 +258,9 @@ class Training:
         log.info("step begun", step=at.step + 1, groups=len(groups))
         self._computed = leases = [group.id for group in groups]
         self._undurable.append(leases)
-        last = at.step + 1 == self.course.steps
-        batch = Batch(step=at.step + 1, groups=leases, published=self._latest().version, last=last)
+        published, step = self._latest().version, at.step + 1
+        due = step == self.course.steps or self.period.is_due(step, published)
+        batch = Batch(step=step, groups=leases, published=published, export=due)
         stepped = await self.learner.step(batch)
         self._computed = None
         self.watch.stepped(stepped.step)
@@ -290,12 +299,30 @@ class Training:
         await self.group_service.durable()
         await self.publisher.publish(self._era, step, export)
         self.history.add(_row(self._era, export, now))
+        self._settle_period()
+
+    def _settle_period(self) -> None:
+        if self.period.automatic and self.period.published(self._period_terms()):
+            log.info("the publish period changed", steps=self.period.current)
+            self.group_service.database.set_fact(PERIOD, self.period.current)
+
+    def _period_terms(self) -> PeriodTerms | None:
+        database, broadcasts = self.group_service.database, self.group_service.broadcasts
+        step, broadcast, back = self.utilisation.step_seconds, broadcasts.duration(), run_metrics.turnaround(database)
+        if step is None or broadcast is None or back is None:
+            return None
+        return PeriodTerms(step, broadcast, (broadcasts.reach() or 0.0) + back / 1000)
 
     def _stand(
         self, step: int, published: Published, *, rebuild: Iterable[bytes] | None = None, finished: bool = False
     ) -> None:
         progress = Progress(
-            era=published.era, step=step, version=published.version, root=published.root, finished=finished
+            era=published.era,
+            step=step,
+            version=published.version,
+            root=published.root,
+            publish_every=self.period.current,
+            finished=finished,
         )
         if rebuild is not None:
             self.group_service.rebuild(rebuild, progress)

@@ -146,6 +146,8 @@ class RunViewBuilder:
             turnaround_seconds=None,
             rollouts_per_step=float(config.batch_groups * config.group_size),
             supply=0.0,
+            verified=self.scoring.rate.value,
+            broadcast_seconds=self.group_service.broadcasts.duration(),
         )
         return LiveState(
             state, self.group_service.broadcasts.copy(), measured, set(self.connected), registry.sightings.routes()
@@ -190,7 +192,7 @@ class RunViewBuilder:
         now = live.state.now
         refill = self.group_service.buffer.refill
         measured = run_metrics.completed(database, live.measured, reach, now, self._rates, refill=refill)
-        return view(config.run.staleness, config.learner.publish_every, measured)
+        return view(config.run.staleness, self.training.period.current, config.leases.gamma, measured)
 
     def _phase(self) -> str:
         """Return the phase known to the event loop; undecided groups later turn "finished" into "finishing"."""

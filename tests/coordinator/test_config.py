@@ -6,6 +6,7 @@ from typing import get_args
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from coordinator import config
 from coordinator.config import LearnerSection, RunSection
@@ -139,8 +140,16 @@ BAD = {
         "https: listen has '/ip4/0.0.0.0/tcp/70000': write /ip4/0.0.0.0/tcp/4310 or the like",
     ),
     "versions further apart than S": (
-        {"learner": {"publish_every": 6}},
-        "learner.publish_every is 6; with run.staleness 4",
+        {"run": {"publish_every": 6}},
+        "run.publish_every is 6; with run.staleness 4",
+    ),
+    "a period that is neither a number nor auto": (
+        {"run": {"publish_every": "often"}},
+        "run.publish_every: should be a whole number from 1, or auto, not 'often'",
+    ),
+    "a key that has moved, at both places": (
+        {"run": {"publish_every": 2}, "learner": {"publish_every": 3}},
+        "learner.publish_every is now run.publish_every, which is set too: remove learner.publish_every",
     ),
     "a very long value": ({"run": {"name": "x" * 999}}, "run.name should have at most 80 characters, not 'xxx"),
 }
@@ -195,3 +204,18 @@ def test_a_file_that_cannot_be_read_is_named(content: bytes, sentence: str, tmp_
     path.write_bytes(content)
     with pytest.raises(SettingsFault, match=f"{path} {sentence}"):
         config.load(path, env={})
+
+
+def test_a_key_that_has_moved_is_read_at_its_old_place_with_a_warning() -> None:
+    with capture_logs() as lines:
+        read = config.parse({"learner": {"publish_every": 3}}, source="coordinator.toml")
+
+    assert read.run.publish_every == 3
+    assert [(line["old"], line["new"]) for line in lines] == [("learner.publish_every", "run.publish_every")]
+
+
+def test_a_moved_key_may_stand_in_a_variable_and_on_the_command_line() -> None:
+    env = {"ECHO2_COORD_LEARNER_PUBLISH_EVERY": "2"}
+    assert config.parse({}, source="", env=env).run.publish_every == 2
+    flags = config.from_assignments(["learner.publish_every=auto"])
+    assert config.parse({}, source="", env=env, flags=flags).run.publish_every == "auto"

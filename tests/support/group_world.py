@@ -167,7 +167,7 @@ class World:
         completed = run_metrics.completed(
             self.group_service.database, known, reach, self.now, {}, refill=self.group_service.buffer.refill
         )
-        return view(terms.staleness, 1, completed)
+        return view(terms.staleness, 1, 1.1, completed)
 
     def rows(self, connected: Collection[str] = ()) -> list[NodeRow]:
         """Return the ranking of nodes, as the status page shows it."""

@@ -166,8 +166,8 @@ class Main:
         self.published.append(export)
         self.era = self.session_era
 
-    def step(self, session: Session, number: int, *, publish: bool = True) -> Stepped:
-        stepped = session.step(ask(batch(number)))
+    def step(self, session: Session, number: int, *, publish: bool = True, export: bool = True) -> Stepped:
+        stepped = session.step(msgspec.structs.replace(ask(batch(number)), export=export))
         if stepped.export is not None and publish:
             self.publish(stepped.export)
         return stepped

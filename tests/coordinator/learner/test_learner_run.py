@@ -39,7 +39,7 @@ def test_the_age_of_a_group_is_the_same_in_the_buffer_the_metrics_and_the_histor
 def test_the_last_step_is_published_and_evaluated_when_versions_are_several_steps_apart(
     tmp_path: Path, model_folder: Path
 ) -> None:
-    run = make_run(tmp_path / "run", model_folder, steps=5, learner={"publish_every": 3})
+    run = make_run(tmp_path / "run", model_folder, steps=5, publish_every=3)
 
     async def main() -> None:
         async with coordinating(run) as coordinator:

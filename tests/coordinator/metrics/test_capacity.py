@@ -1,5 +1,6 @@
 """The capacity formulas give the design's numbers and the matching advice."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -67,8 +68,8 @@ def test_the_least_staleness_is_just_enough(step: float, back: float) -> None:
 def test_idle_and_need() -> None:
     assert capacity.idle_share(80.0, 1.0, 100.0) == pytest.approx(0.2)
     assert capacity.idle_share(120.0, 1.0, 100.0) == 0.0
-    assert capacity.need(100.0) == pytest.approx(110.0)
-    assert capacity.need(100.0, zero_variance=0.5) == pytest.approx(220.0)
+    assert capacity.need(100.0, gamma=1.1) == pytest.approx(110.0)
+    assert capacity.need(100.0, zero_variance=0.5, gamma=1.1) == pytest.approx(220.0)
     assert capacity.sequential_step(2.0, 3.0, 100.0, 50.0) == 7.0
 
 
@@ -87,8 +88,28 @@ def test_idle_and_need() -> None:
 )
 def test_advice(staleness: int, period: int, step: float | None, back: float | None, supply: float, said: str) -> None:
     measured = Measured(step_seconds=step, turnaround_seconds=back, rollouts_per_step=100.0, supply=supply)
-    seen = capacity.view(staleness, period, measured)
+    seen = capacity.view(staleness, period, 1.1, measured)
     assert said in seen.advice
     assert (seen.need is None) == (
         step is None or staleness == 0 or "too small" in said or "Take S" in said or period == 3
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "bottleneck", "said"),
+    [
+        ({}, None, "Enough"),
+        ({"supply": 80.0}, "nodes", "Short by 30 rollouts/s"),
+        ({"supply": 200.0, "verified": 60.0}, "scorer", "The scorer verifies 60 rollouts/s, 50 too few"),
+        ({"supply": 50.0, "verified": 60.0}, "nodes", "more nodes help"),
+        ({"verified": 500.0}, None, "Enough"),
+        ({"broadcast_seconds": 1.5}, "uplink", "publish every 2 steps (run.publish_every, or auto)"),
+        ({"broadcast_seconds": 9.0}, "uplink", "S leaves room for at most every 7 steps"),
+        ({"turnaround_seconds": 9.0}, "staleness", "S = 8 is too small"),
+    ],
+)
+def test_the_advice_names_what_limits_the_run(changes: dict[str, float], bottleneck: str | None, said: str) -> None:
+    usual = Measured(step_seconds=1.0, turnaround_seconds=1.0, rollouts_per_step=100.0, supply=200.0)
+    seen = capacity.view(8, 1, 1.1, msgspec.structs.replace(usual, **changes))
+    assert (seen.bottleneck, said in seen.advice) == (bottleneck, True), seen.advice
+    assert seen.longest_period == (7 if seen.turnaround_seconds == 1.0 else 1)

@@ -174,7 +174,7 @@ def plain(nodes: list[Node], at: PacedSituation, version: int, own: float) -> fl
             return math.inf
     supply = sum(node.servers / node.turnaround for node in nodes)
     spare = at.kept * min(supply, at.least_supply) * at.pace.usual / at.batch - 1
-    ends = at.publish_every - at.step % at.publish_every
+    ends = max(1, at.newest + at.publish_every - at.step)
     if version < at.newest:
         begins = NOW + at.broadcast
     elif at.training_since is None:

@@ -13,6 +13,7 @@ from coordinator.metrics.history import History
 from coordinator.publishing.published import Published
 from coordinator.training.guarding import Guarding
 from coordinator.training.model_processes import DiedComputing
+from coordinator.training.publish_period import PublishPeriod
 from coordinator.training.run_watch import Watch
 from coordinator.training.training_loop import Training, TrainingConfig, Utilisation
 from runtime.child import ChildError
@@ -53,7 +54,8 @@ class StandIns:
             raise self.errors.pop(0)
         self.at = batch.step
         metrics = {"reward": 0.5, "success": 0.25}
-        return Stepped(step=batch.step, metrics=metrics, seconds=1.0, export=self.export(batch.step))
+        export = self.export(batch.step) if batch.export else None
+        return Stepped(step=batch.step, metrics=metrics, seconds=1.0, export=export)
 
     async def renew(self) -> None:
         """Keep the stand-in."""
@@ -80,7 +82,7 @@ def history(tmp_path: Path) -> Iterator[History]:
     opened.close()
 
 
-def training_of(world: World, parts: Any, history: History) -> Training:
+def training_of(world: World, parts: Any, history: History, period: int = 1) -> Training:
     folder: Path = parts.folder
     work, service = asyncio.Event(), world.group_service
     watch = Watch(service, lambda: world.now / 1000, work.set)
@@ -90,6 +92,7 @@ def training_of(world: World, parts: Any, history: History) -> Training:
         course=course, learner=parts, group_service=service, publisher=parts, history=history,
         clock=lambda: world.now / 1000, work=work, moved=asyncio.Event(),
         watch=watch, guarding=guarding,
+        period=PublishPeriod(period, service.terms.staleness),
     )  # fmt: skip
 
 
@@ -106,12 +109,23 @@ async def test_the_loop_makes_its_steps_publishes_them_and_ends(
     training = training_of(world, parts, history)
     await finished(training)
     assert [batch.step for batch in parts.asked] == [1, 2]
-    assert [batch.last for batch in parts.asked] == [False, True]
+    assert all(batch.export for batch in parts.asked)
     assert len({lease for batch in parts.asked for lease in batch.groups}) == 2 * STEPS, "no group is drawn twice"
     assert [one.version for one in parts.versions] == [0, 1, 2]
     assert parts.finished
     assert list(training.history.steps) == [1, 2]
     assert training.parameters == 7
+
+
+async def test_the_learner_exports_after_each_kappa_th_step_and_after_the_last(
+    world: World, parts: StandIns, history: History
+) -> None:
+    for _ in range(2 * STEPS):
+        world.accepted()
+    training = training_of(world, parts, history, period=3)
+    await finished(training)
+    assert [batch.export for batch in parts.asked] == [False, True]
+    assert [one.version for one in parts.versions] == [0, STEPS]
 
 
 @pytest.mark.parametrize("error", [DiedComputing("learner", -9, "killed"), ChildError("ValueError", "absurd")])

@@ -1,0 +1,24 @@
+"""Measure how many rollouts per second the scorer can verify. Pure.
+
+A visit that had more groups than go to the scorer at once shows what it can do. A shorter one leaves it idle at times:
+it can only show that the rate is higher than thought.
+"""
+
+from coordinator.metrics.statistics import smoothed
+
+
+class VerifiedRate:
+    """`value`: rollouts per second while there is work; None: not measured yet."""
+
+    def __init__(self) -> None:
+        self.value: float | None = None
+
+    def visited(self, rollouts: int, seconds: float, *, full: bool) -> None:
+        """Note a visit. `full`: whether it had more groups than go to the scorer at once."""
+        if seconds <= 0 or not rollouts:
+            return
+        rate = rollouts / seconds
+        if full:
+            self.value = smoothed(self.value, rate)
+        elif self.value is not None:
+            self.value = max(self.value, rate)
