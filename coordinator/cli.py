@@ -184,6 +184,9 @@ def demo(
         typer.Option(help="One node per engine class: transformers/float32/cpu,vllm/float32/cpu. Kills each engine."),
     ] = None,
     task: Annotated[str | None, typer.Option(help="A task that the volunteers lack, played turn by turn.")] = None,
+    mode: Annotated[
+        Literal["async", "sequential"], typer.Option(help="sequential: nodes generate while the learner waits.")
+    ] = "async",
 ) -> int:
     """Play a whole run on this machine, CPU only: coordinator, learner and volunteers."""
     from coordinator.demo.demo_settings import DemoOptions
@@ -192,7 +195,9 @@ def demo(
 
     adapter = _adapter(lora_rank, None, None, base_format)
     classes = () if engines is None else classes_of(engines)
-    options = DemoOptions(model, nodes, seconds, seed, keep, faults, ways, adapter, engines=classes, task=task)
+    options = DemoOptions(
+        model, nodes, seconds, seed, keep, faults, ways, adapter, engines=classes, task=task, mode=mode
+    )
     return play_each(options, [one.value for one in dtype or [DemoFormat.FLOAT32]])
 
 

@@ -91,6 +91,13 @@ class RunSection(Section):
         Field(description="Passed to the chat template as enable_thinking. Unset: not passed. Signed."),
     ] = None
     steps: Annotated[int | None, Field(ge=1, description="Steps after which the run finishes. Unset: endless.")] = None
+    mode: Annotated[
+        Literal["auto", "async", "sequential"],
+        Field(
+            description="sequential: run.staleness 0 and a version after each step, so nothing overlaps; async: "
+            "run.staleness from 1. auto: as run.staleness says."
+        ),
+    ] = "auto"
     staleness: Annotated[
         int, Field(ge=0, le=1024, description="S, steps: the learner never uses a group older than this. Signed.")
     ] = 4
@@ -137,6 +144,24 @@ class RunSection(Section):
         Texts,
         Field(min_length=1, max_length=16, description="Admitted engine classes: engine/dtype, as prefixes. Signed."),
     ] = ("transformers/float32",)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_sequential(cls, values: Any) -> Any:
+        if isinstance(values, Mapping) and values.get("mode") == "sequential":
+            return {"staleness": 0, **values}
+        return values
+
+    @model_validator(mode="after")
+    def _keeps_to_its_mode(self) -> Self:
+        if self.mode == "sequential" and (self.staleness, self.publish_every) != (0, 1):
+            raise ValueError(
+                f"mode sequential means staleness 0 and publish_every 1, not {self.staleness} and "
+                f"{self.publish_every}: leave them out, or choose mode async"
+            )
+        if self.mode == "async" and self.staleness == 0:
+            raise ValueError("mode async means a staleness from 1, not 0: choose one, or mode sequential")
+        return self
 
     @model_validator(mode="after")
     def _admits_its_own_format(self) -> Self:

@@ -10,6 +10,7 @@ from runtime.errors import LocalFault
 from weights.lora.adapter_folder import AdapterOrder
 
 Model = Literal["tiny", "smollm2"]
+Mode = Literal["async", "sequential"]
 NARROW: Final[tuple[Route, ...]] = ("relay", "https")
 """Routes of the last two nodes if `DemoOptions.ways` is set."""
 
@@ -21,7 +22,7 @@ class DemoOptions:
     one is behind a relay and one connects over HTTPS only. `adapter`: train it, the model frozen; None: the whole
     model. `dtype`: the number format in which the nodes compute. `engines`: engine classes, one node each
     (coordinator/demo/engine_nodes.py); empty: transformers in all nodes. `task`: to learn instead of the model's own,
-    by nodes that lack its code."""
+    by nodes that lack its code. `mode`: run.mode; sequential: the nodes generate while the learner waits."""
 
     model: Model = "tiny"
     nodes: int | None = None
@@ -34,6 +35,7 @@ class DemoOptions:
     dtype: Dtype = "float32"
     engines: tuple[str, ...] = ()
     task: str | None = None
+    mode: Mode = "async"
 
 
 @dataclass(frozen=True)
@@ -123,12 +125,14 @@ def settings_of(options: DemoOptions) -> DemoSettings:
         raise LocalFault(f"{seconds:g} seconds: choose more than 0 with --seconds")
     chosen: dict[str, Any] = {"nodes": nodes, "seconds": seconds, "ways": options.ways, "adapter": options.adapter}
     chosen["run"] = {**preset.run, "compute_dtype": options.dtype, "engines": [f"transformers/{options.dtype}/cpu"]}
+    if options.mode == "sequential":
+        chosen["run"] = {**chosen["run"], "mode": "sequential", "staleness": 0}
     if options.adapter is not None:
         chosen["learner"] = {**preset.learner, "learning_rate": ADAPTER_RATE * preset.learner["learning_rate"]}
     if options.task is not None:
         chosen |= _with_task(options, preset, chosen)
     if options.engines:
-        chosen |= _with_engines(options, preset)
+        chosen |= _with_engines(options, preset, chosen)
     return DemoSettings(**{**vars(preset), **chosen})
 
 
@@ -145,7 +149,7 @@ def _with_task(options: DemoOptions, preset: DemoSettings, chosen: Mapping[str, 
     }
 
 
-def _with_engines(options: DemoOptions, preset: DemoSettings) -> dict[str, Any]:
+def _with_engines(options: DemoOptions, preset: DemoSettings, chosen: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that differ with one node per engine class. Raises `LocalFault`."""
     if options.nodes is not None or options.ways or options.adapter is not None or options.dtype != "float32":
         raise LocalFault("--engines sets the nodes: choose it without --nodes, --ways, --lora-rank and --dtype")
@@ -155,7 +159,7 @@ def _with_engines(options: DemoOptions, preset: DemoSettings) -> dict[str, Any]:
         "seconds": ENGINES_SECONDS if options.seconds is None else options.seconds,
         "steps": 1000,  # more than the limit allows
         "whole": False,
-        "run": {**preset.run, "engines": list(options.engines)},
+        "run": {**chosen["run"], "engines": list(options.engines)},
         "warm_up": {**preset.warm_up, "shape": dict(WIDE_HEADS)} if options.model == "tiny" else preset.warm_up,
         "least_rise": None,
         "least_greedy_rise": None,

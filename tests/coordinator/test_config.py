@@ -143,6 +143,18 @@ BAD = {
         {"run": {"publish_every": 6}},
         "run.publish_every is 6; with run.staleness 4",
     ),
+    "a sequential run with overlap": (
+        {"run": {"mode": "sequential", "staleness": 4}},
+        "run: mode sequential means staleness 0 and publish_every 1, not 4 and 1: leave them out, or choose mode async",
+    ),
+    "a sequential run whose versions are two steps apart": (
+        {"run": {"mode": "sequential", "publish_every": 2}},
+        "run: mode sequential means staleness 0 and publish_every 1, not 0 and 2",
+    ),
+    "an asynchronous run without overlap": (
+        {"run": {"mode": "async", "staleness": 0}},
+        "run: mode async means a staleness from 1, not 0",
+    ),
     "a period that is neither a number nor auto": (
         {"run": {"publish_every": "often"}},
         "run.publish_every: should be a whole number from 1, or auto, not 'often'",
@@ -219,3 +231,11 @@ def test_a_moved_key_may_stand_in_a_variable_and_on_the_command_line() -> None:
     assert config.parse({}, source="", env=env).run.publish_every == 2
     flags = config.from_assignments(["learner.publish_every=auto"])
     assert config.parse({}, source="", env=env, flags=flags).run.publish_every == "auto"
+
+
+def test_the_mode_of_a_run_settles_its_staleness() -> None:
+    def staleness(**section: object) -> int:
+        return config.parse({"run": section}, source="it").run.staleness
+
+    assert (staleness(mode="sequential"), staleness(mode="async"), staleness()) == (0, 4, 4)
+    assert staleness(mode="sequential", staleness=0, publish_every=1) == 0
