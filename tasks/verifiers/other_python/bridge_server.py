@@ -10,8 +10,9 @@ Out:  {train, heldout, version} or {fault}, once; then {name} and: {called}, tok
 
 Rules
 1. An episode is a run of verifiers' server, with a client of its train kind that calls the end point.
-2. A rollout ends behind a turn that was cut at the run's limit, and is scored (cut_turns.py). `stop` ends one that has
-   a pending call: it is answered by an empty turn that counts as cut, which `sampled` leaves out.
+2. A rollout ends behind a turn that was cut at the run's limit, and is scored; one that says too much fails
+   (rollout_stops.py). `stop` ends one that has a pending call: it is answered by an empty turn that counts as cut,
+   which `sampled` leaves out.
 3. It ends with its standard input, and what it started with it.
 4. Where the taskset brings no harness of its own, the one in echo2_chat.py plays, in this process.
 """
@@ -30,6 +31,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+MOST_FAULT = 2000
+"""Most characters of a fault that are told."""
 SPLITS = 16
 """One row in so many is of the held-out split, by the hash of its content."""
 TOKENIZERS = "transformers.models.auto.tokenization_auto"
@@ -42,6 +45,7 @@ class Refused(Exception):
 
 def resolved(env: dict[str, Any]) -> Any:
     """Return verifiers' settings of an [env] block (rule 4). Raises `Refused`, and the errors of verifiers."""
+    from rollout_stops import CUT, TOO_LONG
     from verifiers.v1.configs.agent import agent_config_fields
     from verifiers.v1.utils.loaders import default_harness_id, env_config_type, harness_class, resolve_env_config
 
@@ -50,7 +54,8 @@ def resolved(env: dict[str, Any]) -> Any:
         raise Refused("its [env] names no taskset: write taskset.id")
     roles = agent_config_fields(env_config_type(taskset, env.get("id", ""))())
     own_harness = default_harness_id(taskset) != "bash"
-    stops = {"echo2_cut": {"fn": f"{Path(__file__).with_name('cut_turns.py')}:is_cut"}}
+    ours = Path(__file__).with_name("rollout_stops.py")
+    stops = {CUT: {"fn": f"{ours}:is_cut"}, TOO_LONG: {"fn": f"{ours}:is_too_long"}}
     settings = env["taskset"].get("task", {})
     task = {**settings, "stops": {**settings.get("stops", {}), **stops}}
     data = {**env, "taskset": {**env["taskset"], "task": task}}
@@ -197,8 +202,12 @@ class Served:
 
     def _outcome(self, name: str, episode: Any) -> dict[str, Any]:
         """Return what an episode that ended has to say."""
+        from rollout_stops import FAULT, TOO_LONG
+
         if fault := self._faults.get(name):
             return {"fault": fault}
+        if any(trace.stop_condition == TOO_LONG for trace in episode.traces):
+            return {"fault": FAULT}
         errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
         if errors:
             return {"fault": f"{errors[-1].type}: {errors[-1].message}"}
@@ -215,6 +224,8 @@ class Served:
         self._faults[name] = fault
 
     def _say(self, **told: Any) -> None:
+        if "fault" in told:
+            told["fault"] = told["fault"][:MOST_FAULT]
         self._out.write(json.dumps(told) + "\n")
         self._out.flush()
 
@@ -241,7 +252,7 @@ def main() -> None:
         asyncio.run(Served(settings, out).serve())
     except Exception as error:  # of the taskset's code too
         told = str(error) if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
-        out.write(json.dumps({"fault": told}) + "\n")
+        out.write(json.dumps({"fault": told[:MOST_FAULT]}) + "\n")
         out.flush()
         sys.exit(1)
 

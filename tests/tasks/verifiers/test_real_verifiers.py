@@ -194,6 +194,29 @@ def test_an_environment_that_never_answers_costs_its_own_episode(opened: Opened)
     assert begun(task, "train", 1, TEXT).reply(said("1")) == TEXT.encode("more>")
 
 
+def test_an_answer_of_megabytes_fails_its_own_episode_and_soon(opened: Opened) -> None:
+    opened.source(run=ANSWERED.format(answer="'more>' if said == '1' else 'x' * 8_000_000"))
+    task = opened.task("a-taskset", seconds=60.0)
+    open_before = begun(task, "train", 0, TEXT)
+    assert open_before.reply(said("1")) == TEXT.encode("more>")
+    loud = begun(task, "train", 1, TEXT)
+    with pytest.raises(TaskFault, match="says too much: its conversation has more than 1048576 bytes"):
+        loud.reply(said("2"))
+    left(loud)
+    assert open_before.reply(said("2")) is None
+    assert open_before.score() == Score(1.0, True)
+    (server,) = servers()
+    assert server.memory_info().rss < 600 << 20
+
+
+def test_an_error_of_megabytes_is_told_in_brief(opened: Opened) -> None:
+    opened.source(reward="raise ValueError('no' * 4_000_000)")
+    task = opened.task("a-taskset", seconds=60.0)
+    with pytest.raises(TaskFault, match="ValueError: nono") as refused:
+        begun(task, "train", 0, TEXT).reply(said("5"))
+    assert len(str(refused.value)) < 3000
+
+
 async def test_a_server_killed_in_mid_episode_is_started_again_and_takes_the_same_turns(
     opened: Opened, tmp_path: Path
 ) -> None:
