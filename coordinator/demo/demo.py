@@ -33,7 +33,7 @@ from rich.console import Console
 from rich.text import Text
 
 from coordinator.demo import engine_nodes, summary
-from coordinator.demo.demo_settings import ENGINES_LEASE, NARROW, DemoOptions, DemoSettings, settings_of
+from coordinator.demo.demo_settings import ENGINES_LEASE, NARROW, DemoOptions, DemoSettings, run_name, settings_of
 from coordinator.demo.engine_nodes import EngineFaults
 from coordinator.demo.processes import MARK, ProcessFault, ProcessGroup
 from coordinator.demo.screen import Screen, screen_for, working
@@ -334,7 +334,7 @@ def _make_run(home: Path, settings: DemoSettings, seed: int) -> None:
     os.environ["TMPDIR"] = str(home.parent / "tmp")  # the learner process that makes the model inherits it
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))  # errors are raised
     flags = {
-        "run": {"name": f"demo: {settings.run['task']}", "steps": settings.steps, **settings.run},
+        "run": {"name": run_name(settings.run["task"]), "steps": settings.steps, **settings.run},
         "learner": {"seed": seed, **settings.learner},
         "network": {"listen": ["/ip4/127.0.0.1/tcp/0"]},
         "https": {"listen": ["/ip4/127.0.0.1/tcp/0"]},

@@ -1,5 +1,6 @@
 """Settings of the demo, one frozen object per model. benchmarks/learning.py measures how such settings learn."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -13,6 +14,8 @@ Model = Literal["tiny", "smollm2"]
 Mode = Literal["async", "sequential"]
 NARROW: Final[tuple[Route, ...]] = ("relay", "https")
 """Routes of the last two nodes if `DemoOptions.ways` is set."""
+_NAME: Final = 80
+"""Most characters of `run.name`."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,12 @@ ENGINES_SECONDS: Final = 600.0
 ENGINES_LEASE: Final = 300.0
 """The shortest life of a lease then, seconds: a killed vLLM took 53 s to start again on a busy machine."""
 _BY_MODEL: Final[Mapping[Model, DemoSettings]] = {"tiny": TINY, "smollm2": SMOLLM2}
+
+
+def run_name(task: str) -> str:
+    """Return the name of a demo's run. A path in the task is named by its last part, and the name has an end."""
+    name = re.sub(r"[^:\s,=]*/", "", task)
+    return f"demo: {name}"[:_NAME]
 
 
 def settings_of(options: DemoOptions) -> DemoSettings:

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from coordinator.config import parse
-from coordinator.demo.demo_settings import SMOLLM2, TINY, DemoOptions, Model, settings_of
+from coordinator.demo.demo_settings import SMOLLM2, TINY, DemoOptions, Model, run_name, settings_of
 from coordinator.environments.task_host import facts_of
 from coordinator.run.admitted_classes import admitted_classes, check_admitted, closed_classes
 from coordinator.run.model_folder import task_named
@@ -22,6 +22,13 @@ def test_a_coordinator_accepts_the_settings(settings: object) -> None:
     check_sizes(config, facts_of(task_named(config.run.task)))
     assert config.run.steps == settings.steps
     assert parse(flags, source="demo").run.task == settings.run["task"]
+
+
+def test_a_task_with_a_long_path_still_has_a_name_that_a_coordinator_accepts() -> None:
+    task = f"verifiers:/srv/{'long/' * 40}reverse_digits.toml"
+    assert run_name(task) == "demo: verifiers:reverse_digits.toml"
+    assert run_name("reverse") == "demo: reverse"
+    assert parse({"run": {"name": run_name("gym:" + "+".join(["chain_sum"] * 20))}}, source="demo")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
