@@ -11,6 +11,7 @@ from typing import Any
 from coordinator.accounts import operator_remarks
 from coordinator.operator_socket import OperatorSocket
 from coordinator.training.run_watch import Watch
+from runtime.errors import LocalFault
 from tests.support.group_world import World
 
 
@@ -26,8 +27,13 @@ def commanded(home: Path) -> Iterator[Callable[[], Watch]]:
         async def remark(word: str, peer: str, why: str) -> str:
             return operator_remarks.record_remark(world.group_service.accounts, word, peer, why, world.now)
 
+        def roll_back(version: int | None, factor: float) -> str:
+            if version == 7:
+                raise LocalFault("version 7 is not kept whole; kept are 0, 40")
+            return f"version {version} again at {factor:g}"
+
         watch = Watch(world.group_service, lambda: world.now / 1000, lambda: None)
-        commands = OperatorSocket(home, watch, remark=remark)
+        commands = OperatorSocket(home, watch, remark=remark, roll_back=roll_back)
         task = asyncio.create_task(commands.run())
         there.extend([watch, asyncio.get_running_loop(), task])
         await commands.server.listening.wait()

@@ -14,9 +14,11 @@ from typer.testing import CliRunner
 
 from coordinator import cli
 from coordinator.operator_socket import MOST_WHY, OperatorSocket
+from coordinator.run import operator_commands
 from coordinator.training.run_watch import Watch
 from coordinator.web.site import BODIES
 from runtime.control_socket import socket_path
+from runtime.errors import LocalFault
 from runtime.exit_codes import Exit
 from tests.support.commanded_run import commanded
 from tests.support.group_world import World
@@ -149,3 +151,16 @@ def test_groups_without_a_reward_received_during_a_pause_do_not_extend_it(tmp_pa
     assert watch.pause is not None
     assert watch.pause.until == world.now + 1_200_000, "the same trouble after the try"
     world.close()
+
+
+def test_a_rollback_is_ordered_by_the_command_line(folder: Path) -> None:
+    with commanded(folder):
+        assert said("policy", "rollback", "--home", folder).output == "version None again at 1\n"
+        done = said("policy", "rollback", 40, "--rate-factor", 0.5, "--home", folder)
+        assert (done.exit_code, done.output) == (0, "version 40 again at 0.5\n")
+        refused = said("policy", "rollback", 7, "--home", folder)
+        assert refused.exit_code == Exit.CONFIG
+        for facts in ({"version": "40"}, {"version": -1}, {"version": True}, {"factor": 0}, {"factor": "much"}):
+            with pytest.raises(LocalFault, match="a rollback needs a version"):
+                operator_commands.command(folder, "rollback", **facts)
+    assert said("policy", "rollback", "--home", folder).exit_code == Exit.UNREACHABLE

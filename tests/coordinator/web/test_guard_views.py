@@ -1,0 +1,66 @@
+"""A guarded run on the page, in `status` and in the metrics: why it is paused, what to type, what came again."""
+
+import msgspec
+from prometheus_client.parser import text_string_to_metric_families
+
+from coordinator.metrics.views import GuardView, PauseView, RollbackView, RunState, TroubleView
+from coordinator.web import page, prometheus, status
+from tests.support import pictures
+
+WHY = "held-out results have collapsed (reverse <b> solves 0.000)"
+REMEDY = "`echo2-coord policy rollback` publishes version 10 again"
+BACK = RollbackView(
+    at=0, era=1, version=10, new_era=2, new_version=26, why=WHY, automatic=True, rate=0.25
+)  # fmt: skip
+
+
+def state_of(*, paused: bool = False, **guard: object) -> RunState:
+    pause = PauseView(kind="held-out", why=WHY, since=0, until=None, remedy=REMEDY) if paused else None
+    return msgspec.structs.replace(
+        pictures.BUSY,
+        phase="paused" if paused else "learning",
+        trouble=TroubleView(paused=pause),
+        guard=msgspec.structs.replace(GuardView(best_era=1, best_version=10), **guard),
+    )
+
+
+def rows(state: RunState, name: str) -> list[str]:
+    return [row for row in status.lines(state) if row.startswith(name)]
+
+
+def test_the_pause_says_why_and_what_to_type_everywhere() -> None:
+    state = state_of(paused=True, left={"reverse": 0.02})
+    html, metrics = page.page(state), prometheus.exposition(state)
+    assert "reverse &lt;b&gt; solves 0.000" in html
+    assert "Only held-out groups are leased and no step is made" in html
+    assert REMEDY in html
+    assert rows(state, "paused") == [f"paused   {WHY}; {REMEDY}"]
+    assert rows(state, "guard") == ["guard    best version 10 of era 1; reverse has 2 % of its best"]
+    families = {family.name: family for family in text_string_to_metric_families(metrics.decode())}
+    (told,) = families["echo2_pause_remedy"].samples
+    assert told.labels == {"kind": "held-out", "why": WHY, "remedy": REMEDY}
+    assert [one.value for one in families["echo2_guard_left"].samples] == [0.02]
+
+
+def test_a_version_that_came_again_is_listed_with_its_rate() -> None:
+    state = state_of(rollbacks=[BACK], rate=0.25)
+    html = page.page(state)
+    assert "Version 10 came again as version 26 of era 2, without the operator, learning rate × 0.25" in html
+    assert "The best version by held-out results is 10." in html
+    assert rows(state, "rollback") == [f"rollback version 10 came again as version 26, learning rate x 0.25: {WHY}"]
+    metrics = prometheus.exposition(state)
+    assert b"echo2_learning_rate_factor 0.25" in metrics
+    assert b"echo2_rollback_version 26.0" in metrics
+
+
+def test_an_ordered_rollback_is_announced() -> None:
+    state = state_of(ordered=10)
+    assert "Version 10 is about to be published again." in page.page(state)
+    assert rows(state, "rollback") == ["rollback version 10 is about to be published again"]
+
+
+def test_a_run_that_never_broke_shows_nothing_of_it() -> None:
+    html = page.page(pictures.BUSY)
+    assert "published again" not in html
+    assert not rows(pictures.BUSY, "guard") + rows(pictures.BUSY, "rollback")
+    assert b"echo2_guard_left{" not in prometheus.exposition(pictures.BUSY)
