@@ -12,7 +12,8 @@ Rules
 5. Counts and history begin anew with each era and each resume. First and best result stay, so that a policy which is
    rolled back is still guarded. They begin anew where the operator resumes after rule 1, goes back to another version
    than the best, or where exams come from another source.
-6. A limit of 0 turns its rule off. A step or an exam that is repeated after a restart counts once.
+6. A task of which no held-out prompt could be posed has no result: the exam counts for the others alone.
+7. A limit of 0 turns its rule off. A step or an exam that is repeated after a restart counts once.
 """
 
 import math
@@ -128,6 +129,8 @@ class Guard:
     def examined(self, exam: Exam) -> Alarm | None:
         """Take the result of an exam; return the alarm where rule 1 strikes."""
         state = self.state
+        posed = {task: result for task, result in exam.results.items() if result.prompts}
+        exam = msgspec.structs.replace(exam, results=posed)
         if exam.source != state.source:
             state.source, state.exam, state.since, state.best_exam = exam.source, (0, -1), (0, -1), None
             state.first, state.best, state.low = {}, {}, {}
@@ -139,9 +142,9 @@ class Guard:
         if exam.era < state.era:
             return None  # of a version that was rolled back meanwhile
         self.begin(exam.era)
-        low = [task for task, result in exam.results.items() if self._is_low(task, result)]
-        state.low = {task: state.low.get(task, 0) + 1 for task in low}
-        broken = [task for task, times in state.low.items() if 0 < self.limits.exams <= times]
+        low = {task: self._is_low(task, result) for task, result in exam.results.items()}
+        state.low |= {task: state.low.get(task, 0) + 1 if is_low else 0 for task, is_low in low.items()}
+        broken = [task for task, is_low in low.items() if is_low and 0 < self.limits.exams <= state.low[task]]
         return Alarm("held-out", self._sentence(broken, exam)) if broken else None
 
     def left(self, task: str, result: TaskResult) -> float | None:

@@ -64,7 +64,7 @@ def test_more_answers_tell_a_smaller_rise() -> None:
     for version, value in enumerate((0.1, 0.18, 0.0, 0.0, 0.0)):
         few.examined(exam(version, reverse=value))
         alarm = many.examined(exam(version, prompts=4096, reverse=value))
-    assert few.state.low == {"reverse": 0} or few.state.low == {}
+    assert few.state.low == {"reverse": 0}
     assert alarm is not None
 
 
@@ -102,6 +102,16 @@ def test_the_best_version_is_the_first_of_equals() -> None:
     assert one.state.best_exam.version == 5
 
 
+def test_a_task_whose_prompts_cannot_be_posed_has_no_result() -> None:
+    one = guard()
+    exams(one, 0.1, 0.9, 0.2)
+    for version in (15, 20, 25):
+        assert one.examined(exam(version, prompts=0, reverse=0.0)) is None
+    assert one.state.low == {"reverse": 1}
+    assert one.state.best_exam is not None
+    assert one.state.best_exam.version == 5
+
+
 def test_an_exam_counts_once_however_often_it_is_told() -> None:
     one = guard()
     exams(one, 0.1, 0.9)
@@ -116,7 +126,7 @@ def test_a_result_that_comes_late_may_be_the_first_and_counts_in_no_row() -> Non
     assert exams(one, 0.1) == [None]
     assert one.left("reverse", TaskResult(0, 0.45, 0.01, 64)) == pytest.approx(0.5)
     assert exams(one, 0.1, since=3) == [None]
-    assert one.state.low == {}
+    assert one.state.low == {"reverse": 0}
     one.begin_anew(results=True)
     exams(one, 0.2, since=20)
     assert exams(one, 0.95, since=12) == [None]
