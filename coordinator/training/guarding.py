@@ -6,7 +6,8 @@
 Rules
 1. Exams are the results of volunteers where the run has held-out groups on leases, else those of the operator's scorer.
 2. Guard, order and past rollbacks are one fact of run.sqlite (`guard`). An order is durable before it is carried out,
-   and a restart carries it out.
+   and a restart carries it out. It is told to the learner until a newer version is published: a learner whose newest
+   checkpoint is damaged would else go on from one of before the rollback. It obeys no order twice.
 3. The snapshots of the best version, of versions that are being examined and of an ordered one stay in the store.
 4. A rollback ends a pause of the guard, and no other. Its order is dropped where the learner cannot obey it.
 5. With `auto_rollback` an alarm orders the best version again with half the rate, at most `MOST_ROLLBACKS` times to one
@@ -62,10 +63,13 @@ class RollbackOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GuardRecord(msgspec.Struct, kw_only=True):
-    """The fact. `left`: of the last exam, per task. `rate`: factor of the learning rate, as the learner told it."""
+    """The fact. `obeyed`: the last order that was carried out, as version `obeyed_as`. `left`: of the last exam, per
+    task. `rate`: factor of the learning rate, as the learner told it."""
 
     state: GuardState
     order: RollbackOrder | None = None
+    obeyed: RollbackOrder | None = None
+    obeyed_as: int = 0
     done: list[RollbackView] = []
     left: dict[str, float] = {}
     rate: float = 1.0
@@ -157,8 +161,10 @@ class Guarding:
         return self._record.order is not None
 
     def republish(self) -> Republish | None:
-        """Return the order for the learner; None if there is none. One whose snapshot is gone is dropped."""
-        order = self._record.order
+        """Return the order for the learner (rule 2); None if there is none. One whose snapshot is gone is dropped."""
+        order, latest = self._record.order, self._publisher.latest
+        if order is None and latest is not None and latest.version == self._record.obeyed_as:
+            order = self._record.obeyed
         if order is None:
             return None
         path = self._publisher.snapshots().get(order.root)
@@ -175,6 +181,7 @@ class Guarding:
         order, self._record.order = self._record.order, None
         self._record.rate = rate
         if order is not None:
+            self._record.obeyed, self._record.obeyed_as = order, published.version
             self._guard.rolled_back(order.root, published.era, automatic=order.automatic)
             row = RollbackView(
                 at=self._now(), era=order.era, version=order.version, new_era=published.era,
@@ -190,7 +197,7 @@ class Guarding:
 
     def refused(self, reason: str) -> None:
         """Drop the order: it cannot be carried out (rule 4)."""
-        order, self._record.order = self._record.order, None
+        order, self._record.order, self._record.obeyed = self._record.order, None, None
         if order is not None:
             log.error("version not published again", version=order.version, reason=reason)
             self._save()

@@ -99,3 +99,13 @@ def test_without_a_checkpoint_the_version_is_published_again_all_the_same(main: 
     shutil.rmtree(main.folder)
     opened = main.open().opened()
     assert (opened.step, main.published[-1].root) == (6, main.published[2].root)
+
+
+def test_a_learner_whose_new_checkpoint_is_damaged_obeys_the_order_again(main: Main) -> None:
+    main.republish = back_to(main, 2, factor=0.5)
+    era = main.open().opened().era
+    newest = max((main.folder / "checkpoints").glob("checkpoint-*"))
+    (newest / "state.msgpack").write_bytes(b"torn")
+    session = main.open()
+    assert (session.opened().step, session.opened().rate, session.opened().era > era) == (7, 0.5, True)
+    assert main.published[-1].root == main.published[2].root

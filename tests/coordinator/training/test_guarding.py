@@ -24,6 +24,10 @@ class Versions:
         self.whole = {0, 5, 10, 15, 20, 25, 30}
         self.versions = [Published(1, number, root_of(1, number), bytes(32), bytes(32)) for number in range(0, 35, 5)]
 
+    @property
+    def latest(self) -> Published:
+        return self.versions[-1]
+
     def snapshots(self) -> dict[bytes, Path]:
         return {one.root: Path(f"v{one.version}") for one in self.versions if one.version in self.whole}
 
@@ -64,7 +68,8 @@ class Guarded:
         order = self.guarding.republish()
         assert order is not None
         root, rate = order.root, self.guarding.view().rate * order.factor
-        self.guarding.obeyed(Published(era, version, root, bytes(32), bytes(32)), rate)
+        self.versions.versions.append(Published(era, version, root, bytes(32), bytes(32)))
+        self.guarding.obeyed(self.versions.latest, rate)
 
 
 @pytest.fixture
@@ -141,6 +146,18 @@ def test_a_rollback_ends_the_pause_and_is_remembered(guarded: Guarded, world: Wo
     assert (row.version, row.new_version, row.new_era, row.automatic) == (10, 26, 2, False)
     guarded.evaluate(0.1, 0.1, 0.1, since=30, era=2)
     assert guarded.watch.pause is not None, "the best stays the measure of the new era"
+
+
+def test_the_learner_is_told_the_order_until_a_newer_version_is_published(guarded: Guarded, world: World) -> None:
+    guarded.evaluate(*COLLAPSE)
+    guarded.guarding.order()
+    guarded.obey(36, 2)
+    again = guarded.guarding.republish()
+    assert again is not None
+    assert again.version == 10
+    assert not guarded.guarding.ordered
+    guarded.versions.versions.append(Published(2, 37, root_of(2, 37), bytes(32), bytes(32)))
+    assert guarded.guarding.republish() is None
 
 
 def test_a_rollback_does_not_end_the_operators_pause(guarded: Guarded) -> None:
