@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from coordinator.config import GuardSection
@@ -16,8 +17,9 @@ from coordinator.training.model_processes import DiedComputing
 from coordinator.training.publish_period import PublishPeriod
 from coordinator.training.run_watch import Watch
 from coordinator.training.training_loop import Training, TrainingConfig, Utilisation
+from protocol.broadcast_messages import Acknowledgement
 from runtime.child import ChildError
-from tests.support.group_world import World, root_of
+from tests.support.group_world import SPEC, World, root_of
 
 STEPS = 2
 
@@ -82,12 +84,12 @@ def history(tmp_path: Path) -> Iterator[History]:
     opened.close()
 
 
-def training_of(world: World, parts: Any, history: History, period: int = 1) -> Training:
+def training_of(world: World, parts: Any, history: History, period: int | None = 1, steps: int = STEPS) -> Training:
     folder: Path = parts.folder
     work, service = asyncio.Event(), world.group_service
     watch = Watch(service, lambda: world.now / 1000, work.set)
     guarding = Guarding(service, watch, parts, GuardSection(), {}, lambda: world.now / 1000, work.set)
-    course = TrainingConfig(folder, folder, folder / "run.sqlite", "cpu", 1, Hyper(), STEPS)
+    course = TrainingConfig(folder, folder, folder / "run.sqlite", "cpu", 1, Hyper(), steps)
     return Training(
         course=course, learner=parts, group_service=service, publisher=parts, history=history,
         clock=lambda: world.now / 1000, work=work, moved=asyncio.Event(),
@@ -126,6 +128,43 @@ async def test_the_learner_exports_after_each_kappa_th_step_and_after_the_last(
     await finished(training)
     assert [batch.export for batch in parts.asked] == [False, True]
     assert [one.version for one in parts.versions] == [0, STEPS]
+
+
+class SlowUplink(StandIns):
+    """A step takes 10 s, and a version 15 s to the one node, which begins groups of it at once."""
+
+    def __init__(self, folder: Path, world: World) -> None:
+        super().__init__(folder)
+        self.world = world
+
+    async def step(self, batch: Batch) -> Stepped:
+        self.world.now += 10_000
+        return await super().step(batch)
+
+    async def publish(self, era: int, step: int, export: Export) -> None:
+        await super().publish(era, step, export)
+        world, broadcasts = self.world, self.world.group_service.broadcasts
+        broadcasts.announced(era, export.version, world.now)
+        message = Acknowledgement(era=era, version=export.version, heard=0, complete=0, applied=0, taken=[])
+        broadcasts.acknowledged("node", message, world.now + 15_000, here_since=0, admitted=True)
+        world.group_service.progress = world.at(step, export.version)
+        while world.group_service.buffered() < 4:
+            world.accepted(version=export.version)
+
+
+async def test_with_auto_a_version_goes_out_as_often_as_the_uplink_carries_one(
+    tmp_path: Path, history: History
+) -> None:
+    (tmp_path / "patient").mkdir()
+    world = World(tmp_path / "patient", spec=msgspec.structs.replace(SPEC, staleness=6))
+    parts = SlowUplink(tmp_path, world)
+    training = training_of(world, parts, history, period=None, steps=9)
+    await finished(training)
+    assert [one.version for one in parts.versions] == [0, 1, 2, 3, 4, 6, 8, 9]
+    assert world.group_service.progress is not None
+    assert world.group_service.progress.publish_every == 2, "the law of leases goes by it"
+    assert world.group_service.database.fact("publish_period") == 2, "a restart goes on with it"
+    world.close()
 
 
 @pytest.mark.parametrize("error", [DiedComputing("learner", -9, "killed"), ChildError("ValueError", "absurd")])
