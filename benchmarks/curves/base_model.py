@@ -1,6 +1,7 @@
 """The base of a curve: SmolLM2-135M-Instruct after a few supervised steps on demonstrations of the task."""
 
 import json
+import random
 import tempfile
 from pathlib import Path
 from typing import Final
@@ -14,7 +15,11 @@ from coordinator.learner.messages import WarmUp
 from coordinator.learner.warmup import supervise
 from coordinator.run import model_folder
 from tasks import plugins, tokenizer
-from tasks.task import Task, prompt_of
+from tasks.poker.exploitability import situations
+from tasks.poker.opponents import kuhn_equilibrium, uniform
+from tasks.poker.poker_task import PokerTask, hand_number
+from tasks.poker.situation import tokens_before
+from tasks.task import Task, Tokenizer, prompt_of
 from weights.torch_io import save_model
 
 SEED: Final = 20261123
@@ -46,7 +51,9 @@ def make_base(folder: Path, curve: Curve) -> None:
 def demonstrations(
     task: Task, text: tokenizer.FileTokenizer, number: int, slip: float
 ) -> list[tuple[list[int], list[int]]]:
-    """Return (tokens of a prompt, of an answer) for the first prompts of the train split."""
+    """Return (tokens read, of an answer), one for each of the first indices of the train split."""
+    if isinstance(task, PokerTask):
+        return _moves_of_kuhn(text, number, slip)
     return [
         (
             list(prompt_of(task, "train", index, text)),
@@ -54,3 +61,17 @@ def demonstrations(
         )
         for index in range(number)
     ]
+
+
+def _moves_of_kuhn(text: Tokenizer, number: int, slip: float) -> list[tuple[list[int], list[int]]]:
+    """Return moves in all situations alike, also in those that the equilibrium seldom comes to. With probability `slip`
+    a move is any legal one, else the equilibrium's."""
+    chance, places = random.Random(SEED), situations("kuhn")
+    rows: list[tuple[list[int], list[int]]] = []
+    for index in range(number):
+        situation = chance.choice(places)
+        policy = uniform if chance.random() < slip else kuhn_equilibrium
+        (move,) = chance.choices(situation.legal, policy(situation))
+        before = tokens_before(hand_number("train", index), situation, text)
+        rows.append((before, [*text.encode(move), text.eos]))
+    return rows

@@ -27,18 +27,25 @@ CURVES: Final[Mapping[str, Curve]] = {
         "gym:gcd",
         warm_batches=20,
         slip=0.0,
-        run={**_COMMON, "kind": "single", "limit": 8, "group_size": 8, "steps": 40},
+        run={**_COMMON, "kind": "single", "limit": 8, "group_size": 8, "steps": 60},
         learner={"learning_rate": 1e-5, "warmup_steps": 2},
     ),
     "kuhn": Curve(
-        "SmolLM2-135M learns Kuhn poker against an opponent that calls too often",
-        "poker:kuhn,opponent=loose",
-        warm_batches=20,
-        slip=1.0,
-        run={**_COMMON, "kind": "served", "limit": 12, "group_size": 12, "steps": 40},
-        learner={"learning_rate": 1e-5, "warmup_steps": 2, "advantage": "mean"},
+        "SmolLM2-135M learns Kuhn poker against an opponent that does not look at its card",
+        "poker:kuhn,opponent=blind",
+        warm_batches=100,
+        slip=0.7,
+        run={**_COMMON, "kind": "served", "limit": 12, "group_size": 12, "evaluate_every": 6, "steps": 24},
+        learner={
+            "learning_rate": 1e-5,
+            "warmup_steps": 2,
+            "advantage": "mean",
+            "kl_coefficient": 0.2,
+            "kl_groups": "all",
+        },
+        warm_rate=4e-5,
         measured=True,
     ),
 }
 """By name. A task of the run's name is warmed up on demonstrations: of gcd right answers, so that answers have their
-form; of Kuhn first moves by chance, so that moves are legal."""
+form; of Kuhn moves of which `slip` are any legal one and the others an equilibrium's."""

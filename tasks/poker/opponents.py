@@ -2,6 +2,7 @@
 
     uniform       each letter of the legal moves alike; a bet in hold'em is the least, the pot or everything
     equilibrium   Kuhn: the equilibrium with `KUHN_BLUFFS`. Leduc: an approximate one (leduc_equilibrium.json)
+    blind         Kuhn: bets with half of its hands and calls with three quarters, whatever its card
     loose         Kuhn: calls with the queen more often than the equilibrium, and bluffs less often
     tight         hold'em: bets and calls with good cards, checks and folds with others
     caller        hold'em: checks or calls, whatever happens
@@ -63,6 +64,11 @@ def kuhn_loose(situation: Situation) -> list[float]:
     elif situation.cards == "j":
         bold /= 2
     return [1 - bold, bold]
+
+
+def kuhn_blind(situation: Situation) -> list[float]:
+    """Play Kuhn without a look at the card."""
+    return [1 / 4, 3 / 4] if "f" in situation.legal else [1 / 2, 1 / 2]
 
 
 def leduc_key(situation: Situation) -> str:
@@ -149,6 +155,7 @@ OPPONENTS: Final[Mapping[str, Mapping[str, Opponent]]] = {
         "equilibrium": letter_of(kuhn_equilibrium),
         "uniform": letter_of(uniform),
         "loose": letter_of(kuhn_loose),
+        "blind": letter_of(kuhn_blind),
     },
     "leduc": {"equilibrium": letter_of(leduc_equilibrium), "uniform": letter_of(uniform)},
     "holdem": {"tight": tight, "caller": caller, "uniform": uniform_sized},

@@ -47,4 +47,4 @@ def test_drawing_writes_a_picture_per_curve_and_the_tables(tmp_path: Path) -> No
     picture = (tmp_path / "kuhn.svg").read_text()
     assert picture.count("<polyline") == 3 * 3  # two seeds and their mean, of three figures
     assert CURVES["kuhn"].heading in picture
-    assert "kuhn: `poker:kuhn,opponent=loose`" in (tmp_path / "tables.md").read_text()
+    assert "kuhn: `poker:kuhn,opponent=blind`" in (tmp_path / "tables.md").read_text()

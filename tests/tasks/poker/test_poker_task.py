@@ -153,7 +153,7 @@ def test_the_demos_tokenizer_can_play() -> None:
         "another game": ("omaha", "'omaha' is no game"),
         "another opponent": (
             "kuhn,opponent=tight",
-            "choose one of opponent=equilibrium, opponent=uniform, opponent=loose",
+            "choose one of opponent=equilibrium, opponent=uniform, opponent=loose, opponent=blind",
         ),
         "another setting": ("kuhn,seats=6", "'seats=6' is no setting of kuhn"),
         "an opponent without its setting": ("kuhn,uniform", "'uniform' is no setting of kuhn"),
