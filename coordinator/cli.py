@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 
@@ -14,6 +15,7 @@ import typer
 
 from runtime.cli_errors import print_error, report_errors
 from runtime.closed_pipe import exit_on_closed_pipe
+from runtime.errors import LocalFault
 from runtime.exit_codes import Exit
 from runtime.units import unix_milliseconds
 
@@ -506,10 +508,29 @@ def task_try(
     split: Annotated[Literal["train", "heldout"], typer.Option(help="Which prompts.")] = "train",
     prompts: Annotated[int, typer.Option(min=1, max=1000, help="Number of prompts.")] = 3,
     answer: Annotated[list[str] | None, typer.Option(help="An answer to score, as often as needed.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Show the answers of a model: smollm2, or the path of a model folder.")
+    ] = None,
+    weights: Annotated[Path | None, typer.Option(help="Of another version.", show_default="the folder's")] = None,
+    answers: Annotated[int, typer.Option(min=1, max=256, help="The model's answers to a prompt.")] = 4,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Most sampled tokens of one.", show_default="128, or half of the context")
+    ] = None,
+    greedy: Annotated[bool, typer.Option("--greedy", help="Its most likely answer alone.")] = False,
+    template: Annotated[Literal["plain", "chat"], typer.Option(help="As run.template.")] = "plain",
+    thinking: Annotated[
+        bool | None, typer.Option(help="As run.thinking.", show_default="not passed to the template")
+    ] = None,
 ) -> None:
-    """Show prompts of a task, its own answers and yours, and their scores."""
-    from coordinator.run import task_trial
+    """Show prompts of a task and scores: of its own answers and yours, or with --model of a model's."""
+    from coordinator.run import model_trial, task_trial
 
+    if model is not None and answer:
+        raise LocalFault("--answer and --model are for two calls: leave out one of them")
+    if model is not None:
+        trial = model_trial.Trial(split, prompts, answers, limit, greedy, template, thinking)
+        model_trial.try_model(name, model, weights, trial, partial(print, flush=True))
+        return
     for part in task_trial.try_task(name, split, prompts, answer or []):
         print(part)
 

@@ -59,7 +59,11 @@ class FileTokenizer:
         return str(self._tokenizer.id_to_token(token))
 
     def encode(self, text: str) -> list[int]:
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        try:
+            return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        except Exception as error:  # the library raises bare Exception, where a token is missing
+            told = f"the model's tokenizer cannot write {text[:80]!r} ({error}): choose a model with a larger alphabet"
+            raise TokenizerFault(told) from error
 
     def decode(self, tokens: Sequence[int]) -> str:
         tokens = without_end(tokens, self._ends)

@@ -125,6 +125,12 @@ def check_importable(folder: Path) -> None:
         raise LocalFault(f"{folder} has no {WEIGHTS}: save the model again with save_pretrained")
 
 
+def check_weights(path: Path) -> None:
+    """Check that a file with the weights of a version is there. Raises `LocalFault`."""
+    if not path.is_file():
+        raise LocalFault(f"no weights at {path}: name a safetensors file with a version of this model")
+
+
 def import_folder(source: Path, out: Path) -> None:
     """Copy the assets, and merge the weights into one file (rule 2). Raises `LocalFault`; `out` is then incomplete."""
     from weights.hf_import import import_model

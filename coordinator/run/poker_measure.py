@@ -6,8 +6,6 @@ task, with an interval, over held-out hands that are played with sampled moves.
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -15,6 +13,7 @@ from coordinator.config import RunSection
 from coordinator.environments.played_group import play
 from coordinator.environments.task_host import LocalTask
 from coordinator.run import chat_settings, model_folder
+from coordinator.run.own_engine import loaded_engine
 from engines.engine import Job, Sample
 from engines.messages import packed
 from engines.process import EngineProcess
@@ -57,8 +56,10 @@ class MeasuredModel(NamedTuple):
 
 
 def model_of(folder: Path, weights: Path | None, template: Template) -> MeasuredModel:
-    """Return a model. `weights`: a snapshot; None: the folder's."""
-    return MeasuredModel(folder, weights or folder / model_folder.WEIGHTS, template)
+    """Return a model. `weights`: a snapshot; None: the folder's. Raises `LocalFault`."""
+    weights = weights or folder / model_folder.WEIGHTS
+    model_folder.check_weights(weights)
+    return MeasuredModel(folder, weights, template)
 
 
 def poker_task(name: str) -> PokerTask:
@@ -107,7 +108,7 @@ async def _rewards(task: PokerTask, model: MeasuredModel, hands: int, limit: int
             raise LocalFault(f"hand {index} cannot be played: {played.faults[0]}")
         return score.reward
 
-    async with _engine(model) as engine:
+    async with loaded_engine(model.folder, model.weights, name="measure") as engine:
         for first in range(0, hands, AT_ONCE):
             some = range(first, min(hands, first + AT_ONCE))
             rewards += await asyncio.gather(*(reward_of(engine, index) for index in some))
@@ -116,16 +117,8 @@ async def _rewards(task: PokerTask, model: MeasuredModel, hands: int, limit: int
 
 async def _told(model: MeasuredModel, asked: list[AskedMoves]) -> list[list[float]]:
     """Return the model's log-probabilities of the moves."""
-    async with _engine(model) as engine:
+    async with loaded_engine(model.folder, model.weights, name="measure") as engine:
         return [await _told_of(engine, model.ends[0], one) for one in asked]
-
-
-@asynccontextmanager
-async def _engine(model: MeasuredModel) -> AsyncIterator[EngineProcess]:
-    async with EngineProcess(name="measure") as engine:
-        await engine.probe()
-        await engine.load(model.folder, model.weights)
-        yield engine
 
 
 async def _told_of(engine: EngineProcess, eos: int, asked: AskedMoves) -> list[float]:
