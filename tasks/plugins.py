@@ -115,7 +115,10 @@ def _opened(point: EntryPoint, name: str, argument: str, version: int | None) ->
     if not _is_task(made_task):
         raise PluginFault(f"{where} gives {type(made_task).__name__}, which lacks a method of tasks.task.Task")
     if made_task.name != name:
-        raise PluginFault(f"{where} was asked for the task {name} and gives one named {made_task.name!r:.80}")
+        raise PluginFault(
+            f"{where} was asked for the task {name} and gives one named {made_task.name!r:.80}: name that one, or "
+            "correct the plug-in, whose tasks are named as they are asked for"
+        )
     if not isinstance(made_task.version, int) or made_task.version < 1:
         raise PluginFault(
             f"{where} gives the version {made_task.version!r:.40}: a whole number of at least 1 is needed"

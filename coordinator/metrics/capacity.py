@@ -154,5 +154,5 @@ def _no_room(staleness: int, period: int, step: float, turnaround: float) -> str
     needed, taken = apart(turnaround, staleness * step, decimals=1)
     return (
         f"S = {staleness} is too small: a version needs {needed} s to come back as groups, and the learner"
-        f" makes {staleness} steps in {taken} s. Take S = {enough}, or a faster uplink."
+        f" makes {staleness} steps in {taken} s. Take S = {enough}, or faster nodes and uplinks."
     )

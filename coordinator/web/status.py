@@ -82,13 +82,14 @@ def lines(state: RunState) -> list[str]:
     known = max(state.nodes_known, len(state.nodes))
     online = max(state.nodes_connected, sum(node.connected for node in state.nodes))
     size = f", {state.parameters:,} parameters" if state.parameters else ""
+    heldout = f" ({state.heldout_groups} of them held out)" if state.heldout_groups else ""
     place = f"; step {state.step}{wanted}, version {state.version} of era {state.era}" if state.era else ""
     rows = [
         ("run", f"{state.name}, {state.model}{size}"),
         ("phase", f"{state.phase}{place}"),
-        ("groups", f"{state.accepted} accepted, {sum(state.refused.values())} refused, {state.expired} expired, "
-                   f"{state.too_old} too old; {state.buffered} in the buffer, {state.undecided} undecided, "
-                   f"{state.running} leased"),
+        ("groups", f"{state.accepted} accepted{heldout}, {sum(state.refused.values())} refused, "
+                   f"{state.expired} expired, {state.too_old} too old; {state.buffered} in the buffer, "
+                   f"{state.undecided} undecided, {state.running} leased"),
         ("nodes", f"{online} connected, {known} known"),
     ]  # fmt: skip
     if state.idle is not None:

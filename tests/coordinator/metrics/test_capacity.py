@@ -83,7 +83,7 @@ def test_idle_and_need() -> None:
         (3, 2, 1.0, 1.5, 500.0, "Publish every 1 steps instead of 2"),
         (3, 3, 1.0, 1.5, 500.0, "No supply is enough when publishing every 3 steps: publish every 1"),
         (2, 1, 1.0, 3.5, 500.0, "S = 2 is too small: a version needs 3.5 s to come back as groups"),
-        (2, 1, 1.0, 3.5, 500.0, "Take S = 4, or a faster uplink"),
+        (2, 1, 1.0, 3.5, 500.0, "Take S = 4, or faster nodes and uplinks"),
     ],
 )
 def test_advice(staleness: int, period: int, step: float | None, back: float | None, supply: float, said: str) -> None:

@@ -36,6 +36,12 @@ def test_status_says_the_newest_result_and_the_best_version() -> None:
     assert row.endswith("pass@1 0.250 (0.188 to 0.312), pass@4 0.500 at version 55; best at version 5")
 
 
+def test_accepted_groups_that_were_held_out_are_told_apart() -> None:
+    (row,) = [row for row in status.lines(STATE) if row.startswith("groups")]
+    assert f"{STATE.accepted} accepted (400 of them held out), " in row
+    assert "Accepted groups that were held out, for evaluation: 400." in page.live(STATE)
+
+
 def test_the_metrics_name_task_and_k() -> None:
     text = prometheus.exposition(STATE).decode()
     for row in (
