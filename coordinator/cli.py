@@ -528,7 +528,7 @@ def task_try(
     if model is not None and answer:
         raise LocalFault("--answer and --model are for two calls: leave out one of them")
     if model is not None:
-        trial = model_trial.Trial(split, prompts, answers, limit, greedy, template, thinking)
+        trial = model_trial.ModelTrial(split, prompts, answers, limit, greedy, template, thinking)
         model_trial.try_model(name, model, weights, trial, partial(print, flush=True))
         return
     for part in task_trial.try_task(name, split, prompts, answer or []):

@@ -37,7 +37,7 @@ USUAL_LIMIT: Final = 128
 """Sampled tokens of an answer, where the model's context leaves as many."""
 
 
-class Trial(NamedTuple):
+class ModelTrial(NamedTuple):
     """How a task is tried. `answers`: to each prompt. `limit`: most sampled tokens of one; None: `USUAL_LIMIT`, or half
     of a smaller context. `greedy`: the one most likely answer instead. `thinking`: as `run.thinking`."""
 
@@ -61,7 +61,7 @@ class Tried(NamedTuple):
     faults: list[str]
 
 
-def try_model(name: str, model: str, weights: Path | None, trial: Trial, tell: Callable[[str], None]) -> None:
+def try_model(name: str, model: str, weights: Path | None, trial: ModelTrial, tell: Callable[[str], None]) -> None:
     """Tell prompts of a task as the model gets them, its answers with their scores, and a summary. `model`: `smollm2`,
     or the path of a folder. `weights`: a snapshot of another version. Raises `LocalFault`."""
 
@@ -98,7 +98,7 @@ def _folder_of(model: str, weights: Path | None) -> Iterator[tuple[Path, Path]]:
         yield folder, weights
 
 
-async def _tried(name: str, folder: Path, weights: Path, trial: Trial) -> AsyncIterator[str]:
+async def _tried(name: str, folder: Path, weights: Path, trial: ModelTrial) -> AsyncIterator[str]:
     known, limit = model_folder.facts(folder), _limit(folder, trial)
     chat = chat_settings.settings_of(folder, RunSection(template=trial.template, thinking=trial.thinking), SERVED)
     place = TaskPlace(name, None, SERVED, folder, known.eos, known.vocabulary, known.other_ends, chat)
@@ -119,7 +119,7 @@ class _Trying:
     """A task, a model, and how the one is tried with the other."""
 
     def __init__(
-        self, host: TaskHost, engine: EngineProcess, folder: Path, ends: Ends, limit: int, trial: Trial
+        self, host: TaskHost, engine: EngineProcess, folder: Path, ends: Ends, limit: int, trial: ModelTrial
     ) -> None:
         self._host, self._engine, self._folder, self._ends = host, engine, folder, ends
         self._limit, self._trial = limit, trial
@@ -158,7 +158,7 @@ class _Trying:
             yield self._text.decode(sample.tokens[start:end])
 
 
-def _limit(folder: Path, trial: Trial) -> int:
+def _limit(folder: Path, trial: ModelTrial) -> int:
     context = model_folder.room_of(folder, 0)
     limit = trial.limit or (USUAL_LIMIT if context is None else min(USUAL_LIMIT, max(1, context // 2)))
     if context is not None and limit >= context:
