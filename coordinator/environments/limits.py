@@ -9,14 +9,18 @@ Rules
    environment runs without it, and the daemon's log says so.
    A task that speaks with processes of its own (`loopback`) may start them and open sockets, in a network of its own
    (own_network.py). Where a system has none, it is refused: the operator may then allow it the system's network.
-4. Time is bounded by the daemon, which kills the process (coordinator/environments/environment.py).
+4. Time is bounded by the daemon, which kills the process (coordinator/environments/environment.py). On Linux the
+   process is killed with the daemon, too: a call of C code that never returns would not see that the pipe is closed.
 5. It sees an empty environment but for what Python needs, and works in a folder of its own.
 
 Against the operator's own code these are no prison: it runs as the operator's user. They keep a completion, which a
 stranger's model may have sampled, from costing more than its own episode.
 """
 
+import ctypes
 import resource
+import signal
+import sys
 from typing import Final
 
 import msgspec
@@ -30,6 +34,7 @@ ANSWER: Final = 8 << 20
 """Most bytes of an answer."""
 PRINTED: Final = 1 << 20
 """Most bytes that an environment prints during one call."""
+_PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +50,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def apply(limits: Limits) -> str:
-    """Set the limits for this process (rules 1 to 3), before it starts threads. Return why there is no filter; empty:
+    """Set the limits for this process (rules 1 to 4), before it starts threads. Return why there is no filter; empty:
     there is one. Raises `OwnNetworkUnavailable`."""
     wanted = {resource.RLIMIT_AS: limits.memory_mb << 20, resource.RLIMIT_FSIZE: FILE, resource.RLIMIT_CORE: 0}
     for name, most in wanted.items():
@@ -54,6 +59,8 @@ def apply(limits: Limits) -> str:
         resource.setrlimit(name, (value, value))
     if limits.loopback and not limits.network:
         own_network.enter()
+    if sys.platform == "linux":  # after `enter`: a change of rights takes the request back
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     try:
         install(network=limits.network or limits.loopback, subprocesses=limits.subprocesses or limits.loopback)
     except FilterUnavailable as missing:

@@ -227,18 +227,16 @@ class StepService:
         """Let the clocks stand, and forget the leases that have ended. Call before leases expire, each second or so."""
         self._clocks.extend(now)
         leases = {lease for lease, _ in self._asked} | self._spent.keys()
-        for lease in leases - self._leases.still_open(leases):
-            self._forget(lease)
+        ended = leases - self._leases.still_open(leases)
+        for lease in ended:
+            self._clocks.forget(lease)
+            self._spent.pop(lease, None)
+        for key in [key for key in self._asked if key[0] in ended]:
+            self._asked.pop(key).answered.set()
 
     def still_open(self, leases: set[bytes]) -> set[bytes]:
         """Return those of these leases that are open."""
         return self._leases.still_open(leases)
-
-    def _forget(self, lease: bytes) -> None:
-        self._clocks.forget(lease)
-        self._spent.pop(lease, None)
-        for key in [key for key in self._asked if key[0] == lease]:
-            self._asked.pop(key).answered.set()
 
     def _rank(self, node: bytes, now: int) -> Rank:
         return self._accounts.of(node, now).rank

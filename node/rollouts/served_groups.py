@@ -110,8 +110,8 @@ class ServedGroups:
         answer = await self._sent(sampled_turn)
         self._expires[lease.id] = answer.expires
         if answer.given is not None:
-            sample = self._store.past(lease.id, len(lease.seeds))[sampled_turn.sample]
-            check_given(answer.given, sum(sample.turns[1::2]), lease, runspec, context)
+            before = self._store.given_tokens(lease.id, sampled_turn.sample)
+            check_given(answer.given, before, lease, runspec, context)
         self._store.put_answer(sampled_turn, answer.given)
         if answer.given is None:
             self._ended.set()

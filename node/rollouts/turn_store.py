@@ -97,6 +97,11 @@ class TurnStore:
         query = "SELECT tokens, logprobs, given FROM turns WHERE lease = ? AND sample = ? ORDER BY turn_number"
         return [_sample(self._file.do(query, (lease, number)).fetchall()) for number in range(samples)]
 
+    def given_tokens(self, lease: bytes, sample: int) -> int:
+        """Return how many tokens a sample has been given so far."""
+        rows = self._file.do("SELECT given FROM turns WHERE lease = ? AND sample = ?", (lease, sample)).fetchall()
+        return sum(len(_unpacked(given) or []) for (given,) in rows)
+
     def forget(self, leases: Sequence[bytes]) -> None:
         """Delete these leases and their turns."""
         for table, column in (("turns", "lease"), ("leases", "id")) if leases else ():

@@ -1,6 +1,11 @@
 """An environment's process: whatever the code of a task does, it costs its own episode."""
 
 import asyncio
+import os
+import select
+import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -183,3 +188,36 @@ async def test_a_task_without_demonstrations_says_so(tmp_path: Path) -> None:
     async with environment(tmp_path, "right") as one:
         with pytest.raises(TaskFault, match="demonstration raised NotImplementedError"):
             await one.demonstrations(1, 0, 0.0, 0.0)
+
+
+PARENT = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdout=subprocess.PIPE)
+child.stdout.readline()
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+CHILD = """
+import re
+from coordinator.environments.limits import Limits, apply
+apply(Limits())
+print("the limits are set", flush=True)
+re.match("(a+)+$", "a" * 60 + "b")  # never returns, and no other thread runs meanwhile
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with the one that started it")
+def test_a_process_that_hangs_in_c_code_ends_with_its_daemon() -> None:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, CHILD], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = os.pidfd_open(int(parent.stdout.readline()))
+    try:
+        parent.kill()
+        ended, _, _ = select.select([child], [], [], 30)
+        if not ended:
+            signal.pidfd_send_signal(child, signal.SIGKILL)
+        assert ended, "it went on without its parent"
+    finally:
+        parent.wait()
+        parent.stdout.close()
+        os.close(child)
