@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from coordinator.config import GuardSection
-from coordinator.learner.messages import Batch, Export, Hyper, Open, Opened, Stepped
+from coordinator.learner.messages import Batch, Export, Hyper, Open, Opened, Republish, Stepped
 from coordinator.metrics.history import History
 from coordinator.publishing.published import Published
 from coordinator.training.guarding import Guarding
@@ -19,17 +19,21 @@ from coordinator.training.run_watch import Watch
 from coordinator.training.training_loop import Training, TrainingConfig, Utilisation
 from protocol.broadcast_messages import Acknowledgement
 from runtime.child import ChildError
+from tests.support.fake_coordinator import until
 from tests.support.group_world import SPEC, World, root_of
 
 STEPS = 2
 
 
 class StandIns:
-    """A learner and a publisher. `errors`: raised one after the other by the next steps."""
+    """A learner and a publisher. `errors`: raised one after the other by the next steps. `metrics`: of each step.
+    `orders`: to publish a version again; refused where its `why` says so."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.errors: list[Exception] = []
+        self.metrics: dict[str, float] = {}
+        self.orders: list[Republish] = []
         self.asked: list[Batch] = []
         self.opened = 0
         self.at = 0
@@ -40,13 +44,19 @@ class StandIns:
     def latest(self) -> Published | None:
         return self.versions[-1] if self.versions else None
 
-    def export(self, version: int) -> Export:
+    def export(self, version: int, era: int = 1) -> Export:
         path = self.folder / f"v{version}"
         path.write_bytes(b"weights")
-        return Export(version=version, root=root_of(1, version), snapshot=str(path), edges=[], seconds=0.0)
+        return Export(version=version, root=root_of(era, version), snapshot=str(path), edges=[], seconds=0.0)
 
     async def open(self, order: Open) -> Opened:
         self.opened += 1
+        if order.republish is not None and order.republish.id not in [one.id for one in self.orders]:
+            self.orders.append(order.republish)
+            if len(self.orders) == 1:
+                raise ChildError("BadSnapshot", "torn")
+            self.at = self.versions[-1].version + 1
+            return Opened(step=self.at, drawn=[], parameters=7, export=self.export(self.at, 2), era=2, rate=0.5)
         pending = None if self.versions else self.export(0)
         return Opened(step=self.at, drawn=[], parameters=7, export=pending, era=1)
 
@@ -55,7 +65,7 @@ class StandIns:
         if self.errors:
             raise self.errors.pop(0)
         self.at = batch.step
-        metrics = {"reward": 0.5, "success": 0.25}
+        metrics = {"reward": 0.5, "success": 0.25, **self.metrics}
         export = self.export(batch.step) if batch.export else None
         return Stepped(step=batch.step, metrics=metrics, seconds=1.0, export=export)
 
@@ -84,11 +94,13 @@ def history(tmp_path: Path) -> Iterator[History]:
     opened.close()
 
 
-def training_of(world: World, parts: Any, history: History, period: int | None = 1, steps: int = STEPS) -> Training:
+def training_of(
+    world: World, parts: Any, history: History, period: int | None = 1, steps: int = STEPS, **guard: Any
+) -> Training:
     folder: Path = parts.folder
     work, service = asyncio.Event(), world.group_service
     watch = Watch(service, lambda: world.now / 1000, work.set)
-    guarding = Guarding(service, watch, parts, GuardSection(), {}, lambda: world.now / 1000, work.set)
+    guarding = Guarding(service, watch, parts, GuardSection(**guard), {}, lambda: world.now / 1000, work.set)
     course = TrainingConfig(folder, folder, folder / "run.sqlite", "cpu", 1, Hyper(), steps)
     return Training(
         course=course, learner=parts, group_service=service, publisher=parts, history=history,
@@ -190,6 +202,47 @@ async def test_a_batch_that_fails_twice_is_set_aside(world: World, parts: StandI
     assert parts.asked[0].groups == parts.asked[1].groups
     assert not set(parts.asked[0].groups) & {lease for batch in parts.asked[2:] for lease in batch.groups}
     assert training.watch.view().reasons == {"ValueError: absurd": 2}
+
+
+async def test_updates_that_are_skipped_in_a_row_pause_the_run_before_the_next_step(
+    world: World, parts: StandIns, history: History
+) -> None:
+    for _ in range(6):
+        world.accepted()
+    parts.metrics = {"updates": 1.0, "skipped_updates": 1.0, "grad_norm": float("inf")}
+    training = training_of(world, parts, history, steps=3, skipped_updates=2)
+    task = asyncio.create_task(training.run())
+    await until(lambda: training.watch.pause is not None)
+    pause = training.watch.pause
+    assert pause is not None
+    assert (pause.kind, [batch.step for batch in parts.asked]) == ("updates", [1, 2])
+    assert "no better version is kept" in pause.remedy
+    parts.metrics = {}
+    assert training.watch.resume()
+    async with asyncio.timeout(60):
+        await task
+    assert [batch.step for batch in parts.asked] == [1, 2, 3]
+
+
+async def test_an_order_that_the_learner_refuses_is_dropped_and_the_next_is_carried_out(
+    world: World, parts: StandIns, history: History
+) -> None:
+    world.accepted()
+    training = training_of(world, parts, history)
+    task = asyncio.create_task(training.run())
+    await until(lambda: parts.versions)
+    training.guarding.order(0)
+    await until(lambda: parts.orders and not training.guarding.ordered)
+    assert training.guarding.view().rollbacks == []
+    world.now += 1
+    training.guarding.order(0, 0.5)
+    await until(lambda: training.guarding.view().rollbacks)
+    (row,) = training.guarding.view().rollbacks
+    assert (row.version, row.new_version, row.new_era, row.rate) == (0, 1, 2, 0.5)
+    at = world.group_service.progress
+    assert at is not None
+    assert (at.era, at.version) == (2, 1)
+    task.cancel()
 
 
 async def test_a_learner_that_never_opened_ends_the_run_with_its_error(
