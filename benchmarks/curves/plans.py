@@ -31,7 +31,7 @@ CURVES: Final[Mapping[str, Curve]] = {
         learner={"learning_rate": 1e-5, "warmup_steps": 2},
     ),
     "kuhn": Curve(
-        "SmolLM2-135M learns Kuhn poker against an opponent that does not look at its card",
+        "SmolLM2-135M learns Kuhn poker against a blind opponent",
         "poker:kuhn,opponent=blind",
         warm_batches=100,
         slip=0.7,
