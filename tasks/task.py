@@ -205,6 +205,15 @@ def demonstrated(task: Task, index: int, text: Tokenizer, seed: int, noise: floa
         return list(map(whole, task.demonstration("train", index, text, seed, noise, slip)))
 
 
+def readied(task: Task, text: Tokenizer) -> None:
+    """Let a task that has a method `ready` do what its first episode needs. An error is that episode's, which meets it
+    again."""
+    ready = getattr(task, "ready", None)
+    if ready is not None:
+        with contextlib.suppress(TaskFault), _task_code("ready", verified=False):
+            ready(text)
+
+
 def most_turns(task: Task) -> int:
     """Return the most sampled turns of the task's episodes, as far as it says so; else 1."""
     return int(getattr(task, "turns", 1))

@@ -41,6 +41,7 @@ from tasks.task import (
     left,
     most_turns,
     prompt_of,
+    readied,
     replay,
     replied,
     scored,
@@ -64,7 +65,9 @@ class EnvironmentHost:
 
         task = plugins.find(order.task, order.version)
         text = tokenizer.load(Path(order.tokenizer), order.eos, *order.other_ends)
-        self._opened = task, text if order.chat is None else ChatTokenizer(text, order.chat)
+        written = text if order.chat is None else ChatTokenizer(text, order.chat)
+        self._opened = task, written
+        readied(task, written)
         sizes = {"train": task.size("train"), "heldout": task.size("heldout")}
         return TaskOpened(
             version=task.version, turns=most_turns(task), unfiltered=self._unfiltered, measure=measure_of(task), **sizes

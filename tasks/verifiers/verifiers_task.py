@@ -34,6 +34,8 @@ from tasks.verifiers import taskset_file
 from tasks.verifiers.other_side import SCRIPTS, OtherSide
 from tasks.verifiers.taskset_file import TasksetFile
 
+FIRST: Final = 120.0
+"""Most seconds of the first conversation."""
 MOST_SPARE: Final = 64
 MOST_PROMPTS: Final = 4096
 """Prompts that are remembered for rule 3."""
@@ -193,6 +195,20 @@ class VerifiersTask:
             self._text = text
             self._try(split, index, text)
         return VerifiersEpisode(self, split, index, text.ends)
+
+    def ready(self, text: Tokenizer) -> None:
+        """Pose a row, with time for the first conversation: verifiers loads renderer and harness for it. Raises
+        `TaskFault`."""
+        usual, self._seconds = self._seconds, FIRST
+        try:
+            self.episode("train", 0, text)
+        except TaskFault:
+            self._text = None  # the first episode tries again
+            raise
+        finally:
+            self._seconds = usual
+            while self._spare:
+                self._spare.popitem()[1].leave()
 
     def demonstration(
         self, split: Split, index: int, text: Tokenizer, seed: int, noise: float, slip: float = 0.0

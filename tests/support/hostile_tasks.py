@@ -73,6 +73,7 @@ SCORES: dict[str, Callable[[str], float]] = {
     "ends": lambda text: sys.exit(3),
     "dies": lambda text: os._exit(4),
     "takes a while": takes_a_while,
+    "gets ready": right,
     "hangs": hangs,
     "allocates": allocates,
     "prints": prints,
@@ -99,13 +100,22 @@ class _Attempt:
 class ScoredBy:
     """A task whose score misbehaves as its name says."""
 
+    is_ready = False
+
     def __init__(self, name: str) -> None:
         self.name, self.version = name, 1
 
     def size(self, split: Split) -> int:
         return 10
 
+    def ready(self, text: Tokenizer) -> None:
+        if self.name == "gets ready":
+            time.sleep(1.5)
+            self.is_ready = True
+
     def episode(self, split: Split, index: int, text: Tokenizer) -> _Attempt:
+        if self.name == "gets ready" and not self.is_ready:
+            raise RuntimeError("not ready")
         return _Attempt(SCORES[self.name], text)
 
     def demonstration(

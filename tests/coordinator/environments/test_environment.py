@@ -58,6 +58,12 @@ async def test_a_task_is_opened_asked_for_prompts_and_scores_an_episode(tmp_path
         assert await one.score("train", 3, ANSWER, 8) == Score(0.0, True)
 
 
+async def test_a_task_gets_ready_before_its_first_episode_and_may_take_longer_than_an_answer(tmp_path: Path) -> None:
+    async with environment(tmp_path, "gets ready") as one:  # for 1.5 s; an answer may take 1 s
+        prompt = await one.prompt("train", 3)
+        assert await one.score("train", 3, Transcript([prompt[0], EOS], [2]), 8) == Score(1.0, True)
+
+
 async def test_a_plug_in_is_imported_by_its_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plugin_packages.install(tmp_path, monkeypatch, {"faulty": "tests.support.faulty_tasks:faulty"})
     async with environment(tmp_path, "faulty:none", make=EnvironmentProcess) as one:
