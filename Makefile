@@ -57,7 +57,7 @@ test: lint ## what CI runs: lint, types, and every test that is not slow (types 
 	@$(MAKE) --no-print-directory -j3 types pytest-peers pytest-others
 
 # One pytest leaves the second core idle most of the time: two, with about half of the processor time each.
-PEERS := tests/network tests/faults tests/p2p tests/node
+PEERS := tests/network tests/faults tests/p2p tests/node tests/engines
 pytest: ## the tests that are not slow
 	@$(MAKE) --no-print-directory -j2 pytest-peers pytest-others
 
