@@ -126,11 +126,14 @@ class TokenStorage:
         return self._database.value(query, (lease,)) or 0
 
     def _forget(self, one: _Ended) -> None:
-        if one.submitted is None:
-            self._database.do("DELETE FROM leases WHERE id = ?", (one.id,))
-            return
         length = "SELECT length(payload) FROM evidence WHERE lease = ?"
         nbytes = self._database.value(length, (one.id,)) or 0
+        if one.submitted is None:  # other tokens of a turn are evidence without a submission
+            if nbytes:
+                self._uncount(one.party, nbytes)
+            self._database.do("DELETE FROM evidence WHERE lease = ?", (one.id,))
+            self._database.do("DELETE FROM leases WHERE id = ?", (one.id,))
+            return
         if one.verdict == "refused":
             nbytes += self._size(one.id)
         if nbytes:

@@ -9,6 +9,7 @@ import pytest
 
 from coordinator.environments.task_host import TurnAnswer
 from coordinator.rollouts.step_service import LATEST, SHARES, AskedStep
+from coordinator.rollouts.token_storage import WINDOW
 from protocol.authority import TaskReference
 from protocol.leases import Lease, LeaseReport, Submission
 from protocol.requests import Refusal
@@ -115,6 +116,21 @@ async def test_other_tokens_for_a_written_turn_are_evidence_and_no_strike(world:
     assert (rows(world, "evidence"), rows(world, "strikes")) == (1, 0)
     await answer(world, TurnAnswer(GIVEN))
     assert send(world, turn_of(lease)) == StepResponse(given=GIVEN, expires=lease.expires)
+
+
+async def test_other_tokens_for_a_turn_are_forgotten_with_a_lease_that_is_never_submitted(world: World) -> None:
+    lease = world.lease()
+    send(world, turn_of(lease))
+    assert code(world, turn_of(lease, tokens=[6, EOS])) == "other-bytes"
+    await answer(world, TurnAnswer(GIVEN))
+    world.now += 86_400_000
+    while world.group_service.tick(world.now):
+        pass
+    assert rows(world, "refused_tokens") == 1
+
+    world.group_service.forget([], 10, 1, world.now + WINDOW + 1)
+
+    assert [rows(world, table) for table in ("leases", "evidence", "refused_tokens")] == [0, 0, 0]
 
 
 async def test_no_turn_comes_after_the_end(world: World) -> None:
