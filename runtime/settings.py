@@ -7,7 +7,8 @@ Rules
    text also the plain text, and for a list of texts also words separated by commas or spaces.
 3. An unknown key, in the file or under the prefix, is an error that names the nearest known one.
 4. Every error is one line: the value's source, the key, and the expected value.
-5. A key that has moved is read at its old place too, with a warning. At both places it is an error.
+5. A key that has moved is read at its old place too, with a warning. A file, or the variables, with both places is an
+   error.
 """
 
 import difflib
@@ -119,12 +120,16 @@ class Loader(Generic[M]):
                 continue
             if name not in known:
                 raise SettingsFault(f"unknown environment variable {name}{did_you_mean(name, known)}")
+            if (new := self._moved.get(known[name])) and self.variable(new) in env:
+                raise SettingsFault(f"{name} is now {self.variable(new)}, which is set too: remove {name}")
             _merge(values, self.from_text(known[name], text))
         return values
 
     def from_text(self, key: str, text: str) -> dict[str, Any]:
         """Return the values that one key's text stands for (rule 2). Raises `SettingsFault` for an unknown key."""
-        key = self._moved.get(key, key)
+        if (new := self._moved.get(key)) is not None:
+            log.warning("a setting has moved: write it at its new place", old=key, new=new)
+            key = new
         place = key.split(".")
         if key not in self.keys:
             raise SettingsFault(self.unknown(place if place[0] in self.sections else place[:1]))

@@ -85,13 +85,15 @@ def view(staleness: int, period: int, gamma: float, measured: Measured) -> Capac
     """Return the inputs, the rate to provision, and one sentence of advice. `period`: kappa."""
     advice = _advised(staleness, period, gamma, measured)
     step, turnaround = measured.step_seconds, measured.turnaround_seconds
-    known = step is not None and turnaround is not None and staleness > 0
+    longest = None
+    if step is not None and turnaround is not None and staleness > 0:
+        longest = best_period(staleness, step, turnaround)
     return CapacityView(
         step_seconds=step,
         turnaround_seconds=turnaround,
         rollouts_per_step=measured.rollouts_per_step,
         publish_every=period,
-        longest_period=best_period(staleness, step, turnaround) if known else None,  # type: ignore[arg-type]
+        longest_period=longest,
         supply=measured.supply,
         verified=measured.verified,
         need=advice.need,

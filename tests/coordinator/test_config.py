@@ -228,9 +228,13 @@ def test_a_key_that_has_moved_is_read_at_its_old_place_with_a_warning() -> None:
 
 def test_a_moved_key_may_stand_in_a_variable_and_on_the_command_line() -> None:
     env = {"ECHO2_COORD_LEARNER_PUBLISH_EVERY": "2"}
-    assert config.parse({}, source="", env=env).run.publish_every == 2
-    flags = config.from_assignments(["learner.publish_every=auto"])
+    with capture_logs() as lines:
+        assert config.parse({}, source="", env=env).run.publish_every == 2
+        flags = config.from_assignments(["learner.publish_every=auto"])
+    assert [line["new"] for line in lines] == ["run.publish_every"] * 2
     assert config.parse({}, source="", env=env, flags=flags).run.publish_every == "auto"
+    with pytest.raises(SettingsFault, match="ECHO2_COORD_RUN_PUBLISH_EVERY, which is set too"):
+        config.parse({}, source="", env={**env, "ECHO2_COORD_RUN_PUBLISH_EVERY": "3"})
 
 
 def test_the_mode_of_a_run_settles_its_staleness() -> None:
