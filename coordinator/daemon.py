@@ -41,7 +41,8 @@ from coordinator.publishing.signing_keys import Signing
 from coordinator.rollouts.absence import Absence
 from coordinator.rollouts.group_service import GroupService
 from coordinator.rollouts.lease_lifetime import first_lifetime
-from coordinator.rollouts.lease_table import Entropy, LeaseTerms
+from coordinator.rollouts.lease_table import Entropy
+from coordinator.rollouts.lease_terms import LeaseTerms
 from coordinator.rollouts.mixed_prompts import MixedPrompts, seed_of
 from coordinator.rollouts.prompt_feed import PromptFeed
 from coordinator.rollouts.prompts import PromptSource, TaskPrompts

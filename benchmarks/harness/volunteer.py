@@ -38,7 +38,7 @@ from coordinator.publishing.publisher import Publisher
 from coordinator.publishing.signing_keys import Signing
 from coordinator.rollouts.absence import Absence
 from coordinator.rollouts.group_service import GroupService
-from coordinator.rollouts.lease_table import Progress
+from coordinator.rollouts.lease_terms import Progress
 from coordinator.rollouts.prompts import TaskPrompts
 from coordinator.rollouts.request_handler import RequestContext, RequestHandler
 from coordinator.rollouts.rollout_context import RolloutContext, Sealing

@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.broadcast.simulated_time import Clock
 from coordinator.learner.age import fresh
 from coordinator.rollouts.lease_summary import LeaseCell, LeaseSummary, lease_cell
-from coordinator.rollouts.lease_table import InFlight, LeaseTerms, Progress, free_slots
+from coordinator.rollouts.lease_terms import InFlight, LeaseTerms, Progress, free_slots
 from coordinator.rollouts.pacing import STEPS_KEPT, PacedSituation, is_due, learner_pace, retry_after
 
 STEP: Final = 60.0

@@ -18,7 +18,8 @@ from coordinator.config import EnvironmentSection
 from coordinator.database import Database
 from coordinator.metrics.broadcast_stats import BroadcastStats
 from coordinator.rollouts.episode_record import EpisodeRecords
-from coordinator.rollouts.lease_table import Entropy, LeaseTable, Progress
+from coordinator.rollouts.lease_table import Entropy, LeaseTable
+from coordinator.rollouts.lease_terms import Progress
 from coordinator.rollouts.replay_buffer import DrawnGroup, ReplayBuffer
 from coordinator.rollouts.rollout_context import RolloutContext, Sealing
 from coordinator.rollouts.scoring_order import PendingVersion

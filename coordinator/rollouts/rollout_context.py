@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from coordinator.rollouts.lease_table import LeaseTerms, Reseal, Seal
+from coordinator.rollouts.lease_table import Reseal, Seal
+from coordinator.rollouts.lease_terms import LeaseTerms
 from coordinator.rollouts.prompts import PromptSource
 from protocol.authority import RunSpec
 from protocol.task_kinds import PURE

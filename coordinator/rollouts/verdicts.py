@@ -40,7 +40,8 @@ from coordinator.accounts.pay import pay_rule
 from coordinator.database import Database, marks
 from coordinator.learner.age import fresh
 from coordinator.metrics.pass_rates import PromptAnswers
-from coordinator.rollouts.lease_table import Early, LeaseRecord, LeaseTable, Progress, Seal
+from coordinator.rollouts.lease_table import Early, LeaseRecord, LeaseTable, Seal
+from coordinator.rollouts.lease_terms import Progress
 from coordinator.rollouts.submitted_group import ClaimedRollout
 from coordinator.rollouts.task_results import TaskResults, sums_of
 from coordinator.rollouts.token_storage import TokenStorage

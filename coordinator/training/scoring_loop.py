@@ -44,7 +44,7 @@ from coordinator.publishing.publisher import Publisher
 from coordinator.rollouts.group_service import GroupService
 from coordinator.rollouts.group_verifier import GroupVerifier
 from coordinator.rollouts.heldout_plans import HeldoutGroup
-from coordinator.rollouts.lease_table import LeaseTerms
+from coordinator.rollouts.lease_terms import LeaseTerms
 from coordinator.rollouts.scorer import Scorer
 from coordinator.rollouts.scoring_order import VISIT, PendingVersion, next_version
 from coordinator.rollouts.verification import Verdict

@@ -34,7 +34,7 @@ from coordinator.metrics.views import StepPoint, VersionRow
 from coordinator.publishing.published import Published
 from coordinator.publishing.publisher import Publisher
 from coordinator.rollouts.group_service import GroupService
-from coordinator.rollouts.lease_table import Progress
+from coordinator.rollouts.lease_terms import Progress
 from coordinator.rollouts.replay_buffer import DrawnGroup
 from coordinator.training.guarding import Guarding
 from coordinator.training.model_processes import DiedComputing, Learner

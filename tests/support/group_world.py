@@ -21,7 +21,8 @@ from coordinator.metrics.capacity import Measured, view
 from coordinator.metrics.views import CapacityView, NodeRow
 from coordinator.rollouts.absence import Absence
 from coordinator.rollouts.group_service import GroupService
-from coordinator.rollouts.lease_table import Entropy, LeaseTerms, Progress
+from coordinator.rollouts.lease_table import Entropy
+from coordinator.rollouts.lease_terms import LeaseTerms, Progress
 from coordinator.rollouts.mixed_prompts import MixedPrompts
 from coordinator.rollouts.prompts import PromptSource, TaskPrompts
 from coordinator.rollouts.request_handler import RequestHandler

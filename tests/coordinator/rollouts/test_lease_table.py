@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from coordinator.metrics import run_metrics
-from coordinator.rollouts.lease_table import InFlight, LeaseTerms, Progress, free_slots
+from coordinator.rollouts.lease_terms import InFlight, LeaseTerms, Progress, free_slots
 from protocol.leases import Lease
 from tasks.guess import Guess
 from tests.support.group_world import ALICE, BOB, SPEC, World, group, opened

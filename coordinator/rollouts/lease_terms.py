@@ -1,0 +1,57 @@
+"""The terms that leases share, the progress of the run, and the room that both leave (rule 2 of lease_table.py)."""
+
+from typing import Literal, NamedTuple
+
+import msgspec
+
+
+class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """The terms that all leases of a run share. Times in milliseconds.
+
+    `staleness`: S. `batch_groups`: groups per step of the learner. `engines`: classes admitted, prefixes of
+    "<engine>/<dtype>/<device>". `per_node`: most open leases per unmeasured node. `first_ms`: lifetime of a lease while
+    its node is not measured and too few nodes are proven. `least_ms`, `most_ms`: bounds of every lifetime. `retry_ms`:
+    the least wait after a refusal (coordinator/rollouts/retry_times.py). `pacing`: "fresh": by the law of leases
+    (coordinator/rollouts/pacing.py), "room": by room alone. `refill`: the learner's batches leave out
+    groups whose rewards are all equal."""
+
+    staleness: int
+    batch_groups: int
+    group_size: int
+    limit: int
+    engines: list[str]
+    per_node: int = 3
+    first_ms: int = 300_000
+    least_ms: int = 20_000
+    most_ms: int = 3_600_000
+    retry_ms: int = 1_000
+    pacing: Literal["fresh", "room"] = "room"
+    refill: bool = False
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """The progress of the run. `step`: the learner's. `version`, `root`: the newest published version. `publish_every`:
+    kappa, steps from one version to the next. `paused`: no lease is given, but for held-out ones where
+    `heldout_goes_on`."""
+
+    era: int
+    step: int
+    version: int
+    root: bytes
+    publish_every: int = 1
+    paused: bool = False
+    finished: bool = False
+    heldout_goes_on: bool = False
+
+
+class InFlight(NamedTuple):
+    """Groups that may still reach the learner. `undecided`: received, without a verdict. `running`: leased."""
+
+    undecided: int
+    running: int
+
+
+def free_slots(progress: Progress, terms: LeaseTerms, version: int, buffered: int, load: InFlight) -> int:
+    """Return how many more groups of `version` the learner can draw in time (rule 2)."""
+    wanted = (terms.staleness + version + 1 - progress.step) * terms.batch_groups
+    return wanted - buffered - load.undecided - load.running
