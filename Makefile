@@ -102,7 +102,7 @@ verifiers: .venv-verifiers/.installed ## a Python with verifiers, for tasks of t
 	@touch $@
 
 TASKSET := reverse_digits
-demo-verifiers: .venv-verifiers/.installed setup ## volunteers without its code learn a taskset of verifiers (10 minutes)
+demo-verifiers: .venv-verifiers/.installed setup ## volunteers without its code learn a taskset of verifiers (5 minutes)
 	$(BIN)/echo2-coord demo --no-faults --task verifiers:$(CURDIR)/tasks/verifiers/tasksets/$(TASKSET).toml
 
 test-verifiers: .venv-verifiers/.installed setup ## tasksets in verifiers' own environment server (3 minutes)

@@ -222,6 +222,103 @@ def status(
 
 @app.command()
 @errors_reported
+def plan(
+    home: Annotated[
+        Path | None, typer.Option(help="A running run, whose measurements stand for flags.", show_default="flags alone")
+    ] = None,
+    step_seconds: Annotated[float | None, typer.Option(min=0.001, help="T, of the learner's step.")] = None,
+    rollouts: Annotated[int | None, typer.Option(min=1, help="R, per step.")] = None,
+    group: Annotated[int | None, typer.Option(min=2, help="Rollouts per group.")] = None,
+    tokens: Annotated[float | None, typer.Option(min=1, help="Sampled tokens per rollout.")] = None,
+    node_tokens: Annotated[float | None, typer.Option(min=0.001, help="Tokens per second of a node.")] = None,
+    staleness: Annotated[int | None, typer.Option(min=0, help="S.")] = None,
+    publish_every: Annotated[int | None, typer.Option(min=1, help="kappa.", show_default="auto")] = None,
+    gamma: Annotated[float, typer.Option(min=1.0, help="Reserve.")] = 1.1,
+    version_mb: Annotated[float | None, typer.Option(min=0.0, help="Of a version's diff, MB.")] = None,
+    uplink: Annotated[float | None, typer.Option(min=0.001, help="The coordinator's, Mbit/s.")] = None,
+    node_uplink: Annotated[float | None, typer.Option(min=0.0, help="A node's, Mbit/s.")] = None,
+    node_downlink: Annotated[float | None, typer.Option(min=0.001, help="A node's, Mbit/s.")] = None,
+    at_once: Annotated[int, typer.Option(min=1, help="c, groups at once in a node.")] = 1,
+    load_seconds: Annotated[float, typer.Option(min=0.0, help="A node's, to load a version.")] = 1.0,
+    verdict_seconds: Annotated[float, typer.Option(min=0.0, help="From a group's receipt to its verdict.")] = 1.0,
+    nodes: Annotated[int | None, typer.Option(min=1, help="Plan for so many.", show_default="as needed")] = None,
+    node_price: Annotated[float, typer.Option(min=0.0, help="Of a node, per hour.")] = 0.0,
+    learner_price: Annotated[float, typer.Option(min=0.0, help="Of the learner, per hour.")] = 0.0,
+    own_tokens: Annotated[
+        float | None, typer.Option(min=0.001, help="Tokens per second of a machine of yours.")
+    ] = None,
+    own_price: Annotated[float | None, typer.Option(min=0.0, help="Of such a machine, per hour.")] = None,
+) -> None:
+    """Say how many nodes a run needs, at which S and period, and what a step costs."""
+    from coordinator import config
+    from coordinator.run.run_folder import RunFolder
+    from coordinator.training.plan_terms import PlanFlags, told
+    from coordinator.web import status as asked
+
+    state = None
+    if home is not None:
+        place = RunFolder(home)
+        state = asked.decode(asked.fetch(asked.address_in(place, config.load(place.config).web)))
+    flags = PlanFlags(
+        step_seconds, rollouts, group, tokens, node_tokens, staleness, publish_every, gamma, version_mb, uplink,
+        node_uplink, node_downlink, at_once, load_seconds, verdict_seconds, nodes, node_price, learner_price,
+        own_tokens, own_price,
+    )  # fmt: skip
+    print("\n".join(told(flags, state)))
+
+
+@app.command()
+@errors_reported
+def simulate(
+    nodes: Annotated[int, typer.Option(min=1, max=100_000, help="Number of nodes.")] = 200,
+    minutes: Annotated[float, typer.Option(min=1, help="Simulated time.")] = 60.0,
+    supply: Annotated[float, typer.Option(min=0.01, help="What they make, over what the learner consumes.")] = 1.5,
+    equal: Annotated[bool, typer.Option("--equal", help="Equal nodes, instead of a tenfold spread.")] = False,
+    batch: Annotated[int, typer.Option(min=1, help="Groups per step.")] = 64,
+    staleness: Annotated[int, typer.Option(min=1, help="S.")] = 4,
+    publish_every: Annotated[int, typer.Option(min=1, help="kappa.")] = 1,
+    at_once: Annotated[int, typer.Option(min=1, help="Groups at once in a node.")] = 1,
+    step_seconds: Annotated[float, typer.Option(min=0.001, help="T.")] = 60.0,
+    life: Annotated[
+        float | None, typer.Option(min=0.1, help="Mean minutes until a node leaves.", show_default="it stays")
+    ] = None,
+    away: Annotated[float, typer.Option(min=0.1, help="Mean minutes until it is back.")] = 5.0,
+    broadcast: Annotated[float, typer.Option(min=0.0, help="Seconds of a version to the nodes.")] = 12.0,
+    star: Annotated[float, typer.Option(min=0.0, help="The same without peers, for --ablate.")] = 0.0,
+    gamma: Annotated[float, typer.Option(min=1.0, help="Reserve of active nodes.")] = 1.1,
+    price: Annotated[float, typer.Option(min=0.0, help="Median ask per hour; 0: nobody asks.")] = 0.0,
+    learner_price: Annotated[float, typer.Option(min=0.0, help="Of the learner, per hour.")] = 0.0,
+    ablate: Annotated[bool, typer.Option("--ablate", help="Also without single rules.")] = False,
+    seeds: Annotated[int, typer.Option(min=1, max=100, help="Runs per row.")] = 1,
+    svg: Annotated[Path | None, typer.Option(help="Draw them to this file.", show_default="not drawn")] = None,
+) -> None:
+    """Simulate a fleet on the product's own rules: idle share, age of groups, cost of a step."""
+    from coordinator.simulation import comparison, drawn_runs
+
+    if publish_every > staleness + 1:
+        raise LocalFault(f"publish-every is {publish_every}, and S = {staleness} allows at most {staleness + 1}")
+    terms = comparison.FleetTerms(
+        nodes, supply, not equal, batch, staleness, publish_every, at_once, step_seconds,
+        life * 60 if life is not None else float("inf"), away * 60, broadcast, star, gamma, price, learner_price,
+    )  # fmt: skip
+    print(f"{'':<12} {'steps':>6} {'idle':>7} {'age':>5} {'leases':>7} {'active':>7} {'cost':>9}")
+    rows = list[comparison.Compared]()
+    try:
+        for row in comparison.compared(terms, minutes * 60, seeds, ablate):
+            print(
+                f"{row.name:<12} {row.steps:>6.1f} {row.idle:>7.1%} {row.age:>5.2f} {row.leases:>7.2f} "
+                f"{row.active:>7.1f} {row.cost:>9.4f}", flush=True,
+            )  # fmt: skip
+            rows.append(row)
+    except ValueError as fault:
+        raise LocalFault(f"{fault} in {minutes:g} minutes: raise --minutes, or --supply") from fault
+    print("idle: of the learner's time; age: steps, of the groups learned; leases: per group learned; cost: of a step")
+    if svg is not None:
+        svg.write_text(drawn_runs.draw(rows, minutes * 60))
+
+
+@app.command()
+@errors_reported
 def pause(
     home: Home = Path("."),
     why: Annotated[str, typer.Option(help="A reason; the page shows it.")] = "",
@@ -523,14 +620,19 @@ def task_try(
     ] = None,
 ) -> None:
     """Show prompts of a task and scores: of its own answers and yours, or with --model of a model's."""
-    from coordinator.run import model_trial, task_trial
+    from coordinator.run import model_trial, task_mix, task_trial
 
+    name = task_mix.only(name)
     if model is not None and answer:
         raise LocalFault("--answer and --model are for two calls: leave out one of them")
+    trial = model_trial.ModelTrial(split, prompts, answers, limit, greedy, template, thinking)
     if model is not None:
-        trial = model_trial.ModelTrial(split, prompts, answers, limit, greedy, template, thinking)
         model_trial.try_model(name, model, weights, trial, partial(print, flush=True))
         return
+    if weights is not None or trial != model_trial.ModelTrial(split, prompts):
+        raise LocalFault(
+            "--weights, --answers, --limit, --greedy, --template and --thinking say how a model answers: add --model"
+        )
     for part in task_trial.try_task(name, split, prompts, answer or []):
         print(part)
 

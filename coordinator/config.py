@@ -180,6 +180,35 @@ class LearnerSection(Section):
         str, Field(min_length=1, max_length=40, description="torch device of learner and scorer: cpu, cuda ...")
     ] = "cpu"
     threads: Annotated[int, Field(ge=1, le=1024, description="Threads of each computing process on a CPU.")] = 1
+    checkpoint_share: Annotated[
+        float,
+        Field(
+            gt=0,
+            le=1,
+            description="Share of the time that full checkpoints may take; between them a journal is written, whose "
+            "steps a restart makes again. 1: a checkpoint with each version.",
+        ),
+    ] = 1.0
+    ranks: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=64,
+            description="Processes of this host among which the learner divides model and batch: one per GPU. With "
+            "more than one, torchrun starts them.",
+        ),
+    ] = 1
+    hosts: Annotated[
+        int, Field(ge=1, le=1024, description="Hosts that have ranks of the learner; this one has rank 0.")
+    ] = 1
+    rendezvous: Annotated[
+        str,
+        Field(
+            max_length=300,
+            pattern=r"^$|^[^\s:]+:\d{1,5}$",
+            description="HOST:PORT of this host at which those of other hosts meet, with more than one host.",
+        ),
+    ] = ""
     learning_rate: Annotated[float, Field(gt=0, le=1, description="AdamW's peak learning rate.")] = 3e-4
     warmup_steps: Annotated[int, Field(ge=0, description="Steps over which the learning rate rises from 0.")] = 10
     betas: Annotated[
@@ -267,6 +296,12 @@ class LearnerSection(Section):
         refused = contradiction(choices_of(self))
         if refused:
             raise ValueError(refused)
+        return self
+
+    @model_validator(mode="after")
+    def _names_the_rendezvous(self) -> Self:
+        if (self.hosts > 1) != bool(self.rendezvous):
+            raise ValueError("hosts above 1 and rendezvous go together: name HOST:PORT, or one host")
         return self
 
 

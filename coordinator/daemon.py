@@ -30,7 +30,7 @@ from coordinator.database import CHECK_EVERY, Database, check
 from coordinator.environments.task_host import LocalTask
 from coordinator.environments.task_hosts import TaskHosts
 from coordinator.group_commit import GroupCommit
-from coordinator.learner.launch import learner_process
+from coordinator.learner.launch import RankLayout, learner_process
 from coordinator.metrics.history import History
 from coordinator.metrics.views import LinksView
 from coordinator.operator_socket import OperatorSocket
@@ -313,9 +313,11 @@ class Coordinator:
         latest = self.publisher.latest
         if latest is None:
             return
-        covered = frozenset(itertools.chain.from_iterable(self.learning.training.covered))
+        training = self.learning.training
+        covered = frozenset(itertools.chain.from_iterable(training.covered))
+        step = min(latest.version, training.covered_step)
         for _ in range(FORGOTTEN_AT_ONCE):
-            if not self.group_service.forget(covered, latest.version, latest.era, self._now()):
+            if not self.group_service.forget(covered, step, latest.era, self._now()):
                 return
             await asyncio.sleep(0)
 
@@ -337,6 +339,11 @@ def scorer_of(section: LearnerSection, died: Callable[[str], None]) -> Supervise
     )  # fmt: skip
 
 
+def ranks_of(section: LearnerSection) -> RankLayout:
+    """Return the learner's processes, by the settings."""
+    return RankLayout(section.ranks, section.hosts, section.rendezvous)
+
+
 async def serve(run: Run) -> None:
     """Run one coordinator on libp2p with its model processes and its page, until cancelled."""
     from p2p.libp2p.threaded_network import PayloadRates, ThreadedPeer
@@ -350,7 +357,11 @@ async def serve(run: Run) -> None:
         del faults[:-FAULTS]
 
     learner = LearnerChild(
-        Supervisor(lambda: learner_process(section.threads), restarts(), on_death=on_death("learner", died))
+        Supervisor(
+            lambda: learner_process(section.threads, ranks=ranks_of(section)),
+            restarts(),
+            on_death=on_death("learner", died),
+        )
     )
     scorer = scorer_of(section, died)
     models = Models(learner, scorer, faults)

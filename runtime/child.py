@@ -15,7 +15,8 @@ Rules
 7. A child computes on one thread and waits passively unless told otherwise, by environment variables set before torch
    is imported. With torch's defaults two busy cores slow a decode step thirtyfold.
 8. A `Confined` child sees none of the daemon's environment and works in a folder of its own. One that answers or
-   prints more than it may is killed, and the calls under way say so.
+   prints more than it may is killed, and the calls under way say so. So is one that sends a frame which answers no
+   call: without end, such frames would cost the daemon a core.
 """
 
 import asyncio
@@ -159,6 +160,11 @@ class Child:
         return self._running().pid
 
     @property
+    def has_ended(self) -> bool:
+        """Whether the process was started, and is gone."""
+        return self._life is not None and self._life.done()
+
+    @property
     def exited(self) -> "asyncio.Future[int]":
         """A future of the return code, done when the process is gone. Shielded: cancelling a waiter ends nothing."""
         if self._life is None:
@@ -235,10 +241,14 @@ class Child:
             self.kill()
             return await self.exited
 
-    def kill(self) -> None:
-        """Send SIGKILL to the child and its descendants; do nothing if it is gone."""
+    def kill(self, why: str = "") -> None:
+        """Send SIGKILL to the child and its session, and close the pipe, by which descendants with sessions of their
+        own end; do nothing if it is gone. `why`: said by `ChildDied`."""
         process = self._running()
+        assert process.stdin is not None
+        process.stdin.close()
         if process.returncode is None:
+            self._stderr += f"\n{why}".encode()
             try:
                 os.killpg(process.pid, signal.SIGKILL)
             except ProcessLookupError:
@@ -270,8 +280,7 @@ class Child:
             await self._read_frames(process)
         except _Garbage as fault:
             self._log.error("invalid frame from child; killed it", fault=str(fault))
-            self._stderr += f"\nit sent an invalid frame: {fault}".encode()
-            self.kill()
+            self.kill(f"it sent an invalid frame: {fault}")
         except asyncio.CancelledError:  # the daemon ends without `stop`: nothing may be left waiting for the child
             self.kill()
             raise
@@ -300,11 +309,13 @@ class Child:
                 raise _Garbage(str(error)) from error
 
     def _take(self, frame: _Frame) -> None:
+        answer = self._pending.get(frame.id)
+        if answer is None and self._confined is not None:
+            raise _Garbage("an answer to no call")
         if frame.id == 0:
             if self._callback is not None:
                 asyncio.get_running_loop().call_soon(self._callback, frame.method, bytes(frame.body))
             return
-        answer = self._pending.get(frame.id)
         if answer is None or answer.done():
             return  # its caller was cancelled or timed out
         if frame.kind == "error":
@@ -320,8 +331,7 @@ class Child:
             del self._stderr[:-STDERR_KEPT]
             self._printed += len(part)
             if self._confined is not None and self._printed > self._confined.printed:
-                self._stderr += b"\nit printed more than %d bytes in one call" % self._confined.printed
-                return self.kill()
+                return self.kill(f"it printed more than {self._confined.printed} bytes in one call")
             *lines, rest = (rest + part).split(b"\n")
             rest = rest[-STDERR_KEPT:]
             for text_line in filter(None, lines):

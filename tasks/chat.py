@@ -25,6 +25,8 @@ PLAIN: Final = (
 )
 """The template of a model that has none."""
 DATE: Final = datetime(2024, 7, 26)
+MOST_WRITTEN: Final = 1 << 22
+"""Most characters of a conversation: beyond them a tokenizer's memory would be the limit."""
 _ANSWER: Final = "echo2-answer-0123456789"
 """Stands for the model's answer, where the text behind one is looked for (rule 4)."""
 
@@ -147,11 +149,14 @@ def renderer(settings: ChatSettings) -> Callable[[Sequence[Message]], str]:
 
     def render(messages: Sequence[Message]) -> str:
         try:
-            return template.render(messages=messages, **known)
+            written = template.render(messages=messages, **known)
         except TemplateFault:
             raise
         except Exception as error:  # a template's expressions raise whatever Python does
             raise TemplateFault(f"the chat template fails: {type(error).__name__}: {error}") from error
+        if len(written) > MOST_WRITTEN:
+            raise TemplateFault(f"the chat template writes {len(written)} characters, and {MOST_WRITTEN} are the most")
+        return written
 
     return render
 

@@ -16,6 +16,7 @@ The task runs in processes of its own, with the rights of the user: the kit find
 """
 
 import argparse
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -227,11 +228,17 @@ class CheckFault(Exception):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check a task and print the report; 1: it does not pass."""
-    parser = argparse.ArgumentParser(prog="python -m tasks.check", description="Check a task before a run uses it.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tasks.check",
+        description="Check a task before a run uses it.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
     parser.add_argument("name", help="as in run.task: NAME or NAME:ARGUMENT")
     parser.add_argument("--prompts", type=int, default=USUAL_EXTENT.prompts, help="most prompts of each split")
     parser.add_argument("--seconds", type=float, default=USUAL_EXTENT.seconds, help="most time of a prompt or a score")
     given = parser.parse_args(arguments)
+    if given.prompts < 1 or not 0 < given.seconds < math.inf:
+        parser.error("--prompts should be at least 1, and --seconds a number above 0")
     faults = check(given.name, Extent(given.prompts, given.seconds))
     print("\n".join(report(given.name, faults)))
     return 1 if faults else 0

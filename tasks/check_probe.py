@@ -14,9 +14,21 @@ from typing import Final
 import msgspec
 
 from tasks import plugins
-from tasks.code_points import CodePoints
+from tasks.byte_text import ByteText
 from tasks.hostile_answers import HOSTILE
-from tasks.task import InvalidTranscript, Split, Task, TaskFault, Transcript, begun, prompt_of, replay
+from tasks.task import (
+    Episode,
+    InvalidTranscript,
+    Split,
+    Task,
+    TaskFault,
+    Transcript,
+    begun,
+    left,
+    prompt_of,
+    readied,
+    replay,
+)
 
 DEMONSTRATION: Final = "its own demonstration"
 PROMPT: Final = "the prompt again"
@@ -76,7 +88,7 @@ class ProbedPrompt(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-TEXT = CodePoints()
+TEXT = ByteText()
 
 
 def ask(task: Task, question: Question) -> ProbedPrompt:
@@ -125,17 +137,22 @@ def play(task: Task, question: Question, script: Script) -> ProbedEpisode:
     tokens: list[int] = []
     turns: list[int] = []
     given: list[str] = []
+    episodes: list[Episode] = []
+
+    def begin() -> Episode:
+        episodes.append(begun(task, question.split, question.index, TEXT))
+        return episodes[-1]
+
     try:
         answer = script(0)
-        episode = begun(task, question.split, question.index, TEXT)
+        episode = begin()
         for turn_number in range(MOST_TURNS):
             sampled = [*TEXT.encode(script(turn_number)), TEXT.eos]
             tokens += sampled
             turns.append(len(sampled))
             reply = episode.reply(list(sampled))
             if reply is None:
-                fresh = begun(task, question.split, question.index, TEXT)
-                score = replay(fresh, Transcript(tokens, turns), ends=TEXT.ends, limit=_LIMIT)
+                score = replay(begin(), Transcript(tokens, turns), ends=TEXT.ends, limit=_LIMIT)
                 return ProbedEpisode(answer, score.reward, score.success, tuple(given))
             tokens += reply
             turns.append(len(reply))
@@ -148,6 +165,9 @@ def play(task: Task, question: Question, script: Script) -> ProbedEpisode:
         return ProbedEpisode(answer, error=f"a second episode went another course: {error}")
     except (Exception, SystemExit) as error:
         return ProbedEpisode(answer, error=f"a turn raised {type(error).__name__}: {error}")
+    finally:
+        for one in episodes:
+            left(one)
     return ProbedEpisode(answer, endless=True)
 
 
@@ -158,6 +178,7 @@ def main(arguments: Sequence[str]) -> None:
     try:
         task = plugins.find(arguments[0])
         opened = ProbedTask(task.version, task.size("train"), task.size("heldout"))
+        readied(task, TEXT)
     except (Exception, SystemExit) as error:
         own = isinstance(error, LookupError)
         opened = ProbedTask(fault=str(error) if own else f"size raised {type(error).__name__}: {error}")

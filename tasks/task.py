@@ -122,6 +122,13 @@ class TaskFault(Exception):
         self.verified = verified
 
 
+class TaskBroken(TaskFault):
+    """A fault after which the process of the task answers nobody: it must be ended."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, verified=True)
+
+
 def sampled_mask(turns: Sequence[int]) -> list[bool]:
     """Return a mask, True where the policy sampled the token; same length as the transcript's tokens."""
     return [number % 2 == 0 for number, length in enumerate(turns) for _ in range(length)]

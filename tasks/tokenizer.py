@@ -100,7 +100,7 @@ def pieces(tokenizer: Tokenizer, size: int, spell: Spell) -> list[bytes]:
 def _byte_level(token: str) -> bytes:
     """Decode a token of byte-level BPE: each character stands for a byte, or the token stands for itself."""
     try:
-        return bytes(map(_BYTES.__getitem__, token))
+        return bytes(map(BYTES.__getitem__, token))
     except KeyError:
         return token.encode()
 
@@ -112,7 +112,8 @@ def _byte_characters() -> dict[str, int]:
     return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
 
 
-_BYTES = _byte_characters()
+BYTES = _byte_characters()
+"""Character of byte-level BPE -> the byte that it stands for."""
 
 
 def load(path: Path, eos: int, *others: int) -> FileTokenizer:

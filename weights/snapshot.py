@@ -68,7 +68,7 @@ class Snapshot:
     def root(self) -> bytes:
         """The content root, computed at the first use: one pass over the file."""
         if self._root is None:
-            hashes = [_hash(self._bytes[at : at + entry.nbytes]) for entry, at in self._places.values()]
+            hashes = [tensor_hash(self._bytes[at : at + entry.nbytes]) for entry, at in self._places.values()]
             self._root = root_of(self.tensors, self.aliases, hashes)
         return self._root
 
@@ -135,8 +135,7 @@ class SnapshotWriter(RootHasher):
     def __init__(self, file: BinaryIO, tensors: Sequence[TensorEntry], aliases: dict[str, str]) -> None:
         super().__init__(tensors, aliases)
         self._file = file
-        metadata = {"format": "pt"} | ({"alias": _alias_json(aliases)} if aliases else {})
-        file.write(safetensors_header.build(list(tensors), metadata))
+        file.write(safetensors_header.build(list(tensors), header_metadata(aliases)))
 
     def write(self, data: Bits | bytes) -> None:
         self._file.write(_view(data))
@@ -182,8 +181,14 @@ def _view(data: Bits | bytes) -> memoryview:
     return memoryview(data if isinstance(data, bytes) else data.view(np.uint8).data)
 
 
-def _hash(data: NDArray[np.uint8]) -> bytes:
-    hasher = blake3()
+def header_metadata(aliases: dict[str, str]) -> dict[str, str]:
+    """Return the metadata of a snapshot's header."""
+    return {"format": "pt"} | ({"alias": _alias_json(aliases)} if aliases else {})
+
+
+def tensor_hash(bits: Bits) -> bytes:
+    """Return BLAKE3 of a tensor's bytes."""
+    data, hasher = bits.view(np.uint8), blake3()
     for at in range(0, len(data), _HASH_PIECE):
         hasher.update(data[at : at + _HASH_PIECE].data)
     return hasher.digest()

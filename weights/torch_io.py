@@ -56,13 +56,22 @@ def save_tensors(
 ) -> Snapshot:
     """Write named tensors (any device), leaving out those that `aliases` names. Each is asked for twice, and one at a
     time. Raises `BadSnapshot`, `DiskFull`."""
-    stored = [name for name in sorted(tensors) if name not in aliases]
-    with writing_snapshot(path, [_entry(name, tensors[name], dtype) for name in stored], aliases) as writer:
-        for name in stored:
-            tensor = tensors[name].detach()
-            writer.write(_bits_of(tensor.to(_cast_to(tensor, dtype))))
+    entries = entries_of(tensors, dtype=dtype, aliases=aliases)
+    with writing_snapshot(path, entries, aliases) as writer:
+        for entry in entries:
+            writer.write(published_bits(tensors[entry.name], dtype))
         root = writer.finish()
     return Snapshot(path, root=root)
+
+
+def entries_of(tensors: Mapping[str, Tensor], *, dtype: torch.dtype, aliases: dict[str, str]) -> list[TensorEntry]:
+    """Return the table of a snapshot of these tensors, ascending by name. Raises `BadSnapshot`."""
+    return [_entry(name, tensors[name], dtype) for name in sorted(tensors) if name not in aliases]
+
+
+def published_bits(tensor: Tensor, dtype: torch.dtype = torch.bfloat16) -> Bits:
+    """Return the bits of a tensor, flat, cast to `dtype` if it is of floating point."""
+    return _bits_of(tensor.detach().to(_cast_to(tensor, dtype)))
 
 
 def _entry(name: str, tensor: Tensor, dtype: torch.dtype) -> TensorEntry:

@@ -1,7 +1,8 @@
 """Roll a taskset out against an inference server, by verifiers alone: the anchor of benchmarks.bridge.
 
 Run by the Python that has verifiers, as `local_rollouts.py SETTINGS`. Each order is a line of JSON, {episodes}: pairs
-of a name and a row's index in the taskset. The answer is the rewards by name. The name travels in the header X-Episode.
+of a name and a row's index in the taskset. Each episode's end is a line, {name, reward}, as it comes. At most
+`at_once` episodes run at a time. The name travels in the header X-Episode.
 """
 
 import asyncio
@@ -27,8 +28,9 @@ async def _serve(settings: dict[str, Any], out: Any) -> None:
     await env.wait_for_server_startup()
     reader = asyncio.StreamReader(limit=64 << 20)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    places = asyncio.Semaphore(settings["at_once"])
 
-    async def reward(name: str, index: int) -> float:
+    async def roll_out(name: str, index: int) -> None:
         client = TrainClientConfig(
             base_url=settings["url"],
             api_key_var="ECHO2_HAS_NO_KEY",
@@ -36,17 +38,14 @@ async def _serve(settings: dict[str, Any], out: Any) -> None:
             renderer=settings["renderer"],
             renderer_model_name=settings["model"],
         )
-        episode = await env.run(
-            client=client, model="policy", sampling=SamplingConfig(temperature=1.0, top_p=1.0), task_data=rows[index]
-        )
-        return float(episode.traces[0].reward)
+        sampling = SamplingConfig(temperature=1.0, top_p=1.0)
+        async with places:
+            episode = await env.run(client=client, model="policy", sampling=sampling, task_data=rows[index])
+        print(json.dumps({"name": name, "reward": float(episode.traces[0].reward)}), file=out, flush=True)
 
     print(json.dumps({"ready": True}), file=out, flush=True)
     while order := await reader.readline():
-        episodes = json.loads(order)["episodes"]
-        rewards = await asyncio.gather(*(reward(name, index) for name, index in episodes))
-        told = {name: one for (name, _), one in zip(episodes, rewards, strict=True)}
-        print(json.dumps(told), file=out, flush=True)
+        await asyncio.gather(*(roll_out(name, index) for name, index in json.loads(order)["episodes"]))
     serving.cancel()
 
 

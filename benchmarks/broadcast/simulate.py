@@ -30,7 +30,7 @@ from random import Random
 from typing import Any, Final, NamedTuple
 
 from benchmarks.broadcast import drawing
-from benchmarks.broadcast.simulated_time import Place
+from benchmarks.broadcast.simulated_space import Place
 from benchmarks.broadcast.simulator import World
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim

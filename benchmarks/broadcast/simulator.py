@@ -21,9 +21,10 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from random import Random
 from typing import Final
 
-from benchmarks.broadcast.simulated_time import Clock, Place
+from benchmarks.broadcast.simulated_space import Place
 from coordinator.publishing.broadcast_planner import APART, SETTLE
 from coordinator.publishing.broadcast_planner import LOOK as SEEN
+from coordinator.simulation.simulated_clock import SimulatedClock
 from node.links.neighbours import NEIGHBOURS
 from node.links.plan_client import ASK_EVERY, LOOK
 from p2p.limits.bandwidth import FairQueue, bandwidth
@@ -301,7 +302,7 @@ class World:
     def __init__(
         self, uplink: float, places: Sequence[Place], load: PayloadSize, seed: int, *, planned: bool = True
     ) -> None:
-        self.clock, self.random = Clock(), Random(seed)
+        self.clock, self.random = SimulatedClock(), Random(seed)
         self.load, self.chunks = load, -(-load.length // load.chunk)
         self.batch: dict[tuple[str, Callable[..., None]], list[int]] = {}
         self.delivered = self.surplus = self.from_source = self.coming = 0

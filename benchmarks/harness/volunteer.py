@@ -202,7 +202,7 @@ async def _open(run: Run, snapshot: Path, folder: Path, gpu: str, env: Mapping[s
             await _publish(run, snapshot, group_service, publisher, network)
             tasks += [group.create_task(publisher.run()), group.create_task(scoring.run())]
             try:
-                with _node(run.invite(await network.addresses()), folder, gpu, env) as process:
+                with joining_node(run.invite(await network.addresses()), folder, gpu, env) as process:
                     control.cpu = partial(cpu_of, process.pid)
                     yield partial(_run_groups, control, process)
             finally:
@@ -222,7 +222,7 @@ async def _run_groups(control: Measuring, node: "subprocess.Popen[bytes]", group
 
 
 @contextmanager
-def _node(invite: str, folder: Path, gpu: str, env: Mapping[str, str]) -> "Iterator[subprocess.Popen[bytes]]":
+def joining_node(invite: str, folder: Path, gpu: str, env: Mapping[str, str]) -> "Iterator[subprocess.Popen[bytes]]":
     """Run `echo2-node join` with a volunteer's settings until the block ends; its log is folder/node.log."""
     argv = [sys.executable, "-m", "node.cli", "join", invite, "--gpu", gpu, "--home", str(folder / "node")]
     with (folder / "node.log").open("wb") as log:

@@ -21,9 +21,9 @@ import sys
 from typing import NamedTuple
 
 from benchmarks.harness.bench import Claim, Measured, close, header, ratio, table, take_turns, timed
-from benchmarks.pacing.world import RunResult, Scene, World, fleet
 from coordinator.rollouts.lease_summary import LeaseSummary, lease_cell
 from coordinator.rollouts.pacing import LearnerPace, PacedSituation, is_due
+from coordinator.simulation.simulated_run import RunResult, RunScene, SimulatedRun, fleet
 
 BATCH = 16
 SUPPLIES = (1.1, 1.5, 3.0)
@@ -66,11 +66,11 @@ class Cell(NamedTuple):
 
 def cell(one: Fleet, supply: float, at_once: int, publish_every: int, steps: int, seeds: int) -> Cell:
     """Simulate a fleet under both rules, with the same seeds."""
-    here = one.life / (one.life + Scene(()).away) if math.isfinite(one.life) else 1.0
+    here = one.life / (one.life + RunScene(()).away) if math.isfinite(one.life) else 1.0
     results: dict[bool, list[RunResult]] = {False: [], True: []}
     for seed in range(seeds):
         batch = BATCH * at_once
-        scene = Scene(
+        scene = RunScene(
             fleet(one.spread, one.nodes, supply / here, batch, at_once, seed),
             at_once=at_once,
             batch=batch,
@@ -78,7 +78,7 @@ def cell(one: Fleet, supply: float, at_once: int, publish_every: int, steps: int
             life=one.life,
         )
         for paced, runs in results.items():
-            runs.append(World(scene, paced=paced, seed=seed).run(steps))
+            runs.append(SimulatedRun(scene, paced=paced, seed=seed).run(steps))
     return Cell(one, supply, at_once, publish_every, _mean(results[False]), _mean(results[True]))
 
 

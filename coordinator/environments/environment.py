@@ -7,13 +7,21 @@ Rules
    If that dies too, the episode has failed.
 3. A task that cannot be opened fails no episode: calls wait, and opening is tried again after `PAUSES`. `trouble` says
    why, for the page. Only the first opening (`open`) raises.
-4. Nothing that a process answers is trusted: tokens are those of the model, and rewards finite.
-5. An episode that is played turn by turn stays in the process that began it. Where that has ended, another one begins
-   it anew and takes it through its turns so far: an episode that then answers otherwise than before has failed.
+4. Nothing that a process answers is trusted: tokens are those of the model, rewards finite, and a reason is one line of
+   at most `REASON` characters that can be printed: it stands on the page.
+5. An episode that is played turn by turn stays in the process that began it. Each of its turns has `Limits.seconds`,
+   however many came before. Where that process has ended, another one begins the episode anew and takes it through its
+   turns so far, in as much time for each, but at most for `REPLAYED` turns.
+6. An episode whose process ended by another's doing, and that cannot be taken up again, is lost (`EpisodeLost`): it did
+   not fail. One whose own turn ended the process has failed.
+7. A process whose task says that it is broken (`TaskBroken`), or that has run out of memory, threads or files, is ended
+   behind that answer.
+8. A process forgets an episode that was left, with the next turn that it takes. A turn of an episode that is left while
+   the turn waits for the process is not taken.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from typing import Final, TypeVar
 
@@ -21,25 +29,28 @@ import msgspec
 import structlog
 
 from coordinator.environments.environment_process import EnvironmentProcess
-from coordinator.environments.limits import Limits
+from coordinator.environments.limits import REASON, Limits
 from coordinator.environments.messages import (
     AskDemonstrations,
+    AskEpisode,
     AskPrompt,
     AskScore,
     AskTurn,
     Demonstrated,
+    EpisodeBegun,
     OpenTask,
     Prompted,
     Scored,
     TaskOpened,
     TurnTaken,
 )
-from coordinator.environments.task_host import TaskFacts, TurnAnswer
+from coordinator.environments.task_host import EpisodeLost, TaskFacts, TurnAnswer
 from coordinator.environments.worker_places import Places
 from protocol.task_kinds import SERVED, SINGLE
 from runtime.backoff import Backoff
 from runtime.child import ChildDied, ChildError
 from runtime.errors import DiskFull
+from runtime.printable import printable
 from tasks.task import MOST_REWARD, InvalidTranscript, Score, Split, TaskFault, Transcript
 
 A = TypeVar("A")
@@ -50,6 +61,10 @@ AT_ONCE: Final = 64
 """Demonstrations of one call."""
 TRIES: Final = 2
 """Processes in which a call is tried (rule 2)."""
+REPLAYED: Final = 4
+"""Turns in full time that taking up an episode may last (rule 5)."""
+TROUBLE: Final = 2_000
+"""Most characters of why a task cannot be opened."""
 _FAILED = (ChildError, DiskFull, msgspec.MsgspecError)
 
 log = structlog.get_logger("coordinator")
@@ -122,9 +137,9 @@ class Environment:
     async def prompt(self, split: Split, index: int) -> list[int]:
         """See `TaskHost.prompt`."""
         asked = AskPrompt(split=split, index=index)
-        answer = await self._ask("prompt", lambda worker: asked, Prompted)
+        answer = await self._call("prompt", asked, Prompted)
         if answer.fault:
-            raise TaskFault(answer.fault, verified=False)
+            raise TaskFault(_shown(answer.fault), verified=False)
         if not self._is_written(answer.tokens):
             raise TaskFault("its prompt is empty, or has tokens that the model lacks", verified=False)
         return answer.tokens
@@ -133,11 +148,11 @@ class Environment:
         """See `TaskHost.score`."""
         tokens = [int(token) for token in transcript.tokens]
         asked = AskScore(split=split, index=index, tokens=tokens, turns=list(transcript.turns), limit=limit)
-        answer = await self._ask("score", lambda worker: asked, Scored)
+        answer = await self._call("score", asked, Scored)
         if answer.fault == "transcript":
-            raise InvalidTranscript(answer.reason)
+            raise InvalidTranscript(_shown(answer.reason))
         if answer.fault:
-            raise TaskFault(answer.reason, verified=answer.fault == "task-score")
+            raise TaskFault(_shown(answer.reason), verified=answer.fault == "task-score")
         if not abs(answer.reward) <= MOST_REWARD:
             raise TaskFault(f"the reward {answer.reward} is no finite float32", verified=True)
         return Score(answer.reward, answer.success)
@@ -149,9 +164,9 @@ class Environment:
         while len(rows) < number:
             part = min(AT_ONCE, number - len(rows))
             asked = AskDemonstrations(number=part, seed=seed + len(rows), noise=noise, slip=slip)
-            answer = await self._ask("demonstrate", lambda worker, asked=asked: asked, Demonstrated, turns=part)  # type: ignore[misc]
+            answer = await self._call("demonstrate", asked, Demonstrated, times=part)
             if answer.fault:
-                raise TaskFault(answer.fault, verified=False)
+                raise TaskFault(_shown(answer.fault), verified=False)
             if len(answer.rows) != part or not all(self._is_written(tokens) for row in answer.rows for tokens in row):
                 raise TaskFault("its demonstrations are empty, or have tokens that the model lacks", verified=False)
             rows += answer.rows
@@ -162,22 +177,20 @@ class Environment:
         return HostedEpisode(self, b"%d" % next(self._names), split, index, past)
 
     async def take_turn(self, episode: "HostedEpisode", sampled: list[int], *, last: bool) -> TurnAnswer:
-        """Give an episode its next sampled turn (rule 5). Raises `TaskFault`."""
+        """Give an episode its next sampled turn (rules 5 and 6). Raises `TaskFault`, `EpisodeLost`."""
 
-        def asked(worker: _Worker) -> AskTurn:
-            begun = worker.process is not None and worker.process is episode.process
-            episode.worker, episode.process = worker, worker.process
+        async def taken(worker: _Worker, process: EnvironmentProcess) -> TurnTaken:
+            if episode.is_left:
+                raise TaskFault("nobody plays it any more", verified=True)
+            if episode.process is not process:
+                await self._begin(episode, worker, process)
             left, worker.left = worker.left, []
-            past = None if begun else episode.past
-            return AskTurn(
-                episode=episode.name, split=episode.split, index=episode.index, past=past, tokens=sampled, last=last,
-                left=left,
-            )  # fmt: skip
+            asked = AskTurn(episode=episode.name, tokens=sampled, last=last, left=left)
+            return await process.call("turn", asked, TurnTaken, timeout=self.limits.seconds)
 
-        turns = 1 + len(episode.past) // 2
-        answer = await self._ask("turn", asked, TurnTaken, wanted=episode.worker, turns=turns)
+        answer = await self._ask(taken, wanted=episode.worker)
         if answer.fault:
-            raise TaskFault(answer.fault, verified=True)
+            raise TaskFault(_shown(answer.fault), verified=True)
         if answer.given is not None:
             if last or not self._is_written(answer.given):
                 raise TaskFault("its answer is empty, or has tokens that the model lacks", verified=True)
@@ -194,33 +207,53 @@ class Environment:
         """End the processes."""
         await asyncio.gather(*(worker.end() for worker in self._workers))
 
+    async def _begin(self, episode: "HostedEpisode", worker: _Worker, process: EnvironmentProcess) -> None:
+        """Begin an episode in a process, and take it through its turns so far. Raises `TaskFault`, `EpisodeLost`, and
+        for an episode without turns what the call raises."""
+        turns = len(episode.past) // 2
+        asked = AskEpisode(episode=episode.name, split=episode.split, index=episode.index, past=episode.past)
+        seconds = self.limits.seconds * max(1, min(turns, REPLAYED))
+        try:
+            begun = await process.call("begin", asked, EpisodeBegun, timeout=seconds)
+        except (ChildDied, TimeoutError, *_FAILED) as error:
+            if not turns:
+                raise
+            await worker.end()
+            raise EpisodeLost(_shown(error) or f"its turns so far took longer than {seconds:g} s") from error
+        if begun.fault:
+            raise EpisodeLost(_shown(begun.fault)) if turns else TaskFault(_shown(begun.fault), verified=True)
+        episode.worker, episode.process = worker, process
+
+    async def _call(self, method: str, asked: msgspec.Struct, answer: type[A], *, times: int = 1) -> A:
+        """Call any process. `times`: `Limits.seconds` that it may take. Raises `TaskFault`."""
+        seconds = times * self.limits.seconds
+        return await self._ask(lambda worker, process: process.call(method, asked, answer, timeout=seconds))
+
     async def _ask(
-        self,
-        method: str,
-        body: Callable[[_Worker], msgspec.Struct],
-        answer: type[A],
-        *,
-        wanted: _Worker | None = None,
-        turns: int = 1,
+        self, call: Callable[[_Worker, EnvironmentProcess], Awaitable[A]], *, wanted: _Worker | None = None
     ) -> A:
-        """Call a process (rules 1 and 2). `body`: returns the call's body for a worker. `wanted`: in this place; None:
-        in any. `turns`: that it may have to take, each in `Limits.seconds`. Raises `TaskFault`."""
-        worker, seconds = await self._idle.take(wanted), turns * self.limits.seconds
+        """Let a call be answered by a process (rules 1 and 2). `wanted`: in this place; None: in any. Raises
+        `TaskFault`."""
+        worker, fault = await self._idle.take(wanted), ""
         try:
             for _ in range(TRIES):
                 process = await self._ready(worker)
                 try:
-                    return await process.call(method, body(worker), answer, timeout=seconds)
+                    return await call(worker, process)
                 except ChildDied as error:
-                    fault = str(error)
+                    fault = _shown(error)
                     self._tell(f"task {self.order.task}: {fault}")
                     await worker.end()
+                except EpisodeLost:
+                    if not fault:
+                        raise
+                    break  # its own turn ended the process before (rule 6)
                 except TimeoutError:
-                    fault = f"no answer within {seconds:g} s"
+                    fault = f"no answer within {self.limits.seconds:g} s"
                     await worker.end()
                     break
                 except _FAILED as error:
-                    fault = str(error)
+                    fault = _shown(error)
                     await worker.end()
                     break
                 except asyncio.CancelledError:  # it still computes: the next call must not wait for it
@@ -231,7 +264,11 @@ class Environment:
             self._idle.give(worker)
 
     async def _ready(self, worker: _Worker) -> EnvironmentProcess:
-        """Return the worker's process with the task opened; wait until it can be opened (rule 3)."""
+        """Return the worker's process with the task opened; wait until it can be opened (rule 3). A process that ended
+        between two calls is replaced."""
+        if worker.process is not None and worker.process.has_ended:
+            self._tell(f"task {self.order.task}: its process ended between two calls")
+            await worker.end()
         while worker.process is None:
             try:
                 await self._start(worker)
@@ -256,7 +293,7 @@ class Environment:
             if isinstance(error, TimeoutError):
                 raise EnvironmentFault(f"it was not open after {self.limits.opening:g} s") from error
             if isinstance(error, (ChildDied, OSError, *_FAILED)):
-                raise EnvironmentFault(str(error)) from error
+                raise EnvironmentFault(_shown(error, TROUBLE)) from error
             raise
         if self._kind != SERVED and opened.turns > 1:
             await process.end()
@@ -270,7 +307,7 @@ class Environment:
 
 class HostedEpisode:
     """An `OpenEpisode` of an `Environment`. `name`: unique in it. `past`: its turns, sampled and given alternating.
-    `worker`, `process`: where it was last; None: nowhere yet."""
+    `worker`, `process`: where it was last; None: nowhere yet. `is_left`: nobody plays it any more."""
 
     def __init__(
         self, environment: Environment, name: bytes, split: Split, index: int, past: Sequence[Sequence[int]]
@@ -279,16 +316,27 @@ class HostedEpisode:
         self.past = [list(tokens) for tokens in past]
         self.worker: _Worker | None = None
         self.process: EnvironmentProcess | None = None
+        self.is_left = False
 
     async def reply(self, sampled: Sequence[int], *, last: bool) -> TurnAnswer:
         """See `OpenEpisode.reply`."""
         tokens = list(sampled)
-        answer = await self._environment.take_turn(self, tokens, last=last)
+        try:
+            answer = await self._environment.take_turn(self, tokens, last=last)
+        finally:
+            if self.is_left:  # meanwhile: the process may have begun it since
+                self.leave()
         if answer.given is not None:
             self.past += [tokens, answer.given]
         return answer
 
     def leave(self) -> None:
         """See `OpenEpisode.leave`."""
+        self.is_left = True
         if self.worker is not None and self.worker.process is self.process:
             self.worker.left.append(self.name)
+
+
+def _shown(reason: object, most: int = REASON) -> str:
+    """Return a reason that a process gave, as one line (rule 4)."""
+    return printable(" ".join(str(reason)[: 2 * most].split()))[:most]

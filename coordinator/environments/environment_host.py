@@ -1,23 +1,30 @@
 """The process of an environment: it opens one task, then poses prompts and scores episodes, one at a time. Episodes of
 several turns stay open between calls, by name.
 
+A process that is out of memory, threads or file descriptors has most likely lost them to a leak of the task's, by which
+each later episode would fail, too: it is ended behind that answer (`TaskBroken`).
+
 Run as `python -m coordinator.environments.environment_host LIMITS`; LIMITS is a `Limits` as JSON. The limits are set
 before any code of the task is imported.
 """
 
+import errno
 import random
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from coordinator.environments.limits import Limits, apply
+from coordinator.environments.limits import REASON, Limits, apply
 from coordinator.environments.messages import (
     AskDemonstrations,
+    AskEpisode,
     AskPrompt,
     AskScore,
     AskTurn,
     Demonstrated,
+    EpisodeBegun,
     OpenTask,
     Prompted,
     Scored,
@@ -33,6 +40,7 @@ from tasks.task import (
     Episode,
     InvalidTranscript,
     Task,
+    TaskBroken,
     TaskFault,
     Tokenizer,
     Transcript,
@@ -47,8 +55,9 @@ from tasks.task import (
     scored,
 )
 
-MOST_REASON = 300
-"""Most characters of a fault's reason."""
+_SPENT = (errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+_NO_THREAD = "can't start new thread"
+"""The text of threading's RuntimeError."""
 
 
 class EnvironmentHost:
@@ -79,7 +88,7 @@ class EnvironmentHost:
         try:
             return Prompted(tokens=prompt_of(task, asked.split, asked.index, text))
         except TaskFault as fault:
-            return Prompted(fault=str(fault)[:MOST_REASON] or "no reason given")
+            return Prompted(fault=_reason(fault))
 
     def score(self, asked: AskScore) -> Scored:
         """Replay an episode, and score it."""
@@ -93,7 +102,7 @@ class EnvironmentHost:
         except InvalidTranscript as error:
             return Scored(fault="transcript", reason=str(error))
         except TaskFault as fault:
-            return Scored(fault="task-score" if fault.verified else "not-scorable", reason=str(fault)[:MOST_REASON])
+            return Scored(fault="task-score" if fault.verified else "not-scorable", reason=_reason(fault))
         return Scored(reward=score.reward, success=score.success)
 
     def demonstrate(self, asked: AskDemonstrations) -> Demonstrated:
@@ -111,8 +120,22 @@ class EnvironmentHost:
                     )
                 )
         except TaskFault as fault:
-            return Demonstrated(fault=str(fault)[:MOST_REASON] or "no reason given")
+            return Demonstrated(fault=_reason(fault))
         return Demonstrated(rows=rows)
+
+    def begin(self, asked: AskEpisode) -> EpisodeBegun:
+        """Begin an episode, and take it through the turns that it had in another process."""
+        task, text = self._task()
+        try:
+            episode = begun(task, asked.split, asked.index, text)
+        except TaskFault as fault:
+            return EpisodeBegun(fault=_reason(fault))
+        stuck = _stuck(episode, asked.past)
+        if stuck:
+            left(episode)
+        else:
+            self._episodes[asked.episode] = episode
+        return EpisodeBegun(fault=stuck)
 
     def take_turn(self, asked: AskTurn) -> TurnTaken:
         """Give an episode its next sampled turn."""
@@ -120,32 +143,52 @@ class EnvironmentHost:
             if name in self._episodes:
                 left(self._episodes.pop(name))
         try:
-            if asked.past is not None:
-                self._episodes[asked.episode] = self._taken_up(asked, asked.past)
             episode = self._episodes[asked.episode]
             given = replied(episode, asked.tokens)
             if given is not None and not asked.last:
                 return TurnTaken(given=given)
             score = scored(episode)
         except TaskFault as fault:
-            return TurnTaken(fault=str(fault)[:MOST_REASON] or "no reason given")
+            return TurnTaken(fault=_reason(fault))
         return TurnTaken(reward=score.reward, success=score.success)
-
-    def _taken_up(self, asked: AskTurn, past: list[list[int]]) -> Episode:
-        """Begin an episode, and give it the turns that it had in another process. Raises `TaskFault` where it answers
-        otherwise than it did there."""
-        task, text = self._task()
-        episode = begun(task, asked.split, asked.index, text)
-        for sampled, given in zip(past[0::2], past[1::2], strict=True):
-            if replied(episode, sampled) != given:
-                reason = "its process was lost, and begun anew the episode answers otherwise than before"
-                raise TaskFault(reason, verified=True)
-        return episode
 
     def _task(self) -> tuple[Task, Tokenizer]:
         if self._opened is None:
             raise RuntimeError("no task is open")
         return self._opened
+
+
+def _stuck(episode: Episode, past: Sequence[Sequence[int]]) -> str:
+    """Take an episode through its turns, sampled and given alternating; return why it stops, empty: it does not."""
+    try:
+        for sampled, given in zip(past[0::2], past[1::2], strict=True):
+            if replied(episode, sampled) != given:
+                return "begun anew it answers otherwise than before"
+    except TaskFault as fault:
+        return _reason(fault)
+    return ""
+
+
+def _reason(fault: TaskFault) -> str:
+    """Return a fault's reason, for an answer. One after which this process is of no use is raised: the daemon then ends
+    the process."""
+    reason = str(fault)[:REASON] or "no reason given"
+    if isinstance(fault, TaskBroken) or is_spent(fault):
+        raise TaskBroken(reason)
+    return reason
+
+
+def is_spent(error: BaseException | None) -> bool:
+    """Tell whether an error, or one that led to it, says that this process is out of memory, threads or files."""
+    seen = set[int]()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _SPENT):
+            return True
+        if isinstance(error, RuntimeError) and error.args == (_NO_THREAD,):
+            return True
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def main() -> None:
@@ -161,6 +204,7 @@ def main() -> None:
             "open": (OpenTask, host.open),
             "prompt": (AskPrompt, host.prompt),
             "score": (AskScore, host.score),
+            "begin": (AskEpisode, host.begin),
             "turn": (AskTurn, host.take_turn),
             "demonstrate": (AskDemonstrations, host.demonstrate),
         }

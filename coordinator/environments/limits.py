@@ -3,8 +3,8 @@
 Rules
 1. Memory: the address space has at most `memory_mb`. Beyond it an allocation fails, which ends the episode or the
    process.
-2. Output: a file that it writes has at most `FILE` bytes. The daemon bounds its answers and the text that it prints
-   (runtime/child.py).
+2. Output: a file that it writes has at most `FILE` bytes. The daemon bounds what its folder holds
+   (environment_process.py), its answers and the text that it prints (runtime/child.py).
 3. Network and processes: coordinator/environments/system_call_filter.py. Where a system has no such filter, the
    environment runs without it, and the daemon's log says so.
    A task that speaks with processes of its own (`loopback`) may start them and open sockets, in a network of its own
@@ -34,6 +34,8 @@ ANSWER: Final = 8 << 20
 """Most bytes of an answer."""
 PRINTED: Final = 1 << 20
 """Most bytes that an environment prints during one call."""
+REASON: Final = 300
+"""Most characters of the reason why an episode failed."""
 _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 
 

@@ -69,15 +69,27 @@ class Scored(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-class AskTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """Call "turn": the next sampled turn of an episode that stays open between calls. `episode`: its name. `past`: its
-    turns so far, sampled and given alternating, where this process has it not yet: it is begun and taken up to there.
-    `tokens`: of the turn. `last`: the episode is over whatever the reply. `left`: episodes to forget."""
+class AskEpisode(msgspec.Struct, frozen=True, kw_only=True):
+    """Call "begin": an episode that stays open between calls. `episode`: its name. `past`: the turns that it had in
+    another process, sampled and given alternating: it is taken through them."""
 
     episode: bytes
     split: Split
     index: int
-    past: list[list[int]] | None
+    past: list[list[int]]
+
+
+class EpisodeBegun(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to "begin". `fault`: why it cannot be begun, or not taken through its past; empty: it is open."""
+
+    fault: str = ""
+
+
+class AskTurn(msgspec.Struct, frozen=True, kw_only=True):
+    """Call "turn": the next sampled turn of an open episode. `episode`: its name. `tokens`: of the turn. `last`: the
+    episode is over whatever the reply. `left`: episodes to forget."""
+
+    episode: bytes
     tokens: list[int]
     last: bool
     left: list[bytes] = []

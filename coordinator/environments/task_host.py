@@ -24,6 +24,14 @@ class TaskFacts(NamedTuple):
         return self.train if split == "train" else self.heldout
 
 
+class EpisodeLost(TaskFault):
+    """An episode whose process ended by another's doing, and that cannot be taken up again. Nobody's fault: it counts
+    neither against the task nor against the node."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"its process was lost, and {why}", verified=True)
+
+
 class TurnAnswer(NamedTuple):
     """The environment's answer to a sampled turn. `given`: its tokens; None: the episode is over, with `score`."""
 
@@ -36,7 +44,7 @@ class OpenEpisode(Protocol):
 
     async def reply(self, sampled: Sequence[int], *, last: bool) -> TurnAnswer:
         """Give it the next sampled turn. `last`: it is over whatever the answer. One call at a time. Raises
-        `TaskFault`: it has failed, and has no score."""
+        `TaskFault`: it has failed, and has no score; `EpisodeLost`: it has ended without one."""
 
     def leave(self) -> None:
         """Forget it. Call once, however it ended."""

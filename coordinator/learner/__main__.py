@@ -1,5 +1,10 @@
-"""`python -m coordinator.learner`: run the learner behind a pipe to the daemon (messages.py, runtime/child.py)."""
+"""`python -m coordinator.learner`: run the learner behind a pipe to the daemon (messages.py, runtime/child.py). Started
+by torchrun with several ranks, rank 0 has the pipe, and the others obey it (rank_orders.py)."""
 
+import os
+import signal
+import sys
+import traceback
 from typing import NoReturn
 
 from runtime.child import Pipe
@@ -7,14 +12,46 @@ from runtime.child import Pipe
 
 def main() -> NoReturn:
     """Serve until the parent ends. The pipe is set up first, so that output of an import cannot get into it."""
+    ranks, rank = (int(os.environ.get(name, default)) for name, default in (("WORLD_SIZE", "1"), ("RANK", "0")))
+    if rank:
+        _follow()
     pipe = Pipe()
     from transformers.utils import logging
 
     from coordinator.learner.call_handlers import LearnerHandlers
     from coordinator.learner.messages import BEGUN, Begun
+    from coordinator.learner.trainer import LocalTrainer, TrainerOf
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    pipe.serve(LearnerHandlers(lambda step: pipe.notify(BEGUN, Begun(step=step))).by_method())
+    trainer_of: TrainerOf = LocalTrainer
+    if ranks > 1:
+        from coordinator.learner.ranked_trainer import RankedTrainers
+
+        trainer_of = RankedTrainers(_end)
+    pipe.serve(LearnerHandlers(lambda step: pipe.notify(BEGUN, Begun(step=step)), trainer_of).by_method())
+
+
+def _follow() -> NoReturn:
+    """Obey rank 0 until it ends. The pipe, which torchrun passes on, is not this rank's."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(2, 1)
+    try:
+        from coordinator.learner.rank_group import RankGroup
+        from coordinator.learner.rank_orders import follow
+
+        follow(RankGroup())
+    except Exception as error:
+        _end(error)
+    os._exit(0)
+
+
+def _end(error: Exception) -> NoReturn:
+    """End this rank, and so all (rank_orders.py, rule 3), in the middle of any computation of another thread."""
+    traceback.print_exception(error, file=sys.stderr)
+    sys.stderr.flush()
+    os._exit(1)
 
 
 if __name__ == "__main__":

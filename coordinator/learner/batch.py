@@ -154,6 +154,12 @@ def _parts(mini: Groups, budget: int, cost: Cost) -> Iterator[list[TrainRow]]:
         yield part
 
 
+def empty_micro_batch() -> MicroBatch:
+    """Return a micro-batch without a sampled token: its loss is 0, and so are its gradients."""
+    none = np.zeros(0, np.int64)
+    return _micro_batch([[TrainRow(np.zeros(2, np.int32), none, np.zeros(0, np.float32), 0.0, 0, 1, 0)]])
+
+
 def _micro_batch(groups: list[list[TrainRow]]) -> MicroBatch:
     part = [row for group in groups for row in group]
     counts = torch.tensor([len(row.targets) for row in part])

@@ -18,6 +18,7 @@ from coordinator.learner.loss_terms import LossInputs
 from coordinator.learner.loss_weights import Weight
 from coordinator.learner.messages import Hyper
 from coordinator.learner.objective_choices import OF_BATCHES, OF_ROLLOUTS, Choices, choices_of
+from coordinator.learner.ranks import ALONE, Ranks
 from coordinator.learner.step_metrics import StepMetrics
 
 
@@ -34,9 +35,11 @@ def weights_of(
     current: Sequence[Tensor] | None,
     proximal: Sequence[Tensor] | None,
     hyper: Hyper,
+    ranks: Ranks = ALONE,
 ) -> list[Weight] | list[None]:
-    """Return the weights of each micro-batch's tokens, computed over the whole mini-batch; None where each token's own
-    log-probabilities are enough. `current`: of the first pass. `proximal` None: it is the current policy."""
+    """Return the weights of each micro-batch's tokens, computed over the whole mini-batch of all ranks; None where each
+    token's own log-probabilities are enough. `current`: of the first pass. `proximal` None: it is the current policy.
+    """
     if choices.weight not in OF_BATCHES or not mini:
         return [None] * len(mini)
     known = current if current is not None else proximal
@@ -46,9 +49,18 @@ def weights_of(
     for micro, now, earlier in zip(mini, known, before, strict=True):
         parts.append(LossInputs(now, earlier, micro.behaviour, micro.advantage, micro.row + rollouts, micro.group))
         rollouts += len(micro.rows)
-    weight = weight_of(choices, LossInputs(*map(torch.cat, zip(*parts, strict=True))), hyper)
+    weight = _over_ranks(choices, LossInputs(*map(torch.cat, zip(*parts, strict=True))), rollouts, hyper, ranks)
     cuts = [len(micro.target) for micro in mini]
     return [Weight(*part) for part in zip(*(torch.split(column, cuts) for column in weight), strict=True)]
+
+
+def _over_ranks(choices: Choices, own: LossInputs, rollouts: int, hyper: Hyper, ranks: Ranks) -> Weight:
+    """Return the weights of this rank's tokens among those of all. `rollouts`: number of this rank's."""
+    before = sum(int(count) for count in ranks.gathered(torch.tensor([rollouts]))[: ranks.rank])
+    columns = [ranks.gathered(column) for column in own._replace(rollout=own.rollout + before)]
+    weight = weight_of(choices, LossInputs(*map(torch.cat, columns)), hyper)
+    start = sum(map(len, columns[0][: ranks.rank]))
+    return Weight(*(column[start : start + len(own.current)] for column in weight))
 
 
 class ReferenceTerm(NamedTuple):

@@ -15,6 +15,7 @@ from coordinator.learner.messages import BaseWritten, Batch, Import, Open, Opene
 from coordinator.learner.model import load
 from coordinator.learner.session import Session
 from coordinator.learner.smollm2 import import_model
+from coordinator.learner.trainer import LocalTrainer, TrainerOf
 from coordinator.learner.warmup import warm_up
 from weights.torch_io import save_model
 
@@ -25,10 +26,10 @@ class NotOpen(Exception):
 
 class LearnerHandlers:
     """The handlers of one learner process, with one session at a time. `begun`: called with the number of a step before
-    its computation begins."""
+    its computation begins. `trainer_of`: of one process, or of several ranks."""
 
-    def __init__(self, begun: Callable[[int], None] = lambda step: None) -> None:
-        self._begun = begun
+    def __init__(self, begun: Callable[[int], None] = lambda step: None, trainer_of: TrainerOf = LocalTrainer) -> None:
+        self._begun, self._trainer_of = begun, trainer_of
         self._session: Session | None = None
 
     def by_method(self) -> dict[str, tuple[Any, Callable[[Any], Any]]]:
@@ -43,7 +44,7 @@ class LearnerHandlers:
 
     def open(self, order: Open) -> Opened:
         self._session = None
-        self._session = Session(order, report, partial(read, Path(order.database)))
+        self._session = Session(order, report, partial(read, Path(order.database)), self._trainer_of)
         return self._session.opened()
 
     def step(self, batch: Batch) -> Stepped:

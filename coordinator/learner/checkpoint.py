@@ -1,7 +1,10 @@
 """Save and load checkpoints, from which the learner continues after any crash. A checkpoint is complete or absent.
 
     <folder>/checkpoint-<era>-<step>/tensors.safetensors    masters, moments, random state
-                                     state.msgpack          State, and BLAKE3 of both files' contents
+                                     state.msgpack          State, and BLAKE3 of the files' contents
+
+A learner of several ranks has a file of tensors per rank, with its rows (learner/row_sources.py):
+tensors-00001-of-00002.safetensors and so on.
 
 Rules
 1. A checkpoint is written under a hidden name; its files and folder are fsynced, then it is renamed. So it is visible
@@ -10,11 +13,13 @@ Rules
    set aside, and the one before it is used. If checkpoints exist and none can be read, that is an error, never a silent
    fresh start.
 3. Nothing here is pickled: safetensors and msgpack only.
+4. Any number of ranks reads what any number wrote. One rank writes format 1, as earlier programs did; several write
+   format 2, which those refuse with a sentence.
 """
 
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -23,17 +28,19 @@ import msgspec
 import torch
 from blake3 import blake3
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from coordinator.learner.messages import Export
+from coordinator.learner.row_sources import CheckpointRows
 from runtime.files import move, room, sync_file, sync_folder
 from weights.torch_io import save_tensors
 
-FORMAT = 1
+WHOLE, DIVIDED = 1, 2
+"""Formats: tensors in one file, and in one per rank."""
 KEPT = 2
+FOLDER = "checkpoints"
 _NAME = re.compile(r"checkpoint-\d{12}-\d{12}")
-_STATE, _TENSORS = "state.msgpack", "tensors.safetensors"
+_STATE, TENSORS = "state.msgpack", "tensors.safetensors"
 
 
 class CheckpointError(Exception):
@@ -72,32 +79,68 @@ class State(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     republished: int = 0
 
 
-class _Sealed(msgspec.Struct, frozen=True, kw_only=True):
+class TensorFile(msgspec.Struct, frozen=True, array_like=True):
+    """A file of tensors in a checkpoint's folder. `hash`: BLAKE3 of its contents."""
+
+    name: str
+    hash: bytes
+
+
+class _Sealed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The state's file. `tensors_hash`: of format 1. `files`: of format 2, in the order of the ranks."""
+
     format: int
     body: bytes
     body_hash: bytes
-    tensors_hash: bytes
+    tensors_hash: bytes = b""
+    files: list[TensorFile] = []
+
+    @property
+    def tensor_files(self) -> list[TensorFile]:
+        """The files of tensors, of either format."""
+        return self.files if self.format == DIVIDED else [TensorFile(TENSORS, self.tensors_hash)]
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint, as read from disk."""
+    """A checkpoint on disk. `files`: of its tensors, in the order of the ranks that wrote them."""
 
     state: State
-    tensors: dict[str, Tensor]
+    files: list[Path]
+
+    @property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """The tensors, whole; each is read when it is asked for."""
+        return CheckpointRows(self.files)
 
 
-def save(folder: Path, era: int, step: int, finished: Callable[[], State], tensors: Mapping[str, Tensor]) -> Path:
-    """Write the checkpoint of (`era`, `step`) durably, and remove all but the newest two. `finished`: called once the
-    tensors are durable, which takes longest; returns the state, whose files must all be durable. `tensors`: each is
-    asked for when it is written, so that no second copy of all is in memory. Raises `DiskFull`, and the errors of
-    `finished`; the checkpoint then does not exist."""
+WriteTensors = Callable[[Path], Sequence[TensorFile]]
+"""(folder) -> the files of tensors that were written there, durably, in the order of the ranks."""
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> TensorFile:
+    """Write a file of tensors, durably. `tensors`: each is asked for when it is written, so that no second copy of all
+    is in memory. Raises `DiskFull`."""
+    save_tensors(tensors, path, dtype=torch.float32, aliases={})
+    return TensorFile(path.name, _file_hash(path))
+
+
+def write_whole(folder: Path, tensors: Mapping[str, Tensor]) -> list[TensorFile]:
+    """Write the tensors of a learner of one rank. Raises `DiskFull`."""
+    return [write_tensors(folder / TENSORS, tensors)]
+
+
+def save(folder: Path, era: int, step: int, finished: Callable[[], State], write: WriteTensors) -> Path:
+    """Write the checkpoint of (`era`, `step`) durably, and remove all but the newest two. `write`: writes the tensors.
+    `finished`: called once they are durable, which takes longest; returns the state, whose files must all be durable.
+    Raises `DiskFull`, and the errors of `write` and `finished`; the checkpoint then does not exist."""
     target = folder / f"checkpoint-{era:012d}-{step:012d}"
     partial = folder / f".{target.name}.partial"
     with _emptied(partial):
-        save_tensors(tensors, partial / _TENSORS, dtype=torch.float32, aliases={})
-        tensors_hash = _file_hash(partial / _TENSORS)
+        files = list(write(partial))
         body = msgspec.msgpack.encode(finished())
-        sealed = _Sealed(format=FORMAT, body=body, body_hash=blake3(body).digest(), tensors_hash=tensors_hash)
+        sealed = _Sealed(format=WHOLE, body=body, body_hash=blake3(body).digest(), tensors_hash=files[0].hash)
+        if files[0].name != TENSORS:
+            sealed = msgspec.structs.replace(sealed, format=DIVIDED, tensors_hash=b"", files=files)
         (partial / _STATE).write_bytes(msgspec.msgpack.encode(sealed))
         sync_file(partial / _STATE)
         sync_folder(partial)
@@ -134,13 +177,18 @@ def load(folder: Path, report: Callable[[str], None]) -> Checkpoint | None:
 def _read(path: Path) -> Checkpoint:
     try:
         sealed = msgspec.msgpack.decode((path / _STATE).read_bytes(), type=_Sealed)
-        if sealed.format != FORMAT:
-            raise CheckpointError(f"{path} has format {sealed.format}, this program reads {FORMAT}: update it")
+        if sealed.format not in (WHOLE, DIVIDED):
+            raise CheckpointError(f"{path} has format {sealed.format}, this program reads 1 and 2: update it")
         if blake3(sealed.body).digest() != sealed.body_hash:
             raise _Corrupt(f"{_STATE} does not match its hash")
-        if _file_hash(path / _TENSORS) != sealed.tensors_hash:
-            raise _Corrupt(f"{_TENSORS} does not match its hash")
-        return Checkpoint(msgspec.msgpack.decode(sealed.body, type=State), load_file(path / _TENSORS))
+        for file in sealed.tensor_files:
+            if _file_hash(path / file.name) != file.hash:
+                raise _Corrupt(f"{file.name} does not match its hash")
+        loaded = Checkpoint(
+            msgspec.msgpack.decode(sealed.body, type=State), [path / file.name for file in sealed.tensor_files]
+        )
+        len(loaded.tensors)  # reads the headers
+        return loaded
     except (msgspec.MsgspecError, SafetensorError) as error:
         raise _Corrupt(str(error)) from error
 

@@ -23,8 +23,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from transformers import PreTrainedModel
-
 from coordinator.learner.checkpoint import Base
 from coordinator.learner.messages import Export, ExportedEdge
 from p2p.swarm.manifest import hashed
@@ -32,7 +30,6 @@ from runtime.files import sync_folder
 from runtime.files import writing as writing_file
 from weights.diff import encode, encode_full
 from weights.snapshot import Snapshot
-from weights.torch_io import save_model
 
 SKIPS = 4
 ANCHOR_EVERY = 32
@@ -41,12 +38,12 @@ _FILE = re.compile(r"v(\d{10})(?:\.safetensors|-\S+\.edge)")
 
 @contextmanager
 def writing(
-    model: PreTrainedModel, version: int, bases: Sequence[Base], folder: Path, *, whole: bool
+    save: Callable[[Path], Snapshot], version: int, bases: Sequence[Base], folder: Path, *, whole: bool
 ) -> Iterator[Callable[[], Export]]:
-    """Write the model's snapshot. During the block, encode in a thread a diff from each of `bases` and, if `whole`, the
+    """Write a snapshot by `save`. During the block, encode in a thread a diff from each of `bases` and, if `whole`, the
     full edge. Yields a callable that waits for the thread and returns the export, or raises its error."""
     started = time.perf_counter()
-    new = save_model(model, place(folder, version))
+    new = save(place(folder, version))
 
     def encoded() -> Export:
         edges = [_diff(base, new, version, folder) for base in bases]

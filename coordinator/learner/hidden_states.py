@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from coordinator.learner.batch import Cost, MicroBatch, padded, shared
+from coordinator.learner.model import within
 from engines.transformers.packed_attention import PackedPass
 from engines.transformers.packed_layout import TokenGroup
 
@@ -41,7 +42,7 @@ def predicting_states(model: PreTrainedModel, micro: MicroBatch) -> Tensor:
 
 def _packed(model: PreTrainedModel) -> PackedPass | None:
     if model not in _checked:
-        _checked[model] = packed = PackedPass.of(model)
+        _checked[model] = packed = within(model, lambda: PackedPass.of(model))
         if packed is None:
             _log.warning("rollouts are computed with padding, each with its prompt", model=type(model).__name__)
     return _checked[model]

@@ -1,14 +1,58 @@
-"""Build the command that starts the learner's process."""
+"""Build the command that starts the learner's process, or its ranks.
+
+1. Several ranks are started by torchrun, which passes the pipe on; rank 0 alone uses it
+   (coordinator/learner/__main__.py).
+2. Ranks of one host meet and talk on loopback. Ranks of several meet at the rendezvous; the operator starts those of
+   the other hosts (docs/operations.md).
+"""
 
 import sys
-from typing import Final
+from typing import Final, NamedTuple
 
 from runtime.child import Child, python_path
 
 LEARNER: Final = "coordinator.learner"
+_LOOPBACK: Final = "127.0.0.1"
+_RETURNED: Final = 1 << 20
+"""Bytes from which glibc returns freed memory at once. Ranks on a CPU collect and drop layers all the time; by default
+glibc raises this to 32 MiB and keeps what was dropped, which was as much as the model."""
 
 
-def learner_process(threads: int = 1, module: str = LEARNER) -> Child:
-    """Return the learner's process, not started yet. `threads`: CPU threads that it computes with."""
-    argv = [sys.executable, "-m", module]
-    return Child(argv, name="learner", env=python_path({"OMP_NUM_THREADS": str(threads)}))
+class RankLayout(NamedTuple):
+    """The ranks of a learner. `local`: of this host. `rendezvous`: HOST:PORT of this host, with more than one host."""
+
+    local: int = 1
+    hosts: int = 1
+    rendezvous: str = ""
+
+    @property
+    def torchrun(self) -> list[str]:
+        """The arguments of Python that start the ranks of this host; none for a single rank."""
+        if self.local == self.hosts == 1:
+            return []
+        host, _, port = self.rendezvous.rpartition(":")
+        meeting = [f"--rdzv-endpoint={_LOOPBACK}:0", "--rdzv-backend=c10d", f"--local-addr={_LOOPBACK}"]
+        if self.hosts > 1:
+            meeting = [f"--master-addr={host}", f"--master-port={port}", "--node-rank=0"]
+        counts = [f"--nnodes={self.hosts}", f"--nproc-per-node={self.local}", "--max-restarts=0"]
+        return [
+            "-m",
+            "coordinator.learner.torchrun",
+            *meeting,
+            *counts,
+            "--monitor-interval=0.1",
+            "--shutdown-timeout=5",
+        ]
+
+
+ONE_RANK: Final = RankLayout()
+
+
+def learner_process(threads: int = 1, module: str = LEARNER, ranks: RankLayout = ONE_RANK) -> Child:
+    """Return the learner's process, not started yet. `threads`: CPU threads that each rank computes with."""
+    env = {"OMP_NUM_THREADS": str(threads)}
+    if ranks.torchrun:
+        env["MALLOC_MMAP_THRESHOLD_"] = str(_RETURNED)
+        if ranks.hosts == 1:
+            env["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
+    return Child([sys.executable, *ranks.torchrun, "-m", module], name="learner", env=python_path(env))

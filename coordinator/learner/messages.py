@@ -6,9 +6,11 @@
     main -> learner   warm_up(WarmUp) -> WarmedUp      supervised steps on noisy demonstrations, before a run
     main -> learner   import_model(Import) -> WarmedUp SmolLM2-135M-Instruct as a base model, before a run
 
-Crash rule: the durable set of drawn groups is in the learner's checkpoint and nowhere else. If `step` exports a
-version, it returns only after a checkpoint with the step and its draws is durable.
+Crash rule: the durable set of drawn groups is in the learner's newest checkpoint and the journal behind it, and nowhere
+else. If `step` exports a version, it returns only after one of them has the step and its draws, durably.
 """
+
+from typing import Final
 
 import msgspec
 
@@ -54,7 +56,8 @@ class Open(msgspec.Struct, frozen=True, kw_only=True):
     many published exports' files stay, the newest included, as the scorer reads them. `threads`: of the CPU.
     `database`: run.sqlite, which the learner only reads. `ends`: tokens that end a turn, by which answers that the
     limit cut are counted; empty: they are not counted. `limit`: most sampled tokens per rollout; 0: unknown.
-    `republish`: a version to go back to, once."""
+    `republish`: a version to go back to, once. `checkpoint_share`: of the time that full checkpoints may take
+    (learner/checkpoint_pace.py)."""
 
     model: str
     folder: str
@@ -72,6 +75,7 @@ class Open(msgspec.Struct, frozen=True, kw_only=True):
     ends: tuple[int, ...] = ()
     limit: int = 0
     republish: "Republish | None" = None
+    checkpoint_share: float = 1.0
 
 
 class Republish(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,12 +154,17 @@ class Stepped(msgspec.Struct, frozen=True, kw_only=True):
     """A finished step. `metrics`: loss, grad_norm, kl (behaviour to proximal, k3), ess (share of the batch), clipped,
     truncated (shares of tokens), reward, success, tokens, zero_variance (share of groups), cut_answers (share
     of rollouts that the limit cut), staleness_mean ...
-    `seconds`: the step without its export."""
+    `seconds`: the step without its export. `checkpointed`: whether a checkpoint has it; else only the journal may."""
 
     step: int
     metrics: dict[str, float]
     seconds: float
     export: Export | None = None
+    checkpointed: bool = True
+
+
+WARMED_CONTEXT: Final = 256
+"""Tokens in the context of a model that is warmed up, unless its `shape` has another number."""
 
 
 class WarmUp(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,6 +185,11 @@ class WarmUp(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     shape: dict[str, int] = {}
     demonstrations: str = ""
+
+    @property
+    def context(self) -> int:
+        """The model's context, in tokens."""
+        return self.shape.get("max_position_embeddings", WARMED_CONTEXT)
 
 
 class Import(msgspec.Struct, frozen=True, kw_only=True):

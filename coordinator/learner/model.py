@@ -1,8 +1,9 @@
 """Load a model folder: config.json and safetensors; never from a hub, never pickled weights. A folder of a frozen base
 and an adapter (weights.lora.adapter_config) gives a model of which the adapter alone is trained."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
@@ -12,6 +13,10 @@ from weights.lora.adapter_config import CONFIG
 from weights.snapshot import Snapshot
 from weights.torch_io import load_into
 
+T = TypeVar("T")
+
+WITHIN: Final = "within_forward"
+"""Name of the method of a divided model that runs a function as its forward pass."""
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 
 
@@ -26,7 +31,7 @@ class NotFinetunable(Exception):
 def load(folder: Path, device: str) -> PreTrainedModel:
     """Load the model of `folder` in float32 on `device`, in evaluation mode (no dropout). Raises BadModelFolder,
     NotFinetunable; of a folder with an adapter also BadSnapshot."""
-    _check_folder(folder)
+    check_folder(folder)
     try:
         model = _adapted(folder) if (folder / CONFIG).exists() else _whole(folder)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
@@ -56,7 +61,7 @@ def _adapted(folder: Path) -> PreTrainedModel:
     return model
 
 
-def _check_folder(folder: Path) -> None:
+def check_folder(folder: Path) -> None:
     if not (folder / "config.json").is_file():
         raise BadModelFolder(f"{folder} has no config.json: name a folder made by `warm_up` or by save_pretrained")
     if not any((folder / name).is_file() for name in WEIGHTS):
@@ -71,11 +76,18 @@ def check_head(model: PreTrainedModel) -> None:
     """Check that head(last hidden state) equals the model's logits: some architectures scale or cap them, and the
     learner runs the head by itself (`logprobs`). Raises NotFinetunable."""
     ids = torch.arange(4, device=model.device)[None] % model.config.get_text_config().vocab_size
-    direct = head_of(model)(model.base_model(ids, use_cache=False).last_hidden_state)
+    direct = within(model, lambda: head_of(model)(model.base_model(ids, use_cache=False).last_hidden_state))
     if not torch.allclose(direct, model(ids, use_cache=False).logits, atol=1e-4, rtol=1e-4):
         raise NotFinetunable(
             f"{model.config.model_type} changes its logits after the head; the learner cannot train it"
         )
+
+
+def within(model: PreTrainedModel, work: Callable[[], T]) -> T:
+    """Return what `work` returns, which may use the model's parameters. Where they are divided among ranks, they are
+    collected for it (learner/sharded_model.py), and all ranks must call this together."""
+    collected: Callable[[Callable[[], T]], T] | None = getattr(model, WITHIN, None)
+    return work() if collected is None else collected(work)
 
 
 def head_of(model: PreTrainedModel) -> torch.nn.Linear:

@@ -9,6 +9,8 @@ Rules
 4. Frozen parameters (those without `requires_grad`) have no master; they are only brought to the type of computation.
 5. A master is put together for its own update, and for a checkpoint, one at a time. State per parameter, gradient
    included: 18 bytes where the model computes in float32, 16 in bfloat16 (18 while its passes add their gradients).
+6. Where parameters are divided among ranks (learner/sharded_model.py), each rank has the state of its own rows alone.
+   The update is by element; only the gradient's norm is of all ranks.
 """
 
 import math
@@ -20,7 +22,9 @@ from torch.nn.utils import get_total_norm
 from torch.optim.adamw import adamw
 from transformers import PreTrainedModel
 
+from coordinator.learner.local_rows import local
 from coordinator.learner.messages import Hyper
+from coordinator.learner.ranks import ALONE, Ranks
 from coordinator.learner.split_master import joined, put
 
 _FUSED = {"cpu", "cuda", "mps", "xpu"}
@@ -33,14 +37,15 @@ class BadTensors(Exception):
 
 
 class _Weight:
-    """A trained parameter with its state. `gradient`: float32, of the passes since the last update."""
+    """A trained parameter with its state. `whole`: as the model has it. `parameter`: this rank's rows of it.
+    `gradient`: float32, of the passes since the last update."""
 
-    def __init__(self, parameter: Tensor) -> None:
-        self.parameter = parameter
-        self.residual = torch.zeros_like(parameter, dtype=torch.int16, requires_grad=False)
+    def __init__(self, whole: Tensor) -> None:
+        self.whole, self.parameter = whole, local(whole)
+        self.residual = torch.zeros_like(self.parameter, dtype=torch.int16)
         self.gradient: Tensor | None = None
         self.moments: tuple[Tensor, Tensor] | None = None
-        self.updates = torch.zeros((), device=parameter.device)
+        self.updates = torch.zeros((), device=self.parameter.device)
 
     @property
     def master(self) -> Tensor:
@@ -55,11 +60,11 @@ class _Weight:
 
     def collect(self) -> None:
         """Move the parameter's gradient here. In float32 it is the same tensor."""
-        if self.parameter.grad is None:
+        if self.whole.grad is None:
             return
-        grad = self.parameter.grad.float()
+        grad = local(self.whole.grad).float()
         self.gradient = grad if self.gradient is None else self.gradient.add_(grad)
-        self.parameter.grad = None
+        self.whole.grad = None
 
     def update(self, hyper: Hyper, learning_rate: float) -> None:
         """Apply the gradient. Weight decay is for matrices only: it would shrink norms and biases for no benefit."""
@@ -105,19 +110,20 @@ class StateTensors(Mapping[str, Tensor]):
 
 
 class Optimiser:
-    """Masters, moments and learning rate of one model."""
+    """Masters, moments and learning rate of one model, as far as this rank has them."""
 
-    def __init__(self, model: PreTrainedModel, hyper: Hyper) -> None:
-        self._hyper = hyper
+    def __init__(self, model: PreTrainedModel, hyper: Hyper, ranks: Ranks = ALONE) -> None:
+        self._hyper, self._ranks = hyper, ranks
         compute = torch.bfloat16 if hyper.compute_dtype == "bfloat16" else torch.float32
         self._weights: dict[str, _Weight] = {}
-        masters = {name: one.detach().float() for name, one in model.named_parameters() if one.requires_grad}
+        masters = {name: local(one).float() for name, one in model.named_parameters() if one.requires_grad}
         for parameter in model.parameters():
-            parameter.data = parameter.data.to(compute)
+            if parameter.dtype != compute:
+                parameter.data = parameter.data.to(compute)
         for name, parameter in model.named_parameters():
             if name in masters:
                 self._weights[name] = weight = _Weight(parameter)
-                put(masters.pop(name), parameter, weight.residual)
+                put(masters.pop(name), weight.parameter, weight.residual)
 
     @property
     def trained(self) -> list[str]:
@@ -139,8 +145,7 @@ class Optimiser:
 
     def update(self, learning_rate: float) -> float:
         """Clip, step and round; return the gradient's norm before clipping. If it is not finite, nothing changes."""
-        gradients = list(self.gradients().values())
-        norm = float(get_total_norm(gradients))
+        norm = self._norm()
         if math.isfinite(norm):
             factor = min(1.0, self._hyper.gradient_clip / (norm + _NORM_EPSILON))
             for weight in self._weights.values():
@@ -151,9 +156,14 @@ class Optimiser:
             weight.gradient = None
         return norm
 
+    def _norm(self) -> float:
+        """Return the norm of all ranks' gradients together: the same on each rank."""
+        own = get_total_norm(list(self.gradients().values()))
+        return float(own if self._ranks.count == 1 else self._ranks.total(own.double().square()).sqrt())
+
     @property
     def nbytes(self) -> int:
-        """Bytes of the trained parameters and their state, with a gradient in float32 for each (rule 5)."""
+        """Bytes of this rank's parameters and their state, with a gradient in float32 for each (rule 5)."""
         return sum(weight.nbytes for weight in self._weights.values())
 
     def learning_rate(self, steps: int) -> float:
@@ -164,6 +174,11 @@ class Optimiser:
     def tensors(self, others: Mapping[str, Tensor] | None = None) -> StateTensors:
         """Return the state, with other tensors of a checkpoint."""
         return StateTensors(self._weights, others or {})
+
+    def take_published(self) -> None:
+        """Let the masters be the model's present values; the moments stay."""
+        for weight in self._weights.values():
+            weight.residual.zero_()
 
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor]) -> None:

@@ -1,11 +1,12 @@
 """Run the opened learner: its state in memory, its steps, and the durable order of its exports and checkpoints.
 
 Rules
-1. Order of a step that exports: weights change in memory; the export's files become durable; the checkpoint that
-   names them becomes durable; then `step` returns. So every published version is in a checkpoint.
-2. After a crash the learner continues from the last checkpoint. If its export is not published, the same files are
-   returned again, never encoded anew. The checkpoint has no hashes of them: after a crash a file is hashed once more
-   before it is signed.
+1. Order of a step that exports: weights change in memory; the export's files become durable; a checkpoint that names
+   them, or an entry of the journal, becomes durable; then `step` returns. So every published version is in one of them.
+   Checkpoints are written as often as costs `Open.checkpoint_share` of the time, and for the first export of an era.
+2. After a crash the learner continues from the last checkpoint, and makes the journalled steps behind it again
+   (learner/replay.py). If the last export is not published, the same files are returned again, never encoded anew.
+   Checkpoint and journal have no hashes of them: after a crash a file is hashed once more before it is signed.
 3. `learner.eras` decides whether the learner resumes or begins a new era. The first version of a new era is exported as
    the session opens. So is one that main orders to be published again (`Open.republish`): its weights begin a new era,
    with a new optimiser, whose rate warms up once more.
@@ -19,26 +20,26 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
-import torch
 
-from coordinator.learner import advantages, checkpoint, eras, export, model, step
+from coordinator.learner import advantages, checkpoint, eras, export, journal
 from coordinator.learner.age import fresh
 from coordinator.learner.aggregates import AGGREGATES
 from coordinator.learner.batch_groups import BadBatch, TrainBatch, TrainGroup, cut_answers
-from coordinator.learner.checkpoint import Base, Checkpoint, State
+from coordinator.learner.checkpoint import Base, Checkpoint, State, TensorFile
+from coordinator.learner.checkpoint_pace import CheckpointPace
 from coordinator.learner.cut_rollouts import CUT_KINDS
 from coordinator.learner.eras import KnownVersion
+from coordinator.learner.journal import JournalEntry
 from coordinator.learner.loss import ANCHORS
 from coordinator.learner.loss_weights import WEIGHTS
 from coordinator.learner.messages import Batch, Export, Hyper, Open, Opened, Republish, Stepped
 from coordinator.learner.objective_choices import choices_of, contradiction
-from coordinator.learner.optimiser import Optimiser
+from coordinator.learner.random_state import random_tensors, restore_random
+from coordinator.learner.replay import remade
 from coordinator.learner.surrogates import SURROGATES
+from coordinator.learner.trainer import LocalTrainer, TrainerOf
 from tasks.turn_ends import Ends
 from weights.snapshot import Snapshot
-from weights.torch_io import load_into
-
-_CPU_RANDOM, _CUDA_RANDOM = "random.cpu", "random.cuda"
 
 
 class WrongOrder(Exception):
@@ -50,25 +51,34 @@ class Session:
     order; raises `MissingTokens`."""
 
     def __init__(
-        self, order: Open, report: Callable[[str], None], read: Callable[[Sequence[bytes]], list[TrainGroup]]
+        self,
+        order: Open,
+        report: Callable[[str], None],
+        read: Callable[[Sequence[bytes]], list[TrainGroup]],
+        trainer_of: TrainerOf = LocalTrainer,
     ) -> None:
-        """Raises WrongOrder, CheckpointError, BadModelFolder, NotFinetunable, BadTensors, BadSnapshot."""
+        """`trainer_of`: loads the model. Raises WrongOrder, CheckpointError, BadModelFolder, NotFinetunable,
+        BadTensors, BadSnapshot; RankFault of several ranks."""
         check_hyper(order.hyper, order.limit, order.ends)
         self._order = order
         self._hyper = order.hyper
         self._read = read
-        self._checkpoints = Path(order.folder) / "checkpoints"
+        self._checkpoints = Path(order.folder) / checkpoint.FOLDER
+        self._journal = Path(order.folder) / journal.FOLDER
         self._exports = Path(order.folder) / "exports"
         for folder in (self._checkpoints, self._exports):
             folder.mkdir(parents=True, exist_ok=True)
-        if order.device == "cpu":
-            torch.set_num_threads(order.threads)
-        torch.manual_seed(order.hyper.seed)
-        checkpoint_found = checkpoint.load(self._checkpoints, report)
-        self._model = model.load(Path(order.model), order.device)
-        self._reference = model.load(Path(order.model), order.device) if order.hyper.kl_coefficient > 0 else None
+        checkpoint_found, self._given_up = checkpoint.load(self._checkpoints, report), False
+        if checkpoint_found is not None and self._ordered_again(checkpoint_found) is None:
+            again = remade(order, checkpoint_found, self._journal, read, trainer_of, report)
+            checkpoint_found, self._given_up = again
+        self._trainer = trainer_of(order)
+        if checkpoint_found is not None and len(checkpoint_found.files) != self._trainer.ranks:
+            report(_divided_anew(len(checkpoint_found.files), self._trainer.ranks))
         self._undone = ""
+        self._pace = CheckpointPace(order.checkpoint_share)
         self._state = self._begin(checkpoint_found)
+        self._durable, self._since = self._state.step, list[tuple[int, list[bytes]]]()
         self._drawn = set(self._state.drawn)
         if self._state.export is None:
             self._export(self._state.published, whole=True)
@@ -81,7 +91,7 @@ class Session:
             undone=self._undone,
             step=self._state.step,
             drawn=self._state.drawn,
-            parameters=model.parameter_count(self._model),
+            parameters=self._trainer.parameters,
             export=self._pending(),
             rate=self._state.rate,
         )
@@ -94,28 +104,23 @@ class Session:
         groups = self._groups(batch)
         begun(batch.step)
         self._settle(batch.published)
-        metrics = step.train_step(
-            self._model,
-            self._optimiser,
-            groups,
-            self._hyper,
-            steps=self._state.steps,
-            reference=self._reference,
-            limit=self._order.limit,
-            ends=self._order.ends,
-        )
+        metrics = self._trainer.step(groups, self._state.steps)
         if self._order.ends:
             metrics["cut_answers"] = cut_answers(groups, self._order.ends)
         seconds = time.perf_counter() - started
         self._drew(batch)
-        exported = self._export(self._state.published) if batch.export else None
-        return Stepped(step=batch.step, metrics=metrics, seconds=seconds, export=exported)
+        exported, full = None, batch.export and self._pace.is_due
+        if batch.export:
+            exported = self._export(self._state.published, full=full)
+        self._pace.worked(time.perf_counter() - started)
+        return Stepped(step=batch.step, metrics=metrics, seconds=seconds, export=exported, checkpointed=full)
 
     def _drew(self, batch: Batch) -> None:
         """Add the step's draw to the state, and remove draws whose groups are all too old now: a group drawn by step t
         has version t - 1 at most."""
         state = self._state
         drawn, draws = [*state.drawn, *batch.groups], [*state.draws, (batch.step, len(batch.groups))]
+        self._since.append((batch.step, batch.groups))
         while draws and not fresh(batch.step, draws[0][0] - 1, self._order.staleness):
             drawn, draws = drawn[draws[0][1] :], draws[1:]
         self._drawn = set(drawn)
@@ -131,17 +136,17 @@ class Session:
         """Return the state to start from: the checkpoint's, or that of a new era (learner/eras.py)."""
         published = self._published()
         again = self._ordered_again(checkpoint_found)
-        if again is not None:
-            load_into(self._model, Snapshot(Path(again.snapshot), root=again.root))
-        elif checkpoint_found is None and published:
-            load_into(self._model, Snapshot(Path(published[-1].snapshot)))
         last, state = _known(published[-1:]), checkpoint_found.state if checkpoint_found else None
         rate = (state.rate if state else 1.0) * (again.factor if again else 1.0)
         hyper = msgspec.structs.replace(self._hyper, learning_rate=rate * self._hyper.learning_rate)
-        self._optimiser = Optimiser(self._model, hyper)
-        if checkpoint_found is not None and again is None:
-            self._optimiser.restore(checkpoint_found.tensors)
-            _restore_random(checkpoint_found.tensors)
+        behind = state is not None and self._is_behind(state, published)
+        if again is not None:
+            self._trainer.start(hyper, export.adopt(Path(again.snapshot), again.version, self._exports), None)
+        elif checkpoint_found is not None and not behind:
+            self._trainer.start(hyper, None, checkpoint_found)
+            restore_random(checkpoint_found.tensors)
+        else:
+            self._trainer.start(hyper, Path(published[-1].snapshot) if published else None, None)
         known, before = (_known([state.export]), _known(state.published[-1:])) if state else (None, None)
         if last and known and last.version == known.version and last.root != known.root:
             raise WrongOrder(f"version {last.version} was published with other bytes than this learner exported")
@@ -152,9 +157,16 @@ class Session:
         era = max(self._order.next_era, state.era + 1 if state else 0)
         bases = published or ([_base(state.export)] if state and state.export else [])
         bases = [base for base in bases if Path(base.snapshot).is_file()]
-        fresh_state = self._fresh(era, version, bases, steps=state.steps if state and again is None else 0)
+        fresh_state = self._fresh(
+            era, version, bases, steps=state.steps if state and again is None and not behind else 0
+        )
         obeyed = again.id if again else state.republished if state else 0
         return msgspec.structs.replace(fresh_state, rate=rate, republished=obeyed)
+
+    def _is_behind(self, state: State, published: list[Base]) -> bool:
+        """Tell whether steps up to a published version are lost with the journal: the version itself goes on."""
+        exported = state.export.version if state.export else -1
+        return self._given_up and bool(published) and published[-1].version > exported
 
     def _ordered_again(self, checkpoint_found: Checkpoint | None) -> Republish | None:
         """Return the order to go back to a version, unless it was obeyed. Raises WrongOrder."""
@@ -213,22 +225,41 @@ class Session:
     def _exported(self) -> int:
         return self._state.export.version if self._state.export else 0
 
-    def _export(self, published: list[Base], *, whole: bool = False) -> Export:
-        """Write the export's files, then the checkpoint, then remove files that are no longer needed (rule 1). The
-        diffs are encoded while the checkpoint's tensors are written."""
+    def _export(self, published: list[Base], *, whole: bool = False, full: bool = True) -> Export:
+        """Write the export's files, then a checkpoint or, unless it is to be `full`, an entry of the journal; then
+        remove files that are no longer needed (rule 1). The diffs are encoded while the checkpoint's tensors are
+        written."""
         state = self._state
         bases = export.starts(state.step, published, state.anchor)
-        with export.writing(self._model, state.step, bases, self._exports, whole=whole) as encoded:
-            tensors = self._optimiser.tensors(_random())
+        with export.writing(self._trainer.save_snapshot, state.step, bases, self._exports, whole=whole) as encoded:
+
+            def write(partial: Path) -> list[TensorFile]:
+                began = time.perf_counter()
+                files = self._trainer.save_tensors(partial, random_tensors())
+                self._pace.wrote(time.perf_counter() - began)
+                return files
 
             def finished() -> State:
                 return msgspec.structs.replace(state, export=_unhashed(encoded()))
 
-            checkpoint.save(self._checkpoints, state.era, state.step, finished, tensors)
+            if full:
+                checkpoint.save(self._checkpoints, state.era, state.step, finished, write)
+                journal.clear(self._journal)
             exported = encoded()
         self._state = msgspec.structs.replace(state, export=_unhashed(exported))
+        if not full:
+            self._write_entry()
+        self._durable, self._since = state.step, []
         self._sweep()
         return exported
+
+    def _write_entry(self) -> None:
+        order = self._order
+        entry = JournalEntry(
+            after=self._durable, steps=self._since, state=self._state, hyper=order.hyper, ranks=self._trainer.ranks,
+            threads=order.threads, device=order.device,
+        )  # fmt: skip
+        journal.append(self._journal, entry)
 
     def _sweep(self) -> None:
         state = self._state
@@ -303,16 +334,10 @@ def _undone(state: State | None, last: KnownVersion | None, version: int) -> str
     return f"{why}: a new era begins with version {version}, and groups of the old one are paid and not trained on"
 
 
+def _divided_anew(before: int, ranks: int) -> str:
+    written = "1 rank" if before == 1 else f"{before} ranks"
+    return f"the checkpoint was written by {written}, and the learner has {ranks} now: the state is divided anew"
+
+
 def _gone_back(order: Republish, version: int) -> str:
     return f"version {order.version} is published again as version {version}: {order.why}"
-
-
-def _random() -> dict[str, torch.Tensor]:
-    states = {_CPU_RANDOM: torch.get_rng_state()}
-    return states | ({_CUDA_RANDOM: torch.cuda.get_rng_state()} if torch.cuda.is_available() else {})
-
-
-def _restore_random(tensors: dict[str, torch.Tensor]) -> None:
-    torch.set_rng_state(tensors[_CPU_RANDOM])
-    if _CUDA_RANDOM in tensors and torch.cuda.is_available():
-        torch.cuda.set_rng_state(tensors[_CUDA_RANDOM])

@@ -3,14 +3,16 @@
 Rules
 1. The proximal policy is the model at the start of the step. With one mini-batch it equals the current policy, so its
    forward pass is skipped; with more it is computed for all of them before the first update.
-2. A mini-batch's loss is a mean over it (learner/aggregates.py), independent of its division into micro-batches.
-3. A batch without signal changes no weight (not even by momentum), but counts as a step. Only a KL term that covers
+2. A mini-batch's loss is a mean over it (learner/aggregates.py), independent of its division into micro-batches and
+   among ranks: each rank sums over its own tokens, and the sizes by which all divide are totals of the ranks.
+3. A pass needs all ranks (learner/sharded_model.py). So each makes as many as the rank that has most: with passes
+   without a sampled token, whose loss and gradients are 0.
+4. A batch without signal changes no weight (not even by momentum), but counts as a step. Only a KL term that covers
    groups without signal moves weights then.
 """
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
 from typing import NamedTuple
 
 import torch
@@ -18,17 +20,19 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from coordinator.learner.aggregates import Size
-from coordinator.learner.batch import MicroBatch, Rows, TrainRow, pack, rows, split
+from coordinator.learner.batch import MicroBatch, Rows, empty_micro_batch, pack, rows
 from coordinator.learner.batch_groups import TrainBatch, described
 from coordinator.learner.batch_loss import BatchLoss, FlatLoss, ReferenceTerm, needs_first_pass, weights_of
 from coordinator.learner.cut_rollouts import CutRule
+from coordinator.learner.dealing import Share, shares
 from coordinator.learner.fused_head import ChunkLoss, FusedLoss, fused_loss
 from coordinator.learner.hidden_states import cost_of, predicting_states
 from coordinator.learner.logprobs import token_logprobs
 from coordinator.learner.messages import Hyper
-from coordinator.learner.model import head_of
+from coordinator.learner.model import head_of, within
 from coordinator.learner.objective_choices import OF_ROLLOUTS, choices_of
 from coordinator.learner.optimiser import Optimiser
+from coordinator.learner.ranks import ALONE, Ranks
 from coordinator.learner.step_metrics import StepMetrics
 from tasks.turn_ends import Ends
 
@@ -44,27 +48,61 @@ def train_step(
     limit: int = 0,
     ends: Ends = (),
 ) -> dict[str, float]:
-    """Make one step; return the metrics of messages.Stepped. `steps`: earlier steps of this optimiser, for the rate's
-    warm-up. `reference`: the run's base, needed if `kl_coefficient` > 0. `limit`, `ends`: of messages.Open. Raises
-    BadBatch before any change."""
+    """Make one step with one rank; return the metrics of messages.Stepped. `steps`: earlier steps of this optimiser,
+    for the rate's warm-up. `reference`: the run's base, needed if `kl_coefficient` > 0. `limit`, `ends`: of
+    messages.Open. Raises BadBatch before any change."""
+    train_rows = rows_of(batch, hyper, limit, ends)
+    (share,) = shares(train_rows, hyper.minibatches)
+    done = train_share(model, optimiser, share, hyper, steps=steps, reference=reference, limit=limit)
+    return metrics_of(batch, train_rows, done)
+
+
+def rows_of(batch: TrainBatch, hyper: Hyper, limit: int, ends: Ends) -> Rows:
+    """Return the rollouts that a step needs. Raises BadBatch."""
     whole = hyper.kl_groups == "all" and hyper.kl_coefficient > 0
-    cut = CutRule(hyper.cut_rollouts, hyper.cut_penalty, limit, ends)
-    train_rows = rows(batch, hyper.advantage, cut, flat=whole)
-    minis = list(mini_batches(model, train_rows, hyper, limit))
+    return rows(batch, hyper.advantage, CutRule(hyper.cut_rollouts, hyper.cut_penalty, limit, ends), flat=whole)
+
+
+class Updates(NamedTuple):
+    """The updates of a step. `metrics`: of the tokens of all ranks. `norms`: of the gradients, one per update."""
+
+    metrics: StepMetrics
+    norms: list[float]
+    learning_rate: float
+
+
+def train_share(
+    model: PreTrainedModel,
+    optimiser: Optimiser,
+    share: Share,
+    hyper: Hyper,
+    *,
+    steps: int,
+    reference: PreTrainedModel | None = None,
+    limit: int = 0,
+    ranks: Ranks = ALONE,
+) -> Updates:
+    """Make this rank's part of a step, together with the others. The arguments are those of `train_step`."""
+    minis = list(mini_batches(model, share, hyper, limit, ranks))
     proximals = [[frozen_logprobs(model, micro) for micro in mini.micros] if len(minis) > 1 else None for mini in minis]
     learning_rate = optimiser.learning_rate(steps)
     metrics, norms = StepMetrics(), []
-    metrics.add_masked(train_rows.masked)
     for mini, proximal in zip(minis, proximals, strict=True):
-        accumulate(model, mini, proximal, hyper, metrics, optimiser, reference)
+        accumulate(model, mini, proximal, hyper, metrics, optimiser, reference, ranks)
         norms.append(optimiser.update(learning_rate))
+    return Updates(metrics.of_all(ranks, share.ages), norms, learning_rate)
+
+
+def metrics_of(batch: TrainBatch, train_rows: Rows, done: Updates) -> dict[str, float]:
+    """Return the metrics of a step. `train_rows`: of the whole batch."""
+    done.metrics.add_masked(train_rows.masked)
     return {
-        **metrics.metrics(len(minis)),
+        **done.metrics.metrics(len(done.norms)),
         **described(batch),
-        "grad_norm": max(norms, default=0.0),
-        "updates": float(len(norms)),
-        "skipped_updates": float(sum(not math.isfinite(norm) for norm in norms)),
-        "learning_rate": learning_rate,
+        "grad_norm": max(done.norms, default=0.0),
+        "updates": float(len(done.norms)),
+        "skipped_updates": float(sum(not math.isfinite(norm) for norm in done.norms)),
+        "learning_rate": done.learning_rate,
         "zero_variance": train_rows.zero_variance / max(1, len(batch.groups)),
     }
 
@@ -72,7 +110,7 @@ def train_step(
 @torch.no_grad()
 def frozen_logprobs(model: PreTrainedModel, micro: MicroBatch) -> Tensor:
     """Return the sampled tokens' log-probabilities, float32 [n], without gradient."""
-    return token_logprobs(model, micro)
+    return within(model, lambda: token_logprobs(model, micro))
 
 
 class MiniBatch(NamedTuple):
@@ -85,24 +123,29 @@ class MiniBatch(NamedTuple):
     kl_size: Size
 
 
-def mini_batches(model: PreTrainedModel, train_rows: Rows, hyper: Hyper, limit: int = 0) -> Iterator[MiniBatch]:
-    """Yield the mini-batches of a step, on the model's device. `limit`: most sampled tokens per rollout."""
-    parts, flat = split(train_rows.groups, hyper.minibatches), split(train_rows.flat, hyper.minibatches)
+def mini_batches(
+    model: PreTrainedModel, share: Share, hyper: Hyper, limit: int = 0, ranks: Ranks = ALONE
+) -> Iterator[MiniBatch]:
+    """Yield this rank's part of a step's mini-batches, on the model's device. `limit`: most sampled tokens per
+    rollout."""
     cost = cost_of(model)
-    pairs: list[tuple[list[list[TrainRow]], ...]] = list(zip_longest(parts, flat, fillvalue=[]))
-    for pair in pairs:
+    drawn = Size(share.tokens / max(1, len(share.minis)), share.rollouts / max(1, len(share.minis)), limit)
+    for mini in share.minis:
         of_signal, of_flat = (
-            [micro.to(model.device) for micro in pack(part, hyper.microbatch_tokens, cost)] for part in pair
+            [micro.to(model.device) for micro in pack(part, hyper.microbatch_tokens, cost)] for part in mini
         )
-        drawn = Size(train_rows.tokens / len(pairs), train_rows.rollouts / len(pairs), limit)
-        size = drawn if hyper.denominator == "all" else size_of(of_signal, limit)
-        kl_size = size_of([*of_signal, *of_flat], limit) if train_rows.flat else size
+        size = drawn if hyper.denominator == "all" else size_of(of_signal, limit, ranks)
+        kl_size = size_of([*of_signal, *of_flat], limit, ranks) if share.covers_flat else size
+        for part in (of_signal, of_flat):
+            part += [empty_micro_batch().to(model.device)] * (ranks.most(len(part)) - len(part))
         yield MiniBatch(of_signal, of_flat, size, kl_size)
 
 
-def size_of(micros: Sequence[MicroBatch], limit: int) -> Size:
-    """Return the size of these micro-batches together."""
-    return Size(sum(len(micro.target) for micro in micros), sum(len(micro.rows) for micro in micros), limit)
+def size_of(micros: Sequence[MicroBatch], limit: int, ranks: Ranks) -> Size:
+    """Return the size of these micro-batches together, on all ranks."""
+    counts = [sum(len(micro.target) for micro in micros), sum(len(micro.rows) for micro in micros)]
+    tokens, rollouts = ranks.total(torch.tensor(counts)).tolist()
+    return Size(tokens, rollouts, limit)
 
 
 def accumulate(
@@ -113,6 +156,7 @@ def accumulate(
     metrics: StepMetrics,
     optimiser: Optimiser,
     reference: PreTrainedModel | None,
+    ranks: Ranks = ALONE,
 ) -> None:
     """Add the gradients of one mini-batch's mean loss to the optimiser's masters. `proximal` None: it is the current
     policy."""
@@ -123,7 +167,9 @@ def accumulate(
         return ReferenceTerm(frozen_logprobs(reference, micro), mini.kl_size)
 
     def backward(micro: MicroBatch, loss_of: ChunkLoss) -> FusedLoss:
-        fused = fused_loss(head_of(model), predicting_states(model, micro), micro.target, loss_of)
+        fused = within(
+            model, lambda: fused_loss(head_of(model), predicting_states(model, micro), micro.target, loss_of)
+        )
         torch.autograd.backward(fused.loss)
         optimiser.collect()
         return fused
@@ -131,7 +177,7 @@ def accumulate(
     choices, first = choices_of(hyper), None
     if needs_first_pass(choices, proximal=proximal is not None):
         first = [frozen_logprobs(model, micro) for micro in mini.micros]
-    weights = weights_of(choices, mini.micros, first, proximal, hyper)
+    weights = weights_of(choices, mini.micros, first, proximal, hyper, ranks)
     for number, (micro, weight) in enumerate(zip(mini.micros, weights, strict=True)):
         earlier = None if proximal is None else proximal[number]
         batch_loss = BatchLoss(micro, earlier, base(micro), weight, hyper, mini.size)

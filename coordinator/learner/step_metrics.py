@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from coordinator.learner.loss_terms import LossInputs, TokenLoss, ratio
+from coordinator.learner.ranks import Ranks
 
 
 class _Sums(NamedTuple):
@@ -58,7 +59,8 @@ class StepMetrics:
         self._sums: dict[int, Tensor] = {}
         self._loss = 0.0
         self._dropped: dict[int, int] = {}
-        self._reference: list[Tensor] = []
+        self._reference = torch.zeros(2, dtype=torch.float64)
+        """Sum and number of the divergences from the reference."""
 
     def add(self, terms: LossInputs, token_loss: TokenLoss, age: Tensor, loss: float, entropy: Tensor) -> None:
         """Add a micro-batch. `loss`: its part of the step's loss. `entropy`: of the policy at each token."""
@@ -75,18 +77,33 @@ class StepMetrics:
 
     def add_reference(self, divergence: Tensor) -> None:
         """Add `divergence`: KL to the reference, float32 [n]."""
-        self._reference.append(divergence.detach())
+        self._reference += torch.tensor([float(divergence.detach().double().sum()), len(divergence)])
 
     def add_flat(self, divergence: Tensor, loss: float) -> None:
         """Add a micro-batch of groups without signal, which has the KL term alone."""
         self.add_reference(divergence)
         self._loss += loss
 
+    def of_all(self, ranks: Ranks, ages: int) -> "StepMetrics":
+        """Return the sums over all ranks. `ages`: one more than the greatest age on any of them."""
+        if ranks.count == 1:
+            return self
+        table = torch.zeros((ages, len(_Sums._fields)), dtype=torch.float64)
+        for age, sums in self._sums.items():
+            table[age] = sums
+        loss = torch.tensor([self._loss], dtype=torch.float64)
+        together = ranks.total(torch.cat([table.flatten(), self._reference, loss]))
+        result = StepMetrics()
+        table, result._reference, result._loss = together[:-3].view_as(table), together[-3:-1], float(together[-1])
+        result._sums = {age: sums for age, sums in enumerate(table) if sums[0]}
+        return result
+
     def metrics(self, minibatches: int) -> dict[str, float]:
         """Return the metrics. Without tokens (no group has signal) they have neutral values. `minibatches`: number of
         mini-batches, for the mean loss."""
         by_age = {age: _Sums(*sums.tolist()) for age, sums in sorted(self._sums.items())}
-        reference = {"kl_reference": float(torch.cat(self._reference).mean())} if self._reference else {}
+        divergence, compared = self._reference.tolist()
+        reference = {"kl_reference": divergence / compared} if compared else {}
         loss = self._loss / max(1, minibatches)
         if not by_age:
             none = {"ess": 1.0, "log_ratio2": 0.0, "kl": 0.0, "clipped": 0.0, "truncated": 0.0}

@@ -20,7 +20,7 @@ from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from coordinator.learner.batch import TrainRow, pack
 from coordinator.learner.logprobs import token_logprobs
-from coordinator.learner.messages import WarmedUp, WarmUp
+from coordinator.learner.messages import WARMED_CONTEXT, WarmedUp, WarmUp
 from coordinator.learner.model import evaluating, parameter_count
 from tasks import registry
 from tasks.tokenizer import CHAR_SIZE, EOS, PAD, FileTokenizer, char_tokenizer
@@ -31,7 +31,7 @@ SHAPE = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "intermediate_size": 384,
-    "max_position_embeddings": 256,
+    "max_position_embeddings": WARMED_CONTEXT,
 }
 RAMP = 20
 """Steps over which the learning rate rises linearly to its value."""

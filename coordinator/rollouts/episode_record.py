@@ -1,7 +1,10 @@
 """The record of the last episodes of each task's environment: which failed, and why.
 
-An episode counts once its tokens are known to be the policy's: a single one is scored after T1 and T2, one of several
-turns is noted when its group is accepted (`decided`). So nobody can pause a run with tokens that he made up.
+Rules
+1. An episode counts once its tokens are known to be the policy's: a single one is scored after T1 and T2, one of
+   several turns is noted when its group is accepted (`decided`). So nobody can pause a run with tokens that he made up.
+2. An episode that was lost with its process, which another one ended, is shown under the reason `LOST` and is no
+   result: it neither failed nor succeeded. Else tokens that a stranger made up could pause a run by way of others.
 """
 
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -10,6 +13,7 @@ KEPT = 2_000
 """Episodes."""
 MOST_REASONS = 50
 """Number of reasons with a count of their own."""
+LOST = "its process ended with another episode, and it could not be taken up again"
 MOST_WAITING = 1_024
 """Undecided groups with failed episodes whose reasons are remembered."""
 
@@ -34,7 +38,7 @@ class EpisodeRecords:
 
 class EpisodeRecord:
     """The last episodes of a task. `failed`: whether each of them failed, at most `KEPT`. `reasons`: why, counted since
-    the process started."""
+    the process started; lost ones too (rule 2)."""
 
     def __init__(self) -> None:
         self.failed: deque[bool] = deque(maxlen=KEPT)
@@ -44,8 +48,8 @@ class EpisodeRecord:
 
     @property
     def reason(self) -> str:
-        """The most frequent reason; empty: there is none."""
-        return next((reason for reason, _ in self.reasons.most_common(1)), "")
+        """The most frequent reason of a failure; empty: there is none."""
+        return next((reason for reason, _ in self.reasons.most_common(2) if reason != LOST), "")
 
     def note(self, reason: str) -> None:
         """Note an episode. `reason`: why it failed; empty: it did not. Beyond `MOST_REASONS` reasons, others are
@@ -55,7 +59,7 @@ class EpisodeRecord:
             self.reasons[reason if reason in self.reasons or len(self.reasons) < MOST_REASONS else "other"] += 1
 
     def note_undecided(self, lease: bytes, reason: str) -> None:
-        """Remember that an episode of a group has failed, until the group is decided."""
+        """Remember that an episode of a group has failed, or is `LOST`, until the group is decided."""
         self._waiting.setdefault(lease, []).append(reason)
         while len(self._waiting) > MOST_WAITING:
             self._waiting.popitem(last=False)
@@ -64,4 +68,7 @@ class EpisodeRecord:
         """Note the episodes of a group whose tokens are the policy's."""
         failed = self._waiting.pop(lease, [])
         for reason in [*failed, *[""] * (episodes - len(failed))]:
-            self.note(reason)
+            if reason == LOST:
+                self.reasons[LOST] += 1
+            else:
+                self.note(reason)

@@ -5,8 +5,11 @@ Rules
 2. An episode stays open in the environment between its turns, until it is over or its lease has ended. After a
    restart it is begun anew, and taken through the turns that are written (coordinator/environments/environment.py,
    rule 5).
-3. An episode that fails ends there: the node is told that it is over, and its group is checked and paid, but not
-   learned from. Once the group is accepted its reason is counted (episode_record.py).
+3. An episode that fails, or is lost with its process, ends there: the node is told that it is over, and its group is
+   checked and paid, but not learned from. Once the group is accepted its reason is counted (episode_record.py).
+4. An answer that is being computed is waited for, though its lease may end meanwhile: to take it back would end the
+   process, and with it the episodes of others. It takes at most the time of one answer. Turns that wait go with their
+   lease (step_service.py).
 """
 
 import asyncio
@@ -14,8 +17,8 @@ from collections.abc import Callable
 
 import structlog
 
-from coordinator.environments.task_host import OpenEpisode, TaskHost, TurnAnswer
-from coordinator.rollouts.episode_record import EpisodeRecord
+from coordinator.environments.task_host import EpisodeLost, OpenEpisode, TaskHost, TurnAnswer
+from coordinator.rollouts.episode_record import LOST, EpisodeRecord
 from coordinator.rollouts.step_service import AskedStep, StepService
 from tasks.task import TaskFault
 
@@ -60,7 +63,7 @@ class StepLoop:
 
     async def _answer_each(self) -> None:
         while True:
-            asked = await self._steps.take(self._host.facts.name)
+            asked = await self._steps.take(self._host.facts.name, self._clock)
             began = self._clock()
             answer, reason = await self._answer(asked)
             now = self._clock()
@@ -94,5 +97,5 @@ class StepLoop:
                 sample=asked.sample,
                 reason=reason,
             )
-            return None, reason
+            return None, LOST if isinstance(fault, EpisodeLost) else reason
         return answer, ""

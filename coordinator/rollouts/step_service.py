@@ -10,16 +10,22 @@ Rules
 3. A turn without an answer is refused as `step-pending`; the node asks again. A caller may wait for the answer instead
    (`asked`).
 4. A new key has one episode open at a time: the first turn of another one is refused as `one-episode`.
-5. The time of the environment for the episodes of one lease is bounded by the standing of its key (`seconds_for`).
-   Beyond that its episodes fail.
-6. While a turn waits for the environment, the clock of its lease stands (stopped_clocks.py).
+5. The time of the environment for the episodes of one lease is bounded by the standing of its key: `SHARES` answers in
+   full time for each rollout. Beyond that its episodes fail.
+6. While a turn waits for the environment, the clock of its lease stands (stopped_clocks.py), for as much time in all as
+   rule 5 grants.
 7. At the token limit, or with the last turn that a rollout may have, an episode is over whatever the environment says.
+
+8. Turns go to the environment in the order of step_queue.py, which shares its time. A turn that waits goes with its
+   lease.
 
 Memory: one turn per episode of an open lease, and nothing else that grows.
 """
 
 import asyncio
+import contextlib
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Final
 
 import blake3
@@ -50,18 +56,26 @@ SOONEST: Final = 200
 LATEST: Final = 5_000
 """Bounds of the milliseconds after which a turn that waits is asked for again."""
 SHARES: Final[dict[Rank, int]] = {"new": 4, "known": 16, "proven": 64}
-"""Answers in full time for each rollout of a lease (rule 5)."""
+"""Answers in full time for each rollout of a lease (rules 5 and 6)."""
 
 
 class AskedStep:
-    """A turn that waits for the environment. `rank`: of its key. `before`: the steps of its episode so far. `last`:
-    rule 7. `answered`: set with the answer."""
+    """A turn that waits for the environment. `rank`, `party`: of its key. `before`: the steps of its episode so far.
+    `last`: rule 7. `answered`: set with the answer."""
 
-    def __init__(self, lease: Lease, request: StepRequest, rank: Rank, before: list[Step], *, last: bool) -> None:
+    def __init__(
+        self, lease: Lease, request: StepRequest, rank: Rank, party: str, before: list[Step], *, last: bool
+    ) -> None:
         self.lease, self.sample, self.turn_number = lease, request.sample, request.turn_number
         self.rank: Rank = rank
+        self.party = party
         self.sampled, self.before, self.last = request.tokens, before, last
         self.answered = asyncio.Event()
+
+    @property
+    def is_new(self) -> bool:
+        """Whether its key is new."""
+        return self.rank == "new"
 
     @property
     def past(self) -> list[list[int]]:
@@ -75,11 +89,11 @@ class AskedStep:
 
 
 class _Waiting:
-    """The turns that wait for the environment of one task. `put`: set with each."""
+    """The turns that wait for the environment of one task. `changed`: set with each that comes or ends."""
 
-    def __init__(self) -> None:
-        self.queue: StepQueue[AskedStep] = StepQueue()
-        self.put = asyncio.Event()
+    def __init__(self, workers: int) -> None:
+        self.queue: StepQueue[AskedStep] = StepQueue(workers)
+        self.changed = asyncio.Event()
 
 
 class StepService:
@@ -103,10 +117,9 @@ class StepService:
         self._tokens = TokenStorage(database)
         self._asked: dict[tuple[bytes, int], AskedStep] = {}
         """By lease and sample."""
-        self._queues: defaultdict[str, _Waiting] = defaultdict(_Waiting)
+        self._queues: defaultdict[str, _Waiting] = defaultdict(lambda: _Waiting(workers))
         """By task: a slow environment delays the turns of its own task alone."""
-        longest = int(1000 * seconds * SHARES["proven"] * context.terms.group_size)
-        self._clocks = StoppedClocks(leases, max(context.terms.most_ms, longest))
+        self._clocks = StoppedClocks(leases)
         self._spent: dict[bytes, float] = {}
         """By lease, the seconds of the environment."""
         self._usual = 0.0
@@ -179,32 +192,42 @@ class StepService:
         """Let a written turn wait for the environment."""
         sampled = _sampled(before) + len(request.tokens)
         last = sampled == lease.limit or request.turn_number >= LAST_TURN
-        asked = AskedStep(lease, request, self._rank(lease.node, now), before, last=last)
+        rank, party = self._rank(lease.node, now), self._leases.party_of(lease.id)
+        asked = AskedStep(lease, request, rank, party, before, last=last)
         self._asked[lease.id, request.sample] = asked
-        self._clocks.stop(lease.id, now)
+        self._clocks.stop(lease.id, now, int(1000 * self._most_seconds(asked)))
         waiting = self._queues[lease.task]
-        waiting.queue.put(asked, self._leases.party_of(lease.id), new=asked.rank == "new")
-        waiting.put.set()
+        waiting.queue.put(asked, party, now / 1000, new=asked.is_new)
+        waiting.changed.set()
 
     def asked(self, lease: bytes, sample: int) -> asyncio.Event | None:
         """Return the event that is set with the answer to an episode's turn; None: none waits."""
         asked = self._asked.get((lease, sample))
         return None if asked is None else asked.answered
 
-    async def take(self, task: str) -> AskedStep:
-        """Wait for the next turn that the environment of a task is to answer; its lease is open."""
+    async def take(self, task: str, clock: Callable[[], float]) -> AskedStep:
+        """Wait for the next turn that the environment of a task is to answer; its lease is open. `answered` must
+        follow. `clock`: seconds since the Unix epoch."""
         waiting = self._queues[task]
         while True:
-            while not len(waiting.queue):
-                waiting.put.clear()
-                await waiting.put.wait()
-            asked = waiting.queue.take()
-            if self._asked.get((asked.lease.id, asked.sample)) is asked:
+            now = clock()
+            asked = waiting.queue.take(now)
+            if asked is None:
+                waiting.changed.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(waiting.queue.look_again(now)):
+                        await waiting.changed.wait()
+            elif self._leases.still_open({asked.lease.id}):
                 return asked
+            else:
+                waiting.queue.ended(0.0, now, new=asked.is_new)
 
     def time_is_up(self, asked: AskedStep) -> bool:
         """Tell whether the environment's time for a lease is used up (rule 5)."""
-        return self._spent.get(asked.lease.id, 0.0) > SHARES[asked.rank] * len(asked.lease.seeds) * self._seconds
+        return self._spent.get(asked.lease.id, 0.0) > self._most_seconds(asked)
+
+    def _most_seconds(self, asked: AskedStep) -> float:
+        return SHARES[asked.rank] * len(asked.lease.seeds) * self._seconds
 
     def fits(self, asked: AskedStep, given: int) -> bool:
         """Tell whether a rollout has room for so many more given tokens: in the model's context beside all tokens that
@@ -212,7 +235,11 @@ class StepService:
         return fits(len(asked.lease.prompt), asked.given + given, self._context.room)
 
     def answered(self, asked: AskedStep, answer: TurnAnswer | None, seconds: float, now: int) -> None:
-        """Write the environment's answer to a turn; None: the episode has failed. `seconds`: that it took."""
+        """Write the environment's answer to a turn that was taken; None: the episode has failed. `seconds`: that it
+        took."""
+        waiting = self._queues[asked.lease.task]
+        waiting.queue.ended(seconds, now / 1000, new=asked.is_new)
+        waiting.changed.set()
         key = asked.lease.id, asked.sample
         if self._asked.get(key) is not asked:
             return  # its lease has ended
@@ -232,7 +259,9 @@ class StepService:
             self._clocks.forget(lease)
             self._spent.pop(lease, None)
         for key in [key for key in self._asked if key[0] in ended]:
-            self._asked.pop(key).answered.set()
+            asked = self._asked.pop(key)
+            self._queues[asked.lease.task].queue.drop(asked, asked.party, new=asked.is_new)
+            asked.answered.set()
 
     def still_open(self, leases: set[bytes]) -> set[bytes]:
         """Return those of these leases that are open."""

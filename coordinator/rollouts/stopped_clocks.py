@@ -1,8 +1,9 @@
 """The clocks of leases stand while the environment computes for them.
 
 Rules
-1. A lease's clock stands while at least one of its turns waits for the environment, at most `most` ms in all. Then
-   the time runs: an environment that never answers keeps no lease open for ever.
+1. A lease's clock stands while at least one of its turns waits for the environment, at most `most` ms in all: as told
+   with its last turn, by the standing of its key. Then the time runs: an environment that never answers keeps no lease
+   open for ever.
 2. `extend` moves the end of each such lease by the time since the last call. Call it before leases expire, and
    before an answer states an end. After a restart a lease's time stands from its next turn on; the absence itself is
    extended like any other (absence.py).
@@ -20,8 +21,10 @@ LEAST: Final = 100
 class StoppedClocks:
     """The leases whose clocks stand, by (turns that wait, extended up to, ms extended in all)."""
 
-    def __init__(self, leases: LeaseTable, most: int) -> None:
-        self._leases, self._most = leases, most
+    def __init__(self, leases: LeaseTable) -> None:
+        self._leases = leases
+        self._most: dict[bytes, int] = {}
+        """By lease: most ms in all (rule 1)."""
         self._stopped: dict[bytes, tuple[int, int]] = {}
         """By lease: the number of turns that wait, and the time up to which it was extended."""
         self._extended: dict[bytes, int] = {}
@@ -29,8 +32,9 @@ class StoppedClocks:
         self._kept: dict[bytes, int] = {}
         """By lease: ms that are not written yet (rule 3)."""
 
-    def stop(self, lease: bytes, now: int) -> None:
-        """Note that a turn waits."""
+    def stop(self, lease: bytes, now: int, most: int) -> None:
+        """Note that a turn waits. `most`: see rule 1."""
+        self._most[lease] = most
         waiting, since = self._stopped.get(lease, (0, now))
         self._stopped[lease] = waiting + 1, since
 
@@ -57,11 +61,12 @@ class StoppedClocks:
         self._stopped.pop(lease, None)
         self._extended.pop(lease, None)
         self._kept.pop(lease, None)
+        self._most.pop(lease, None)
 
     def _extend(self, lease: bytes, now: int) -> int:
         waiting, since = self._stopped[lease]
         extended = self._extended.get(lease, 0)
-        more = min(max(0, now - since), self._most - extended)
+        more = min(max(0, now - since), self._most[lease] - extended)
         self._stopped[lease] = waiting, now
         if more <= 0:
             return 0

@@ -25,17 +25,22 @@ _SPECIALS = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "c
 _MOST = 8 << 20  # bytes of tokenizer_config.json; some list thousands of tokens
 
 
-def settings_of(folder: Path, section: RunSection, kind: str) -> ChatSettings | None:
-    """Return how a run's prompts are written; None: plainly, without messages. Raises `SettingsFault`, `LocalFault`."""
-    if section.template == "plain":
-        if section.thinking is not None:
-            raise SettingsFault('run.thinking is for the chat template: set run.template = "chat", or leave it unset')
-        return None
-    if kind == PURE:
+def check(section: RunSection, kind: str) -> None:
+    """Check that a task of this kind can be posed as the settings say. Raises `SettingsFault`."""
+    if section.template == "plain" and section.thinking is not None:
+        raise SettingsFault('run.thinking is for the chat template: set run.template = "chat", or leave it unset')
+    if section.template == "chat" and kind == PURE:
         raise SettingsFault(
             'run.template = "chat" is for tasks whose code runs at the operator, as nodes render no template: '
             'set run.kind = "single" or "served"'
         )
+
+
+def settings_of(folder: Path, section: RunSection, kind: str) -> ChatSettings | None:
+    """Return how a run's prompts are written; None: plainly, without messages. Raises `SettingsFault`, `LocalFault`."""
+    check(section, kind)
+    if section.template == "plain":
+        return None
     config = _tokenizer_config(folder)
     template = _template(folder, config)
     specials = {name: value for name in _SPECIALS if (value := _token(config.get(name))) is not None}

@@ -20,6 +20,7 @@ import msgspec
 
 from coordinator.learner.launch import learner_process
 from coordinator.learner.messages import BaseWritten, Import, WarmedUp, WarmUp, WriteBase
+from coordinator.run.run_folder import RunFolder
 from engines.context import context_of
 from p2p.swarm.manifest import manifest_of
 from protocol.authority import MOST_OTHER_ENDS, Asset
@@ -120,9 +121,16 @@ def check_importable(folder: Path) -> None:
     """Check a folder that an operator named for import (rule 3). Raises `LocalFault`."""
     if not folder.is_dir():
         raise LocalFault(f"no model folder at {folder}: name {TINY}, {SMOLLM2} or a folder with a safetensors model")
+    check_no_run(folder)
     facts(folder)
     if not any((folder / name).is_file() for name in (WEIGHTS, f"{WEIGHTS}.index.json")):
         raise LocalFault(f"{folder} has no {WEIGHTS}: save the model again with save_pretrained")
+
+
+def check_no_run(folder: Path) -> None:
+    """Check that a folder named as a model is not a run's. Raises `LocalFault`."""
+    if RunFolder(folder).runspec.is_file():
+        raise LocalFault(f"{folder} is the folder of a run: name {RunFolder(folder).model}, its model")
 
 
 def check_weights(path: Path) -> None:

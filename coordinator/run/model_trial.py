@@ -19,7 +19,6 @@ from coordinator.environments.played_group import PlayedGroup, play
 from coordinator.environments.task_host import TaskHost
 from coordinator.run import chat_settings, model_folder
 from coordinator.run.own_engine import loaded_engine
-from coordinator.run.run_folder import RunFolder
 from coordinator.run.task_processes import TaskPlace, hosted
 from engines.engine import Job, Sample
 from engines.process import EngineProcess
@@ -86,9 +85,9 @@ def _folder_of(model: str, weights: Path | None) -> Iterator[tuple[Path, Path]]:
             model_folder.make_smollm2(folder := copied)
         elif model == model_folder.TINY and not folder.is_dir():
             raise LocalFault("the model tiny is made by init, for its run: name the folder `model` of that run")
-        elif RunFolder(folder).runspec.is_file():
-            raise LocalFault(f"{folder} is the folder of a run: name {RunFolder(folder).model}, its model")
-        elif weights is None:
+        elif weights is not None:
+            model_folder.check_no_run(folder)
+        else:
             model_folder.check_importable(folder)
             if not (folder / model_folder.WEIGHTS).is_file():  # in several files
                 model_folder.import_folder(folder, copied)
@@ -112,6 +111,8 @@ async def _tried(name: str, folder: Path, weights: Path, trial: ModelTrial) -> A
             for one in some:
                 yield "\n".join(_shown(trial.split, one, limit))
             tried += some
+        if not any(score for one in tried for score in one.scores):
+            raise LocalFault(f"no answer of the model to {len(tried)} prompts has a score: the reasons stand above")
         yield f"\n{_summary(tried, limit)}"
 
 
@@ -192,8 +193,6 @@ def _shown(split: Split, tried: Tried, limit: int) -> Iterator[str]:
 def _summary(tried: list[Tried], limit: int) -> str:
     scores = [score for one in tried for score in one.scores]
     scored = [score for score in scores if score is not None]
-    if not scored:
-        return f"no answer to {len(tried)} prompts has a score"
     groups = [{score.reward for score in one.scores if score is not None} for one in tried]
     cut, failed = sum(sum(one.cut) for one in tried), len(scores) - len(scored)
     text = f"{len(scores)} answers: mean reward {sum(score.reward for score in scored) / len(scored):.3g}, "

@@ -162,7 +162,9 @@ def init(
     mix = task_mix.parsed(config.run.task)
     share = _shares(mix)
     for task in mix:
-        if kind_of(config.run, task.name) == PURE:
+        kind = kind_of(config.run, task.name)
+        chat_settings.check(config.run, kind)
+        if kind == PURE:
             check_sizes(config, facts_of(model_folder.task_named(task.name)), share[task.name])
     check_admitted(config.run)
     if model not in PRESETS:

@@ -39,6 +39,14 @@ def parsed(text: str) -> list[WeightedTask]:
     return tasks
 
 
+def only(text: str) -> str:
+    """Return the one task that a text names, without its weight. Raises `SettingsFault` if it names several."""
+    tasks = parsed(text)
+    if len(tasks) > 1:
+        raise SettingsFault(f"{text!r} names {len(tasks)} tasks, and one is tried at a time: name one of them")
+    return tasks[0].name
+
+
 def joined(texts: Sequence[str]) -> str:
     """Return the text of a mix whose tasks are given one by one, each with a weight or without."""
     return BETWEEN.join(texts)

@@ -27,30 +27,49 @@ def try_task(name: str, split: Split, number: int, answers: list[str]) -> Iterat
     try:
         with opened(name) as (facts, ask):
             yield f"{name} version {facts.version}: {facts.train} prompts in train, {facts.heldout} in heldout"
-            for index in range(min(number, facts.train if split == "train" else facts.heldout)):
+            indices, unposed = range(min(number, facts.train if split == "train" else facts.heldout)), 0
+            played = list[ProbedEpisode]()
+            for index in indices:
                 own = ask(Question(split, index, [DEMONSTRATION], whole=True))
                 given = ask(Question(split, index, answers, said=True, whole=True)) if answers else ProbedPrompt()
-                yield from _shown(split, index, own, given)
+                results = [*_results("its own answer", own), *_results("your answer", given)]
+                yield from _shown(split, index, own, results)
+                unposed += bool(own.error)
+                played += [result for _, result in results]
+            if unposed == len(indices):
+                raise LocalFault(f"{name} poses none of these prompts: {own.error}")
+            if played and all(_why_failed(result) for result in played):
+                raise LocalFault(f"{name} gives none of these answers a score: {_why_failed(played[-1])}")
     except CheckFault as fault:
         raise LocalFault(str(fault)) from fault
 
 
-def _shown(split: Split, index: int, own: ProbedPrompt, given: ProbedPrompt) -> Iterator[str]:
+def _results(whose: str, asked: ProbedPrompt) -> list[tuple[str, ProbedEpisode]]:
+    """Return the episodes of a prompt, but for that of a demonstration which the task does not have."""
+    return [
+        (whose, result)
+        for name, result in asked.results.items()
+        if name != DEMONSTRATION or result.answer or result.error
+    ]
+
+
+def _shown(split: Split, index: int, own: ProbedPrompt, results: list[tuple[str, ProbedEpisode]]) -> Iterator[str]:
     yield f"\n{split} {index}"
     if own.error:
         yield f"  cannot be posed: {own.error}"
         return
     yield "\n".join(f"  | {row}" for row in own.prompt[:SHOWN].split("\n"))
-    demonstration = own.results[DEMONSTRATION]
-    if demonstration.answer or demonstration.error:
-        yield f"  its own answer {_scored(demonstration)}"
-    for result in given.results.values():
-        yield f"  your answer {_scored(result)}"
+    for whose, result in results:
+        yield f"  {whose} {_scored(result)}"
+
+
+def _why_failed(result: ProbedEpisode) -> str:
+    return result.error or ("the episode does not end" if result.endless else "")
 
 
 def _scored(result: ProbedEpisode) -> str:
     said = f"{result.answer[:SHOWN]!r}"
-    if result.error or result.endless:
-        return f"{said} fails: {result.error or 'the episode does not end'}"
+    if fault := _why_failed(result):
+        return f"{said} fails: {fault}"
     replies = "".join(f", then {reply!r}" for reply in result.given)
     return f"{said}{replies}: reward {result.reward:g}{', success' if result.success else ''}"

@@ -180,5 +180,13 @@ def course_of(run: Run) -> TrainingConfig:
     hyper = Hyper(**{name: getattr(section, name) for name in names})
     folder, database = run.folder.learner, run.folder.database
     return TrainingConfig(
-        run.folder.model, folder, database, section.device, section.threads, hyper, config.run.steps, run.runspec.ends
+        run.folder.model,
+        folder,
+        database,
+        section.device,
+        section.threads,
+        hyper,
+        config.run.steps,
+        run.runspec.ends,
+        section.checkpoint_share,
     )

@@ -183,17 +183,18 @@ class Scoring:
         self._drawn.clear()
         began, self._verdicts, together = self.clock(), 0, at_once(self.group_service.terms)
         todo = (group for group in itertools.chain([first], groups) if group.lease.id not in self._failed)
-        await _all(self._judge_each(todo) for _ in range(together))
+        begun = list(itertools.islice(todo, together))  # no task is made for a group that is not there
+        await _all(self._judge_each(group, todo) for group in begun)
         await self._pass_before(first.lease.root)
         rollouts = self._verdicts * self.group_service.terms.group_size
         self.rate.visited(rollouts, self.clock() - began, full=self._verdicts > together)
         for group in [one for one in self._failed.values() if one.lease.root == first.lease.root]:
             await self._judge_alone(group)
 
-    async def _judge_each(self, groups: Generator[Undecided, None, None]) -> None:
-        """Verify one group after the other, concurrently with others on the same generator, until the scorer fails or
-        dies."""
-        while self.scorer.loaded is not None and (group := next(groups, None)) is not None:
+    async def _judge_each(self, group: Undecided | None, groups: Generator[Undecided, None, None]) -> None:
+        """Verify a group and then one after the other, concurrently with others on the same generator, until the scorer
+        fails or dies."""
+        while self.scorer.loaded is not None and group is not None:
             try:
                 verdict = await self._verify(group)
                 if verdict.accepted and self.group_service.draw_pass_before(group):
@@ -208,13 +209,15 @@ class Scoring:
                 self._fresh = False
                 self._failed[group.lease.id] = group
                 log.error("scorer failed", lease=group.lease.id.hex(), reason=str(error))
+            group = next(groups, None)
 
     async def _pass_before(self, root: bytes) -> None:
         """Pass the groups that were drawn under the version before that of `root`, and decide them (rule 8)."""
         drawn = iter(self._drawn)
         before = self.weights.before(root) if self._drawn else None
         if before is not None and await self._hold(before.version, before.root):
-            await _all(self._pass_each(drawn) for _ in range(at_once(self.group_service.terms)))
+            together = min(len(self._drawn), at_once(self.group_service.terms))
+            await _all(self._pass_each(drawn) for _ in range(together))
         for group, verdict in drawn:
             self._decide(group, verdict)
 

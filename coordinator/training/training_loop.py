@@ -1,8 +1,8 @@
 """Drive the learner: open it, step it with one batch of the buffer at a time, and publish its exports.
 
 Rules
-1. Whenever a learner process starts, the buffer is rebuilt from its checkpoint's draws before anything is drawn.
-2. An export in its checkpoint that is not published yet is published before the next step.
+1. Whenever a learner process starts, the buffer is rebuilt from its durable draws before anything is drawn.
+2. An export in its checkpoint or journal that is not published yet is published before the next step.
 3. A batch lost to a crash or an error is drawn again, with the same groups: it was drawn in memory only. run_watch.py
    decides when its groups are set aside instead, and when the run is paused.
 4. The learner exports after the steps at which a version is due (publish_period.py), and after the last one of the
@@ -56,7 +56,7 @@ log = structlog.get_logger("coordinator")
 @dataclass(frozen=True)
 class TrainingConfig:
     """The learner's settings. `steps`: steps after which the run is finished; None: endless. `ends`: tokens that end a
-    turn."""
+    turn. `checkpoint_share`: see `Open`."""
 
     model: Path
     folder: Path
@@ -66,6 +66,7 @@ class TrainingConfig:
     hyper: Hyper
     steps: int | None
     ends: Ends = ()
+    checkpoint_share: float = 1.0
 
 
 @dataclass
@@ -110,7 +111,9 @@ class Training:
     parameters: int = 0
     finished: asyncio.Event = field(default_factory=asyncio.Event)
     covered: deque[list[bytes]] = field(default_factory=deque)
-    """Groups drawn by the last steps that a durable checkpoint covers; older groups are too stale to be drawn."""
+    """Groups drawn by the last steps that a full checkpoint covers; older groups are too stale to be drawn."""
+    covered_step: int = 0
+    """The step of that checkpoint: the journal behind it needs its groups' tokens."""
     on_version: Callable[[], None] = lambda: None
     """Called once leases may be requested for a version, and when the run is finished."""
     _uncovered: list[bytes] = field(default_factory=list)
@@ -119,7 +122,7 @@ class Training:
     _computed: list[bytes] | None = None
     """The groups of the batch that the learner computes; None between two batches."""
     _undurable: list[list[bytes]] = field(default_factory=list)
-    """Batches drawn since the last durable checkpoint."""
+    """Batches drawn since the last durable checkpoint or entry of the learner's journal."""
     _again: deque[list[bytes]] = field(default_factory=deque)
     """Batches to be drawn again (rule 3)."""
 
@@ -183,6 +186,7 @@ class Training:
                 ends=self.course.ends,
                 limit=self.group_service.terms.limit,
                 republish=order,
+                checkpoint_share=self.course.checkpoint_share,
             )
         )
         self.parameters, self._era = opened.parameters, opened.era
@@ -196,7 +200,7 @@ class Training:
         self.group_service.leases.publish(published.era, published.version, published.root, int(self.clock() * 1000))
         self._stand(opened.step, published, rebuild=opened.drawn)
         self.covered.append(opened.drawn)
-        self._uncovered = []
+        self._uncovered, self.covered_step = [], opened.step
         covered = set(opened.drawn)
         self._again = deque(batch for batch in [*self._undurable, *self._again] if covered.isdisjoint(batch))
         self._undurable = []
@@ -269,9 +273,11 @@ class Training:
         self._record(stepped, groups, at.step)
         self.guarding.stepped(self._era, stepped.step, stepped.metrics)
         self._uncovered += leases
-        if stepped.export:
+        if stepped.export and stepped.checkpointed:
             self.covered.append(self._uncovered)
-            self._uncovered, self._undurable = [], []
+            self._uncovered, self.covered_step = [], stepped.step
+        if stepped.export:
+            self._undurable = []
             await self._publish(stepped.export, stepped.step)
         self._stand(stepped.step, self._latest())
         self._drawing_since = self.clock()

@@ -85,7 +85,7 @@ class PackedPass:
         kinds = {rope.get("rope_type") for rope in (ropes, *ropes.values()) if isinstance(rope, dict)}
         return set(getattr(config, "layer_types", None) or ()) <= _LAYERS and not kinds & _ROPES_BY_LENGTH
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def _equals_own(self) -> bool:
         """Compare hidden states with those of the library's own pass over each rollout."""
         most = self._model.config.vocab_size

@@ -67,10 +67,11 @@ class FairQueue(Generic[S]):
         left = self._waiting.pop(stream, None)
         if left is not None and left[2] in self._sent:
             self._sent[left[2]] -= left[3]
+        self.head()
         return left is not None
 
     def head(self) -> S | None:
-        """Return the stream that sends next; None for an empty queue."""
+        """Return the stream that sends next; None for an empty queue. Forget those before it that have left."""
         while self._heap:
             start, number, stream = self._heap[0]
             if stream in self._waiting and self._waiting[stream][:2] == (start, number):
@@ -93,4 +94,5 @@ class FairQueue(Generic[S]):
         self._virtual_time = max(self._virtual_time, start)
         if len(self._sent) > 2 * len(self._waiting) + 64:
             self._sent = {one: sent for one, sent in self._sent.items() if sent > self._virtual_time}
+        self.head()  # without a limit nobody else asks for it, and each stream would be kept for good
         return list(self._waiting) if self._bucket.rate is not None else []

@@ -2,8 +2,8 @@
 
 Rules
 1. A row is one problem: a text under the first key of `PROBLEM` that it has, and an answer under the first of `ANSWER`.
-   An answer may be a number; in a solution in the form of GSM8K it is the text after "####", and in one with \\boxed{}
-   it is the last box.
+   An answer may be a finite number; in a solution in the form of GSM8K it is the text after "####", and in one with
+   \\boxed{} it is the last box.
 2. A folder's files are read in the order of their names; files with another ending are left out. A file named `heldout`
    or `test` (before its ending) is held out, all others train, where a folder has such a file. Elsewhere the hash of
    the problem decides: one in ten is held out.
@@ -128,7 +128,7 @@ def _parquet(file: Path) -> Iterator[tuple[int, Any]]:
                 for row in batch.to_pylist():
                     number += 1
                     yield number, row
-    except pyarrow.ArrowException as error:
+    except (pyarrow.ArrowException, ValueError, OverflowError) as error:  # text that is none, dates beyond Python's
         raise DataFault(f"{file.name} is no Parquet file, or a damaged one: {error}"[:300]) from error
 
 
@@ -144,7 +144,7 @@ def _problem(row: Any, place: str, split: Split | None) -> Problem:
 
 def _text(row: dict[str, Any], keys: tuple[str, ...], place: str) -> str:
     value = next((row[key] for key in keys if row.get(key) is not None), None)
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf"):
         value = repr(value)
     if not isinstance(value, str) or not value.strip() or len(value) > LONGEST:
         raise DataFault(f"{place} has no text of 1 to {LONGEST} characters under {', '.join(keys)}")

@@ -4,6 +4,8 @@ Rules
 1. Orders and answers are lines of JSON on its pipes. It ends with its standard input.
 2. Nothing that it says is trusted: a message is an object of at most `MOST_LINE` bytes that names its episode.
 3. Without it no episode goes on: when it ends, this process ends too, and the coordinator starts both again.
+4. It plays all episodes on one thread. Where no answer comes in time it is asked for a sign of life: if there is one,
+   that episode alone has failed; else all hang, and this process is to be ended (`TaskBroken`).
 """
 
 import json
@@ -17,12 +19,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from tasks.task import TaskFault
+from tasks.task import TaskBroken, TaskFault
 from tasks.verifiers.taskset_file import TasksetFault
 
 SCRIPTS: Final = Path(__file__).with_name("other_python")
 MOST_LINE: Final = 16 << 20
+SIGN: Final = 1.5
+"""Most seconds for a sign of life (rule 4)."""
 _CHUNK: Final = 1 << 16
+_PING: Final = "ping"
 
 
 class OtherSide:
@@ -40,11 +45,12 @@ class OtherSide:
         self._read = b""
         self._told: defaultdict[str, deque[dict[str, Any]]] = defaultdict(deque)
         """By episode; the empty name: of the opening."""
-        self._names = {""}
+        self._names = {"", _PING}
 
     def opened(self) -> dict[str, Any]:
         """Wait until the taskset is open, and return what it is. Raises `TasksetFault`."""
         told = self._next("", None)
+        assert told is not None
         if "fault" in told:
             raise TasksetFault(str(told["fault"]))
         return told
@@ -67,8 +73,14 @@ class OtherSide:
             _end("the environment server of verifiers has ended")
 
     def hear(self, name: str, seconds: float) -> dict[str, Any]:
-        """Wait for what is said of an episode next. Raises `TaskFault` after `seconds`, or for a fault."""
+        """Wait for what is said of an episode next. Raises `TaskFault` after `seconds`, or for a fault; `TaskBroken`
+        where nothing is said any more."""
         told = self._next(name, seconds)
+        if told is None:
+            self.tell("ping", _PING)
+            if self._next(_PING, SIGN) is None:
+                raise TaskBroken(f"no answer within {seconds:g} s, and the environment server hangs")
+            raise TaskFault(f"no answer within {seconds:g} s", verified=True)
         if "fault" in told:
             raise TaskFault(str(told["fault"]), verified=True)
         return told
@@ -81,12 +93,13 @@ class OtherSide:
         self._out.close()
         self._selector.close()
 
-    def _next(self, name: str, seconds: float | None) -> dict[str, Any]:
+    def _next(self, name: str, seconds: float | None) -> dict[str, Any] | None:
+        """Return what is said under a name next; None: nothing within `seconds`."""
         until = None if seconds is None else time.monotonic() + seconds
         while not self._told[name]:
             left = None if until is None else until - time.monotonic()
             if (left is not None and left <= 0) or not self._selector.select(left):
-                raise TaskFault(f"no answer within {seconds:g} s", verified=True)
+                return None
             self._take(os.read(self._out.fileno(), _CHUNK))
         return self._told[name].popleft()
 

@@ -4,7 +4,7 @@ python = "/srv/verifiers/bin/python"   # that has verifiers; unset: the one that
 path = ["/srv/tasksets"]               # folders with tasksets that are no installed packages
 rows = 4096                            # most rows taken, for tasksets without end
 success = 1.0                          # least reward of an episode that counts as solved
-seconds = 8.0                          # most of one answer: less than [environment] seconds
+seconds = 8.0                          # most of one answer: 2 s less than [environment] seconds, or more
 [env]                                  # verifiers' own settings
 taskset = {id = "my-taskset"}
 [renderer]                             # one of verifiers' renderers; unset: the run's own template

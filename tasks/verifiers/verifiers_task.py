@@ -12,7 +12,8 @@ Rules
 3. All samples of a group see one prompt: the first calls for a row must have the same tokens. The first row is tried
    twice at once, so that a taskset without it is refused before the run begins.
 4. A rollout whose prompt alone was asked for stays open for the first sample of its row, `MOST_SPARE` of them at most.
-5. Time per answer is bounded here, so that one rollout that hangs costs the others nothing.
+5. Time per answer is bounded here, so that one rollout that waits for ever costs the others nothing. One that computes
+   for ever stops them all: the server is then started anew (other_side.py, rule 4).
 """
 
 import json

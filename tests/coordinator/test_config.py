@@ -32,7 +32,7 @@ def test_every_key_has_an_explanation() -> None:
 
 
 def test_the_learners_section_holds_the_learners_settings_with_its_defaults() -> None:
-    own = {"device", "threads"}
+    own = {"device", "threads", "checkpoint_share", "ranks", "hosts", "rendezvous"}
     section = {key: field.default for key, field in LearnerSection.model_fields.items() if key not in own}
     assert section == msgspec.structs.asdict(Hyper())
 
@@ -101,6 +101,9 @@ def test_the_commands_own_variable_is_not_a_setting() -> None:
 
 
 BAD = {
+    "hosts without a rendezvous": ({"learner": {"hosts": 2}}, "learner"),
+    "a rendezvous for one host": ({"learner": {"rendezvous": "10.0.0.1:29500"}}, "learner"),
+    "a rendezvous without a port": ({"learner": {"hosts": 2, "rendezvous": "10.0.0.1"}}, "learner.rendezvous"),
     "an unknown section": ({"runn": {}}, "unknown section or key runn; did you mean run?"),
     "an unknown key": ({"run": {"stalenes": 3}}, "unknown key run.stalenes; did you mean run.staleness?"),
     "a key of another section": ({"run": {"port": 3}}, "unknown key run.port; did you mean web.port?"),

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runtime.child import MAX_FRAME, Child, ChildDied, ChildError
+from runtime.child import MAX_FRAME, Child, ChildDied, ChildError, Confined
 from runtime.errors import DiskFull
 from tests.support.paths import ROOT
 
@@ -113,6 +113,13 @@ async def test_notifications_arrive_in_order_and_before_the_answer() -> None:
         child.events(lambda method, body: words.append(msgspec.msgpack.decode(body, type=Text).text))
         await child.call("tell", Text("one two three"), Text)
         assert words == ["one", "two", "three"]
+
+
+async def test_a_confined_child_that_sends_what_answers_no_call_is_killed(tmp_path: Path) -> None:
+    child = Child(ARGV, name="echo", env=ENV, confined=Confined(tmp_path, 1 << 20, 1 << 20))
+    await child.start()
+    with pytest.raises(ChildDied, match="an answer to no call"):
+        await child.call("tell", Text("a b c"), Text)
 
 
 async def test_the_parent_can_notify_a_child_that_computes() -> None:

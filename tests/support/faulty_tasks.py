@@ -45,7 +45,7 @@ class Faulty:
     def prompt(self, split: Split, index: int) -> str:
         if self.fault == "hangs at a prompt" and index == 7:
             time.sleep(60)
-        if self.fault == "raises at a prompt" and index == 7:
+        if self.fault == "no prompt" or (self.fault == "raises at a prompt" and index == 7):
             raise KeyError("x")
         words = {
             "hash seed": " ".join({"one", "two", "three", "four", "five", "six"}),

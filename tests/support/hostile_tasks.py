@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from coordinator.environments import environment_host
 from tasks import registry
-from tasks.task import Score, Split, Tokenizer
+from tasks.task import Score, Split, TaskBroken, Tokenizer
 
 
 def right(text: str) -> float:
@@ -32,13 +32,29 @@ def forks(text: str) -> float:
 
 
 def sees(text: str) -> float:
-    raise RuntimeError(",".join(sorted(os.environ)) + " " + ",".join(os.listdir(".")))
+    raise RuntimeError(",".join(sorted(os.environ)) + f" {os.listdir('.')}")
 
 
 def fills_the_disk(text: str) -> float:
     with open("large", "wb", buffering=0) as file:
         file.seek(64 << 20)  # the bytes before stay a hole: a busy disk would take longer than the limit of time
         file.write(bytes(1 << 20))
+    return 1.0
+
+
+def writes_many_files(text: str) -> float:
+    for number in range(20_000):
+        os.mkdir(f"{number}")
+    time.sleep(60)
+    return 1.0
+
+
+def writes_large_files(text: str) -> float:
+    for number in range(4):
+        os.mkdir(f"{number}")
+        with open(f"{number}/large", "wb") as file:
+            file.write(os.urandom(1 << 20))
+    time.sleep(60)
     return 1.0
 
 
@@ -55,6 +71,29 @@ def hangs(text: str) -> float:
 
 def allocates(text: str) -> float:
     return float(len(bytearray(8 << 30)))
+
+
+_KEPT: list[bytearray | int] = []
+
+
+def leaks_memory(text: str) -> float:
+    _KEPT.append(bytearray(600 << 20))
+    return 1.0
+
+
+def leaks_files(text: str) -> float:
+    for _ in range(100_000 if _KEPT else 1):
+        _KEPT.append(os.dup(0))
+    return 1.0
+
+
+def ends_with_a_long_word(text: str) -> float:
+    os.write(2, b"<b>\x1b[31m\n\x1b[31m" + b"x" * 60_000)
+    os._exit(3)
+
+
+def breaks_at_length(text: str) -> float:
+    raise TaskBroken("y" * (1 << 20))
 
 
 def threads(text: str) -> float:
@@ -78,10 +117,16 @@ SCORES: dict[str, Callable[[str], float]] = {
     "allocates": allocates,
     "prints": prints,
     "fills the disk": fills_the_disk,
+    "writes many files": writes_many_files,
+    "writes large files": writes_large_files,
     "connects": connects,
     "forks": forks,
     "sees": sees,
     "threads": threads,
+    "leaks memory": leaks_memory,
+    "leaks files": leaks_files,
+    "ends with a long word": ends_with_a_long_word,
+    "breaks at length": breaks_at_length,
 }
 
 
@@ -137,6 +182,38 @@ def never_answers(said: list[str], left: int) -> str:
         pass
 
 
+def hangs_in_its_third_turn(said: list[str], left: int) -> str:
+    while len(said) > 2:
+        pass
+    return "1"
+
+
+def hangs_at_x(said: list[str], left: int) -> str:
+    while said[-1] == "x":
+        pass
+    return str(os.getpid())
+
+
+def ends_at_x(said: list[str], left: int) -> str:
+    if said[-1] == "x":
+        os._exit(4)
+    return str(os.getpid())
+
+
+def slow(said: list[str], left: int) -> str:
+    time.sleep(0.3 if said[-1] == "slow" else 0.0)
+    return "1"
+
+
+def counts_the_open(said: list[str], left: int) -> str:
+    time.sleep(0.3 if said[-1] == "slow" else 0.0)
+    return str(_Talk.open)
+
+
+def breaks_for_good(said: list[str], left: int) -> str:
+    raise TaskBroken("its server is silent")
+
+
 def ends_with(reward: object) -> Callable[[list[str], int], str]:
     """Return answers after which the episode is scored with a reward that is none."""
 
@@ -151,6 +228,12 @@ ANSWERS: dict[str, Callable[[list[str], int], str]] = {
     "counts": counts,
     "depends on its process": depends_on_its_process,
     "never answers": never_answers,
+    "hangs in its third turn": hangs_in_its_third_turn,
+    "hangs at x and depends on its process": hangs_at_x,
+    "ends its process at x and depends on it": ends_at_x,
+    "talks for ever": slow,
+    "counts the open episodes": counts_the_open,
+    "breaks for good": breaks_for_good,
     "answers nothing": lambda said, left: "",
     "breaks": lambda said, left: str(1 / 0),
     "answers megabytes": lambda said, left: "7" * 12_000_000,
@@ -159,18 +242,30 @@ ANSWERS: dict[str, Callable[[list[str], int], str]] = {
 }
 
 
+LENGTHS = {hangs_in_its_third_turn: 9, slow: 99}
+"""Turns of episodes that are longer than usual."""
+
+
 class _Talk:
+    """An episode of `AnsweredBy`. `open`: those of this process that were not left."""
+
+    open = 0
+
     def __init__(self, rule: Callable[[list[str], int], str], text: Tokenizer) -> None:
-        self.prompt = text.encode("a=")
+        _Talk.open += 1
+        self.prompt, self._turns = text.encode("a="), LENGTHS.get(rule, 3)
         self._rule, self._text, self._said = rule, text, list[str]()
 
     def reply(self, sampled: Sequence[int]) -> Sequence[int] | None:
         self._said.append(self._text.decode(sampled))
-        left = 3 - len(self._said)
+        left = self._turns - len(self._said)
         return self._text.encode(self._rule(self._said, left)) if left else None
 
     def score(self) -> Score:
         return Score(getattr(self._rule, "reward", float(len("".join(self._said)))), True)
+
+    def leave(self) -> None:
+        _Talk.open -= 1
 
 
 class AnsweredBy:

@@ -8,13 +8,14 @@ forked safely; the test's own, once it has loaded a model, cannot. A learner tha
 import faulthandler
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import NoReturn
 
 import msgspec
 
 from coordinator.learner.messages import Export, Hyper
-from tests.support.tiny_learner import Main
+from tests.support.tiny_learner import Main, ask, batch
 
 
 class Life(msgspec.Struct, frozen=True):
@@ -24,6 +25,7 @@ class Life(msgspec.Struct, frozen=True):
     model: str
     hyper: Hyper
     journal: str
+    checkpoint_share: float = 1.0
 
 
 def live(life: Life) -> NoReturn:
@@ -31,6 +33,7 @@ def live(life: Life) -> NoReturn:
     journal."""
     journal = Path(life.journal)
     main = Main(Path(life.folder), Path(life.model), life.hyper)
+    main.checkpoint_share = life.checkpoint_share
     main.published = [msgspec.json.decode(text_line, type=Export) for text_line in journal.read_bytes().splitlines()]
 
     def publish(export: Export | None) -> None:
@@ -42,6 +45,8 @@ def live(life: Life) -> NoReturn:
             os.fsync(file.fileno())
         main.publish(export)
 
+    for number in range(1, len(main.published) + 2):
+        ask(batch(number))  # a journal may name the groups of each earlier step
     session = main.open(publish=False)
     opened = session.opened()
     publish(opened.export)
@@ -58,7 +63,10 @@ def main() -> None:
             try:
                 faulthandler.dump_traceback_later(60, exit=True)
                 live(msgspec.json.decode(text_line, type=Life))
+            except BaseException:
+                traceback.print_exc()
             finally:
+                sys.stderr.flush()
                 os._exit(1)
         os.write(1, b"%d\n" % child)
         _, status = os.waitpid(child, 0)

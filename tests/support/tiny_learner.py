@@ -124,7 +124,7 @@ def _submitted(one: TrainGroup) -> tuple[bytes, bytes, bytes]:
 class Main:
     """A stand-in for the main process: it opens sessions and publishes exports. `published`: all exports, in
     order. `reports`: sentences for the operator. `era`: of the last published version. `now`: seconds. `republish`: the
-    order to go back to a version."""
+    order to go back to a version. `checkpoint_share`, `threads`: of `Open`."""
 
     def __init__(
         self, folder: Path, model: Path, hyper: Hyper | None = None, *, keep: int = 1, staleness: int = 1000
@@ -135,6 +135,7 @@ class Main:
         self.era, self.now, self.staleness = 0, 0.0, staleness
         self.session_era = 0
         self.republish: Republish | None = None
+        self.checkpoint_share, self.threads = 1.0, 1
 
     def order(self) -> Open:
         last = self.published[-1] if self.published else None
@@ -152,6 +153,8 @@ class Main:
             staleness=self.staleness,
             keep=self.keep,
             republish=self.republish,
+            checkpoint_share=self.checkpoint_share,
+            threads=self.threads,
         )
 
     def open(self, *, publish: bool = True) -> Session:

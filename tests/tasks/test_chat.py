@@ -94,6 +94,7 @@ FAULTS = {
     "a refusal": ("{{ raise_exception('roles must alternate') }}", "refuses these messages: roles must alternate"),
     "an error of its own": ("{{ 1 / 0 }}", "fails: ZeroDivisionError"),
     "a way out of the sandbox": ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "fails: SecurityError"),
+    "more than any model reads": ("{{ '%99999999d' % 1 }}", "writes 99999999 characters"),
     "a change of what it was given": ("{{ messages.append(1) }}", "fails: SecurityError"),
 }
 

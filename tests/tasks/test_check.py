@@ -24,6 +24,15 @@ def test_a_good_task_passes(capsys: pytest.CaptureFixture[str]) -> None:
     assert told == [*(f"{name}: ok" for name in check.CHECKS), "faulty:none passes"]
 
 
+@pytest.mark.parametrize("words", [["--prompts", "0"], ["--seconds", "0"], ["--seconds", "nan"]])
+def test_an_extent_without_a_prompt_or_a_second_is_refused(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        check.main(["faulty:none", *words])
+    assert "--prompts should be at least 1" in capsys.readouterr().err
+
+
 def test_a_task_without_demonstrations_passes() -> None:
     assert check.check("faulty:no demonstration", EXTENT) == []
 

@@ -4,12 +4,14 @@ Run by the Python that has verifiers, as `bridge_server.py SETTINGS`; SETTINGS i
 tasks/verifiers/verifiers_task.py makes.
 
 In:   {do, name} and: write {model, ends, renderer}; begin {split, index}; answer {tokens, finish}; stop; leave;
-      answer_of {split, index}
+      answer_of {split, index}; ping
 Out:  {train, heldout, version} or {fault}, once; then {name} and: {called}, tokens; {reward, sampled}; {fault};
-      {answer, mistake}
+      {answer, mistake}; {pong}
 
 Rules
-1. An episode is a run of verifiers' server, with a client of its train kind that calls the end point.
+1. An episode is a run of verifiers' server, with a client of its train kind that calls the end point. All runs have the
+   same client settings: verifiers' interception server keeps a client for each that it has seen, with its TLS settings
+   and its connection, until it ends. The episode's name travels in the sampling settings (model_calls.py, rule 1).
 2. A rollout ends behind a turn that was cut at the run's limit, and is scored; one that says too much fails
    (rollout_stops.py). `stop` ends one that has a pending call: it is answered by an empty turn that counts as cut,
    which `sampled` leaves out.
@@ -155,7 +157,9 @@ class Served:
         from model_calls import Sampled
 
         name = order["name"]
-        if order["do"] == "write":
+        if order["do"] == "ping":
+            self._say(name=name, pong=True)
+        elif order["do"] == "write":
             self._written = order
             self._calls.ends = order["ends"]
         elif order["do"] == "answer_of":
@@ -182,12 +186,12 @@ class Served:
         try:
             client = TrainClientConfig(
                 base_url=self._url,
+                headers=self._calls.headers,
                 api_key_var="ECHO2_HAS_NO_KEY",
-                headers={EPISODE: name},
                 renderer=self._written["renderer"],
                 renderer_model_name=self._written["model"],
             )
-            sampling = SamplingConfig(temperature=1.0, top_p=1.0)
+            sampling = SamplingConfig.model_validate({"temperature": 1.0, "top_p": 1.0, EPISODE: name})
             episode = await self._client.run(client=client, model=MODEL, sampling=sampling, task_data=row)
             self._say(name=name, **self._outcome(name, episode))
         except asyncio.CancelledError:

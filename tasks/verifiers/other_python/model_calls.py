@@ -4,7 +4,9 @@
     POST /inference/v1/generate   token ids in; token ids and log-probabilities out, once the turn was sampled
 
 Rules
-1. An episode is named by the header `EPISODE`. It has one call at a time.
+1. An episode is named by the member `EPISODE` of a call, which verifiers' client takes from its sampling settings. It
+   has one call at a time. A call must bring the secret of the end point in the header `SECRET`: where the process has
+   the system's network, other programs of the machine reach the end point too.
 2. A call that asks for other sampling than the run's, temperature 1 and top-p 1, is refused (`fault_of_sampling`).
 3. Log-probabilities are zeros: the coordinator has none when it answers a turn, and the learner takes its own.
 4. A call that is refused ends its episode for the environment: 400, which clients do not send again.
@@ -13,12 +15,15 @@ Imports aiohttp alone, so that it runs in either Python.
 """
 
 import asyncio
+import hmac
+import secrets
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple
 
 from aiohttp import web
 
-EPISODE: Final = "X-Echo2-Episode"
+EPISODE: Final = "cache_salt"
+SECRET: Final = "X-Echo2-Secret"
 MODEL: Final = "policy"
 MOST_BODY: Final = 16 << 20
 """Most bytes of a call."""
@@ -65,11 +70,12 @@ def fault_of_sampling(parameters: Mapping[str, Any], ends: Collection[int]) -> s
 
 class ModelCalls:
     """The end point. `called`: gets an episode's name and the tokens of its call; `refused`: its name and why its call
-    was refused. `ends`: the tokens that end a turn of the run."""
+    was refused. `ends`: the tokens that end a turn of the run. `headers`: that calls must have."""
 
     def __init__(self, called: Callable[[str, list[int]], None], refused: Callable[[str, str], None]) -> None:
         self.ends: Collection[int] = ()
         self._called, self._refused = called, refused
+        self.headers = {SECRET: secrets.token_urlsafe(32)}
         self._open: dict[str, asyncio.Future[Sampled] | None] = {}
         self._runner: web.AppRunner | None = None
 
@@ -107,10 +113,13 @@ class ModelCalls:
         return web.json_response({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
 
     async def _generate(self, request: web.Request) -> web.Response:
-        name = request.headers.get(EPISODE, "")
-        if name not in self._open:
-            return _refusal("no such episode is open")
+        told = request.headers.get(SECRET, "").encode(errors="replace")
+        if not hmac.compare_digest(told, self.headers[SECRET].encode()):
+            return _refusal("this end point is not for you")
         body = await request.json()
+        name = body.get(EPISODE) if isinstance(body, dict) else None
+        if not isinstance(name, str) or name not in self._open:
+            return _refusal("no such episode is open")
         if fault := self._fault(name, body):
             self._refused(name, fault)
             return _refusal(fault)
@@ -132,9 +141,9 @@ class ModelCalls:
         }
         return web.json_response({"request_id": name, "choices": [choice]})
 
-    def _fault(self, name: str, body: Any) -> str:
+    def _fault(self, name: str, body: Mapping[str, Any]) -> str:
         """Return why a call cannot be taken; empty: it can."""
-        tokens = body.get("token_ids") if isinstance(body, dict) else None
+        tokens = body.get("token_ids")
         if not isinstance(tokens, list) or not tokens or not all(type(token) is int for token in tokens):
             return "its call to the model has no token ids"
         if self._open[name] is not None:

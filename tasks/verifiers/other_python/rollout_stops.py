@@ -11,8 +11,8 @@ from verifiers.v1.types import Request
 
 CUT = "echo2_cut"
 TOO_LONG = "echo2_too_long"
-MOST_CONVERSATION = 1 << 20
-"""Most bytes of a conversation, as JSON."""
+MOST_CONVERSATION = 2 << 20
+"""Most bytes of a conversation, as JSON: an answer of 1 MB, whose line feeds take two each, is let through."""
 FAULT = f"the environment says too much: its conversation has more than {MOST_CONVERSATION} bytes"
 
 

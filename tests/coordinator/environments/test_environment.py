@@ -1,6 +1,7 @@
 """An environment's process: whatever the code of a task does, it costs its own episode."""
 
 import asyncio
+import itertools
 import os
 import select
 import signal
@@ -13,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.environments import environment_process
 from coordinator.environments.environment import Environment, EnvironmentFault
 from coordinator.environments.environment_process import EnvironmentProcess, sweep
-from coordinator.environments.limits import Limits
+from coordinator.environments.limits import REASON, Limits
 from coordinator.environments.messages import OpenTask
 from tasks.task import InvalidTranscript, Score, TaskFault, Transcript
 from tasks.tokenizer import CHAR_SIZE, EOS, char_tokenizer
@@ -110,6 +112,20 @@ async def test_a_score_that_misbehaves_fails_its_own_episode_and_the_next_is_sco
         assert len(await one.prompt("train", 0)) == 2
 
 
+@pytest.mark.parametrize("task", ["writes many files", "writes large files"])
+async def test_a_process_that_fills_its_folder_is_killed_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setattr(environment_process, "FOLDER", 3 << 20 if task == "writes large files" else 1 << 40)
+    (tmp_path / "temporary").mkdir()
+    async with environment(tmp_path, task, Limits(seconds=30.0, opening=30.0, memory_mb=2048)) as one:
+        with pytest.raises(TaskFault, match="its folder has more than"):
+            await one.score("train", 0, ANSWER, 8)
+        assert list((tmp_path / "temporary").glob("*")) == []
+        assert len(await one.prompt("train", 0)) == 2
+
+
 async def test_a_process_that_somebody_kills_in_mid_episode_costs_nothing(tmp_path: Path) -> None:
     processes: list[EnvironmentProcess] = []
 
@@ -126,6 +142,30 @@ async def test_a_process_that_somebody_kills_in_mid_episode_costs_nothing(tmp_pa
         assert len(processes) == 2
 
 
+@pytest.mark.parametrize("task", ["leaks memory", "leaks files"])
+async def test_a_process_that_ran_out_of_something_is_replaced_before_the_next_episode(
+    tmp_path: Path, task: str
+) -> None:
+    async with environment(tmp_path, task, Limits(seconds=30.0, opening=30.0, memory_mb=2048)) as one:
+        failed = []
+        for number in range(10):
+            try:
+                await one.score("train", 0, ANSWER, 8)
+            except TaskFault:
+                failed.append(number)
+        assert failed
+        assert all(later - earlier > 1 for earlier, later in itertools.pairwise(failed))
+
+
+@pytest.mark.parametrize("task", ["ends with a long word", "breaks at length"])
+async def test_a_reason_is_one_line_of_bounded_length(tmp_path: Path, task: str) -> None:
+    async with environment(tmp_path, task) as one:
+        with pytest.raises(TaskFault) as failed:
+            await one.score("train", 0, ANSWER, 8)
+        assert str(failed.value).isprintable()
+        assert len(str(failed.value)) == REASON
+
+
 async def test_an_environment_may_use_threads(tmp_path: Path) -> None:
     async with environment(tmp_path, "threads") as one:
         assert await one.score("train", 0, ANSWER, 8) == Score(3.0, True)
@@ -140,7 +180,7 @@ async def test_an_environment_sees_nothing_of_the_operators_and_works_in_an_empt
             await one.score("train", 0, ANSWER, 8)
         assert "PATH" in str(failed.value)
         assert "ECHO2" not in str(failed.value)
-        assert str(failed.value).endswith(" ")
+        assert str(failed.value).endswith(" []")
 
 
 async def test_a_task_that_cannot_be_opened_says_so_once_and_then_makes_calls_wait(tmp_path: Path) -> None:

@@ -1,16 +1,18 @@
 """Episodes of several turns that stay open in an environment's process, whatever becomes of it."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from coordinator.environments.environment import Environment, EnvironmentFault
 from coordinator.environments.environment_process import EnvironmentProcess
 from coordinator.environments.limits import Limits
 from coordinator.environments.messages import OpenTask
-from coordinator.environments.task_host import TurnAnswer
+from coordinator.environments.task_host import EpisodeLost, TurnAnswer
 from protocol.task_kinds import SERVED, SINGLE
 from tasks.task import Score, TaskFault
 from tasks.tokenizer import CHAR_SIZE, EOS, FileTokenizer, char_tokenizer
@@ -32,6 +34,11 @@ class Talking:
     def _made(self, limits: Limits) -> EnvironmentProcess:
         self.processes.append(EnvironmentProcess(limits, module="tests.support.hostile_tasks"))
         return self.processes[-1]
+
+    async def kill(self) -> None:
+        """Kill the newest process, as somebody else might."""
+        self.processes[-1].kill()
+        await self.processes[-1].exited
 
 
 @asynccontextmanager
@@ -83,8 +90,55 @@ async def test_an_episode_whose_process_is_killed_goes_on_in_another(tmp_path: P
     async with talking(tmp_path, "counts") as one:
         episode = one.environment.episode("train", 0)
         await episode.reply(said("ab"), last=False)
-        one.processes[-1].kill()
+        await one.kill()
         assert await episode.reply(said("c"), last=False) == given("21")
+        assert len(one.processes) == 2
+
+
+async def test_many_quick_turns_buy_no_long_answer(tmp_path: Path) -> None:
+    async with talking(tmp_path, "hangs in its third turn") as one:
+        episode = one.environment.episode("train", 0)
+        for _ in range(2):
+            await episode.reply(said("a"), last=False)
+        with pytest.raises(TaskFault, match="no answer within 2 s"):
+            await episode.reply(said("b"), last=False)
+
+
+async def test_taking_up_an_episode_of_many_turns_has_a_bounded_time(tmp_path: Path) -> None:
+    async with talking(tmp_path, "talks for ever") as one:
+        one.environment.limits = msgspec.structs.replace(QUICK, seconds=0.4)
+        past = [part for _ in range(20) for part in (said("slow"), TEXT.encode("1"))]
+        episode = one.environment.episode("train", 0, past)
+        with pytest.raises(EpisodeLost, match=r"took longer than 1\.6 s"):
+            await episode.reply(said("a"), last=False)
+
+
+async def test_an_episode_that_another_one_takes_down_is_lost_and_the_one_that_hangs_has_failed(tmp_path: Path) -> None:
+    async with talking(tmp_path, "hangs at x and depends on its process") as one:
+        honest, hostile = one.environment.episode("train", 0), one.environment.episode("train", 1)
+        for episode in (honest, hostile):
+            await episode.reply(said("a"), last=False)
+        with pytest.raises(TaskFault, match="no answer within 2 s") as failed:
+            await hostile.reply(said("x"), last=False)
+        assert not isinstance(failed.value, EpisodeLost)
+        with pytest.raises(EpisodeLost):
+            await honest.reply(said("a"), last=False)
+
+
+async def test_an_episode_that_ends_its_process_by_its_own_turn_has_failed(tmp_path: Path) -> None:
+    async with talking(tmp_path, "ends its process at x and depends on it") as one:
+        episode = one.environment.episode("train", 0)
+        await episode.reply(said("a"), last=False)
+        with pytest.raises(TaskFault, match="ended with 4") as failed:
+            await episode.reply(said("x"), last=False)
+        assert not isinstance(failed.value, EpisodeLost)
+
+
+async def test_a_task_that_is_broken_gets_another_process_behind_that_answer(tmp_path: Path) -> None:
+    async with talking(tmp_path, "breaks for good") as one:
+        for number in range(2):
+            with pytest.raises(TaskFault, match="its server is silent"):
+                await one.environment.episode("train", number).reply(said("a"), last=False)
         assert len(one.processes) == 2
 
 
@@ -94,14 +148,46 @@ async def test_an_episode_is_taken_up_from_what_an_earlier_coordinator_wrote(tmp
         assert await episode.reply(said("c"), last=False) == given("21")
 
 
-async def test_an_episode_that_answers_otherwise_in_another_process_has_failed(tmp_path: Path) -> None:
+async def test_an_episode_that_answers_otherwise_in_another_process_is_lost(tmp_path: Path) -> None:
     async with talking(tmp_path, "depends on its process") as one:
         episode, other = one.environment.episode("train", 0), one.environment.episode("train", 1)
         await episode.reply(said("ab"), last=False)
-        one.processes[-1].kill()
-        with pytest.raises(TaskFault, match="answers otherwise than before"):
+        await one.kill()
+        with pytest.raises(EpisodeLost, match="answers otherwise than before"):
             await episode.reply(said("c"), last=False)
         assert (await other.reply(said("ab"), last=False)).given is not None
+
+
+async def test_an_episode_that_is_left_before_its_turn_comes_costs_no_other_its_process(tmp_path: Path) -> None:
+    async with talking(tmp_path, "talks for ever") as one:
+        gone, other = one.environment.episode("train", 0), one.environment.episode("train", 1)
+        await gone.reply(said("a"), last=False)
+        answered = asyncio.create_task(other.reply(said("slow"), last=False))
+        waits = asyncio.create_task(gone.reply(said("a"), last=False))
+        await asyncio.sleep(0)
+        gone.leave()
+        with pytest.raises(TaskFault, match="nobody plays it any more"):
+            await waits
+        await answered
+        await other.reply(said("a"), last=False)
+        assert len(one.processes) == 1
+
+
+async def test_an_episode_that_is_left_while_it_is_answered_does_not_stay_open(tmp_path: Path) -> None:
+    async with talking(tmp_path, "counts the open episodes") as one:
+        gone = one.environment.episode("train", 0)
+        answered = asyncio.create_task(gone.reply(said("slow"), last=False))
+        await asyncio.sleep(0)
+        gone.leave()
+        assert await answered == given("1")
+        assert await one.environment.episode("train", 1).reply(said("a"), last=False) == given("1")
+
+
+async def test_an_episode_that_cannot_be_taken_up_does_not_stay_open(tmp_path: Path) -> None:
+    async with talking(tmp_path, "counts the open episodes") as one:
+        with pytest.raises(EpisodeLost):
+            await one.environment.episode("train", 0, [said("a"), TEXT.encode("9")]).reply(said("a"), last=False)
+        assert await one.environment.episode("train", 1).reply(said("a"), last=False) == given("1")
 
 
 @pytest.mark.parametrize(
@@ -148,11 +234,8 @@ async def test_a_task_of_several_turns_is_refused_as_single(tmp_path: Path) -> N
 
 
 async def test_episodes_that_are_left_are_forgotten_by_their_process(tmp_path: Path) -> None:
-    async with talking(tmp_path, "counts") as one:
-        episode = one.environment.episode("train", 0)
-        await episode.reply(said("a"), last=False)
-        episode.leave()
-        await one.environment.episode("train", 1).reply(said("a"), last=False)
-        # the first one is begun anew where it is asked for again: its process has forgotten it
-        with pytest.raises(TaskFault, match="KeyError"):
-            await episode.reply(said("b"), last=False)
+    async with talking(tmp_path, "counts the open episodes") as one:
+        for number in range(3):
+            episode = one.environment.episode("train", number)
+            assert await episode.reply(said("a"), last=False) == given("1")
+            episode.leave()

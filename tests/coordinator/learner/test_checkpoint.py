@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from coordinator.learner import checkpoint
-from coordinator.learner.checkpoint import Base, CheckpointError, State
+from coordinator.learner.checkpoint import Base, CheckpointError, State, TensorFile, write_tensors, write_whole
 from coordinator.learner.messages import Export, ExportedEdge
 from runtime.errors import DiskFull
 from tests.support.cuts import cuts
@@ -45,7 +45,7 @@ def silent(sentence: str) -> None:
 
 
 def saved(folder: Path, of: State, tensors: dict[str, torch.Tensor]) -> None:
-    checkpoint.save(folder, of.era, of.step, lambda: of, tensors)
+    checkpoint.save(folder, of.era, of.step, lambda: of, lambda partial: write_whole(partial, tensors))
 
 
 def test_a_checkpoint_is_loaded_as_it_was_saved_and_the_newest_two_are_kept(folder: Path) -> None:
@@ -158,6 +158,43 @@ def test_killed_at_any_moment_a_save_leaves_the_checkpoint_before_or_the_new_one
             assert again.state == state(5), cut.where
 
 
+PARTS = ("tensors-00001-of-00002.safetensors", "tensors-00002-of-00002.safetensors")
+
+
+def in_two_parts(partial: Path) -> list[TensorFile]:
+    """Write the tensors of step 4 as two ranks do."""
+    whole = tensors(4)
+    first = {"master.w": whole["master.w"][:2], "random.cpu": whole["random.cpu"]}
+    return [
+        write_tensors(partial / name, part)
+        for name, part in zip(PARTS, (first, {"master.w": whole["master.w"][2:]}), strict=True)
+    ]
+
+
+def test_a_checkpoint_of_two_ranks_is_read_whole_and_the_one_of_one_rank_is_written_as_ever(folder: Path) -> None:
+    sealed = msgspec.msgpack.decode((folder / "checkpoint-000000000003-000000000003/state.msgpack").read_bytes())
+    assert sealed.keys() == {"format", "body", "body_hash", "tensors_hash"}
+    assert sealed["format"] == 1
+    path = checkpoint.save(folder, 3, 4, lambda: state(4), in_two_parts)
+    assert {one.name for one in path.iterdir()} == {*PARTS, "state.msgpack"}
+    loaded = checkpoint.load(folder, silent)
+    assert loaded is not None
+    assert loaded.state == state(4)
+    assert {name: tensor.tolist() for name, tensor in loaded.tensors.items()} == {
+        name: tensor.tolist() for name, tensor in tensors(4).items()
+    }
+
+
+@pytest.mark.parametrize("damage", [cut(PARTS[0]), flip(PARTS[1], -1), lambda path: (path / PARTS[1]).unlink()])
+def test_a_damaged_part_of_a_checkpoint_of_two_ranks_is_noticed(folder: Path, damage: Callable[[Path], None]) -> None:
+    damage(checkpoint.save(folder, 3, 4, lambda: state(4), in_two_parts))
+    said: list[str] = []
+    loaded = checkpoint.load(folder, said.append)
+    assert loaded is not None
+    assert loaded.state == state(3)
+    assert len(said) == 1
+
+
 def test_a_save_on_a_full_disk_fails_and_leaves_the_others_intact(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,10 +212,10 @@ def test_a_save_on_a_full_disk_fails_and_leaves_the_others_intact(
 
 
 def test_a_checkpoint_of_a_newer_program_is_an_error_and_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "FORMAT", 2)
+    monkeypatch.setattr(checkpoint, "WHOLE", 3)
     saved(folder, state(4), tensors(4))
     monkeypatch.undo()
-    with pytest.raises(CheckpointError, match="format 2, this program reads 1: update it"):
+    with pytest.raises(CheckpointError, match="format 3, this program reads 1 and 2: update it"):
         checkpoint.load(folder, silent)
     assert (folder / "checkpoint-000000000003-000000000004").is_dir()
 
@@ -197,7 +234,7 @@ def test_a_state_that_cannot_be_finished_leaves_the_checkpoint_before(folder: Pa
         raise DiskFull("no room for the export")
 
     with pytest.raises(DiskFull, match="no room for the export"):
-        checkpoint.save(folder, 0, 9, finished, tensors(9))
+        checkpoint.save(folder, 0, 9, finished, lambda partial: write_whole(partial, tensors(9)))
     after = checkpoint.load(folder, print)
     assert before is not None
     assert after is not None

@@ -29,6 +29,9 @@ from weights.snapshot import Snapshot
 
 HYPER = Hyper(warmup_steps=2, minibatches=2, microbatch_tokens=40, learning_rate=1e-3)
 
+JOURNAL_ALONE = 1e-9
+"""A share of the time for checkpoints that leaves all but the first export to the journal."""
+
 
 @pytest.fixture
 def main(tmp_path: Path, model_folder: Path) -> Main:
@@ -394,7 +397,10 @@ def live_and_die(zygote: Popen[bytes], main: Main, journal: Path, chance: random
     """Run a learner in a process of its own until SIGKILL: while it opens, or within a step after `steps` others."""
     assert zygote.stdin
     assert zygote.stdout
-    life = Life(folder=str(main.folder), model=str(main.model), hyper=HYPER, journal=str(journal))
+    life = Life(
+        folder=str(main.folder), model=str(main.model), hyper=HYPER, journal=str(journal),
+        checkpoint_share=main.checkpoint_share,
+    )  # fmt: skip
     zygote.stdin.write(msgspec.json.encode(life) + b"\n")
     zygote.stdin.flush()
     child = int(zygote.stdout.readline())
@@ -420,13 +426,17 @@ def zygote(repository: Path) -> Iterator[Popen[bytes]]:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def test_killed_at_any_moment_the_learner_continues_bit_for_bit(tmp_path: Path, model_folder: Path) -> None:
+@pytest.mark.parametrize("share", [1.0, JOURNAL_ALONE])
+def test_killed_at_any_moment_the_learner_continues_bit_for_bit(
+    tmp_path: Path, model_folder: Path, share: float
+) -> None:
     whole = Main(tmp_path / "whole", model_folder, HYPER)
     session = whole.open()
     for number in (1, 2):
         whole.step(session, number)
     with quick_folder() as folder:
         main = Main(folder / "learner", model_folder, HYPER)
+        main.checkpoint_share = share
 
         def life() -> Iterator[int]:
             """Yield the number of published versions."""
@@ -439,21 +449,23 @@ def test_killed_at_any_moment_the_learner_continues_bit_for_bit(tmp_path: Path, 
 
         for cut in cuts(life(), folder):
             reopened = Main(folder / "learner", model_folder, HYPER)
-            reopened.published = main.published[: cut.before]
+            reopened.published, reopened.checkpoint_share = main.published[: cut.before], share
             session = reopened.open()
-            assert reopened.reports == [], cut.where
+            assert all("made again, up to step" in report for report in reopened.reports), cut.where
             assert cut.before <= len(reopened.published) <= cut.after, cut.where
             for number in range(session.opened().step + 1, 3):
                 reopened.step(session, number)
             assert contents(reopened) == contents(whole), cut.where
 
 
+@pytest.mark.parametrize("share", [1.0, JOURNAL_ALONE])
 def test_kill_9_at_any_moment_leaves_a_learner_that_continues_from_intact_files(
-    main: Main, tmp_path: Path, zygote: Popen[bytes]
+    main: Main, tmp_path: Path, zygote: Popen[bytes], share: float
 ) -> None:
     """Kill sixteen learners; after each, check the files that the next one finds against the journal."""
-    journal, chance = tmp_path / "journal", random.Random(12)
+    journal, chance = tmp_path / "publications", random.Random(12)
     journal.touch()
+    main.checkpoint_share = share
     last_step = -1
     for life in range(16):
         live_and_die(zygote, main, journal, chance, life % 4)
@@ -463,7 +475,7 @@ def test_kill_9_at_any_moment_leaves_a_learner_that_continues_from_intact_files(
         versions = [export.version for export in main.published]
         assert versions == sorted(set(versions)), "no version is published twice"
         opened = main.open(publish=False).opened()
-        assert main.reports == []
+        assert all("made again, up to step" in report for report in main.reports)
         assert opened.step >= last_step
         assert opened.drawn == [g.id for step in range(1, opened.step + 1) for g in batch(step).groups]
         pending = [opened.export] if opened.export else []

@@ -10,6 +10,7 @@ from coordinator.learner import model, step
 from coordinator.learner.batch import pack, rows
 from coordinator.learner.batch_groups import TrainBatch
 from coordinator.learner.cut_rollouts import CutRule
+from coordinator.learner.dealing import shares
 from coordinator.learner.logprobs import token_logprobs
 from coordinator.learner.loss import reference_kl, token_loss
 from coordinator.learner.loss_terms import LossInputs
@@ -26,7 +27,8 @@ def gradients(
 ) -> dict[str, torch.Tensor]:
     optimiser = Optimiser(policy, hyper)
     flat = hyper.kl_groups == "all"
-    (mini,) = step.mini_batches(policy, rows(train_batch, hyper.advantage, flat=flat), hyper, 16)
+    (share,) = shares(rows(train_batch, hyper.advantage, flat=flat), hyper.minibatches)
+    (mini,) = step.mini_batches(policy, share, hyper, 16)
     step.accumulate(policy, mini, None, hyper, StepMetrics(), optimiser, reference)
     return optimiser.gradients()
 

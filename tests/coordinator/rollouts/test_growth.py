@@ -17,7 +17,7 @@ from protocol.leases import VerdictsRequest
 from tests.support import sqlite_cost
 from tests.support.group_world import ALICE, HELLO, T0, World, group, name
 
-FEW, MANY = 100, 10_000
+FEW, MANY = 500, 10_000
 PER_VERSION, NODES = 5, 20
 
 
@@ -113,14 +113,18 @@ def hello(world: World) -> object:
 
 
 def picture(world: World) -> object:
-    database = world.group_service.database
+    database, rates = world.group_service.database, dict[bytes, float]()
+    for number in range(NODES):  # else no rate is measured once an earlier action has let an hour pass
+        world.group_service.registry.register(name("node", number, 32), HELLO, None, world.now)
+    supply = run_metrics.supply(database, world.now, rates)
     return (
+        supply,
+        rates,
         run_metrics.counts(world.group_service.database, world.now),
         node_rows.page(database, None, 100, [], {}),
         node_rows.known(database, []),
         run_metrics.work(database),
         run_metrics.turnaround(database),
-        run_metrics.supply(database, world.now),
         world.group_service.buffered(),
     )
 

@@ -8,6 +8,7 @@ import pytest
 from coordinator.metrics.pass_rates import PromptAnswers
 from coordinator.rollouts.heldout_plans import KEPT, PART, ClosedPlan, HeldoutPrompt, PromptKey
 from coordinator.rollouts.prompts import Prompt
+from engines.engine import SampleScore
 from protocol.leases import Lease, Receipt
 from tasks.task import prompt_of
 from tests.support.group_world import ALICE, BOB, SPEC, TASKS, TEXT, World, group, name, root_of
@@ -139,6 +140,25 @@ def test_a_lease_that_expires_goes_to_another_node_and_then_to_the_scorer(planne
     planned.group_service.tick(planned.now)
     assert [one.key.number for one in plans.left_to_scorer(10)] == [0]
     assert planned.group_service.database.value("SELECT count(*) FROM again WHERE position < 0") == 0
+
+
+def test_a_group_that_is_refused_never_counts_is_a_strike_and_is_generated_by_others(planned: World) -> None:
+    plans = planned.group_service.leases.heldout
+    for node, number in ((ALICE, 1), (BOB, 2)):
+        lease = heldout_lease(planned, node)
+        while lease is None:
+            lease = heldout_lease(planned, node)
+        assert lease.index == 0
+        planned.submit(group(lease), node)
+        (waiting,) = planned.group_service.undecided()
+        wrong = [SampleScore(logprobs=[-0.5] * 4, margins=[9.0] * 4) for _ in lease.seeds]
+        receipt = planned.decide(waiting, wrong)
+        assert (receipt.verdict, receipt.code) == ("refused", "seeded-choice")
+        rows = planned.group_service.database.value("SELECT count(*) FROM strikes")
+        assert rows == number
+        answered = "SELECT count(*) FROM heldout_groups WHERE state = 'answered'"
+        assert planned.group_service.database.value(answered) == 0
+    assert [one.key.number for one in plans.left_to_scorer(10)] == [0]
 
 
 def test_a_result_stands_once_every_group_is_in(planned: World) -> None:

@@ -49,7 +49,7 @@ def code(world: World, request: StepRequest, node: bytes = ALICE) -> str:
 
 async def answer(world: World, said: TurnAnswer | None, seconds: float = 0.0) -> AskedStep:
     """Let the environment answer the next turn that waits, after so many seconds."""
-    asked = await world.group_service.steps.take("guess")
+    asked = await world.group_service.steps.take("guess", lambda: world.now / 1000)
     world.now += int(1000 * seconds)
     world.group_service.steps.answered(asked, said, seconds, world.now)
     return asked
@@ -168,14 +168,42 @@ async def test_a_new_key_has_one_episode_open_at_a_time(world: World) -> None:
 async def test_the_lease_of_a_turn_that_waits_does_not_expire(world: World) -> None:
     lease = world.lease()
     send(world, turn_of(lease))
-    asked = await world.group_service.steps.take("guess")
-    for _ in range(600):
+    asked = await world.group_service.steps.take("guess", lambda: world.now / 1000)
+    for _ in range(300):
         world.now += 1_000
         world.group_service.tick(world.now)
-    world.group_service.steps.answered(asked, TurnAnswer(GIVEN), 600.0, world.now)
-    assert send(world, turn_of(lease)) == StepResponse(given=GIVEN, expires=lease.expires + 600_000)
+    world.group_service.steps.answered(asked, TurnAnswer(GIVEN), 300.0, world.now)
+    assert send(world, turn_of(lease)) == StepResponse(given=GIVEN, expires=lease.expires + 300_000)
     world.now += lease.expires - lease.sent + 1
     assert code(world, turn_of(lease, turn_number=2)) == "late"
+
+
+async def test_a_lease_stands_for_a_time_bounded_by_the_standing_of_its_key(world: World) -> None:
+    for node, rank in ((BOB, "new"), (ALICE, "known")):
+        lease = world.lease(node)
+        send(world, turn_of(lease), node)
+        most = SHARES[rank] * 10_000 * len(lease.seeds)  # type: ignore[index]
+        for _ in range(2):
+            world.now += most
+            world.group_service.steps.tick(world.now)
+        record = world.group_service.leases.find(lease.id)
+        assert record is not None
+        assert record.expires == lease.expires + most
+
+
+async def test_a_turn_that_waits_goes_with_its_lease_and_leaves_nothing(world: World) -> None:
+    steps = world.group_service.steps
+    first, second = world.lease(), world.lease()
+    send(world, turn_of(first))
+    await answer(world, TurnAnswer(GIVEN), seconds=1.0)
+    for lease in (first, second):
+        send(world, turn_of(lease, turn_number=2 if lease is first else 0))
+    world.group_service.take_report(ALICE, LeaseReport(returned=[first.id]), world.now)
+    assert (await steps.take("guess", lambda: world.now / 1000)).lease == second
+    send(world, turn_of(second, sample=1))
+    world.group_service.take_report(ALICE, LeaseReport(returned=[second.id]), world.now)
+    steps.tick(world.now)
+    assert (steps.asked(second.id, 1), len(steps._queues["guess"].queue), steps._spent) == (None, 0, {})
 
 
 async def test_short_waits_add_up_before_they_move_the_end_of_the_lease(world: World) -> None:
@@ -211,7 +239,7 @@ async def test_the_environments_time_for_a_lease_is_bounded_by_the_keys_standing
         send(world, turn_of(lease, turn_number=2), node)
         await answer(world, TurnAnswer(GIVEN), seconds=2.0)
         send(world, turn_of(lease, turn_number=4), node)
-        assert steps.time_is_up(await steps.take("guess"))
+        assert steps.time_is_up(await steps.take("guess", lambda: world.now / 1000))
 
 
 async def test_a_turn_that_was_written_before_a_restart_is_answered_after_it(world: World) -> None:

@@ -22,11 +22,11 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> tiny_model.OnDisk:
     return tiny_model.make(tmp_path_factory.mktemp("tried") / "model", eos_bias=0.5)
 
 
-def tried(tiny: tiny_model.OnDisk, name: str, *words: str) -> str:
+def tried(tiny: tiny_model.OnDisk, name: str, *words: str, exit_code: int = Exit.OK) -> str:
     command = ["task", "try", name, "--model", str(tiny.folder), "--weights", str(tiny.snapshot), *words]
     result = CliRunner().invoke(cli.app, command)
-    assert result.exit_code == Exit.OK, result.output
-    return result.stdout
+    assert result.exit_code == exit_code, result.output
+    return result.output
 
 
 GUESSES = ("--prompts", "2", "--answers", "6", "--limit", "8", "--split", "heldout")
@@ -72,9 +72,10 @@ def test_an_answer_at_which_the_task_fails_says_why(
     tiny: tiny_model.OnDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plugin_packages.install(tmp_path, monkeypatch, {"faulty": "tests.support.faulty_tasks:faulty"})
-    told = tried(tiny, "faulty:not a number", "--prompts", "1", "--answers", "1", "--limit", "8")
+    words = ("--prompts", "1", "--answers", "1", "--limit", "8")
+    told = tried(tiny, "faulty:not a number", *words, exit_code=Exit.CONFIG)
     assert re.search(r"  the model '.*'.* fails\n  the reward nan is no finite float32\n", told), told
-    assert told.endswith("no answer to 1 prompts has a score\n")
+    assert "echo2-coord: no answer of the model to 1 prompts has a score" in told
 
 
 @pytest.mark.parametrize(

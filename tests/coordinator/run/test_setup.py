@@ -159,6 +159,20 @@ def test_no_run_is_made_of_a_mix_with_a_prompt_longer_than_the_models_context(tm
     assert not (tmp_path / "run").exists()
 
 
+def test_a_run_named_as_a_model_is_told_where_its_model_is(tmp_path: Path, home: Path) -> None:
+    config = setup.settings_for(str(home), {"run": {"name": "again", "task": "reverse"}}, env={})
+    with pytest.raises(LocalFault, match=re.escape(f"{home} is the folder of a run: name {home / 'model'}, its model")):
+        setup.init(tmp_path / "again", str(home), config, now=NOW)
+
+
+def test_no_tiny_model_is_made_of_prompts_longer_than_its_context(tmp_path: Path) -> None:
+    config = setup.settings_for("tiny", {"run": {"name": "long", "task": "reverse + add"}}, env={})
+    short = msgspec.structs.replace(setup.default_warm_up(), shape={"max_position_embeddings": 8})
+    with pytest.raises(LocalFault, match=r"--model tiny has a context of 8 tokens, and a prompt of task \w+ has \d+"):
+        setup.init(tmp_path / "run", "tiny", config, now=NOW, warm_up=short)
+    assert not (tmp_path / "run").exists()
+
+
 def replace_in_config(home: Path, old: str, new: str) -> None:
     text = (home / "coordinator.toml").read_text()
     assert old in text

@@ -39,7 +39,38 @@ def test_a_task_without_demonstrations_shows_yours_alone_and_a_failing_answer_sa
     assert "your answer 'x' fails: score raised ValueError" in told
 
 
+def test_a_task_that_poses_no_prompt_ends_with_a_sentence() -> None:
+    result = CliRunner().invoke(cli.app, ["task", "try", "faulty:no prompt"])
+    assert result.exit_code == Exit.CONFIG
+    assert "poses none of these prompts" in result.stderr
+
+
+def test_answers_of_which_none_has_a_score_end_with_the_reason() -> None:
+    result = CliRunner().invoke(cli.app, ["task", "try", "faulty:not a number", "--answer", "x"])
+    assert result.exit_code == Exit.CONFIG
+    assert "gives none of these answers a score: the reward nan is no finite float32" in result.stderr
+    assert CliRunner().invoke(cli.app, ["task", "try", "faulty:raises", "--answer", "x"]).exit_code == Exit.OK
+
+
+def test_a_weight_is_left_out_and_several_tasks_are_refused() -> None:
+    told = CliRunner().invoke(cli.app, ["task", "try", "3 guess", "--prompts", "1"]).stdout.splitlines()
+    assert told[0].startswith("guess version 1: ")
+    result = CliRunner().invoke(cli.app, ["task", "try", "3 guess + reverse"])
+    assert result.exit_code == Exit.CONFIG
+    assert "names 2 tasks, and one is tried at a time" in result.stderr
+
+
 def test_an_unknown_task_is_one_sentence() -> None:
     result = CliRunner().invoke(cli.app, ["task", "try", "chess"])
     assert result.exit_code == Exit.CONFIG
     assert result.stderr.startswith("echo2-coord: there is no task chess; installed are ")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--limit", "5"], ["--template", "chat"], ["--greedy"], ["--thinking"], ["--answers", "2"], ["--weights", "x"]],
+)
+def test_what_says_how_a_model_answers_is_refused_without_one(words: list[str]) -> None:
+    result = CliRunner().invoke(cli.app, ["task", "try", "guess", *words])
+    assert result.exit_code == Exit.CONFIG
+    assert "say how a model answers: add --model" in result.stderr

@@ -114,6 +114,21 @@ async def test_a_round_decides_every_waiting_group(world: World, scoring: Scorin
     assert not await scoring.round()
 
 
+async def test_a_visit_makes_no_more_tasks_than_it_has_groups(world: World, scoring: Scoring) -> None:
+    """On 926a386 each visit makes 256, which block the event loop for up to 0.1 s beside a verdict of 1 ms."""
+    waiting(world, 3)
+    begun = list[str]()
+
+    def make(loop: asyncio.AbstractEventLoop, work: Any, **named: Any) -> asyncio.Task[Any]:
+        begun.append(work.__qualname__)
+        return asyncio.Task(work, loop=loop, **named)
+
+    asyncio.get_running_loop().set_task_factory(make)
+    await scoring.round()
+    assert len(verdicts(world)) == 3
+    assert begun == ["Scoring._judge_each"] * 3
+
+
 async def test_a_group_at_which_the_scorer_fails_once_is_tried_again_by_a_new_one(
     world: World, scoring: Scoring, scorer: StandIns
 ) -> None:

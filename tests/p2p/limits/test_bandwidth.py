@@ -1,6 +1,7 @@
 """The owner's limits and the order of streams at a limited uplink: stories told to the pure core."""
 
 from collections import Counter
+from weakref import ref
 
 import pytest
 
@@ -108,3 +109,23 @@ def test_a_pause_saves_no_more_than_the_burst():
 def test_a_limit_that_is_not_positive_is_refused(rate):
     with pytest.raises(ValueError, match="positive"):
         bandwidth(rate)
+
+
+class Leaving:
+    """A stream."""
+
+
+@pytest.mark.parametrize("rate", [None, 1000.0])
+def test_a_stream_that_has_sent_its_chunks_or_left_is_forgotten(rate: float | None):
+    """On 926a386 a machine without a limit keeps each stream, and an entry for each chunk that it has sent."""
+    queue, left = FairQueue[Leaving](bandwidth(rate)), list[ref[Leaving]]()
+    for number in range(100):
+        one, two = Leaving(), Leaving()
+        for _ in range(3):
+            queue.enqueue(one, f"peer {number}", 100)
+            queue.enqueue(two, "another", 100)
+            queue.consume(one, 100.0 * number)
+        queue.dequeue(two)
+        left += [ref(one), ref(two)]
+        del one, two
+    assert not [stream for stream in left if stream() is not None]

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from tasks import plugins
-from tasks.code_points import CodePoints
+from tasks.byte_text import ByteText
 from tasks.gym import gym_task
 from tasks.gym.gym_task import GymTask, answer_in, mixture
 from tasks.plugins import PluginFault
 
-TEXT = CodePoints()
+TEXT = ByteText()
 
 
 class Doubling:

@@ -47,6 +47,14 @@ def test_parquet_files_are_read_as_jsonl_ones(tmp_path: Path) -> None:
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 and no more")
     with pytest.raises(DataFault, match=r"bad\.parquet is no Parquet file"):
         read(tmp_path / "bad.parquet")
+    parts = [None, *pyarrow.array([b"\xff\xfe"]).buffers()[1:]]
+    no_text = pyarrow.Array.from_buffers(pyarrow.string(), 1, parts)
+    beyond = pyarrow.array([2**40], pyarrow.timestamp("s"))
+    for name, answer in (("no text", no_text), ("beyond all dates", beyond)):
+        table = pyarrow.Table.from_arrays([pyarrow.array(["1 + 1"]), answer], names=["problem", "answer"])
+        parquet.write_table(table, tmp_path / f"{name}.parquet")
+        with pytest.raises(DataFault, match=rf"{name}\.parquet is no Parquet file, or a damaged one"):
+            read(tmp_path / f"{name}.parquet")
 
 
 @pytest.mark.parametrize(
@@ -57,12 +65,21 @@ def test_parquet_files_are_read_as_jsonl_ones(tmp_path: Path) -> None:
         "no answer": ([{"question": "a"}], "row 1 has no text of 1 to 100000 characters under answer"),
         "half a surrogate pair": ([{"question": "\ud800 + 1?", "answer": "1"}], "row 1 has half of a surrogate pair"),
         "a blank problem": ([{"question": " ", "answer": "1"}], "row 1 has no text"),
+        "no finite number": ([{"question": "a", "answer": float("inf")}], "row 1 has no text"),
         "two answers": (
             [{"question": "What is 1?", "answer": "1"}, {"question": "what  is 1?", "answer": "2"}],
             "row 1 and .* row 2 have one problem with two answers",
         ),
     }.values(),
-    ids=["nothing", "a list", "no answer", "half a surrogate pair", "a blank problem", "two answers"],
+    ids=[
+        "nothing",
+        "a list",
+        "no answer",
+        "half a surrogate pair",
+        "a blank problem",
+        "no finite number",
+        "two answers",
+    ],
 )
 def test_rows_that_cannot_be_used_are_refused_by_their_number(tmp_path: Path, rows: list[Any], says: str) -> None:
     with pytest.raises(DataFault, match=says):

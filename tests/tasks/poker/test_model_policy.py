@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from tasks.code_points import CodePoints
+from tasks.byte_text import ByteText
 from tasks.poker.model_policy import AskedMoves, measure, questions
 from tasks.poker.opponents import kuhn_equilibrium
 
-TEXT = CodePoints()
+TEXT = ByteText()
 
 
 @pytest.fixture(autouse=True)

@@ -8,14 +8,14 @@ from typing import get_args
 import pytest
 
 from tasks import plugins
-from tasks.code_points import CodePoints
+from tasks.byte_text import ByteText
 from tasks.plugins import PluginFault
 from tasks.poker.poker_task import HELDOUT, NUMBERS, PokerTask, hand_number, task
 from tasks.poker.situation import read, tokens_before
 from tasks.task import Episode, Score, Split, Transcript, replay
 from tasks.tokenizer import EOS, FileTokenizer, char_tokenizer
 
-TEXT = CodePoints()
+TEXT = ByteText()
 NAMES = ["kuhn", "kuhn,opponent=uniform", "leduc", "leduc,opponent=uniform"]
 NAMES += ["holdem", "holdem,opponent=uniform", "holdem,opponent=caller"]
 MOST_MOVES = 16

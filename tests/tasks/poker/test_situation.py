@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.code_points import CodePoints
+from tasks.byte_text import ByteText
 from tasks.poker.situation import Event, Situation, again, read, segments, tokens_before
 from tasks.tokenizer import CHARACTERS
 
@@ -55,6 +55,6 @@ def test_a_move_is_read(situation: Situation, said: str, move: str | None) -> No
 
 
 def test_the_tokens_before_a_move_are_texts_and_own_moves_with_their_ends() -> None:
-    text = CodePoints()
+    text = ByteText()
     expected = [*text.encode("kuhn 9 card q. c or b>"), *text.encode("c"), text.eos, *text.encode("b. f or c>")]
     assert tokens_before(9, CHECKED, text) == expected

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from tasks.verifiers.other_python.model_calls import EPISODE, ModelCalls, Sampled, fault_of_sampling
+from tasks.verifiers.other_python.model_calls import EPISODE, SECRET, ModelCalls, Sampled, fault_of_sampling
 
 
 class EndPoint:
@@ -24,9 +24,11 @@ class EndPoint:
         self.model.ends = (1,)
         self.url = ""
 
-    async def ask(self, body: Any, name: str = "a") -> tuple[int, Any]:
+    async def ask(self, body: Any, name: str = "a", headers: dict[str, str] | None = None) -> tuple[int, Any]:
         url = self.url.removesuffix("/v1") + "/inference/v1/generate"
-        async with aiohttp.ClientSession() as session, session.post(url, json=body, headers={EPISODE: name}) as told:
+        named = {EPISODE: name, **body} if isinstance(body, dict) else body
+        brought = self.model.headers if headers is None else headers
+        async with aiohttp.ClientSession() as session, session.post(url, json=named, headers=brought) as told:
             return told.status, await told.json()
 
 
@@ -67,15 +69,28 @@ async def test_a_second_call_at_a_time_is_refused(end_point: EndPoint) -> None:
     assert (await first)[0] == 400
 
 
-@pytest.mark.parametrize("body", [{}, {"token_ids": []}, {"token_ids": ["4"]}, {"token_ids": [True]}, [1]])
+@pytest.mark.parametrize("body", [{}, {"token_ids": []}, {"token_ids": ["4"]}, {"token_ids": [True]}])
 async def test_a_call_without_token_ids_is_refused(end_point: EndPoint, body: Any) -> None:
     status, _ = await end_point.ask(body)
     assert status == 400
     assert "no token ids" in end_point.refused[0]
 
 
-async def test_a_call_of_no_open_episode_is_refused(end_point: EndPoint) -> None:
-    assert (await end_point.ask({"token_ids": [4]}, "b"))[0] == 400
+@pytest.mark.parametrize("headers", [{}, {SECRET: ""}, {SECRET: "a"}, {SECRET: "\u00e9"}])
+async def test_a_call_without_the_secret_is_refused_and_its_episode_goes_on(
+    end_point: EndPoint, headers: dict[str, str]
+) -> None:
+    status, told = await end_point.ask({"token_ids": [4]}, headers=headers)
+    assert (status, told["error"]["message"]) == (400, "this end point is not for you")
+    assert end_point.calls.empty()
+    assert not end_point.refused
+    others = ModelCalls(lambda name, tokens: None, lambda name, fault: None)
+    assert (await end_point.ask({"token_ids": [4]}, headers=others.headers))[0] == 400
+
+
+@pytest.mark.parametrize("body", [{EPISODE: "b"}, {EPISODE: None}, {EPISODE: ["a"]}, ["a"]])
+async def test_a_call_of_no_open_episode_is_refused(end_point: EndPoint, body: Any) -> None:
+    assert (await end_point.ask(body))[0] == 400
     assert end_point.calls.empty()
 
 

@@ -13,7 +13,9 @@ import pytest
 from coordinator.environments.environment import Environment
 from coordinator.environments.limits import Limits
 from coordinator.environments.messages import OpenTask
+from tasks import check
 from tasks.chat import PLAIN, ChatSettings, ChatTokenizer
+from tasks.check import Extent
 from tasks.task import Score, TaskFault, begun, left, prompt_of
 from tasks.tokenizer import CHAR_SIZE, EOS, FileTokenizer, char_tokenizer
 from tasks.verifiers import verifiers_task
@@ -54,8 +56,10 @@ ANSWERED = """async with agents.player.interaction(task) as interaction:
             said = (await interaction.turn()).last_reply.strip()
             if said == "9":
                 await __import__("asyncio").sleep(3600)
+            if said == "7":
+                __import__("time").sleep(3600)
             await interaction.turn({answer})"""
-"""An environment that never answers a 9."""
+"""An environment that never answers a 9, and computes for ever on a 7."""
 
 
 class Opened:
@@ -132,6 +136,26 @@ def test_a_taskset_of_several_turns(opened: Opened) -> None:
         left(episode)
 
 
+def test_many_episodes_leave_no_connection_and_no_memory_behind(opened: Opened) -> None:
+    """On f525698 each episode leaves two descriptors and 0.7 MiB to the server until it ends."""
+    task = opened.task("guess-digit")
+
+    def play(episodes: int) -> None:
+        for index in range(episodes):
+            episode = begun(task, "train", index, TEXT)
+            assert episode.reply(said("x")) is not None
+            if index % 2:
+                assert episode.score() == Score(0.0, False)
+            left(episode)
+
+    play(20)
+    (server,) = (child for child in psutil.Process().children() if "bridge_server.py" in " ".join(child.cmdline()))
+    descriptors, memory = server.num_fds(), server.memory_info().rss
+    play(60)
+    assert server.num_fds() < descriptors + 60
+    assert server.memory_info().rss < memory + (20 << 20)
+
+
 def test_a_turn_at_the_limit_ends_the_rollout(opened: Opened) -> None:
     task = opened.task("guess-digit")
     episode = begun(task, "train", 1, TEXT)
@@ -200,13 +224,18 @@ def test_an_answer_of_megabytes_fails_its_own_episode_and_soon(opened: Opened) -
     open_before = begun(task, "train", 0, TEXT)
     assert open_before.reply(said("1")) == TEXT.encode("more>")
     loud = begun(task, "train", 1, TEXT)
-    with pytest.raises(TaskFault, match="says too much: its conversation has more than 1048576 bytes"):
+    with pytest.raises(TaskFault, match="says too much: its conversation has more than 2097152 bytes"):
         loud.reply(said("2"))
     left(loud)
     assert open_before.reply(said("2")) is None
     assert open_before.score() == Score(1.0, True)
     (server,) = servers()
     assert server.memory_info().rss < 600 << 20
+
+
+@pytest.mark.parametrize("taskset", ["reverse-digits", "guess-digit"])
+def test_the_kit_passes_a_taskset_without_a_models_tokenizer(opened: Opened, taskset: str) -> None:
+    assert check.check(f"verifiers:{opened.file(taskset)}", Extent(prompts=10, seconds=30.0)) == []
 
 
 def test_a_long_error_is_told_in_brief(opened: Opened) -> None:
@@ -245,11 +274,26 @@ async def test_an_episode_by_chance_fails_with_its_server_and_the_next_one_is_pl
         await episode.reply(said("1"), last=False)
         (server,) = servers()
         server.kill()
-        with pytest.raises(TaskFault, match="begun anew the episode answers otherwise"):
+        with pytest.raises(TaskFault, match="the environment server of verifiers ended with -9"):
             await episode.reply(said("2"), last=False)
         after = one.episode("train", 1)
         await after.reply(said("1"), last=False)
         assert (await after.reply(said("2"), last=False)).score == Score(1.0, True)
+
+
+async def test_an_episode_that_computes_for_ever_costs_its_server_and_the_next_one_is_played(
+    opened: Opened, tmp_path: Path
+) -> None:
+    opened.source(run=ANSWERED.format(answer="'again>'"))
+    async with environment(opened.file("a-taskset", seconds=8.0), tmp_path) as one:
+        before = one.episode("train", 2)
+        await before.reply(said("1"), last=False)
+        (server,) = servers()
+        with pytest.raises(TaskFault, match="the environment server hangs"):
+            await one.episode("train", 1).reply(said("7"), last=False)
+        assert servers() == []
+        assert (await before.reply(said("2"), last=False)).score == Score(1.0, True)
+        assert servers() != [server]
 
 
 async def test_a_reward_of_nan_fails_its_episode_and_the_next_prompt_is_posed(opened: Opened, tmp_path: Path) -> None:

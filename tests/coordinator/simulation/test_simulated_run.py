@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from benchmarks.pacing.world import Scene, World, fleet
+from coordinator.simulation.simulated_run import RunScene, SimulatedRun, fleet
 
 STEPS = 25
 
@@ -12,8 +12,8 @@ STEPS = 25
 @pytest.mark.parametrize("at_once", [1, 4])
 def test_under_the_law_a_quick_fleet_learns_from_fresher_groups_and_the_learner_does_not_wait(at_once: int) -> None:
     turnarounds = fleet(False, 8, 3.0, 16 * at_once, at_once, seed=0)
-    scene = Scene(turnarounds, at_once=at_once, batch=16 * at_once)
-    room, law = (World(scene, paced=paced, seed=1).run(STEPS) for paced in (False, True))
+    scene = RunScene(turnarounds, at_once=at_once, batch=16 * at_once)
+    room, law = (SimulatedRun(scene, paced=paced, seed=1).run(STEPS) for paced in (False, True))
     assert room.age > 3.9
     assert law.age < 0.6 * room.age
     assert law.idle < 0.01
@@ -21,7 +21,7 @@ def test_under_the_law_a_quick_fleet_learns_from_fresher_groups_and_the_learner_
 
 
 def test_the_summary_counts_the_leases_that_are_open() -> None:
-    world = World(Scene(fleet(True, 12, 1.5, 16, 2, seed=3), at_once=2, life=8.0), paced=True, seed=2)
+    world = SimulatedRun(RunScene(fleet(True, 12, 1.5, 16, 2, seed=3), at_once=2, life=8.0), paced=True, seed=2)
     world.run(STEPS)
     assert sum(world.summary.cells.values()) == len(world.open) > 0
     oldest = world.step - world.scene.staleness
@@ -29,8 +29,8 @@ def test_the_summary_counts_the_leases_that_are_open() -> None:
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
-    scene = Scene(fleet(True, 8, 1.5, 16, 1, seed=1), life=20.0, publish_every=2)
-    first, second = (World(scene, paced=True, seed=5).run(10) for _ in range(2))
+    scene = RunScene(fleet(True, 8, 1.5, 16, 1, seed=1), life=20.0, publish_every=2)
+    first, second = (SimulatedRun(scene, paced=True, seed=5).run(10) for _ in range(2))
     assert first == second
 
 

@@ -1,35 +1,36 @@
 """A run in simulated time: nodes, leases, a buffer and a learner, around the product's own pure rules.
 
-`room` is `free_slots` of coordinator/rollouts/lease_table.py, `fresh` adds `is_due` of coordinator/rollouts/pacing.py,
-and its summary is kept up by the same events. Durations come from this simulation: a step varies by `STEP_CV`, the
+`room` is `free_slots` of coordinator/rollouts/lease_terms.py, `fresh` adds `is_due` of coordinator/rollouts/pacing.py,
+and its summary is kept up by the same events. Where nodes ask for money, coordinator/rollouts/activation.py chooses
+among those that are here, each quarter of an hour. Durations come from this simulation: a step varies by `STEP_CV`, the
 groups of one node by `GROUP_CV`. The law knows what the coordinator would measure: turnarounds of groups that came, the
 learner's steps and waits, and the share of leases that brought a group. A node that leaves says nothing: its leases
 stay open until they expire.
 
-Not simulated: the queue of the scorer (a verdict takes `VERDICT`), and groups that are refused.
+Not simulated: the queue of the scorer (a verdict takes `verdict`), groups that are refused, and the measuring of rates:
+activation knows them. An active node is paid by the hour, as long as it is here.
 """
 
 import math
 import random
 import statistics
+from bisect import insort
 from collections import deque
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Final, NamedTuple
 
-import numpy as np
-
-from benchmarks.broadcast.simulated_time import Clock
 from coordinator.learner.age import fresh
+from coordinator.rollouts.activation import ActivationOrder, ActivationTerms, Offer, activated
 from coordinator.rollouts.lease_summary import LeaseCell, LeaseSummary, lease_cell
 from coordinator.rollouts.lease_terms import InFlight, LeaseTerms, Progress, free_slots
 from coordinator.rollouts.pacing import STEPS_KEPT, PacedSituation, is_due, learner_pace, retry_after
+from coordinator.simulation.simulated_clock import SimulatedClock
 
-STEP: Final = 60.0
-"""Mean seconds of a step. All other times are in steps."""
 STEP_CV: Final = 0.1
 GROUP_CV: Final = 0.25
-VERDICT: Final = 0.02
-BROADCAST: Final = 0.2
+EPOCH: Final = 900.0
+"""Seconds between two activations."""
 RETRY: Final = 0.25
 """Steps after which a node refused by `room` alone asks again."""
 LIFETIME: Final = 4.0
@@ -43,9 +44,12 @@ FEWEST: Final = 8
 """Turnarounds from which their spread is measured."""
 
 
-class Scene(NamedTuple):
+class RunScene(NamedTuple):
     """A setting of the simulation. `turnarounds`: of the nodes, in steps. `at_once`: c, groups under way in each node.
-    `batch`: groups per step. `life`, `away`: mean time until a node leaves, and until it is back, in steps."""
+    `batch`: groups per step. `life`, `away`: mean time until a node leaves, and until it is back, in steps. `verdict`,
+    `broadcast`: in steps. `asks`: of the nodes, nano units per hour; empty: nobody asks for money. `gamma`: reserve of
+    the need. `order`: of activation; None: everybody is active. `step_seconds`: mean of a step; all
+    other times are in steps."""
 
     turnarounds: tuple[float, ...]
     at_once: int = 1
@@ -54,15 +58,31 @@ class Scene(NamedTuple):
     publish_every: int = 1
     life: float = math.inf
     away: float = 5.0
+    verdict: float = 0.02
+    broadcast: float = 0.2
+    asks: tuple[int, ...] = ()
+    gamma: float = 1.1
+    order: ActivationOrder | None = None
+    step_seconds: float = 60.0
+
+
+class StepRecord(NamedTuple):
+    """A step: when it began, seconds; seconds of waiting before it; mean age of its groups; nodes that were active."""
+
+    at: float
+    waited: float
+    age: float
+    active: int
 
 
 class RunResult(NamedTuple):
-    """Means over a run, its first fifth left out but for `leases`. `age`: of the groups learned. `idle`: the learner's
-    idle share. `leases`: given per group learned."""
+    """Means over a run, its first fifth left out but for `leases` and `paid`. `age`: of the groups learned. `idle`: the
+    learner's idle share. `leases`: given per group learned. `paid`: to nodes per step, nano units."""
 
     age: float
     idle: float
     leases: float
+    paid: float
 
 
 @dataclass
@@ -71,6 +91,9 @@ class SimulatedNode:
 
     key: bytes
     turnaround: float
+    ask: int = 0
+    active: bool = True
+    paid_since: float | None = None
     loaded: int = 0
     newest: int = 0
     here: bool = True
@@ -87,13 +110,41 @@ class OpenLease(NamedTuple):
     expires: float
 
 
-class World:
+class LastValues:
+    """The last values of a series, with their mean and standard deviation kept up. `most`: of them."""
+
+    def __init__(self, most: int) -> None:
+        self._values: deque[float] = deque()
+        self._most, self._sum, self._squares = most, 0.0, 0.0
+
+    def append(self, value: float) -> None:
+        """Add a value; the oldest one goes where there are more than `most`."""
+        self._values.append(value)
+        self._sum, self._squares = self._sum + value, self._squares + value * value
+        if len(self._values) > self._most:
+            oldest = self._values.popleft()
+            self._sum, self._squares = self._sum - oldest, self._squares - oldest * oldest
+
+    @property
+    def count(self) -> int:
+        return len(self._values)
+
+    @property
+    def mean(self) -> float:
+        return self._sum / len(self._values)
+
+    @property
+    def deviation(self) -> float:
+        return math.sqrt(max(0.0, self._squares / len(self._values) - self.mean**2))
+
+
+class SimulatedRun:
     """One run. `paced`: under the law of leases; else under `room` alone."""
 
-    def __init__(self, scene: Scene, *, paced: bool, seed: int) -> None:
-        self.scene, self.paced = scene, paced
+    def __init__(self, scene: RunScene, *, paced: bool, seed: int) -> None:
+        self.scene, self.paced, self._step_seconds = scene, paced, scene.step_seconds
         self.random = random.Random(seed)
-        self.clock = Clock()
+        self.clock = SimulatedClock()
         self.terms = LeaseTerms(
             staleness=scene.staleness, batch_groups=scene.batch, group_size=8, limit=64, engines=[""]
         )
@@ -102,34 +153,54 @@ class World:
         self.open: dict[int, OpenLease] = {}
         self.undecided = 0
         self.buffer: list[int] = []
-        """Versions of the groups that may be drawn."""
+        """Versions of the groups that may be drawn, oldest first."""
         self.began: float | None = None
         self.drew = self.waits_since = 0.0
         self.steps, self.spans, self.waits = (deque[float](maxlen=STEPS_KEPT) for _ in range(3))
         self.supplies: deque[float] = deque(maxlen=STEPS_KEPT)
-        self.ages: list[tuple[int, float]] = []
-        self.idle: list[float] = []
-        self.outcomes: deque[float] = deque(maxlen=MEASURED)
-        self.ratios: deque[float] = deque(maxlen=MEASURED)
-        self.nodes = [SimulatedNode(bytes([n // 256, n % 256]), d * STEP) for n, d in enumerate(scene.turnarounds)]
+        self.outcomes, self.ratios = LastValues(MEASURED), LastValues(MEASURED)
+        asks = scene.asks or (0,) * len(scene.turnarounds)
+        self.nodes = [
+            SimulatedNode(number.to_bytes(4), turnaround * self._step_seconds, ask)
+            for number, (turnaround, ask) in enumerate(zip(scene.turnarounds, asks, strict=True))
+        ]
+        self.records: list[StepRecord] = []
+        self.paid = 0.0
+        self._rates, self._known = 0.0, 0
+        """Sum of 1 / mean turnaround over the nodes with groups, ms, and their number."""
+        if scene.order is not None:
+            self._activate()
         for node in self.nodes:
-            self.clock.after(self.random.random() * 0.1 * STEP, self._ask, node)
+            self._count_hours(node)
+            self.clock.after(self.random.random() * 0.1 * self._step_seconds, self._ask, node)
             if scene.life < math.inf:
-                self.clock.after(self.random.expovariate(1 / scene.life) * STEP, self._leave, node)
+                self.clock.after(self.random.expovariate(1 / scene.life) * self._step_seconds, self._leave, node)
 
-    def run(self, steps: int) -> RunResult:
-        """Run until the learner has made so many steps."""
-        self.clock.run(lambda: self.step >= steps, math.inf)
-        warm = steps // 5
-        waited = sum(self.idle[warm:])
-        began = sum(step >= warm for step, _ in self.ages) // self.scene.batch
-        learned = statistics.mean(age for step, age in self.ages if step >= warm)
-        return RunResult(learned, waited / (waited + began * STEP), self.given / (steps * self.scene.batch))
+    def run(self, steps: float = math.inf, seconds: float = math.inf) -> RunResult:
+        """Run until the learner has made so many steps, or so many seconds have passed. Raises `ValueError` if it made
+        none in them."""
+        self.clock.run(lambda: self.step >= steps, seconds)
+        if math.isfinite(seconds):
+            self.clock.now = seconds
+        if not self.step:
+            raise ValueError("the learner has not made a step")
+        counted = self.records[self.step // 5 :]
+        waited = sum(record.waited for record in counted)
+        if self.began is None and math.isfinite(seconds):
+            waited += seconds - self.waits_since
+        for node in self.nodes:
+            self._count_hours(node)
+        return RunResult(
+            statistics.fmean(record.age for record in counted),
+            waited / (waited + len(counted) * self._step_seconds),
+            self.given / (self.step * self.scene.batch),
+            self.paid / self.step,
+        )
 
     # nodes
 
     def _ask(self, node: SimulatedNode) -> None:
-        while node.here and len(node.running) < self.scene.at_once:
+        while node.here and node.active and len(node.running) < self.scene.at_once:
             node.loaded, node.waits = node.newest, False
             again = self._refused(node)
             if again is not None:
@@ -145,7 +216,7 @@ class World:
     def _give(self, node: SimulatedNode) -> None:
         self.given += 1
         lease, mean = self.given, self._mean(node)
-        lasts = max(LIFETIME * node.turnaround, STEP)
+        lasts = max(LIFETIME * node.turnaround, self._step_seconds)
         place = lease_cell(node.loaded, mean, self._now())
         self.open[lease] = OpenLease(node, place, self.clock.now + lasts)
         self.summary.lease_given(place)
@@ -159,8 +230,7 @@ class World:
         """Return the node's turnaround as measured, or that of the nodes here, ms."""
         if node.measured:
             return 1000 * statistics.fmean(node.measured)
-        known = [statistics.fmean(other.measured) for other in self.nodes if other.measured]
-        return 1000 * (statistics.harmonic_mean(known) if known else STEP)
+        return self._known / self._rates if self._known else 1000 * self._step_seconds
 
     def _note(self, node: SimulatedNode, until: float) -> None:
         if node.measured:
@@ -172,11 +242,14 @@ class World:
         if lease not in node.running:
             return
         node.running.remove(lease)
+        before = bool(node.measured)
+        self._rates -= 1 / self._mean(node) if before else 0.0
         node.measured.append(takes)
+        self._rates, self._known = self._rates + 1 / self._mean(node), self._known + (not before)
         self.ratios.append(takes / statistics.fmean(node.measured))
         if (ended := self._end(lease)) is not None:
             self.undecided += 1
-            self.clock.after(VERDICT * STEP, self._decided, ended.cell.version)
+            self.clock.after(self.scene.verdict * self._step_seconds, self._decided, ended.cell.version)
         self._ask(node)
 
     def _end(self, lease: int) -> OpenLease | None:
@@ -193,17 +266,19 @@ class World:
         self.undecided -= 1
         self.outcomes.append(1.0)
         if fresh(self.step, version, self.scene.staleness):
-            self.buffer.append(version)
+            insort(self.buffer, version)
             self._draw()
 
     def _leave(self, node: SimulatedNode) -> None:
         node.here = node.waits = False
+        self._count_hours(node)
         node.running.clear()
-        self.clock.after(self.random.expovariate(1 / self.scene.away) * STEP, self._come_back, node)
+        self.clock.after(self.random.expovariate(1 / self.scene.away) * self._step_seconds, self._come_back, node)
 
     def _come_back(self, node: SimulatedNode) -> None:
         node.here, node.newest = True, self.published
-        self.clock.after(self.random.expovariate(1 / self.scene.life) * STEP, self._leave, node)
+        self._count_hours(node)
+        self.clock.after(self.random.expovariate(1 / self.scene.life) * self._step_seconds, self._leave, node)
         self._ask(node)
 
     def _hear(self, node: SimulatedNode, version: int) -> None:
@@ -211,7 +286,38 @@ class World:
         if node.waits:
             self._ask(node)
 
+    def _count_hours(self, node: SimulatedNode) -> None:
+        """Pay a node up to now, and from now on while it is active and here."""
+        if node.paid_since is not None:
+            self.paid += node.ask * (self.clock.now - node.paid_since) / 3600
+        node.paid_since = self.clock.now if node.here and node.active and node.ask else None
+
     # coordinator
+
+    def _activate(self) -> None:
+        """Choose the active nodes among those that are here (coordinator/rollouts/activation.py), a group a reference
+        rollout."""
+        scene, here = self.scene, [node for node in self.nodes if node.here]
+        need = 1000 * scene.gamma * scene.batch * 3600 / self._step_seconds
+        offers = [
+            Offer(node.key, node.ask, max(1, int(3_600_000 * scene.at_once / node.turnaround)), node.active)
+            for node in here
+        ]
+        assert scene.order is not None
+        epoch = int(self.clock.now / EPOCH).to_bytes(8)
+        terms = ActivationTerms(int(need), None, Fraction(0), epoch, scene.order)
+        chosen = set(activated(offers, terms).active)
+        for node in self.nodes:
+            before, node.active = node.active, node.key in chosen
+            if before != node.active:
+                self._count_hours(node)
+                if node.active:
+                    self.clock.after(0.0, self._begin_again, node)
+        self.clock.after(EPOCH, self._activate)
+
+    def _begin_again(self, node: SimulatedNode) -> None:
+        node.newest = self.published
+        self._ask(node)
 
     def _now(self) -> int:
         return int(1000 * self.clock.now)
@@ -219,13 +325,13 @@ class World:
     def _refused(self, node: SimulatedNode) -> float | None:
         """Return after how many seconds a node may ask again; None: it gets a lease."""
         scene = self.scene
-        self._note(node, self.clock.now + 2.5 * RETRY * STEP)
+        self._note(node, self.clock.now + 2.5 * RETRY * self._step_seconds)
         self.summary.forget(self._now())
         at = Progress(era=1, step=self.step, version=self.published, root=b"")
         load = InFlight(self.undecided, self.summary.running)
         fits = fresh(self.step, node.loaded, scene.staleness)
         if not fits or free_slots(at, self.terms, node.loaded, len(self.buffer), load) <= 0:
-            return RETRY * STEP
+            return RETRY * self._step_seconds
         if not self.paced:
             return None
         situation = self.situation()
@@ -239,7 +345,7 @@ class World:
         pace = learner_pace(list(self.steps), list(self.spans), list(self.waits))
         if pace is None:
             return None
-        measured = len(self.ratios) >= FEWEST
+        measured = self.ratios.count >= FEWEST
         return PacedSituation(
             now=1000 * self.clock.now,
             step=self.step,
@@ -250,10 +356,10 @@ class World:
             batch=self.scene.batch,
             buffered=len(self.buffer),
             undecided=self.undecided,
-            verdict=1000 * VERDICT * STEP,
-            broadcast=1000 * BROADCAST * STEP,
-            kept=statistics.fmean(self.outcomes) if self.outcomes else 1.0,
-            cv=float(np.std(list(self.ratios))) if measured else UNMEASURED_CV,
+            verdict=1000 * self.scene.verdict * self._step_seconds,
+            broadcast=1000 * self.scene.broadcast * self._step_seconds,
+            kept=self.outcomes.mean if self.outcomes.count else 1.0,
+            cv=self.ratios.deviation if measured else UNMEASURED_CV,
             least_supply=min(self.supplies, default=math.inf),
             pace=pace,
         )
@@ -262,31 +368,33 @@ class World:
 
     def _draw(self) -> None:
         scene = self.scene
-        self.buffer = sorted(version for version in self.buffer if fresh(self.step, version, scene.staleness))
         if self.began is not None or len(self.buffer) < scene.batch:
             return
         drawn, self.buffer = self.buffer[: scene.batch], self.buffer[scene.batch :]
         now = self.clock.now
-        self.ages += [(self.step, self.step - version) for version in drawn]
-        self.idle.append(now - self.waits_since)
-        self.waits.append(1000 * self.idle[-1])
+        waited = now - self.waits_since
+        age = self.step - statistics.fmean(drawn)
+        self.records.append(StepRecord(now, waited, age, sum(node.here and node.active for node in self.nodes)))
+        self.waits.append(1000 * waited)
         self.supplies.append(self.summary.supply)
         if self.step:
             self.spans.append(1000 * (now - self.drew))
         self.began = self.drew = now
-        self.clock.after(STEP * max(0.3, self.random.gauss(1.0, STEP_CV)), self._stepped)
+        self.clock.after(self._step_seconds * max(0.3, self.random.gauss(1.0, STEP_CV)), self._stepped)
 
     def _stepped(self) -> None:
         assert self.began is not None
+        scene = self.scene
         self.steps.append(1000 * (self.clock.now - self.began))
         self.step, self.began, self.waits_since = self.step + 1, None, self.clock.now
+        self.buffer = [version for version in self.buffer if fresh(self.step, version, scene.staleness)]
         self.summary.set_oldest(self.step - self.scene.staleness)
-        if self.step % self.scene.publish_every == 0:
+        if self.step % scene.publish_every == 0:
             self.published = self.step
             for node in self.nodes:
                 if node.here:
-                    late = BROADCAST * self.random.uniform(0.7, 1.3)
-                    self.clock.after(late * STEP, self._hear, node, self.published)
+                    late = scene.broadcast * self.random.uniform(0.7, 1.3)
+                    self.clock.after(late * self._step_seconds, self._hear, node, self.published)
         self._draw()
 
 

@@ -1,0 +1,20 @@
+"""`python -m coordinator.learner.torchrun`: run torchrun, and say in one sentence which rank ended it. The coordinator
+shows the last sentence of a process that died; torchrun's own report ends with a rule of equals signs."""
+
+import sys
+
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.run import main
+
+
+def run() -> None:
+    """Run torchrun with the arguments of this process."""
+    try:
+        main()
+    except ChildFailedError as failed:
+        rank, failure = failed.get_first_failure()
+        sys.exit(f"rank {rank} was the first to end, with {failure.exitcode}")
+
+
+if __name__ == "__main__":
+    run()

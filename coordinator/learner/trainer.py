@@ -1,0 +1,103 @@
+"""Define what the session needs of the model that it trains, and do it in one process."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, Protocol
+
+import torch
+from torch import Tensor
+
+from coordinator.learner import model, step
+from coordinator.learner.batch_groups import TrainBatch
+from coordinator.learner.checkpoint import Checkpoint, TensorFile, write_whole
+from coordinator.learner.messages import Hyper, Open
+from coordinator.learner.optimiser import Optimiser
+from weights.snapshot import Snapshot
+from weights.torch_io import load_into, save_model
+
+
+class Trainer(Protocol):
+    """A model with its optimiser, on one rank or on several. After an error it must be made anew."""
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks."""
+
+    @property
+    def parameters(self) -> int:
+        """The number of parameters, tied ones once."""
+
+    def start(self, hyper: Hyper, weights: Path | None, checkpoint: Checkpoint | None) -> None:
+        """Take the weights of a snapshot, of the base without one; then the state of a checkpoint, if there is one.
+        Raises BadTensors, BadSnapshot."""
+
+    def step(self, batch: TrainBatch, steps: int) -> dict[str, float]:
+        """Make one step; return its metrics. `steps`: earlier ones of this optimiser. Raises BadBatch before any
+        change."""
+
+    def adopt(self, snapshot: Snapshot) -> None:
+        """Take the weights of a snapshot for the masters; the moments stay. Raises BadSnapshot, BadTensors."""
+
+    def save_snapshot(self, path: Path) -> Snapshot:
+        """Write the present weights, durably. Raises DiskFull."""
+
+    def save_tensors(self, folder: Path, others: Mapping[str, Tensor]) -> list[TensorFile]:
+        """Write the state into files of a checkpoint's folder, durably. `others`: further tensors. Raises DiskFull."""
+
+
+TrainerOf = Callable[[Open], Trainer]
+"""(order to open the learner) -> its trainer, the base loaded. Raises BadModelFolder, NotFinetunable, BadSnapshot."""
+
+
+class LocalTrainer:
+    """A trainer of one process."""
+
+    ranks: Final = 1
+
+    def __init__(self, order: Open) -> None:
+        """Load the base. Raises BadModelFolder, NotFinetunable, BadSnapshot."""
+        self._order = order
+        if order.device == "cpu":
+            torch.set_num_threads(order.threads)
+        torch.manual_seed(order.hyper.seed)
+        self._model = model.load(Path(order.model), order.device)
+        self._reference = model.load(Path(order.model), order.device) if order.hyper.kl_coefficient > 0 else None
+
+    @property
+    def parameters(self) -> int:
+        """See `Trainer`."""
+        return model.parameter_count(self._model)
+
+    def start(self, hyper: Hyper, weights: Path | None, checkpoint: Checkpoint | None) -> None:
+        """See `Trainer`."""
+        if weights is not None:
+            load_into(self._model, Snapshot(weights))
+        self._optimiser = Optimiser(self._model, hyper)
+        if checkpoint is not None:
+            self._optimiser.restore(checkpoint.tensors)
+
+    def step(self, batch: TrainBatch, steps: int) -> dict[str, float]:
+        """See `Trainer`."""
+        return step.train_step(
+            self._model,
+            self._optimiser,
+            batch,
+            self._order.hyper,
+            steps=steps,
+            reference=self._reference,
+            limit=self._order.limit,
+            ends=self._order.ends,
+        )
+
+    def adopt(self, snapshot: Snapshot) -> None:
+        """See `Trainer`."""
+        load_into(self._model, snapshot)
+        self._optimiser.take_published()
+
+    def save_snapshot(self, path: Path) -> Snapshot:
+        """See `Trainer`."""
+        return save_model(self._model, path)
+
+    def save_tensors(self, folder: Path, others: Mapping[str, Tensor]) -> list[TensorFile]:
+        """See `Trainer`."""
+        return write_whole(folder, self._optimiser.tensors(others))

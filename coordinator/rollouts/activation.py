@@ -1,0 +1,132 @@
+"""Choose the nodes that a run asks for work, by what a rollout of theirs costs. Pure, in integers and fractions.
+
+Rates are in milli reference rollouts (milli-RE) per hour, asks in nano units of the run's currency per hour.
+
+Rules
+1. Where nobody asks for money, everybody is active: the law of leases alone paces.
+2. A node's cost is rho = ask / rate, its rate being the lower bound of what was measured. Nodes above the reserve price
+   are left out. An incumbent counts with 19/20 of its cost, so that nodes do not fetch weights again without need.
+3. In order of that cost, ties by a lottery, the shortest beginning whose rates reach the need is active; those behind
+   it, up to 3/2 of the need, stand by, each told its rank and the ask at which it would be active.
+4. Half of the newcomers' share of the need is theirs in any case, by lottery, at the rates that they benchmarked: a run
+   learns of them only by their work. While the measured nodes are short of the need, newcomers fill the gap, up to
+   their whole share; a run without any measured node takes all that the need asks for.
+5. `random` sets the lottery in place of the cost (for comparison).
+
+After ECHO-2, section 4 (arXiv 2602.02192), where the cheapest workers by unit throughput cost are activated.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+from typing import Final, Literal, NamedTuple
+
+INCUMBENT: Final = Fraction(19, 20)
+STANDBY: Final = Fraction(3, 2)
+"""Of the need."""
+
+ActivationOrder = Literal["cheapest", "random"]
+
+
+class Offer(NamedTuple):
+    """A node's offer. `rate`: above 0. `newcomer`: its rate is benchmarked, not measured."""
+
+    node: bytes
+    ask: int
+    rate: int
+    incumbent: bool = False
+    newcomer: bool = False
+
+    @property
+    def cost(self) -> Fraction:
+        """Nano units per milli-RE."""
+        return Fraction(self.ask, self.rate)
+
+    @property
+    def counted_cost(self) -> Fraction:
+        """The cost that its place in the order follows from (rule 2)."""
+        return self.cost * INCUMBENT if self.incumbent else self.cost
+
+
+class StandbyNode(NamedTuple):
+    """A node that stands by. `rank`: from 1. `active_at`: the highest ask with which it would be active."""
+
+    node: bytes
+    rank: int
+    active_at: int
+
+
+class Activation(NamedTuple):
+    """`active`: nodes, cheapest first, newcomers behind. `rate`: of them together. `short`: what the need lacks."""
+
+    active: list[bytes]
+    standby: list[StandbyNode]
+    rate: int
+    short: int
+
+
+class ActivationTerms(NamedTuple):
+    """`need`: gamma mu_min, in milli-RE per hour. `reserve`: the highest cost that is paid; None: any. `newcomers`:
+    their share of the need. `beacon`: seed of the lottery, fixed before asks are known."""
+
+    need: int
+    reserve: Fraction | None
+    newcomers: Fraction
+    beacon: bytes
+    order: ActivationOrder = "cheapest"
+
+
+def activated(offers: Iterable[Offer], terms: ActivationTerms) -> Activation:
+    """Return who is active, and who stands by."""
+    everybody = list(offers)
+    if not any(offer.ask for offer in everybody):
+        rate = sum(offer.rate for offer in everybody)
+        return Activation([offer.node for offer in everybody], [], rate, max(0, terms.need - rate))
+    fitting = [offer for offer in everybody if terms.reserve is None or offer.cost <= terms.reserve]
+    measured = _ordered([offer for offer in fitting if not offer.newcomer], terms)
+    fresh = sorted((offer for offer in fitting if offer.newcomer), key=lambda offer: _lot(offer, terms.beacon))
+    share = terms.newcomers * terms.need if measured else Fraction(terms.need)
+    first = _reaching(fresh, share / 2 if measured else share)
+    still = Fraction(max(0, terms.need - _rate(fresh[:first])))
+    count = _reaching(measured, still)
+    gap = still - _rate(measured[:count])
+    more = _reaching(fresh[first:], min(gap, share - _rate(fresh[:first]))) if gap > 0 else 0
+    active = [*measured[:count], *fresh[: first + more]]
+    rate = sum(offer.rate for offer in active)
+    standby = [] if gap > 0 else _standby(measured, count, terms)
+    return Activation([offer.node for offer in active], standby, rate, max(0, terms.need - rate))
+
+
+def _ordered(offers: Sequence[Offer], terms: ActivationTerms) -> list[Offer]:
+    if terms.order == "random":
+        return sorted(offers, key=lambda offer: _lot(offer, terms.beacon))
+    return sorted(offers, key=lambda offer: (offer.counted_cost, _lot(offer, terms.beacon)))
+
+
+def _standby(measured: Sequence[Offer], count: int, terms: ActivationTerms) -> list[StandbyNode]:
+    """Return the nodes behind the active ones. Each would be active below the cost of the last active one: the nodes
+    before that one do not reach the need."""
+    if not count:
+        return []
+    last = measured[count - 1].counted_cost
+    behind = measured[count : _reaching(measured, STANDBY * terms.need)]
+    return [
+        StandbyNode(offer.node, rank, int(last / (INCUMBENT if offer.incumbent else 1) * offer.rate))
+        for rank, offer in enumerate(behind, 1)
+    ]
+
+
+def _reaching(offers: Sequence[Offer], need: Fraction) -> int:
+    """Return the length of the shortest beginning whose rates reach `need`; all, if none does."""
+    rate, count = 0, 0
+    while rate < need and count < len(offers):
+        rate, count = rate + offers[count].rate, count + 1
+    return count
+
+
+def _rate(offers: Iterable[Offer]) -> int:
+    return sum(offer.rate for offer in offers)
+
+
+def _lot(offer: Offer, beacon: bytes) -> bytes:
+    return hashlib.sha256(beacon + offer.node).digest()

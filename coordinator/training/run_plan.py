@@ -1,0 +1,253 @@
+"""Plan a run: how many nodes keep the learner busy, at which S and period, and what a step costs. Pure.
+
+T: seconds per step. R: rollouts per step. S: staleness limit. kappa: steps between two versions. B: seconds from a
+version to the verdicts on its groups. Prices are per hour, in any one currency.
+
+Rules
+1. A node generates `tokens_per_second` in all; with c groups at once each of them takes c times as long.
+2. A version of W bytes reaches n nodes in 1.25 T*, the bar of benchmarks.broadcast; no scheme is quicker than
+   T* = max(W/U, W/d, n W / (U + n u)), for the uplinks U of the coordinator and u of a node, and its downlink d.
+3. B is the sum of that, of loading the version, of c groups and of the verdict. It grows with the nodes, so their
+   number is the least that is enough for the B that it leads to.
+4. kappa, unless it is given, is that of `publish_every = "auto"`; the need is that of coordinator/metrics/capacity.py.
+5. The cost of a step is that of the learner and of the nodes for its time, idle time included.
+6. In a run that is under way broadcast and B were measured, and stand for any number of nodes.
+7. At S = 0 nothing overlaps: a step costs T + B + R/mu, with any number of nodes.
+8. The alternative is to generate on machines of one's own, next to the learner: no broadcast, as many as gamma R/T
+   needs. Volunteers cost less while each asks for less than those machines cost together, divided by their number.
+"""
+
+import math
+from typing import Final, NamedTuple
+
+import msgspec
+
+from coordinator.metrics.capacity import best_period, idle_share, least_staleness, least_supply, need, sequential_step
+from coordinator.training.publish_period import PeriodTerms, wanted_period
+from runtime.figures import apart, figure
+
+OVER_BEST: Final = 1.25
+"""A broadcast's time over T*."""
+MOST_NODES: Final = 1_000_000
+
+
+class NodeTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """An average node. `tokens_per_second`: sampled, all its groups together. `at_once`: c. `uplink`, `downlink`: bytes
+    per second. `load_seconds`: to take up a version that it has. `price`: per hour."""
+
+    tokens_per_second: float
+    at_once: int = 1
+    uplink: float = math.inf
+    downlink: float = math.inf
+    load_seconds: float = 0.0
+    price: float = 0.0
+
+
+class RunTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """A run. `tokens`: sampled per rollout. `payload`: bytes of a version's diff. `uplink`: the coordinator's, bytes
+    per second. `verdict_seconds`: from a group's receipt. `period`: None: auto. `price`: of the learner, per hour.
+    `broadcast`, `turnaround`: seconds, as measured (rule 6); None: computed."""
+
+    step_seconds: float
+    rollouts: int
+    group_size: int
+    tokens: float
+    staleness: int
+    payload: float = 0.0
+    uplink: float = math.inf
+    period: int | None = None
+    gamma: float = 1.1
+    verdict_seconds: float = 1.0
+    price: float = 0.0
+    broadcast: float | None = None
+    turnaround: float | None = None
+
+
+class Machines(msgspec.Struct, frozen=True, kw_only=True):
+    """Machines of one's own, alike. `price`: of one, per hour."""
+
+    tokens_per_second: float
+    price: float
+
+
+class FleetPlan(NamedTuple):
+    """`turnaround`: B. `nodes`: that are enough; None: no number is. `idle`: the learner's idle share with the nodes
+    that the plan was made for. `cost`: of a step with them."""
+
+    period: int
+    longest_period: int
+    broadcast_seconds: float
+    turnaround: float
+    nodes: int | None
+    idle: float | None
+    cost: float | None
+
+
+def broadcast_seconds(run: RunTerms, node: NodeTerms, nodes: int) -> float:
+    """Return the seconds until the last of `nodes` nodes has a version (rule 2)."""
+    if run.broadcast is not None:
+        return run.broadcast
+    together = nodes * run.payload / (run.uplink + nodes * node.uplink)
+    return OVER_BEST * max(run.payload / run.uplink, run.payload / node.downlink, together)
+
+
+def turnaround(run: RunTerms, node: NodeTerms, nodes: int) -> float:
+    """Return B, seconds (rule 3)."""
+    if run.turnaround is not None:
+        return run.turnaround
+    groups = node.at_once * run.group_size * run.tokens / node.tokens_per_second
+    return broadcast_seconds(run, node, nodes) + node.load_seconds + groups + run.verdict_seconds
+
+
+def planned(run: RunTerms, node: NodeTerms, nodes: int | None = None) -> FleetPlan:
+    """Return the plan of a run with S >= 1. `nodes`: to plan for; None: as many as are enough."""
+    enough = _enough(run, node)
+    count = nodes or enough or 1
+    broadcast, back = broadcast_seconds(run, node, count), turnaround(run, node, count)
+    longest = best_period(run.staleness, run.step_seconds, back)
+    idle, cost = _idle(run, node, count), None
+    if idle is not None and idle < 1:
+        hours = run.step_seconds / (1 - idle) / 3600
+        cost = hours * (run.price + count * node.price)
+    return FleetPlan(_period(run, node, count), longest, broadcast, back, enough, idle, cost)
+
+
+def own_machines(run: RunTerms, own: Machines) -> int:
+    """Return how many machines of one's own keep the learner busy (rule 8)."""
+    return math.ceil(run.gamma * run.rollouts / run.step_seconds * run.tokens / own.tokens_per_second)
+
+
+def sentences(run: RunTerms, node: NodeTerms, nodes: int | None, own: Machines | None) -> list[str]:
+    """Return the plan in words."""
+    if run.staleness == 0:
+        return [_sequential(run, node, nodes or 1)]
+    plan = planned(run, node, nodes)
+    count = nodes or plan.nodes
+    rate, per_node = run.rollouts / run.step_seconds, node.tokens_per_second / run.tokens
+    group = "" if run.turnaround is not None else f" (a group in {figure(node.at_once * run.group_size / per_node)} s)"
+    told = [
+        f"A step of {figure(run.step_seconds)} s takes {run.rollouts} rollouts, {figure(rate)} per second. "
+        f"A node makes {figure(per_node)} per second{group}."
+    ]
+    if plan.nodes is None:
+        return [*told, _no_number(run, node)]
+    told += [_of_version(run, plan, count or plan.nodes), _of_nodes(run, plan, nodes)]
+    if plan.nodes > _for_rate(run, node):
+        later = planned(msgspec.structs.replace(run, staleness=run.staleness + 1), node)
+        told.append(f"S = {run.staleness} leaves little time: at S = {run.staleness + 1} {later.nodes} are enough.")
+    if plan.cost is not None and (run.price or node.price):
+        told.append(f"A step costs {_money(plan.cost)}, the learner's device and these nodes together.")
+    if own is not None:
+        told.append(_of_own(run, node, plan, own))
+    return told
+
+
+def _sequential(run: RunTerms, node: NodeTerms, nodes: int) -> str:
+    back, supply = turnaround(run, node, nodes), nodes * node.tokens_per_second / run.tokens
+    seconds = sequential_step(run.step_seconds, back, run.rollouts, supply)
+    whole, training = apart(seconds, run.step_seconds, decimals=1)
+    cost = _money(seconds / 3600 * (run.price + nodes * node.price))
+    return (
+        f"Sequential (S = 0): nothing overlaps. With {_count(nodes)} a step takes {whole} s, of which {training} s are "
+        f"training, and costs {cost}."
+    )
+
+
+def _of_version(run: RunTerms, plan: FleetPlan, count: int) -> str:
+    back, between = apart(plan.turnaround, plan.period * run.step_seconds, decimals=1)
+    every = "every step" if plan.period == 1 else f"every {plan.period} steps"
+    return (
+        f"A version reaches {_count(count)} in {figure(plan.broadcast_seconds)} s, and its groups are verified after "
+        f"{back} s (B). Publish {every}, which is every {between} s; S = {run.staleness} allows up to every "
+        f"{plan.longest_period} (kappa*)."
+    )
+
+
+def _of_nodes(run: RunTerms, plan: FleetPlan, nodes: int | None) -> str:
+    if nodes is None:
+        return f"{plan.nodes} such nodes keep the learner busy, with a reserve of {run.gamma - 1:.0%}."
+    assert plan.nodes is not None
+    idle = "" if plan.idle is None else f", and the learner is idle for {plan.idle:.0%} of its time"
+    if nodes >= plan.nodes:
+        return f"{plan.nodes} such nodes are enough: {nodes - plan.nodes} of {nodes} are to spare{idle}."
+    return f"{plan.nodes} such nodes would be enough; {plan.nodes - nodes} are missing{idle}."
+
+
+def _of_own(run: RunTerms, node: NodeTerms, plan: FleetPlan, own: Machines) -> str:
+    assert plan.nodes is not None
+    number = own_machines(run, own)
+    step = run.step_seconds / 3600 * (run.price + number * own.price)
+    least = number * own.price / plan.nodes
+    cheaper = "less" if node.price < least else "more"
+    return (
+        f"Generating on machines of your own takes {number} of them, and a step costs {_money(step)}. Volunteers break "
+        f"even at {_money(least)} an hour each; at {_money(node.price)} they cost {cheaper}."
+    )
+
+
+def _no_number(run: RunTerms, node: NodeTerms) -> str:
+    """Say what would help where no number of nodes is enough."""
+    back, limit = turnaround(run, node, 1), f"No number of such nodes is enough at S = {run.staleness}"
+    if least_supply(run.staleness, run.period or 1, run.step_seconds, back, 1.0) is None:
+        enough = least_staleness(run.period or 1, run.step_seconds, back)
+        needed, taken = apart(back, run.staleness * run.step_seconds, decimals=1)
+        return (
+            f"{limit}: a version's groups are verified after {needed} s, and {run.staleness} steps take {taken} s. "
+            f"Take S = {enough}, fewer groups at once, or quicker lines."
+        )
+    slow = figure(broadcast_seconds(run, node, _for_rate(run, node)))
+    return f"{limit}: with those that the rate asks for, a version takes {slow} s to all. Raise S, or the uplinks."
+
+
+def _count(nodes: int) -> str:
+    return "1 node" if nodes == 1 else f"{nodes} nodes"
+
+
+def _money(value: float) -> str:
+    return f"{value:.4f}" if value < 1 else f"{value:.2f}"
+
+
+def _period(run: RunTerms, node: NodeTerms, nodes: int) -> int:
+    if run.period is not None:
+        return run.period
+    broadcast, back = broadcast_seconds(run, node, nodes), turnaround(run, node, nodes)
+    return wanted_period(run.staleness, PeriodTerms(run.step_seconds, broadcast, back))
+
+
+def _least(run: RunTerms, node: NodeTerms, nodes: int) -> float | None:
+    """Return mu_min for the B of so many nodes."""
+    period, back = _period(run, node, nodes), turnaround(run, node, nodes)
+    return least_supply(run.staleness, period, run.step_seconds, back, run.rollouts)
+
+
+def _needs(run: RunTerms, node: NodeTerms, nodes: int) -> int | None:
+    least = _least(run, node, nodes)
+    return None if least is None else math.ceil(need(least, gamma=run.gamma) * run.tokens / node.tokens_per_second)
+
+
+def _for_rate(run: RunTerms, node: NodeTerms) -> int:
+    """Return the number of nodes for gamma R/T, however long B is."""
+    return math.ceil(run.gamma * run.rollouts / run.step_seconds * run.tokens / node.tokens_per_second)
+
+
+def _enough(run: RunTerms, node: NodeTerms) -> int | None:
+    """Return the least number of nodes that covers the need which it leads to. B never shrinks with more nodes, nor
+    does the need at one period, so repeated substitution from below ends at it."""
+    count = _for_rate(run, node)
+    while count <= MOST_NODES:
+        wanted = _needs(run, node, count)
+        if wanted is None:
+            return None
+        if wanted <= count:
+            return count
+        count = wanted
+    return None
+
+
+def _idle(run: RunTerms, node: NodeTerms, nodes: int) -> float | None:
+    """Return the learner's idle share with so many nodes; None where no supply is enough."""
+    least = _least(run, node, nodes)
+    if least is None:
+        return None
+    supply = nodes * node.tokens_per_second / run.tokens
+    return idle_share(supply, run.rollouts / least, run.rollouts)

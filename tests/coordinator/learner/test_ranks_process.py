@@ -1,0 +1,148 @@
+"""Two ranks of a learner, started as the daemon starts them, against one process."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import psutil
+import pytest
+
+from coordinator.learner.launch import RankLayout, learner_process
+from coordinator.learner.messages import Export, Hyper, Open, Opened, Stepped
+from runtime.child import Child, ChildDied, ChildError
+from tests.support.tiny_learner import Main, ask, batch, store
+from weights.snapshot import Snapshot
+
+LOSS = 1e-6
+"""Most difference of the losses."""
+DIFFERING = 1e-4
+"""Largest share of published elements that differ."""
+SETTINGS = {
+    "the defaults": Hyper(warmup_steps=0, learning_rate=1e-3),
+    "a weight and a KL term over the whole batch, in many passes": Hyper(
+        warmup_steps=0, learning_rate=1e-3, weight="m2po", kl_coefficient=0.1, kl_groups="all", microbatch_tokens=24
+    ),
+    "whole rollouts, two updates, rollouts as denominator": Hyper(
+        warmup_steps=0, learning_rate=1e-3, objective="gspo", aggregate="sequences", denominator="all", minibatches=2
+    ),
+}
+
+
+class TwoRanks:
+    """Learners of two ranks, of which each takes the last one's place. `child`: torchrun."""
+
+    def __init__(self) -> None:
+        self.child: Child | None = None
+
+    async def start(self) -> Child:
+        self.child = learner_process(ranks=RankLayout(2))
+        await self.child.start()
+        return self.child
+
+    def ranks(self) -> list[psutil.Process]:
+        """Return the ranks' processes, by rank."""
+        assert self.child is not None
+        return sorted(psutil.Process(self.child.pid).children(), key=lambda one: int(one.environ()["RANK"]))
+
+
+@pytest.fixture
+async def two() -> AsyncIterator[TwoRanks]:
+    group = TwoRanks()
+    yield group
+    if group.child is not None:
+        await group.child.stop()
+
+
+def order_of(main: Main, folder: Path, steps: range) -> Open:
+    """Return an order to open a copy of a learner's folder, with a run.sqlite that has the groups of these steps."""
+    shutil.copytree(main.folder, folder)
+    database = store(folder / "run.sqlite", [group for number in steps for group in batch(number).groups])
+    order = main.order()
+    published = folder / "exports" / Path(order.published).name
+    return msgspec.structs.replace(order, folder=str(folder), database=str(database), published=str(published))
+
+
+def differing(left: Export | None, right: Export | None) -> float:
+    """Return the share of elements in which two exports differ."""
+    assert left is not None
+    assert right is not None
+    one, other = Snapshot(Path(left.snapshot)), Snapshot(Path(right.snapshot))
+    assert (one.tensors, one.aliases) == (other.tensors, other.aliases)
+    assert Snapshot(Path(right.snapshot)).root == right.root, "its hashes were computed by several ranks"
+    apart = sum(int(np.count_nonzero(one.bits(part.name) != other.bits(part.name))) for part in one.tensors)
+    return apart / sum(part.elements for part in one.tensors)
+
+
+async def test_two_ranks_make_the_step_of_one_process(tmp_path: Path, model_folder: Path, two: TwoRanks) -> None:
+    child = await two.start()
+    nowhere = Main(tmp_path / "none", tmp_path / "no model").order()
+    with pytest.raises(ChildError, match=r"BadModelFolder: .* has no config\.json"):
+        await child.call("open", nowhere, Opened)
+    for number, (sentence, hyper) in enumerate(SETTINGS.items()):
+        main = Main(tmp_path / f"{number}-one", model_folder, hyper)
+        session = main.open()
+        main.step(session, 1)
+        order, once_more = (order_of(main, tmp_path / f"{number}-{name}", range(2, 3)) for name in ("two", "again"))
+        alone = main.step(session, 2)
+        assert (await child.call("open", order, Opened)).step == 1, sentence
+        together = await child.call("train", ask(batch(2)), Stepped)
+        assert together.metrics.keys() == alone.metrics.keys()
+        assert together.metrics == pytest.approx(alone.metrics, rel=1e-4, abs=LOSS), sentence
+        assert together.metrics["loss"] == pytest.approx(alone.metrics["loss"], abs=LOSS), sentence
+        assert together.metrics["updates"] == hyper.minibatches
+        assert differing(alone.export, together.export) <= DIFFERING, sentence
+        again = await child.call("open", once_more, Opened)
+        assert again.step == 1
+        repeated = await child.call("train", ask(batch(2)), Stepped)
+        assert repeated.metrics == together.metrics, "as many ranks make the same step, to the bit"
+        assert differing(together.export, repeated.export) == 0
+    ranks = two.ranks()
+    assert await child.stop() == 0
+    assert psutil.wait_procs(ranks, timeout=10)[1] == [], "no rank outlives the pipe"
+
+
+async def test_ranks_of_which_one_is_killed_end_and_any_number_goes_on_from_their_checkpoint(
+    tmp_path: Path, model_folder: Path, two: TwoRanks
+) -> None:
+    main = Main(tmp_path / "one", model_folder, Hyper(warmup_steps=0, learning_rate=1e-3))
+    session = main.open()
+    main.step(session, 1)
+    order = order_of(main, tmp_path / "two", range(2, 4))
+    for number in (2, 3):
+        main.step(session, number)
+    child = await two.start()
+    await child.call("open", order, Opened)
+    second = await child.call("train", ask(batch(2)), Stepped)
+    ranks, under_way = two.ranks(), asyncio.create_task(child.call("train", ask(batch(3)), Stepped))
+    await asyncio.sleep(0)
+    ranks[1].kill()
+    with pytest.raises(ChildDied) as death:
+        await under_way
+    assert not death.value.told
+    assert "was the first to end, with" in str(death.value)
+    assert psutil.wait_procs(ranks, timeout=10)[1] == []
+
+    assert second.export is not None
+    published = {"published": second.export.snapshot, "published_root": second.export.root, "published_version": 2}
+    order = msgspec.structs.replace(order, **published)
+    shutil.copytree(tmp_path / "two", tmp_path / "fewer")
+    again = await two.start()
+    opened = await again.call("open", order, Opened)
+    assert (opened.step, opened.undone) == (2, "")
+    together = await again.call("train", ask(batch(3)), Stepped)
+    assert differing(main.published[-1], together.export) <= DIFFERING
+
+    ranks = two.ranks()
+    again.kill()
+    assert await again.exited < 0
+    assert psutil.wait_procs(ranks, timeout=10)[1] == [], "no rank outlives torchrun that was killed"
+
+    fewer = Main(tmp_path / "fewer", model_folder, main.hyper)
+    fewer.published, fewer.era = [second.export], main.era
+    alone = fewer.step(fewer.open(), 3)
+    assert "the checkpoint was written by 2 ranks, and the learner has 1 now" in fewer.reports[0]
+    assert alone.metrics["loss"] == pytest.approx(together.metrics["loss"], abs=LOSS)
+    assert differing(alone.export, together.export) <= DIFFERING

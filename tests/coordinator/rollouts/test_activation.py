@@ -1,0 +1,98 @@
+"""The cheapest nodes that reach the need are active, and each other one hears at which ask it would be."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.rollouts.activation import Activation, ActivationOrder, ActivationTerms, Offer, activated
+
+NANO = 1_000_000_000
+# The examples of the design: asks in dollars per hour, rates in RE per hour.
+ASKS = {
+    b"A": (Fraction("0.30"), 9_000), b"B": (Fraction("0.14"), 4_500), b"C": (Fraction(2), 40_000),
+    b"D": (Fraction("0.45"), 14_000), b"E": (Fraction("0.06"), 1_500), b"F": (Fraction("0.70"), 18_000),
+}  # fmt: skip
+RESERVE = Fraction(60)
+"""60,000 nano per RE."""
+
+
+def of(need: int, incumbents: bytes = b"", order: ActivationOrder = "cheapest") -> Activation:
+    offers = [
+        Offer(node, int(ask * NANO), 1000 * rate, incumbent=node in incumbents) for node, (ask, rate) in ASKS.items()
+    ]
+    return activated(offers, ActivationTerms(1000 * need, RESERVE, Fraction(1, 10), b"beacon", order))
+
+
+def test_the_cheapest_nodes_that_reach_the_need_are_active() -> None:
+    result = of(20_000)
+    assert result.active == [b"B", b"D", b"A"]
+    assert result.rate == 27_500_000
+    assert [one.node for one in result.standby] == [b"F"]
+
+
+def test_incumbents_are_preferred_by_a_twentieth() -> None:
+    assert of(20_000, incumbents=b"AF").active == [b"B", b"A", b"D"]
+
+
+def test_all_within_the_reserve_are_active_where_the_need_is_greater() -> None:
+    result = of(60_000)
+    assert sorted(result.active) == [b"A", b"B", b"C", b"D", b"E", b"F"]
+    assert of(100_000).short == 100_000_000 - 87_000_000
+    assert of(100_000).standby == []
+
+
+def test_a_node_above_the_reserve_is_left_out() -> None:
+    dear = Offer(b"Z", 61 * 1000, 1000)
+    assert activated([dear], ActivationTerms(1000, RESERVE, Fraction(0), b"")).active == []
+
+
+def test_where_nobody_asks_for_money_everybody_is_active() -> None:
+    offers = [Offer(bytes([number]), 0, 1_000) for number in range(9)]
+    result = activated(offers, ActivationTerms(2_000, None, Fraction(1, 10), b""))
+    assert result.active == [offer.node for offer in offers]
+    assert result.standby == []
+
+
+def test_newcomers_have_half_of_their_share_and_the_whole_of_it_where_others_are_short() -> None:
+    old = [Offer(b"old%d" % number, 1_000, 1_000) for number in range(20)]
+    new = [Offer(b"new%d" % number, 1_000, 100, newcomer=True) for number in range(40)]
+    terms = ActivationTerms(10_000, None, Fraction(1, 5), b"beacon")
+    enough = activated([*old, *new], terms).active
+    assert sum(node.startswith(b"new") for node in enough) == 10  # 100 each, half of a fifth of 10,000
+    assert sum(node.startswith(b"old") for node in enough) == 9
+    short = activated([*old[:5], *new], terms)
+    assert sum(node.startswith(b"new") for node in short.active) == 20
+    assert short.short == 10_000 - 5_000 - 2_000
+    alone = activated(new, terms)
+    assert len(alone.active) == 40
+
+
+def test_the_lottery_instead_of_the_cost_depends_on_the_beacon_alone() -> None:
+    assert of(20_000, order="random") == of(20_000, order="random")
+    terms = [ActivationTerms(20_000_000, RESERVE, Fraction(0), bytes([seed]), "random") for seed in range(20)]
+    offers = [Offer(node, int(ask * NANO), 1000 * rate) for node, (ask, rate) in ASKS.items()]
+    assert len({tuple(activated(offers, one).active) for one in terms}) > 5
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1000), st.integers(1, 1000), st.booleans()), min_size=1, max_size=30),
+    st.integers(1, 20_000),
+)
+def test_a_node_that_stands_by_is_active_at_the_ask_that_it_hears(
+    values: list[tuple[int, int, bool]], need: int
+) -> None:
+    offers = [Offer(n.to_bytes(2), 1000 * ask, rate, incumbent) for n, (ask, rate, incumbent) in enumerate(values)]
+    terms = ActivationTerms(need, None, Fraction(0), b"beacon")
+    before = activated(offers, terms)
+    assert before.rate >= need or before.short == need - before.rate
+    for one in before.standby:
+        lower = [offer._replace(ask=one.active_at - 1) if offer.node == one.node else offer for offer in offers]
+        if one.active_at >= 1 and any(offer.ask for offer in lower):
+            assert one.node in activated(lower, terms).active
+
+
+@pytest.mark.parametrize("need", [0, 1])
+def test_without_a_need_or_an_offer_nothing_breaks(need: int) -> None:
+    assert activated([], ActivationTerms(need, None, Fraction(1, 10), b"")).active == []

@@ -1,0 +1,72 @@
+"""`echo2-coord simulate`: a fleet with and without single rules of echo2, its figures and its picture."""
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from typer.testing import CliRunner
+
+from coordinator import cli
+from coordinator.simulation.comparison import ALL, Compared, FleetTerms, compared
+from coordinator.simulation.simulated_run import LastValues, RunScene, SimulatedRun, fleet
+from runtime.exit_codes import Exit
+
+PAID = FleetTerms(nodes=60, supply=2.0, batch=24, price=0.1, learner_price=2.0, star=200.0)
+SECONDS = 2400.0
+
+
+@pytest.fixture(scope="module")
+def rows() -> dict[str, Compared]:
+    return {row.name: row for row in compared(PAID, SECONDS, 2, ablate=True)}
+
+
+def test_the_cheapest_nodes_cost_less_than_any_and_far_less_than_everybody(rows: dict[str, Compared]) -> None:
+    assert list(rows) == [ALL, "without law", "any nodes", "everybody", "star"]
+    assert rows[ALL].cost < 0.9 * rows["any nodes"].cost < rows["everybody"].cost
+    assert rows[ALL].active < 0.7 * rows["everybody"].active
+
+
+def test_a_slow_broadcast_makes_groups_older(rows: dict[str, Compared]) -> None:
+    assert rows["star"].age > rows[ALL].age + 0.3
+
+
+def test_the_cost_of_a_step_is_that_of_the_learner_and_of_the_nodes_hours() -> None:
+    free = FleetTerms(nodes=20, batch=12, learner_price=3.0)
+    (row,) = compared(free, SECONDS, 1, ablate=False)
+    assert row.cost == pytest.approx(3.0 * SECONDS / 3600 / row.steps)
+
+
+def test_nodes_are_paid_for_the_time_in_which_they_are_active() -> None:
+    run = SimulatedRun(RunScene(fleet(False, 10, 1.5, 8, 1, 0), batch=8, asks=(3_600,) * 10), paced=True, seed=1)
+    result = run.run(seconds=600.0)
+    assert result.paid * run.step == pytest.approx(10 * 600)
+
+
+def test_last_values_are_those_of_a_window() -> None:
+    values = LastValues(3)
+    for value in (9.0, 1.0, 2.0, 6.0):
+        values.append(value)
+    assert (values.count, values.mean) == (3, 3.0)
+    assert values.deviation == pytest.approx((14 / 3) ** 0.5)
+
+
+def test_the_command_prints_a_row_per_rule_left_out_and_draws_them(tmp_path: Path) -> None:
+    words = ["simulate", "--nodes", "20", "--batch", "8", "--minutes", "15", "--svg", str(tmp_path / "runs.svg")]
+    result = CliRunner().invoke(cli.app, [*words, "--ablate"])
+    assert result.exit_code == Exit.OK, result.output
+    assert [text_row[:12].strip() for text_row in result.stdout.splitlines()[1:3]] == [ALL, "without law"]
+    drawn = ElementTree.fromstring((tmp_path / "runs.svg").read_text())
+    assert len(drawn.findall(".//{*}polyline")) == 2 * 3
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--supply", "0.01", "--minutes", "5"], "the learner has not made a step in 5 minutes: raise --minutes"),
+        (["--publish-every", "6"], "publish-every is 6, and S = 4 allows at most 5"),
+    ],
+)
+def test_a_fleet_that_cannot_be_simulated_is_refused(words: list[str], told: str) -> None:
+    result = CliRunner().invoke(cli.app, ["simulate", "--nodes", "8", "--batch", "8", *words])
+    assert result.exit_code == Exit.CONFIG
+    assert told in result.stderr

@@ -1,0 +1,54 @@
+"""`echo2-coord plan`: its terms from flags, and from a run under way."""
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from coordinator import cli
+from coordinator.metrics.views import BroadcastView
+from coordinator.training.plan_terms import PlanFlags, told
+from runtime.errors import LocalFault
+from runtime.exit_codes import Exit
+from tests.support import pictures
+
+FLAGS = (
+    *("--step-seconds", "60", "--rollouts", "512", "--group", "8", "--tokens", "1000", "--node-tokens", "800"),
+    *("--staleness", "4", "--version-mb", "60", "--uplink", "100", "--node-uplink", "20", "--node-downlink", "100"),
+)
+MEASURED = msgspec.structs.replace(
+    pictures.CAPACITY, step_seconds=10.0, turnaround_seconds=25.0, rollouts_per_step=256.0, supply=12.0
+)
+UNDER_WAY = msgspec.structs.replace(
+    pictures.EMPTY, capacity=MEASURED, broadcast=BroadcastView(source="", p90=3.0), nodes=[pictures.node(1)] * 4
+)
+
+
+def test_flags_alone_make_a_plan() -> None:
+    result = CliRunner().invoke(cli.app, ["plan", *FLAGS])
+    assert result.exit_code == Exit.OK, result.output
+    assert result.stdout.splitlines()[-1] == "12 such nodes keep the learner busy, with a reserve of 10%."
+
+
+def test_flags_that_are_missing_are_named() -> None:
+    result = CliRunner().invoke(cli.app, ["plan", *FLAGS[2:-2]])
+    assert result.exit_code == Exit.CONFIG
+    assert "a plan without a run needs --step-seconds, --node-downlink too; or name a running one" in result.stderr
+
+
+def test_a_run_under_way_brings_its_measurements() -> None:
+    words = told(PlanFlags(node_price=0.1), UNDER_WAY)
+    assert words[0] == "A step of 10 s takes 256 rollouts, 25.6 per second. A node makes 3 per second."
+    assert words[1].startswith("A version reaches 4 nodes in 3 s, and its groups are verified after 25.0 s (B).")
+    assert words[2].startswith("10 such nodes would be enough; 6 are missing, and the learner is idle for 53% of")
+    short = " ".join(told(PlanFlags(staleness=3, nodes=4, step_seconds=8.5), UNDER_WAY))
+    assert "188 such nodes would be enough" in short  # (3 - 1 + 1) 8.5 - 25 = 0.5 s for 256 rollouts
+    assert "S = 3 leaves little time: at S = 4 12 are enough." in short
+
+
+def test_a_run_without_steps_and_half_of_ones_own_machines_are_refused() -> None:
+    with pytest.raises(LocalFault, match="no measured steps, verdicts and connected nodes yet"):
+        told(PlanFlags(), pictures.EMPTY)
+    with pytest.raises(LocalFault, match="both --own-tokens and --own-price"):
+        told(PlanFlags(own_price=1.0), UNDER_WAY)
+    with pytest.raises(LocalFault, match="--own-tokens needs --tokens too"):
+        told(PlanFlags(own_price=1.0, own_tokens=100.0), UNDER_WAY)
