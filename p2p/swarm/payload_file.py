@@ -182,10 +182,11 @@ class PartialPayload(PayloadFile):
             os.rename(self._part_path, self.path)
         self._proofs_path.unlink(missing_ok=True)
         with self._lock:
-            self._files.adopt((self.manifest.hash, self.path), OpenPayload(self._descriptor, self._tree))
-            self._descriptor = -1
+            descriptor, self._descriptor = self._descriptor, -1
             self._finished = True
             self._close_descriptors()
+            if descriptor >= 0:  # not closed meanwhile by another thread
+                self._files.adopt((self.manifest.hash, self.path), OpenPayload(descriptor, self._tree))
             del self._tree  # rule 4
 
     def is_current(self, path: Path) -> bool:

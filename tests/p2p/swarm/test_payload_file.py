@@ -1,5 +1,6 @@
 """Payloads on disk: partial, complete, damaged and lost."""
 
+import contextlib
 import errno
 import os
 from pathlib import Path
@@ -13,6 +14,7 @@ from p2p.swarm import merkle
 from p2p.swarm.manifest import digest, hashed, leaf_digest, manifest_of
 from p2p.swarm.open_files import OpenPayloads
 from p2p.swarm.payload_file import PartialPayload, PayloadFile
+from runtime.files import syncing
 from tests.support.cuts import cuts
 from tests.support.peers import payload_file
 from tests.support.quick_disk import quick_folder
@@ -167,6 +169,25 @@ def test_a_closed_payload_neither_reads_nor_writes(whole, tmp_path):
     assert partial.read(0) is None
     with pytest.raises(LocalNetworkFault, match="closed"):
         partial.put(1, *whole.read(1))
+
+
+def test_a_payload_that_is_closed_while_it_is_renamed_leaves_no_file_open(whole, tmp_path, monkeypatch):
+    files = OpenPayloads()
+    partial = PartialPayload(whole.manifest, tmp_path / "p", files)
+    for index in range(whole.chunks):
+        partial.put(index, *whole.read(index))
+
+    @contextlib.contextmanager
+    def closing(folder):
+        with syncing(folder):
+            yield
+        partial.close()  # the daemon ends while the folder becomes durable
+
+    monkeypatch.setattr("p2p.swarm.payload_file.syncing", closing)
+    partial.finish()
+    assert len(files) == 0
+    assert partial.read(3) is None
+    assert (tmp_path / "p").read_bytes() == whole.path.read_bytes()
 
 
 def test_a_folder_that_cannot_be_written_is_a_local_fault(whole, tmp_path):
