@@ -217,7 +217,7 @@ def status(
 
     place = RunFolder(home)
     body = asked.fetch(url or asked.address_in(place, config.load(place.config).web))
-    print(body.decode() if as_json else "\n".join(asked.lines(asked.decode(body))))
+    print(body.decode() if as_json else "\n".join(asked.lines(asked.decode(body), home)))
 
 
 @app.command()

@@ -14,7 +14,8 @@ Rules
    they have returned other positions too, and are not reliable by rule 2.
 4. A position is leased again at most `MOST` times, or `MOST_OURS` times where the end was the operator's fault. Then it
    is skipped, and counted by the reasons of its ends (`skipped`).
-5. A new position for which the task gives no prompt is left out and logged. After more than `MOST_LEFT_OUT` in a row no
+5. A new position for which the task gives no prompt, or one too long for the model, is left out, logged, and counted as
+   skipped for `NO_PROMPT_CODE` once a later one is leased. After more than `MOST_LEFT_OUT` in a row no
    lease is given for `NO_PROMPT`, and no task code runs. Then the positions after them are tried. A prompt that an
    environment has yet to pose (`PromptPending`) leaves everything as it is: the request is refused for a moment.
 6. The table `again` contains exactly the returned positions. A request reads the `LOOKED_AT` lowest positions whose
@@ -41,6 +42,7 @@ LOOKED_AT: Final = 16
 LATELY: Final = 32
 """The number of a node's last leases by which it is reliable or not (rule 2)."""
 MOST_LEFT_OUT: Final = 15
+NO_PROMPT_CODE: Final = "no-prompt"
 NO_PROMPT: Final = 60_000
 """Milliseconds."""
 
@@ -82,7 +84,7 @@ class PromptPositions:
                 break
             except TaskFault:
                 self._database.do("DELETE FROM again WHERE position = ?", (position,))
-                self._skip(f"{reasons},no-prompt")
+                self._skip(f"{reasons},{NO_PROMPT_CODE}")
             else:
                 self._database.do("DELETE FROM again WHERE position = ?", (position,))
                 return PromptPosition(position, attempt, reasons, prompt)
@@ -100,9 +102,9 @@ class PromptPositions:
         query = "INSERT OR REPLACE INTO again VALUES (?, ?, ?, ?)"
         self._database.do(query, (position, attempt + 1, reasons, now))
 
-    def _skip(self, reasons: str) -> None:
-        query = "INSERT INTO skipped VALUES (?, 1) ON CONFLICT DO UPDATE SET positions = positions + 1"
-        self._database.do(query, (",".join(sorted(set(reasons.split(",")))),))
+    def _skip(self, reasons: str, count: int = 1) -> None:
+        query = "INSERT INTO skipped VALUES (?, ?) ON CONFLICT DO UPDATE SET positions = positions + excluded.positions"
+        self._database.do(query, (",".join(sorted(set(reasons.split(",")))), count))
 
     def _returned(self, node: bytes, origin: Origin, now: int, relied_on: bool) -> tuple[int, int, str] | None:
         if self._database.value("SELECT 1 FROM again LIMIT 1") is None:
@@ -125,7 +127,8 @@ class PromptPositions:
         )
 
     def _new(self, now: int) -> tuple[int, Prompt]:
-        first = max(self._without_prompt[0], self._next())
+        new = self._next()
+        first = max(self._without_prompt[0], new)
         fault: TaskFault | None = None
         for position in range(first, first + MOST_LEFT_OUT + 1):
             try:
@@ -137,6 +140,8 @@ class PromptPositions:
                 continue
             if fault is not None:
                 log.error("prompts left out", first=first, count=position - first, reason=str(fault))
+            if position > new:
+                self._skip(NO_PROMPT_CODE, position - new)
             self._database.set_fact("next_position", position + 1)
             return position, prompt
         assert fault is not None

@@ -114,7 +114,9 @@ def of_work(state: RunState) -> Iterator[Metric]:
     yield refused
     yield _counter("echo2_leases_expired", "Leases that expired unanswered.", state.expired)
     skipped = CounterMetricFamily(
-        "echo2_prompts_skipped", "Prompts skipped, by their leases' ends.", labels=["reasons"]
+        "echo2_prompts_skipped",
+        "Prompts skipped, by their leases' ends; no-prompt: not given, or too long.",
+        labels=["reasons"],
     )
     for reasons, count in state.skipped.items():
         skipped.add_metric([reasons], count)

@@ -1,9 +1,12 @@
 """`echo2-coord status`: a summary of a running coordinator, read from its API."""
 
 import json
+import re
+import shlex
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -17,6 +20,7 @@ from p2p.errors import Unreachable
 PATH: Final = "/api/v1/run"
 _TIMEOUT: Final = 5.0  # seconds
 _MOST: Final = 64 << 20  # bytes of an answer
+_COMMAND: Final = re.compile(r"(?<=`)echo2-coord (resume|policy rollback)(?=`)")
 
 
 def address_of(web: WebSection) -> str:
@@ -76,8 +80,8 @@ def invite_of_the_running(folder: RunFolder, web: WebSection) -> str:
     return invite
 
 
-def lines(state: RunState) -> list[str]:
-    """Summarise the run in a few lines."""
+def lines(state: RunState, home: Path = Path()) -> list[str]:
+    """Summarise the run in a few lines. `home`: the run folder, which the commands in them name."""
     wanted = "" if state.steps_wanted is None else f" of {state.steps_wanted}"
     known = max(state.nodes_known, len(state.nodes))
     online = max(state.nodes_connected, sum(node.connected for node in state.nodes))
@@ -130,13 +134,21 @@ def lines(state: RunState) -> list[str]:
         rows.append(("episodes", f"the environment failed: {failed}"))
     if state.unscored:
         rows.append(("unscored", f"{state.unscored} groups are paid to which the task gave no finite reward"))
+    if left_out := state.skipped.get("no-prompt"):
+        rows.append(("prompts", f"{left_out} left out: the task did not give them, or they are too long for the model"))
     if trouble.waiting:
         rows.append(("waiting", trouble.waiting))
     rows += _guard(state.guard)
     if trouble.paused is not None:
         rows.append(("paused", f"{trouble.paused.why}; {_goes_on(trouble.paused, state.now)}"))
     rows += [("fault", fault) for fault in state.faults]
-    return [f"{name:<9}{text}" for name, text in rows]
+    return [f"{name:<9}{_with_home(text, home)}" for name, text in rows]
+
+
+def _with_home(text: str, home: Path) -> str:
+    return (
+        text if home == Path() else _COMMAND.sub(lambda command: f"{command[0]} --home {shlex.quote(str(home))}", text)
+    )
 
 
 def _task(task: TaskRow) -> str:

@@ -207,6 +207,7 @@ def test_a_prompt_that_the_task_cannot_give_is_left_out(tmp_path: Path) -> None:
     world = World(tmp_path, task=Gaps(lambda asked: asked < 3))
     world.lease()
     assert world.group_service.database.value("SELECT position FROM leases") == 3
+    assert run_metrics.counts(world.group_service.database, world.now).skipped == {"no-prompt": 3}
     world.close()
 
 
@@ -219,6 +220,7 @@ def test_a_task_without_any_prompt_is_waited_for_and_ends_nothing(tmp_path: Path
     world.now += 60_000
     assert world.lease()
     assert world.group_service.database.value("SELECT position FROM leases") == 20
+    assert run_metrics.counts(world.group_service.database, world.now).skipped == {"no-prompt": 20}
     world.close()
 
 

@@ -1,5 +1,7 @@
 """A run in trouble on the page, in `status` and in the metrics: pauses, batches set aside, a waiting learner."""
 
+from pathlib import Path
+
 import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -41,6 +43,19 @@ def test_a_pause_is_shown_with_its_reason_and_end(until: int | None, on_the_page
     assert ">Paused</span>" in html
     (text_line,) = [text_line for text_line in status.lines(paused(until)) if text_line.startswith("paused")]
     assert in_status in text_line
+
+
+def test_the_command_of_a_pause_names_the_run_folder() -> None:
+    (text_line,) = [row for row in status.lines(paused(None), Path("/runs/first run")) if row.startswith("paused")]
+    assert text_line.endswith("continue with `echo2-coord resume --home '/runs/first run'`")
+
+
+def test_prompts_that_were_left_out_are_counted() -> None:
+    state = msgspec.structs.replace(pictures.BUSY, skipped={"no-prompt": 12, "expired,incomplete": 1})
+    html = page.page(state)
+    assert "12 prompts were left out" in html
+    assert "1 prompts were skipped, after leases that ended as: expired, incomplete." in html
+    assert any(row.startswith("prompts  12 left out") for row in status.lines(state))
 
 
 def test_a_reason_is_on_the_page_in_status_and_in_the_metrics() -> None:
