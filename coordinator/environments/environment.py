@@ -176,10 +176,18 @@ class Environment:
         """See `TaskHost.episode`."""
         return HostedEpisode(self, b"%d" % next(self._names), split, index, past)
 
-    async def take_turn(self, episode: "HostedEpisode", sampled: list[int], *, last: bool) -> TurnAnswer:
-        """Give an episode its next sampled turn (rules 5 and 6). Raises `TaskFault`, `EpisodeLost`."""
+    def is_busy(self, worker: "_Worker") -> bool:
+        """Tell whether a place's process is answering a call."""
+        return not self._idle.has(worker)
+
+    async def take_turn(
+        self, episode: "HostedEpisode", sampled: list[int], *, last: bool, begin: Callable[[], None]
+    ) -> TurnAnswer:
+        """Give an episode its next sampled turn (rules 5 and 6). `begin`: as of `OpenEpisode.reply`. Raises
+        `TaskFault`, `EpisodeLost`."""
 
         async def taken(worker: _Worker, process: EnvironmentProcess) -> TurnTaken:
+            begin()
             if episode.is_left:
                 raise TaskFault("nobody plays it any more", verified=True)
             if episode.process is not process:
@@ -318,11 +326,18 @@ class HostedEpisode:
         self.process: EnvironmentProcess | None = None
         self.is_left = False
 
-    async def reply(self, sampled: Sequence[int], *, last: bool) -> TurnAnswer:
+    @property
+    def waits(self) -> bool:
+        """See `OpenEpisode.waits`."""
+        return self.worker is not None and self._environment.is_busy(self.worker)
+
+    async def reply(
+        self, sampled: Sequence[int], *, last: bool, begin: Callable[[], None] = lambda: None
+    ) -> TurnAnswer:
         """See `OpenEpisode.reply`."""
         tokens = list(sampled)
         try:
-            answer = await self._environment.take_turn(self, tokens, last=last)
+            answer = await self._environment.take_turn(self, tokens, last=last, begin=begin)
         finally:
             if self.is_left:  # meanwhile: the process may have begun it since
                 self.leave()

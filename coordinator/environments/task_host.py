@@ -1,6 +1,6 @@
 """The run's task as the coordinator sees it: in this process (`pure`), or in processes of its own (environment.py)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from protocol.task_kinds import PURE
@@ -42,9 +42,16 @@ class TurnAnswer(NamedTuple):
 class OpenEpisode(Protocol):
     """An episode that is played turn by turn."""
 
-    async def reply(self, sampled: Sequence[int], *, last: bool) -> TurnAnswer:
-        """Give it the next sampled turn. `last`: it is over whatever the answer. One call at a time. Raises
-        `TaskFault`: it has failed, and has no score; `EpisodeLost`: it has ended without one."""
+    @property
+    def waits(self) -> bool:
+        """Whether its next turn would wait for the process that has it, which is answering something else."""
+
+    async def reply(
+        self, sampled: Sequence[int], *, last: bool, begin: Callable[[], None] = lambda: None
+    ) -> TurnAnswer:
+        """Give it the next sampled turn. `begin`: called when a process takes the turn. `last`: it is over whatever the
+        answer. One call at a time. Raises `TaskFault`: it has failed, and has no score; `EpisodeLost`: it has ended
+        without one."""
 
     def leave(self) -> None:
         """Forget it. Call once, however it ended."""
@@ -100,8 +107,16 @@ class LocalEpisode:
             if replied(self._episode, sampled) != list(given):
                 raise TaskFault("the episode answers otherwise than before", verified=True)
 
-    async def reply(self, sampled: Sequence[int], *, last: bool) -> TurnAnswer:
+    @property
+    def waits(self) -> bool:
+        """See `OpenEpisode.waits`."""
+        return False
+
+    async def reply(
+        self, sampled: Sequence[int], *, last: bool, begin: Callable[[], None] = lambda: None
+    ) -> TurnAnswer:
         """See `OpenEpisode.reply`."""
+        begin()
         given = replied(self._episode, sampled)
         return TurnAnswer(None, scored(self._episode)) if given is None or last else TurnAnswer(given)
 

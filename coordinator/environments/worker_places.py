@@ -16,6 +16,10 @@ class Places(Generic[P]):
         self._free = list(places)
         self._waiting: deque[tuple[P | None, asyncio.Future[P]]] = deque()
 
+    def has(self, place: P) -> bool:
+        """Tell whether a place is free."""
+        return place in self._free
+
     async def take(self, wanted: P | None = None) -> P:
         """Wait for a place and take it. `wanted`: this one; None: any, the one given back last first."""
         if self._free and (wanted is None or wanted in self._free):

@@ -90,9 +90,9 @@ def work(database: Database) -> int:
 class GroupCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Groups since the run began, and groups under way now. `too_old`: accepted, but too old to be trained on
     when decided. `unscored`: accepted, but without a finite reward by the task. `heldout`: accepted for an evaluation.
-    `refused`: by code. `rollouts`: of
-    accepted groups. `skipped`: prompts that are not leased, or no longer, by the codes of their leases' ends; those that
-    the task did not give, or that are too long, by `no-prompt` (coordinator/rollouts/prompt_positions.py)."""
+    `refused`: by code. `rollouts`: of accepted groups. `skipped`: prompts that are not leased, or no longer, by the
+    codes of their leases' ends; those that the task did not give, or that are too long, by `no-prompt`
+    (coordinator/rollouts/prompt_positions.py)."""
 
     received: int
     accepted: int

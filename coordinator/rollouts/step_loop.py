@@ -1,7 +1,9 @@
 """Give the turns of a task that wait (step_service.py) to its environment, and write the answers down.
 
 Rules
-1. As many turns are answered at a time as the environment has workers.
+1. As many turns are answered at a time as the environment has workers. A turn whose episode stands in a process that
+   is answering another keeps nobody waiting: the next turn is taken meanwhile. Its lease is charged from the moment at
+   which the process takes it.
 2. An episode stays open in the environment between its turns, until it is over or its lease has ended. After a
    restart it is begun anew, and taken through the turns that are written (coordinator/environments/environment.py,
    rule 5).
@@ -50,7 +52,7 @@ class StepLoop:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._look())
             for _ in range(self._workers):
-                tasks.create_task(self._answer_each())
+                tasks.create_task(self._answer_each(tasks))
 
     async def _look(self) -> None:
         """Leave the episodes whose leases have ended."""
@@ -61,22 +63,35 @@ class StepLoop:
                 self._open.pop(key).leave()
             await asyncio.sleep(LOOK)
 
-    async def _answer_each(self) -> None:
+    async def _answer_each(self, tasks: asyncio.TaskGroup) -> None:
         while True:
             asked = await self._steps.take(self._host.facts.name, self._clock)
-            began = self._clock()
-            answer, reason = await self._answer(asked)
-            now = self._clock()
-            if reason or answer is None or answer.given is None:
-                if reason:
-                    self._record.note_undecided(asked.lease.id, reason)
-                episode = self._open.pop((asked.lease.id, asked.sample), None)
-                if episode is not None:
-                    episode.leave()
-            self._steps.answered(asked, answer, now - began, int(now * 1000))
+            episode = self._open.get((asked.lease.id, asked.sample))
+            if episode is not None and episode.waits:
+                tasks.create_task(self._answer(asked))
+            else:
+                await self._answer(asked)
 
-    async def _answer(self, asked: AskedStep) -> tuple[TurnAnswer | None, str]:
-        """Return the environment's answer, or None and why the episode has failed."""
+    async def _answer(self, asked: AskedStep) -> None:
+        began = self._clock()
+
+        def begin() -> None:
+            nonlocal began
+            began = self._clock()
+
+        answer, reason = await self._reply(asked, begin)
+        now = self._clock()
+        if reason or answer is None or answer.given is None:
+            if reason:
+                self._record.note_undecided(asked.lease.id, reason)
+            episode = self._open.pop((asked.lease.id, asked.sample), None)
+            if episode is not None:
+                episode.leave()
+        self._steps.answered(asked, answer, now - began, int(now * 1000))
+
+    async def _reply(self, asked: AskedStep, begin: Callable[[], None]) -> tuple[TurnAnswer | None, str]:
+        """Return the environment's answer, or None and why the episode has failed. `begin`: as of
+        `OpenEpisode.reply`."""
         lease = asked.lease
         try:
             if self._steps.time_is_up(asked):
@@ -84,7 +99,7 @@ class StepLoop:
             key = lease.id, asked.sample
             if key not in self._open:
                 self._open[key] = self._host.episode(lease.split, lease.index, asked.past)
-            answer = await self._open[key].reply(asked.sampled, last=asked.last)
+            answer = await self._open[key].reply(asked.sampled, last=asked.last, begin=begin)
             if answer.given is not None and not self._steps.fits(asked, len(answer.given)):
                 raise TaskFault("its answer leaves no room in the model's context", verified=True)
         except TaskFault as fault:

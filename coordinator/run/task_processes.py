@@ -145,7 +145,7 @@ def demonstrations_of(
     for place, weight in zip(places, weights, strict=True):
         try:
             plugins.check_name(place.name)
-            some = asyncio.run(_demonstrated(place, section, warm_up, ceil(number * weight / sum(weights))))
+            rows += asyncio.run(_demonstrated(place, section, warm_up, ceil(number * weight / sum(weights))))
         except plugins.PluginFault as fault:
             raise LocalFault(str(fault)) from fault
         except TaskFault as fault:
@@ -153,13 +153,6 @@ def demonstrations_of(
                 f"--model tiny is made from demonstrations, and task {place.name} gives none ({fault}): name the "
                 "folder of a model"
             ) from fault
-        longest = max(len(prompt) + len(answer) for prompt, answer in some)
-        if longest > warm_up.context:
-            raise LocalFault(
-                f"--model tiny has a context of {warm_up.context} tokens, and a prompt of task {place.name} has "
-                f"{longest} with its answer: name the folder of a model"
-            )
-        rows += some
     return rows
 
 
@@ -168,7 +161,15 @@ async def _demonstrated(
 ) -> list[Demonstration]:
     async with hosted(place, section) as host:
         assert isinstance(host, Environment)
-        return await host.demonstrations(number, warm_up.seed, warm_up.noise, warm_up.slip)
+        for some in (1, number):  # the first is soon there, and tells whether the task's prompts are too long
+            rows = await host.demonstrations(some, warm_up.seed, warm_up.noise, warm_up.slip)
+            longest = max(len(prompt) + len(answer) for prompt, answer in rows)
+            if longest > warm_up.context:
+                raise LocalFault(
+                    f"--model tiny has a context of {warm_up.context} tokens, and a prompt of task {place.name} has "
+                    f"{longest} with its answer: name the folder of a model"
+                )
+        return rows
 
 
 async def _asked(place: TaskPlace, section: EnvironmentSection) -> tuple[TaskFacts, list[int]]:

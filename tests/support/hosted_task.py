@@ -1,7 +1,7 @@
 """Stand-ins for an environment in the tests' process: tasks that no node has, which can fail and be stopped."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import anyio
 
@@ -153,7 +153,11 @@ class ServedEpisode:
     def __init__(self, task: ServedTask | None, episode: OpenEpisode, turns: int, *, fails: bool) -> None:
         self._task, self._episode, self._turns, self._fails = task, episode, turns, fails
 
-    async def reply(self, sampled: Sequence[int], *, last: bool) -> TurnAnswer:
+    waits = False
+
+    async def reply(
+        self, sampled: Sequence[int], *, last: bool, begin: Callable[[], None] = lambda: None
+    ) -> TurnAnswer:
         if self._task is not None:
             if self._turns >= self._task.stops_at:
                 await self._task.going.wait()
@@ -162,7 +166,7 @@ class ServedEpisode:
             self._task.turns += 1
         if self._fails:
             raise TaskFault("reply raised ZeroDivisionError: division by zero", verified=True)
-        return await self._episode.reply(sampled, last=last)
+        return await self._episode.reply(sampled, last=last, begin=begin)
 
     def leave(self) -> None:
         if self._task is not None:

@@ -1,7 +1,8 @@
 """Turns that wait are given to an environment, and its answers are written down."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -11,6 +12,7 @@ from coordinator.environments.task_host import EpisodeLost, TurnAnswer
 from coordinator.rollouts.episode_record import LOST
 from coordinator.rollouts.step_loop import StepLoop
 from protocol.authority import TaskReference
+from protocol.leases import Lease
 from protocol.requests import Refusal
 from protocol.steps import StepRequest, StepResponse
 from protocol.task_kinds import SERVED
@@ -18,6 +20,8 @@ from tasks.task import TaskFault
 from tests.support.group_world import ALICE, EOS, SPEC, TEXT, World
 from tests.support.hosted_task import Echoes, ServedTask
 
+HANG = 400
+"""Seconds. Twice as many are more than the environment has for a lease of a known key."""
 TASK = TaskReference(name="guess", version=1, kind=SERVED)
 
 
@@ -27,7 +31,9 @@ class EndingEpisode:
     def __init__(self, fault: TaskFault) -> None:
         self._fault = fault
 
-    async def reply(self, sampled: Sequence[int], *, last: bool) -> TurnAnswer:
+    waits = False
+
+    async def reply(self, sampled: Sequence[int], *, last: bool, begin: Callable[[], None]) -> TurnAnswer:
         raise self._fault
 
     def leave(self) -> None: ...
@@ -42,6 +48,34 @@ class EndingTask(ServedTask):
 
     def episode(self, split: str, index: int, past: Sequence[Sequence[int]] = ()) -> EndingEpisode:  # type: ignore[override]
         return EndingEpisode(self._fault)
+
+
+class ShiftingEpisode:
+    """An episode whose second turn waits for its process until `free` is set. `wait`: called meanwhile."""
+
+    def __init__(self, free: asyncio.Event, wait: Callable[[], None]) -> None:
+        self._free, self._wait, self.waits = free, wait, False
+
+    async def reply(self, sampled: Sequence[int], *, last: bool, begin: Callable[[], None]) -> TurnAnswer:
+        if self.waits and not self._free.is_set():
+            self._wait()
+            await self._free.wait()
+        begin()
+        self.waits = True
+        return TurnAnswer([5])
+
+    def leave(self) -> None: ...
+
+
+class ShiftingTask(ServedTask):
+    """A task of such episodes."""
+
+    def __init__(self, free: asyncio.Event, wait: Callable[[], None]) -> None:
+        super().__init__(TEXT, Echoes(8), name="guess")
+        self._free, self._wait = free, wait
+
+    def episode(self, split: str, index: int, past: Sequence[Sequence[int]] = ()) -> ShiftingEpisode:  # type: ignore[override]
+        return ShiftingEpisode(self._free, self._wait)
 
 
 @pytest.fixture
@@ -81,3 +115,42 @@ async def test_an_episode_that_another_one_took_down_is_shown_and_no_failure_of_
     record.decided(lease.id, len(lease.seeds))
     assert (list(record.failed), dict(record.reasons)) == (failed, reasons)
     assert record.reason == ("" if LOST in reasons else "reply raised KeyError")
+
+
+async def test_a_turn_that_waits_for_a_busy_process_delays_no_other_and_costs_its_lease_nothing(world: World) -> None:
+    steps, free, waits = world.group_service.steps, asyncio.Event(), asyncio.Event()
+    number = itertools.count(1)
+
+    def wait() -> None:
+        if next(number) == 2:
+            world.now += 1000 * HANG  # of the process's other episode
+            waits.set()
+
+    loop = StepLoop(
+        ShiftingTask(free, wait), steps, world.group_service.episodes.of("guess"), workers=1,
+        clock=lambda: world.now / 1000,
+    )  # fmt: skip
+    first = world.lease()
+
+    async def answer(sample: int, number: int, lease: Lease = first) -> StepResponse:
+        request = StepRequest(lease=lease.id, sample=sample, turn_number=number, tokens=[5, EOS])
+        if isinstance(told := steps.step(ALICE, request, world.now), Refusal):
+            answered = steps.asked(lease.id, sample)
+            assert answered is not None, told
+            await answered.wait()
+            told = steps.step(ALICE, request, world.now)
+        assert isinstance(told, StepResponse)
+        return told
+
+    running = asyncio.create_task(loop.run())
+    try:
+        for sample in range(2):
+            assert (await answer(sample, 0)).given == [5]
+        waiting = [asyncio.create_task(answer(sample, 2)) for sample in range(2)]
+        await waits.wait()
+        assert (await answer(0, 0, world.lease())).given == [5], "the only loop is free"
+        free.set()
+        assert [(await one).given for one in waiting] == [[5], [5]]
+        assert (await answer(0, 4)).given == [5], "the environment's time for the lease is not used up"
+    finally:
+        running.cancel()
