@@ -2,6 +2,7 @@ import random
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 import torch
 from transformers import PreTrainedModel
@@ -50,7 +51,8 @@ def test_a_weight_of_the_whole_mini_batch_does_not_depend_on_the_micro_batches(
     hyper = Hyper(weight=weight, aggregate=aggregate)
     train_batch = on_policy(policy, batch(1, groups=6))
     for number, sample in enumerate(one for part in train_batch.groups for one in part.samples):
-        sample.behaviour[:] += (-0.3, 0.0, 0.3, 0.05)[number % 4]
+        shift = (-0.5, 0.02, 0.5, 0.05)[number % 4] * (1 + 0.001 * number)
+        sample.behaviour[:] += shift * (1 + 0.05 * np.arange(len(sample.behaviour)))  # no ties in m2po's order
     whole = gradients(policy, train_batch, hyper)
     assert any(gradient.any() for gradient in whole.values())
     parts = gradients(policy, train_batch, msgspec.structs.replace(hyper, microbatch_tokens=24))
