@@ -144,8 +144,8 @@ class Decoder:
         return Memory(free_memory(self._device) + self._cache.nbytes, token, LOGITS * config.vocab_size)
 
     def check(self) -> None:
-        """Compare decode steps of rows of two lengths with plain passes. One of `_PAIRS` must agree: rounding may choose
-        another expert of a mixture, as float16 does on CPUs with AMX, but a wrong cache is wrong for all. Raises
+        """Compare decode steps of rows of two lengths with plain passes. One of `_PAIRS` must agree: rounding may
+        choose another expert of a mixture, as float16 does on CPUs with AMX, but a wrong cache is wrong for all. Raises
         EngineError."""
         if not any(self._is_alike(number) for number in range(_PAIRS)):
             name = type(self._model).__name__
