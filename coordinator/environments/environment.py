@@ -293,11 +293,13 @@ class Environment:
         return worker.process
 
     async def _start(self, worker: _Worker) -> None:
-        process = self._make(self.limits)
+        process: EnvironmentProcess | None = None
         try:
+            process = self._make(self.limits)
             opened = await process.open(self.order)
         except BaseException as error:
-            await process.end()
+            if process is not None:
+                await process.end()
             if isinstance(error, TimeoutError):
                 raise EnvironmentFault(f"it was not open after {self.limits.opening:g} s") from error
             if isinstance(error, (ChildDied, OSError, *_FAILED)):

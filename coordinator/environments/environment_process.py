@@ -1,31 +1,21 @@
 """One process of an environment, started with its limits in an empty folder and an empty environment.
 
-The folder is looked at each `LOOK` seconds: beyond `FOLDER` bytes or `FILES` files the process is killed. So it may
-hold more by as much as can be written meanwhile. The folder is deleted with the process. That of a coordinator that was
-killed is deleted by the next one (`sweep`): its name has the coordinator's process id.
+The folder is looked at each `LOOK` seconds: beyond its bounds (work_folders.py) the process is killed. So it may hold
+more by as much as can be written meanwhile. The folder is deleted with the process.
 """
 
 import asyncio
-import contextlib
-import os
-import shutil
 import sys
-import tempfile
-from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from coordinator.environments.limits import ANSWER, PRINTED, Limits
 from coordinator.environments.messages import OpenTask, TaskOpened
+from coordinator.environments.work_folders import BOUNDS, delete_folder, is_full, make_folder
 from runtime.child import Child, Confined, python_path
 
 HOST = "coordinator.environments.environment_host"
-FOLDERS = "echo2-environment-"
-FOLDER: Final = 512 << 20
-"""Most bytes on the disk in the folder of a process."""
-FILES: Final = 10_000
-"""Most files and folders in it."""
 LOOK: Final = 1.0
 _SURROUNDINGS = {"PYTHONHASHSEED": "0", "PYTHONNOUSERSITE": "1", "LANG": "C.UTF-8", "HF_HUB_OFFLINE": "1"}
 """One hash seed for all processes: tasks may iterate over sets."""
@@ -37,7 +27,7 @@ class EnvironmentProcess(Child):
     def __init__(self, limits: Limits, *, module: str = HOST) -> None:
         """`module`: whose main serves the calls."""
         self.limits = limits
-        self._folder = Path(tempfile.mkdtemp(prefix=f"{FOLDERS}{os.getpid()}-"))
+        self._folder = make_folder()
         places = {"HOME": str(self._folder), "TMPDIR": str(self._folder)}
         super().__init__(
             [sys.executable, "-m", module, msgspec.json.encode(limits).decode()],
@@ -60,44 +50,12 @@ class EnvironmentProcess(Child):
         if self._process is not None:
             self.kill()
             await self.exited
-        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+        await asyncio.to_thread(delete_folder, self._folder)
 
     async def _look(self) -> None:
         """Kill the process once its folder is too full."""
         while not self.has_ended:
             if await asyncio.to_thread(is_full, self._folder):
-                self.kill(f"its folder has more than {FOLDER} bytes, or {FILES} files")
+                self.kill(BOUNDS)
                 return
             await asyncio.sleep(LOOK)
-
-
-def is_full(folder: Path) -> bool:
-    """Tell whether a folder, with those in it, has more than `FOLDER` bytes or `FILES` files; neither follows links."""
-    files, size, below = 0, 0, [str(folder)]
-    while below:
-        with contextlib.suppress(OSError), os.scandir(below.pop()) as entries:  # what is deleted meanwhile is not there
-            for entry in entries:
-                files, size = files + 1, size + 512 * entry.stat(follow_symlinks=False).st_blocks
-                if files > FILES or size > FOLDER:
-                    return True
-                if entry.is_dir(follow_symlinks=False):
-                    below.append(entry.path)
-    return False
-
-
-def sweep() -> None:
-    """Delete the folders of coordinators that no longer run."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDERS}*-*"):
-        owner = folder.name.removeprefix(FOLDERS).partition("-")[0]
-        if owner.isdigit() and not _runs(int(owner)):
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -4,7 +4,7 @@ Rules
 1. Memory: the address space has at most `memory_mb`. Beyond it an allocation fails, which ends the episode or the
    process.
 2. Output: a file that it writes has at most `FILE` bytes. The daemon bounds what its folder holds
-   (environment_process.py), its answers and the text that it prints (runtime/child.py).
+   (work_folders.py), its answers and the text that it prints (runtime/child.py).
 3. Network and processes: coordinator/environments/system_call_filter.py. Where a system has no such filter, the
    environment runs without it, and the daemon's log says so.
    A task that speaks with processes of its own (`loopback`) may start them and open sockets, in a network of its own

@@ -14,11 +14,11 @@ from typing import Final, NamedTuple
 
 from coordinator.config import EnvironmentSection, RunSection
 from coordinator.environments.environment import Demonstration, Environment, EnvironmentFault
-from coordinator.environments.environment_process import sweep
 from coordinator.environments.limits import Limits
 from coordinator.environments.messages import OpenTask
 from coordinator.environments.task_host import LocalTask, TaskFacts, TaskHost, facts_of
 from coordinator.environments.task_hosts import TaskHosts
+from coordinator.environments.work_folders import sweep
 from coordinator.learner.messages import WarmUp
 from coordinator.run import model_folder
 from protocol.task_kinds import PURE, SERVED, SINGLE

@@ -58,6 +58,14 @@ def writes_large_files(text: str) -> float:
     return 1.0
 
 
+def nests_folders(text: str) -> float:
+    for _ in range(3_000):
+        os.mkdir("below")
+        os.chdir("below")
+    time.sleep(60)
+    return 1.0
+
+
 def prints(text: str) -> float:
     print("x" * (2 << 20), flush=True)
     time.sleep(60)
@@ -119,6 +127,7 @@ SCORES: dict[str, Callable[[str], float]] = {
     "fills the disk": fills_the_disk,
     "writes many files": writes_many_files,
     "writes large files": writes_large_files,
+    "nests folders": nests_folders,
     "connects": connects,
     "forks": forks,
     "sees": sees,

@@ -14,14 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.environments import environment_process
+from coordinator.environments import work_folders
 from coordinator.environments.environment import Environment, EnvironmentFault
-from coordinator.environments.environment_process import EnvironmentProcess, sweep
+from coordinator.environments.environment_process import EnvironmentProcess
 from coordinator.environments.limits import REASON, Limits
 from coordinator.environments.messages import OpenTask
+from coordinator.environments.work_folders import sweep
 from tasks.task import InvalidTranscript, Score, TaskFault, Transcript
 from tasks.tokenizer import CHAR_SIZE, EOS, char_tokenizer
 from tests.support import plugin_packages
+from tests.support.quick_disk import quick_folder
 
 MODULE = "tests.support.hostile_tasks"
 NO_PROCESS = (1 << 22) + 1
@@ -112,18 +114,18 @@ async def test_a_score_that_misbehaves_fails_its_own_episode_and_the_next_is_sco
         assert len(await one.prompt("train", 0)) == 2
 
 
-@pytest.mark.parametrize("task", ["writes many files", "writes large files"])
+@pytest.mark.parametrize("task", ["writes many files", "writes large files", "nests folders"])
 async def test_a_process_that_fills_its_folder_is_killed_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    monkeypatch.setattr(environment_process, "FOLDER", 3 << 20 if task == "writes large files" else 1 << 40)
-    (tmp_path / "temporary").mkdir()
-    async with environment(tmp_path, task, Limits(seconds=30.0, opening=30.0, memory_mb=2048)) as one:
-        with pytest.raises(TaskFault, match="its folder has more than"):
-            await one.score("train", 0, ANSWER, 8)
-        assert list((tmp_path / "temporary").glob("*")) == []
-        assert len(await one.prompt("train", 0)) == 2
+    monkeypatch.setattr(work_folders, "FOLDER", 3 << 20 if task == "writes large files" else 1 << 40)
+    with quick_folder() as temporary:
+        monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+        async with environment(tmp_path, task, Limits(seconds=30.0, opening=30.0, memory_mb=2048)) as one:
+            with pytest.raises(TaskFault, match="its folder has more than"):
+                await one.score("train", 0, ANSWER, 8)
+            assert list(temporary.glob("*")) == []
+            assert len(await one.prompt("train", 0)) == 2
 
 
 async def test_a_process_that_somebody_kills_in_mid_episode_costs_nothing(tmp_path: Path) -> None:
