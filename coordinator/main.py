@@ -1,7 +1,8 @@
 """Run one coordinator in this process, from its start to a signal.
 
-1. SIGTERM and SIGINT cancel the daemon's task, so that every `finally` runs; a second Ctrl-C does not wait for that.
-   SIGINT is handled even if the parent ignored it, as a shell does for background jobs of a script. Nodes do the same.
+1. SIGTERM and SIGINT cancel the daemon's task, so that every `finally` runs. A second Ctrl-C ends the process at once,
+   as kill -9 does: the interpreter's own end would wait for worker threads. SIGINT is handled even if the parent
+   ignored it, as a shell does for background jobs of a script. Nodes do the same.
 2. Lock and ports are probed before anything is started, so that a conflict gives one line for the operator and no
    traceback. The daemon acquires them itself later.
 """
@@ -18,6 +19,7 @@ from coordinator.run.run_folder import locked
 from p2p.multiaddr import address_of
 from runtime import descriptors
 from runtime.errors import LocalFault
+from runtime.exit_codes import Exit
 
 if TYPE_CHECKING:
     from coordinator.run.setup import Run
@@ -39,8 +41,8 @@ def serve_until_stopped(run: "Run") -> None:
     daemon's errors."""
     descriptors.raise_limit()
     descriptors.watch()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # asyncio handles SIGINT only where it is not ignored
-    asyncio.run(serve_until_cancelled(run))
+    if asyncio.run(serve_until_cancelled(run)):
+        raise KeyboardInterrupt
 
 
 def tcp_ports(addresses: Sequence[str]) -> list[tuple[str, int]]:
@@ -64,22 +66,30 @@ def check_port(host: str, port: int, *, host_setting: str, fix: str) -> None:
         raise LocalFault(f"port {port} of {host} {why}: {fix}") from error
 
 
-async def serve_until_cancelled(run: "Run") -> None:
-    """Run the daemon; SIGTERM ends it without an error, any other cancellation is raised."""
+async def serve_until_cancelled(run: "Run") -> bool:
+    """Run the daemon until SIGTERM or SIGINT; any other cancellation is raised. Return whether it was SIGINT."""
     from coordinator.daemon import serve
 
     task = asyncio.current_task()
     assert task is not None
-    stopped = False
+    loop, received = asyncio.get_running_loop(), set[int]()
 
-    def stop() -> None:
-        nonlocal stopped
-        stopped = True
-        task.cancel()
+    def stop(number: int, frame: object) -> None:
+        if number == signal.SIGINT and number in received:
+            os.write(2, b"echo2-coord: interrupted twice: ended at once\n")
+            os._exit(Exit.INTERRUPTED)
+        if not received:
+            loop.call_soon_threadsafe(task.cancel)
+        received.add(number)
 
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         await serve(run)
     except asyncio.CancelledError:
-        if not stopped:
+        if not received:
             raise
+    finally:
+        for number, handler in before.items():
+            if number not in received:
+                signal.signal(number, handler)
+    return signal.SIGINT in received

@@ -50,6 +50,22 @@ def test_a_signal_lets_the_daemon_run_its_finally_blocks(
     assert "Traceback" not in err
 
 
+def test_a_second_ctrl_c_waits_for_nothing(home: Path, repository: Path) -> None:
+    busy = "import time, threading; threading.Thread(target=time.sleep, args=(600,)).start(); time.sleep(600)"
+    program = DAEMON.replace('print("drained", flush=True)', f'print("drains", flush=True); {busy}')
+    program = program.format(now=NOW, home=str(home))
+    with child(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=repository
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        for said in ("up\n", "drains\n"):
+            assert process.stdout.readline() == said
+            process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+        assert process.stderr.read().endswith("echo2-coord: interrupted twice: ended at once\n")
+
+
 def test_ctrl_c_stops_a_coordinator_that_a_script_started_in_the_background(home: Path, repository: Path) -> None:
     program = DAEMON.format(now=NOW, home=str(home))
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited, as a shell sets it for a background job
