@@ -469,6 +469,15 @@ class LeasesSection(Section):
         float,
         Field(ge=1, le=10, description="Safety factor on the rollouts per second that the learner needs."),
     ] = 1.1
+    hedge_share: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=0.05,
+            description="Hedges, most of all leases: a lease that its node is late with is given to a proven node of "
+            "another subnet as well, where that one would have no work. 0: none.",
+        ),
+    ] = 0.0
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:

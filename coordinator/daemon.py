@@ -496,4 +496,5 @@ def terms_of(run: Run) -> LeaseTerms:
         most_ms=int(config.leases.maximum_seconds * 1000),
         pacing=config.leases.pacing,
         refill=config.run.refill,
+        hedge_share=config.leases.hedge_share,
     )

@@ -556,9 +556,56 @@ CREATE INDEX heldout_groups_by_state ON heldout_groups (era, version, state, id)
     ),
 )
 
+SCHEMA_13 = (
+    Part(
+        "twins of leases, of which one counts and one is learned from",
+        """
+ALTER TABLE leases ADD COLUMN twin TEXT NOT NULL DEFAULT '';
+ALTER TABLE leases ADD COLUMN counts INTEGER NOT NULL DEFAULT 1;
+ALTER TABLE leases ADD COLUMN overdue INTEGER;
+DROP INDEX leases_by_position;
+CREATE UNIQUE INDEX leases_by_position ON leases (position, attempt, twin);
+CREATE INDEX leases_overdue ON leases (era, version, overdue) WHERE state = 'open' AND overdue IS NOT NULL;
+ALTER TABLE on_their_way ADD COLUMN twin_open INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE on_their_way ADD COLUMN twin_received INTEGER NOT NULL DEFAULT 0;
+DROP TRIGGER a_lease_goes_out;
+DROP TRIGGER a_lease_moves_on;
+CREATE TRIGGER a_lease_goes_out AFTER INSERT ON leases
+BEGIN
+    INSERT INTO on_their_way VALUES (
+        NEW.era, NEW.version, NEW.state = 'open', NEW.state = 'received',
+        NEW.state = 'open' AND NEW.position < 0, NEW.state = 'received' AND NEW.position < 0,
+        NEW.state = 'open' AND NOT NEW.counts, NEW.state = 'received' AND NOT NEW.counts
+    ) ON CONFLICT DO UPDATE SET open = open + excluded.open, received = received + excluded.received,
+        heldout_open = heldout_open + excluded.heldout_open,
+        heldout_received = heldout_received + excluded.heldout_received,
+        twin_open = twin_open + excluded.twin_open, twin_received = twin_received + excluded.twin_received;
+END;
+CREATE TRIGGER a_lease_moves_on AFTER UPDATE OF state, counts ON leases
+WHEN NEW.state != OLD.state OR NEW.counts != OLD.counts
+BEGIN
+    UPDATE on_their_way SET
+        open = open + (NEW.state = 'open') - (OLD.state = 'open'),
+        received = received + (NEW.state = 'received') - (OLD.state = 'received'),
+        heldout_open = heldout_open + (NEW.position < 0) * ((NEW.state = 'open') - (OLD.state = 'open')),
+        heldout_received = heldout_received
+            + (NEW.position < 0) * ((NEW.state = 'received') - (OLD.state = 'received')),
+        twin_open = twin_open
+            + (NEW.state = 'open' AND NOT NEW.counts) - (OLD.state = 'open' AND NOT OLD.counts),
+        twin_received = twin_received
+            + (NEW.state = 'received' AND NOT NEW.counts) - (OLD.state = 'received' AND NOT OLD.counts)
+        WHERE era = NEW.era AND version = NEW.version;
+    DELETE FROM on_their_way WHERE era = NEW.era AND version = NEW.version AND open = 0 AND received = 0;
+END;
+ALTER TABLE buffer ADD COLUMN position INTEGER;
+CREATE UNIQUE INDEX buffer_has_a_position_once ON buffer (position) WHERE position IS NOT NULL;
+""",
+    ),
+)
+
 MIGRATIONS = (
     SCHEMA_1, SCHEMA_2, SCHEMA_3, SCHEMA_4, SCHEMA_5, SCHEMA_6, SCHEMA_7, SCHEMA_8, SCHEMA_9, SCHEMA_10, SCHEMA_11,
-    SCHEMA_12,
+    SCHEMA_12, SCHEMA_13,
 )  # fmt: skip
 SCHEMA_VERSION = len(MIGRATIONS)
 SCRIPT = "".join(part.script for parts in MIGRATIONS for part in parts)

@@ -123,11 +123,12 @@ def counts(database: Database, now: int) -> GroupCounts:
             unscored += sums[0] if code == "task-score" else 0
             heldout += sums[0] if code == "heldout" else 0
     running, undecided = database.all("SELECT coalesce(sum(open), 0), coalesce(sum(received), 0) FROM on_their_way")[0]
+    spare = database.value("SELECT value FROM tallies WHERE name = 'spare twins'") or 0
     overdue = database.value("SELECT count(*) FROM leases WHERE state = 'open' AND expires < ?", (now,))
     return GroupCounts(
         received=accepted + sum(refused.values()) + undecided,
         accepted=accepted,
-        too_old=accepted - trainable - unscored - heldout,
+        too_old=accepted - trainable - unscored - heldout - spare,
         unscored=unscored,
         heldout=heldout,
         refused=refused,

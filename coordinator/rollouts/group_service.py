@@ -73,7 +73,10 @@ class GroupService:
         self.strikes = accounting.strikes
         self.lease_ends = accounting.lease_ends
         self.classes = OpenClasses()
-        self.leases = LeaseTable(database, terms, context.prompts, sealing.seal, entropy, self.accounts, self.classes)
+        served = [task.name for task in context.spec.tasks if task.kind == SERVED]
+        self.leases = LeaseTable(
+            database, terms, context.prompts, sealing.seal, entropy, self.accounts, self.classes, served
+        )
         self.verdicts = VerdictService(database, self.leases, accounting, sealing.seal, context.spec, self.classes)
         self._quarantine = accounting.quarantine
         self._waiting = WaitingGroups(database)

@@ -141,6 +141,17 @@ class LeasePacing:
         self._summary.lease_given(one.cell)
         self._here(node, record, now + int(OVERDUE * one.turnaround))
 
+    def counts(self, lease: bytes) -> None:
+        """Count an open lease that did not count so far, as its twin did (twin_sets.py, rule 3)."""
+        if self._summary is None or lease in self._open:
+            return
+        query = "SELECT node, era, version, sent FROM leases WHERE id = ?"
+        ((node, era, version, sent),) = self._database.all(query, (lease,))
+        if era == self._era:
+            turnaround = _turnaround(read_delivery_record(self._database, node)) or self._summary.turnaround
+            self._open[lease] = one = _Open(version, sent, turnaround or UNMEASURED_TURNAROUND)
+            self._summary.lease_given(one.cell)
+
     def ended(self, lease: bytes) -> None:
         """Count a lease no longer that is not open any more."""
         if (one := self._open.pop(lease, None)) is not None and self._summary is not None:
@@ -191,7 +202,7 @@ class LeasePacing:
 
     def _rows(self) -> list[tuple[bytes, bytes, int, int]]:
         return self._database.all(
-            "SELECT id, node, version, sent FROM leases WHERE state = 'open' AND era = ? AND position >= 0",
+            "SELECT id, node, version, sent FROM leases WHERE state = 'open' AND era = ? AND position >= 0 AND counts",
             (self._era,),
         )
 
@@ -263,7 +274,8 @@ class LeasePacing:
         """Return the share of the last ended leases whose groups may be learned from (rule 5)."""
         row: tuple[Any, ...] = self._database.all(
             "SELECT count(*), count(b.lease) FROM (SELECT id FROM leases WHERE state IN ('decided', 'expired')"
-            " AND position >= 0 ORDER BY rowid DESC LIMIT ?) l LEFT JOIN buffer b ON b.lease = l.id AND b.varied >= ?",
+            " AND position >= 0 AND counts ORDER BY rowid DESC LIMIT ?) l"
+            " LEFT JOIN buffer b ON b.lease = l.id AND b.varied >= ?",
             (ENDED, int(self._refill)),
         )[0]
         return row[1] / row[0] if row[0] and row[1] else 1.0

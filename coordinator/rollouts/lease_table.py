@@ -18,6 +18,7 @@ Rules
    lease_pacing.py).
 8. A known node that takes held-out groups gets one first in its turn, and whenever there is no room for training
    (heldout_plans.py).
+9. A proven node that gets none of these may cover a lease that is overdue (hedging.py, twin_sets.py).
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -29,16 +30,19 @@ from coordinator.accounts.standing import Accounts, Rank
 from coordinator.accounts.strikes import AT_ONCE, STRIKES
 from coordinator.database import Database, marks
 from coordinator.learner.age import fresh, oldest_fresh
+from coordinator.rollouts.hedging import SPARE, overdue_after
 from coordinator.rollouts.heldout_plans import HeldoutGroup, HeldoutPlans
 from coordinator.rollouts.lease_admission import LeaseAdmission, LeaseDemand
 from coordinator.rollouts.lease_lifetime import LifetimeBounds
 from coordinator.rollouts.lease_pacing import LearnerState, LeasePacing
 from coordinator.rollouts.lease_terms import InFlight, LeaseTerms, Progress, free_slots
 from coordinator.rollouts.open_lease_limit import MOST
+from coordinator.rollouts.overdue_leases import OverdueLeases
 from coordinator.rollouts.prompt_positions import NO_PROMPT, PromptPosition, PromptPositions
-from coordinator.rollouts.prompts import PromptPending, PromptSource
+from coordinator.rollouts.prompts import Prompt, PromptPending, PromptSource
 from coordinator.rollouts.retry_times import RetryTimes
 from coordinator.rollouts.superseded_leases import WaitingLease
+from coordinator.rollouts.twin_sets import Kind, TwinSets
 from coordinator.verification.open_classes import OpenClasses
 from engines.registry import is_exact
 from p2p.limits.origin import LOCAL, Origin
@@ -90,14 +94,19 @@ class LeaseTable:
         entropy: Entropy,
         accounts: Accounts,
         classes: OpenClasses,
+        served: Collection[str] = (),
     ) -> None:
+        """`served`: names of tasks whose leases have no twins."""
         self._database = database
         self.terms = terms
+        self._served = served
         self._seal = seal
         self._entropy = entropy
         self._classes = classes
         self.positions = PromptPositions(database, prompts)
         self.heldout = HeldoutPlans(database)
+        self.twins = TwinSets(database)
+        self._overdue_leases = OverdueLeases(database, terms.hedge_share, entropy)
         bounds = LifetimeBounds(terms.first_ms, terms.least_ms, terms.most_ms)
         self._admission = LeaseAdmission(database, bounds, terms.staleness == 0, accounts, terms.per_node)
         self.pacing = LeasePacing(
@@ -185,7 +194,7 @@ class LeaseTable:
                 refused = refusal("no-prompt", retry_after=NO_PROMPT)
         if group is not None and refused.code != "undecided":
             return self._issued_heldout(group, demand, request, now)
-        return refused
+        return (self._issued_hedge(demand, request, now) if refused.code in SPARE else None) or refused
 
     def _heldout_group(self, demand: LeaseDemand, request: LeaseRequest) -> HeldoutGroup | None:
         if not request.heldout or demand.requester.share != "known":
@@ -197,8 +206,30 @@ class LeaseTable:
         chosen = PromptPosition(-group.id, group.leases, "", prompt)
         with self._database.transaction():
             self.heldout.leased(group.id, demand.requester.node)
-            sealed = self._write(chosen, demand, request, now, heldout=seeds)
+            sealed = self._write(chosen, demand, request, now, seeds)
         self.heldout.note_lease(heldout=True)
+        self._overdue_leases.share.note(hedge=False)
+        return sealed
+
+    def _issued_hedge(self, demand: LeaseDemand, request: LeaseRequest, now: int) -> bytes | None:
+        """Return a sealed Lease that covers an overdue one (rule 9); None: there is none for this node."""
+        node, origin = demand.requester.node, demand.requester.origin
+        if demand.rank != "proven" or demand.requester.share != "known" or not is_exact(request.engine):
+            return None
+        one = self._overdue_leases.to_cover(node, origin, request.era, request.version, now)
+        record, lent = (None, None) if one is None else (self.find(one.id), self._admission.lent(one.id))
+        if one is None or record is None or lent is None:
+            return None
+        lease = record.lease
+        prompt = Prompt(lease.task, lease.task_version, lease.index, lease.prompt)
+        with self._database.transaction():
+            chosen = PromptPosition(one.position, one.attempt, lent.reasons, prompt)
+            sealed = self._write(chosen, demand, request, now, lease.seeds, "hedge")
+            self._overdue_leases.covered(lease.id)
+            self._admission.expired(lent, now)
+            self._recount(lease.id)
+        self._overdue_leases.share.note(hedge=True)
+        self._note_given(demand, now)
         return sealed
 
     def _issued(self, demand: LeaseDemand, request: LeaseRequest, now: int) -> bytes:
@@ -206,10 +237,15 @@ class LeaseTable:
         with self._database.transaction():
             chosen = self.positions.take(node, origin, now, relied_on=self._admission.relied_on(demand, now))
             sealed = self._write(chosen, demand, request, now)
+        self._overdue_leases.share.note(hedge=False)
+        self._note_given(demand, now)
+        return sealed
+
+    def _note_given(self, demand: LeaseDemand, now: int) -> None:
+        """Note a lease of a training prompt, after its transaction."""
         self.heldout.note_lease(heldout=False)
         self._admission.given(demand, now)
         self._retries_of(demand.rank).given(demand.requester.node, now)
-        return sealed
 
     def _given(self, node: bytes, nonce: bytes) -> bytes | None:
         """Return the sealed Lease that answered this request before."""
@@ -270,11 +306,14 @@ class LeaseTable:
         demand: LeaseDemand,
         request: LeaseRequest,
         now: int,
-        heldout: list[bytes] | None = None,
+        seeds: list[bytes] | None = None,
+        twin: Kind = "",
     ) -> bytes:
-        """Write a lease, in the caller's transaction; return it sealed. `heldout`: the seeds of a held-out group."""
+        """Write a lease, in the caller's transaction; return it sealed. `seeds`: of a held-out group or a twin; None:
+        they are drawn."""
         node, origin = demand.requester.node, demand.requester.origin
-        lease = self._lease(chosen, demand, request, now, heldout)
+        lease = self._lease(chosen, demand, request, now, seeds)
+        overdue = None if twin else self._overdue_at(lease, demand)
         document = encode(lease)
         sealed = self._seal("lease", document)
         row = (
@@ -290,12 +329,21 @@ class LeaseTable:
             sealed,
         )
         self._database.do(
-            "INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'open', ?, ?, ?, ?, ?)", (*row, chosen.attempt, *origin)
+            "INSERT INTO leases (id, node, nonce, position, era, version, sent, expires, document, sealed, attempt,"
+            " connection, party, twin, overdue, state) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'open')",
+            (*row, chosen.attempt, *origin, twin, overdue),
         )
         self._admission.lend(demand, lease.id, request.era, request.version, chosen.reasons, now)
-        if heldout is None:
+        if chosen.position >= 0:
             self.pacing.given(lease.id, node, demand.record, request.era, request.version, now)
         return sealed
+
+    def _overdue_at(self, lease: Lease, demand: LeaseDemand) -> int | None:
+        """Return from when on a lease is overdue; None: it is never covered (overdue_leases.py)."""
+        if not self.terms.hedge_share or lease.split == "heldout" or lease.task in self._served:
+            return None
+        after = None if lease.calibration is not None else overdue_after(demand.record.turnarounds)
+        return None if after is None else lease.sent + after
 
     def _lease(
         self,
@@ -303,7 +351,7 @@ class LeaseTable:
         demand: LeaseDemand,
         request: LeaseRequest,
         now: int,
-        heldout: list[bytes] | None,
+        seeds: list[bytes] | None,
     ) -> Lease:
         return Lease(
             id=self._entropy(16),
@@ -313,7 +361,7 @@ class LeaseTable:
             task_version=chosen.prompt.task_version,
             index=chosen.prompt.index,
             prompt=chosen.prompt.tokens,
-            seeds=heldout or [self._entropy(16) for _ in range(self.terms.group_size)],
+            seeds=seeds or [self._entropy(16) for _ in range(self.terms.group_size)],
             limit=self.terms.limit,
             era=request.era,
             version=request.version,
@@ -323,7 +371,7 @@ class LeaseTable:
             calibration=None if is_exact(request.engine) else self._classes.of(request.engine),
             ranges_asked=not is_exact(request.engine),
             at_once=demand.requester.most_open,
-            split="train" if heldout is None else "heldout",
+            split="train" if chosen.position >= 0 else "heldout",
         )
 
     def find(self, lease: bytes) -> LeaseRecord | None:
@@ -335,6 +383,16 @@ class LeaseTable:
         """Change the state of a lease, in the caller's transaction. A trigger keeps final states."""
         self._database.do("UPDATE leases SET state = ? WHERE id = ?", (state, lease))
         self.pacing.ended(lease)
+        self._recount(lease)
+
+    def _recount(self, lease: bytes) -> None:
+        """Let the set of a lease count once (twin_sets.py, rule 3)."""
+        if (change := self.twins.recount(lease)) is None:
+            return
+        for one in change.ended:
+            self.pacing.ended(one)
+        if change.open is not None:
+            self.pacing.counts(change.open)
 
     def fail(self, lease: bytes, state: State, code: str, now: int) -> None:
         """End a lease that earned nothing: its position may be leased again, and an expiry or a strike is counted
@@ -346,10 +404,11 @@ class LeaseTable:
         position, attempt = self._database.all("SELECT position, attempt FROM leases WHERE id = ?", (lease,))[0]
         if position < 0:
             self.heldout.returned(-position)
-        else:
+        elif not self.twins.is_pending(lease):
             self.positions.ended(position, attempt, lent.reasons, code, now)
         if code in ("expired", "declined"):
-            self._admission.expired(lent, now)
+            if not self.twins.is_hedged(lease):
+                self._admission.expired(lent, now)
         elif code in STRIKES | AT_ONCE:
             self._admission.struck(lent, now)
         elif code == "superseded":
@@ -369,8 +428,11 @@ class LeaseTable:
 
     def extend(self, lease: bytes, ms: int) -> None:
         """Let an open lease end later, as if it had been sent later: the time is no part of a turnaround."""
-        query = "UPDATE leases SET sent = sent + ?, expires = expires + ? WHERE id = ? AND state = 'open'"
-        self._database.do(query, (ms, ms, lease))
+        query = (
+            "UPDATE leases SET sent = sent + ?, expires = expires + ?, overdue = overdue + ?"
+            " WHERE id = ? AND state = 'open'"
+        )
+        self._database.do(query, (ms, ms, ms, lease))
         self.pacing.extended(lease, ms)
 
     def party_of(self, lease: bytes) -> str:
@@ -379,12 +441,19 @@ class LeaseTable:
 
     def open_of(self, node: bytes) -> list[WaitingLease]:
         """Return a node's open leases of training prompts of the newest era."""
-        query = "SELECT version, sent, id FROM leases WHERE state = 'open' AND node = ? AND era = ? AND position >= 0"
+        query = (
+            "SELECT version, sent, id FROM leases WHERE state = 'open' AND node = ? AND era = ? AND position >= 0"
+            " AND counts"
+        )
         return [WaitingLease(*row) for row in self._database.all(query, (node, self.last_era()))]
 
     def on_their_way(self, era: int) -> dict[int, int]:
-        """Count the open leases and undecided groups of an era by version, held-out ones left out."""
-        query = "SELECT version, open + received - heldout_open - heldout_received FROM on_their_way WHERE era = ?"
+        """Count the open leases and undecided groups of an era by version; held-out ones are left out, and a set of
+        twins counts once."""
+        query = (
+            "SELECT version, open + received - heldout_open - heldout_received - twin_open - twin_received"
+            " FROM on_their_way WHERE era = ?"
+        )
         return dict(self._database.all(query, (era,)))
 
     def open_among(self, node: bytes, leases: Sequence[bytes]) -> list[bytes]:
@@ -421,7 +490,8 @@ class LeaseTable:
         """Count the groups on their way in the learner's era that are not too old already."""
         oldest = self._oldest(progress)
         running, undecided = self._database.all(
-            "SELECT coalesce(sum(open - heldout_open), 0), coalesce(sum(received - heldout_received), 0)"
+            "SELECT coalesce(sum(open - heldout_open - twin_open), 0),"
+            " coalesce(sum(received - heldout_received - twin_received), 0)"
             " FROM on_their_way WHERE era = ? AND version >= ?",
             oldest,
         )[0]
@@ -432,7 +502,7 @@ class LeaseTable:
 
     def _overdue(self, now: int, oldest: tuple[int, int]) -> int:
         """Count the open leases whose time has passed: those that expired since the last tick."""
-        where = "state = 'open' AND expires < ? AND era = ? AND version >= ? AND position >= 0"
+        where = "state = 'open' AND expires < ? AND era = ? AND version >= ? AND position >= 0 AND counts"
         return self._count(where, (now, *oldest))
 
     def due(self, now: int, most: int) -> list[bytes]:
@@ -458,10 +528,16 @@ class LeaseTable:
         with self._database.transaction():
             seen = self._database.fact("alive_at") or now
             away = max(0, now - seen)
-            query = "UPDATE leases SET sent = sent + ?, expires = expires + ? WHERE state = 'open' AND expires >= ?"
-            self._database.do(query, (away, away, seen))
-            query = "UPDATE leases SET sent = ?, expires = expires - sent + ? WHERE state = 'open' AND sent > ?"
-            self._database.do(query, (now, now, now))
+            query = (
+                "UPDATE leases SET sent = sent + ?, expires = expires + ?, overdue = overdue + ?"
+                " WHERE state = 'open' AND expires >= ?"
+            )
+            self._database.do(query, (away, away, away, seen))
+            query = (
+                "UPDATE leases SET sent = ?, expires = expires - sent + ?, overdue = overdue - sent + ?"
+                " WHERE state = 'open' AND sent > ?"
+            )
+            self._database.do(query, (now, now, now, now))
             self.beat(now)
             self._admission.start(now)
         self.pacing.anew()

@@ -13,7 +13,8 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
     its node is not measured and too few nodes are proven. `least_ms`, `most_ms`: bounds of every lifetime. `retry_ms`:
     the least wait after a refusal (coordinator/rollouts/retry_times.py). `pacing`: "fresh": by the law of leases
     (coordinator/rollouts/pacing.py), "room": by room alone. `refill`: the learner's batches leave out
-    groups whose rewards are all equal."""
+    groups whose rewards are all equal. `hedge_share`: of hedges in all leases (coordinator/rollouts/hedging.py); 0:
+    there are none."""
 
     staleness: int
     batch_groups: int
@@ -27,6 +28,7 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
     retry_ms: int = 1_000
     pacing: Literal["fresh", "room"] = "room"
     refill: bool = False
+    hedge_share: float = 0.0
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):

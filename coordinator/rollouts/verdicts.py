@@ -6,7 +6,8 @@ Rules
    "lease:<id>"). A new key's lease that earned nothing, and any key's that is superseded, shares an entry with others
    instead (coordinator/accounts/lease_ends.py).
 2. A group received before its lease expired is judged by its own content alone. If it is good it is paid. It is
-   trainable iff its era is the learner's and step - version <= S at the verdict; the buffer's draw checks that again.
+   trainable iff its era is the learner's and step - version <= S at the verdict, and no twin of it is in the buffer
+   (twin_sets.py); the buffer's draw checks the age again.
 3. An accepted group earns by the pay rule of the run's price mode (coordinator/accounts/pay.py).
 4. A group that comes too late is refused, with a receipt that refers to the lease's expiry in the ledger.
 5. A good group for which the task gave no finite reward is accepted and paid under the code `task-score`. It is not
@@ -299,7 +300,8 @@ class VerdictService:
         if code == "ok" and lease.split == "heldout":
             code, reason = "heldout", sentence("heldout")
         young = lease.era == progress.era and fresh(progress.step, lease.version, self._leases.terms.staleness)
-        trainable = young and code == "ok"
+        spare = self._leases.twins.is_learned(lease.id)
+        trainable = young and code == "ok" and not spare
         lengths = [len(lease.prompt) + sum(rollout.turns) for rollout in rollouts]
         total = self._pay.earned(lengths)
         sampled = sum(map(sampled_tokens, rollouts))
@@ -314,11 +316,14 @@ class VerdictService:
             varied = len({score.reward for score in scores}) > 1
             packed = msgspec.msgpack.encode(behaviour)
             self._database.do(
-                "INSERT INTO buffer VALUES (?, ?, ?, ?, ?, ?)", (lease.id, lease.era, lease.version, at, varied, packed)
+                "INSERT INTO buffer SELECT id, era, version, ?, ?, ?, position FROM leases WHERE id = ?",
+                (at, varied, packed, lease.id),
             )
         if lease.split == "heldout":
             answers = PromptAnswers(len(scores), sum(score.success for score in scores))
             self._leases.heldout.verdict(lease.id, answers if code == "heldout" else None)
+        elif spare and code == "ok":
+            self._leases.twins.note_spare()
         elif code in ("ok", "task-score"):
             cut = sum(not is_end(int(rollout.tokens[-1]), self._ends_of_turns) for rollout in rollouts)
             self.results.add(lease.task, lease.task_version, sums_of(scores if code == "ok" else [], cut))

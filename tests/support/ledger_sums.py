@@ -4,7 +4,8 @@ from coordinator.database import Database
 
 ON_THEIR_WAY = """
 SELECT era, version, sum(state = 'open'), sum(state = 'received'), sum(state = 'open' AND position < 0),
-    sum(state = 'received' AND position < 0) FROM leases
+    sum(state = 'received' AND position < 0), sum(state = 'open' AND NOT counts),
+    sum(state = 'received' AND NOT counts) FROM leases
     WHERE state IN ('open', 'received') GROUP BY era, version ORDER BY era, version
 """
 ENDS = """
@@ -34,11 +35,24 @@ LENT = "SELECT share, era, version, count(*) FROM lent GROUP BY share, era, vers
 LENT_OVER = """
 SELECT connection, count(*) FROM lent WHERE share = 'new' AND connection != '' GROUP BY connection ORDER BY connection
 """
+SETS = """
+SELECT position, attempt FROM (
+    SELECT position, attempt, counts, state IN ('open', 'received') AS live, id IN (SELECT lease FROM buffer) AS learned
+    FROM leases WHERE position >= 0
+) GROUP BY position, attempt HAVING (sum(live) OR sum(learned)) AND sum(counts) != 1
+    OR sum(learned AND NOT counts) OR (sum(counts AND NOT live AND NOT learned) AND sum(live))
+"""
+SPARE = """
+SELECT count(*) FROM verdicts v JOIN leases l ON l.id = v.lease JOIN buffer b ON b.position = l.position
+    WHERE b.lease != l.id AND v.code = 'ok'
+"""
 KEPT = (
     ("SELECT lease FROM lent ORDER BY lease", "SELECT id FROM leases WHERE state IN ('open', 'received') ORDER BY id"),
     ("SELECT * FROM shares ORDER BY share, era, version", LENT),
     ("SELECT * FROM lent_over ORDER BY connection", LENT_OVER),
     ("SELECT * FROM on_their_way", ON_THEIR_WAY),
+    ("SELECT position, attempt FROM leases WHERE 0", SETS),
+    ("SELECT coalesce(sum(value), 0) FROM tallies WHERE name = 'spare twins'", SPARE),
     ("SELECT * FROM sums WHERE verdict != 'expired' AND node != x''", ENDS),
     ("SELECT * FROM refused_tokens WHERE nbytes > 0", REFUSED_TOKENS),
     ("SELECT key, weight, groups FROM nodes ORDER BY key", NODES),

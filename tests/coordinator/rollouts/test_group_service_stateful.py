@@ -2,14 +2,17 @@
 
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
+from coordinator.accounts import standing as ranks
 from coordinator.accounts.ledger import FUND
 from coordinator.accounts.standing import standing
+from coordinator.rollouts import hedging
 from coordinator.rollouts.verdicts import LeaseOutcome
 from p2p.identity import public_key
 from p2p.limits.origin import Origin
@@ -24,25 +27,32 @@ BAD = ("none", "incomplete", "version-lie", "seeded-choice")
 
 
 class GroupServiceMachine(RuleBasedStateMachine):
-    """A coordinator under random events. `checkpoint`: the learner's durable step and draws. `drawn`: all its draws."""
+    """A coordinator under random events. `checkpoint`: the learner's durable step and draws. `drawn`: all its draws.
+    Two groups make a node proven and measured, and every second lease may be a twin."""
 
     leases = Bundle("leases")
 
     def __init__(self) -> None:
         super().__init__()
         self._folder = tempfile.TemporaryDirectory()
-        self.world = World(Path(self._folder.name), per_node=6, least_ms=10_000, first_ms=10_000)
+        self._quick = [mock.patch.object(ranks, "PROVEN", 2), mock.patch.object(hedging, "ENOUGH", 2)]
+        for one in self._quick:
+            one.start()
+        self.world = World(Path(self._folder.name), per_node=6, least_ms=10_000, first_ms=10_000, hedge_share=0.5)
         self.step, self.era, self.drawn = 0, 1, list[bytes]()
         self.checkpoint = (0, list[bytes]())
         self.final: dict[bytes, str] = {}
         self.answers: dict[bytes, SubmitResponse] = {}
         self.bad: dict[bytes, str] = {}
-        self.attempts: dict[int, dict[bytes, tuple[int, bool]]] = {}
-        """By position and lease, forgotten leases included: the attempt, and whether its group was accepted."""
+        self.attempts: dict[int, dict[bytes, tuple[int, str, bool]]] = {}
+        """By position and lease, forgotten leases included: the attempt, its kind of twin, and whether its group was
+        accepted."""
 
     def teardown(self) -> None:
         self.world.close()
         self._folder.cleanup()
+        for one in self._quick:
+            one.stop()
 
     @rule(target=leases, node=st.sampled_from([ALICE, BOB]), behind=st.integers(0, 3), origin=st.sampled_from("ab"))
     def lease(self, node: bytes, behind: int, origin: str) -> Lease | None:
@@ -76,6 +86,18 @@ class GroupServiceMachine(RuleBasedStateMachine):
             assert answer.received == before.received
             assert before.receipt in (None, answer.receipt)
         self.answers[lease.id] = answer
+
+    @rule(target=leases, late=st.sampled_from([ALICE, BOB]))
+    def a_late_lease_is_covered(self, late: bytes) -> MultipleResults[Lease | None]:
+        other = BOB if late == ALICE else ALICE
+        for node in (late, other, late, other):
+            self.submit(self.lease(node, 0, node.hex()), "none", right=True)
+            self.decide(64)
+        covered, taken = self.lease(late, 0, late.hex()), list[Lease | None]()
+        while len(taken) < 6 and (not taken or taken[-1] is not None):
+            taken.append(self.lease(other, 0, other.hex()))
+        self.time_passes(2_000)
+        return multiple(covered, self.lease(other, 0, other.hex()), *taken)
 
     def is_forgotten(self, lease: bytes) -> bool:
         return self.world.group_service.database.value("SELECT 1 FROM leases WHERE id = ?", (lease,)) is None
@@ -169,16 +191,36 @@ class GroupServiceMachine(RuleBasedStateMachine):
 
     @invariant()
     def a_position_goes_out_four_times_at_most_and_never_after_it_was_accepted(self) -> None:
-        for lease, position, attempt, accepted in self.world.group_service.database.all(
-            "SELECT l.id, l.position, l.attempt, coalesce(v.verdict = 'accepted', 0) FROM leases l"
+        for lease, position, attempt, twin, accepted in self.world.group_service.database.all(
+            "SELECT l.id, l.position, l.attempt, l.twin, coalesce(v.verdict = 'accepted', 0) FROM leases l"
             " LEFT JOIN verdicts v ON v.lease = l.id"
         ):
-            self.attempts.setdefault(position, {})[lease] = attempt, bool(accepted)
+            self.attempts.setdefault(position, {})[lease] = attempt, twin, bool(accepted)
         for position, leases in self.attempts.items():
-            attempts = sorted(attempt for attempt, _ in leases.values())
-            assert attempts == list(range(len(leases))), position
-            assert len(leases) <= 4, position
-            assert all(attempt == attempts[-1] for attempt, accepted in leases.values() if accepted), position
+            attempts = sorted(attempt for attempt, twin, _ in leases.values() if not twin)
+            assert attempts == list(range(len(attempts))), position
+            assert len(attempts) <= 4, position
+            assert all(attempt == attempts[-1] for attempt, _, accepted in leases.values() if accepted), position
+
+    @invariant()
+    def a_set_of_twins_is_one_of_each_kind_with_one_group_in_the_buffer(self) -> None:
+        database = self.world.group_service.database
+        for kinds, number, contents in database.all(
+            "SELECT group_concat(twin, ','), count(*), count(DISTINCT hex(node)) FROM leases GROUP BY position, attempt"
+        ):
+            assert contents == number
+            assert kinds in ("", "hedge", ",hedge", "hedge,")
+        for position, groups in database.all(
+            "SELECT l.position, count(*) FROM buffer b JOIN leases l ON l.id = b.lease GROUP BY l.position"
+        ):
+            assert groups == 1, position
+        query = (
+            "SELECT l.document, o.document FROM leases l JOIN leases o USING (position, attempt) WHERE l.twin > o.twin"
+        )
+        for one, other in database.all(query):
+            lease, twin = (msgspec.msgpack.decode(document, type=Lease) for document in (one, other))
+            forgotten = [lease.id] == lease.seeds or [twin.id] == twin.seeds
+            assert forgotten or (lease.seeds, lease.prompt, lease.version) == (twin.seeds, twin.prompt, twin.version)
 
     @invariant()
     def every_lease_ends_at_most_once_and_is_paid_at_most_once(self) -> None:

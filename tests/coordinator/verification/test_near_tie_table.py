@@ -13,7 +13,7 @@ from p2p.identity import peer_id
 from runtime.units import DAY
 from tests.support.group_world import ALICE, BOB, name
 
-ROW = "INSERT INTO leases VALUES (?, ?, ?, ?, 1, 0, 0, 0, 'decided', x'', x'', 0, '', ?)"
+ROW = "INSERT INTO leases VALUES (?, ?, ?, ?, 1, 0, 0, 0, 'decided', x'', x'', 0, '', ?, '', 1, NULL)"
 
 
 @pytest.fixture
