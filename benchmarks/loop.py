@@ -2,7 +2,10 @@
 
 The time runs from the end of the step that made a version to a node's first token under it, and is split by stage. The
 learner's idle share is printed too. The run is like the demo's: the tiny model, a coordinator and three nodes as real
-processes over libp2p on the loopback, none of them killed. There is no bar yet.
+processes over libp2p on the loopback, none of them killed. It has no bar.
+
+Then two runs are compared whose steps and groups take given times (benchmarks/paced), with half more supply than the
+learner needs: one with `leases.pacing = fresh`, one with `room`. Both have the bars of docs/benchmarks.md.
 
     export and encode       snapshot and diffs, in the learner           checkpoint      durable; the learner's answer
     sign and store          files, Version, Edges                        Head signed     and written to disk
@@ -20,21 +23,24 @@ seconds by the clock, and depends on the machine's load, which is printed.
 
 import argparse
 import dataclasses
-import json
 import math
 import os
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from benchmarks import bubble
 from benchmarks.harness import bench
+from benchmarks.harness.bench import Claim
+from benchmarks.harness.log_events import Event, events
+from benchmarks.paced import paced_run
+from benchmarks.paced.paced_run import Pace, PacedFigures
 from coordinator.demo.demo import Programs, environment, real_programs
 from coordinator.demo.demo_settings import TINY, DemoSettings
 from coordinator.demo.processes import ProcessFault, ProcessGroup
@@ -44,22 +50,11 @@ from coordinator.web import status
 from p2p import multiaddr
 from p2p.errors import Unreachable
 
+SUPPLY: Final = 1.5
 STAGES: Final = (
     "export and encode", "checkpoint", "sign and store", "Head signed", "Head on its way", "documents",
     "payload", "running group ends", "apply", "lease refused", "lease", "first token",
 )  # fmt: skip
-
-
-class Event(NamedTuple):
-    """A log line. `at`: seconds since the Unix epoch."""
-
-    name: str
-    at: float
-    fields: Mapping[str, Any]
-
-    @property
-    def version(self) -> int | None:
-        return self.fields.get("version")
 
 
 class Journey(NamedTuple):
@@ -72,18 +67,6 @@ class Journey(NamedTuple):
     @property
     def total(self) -> float:
         return sum(self.seconds)
-
-
-def events(lines: Iterable[str]) -> list[Event]:
-    """Parse JSON log lines in their order; skip other lines."""
-    events_read = []
-    for text_line in lines:
-        try:
-            fields = json.loads(text_line)
-            events_read.append(Event(fields["event"], datetime.fromisoformat(fields["timestamp"]).timestamp(), fields))
-        except (ValueError, KeyError, TypeError):
-            continue
-    return events_read
 
 
 def births(coordinator: Sequence[Event]) -> dict[int, list[float]]:
@@ -196,7 +179,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="echo2-loop-") as folder:
         final, journeys_seen = _play(settings, Path(folder))
     print(f"load at the end {os.getloadavg()[0]:.1f}\n")
-    return report(journeys_seen, final)
+    reported = report(journeys_seen, final)
+    with tempfile.TemporaryDirectory(prefix="echo2-loop-") as folder:
+        fresh, room = paced(2 * steps, Path(folder))
+    bubble.table([("fresh", fresh), ("room", room)])
+    return max(reported, bubble.verdict([fresh, room], closing(fresh, room)))
+
+
+def paced(steps: int, folder: Path) -> tuple[PacedFigures, PacedFigures]:
+    """Return the figures of the runs with `leases.pacing` `fresh` and `room`. Raises `ProcessFault`."""
+    origin = paced_run.made(folder / "made")
+    period = paced_run.run_paced(Pace(bubble.CALIBRATING, 3.0, 2.0), origin, folder / "period").period
+    fresh, room = (
+        paced_run.run_paced(Pace(steps, SUPPLY, period, pacing=pacing), origin, folder / pacing)
+        for pacing in ("fresh", "room")
+    )
+    return fresh, room
+
+
+def closing(fresh: PacedFigures, room: PacedFigures) -> list[Claim]:
+    """Return the claims of the two runs."""
+    limit = paced_run.SETTINGS.run["staleness"]
+    return [
+        Claim("accepted groups", fresh.accepted, "learned groups", 1.08, at_most=True),
+        Claim("mean age", fresh.age / limit, "S", 0.75, at_most=True),
+        Claim("idle, less that under room", fresh.idle - room.idle, "the learner's time", 0.01, at_most=True),
+    ]
 
 
 def _play(settings: DemoSettings, folder: Path) -> tuple[RunState, list[Journey]]:

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.loop import STAGES, Event, Journey, births, events, firsts, journeys, p90, report, rows
+from benchmarks.harness.log_events import Event, events
+from benchmarks.loop import STAGES, Journey, births, firsts, journeys, p90, report, rows
 from coordinator.metrics.views import BroadcastView, CapacityView, RunState
 
 

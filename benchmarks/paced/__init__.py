@@ -1,0 +1,1 @@
+"""A run of real processes in which steps and groups take times that are given, not computed."""

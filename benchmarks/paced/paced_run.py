@@ -1,0 +1,167 @@
+"""One run of real processes whose learner and engines take the times they are given, and its figures.
+
+Coordinator, learner, scorer and nodes are the product's, over libp2p on the loopback, with the tiny model. A step lasts
+`step_seconds`, and a node makes a group in `group_seconds`: so supply and need are known, and the processor is idle
+most of the time. Figures are of the steps after the first `LEFT_OUT`, in which the nodes get their first weights.
+"""
+
+import dataclasses
+import os
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import psutil
+
+from benchmarks.harness.log_events import Event, events
+from benchmarks.paced.paced_host import GROUP_SECONDS
+from benchmarks.paced.paced_learner import STEP_SECONDS
+from coordinator.demo.demo import environment, real_programs
+from coordinator.demo.demo_settings import TINY
+from coordinator.demo.processes import ProcessFault, ProcessGroup
+from coordinator.metrics.views import RunState
+from coordinator.run.run_folder import RunFolder
+from coordinator.web import status
+from p2p.errors import Unreachable
+
+LEFT_OUT: Final = 5
+BATCH: Final = 8
+"""Groups per step."""
+NODES: Final = 4
+SETTINGS: Final = dataclasses.replace(
+    TINY,
+    run={**TINY.run, "group_size": 4, "batch_groups": BATCH, "staleness": 8, "heldout": 32, "heldout_groups": 0,
+         "evaluate_every": 1000},
+)  # fmt: skip
+_LOOK: Final = 0.25
+"""Seconds between two looks at the run's state."""
+_PROGRAMS: Final = "benchmarks.paced.programs"
+
+
+@dataclasses.dataclass(frozen=True)
+class Pace:
+    """The times of a run. `supply`: of the nodes, in units of the need of a learner whose step lasts `period` seconds:
+    `step_seconds` and what the coordinator adds. `pacing`: as `leases.pacing`."""
+
+    steps: int
+    supply: float
+    period: float
+    step_seconds: float = 2.0
+    pacing: str = "fresh"
+
+    @property
+    def group_seconds(self) -> float:
+        """Seconds of a group in one node."""
+        return NODES * self.period / (self.supply * BATCH)
+
+
+class PacedFigures(NamedTuple):
+    """Figures of a run. `idle`: share of the learner's time. `period`: seconds of a step, with its answer's way.
+    `accepted`: groups per learned group, without those that still wait at the end. `age`: mean, in steps. `busy`: share
+    of the machine's processors. `supply`: as `Pace.supply`, by the measured period."""
+
+    idle: float
+    period: float
+    accepted: float
+    age: float
+    busy: float
+    supply: float
+
+
+class Looked(NamedTuple):
+    """The run's state at a moment, and the seconds that the processors were busy and idle until then."""
+
+    state: RunState
+    busy: float
+    idle: float
+
+
+def made(folder: Path) -> Path:
+    """Make the run folder of which each run is a copy. Raises `LocalFault`."""
+    (folder / "tmp").mkdir(parents=True)
+    real_programs().make(folder / "run", SETTINGS, 0)
+    return folder / "run"
+
+
+def run_paced(pace: Pace, origin: Path, folder: Path) -> PacedFigures:
+    """Run a copy of `origin` in `folder`. Raises `ProcessFault`."""
+    logs = folder / "logs"
+    logs.mkdir(parents=True)
+    (folder / "tmp").mkdir()
+    shutil.copytree(origin, folder / "run")
+    times = {STEP_SECONDS: f"{pace.step_seconds}", GROUP_SECONDS: f"{pace.group_seconds}"}
+    crew = ProcessGroup(logs, {**environment(os.environ, folder), **times})
+    crew_settings = ["--set", f"leases.pacing={pace.pacing}", "--set", f"run.steps={pace.steps}"]
+    coordinator = real_programs().coordinator(folder / "run")
+    try:
+        crew.start("coordinator", [*_paced(coordinator, "coordinator"), *crew_settings])
+        first, last = _watched(pace, crew, folder)
+    finally:
+        crew.stop()
+    own = (folder / "run" / "logs" / "coordinator.jsonl").read_text(errors="replace")
+    return figures(pace, events(own.splitlines()), first, last)
+
+
+def figures(pace: Pace, logged: Sequence[Event], first: Looked, last: Looked) -> PacedFigures:
+    """Return the figures of the time between two looks."""
+    since, until = first.state.step, last.state.step
+    begun = {event.fields["step"]: event.at for event in logged if event.name == "step begun"}
+    ended = {event.fields["step"]: event.at for event in logged if event.name == "step made"}
+    steps = [step for step in range(since + 1, until) if step in ended and step + 1 in begun]
+    idle = sum(begun[step + 1] - ended[step] for step in steps)
+    period = statistics.fmean(ended[step] - begun[step] for step in steps)
+    learned = (until - since) * SETTINGS.run["batch_groups"]
+    accepted = (last.state.accepted - last.state.buffered) - (first.state.accepted - first.state.buffered)
+    ages = [
+        late - early
+        for late, early in zip(
+            last.state.staleness, [*first.state.staleness, *[0] * len(last.state.staleness)], strict=False
+        )
+    ]
+    busy, free = last.busy - first.busy, last.idle - first.idle
+    return PacedFigures(
+        idle=idle / (idle + period * len(steps)),
+        period=period,
+        accepted=accepted / learned,
+        age=sum(age * groups for age, groups in enumerate(ages)) / max(1, sum(ages)),
+        busy=busy / max(busy + free, 1e-9),
+        supply=NODES * period / (pace.group_seconds * BATCH),
+    )
+
+
+def _watched(pace: Pace, crew: ProcessGroup, folder: Path) -> tuple[Looked, Looked]:
+    """Start the nodes as soon as there is an invite; return the first look after `LEFT_OUT` steps, and the last one
+    before the run finishes. Raises `ProcessFault`."""
+    names = [f"node-{number}" for number in range(1, NODES + 1)]
+    looks = list[Looked]()
+    until = time.monotonic() + 120 + 5 * pace.steps * max(pace.step_seconds, pace.period)
+    while time.monotonic() < until:
+        time.sleep(_LOOK)
+        crew.check(may_end=names)
+        with suppress(Unreachable, FileNotFoundError):
+            state = status.decode(status.fetch(RunFolder(folder / "run").page.read_text().strip()))
+            if state.invite and not crew.names()[1:]:
+                for name in names:
+                    crew.start(name, _paced(real_programs().node(state.invite, folder / name, name, "direct"), "node"))
+            if state.phase in ("finishing", "finished"):
+                return looks[0], looks[-1]
+            if state.step >= LEFT_OUT:
+                looks[1:] = [_look(state)] if looks else []
+                looks = looks or [_look(state)]
+    raise ProcessFault(f"the run was not finished after {pace.steps} steps' time", ["coordinator"])
+
+
+def _look(state: RunState) -> Looked:
+    times = psutil.cpu_times()
+    free = times.idle + getattr(times, "iowait", 0.0)
+    return Looked(state, sum(times) - free - times.guest - times.guest_nice, free)
+
+
+def _paced(argv: list[str], which: str) -> list[str]:
+    """Return the command with paced model processes: `python -m MODULE ARGUMENTS` becomes that of programs.py."""
+    return [sys.executable, "-m", _PROGRAMS, which, *argv[3:]]
