@@ -11,21 +11,20 @@ Rules
    (own_network.py). Where a system has none, it is refused: the operator may then allow it the system's network.
 4. Time is bounded by the daemon, which kills the process (coordinator/environments/environment.py). On Linux the
    process is killed with the daemon, too: a call of C code that never returns would not see that the pipe is closed.
+   Processes that it starts end with it (own_processes.py).
 5. It sees an empty environment but for what Python needs, and works in a folder of its own.
 
 Against the operator's own code these are no prison: it runs as the operator's user. They keep a completion, which a
 stranger's model may have sampled, from costing more than its own episode.
 """
 
-import ctypes
 import resource
-import signal
 import sys
 from typing import Final
 
 import msgspec
 
-from coordinator.environments import own_network
+from coordinator.environments import own_network, own_processes
 from coordinator.environments.system_call_filter import FilterUnavailable, install
 
 FILE: Final = 64 << 20
@@ -36,7 +35,6 @@ PRINTED: Final = 1 << 20
 """Most bytes that an environment prints during one call."""
 REASON: Final = 300
 """Most characters of the reason why an episode failed."""
-_PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,8 +50,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def apply(limits: Limits) -> str:
-    """Set the limits for this process (rules 1 to 4), before it starts threads. Return why there is no filter; empty:
-    there is one. Raises `OwnNetworkUnavailable`."""
+    """Set the limits for this process (rules 1 to 4), before it starts threads. Return why some are missing; empty:
+    none is. Raises `OwnNetworkUnavailable`."""
     wanted = {resource.RLIMIT_AS: limits.memory_mb << 20, resource.RLIMIT_FSIZE: FILE, resource.RLIMIT_CORE: 0}
     for name, most in wanted.items():
         _, hard = resource.getrlimit(name)
@@ -61,10 +59,14 @@ def apply(limits: Limits) -> str:
         resource.setrlimit(name, (value, value))
     if limits.loopback and not limits.network:
         own_network.enter()
+    missing = list[str]()
+    if limits.loopback or limits.subprocesses:
+        refused = own_processes.enter()
+        missing += [f"what it starts may outlive it, as {refused}"] if refused else []
     if sys.platform == "linux":  # after `enter`: a change of rights takes the request back
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        own_processes.die_with_parent()
     try:
         install(network=limits.network or limits.loopback, subprocesses=limits.subprocesses or limits.loopback)
-    except FilterUnavailable as missing:
-        return str(missing)
-    return ""
+    except FilterUnavailable as unavailable:
+        missing.append(str(unavailable))
+    return "; ".join(missing)

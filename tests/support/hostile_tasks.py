@@ -31,6 +31,28 @@ def forks(text: str) -> float:
     return 1.0
 
 
+STAYS = """
+import fcntl, time
+lock = open("../lock", "w")
+fcntl.flock(lock, fcntl.LOCK_EX)
+print(flush=True)
+time.sleep(600)
+"""
+
+
+def leaves_a_process(text: str) -> float:
+    """Start a process with a session of its own, and wait until it has the lock beside the folder."""
+    left = subprocess.Popen([sys.executable, "-c", STAYS], stdout=subprocess.PIPE, start_new_session=True)
+    assert left.stdout is not None
+    left.stdout.readline()
+    return 1.0
+
+
+def leaves_a_process_and_ends(text: str) -> float:
+    leaves_a_process(text)
+    os._exit(5)
+
+
 def sees(text: str) -> float:
     raise RuntimeError(",".join(sorted(os.environ)) + f" {os.listdir('.')}")
 
@@ -131,6 +153,8 @@ SCORES: dict[str, Callable[[str], float]] = {
     "connects": connects,
     "forks": forks,
     "sees": sees,
+    "leaves a process": leaves_a_process,
+    "leaves a process and ends": leaves_a_process_and_ends,
     "threads": threads,
     "leaks memory": leaks_memory,
     "leaks files": leaks_files,

@@ -1,6 +1,8 @@
 """An environment's process: whatever the code of a task does, it costs its own episode."""
 
 import asyncio
+import contextlib
+import fcntl
 import itertools
 import os
 import select
@@ -23,6 +25,7 @@ from coordinator.environments.work_folders import sweep
 from tasks.task import InvalidTranscript, Score, TaskFault, Transcript
 from tasks.tokenizer import CHAR_SIZE, EOS, char_tokenizer
 from tests.support import plugin_packages
+from tests.support.paths import ROOT
 from tests.support.quick_disk import quick_folder
 
 MODULE = "tests.support.hostile_tasks"
@@ -126,6 +129,42 @@ async def test_a_process_that_fills_its_folder_is_killed_and_leaves_nothing(
                 await one.score("train", 0, ANSWER, 8)
             assert list(temporary.glob("*")) == []
             assert len(await one.prompt("train", 0)) == 2
+
+
+async def has_ended(lock: Path) -> bool:
+    """Tell whether the process that has a lock ends within 20 s."""
+    with lock.open("w") as file:
+        for _ in range(400):
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            await asyncio.sleep(0.05)
+    return False
+
+
+def without_namespaces() -> str:
+    """Return why this system gives a process no namespace of processes; empty: it does."""
+    script = "from coordinator.environments import own_processes\nprint(own_processes.enter())"
+    return subprocess.check_output([sys.executable, "-c", script], text=True, cwd=ROOT).strip()
+
+
+@pytest.mark.parametrize("task", ["leaves a process", "leaves a process and ends"])
+async def test_what_a_task_starts_ends_with_its_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str
+) -> None:
+    if missing := without_namespaces():
+        pytest.skip(missing)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    limits = Limits(seconds=30.0, opening=30.0, memory_mb=2048, subprocesses=True)
+    async with environment(tmp_path, task, limits) as one:
+        if task == "leaves a process":
+            assert await one.score("train", 0, ANSWER, 8) == Score(1.0, True)
+        else:
+            with pytest.raises(TaskFault, match="environment ended with 5"):
+                await one.score("train", 0, ANSWER, 8)
+            assert await has_ended(tmp_path / "lock")
+            assert len(await one.prompt("train", 0)) == 2
+    assert await has_ended(tmp_path / "lock")
 
 
 async def test_a_process_that_somebody_kills_in_mid_episode_costs_nothing(tmp_path: Path) -> None:
