@@ -9,6 +9,8 @@ Rules
    work, if there are enough of them. At most `PER_SUBNET` of them are dialled in one public subnet. A node that is
    reached only through a relay counts in no subnet: its addresses are the relay's.
 3. Memory is bounded (coordinator/accounts/sightings.py). No method reads all nodes.
+4. The texts of a hello are stored with "?" for each character that cannot be printed: page, files and terminals show
+   them, and an escape, a new line or a mark that turns the direction of writing would change what stands beside it.
 """
 
 import contextlib
@@ -24,6 +26,7 @@ from p2p.limits.origin import SubnetOf
 from p2p.limits.subnets import subnet_of
 from p2p.multiaddr import address_of
 from protocol.requests import Hello
+from runtime.printable import printable
 from runtime.units import DAY
 
 AWAY = 60_000
@@ -67,10 +70,7 @@ class NodeRegistry:
             " addresses = excluded.addresses, last_seen = excluded.last_seen",
             (
                 node,
-                hello.name,
-                hello.software,
-                hello.engine,
-                hello.device,
+                *map(printable, (hello.name, hello.software, hello.engine, hello.device)),
                 newest.sealed if newest is not None else b"",
                 now,
                 now,

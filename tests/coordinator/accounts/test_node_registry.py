@@ -22,6 +22,13 @@ def test_a_node_keeps_its_row_when_it_says_hello_again(world: World) -> None:
     assert world.rows([peer_id(ALICE)]) == [row]
 
 
+def test_a_hello_cannot_bring_characters_that_change_what_stands_beside_it(world: World) -> None:
+    texts = {"name": "\u202eevil\x1b[31m\r\nred", "device": "a\x00b", "engine": f"{HELLO.engine}\x7f", "software": "\t"}
+    world.group_service.registry.register(ALICE, msgspec.structs.replace(HELLO, **texts), None, T0)
+    (row,) = world.rows([peer_id(ALICE)])
+    assert (row.name, row.device, row.engine) == ("?evil?[31m??red", "a?b", f"{HELLO.engine}?")
+
+
 def test_rows_count_the_work_of_each_node_and_the_most_work_comes_first(world: World) -> None:
     registry = world.group_service.registry
     for node in (ALICE, BOB):
