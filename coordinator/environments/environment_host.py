@@ -13,6 +13,7 @@ import random
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -39,6 +40,7 @@ from tasks.measure import measure_of
 from tasks.task import (
     Episode,
     InvalidTranscript,
+    Split,
     Task,
     TaskBroken,
     TaskFault,
@@ -56,6 +58,8 @@ from tasks.task import (
 )
 
 _SPENT = (errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+MOST_PROMPTS: Final = (1 << 53) - 1
+"""Indices travel as whole numbers below 2^53."""
 _NO_THREAD = "can't start new thread"
 """The text of threading's RuntimeError."""
 
@@ -77,9 +81,13 @@ class EnvironmentHost:
         written = text if order.chat is None else ChatTokenizer(text, order.chat)
         self._opened = task, written
         readied(task, written)
-        sizes = {"train": task.size("train"), "heldout": task.size("heldout")}
         return TaskOpened(
-            version=task.version, turns=most_turns(task), unfiltered=self._unfiltered, measure=measure_of(task), **sizes
+            version=task.version,
+            turns=most_turns(task),
+            unfiltered=self._unfiltered,
+            measure=measure_of(task),
+            train=_size(task, "train", 1),
+            heldout=_size(task, "heldout", 0),
         )
 
     def prompt(self, asked: AskPrompt) -> Prompted:
@@ -156,6 +164,14 @@ class EnvironmentHost:
         if self._opened is None:
             raise RuntimeError("no task is open")
         return self._opened
+
+
+def _size(task: Task, split: Split, least: int) -> int:
+    """Return the number of a split's prompts. Raises ValueError for one that no lease can name."""
+    size: object = task.size(split)  # foreign code: its type hints prove nothing
+    if not isinstance(size, int) or not least <= size <= MOST_PROMPTS:
+        raise ValueError(f"its size('{split}') is {size!r:.40}, not a whole number from {least} to {MOST_PROMPTS}")
+    return size
 
 
 def _stuck(episode: Episode, past: Sequence[Sequence[int]]) -> str:

@@ -175,6 +175,9 @@ class _Attempt:
         return Score(self._rule(self._said), True)
 
 
+SIZES: dict[str, int] = {"no prompts": 0, "prompts below none": -5, "10^30 prompts": 10**30, "ten prompts": "ten"}  # type: ignore[dict-item]
+
+
 class ScoredBy:
     """A task whose score misbehaves as its name says."""
 
@@ -184,7 +187,7 @@ class ScoredBy:
         self.name, self.version = name, 1
 
     def size(self, split: Split) -> int:
-        return 10
+        return SIZES.get(self.name, 10)
 
     def ready(self, text: Tokenizer) -> None:
         if self.name == "gets ready":
@@ -324,6 +327,6 @@ class AnsweredBy:
 if __name__ == "__main__":
     for answer in ANSWERS:
         registry.register(AnsweredBy(answer))
-    for score in SCORES:
+    for score in (*SCORES, *SIZES):
         registry.register(ScoredBy(score))
     environment_host.main()

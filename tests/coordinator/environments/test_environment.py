@@ -236,6 +236,16 @@ async def test_a_task_that_cannot_be_opened_says_so_once_and_then_makes_calls_wa
         asked.cancel()
 
 
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [("no prompts", "0"), ("prompts below none", "-5"), ("10^30 prompts", "1000000"), ("ten prompts", "'ten'")],
+)
+async def test_a_task_whose_number_of_prompts_is_none_cannot_be_opened(tmp_path: Path, task: str, said: str) -> None:
+    async with environment(tmp_path, task) as one:
+        with pytest.raises(EnvironmentFault, match=rf"its size\('train'\) is {said}.*, not a whole number from 1 to"):
+            await one.open()
+
+
 async def test_a_call_that_is_cancelled_ends_its_process_so_that_the_next_need_not_wait(tmp_path: Path) -> None:
     async with environment(tmp_path, "hangs", Limits(seconds=60.0, memory_mb=2048)) as one:
         await one.open()
