@@ -1,0 +1,1 @@
+"""Accuracy after equal rollouts against their age, learning rate and objective."""
