@@ -131,6 +131,12 @@ def environment(extra: Mapping[str, str] | None = None, *, inherited: bool = Tru
     return {**DEFAULTS, **(os.environ if inherited else {"PATH": os.defpath}), **(extra or {})}
 
 
+def _close_pipes(process: Process) -> None:
+    """Close what a child that is gone has left open: asyncio closes a pipe at its end alone, and no end comes while a
+    grandchild holds it."""
+    process._transport.close()  # type: ignore[attr-defined]
+
+
 class Child:
     """A child process, seen from the daemon's event loop. Calls may overlap; the child works them off in order."""
 
@@ -289,6 +295,7 @@ class Child:
             # A grandchild may hold stderr open for ever; the output so far is readable at once.
             await asyncio.wait([errors], timeout=1.0)
             errors.cancel()
+            _close_pipes(process)
             for answer in self._pending.values():
                 if not answer.done():
                     answer.set_exception(self._death(returncode))

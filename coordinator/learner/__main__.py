@@ -4,10 +4,16 @@ by torchrun with several ranks, rank 0 has the pipe, and the others obey it (ran
 import os
 import signal
 import sys
+import threading
+import time
 import traceback
-from typing import NoReturn
+from typing import Final, NoReturn
 
+from coordinator.learner.launch import TORCHRUN
 from runtime.child import Pipe
+
+LOOK: Final = 0.5
+"""Seconds between two looks at whether torchrun is there."""
 
 
 def main() -> NoReturn:
@@ -37,6 +43,8 @@ def _follow() -> NoReturn:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(2, 1)
+    torchrun = int(os.environ.get(TORCHRUN, os.getppid()))
+    threading.Thread(target=_end_with, args=(torchrun,), name="torchrun", daemon=True).start()
     try:
         from coordinator.learner.rank_group import RankGroup
         from coordinator.learner.rank_orders import follow
@@ -45,6 +53,14 @@ def _follow() -> NoReturn:
     except Exception as error:
         _end(error)
     os._exit(0)
+
+
+def _end_with(torchrun: int) -> NoReturn:
+    """End this rank once torchrun, its parent, has ended. Once the ranks have met, their connections tell; while they
+    meet, a rank would wait half an hour for one that never comes."""
+    while os.getppid() == torchrun:
+        time.sleep(LOOK)
+    os._exit(1)
 
 
 def _end(error: Exception) -> NoReturn:

@@ -12,6 +12,8 @@ from typing import Final, NamedTuple
 from runtime.child import Child, python_path
 
 LEARNER: Final = "coordinator.learner"
+TORCHRUN: Final = "LEARNER_TORCHRUN_PID"
+"""The environment variable in which torchrun tells its ranks its process id, so that they end with it."""
 _LOOPBACK: Final = "127.0.0.1"
 _RETURNED: Final = 1 << 20
 """Bytes from which glibc returns freed memory at once. Ranks on a CPU collect and drop layers all the time; by default

@@ -1,14 +1,18 @@
 """`python -m coordinator.learner.torchrun`: run torchrun, and say in one sentence which rank ended it. The coordinator
 shows the last sentence of a process that died; torchrun's own report ends with a rule of equals signs."""
 
+import os
 import sys
 
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import main
 
+from coordinator.learner.launch import TORCHRUN
+
 
 def run() -> None:
     """Run torchrun with the arguments of this process."""
+    os.environ[TORCHRUN] = str(os.getpid())
     try:
         main()
     except ChildFailedError as failed:

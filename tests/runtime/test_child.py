@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
+import psutil
 import pytest
 
 from runtime.child import MAX_FRAME, Child, ChildDied, ChildError, Confined
@@ -164,6 +165,23 @@ async def test_the_last_output_of_the_child_stands_in_the_error() -> None:
         with pytest.raises(ChildDied, match=r"echo ended with 7: out of cheese") as died:
             await child.call("grumble", Text("first line\nout of cheese"), type(None))
         assert "first line" in died.value.stderr
+
+
+async def test_a_grandchild_that_outlives_the_child_leaves_no_descriptor_open_here(tmp_path: Path) -> None:
+    started = tmp_path / "grandchild"
+    code = (
+        "import subprocess, sys; one = subprocess.Popen(['sleep', '60'], stdin=-3, stdout=-3, start_new_session=True);"
+        "open(sys.argv[1], 'w').write(str(one.pid))"
+    )
+    before = psutil.Process().num_fds()
+    child = Child([sys.executable, "-c", code, str(started)], name="parent", env=ENV)
+    await child.start()
+    try:
+        assert await child.exited == 0
+        await asyncio.sleep(0)
+        assert psutil.Process().num_fds() == before
+    finally:
+        psutil.Process(int(started.read_text())).kill()
 
 
 async def test_ctrl_c_does_not_reach_the_child() -> None:

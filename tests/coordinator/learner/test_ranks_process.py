@@ -146,3 +146,16 @@ async def test_ranks_of_which_one_is_killed_end_and_any_number_goes_on_from_thei
     assert "the checkpoint was written by 2 ranks, and the learner has 1 now" in fewer.reports[0]
     assert alone.metrics["loss"] == pytest.approx(together.metrics["loss"], abs=LOSS)
     assert differing(alone.export, together.export) <= DIFFERING
+
+
+async def test_ranks_whose_torchrun_is_killed_before_they_have_met_end_too(two: TwoRanks) -> None:
+    """A rank that waits for the others has no connection yet that could break."""
+    child = await two.start()
+    torchrun = psutil.Process(child.pid)
+    async with asyncio.timeout(60):
+        while len(ranks := torchrun.children()) < 2:  # noqa: ASYNC110 (no event tells of it)
+            await asyncio.sleep(0.05)
+    child.kill()
+    assert await child.exited < 0
+    _, living = await asyncio.to_thread(psutil.wait_procs, ranks, timeout=20)
+    assert living == []

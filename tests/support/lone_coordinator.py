@@ -1,0 +1,70 @@
+"""A coordinator with a real learner process, without nodes: the groups that it learns from are in run.sqlite."""
+
+import asyncio
+import random
+import shutil
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from coordinator.daemon import Coordinator
+from coordinator.database import Database
+from coordinator.run import setup
+from coordinator.run.setup import Run
+from coordinator.training.model_processes import LearnerChild, Models
+from engines.supervisor import Supervisor
+from p2p.memory.transport import MemoryNetwork
+from p2p.network import Network
+from p2p.peer.peer import Peer
+from runtime.child import Child
+from tests.support.swarm import BigramScorer
+from tests.support.tiny_learner import group, store
+from weights.store import Store
+
+
+def run_with_groups(
+    template: Path, folder: Path, groups: int, chance: random.Random, env: Mapping[str, str] | None = None
+) -> Run:
+    """Return a copy of a run, with groups of version 0 to learn from. `env`: variables with settings."""
+    run = setup.load_run(shutil.copytree(template, folder), now=time.time_ns() // 1_000_000, env=env or {})
+    store(run.folder.database, [group(chance, f"g{number}", 0) for number in range(groups)])
+    return run
+
+
+class LoneCoordinator:
+    """A coordinator that runs. `child`: the learner."""
+
+    def __init__(
+        self, coordinator: Coordinator, database: Database, child: Supervisor[Child], life: "asyncio.Task[None]"
+    ) -> None:
+        self.coordinator, self.database, self.child, self._life = coordinator, database, child, life
+
+    def step(self) -> int:
+        """Return the learner's step; 0 before it is open."""
+        assert not self._life.done(), self._life.exception()
+        progress = self.coordinator.group_service.progress
+        return progress.step if progress else 0
+
+    def pid(self) -> int:
+        """Return the learner's process id."""
+        assert self.child.pid is not None
+        return self.child.pid
+
+
+@asynccontextmanager
+async def lone_coordinator(run: Run, child: Supervisor[Child]) -> AsyncIterator[LoneCoordinator]:
+    """Run a coordinator over a run folder during the block; it has ended before its files are closed."""
+    async with AsyncExitStack() as stack:
+        kept = stack.enter_context(Store(run.folder.store))
+        database = stack.enter_context(Database.open(run.folder.database))
+        stack.push_async_callback(child.stop)
+        network = Network.of(Peer(MemoryNetwork(0).transport(run.peer_id), seed=0))
+        models = Models(LearnerChild(child), BigramScorer())
+        coordinator = Coordinator(run, network, models, store=kept, database=database)
+        life = asyncio.create_task(coordinator.run())
+        try:
+            yield LoneCoordinator(coordinator, database, child, life)
+        finally:
+            life.cancel()
+            await asyncio.gather(life, return_exceptions=True)
