@@ -188,7 +188,7 @@ class LearnerSection(Section):
             description="Share of the time that full checkpoints may take; between them a journal is written, whose "
             "steps a restart makes again. 1: a checkpoint with each version.",
         ),
-    ] = 1.0
+    ] = 0.05
     ranks: Annotated[
         int,
         Field(

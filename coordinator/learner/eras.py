@@ -2,13 +2,16 @@
 
 Rules
 1. A checkpoint covers the last published version if that is the checkpoint's own export, or the version published
-   before it. Then no version after the checkpoint was published, and the learner resumes there, in the same era. Its
-   step may fall, (era, version) cannot.
-2. Otherwise published steps are undone: an older checkpoint replaces a damaged one, or the learner's folder, the store
-   or both are lost. A new era begins: max(last era + 1, unix seconds). The last era is the newest in run.sqlite.
-3. The new era starts at the step above every known version, with the checkpoint's weights, else with those published
-   last and a new optimiser. They are exported at once as the version of that number, in full for new nodes and as a
-   diff from the version published last. If both are lost, version 0 of the new era is the base.
+   before it, and if the journal names no version beyond it that could not be made again. Then no version after the
+   checkpoint was published or signed, and the learner resumes there, in the same era. Its step may fall, (era, version)
+   cannot. A checkpoint here is one with the journal behind it (learner/replay.py).
+2. Otherwise published steps are undone: an older checkpoint replaces a damaged one, the journal is given up, or the
+   learner's folder, the store or both are lost. A new era begins: max(last era + 1, unix seconds). The last era is the
+   newest in run.sqlite.
+3. The new era starts at the step above every known version, with the weights of the newest one: the checkpoint's, or
+   those published last where they are newer. The optimiser is the checkpoint's; without a checkpoint it is a new one.
+   The weights are exported at once as the version of that number, in full for new nodes and as a diff from the version
+   published last. If checkpoint and version are lost, version 0 of the new era is the base.
 4. A new era begins without draws: a group of an earlier era can never be drawn
    (coordinator/rollouts/replay_buffer.py).
 5. An order of main to go back to an earlier version begins a new era by rule 3, with that version's weights.
@@ -30,10 +33,20 @@ class KnownVersion(NamedTuple):
     root: bytes
 
 
-def covers(published: KnownVersion | None, export: KnownVersion | None, before: KnownVersion | None) -> bool:
+def covers(
+    published: KnownVersion | None, export: KnownVersion | None, before: KnownVersion | None, journalled: int = -1
+) -> bool:
     """Tell whether a checkpoint covers the last `published` version (rule 1). `export`: the checkpoint's export.
-    `before`: the version published before that export. If `published` is None, `before` must be None too."""
+    `before`: the version published before that export. If `published` is None, `before` must be None too. `journalled`:
+    the newest version that the journal names."""
+    if journalled > (export.version if export else -1):
+        return False
     return before is None if published is None else published in (export, before)
+
+
+def is_behind(published: KnownVersion | None, export: KnownVersion | None) -> bool:
+    """Tell whether steps are lost that led to the last `published` version. `export`: the checkpoint's."""
+    return published is not None and (export is None or published.version > export.version)
 
 
 def next_era(last: int, now: float) -> int:

@@ -78,6 +78,7 @@ class RankPart:
         """Take the masters from a snapshot, or from the base without one; then the state of a checkpoint's files, if
         there are any. Raises BadTensors, BadSnapshot."""
         self._hyper = hyper
+        self._optimiser = None  # its memory first
         self._optimiser = Optimiser(self._model, hyper, self._group)
         self._optimiser.restore(
             self._rows_of(self._model, Snapshot(weights or self._base / model_folder.WEIGHTS[0]))

@@ -1,16 +1,18 @@
 """Make the journalled steps again, behind the newest checkpoint, after a crash or a restart.
 
 Rules
-1. The steps are made from the checkpoint's tensors, with the entry's settings, from the same groups in the same order.
-   A checkpoint of the result is durable before the learner goes on; then the journal is empty.
+1. The steps are made from the checkpoint's tensors, with the entry's settings and threads, from the same groups in the
+   same order. A checkpoint of the result is durable before the learner goes on.
 2. The exports are those of the entries: their files were durable before the entry, and are never encoded anew.
 3. The remade weights must have the root of the last export. On one CPU with equal settings another root is a fault of
-   the machine or of the program: the learner does not open. Elsewhere arithmetic may differ by order: the published
-   values become the weights, the moments stay as remade, and the operator hears it once.
-4. Where tokens of a step are missing, or the process died in `MOST_TRIES` tries, the journal is given up: the newest
-   published version goes on in a new era (learner/eras.py).
+   the machine or of the program: the learner does not open. Settings are equal if processor, libraries and program are
+   too (learner/step_arithmetic.py). Elsewhere the last bits may differ: the published values become the weights, the
+   moments stay as remade, and the operator hears it once.
+4. Where tokens of a step are missing, or the process died in `MOST_TRIES` tries, the steps are given up: the newest
+   published version goes on in a new era (learner/eras.py). A fault that a person must put right is no death.
 """
 
+import gc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -18,57 +20,73 @@ from typing import NamedTuple
 import msgspec
 
 from coordinator.learner import checkpoint, journal
-from coordinator.learner.batch_groups import MissingTokens, TrainBatch, TrainGroup
+from coordinator.learner.batch_groups import BadBatch, TrainBatch, TrainGroup
 from coordinator.learner.checkpoint import Checkpoint
 from coordinator.learner.journal import MOST_TRIES, JournalEntry
 from coordinator.learner.messages import Open
 from coordinator.learner.random_state import random_tensors, restore_random
+from coordinator.learner.step_arithmetic import arithmetic
 from coordinator.learner.trainer import Trainer, TrainerOf
+from runtime.errors import LocalFault
 from weights.snapshot import Snapshot
 
 Read = Callable[[Sequence[bytes]], list[TrainGroup]]
 
 
-class RemadeOtherwise(Exception):
+class RemadeOtherwise(LocalFault):
     """The journalled steps led to other weights than before, on one CPU with equal settings."""
 
 
 class Remade(NamedTuple):
-    """A checkpoint to go on from. `given_up`: steps behind it are lost."""
+    """A checkpoint to go on from. `trainer`: that of the replay, where it has the settings of the order to open."""
 
     checkpoint: Checkpoint
-    given_up: bool = False
+    trainer: Trainer | None = None
 
 
 def remade(
     order: Open, newest: Checkpoint, folder: Path, read: Read, trainer_of: TrainerOf, report: Callable[[str], None]
 ) -> Remade:
     """Return a checkpoint of the state behind the last entry in `folder`: `newest` itself where there is none, or where
-    the journal is given up (rule 4). Raises RemadeOtherwise, and what a trainer raises."""
+    they are given up (rule 4). Raises RemadeOtherwise, CheckpointError, and what a trainer raises."""
     entries = journal.behind(folder, newest.state, report)
     if not entries:
         return Remade(newest)
     if journal.begin_try(folder) >= MOST_TRIES:
         report(f"the learner died while it made {_count(entries)} again: they are given up")
-        journal.clear(folder)
-        return Remade(newest, given_up=True)
+        return Remade(newest)
+    report(f"{_count(entries)} behind the checkpoint of step {newest.state.step} will be made again")
     last = entries[-1]
-    trainer = trainer_of(msgspec.structs.replace(order, hyper=last.hyper))
+    as_before = msgspec.structs.replace(order, hyper=last.hyper, threads=last.threads)
     try:
+        trainer = trainer_of(as_before)
         _make(trainer, newest, entries, read)
-    except MissingTokens as missing:
+        _check(trainer, order, last, folder, report)
+        again = _saved(trainer, order, last, report)
+    except BadBatch as missing:
         report(f"{_count(entries)} cannot be made again ({missing}): they are given up")
-        journal.clear(folder)
-        return Remade(newest, given_up=True)
-    _check(trainer, order, last, folder, report)
-    checkpoints = Path(order.folder) / checkpoint.FOLDER
+        return Remade(newest)
+    except LocalFault:
+        journal.end_try(folder)
+        raise
+    report(f"{_count(entries)} made again, up to step {last.state.step}")
+    if as_before == order:
+        return Remade(again, trainer)
+    del trainer
+    gc.collect()  # a model has cycles, and the next one needs the memory
+    return Remade(again)
+
+
+def _saved(trainer: Trainer, order: Open, last: JournalEntry, report: Callable[[str], None]) -> Checkpoint:
+    """Return a durable checkpoint of the remade state, read back."""
+    folder = Path(order.folder) / checkpoint.FOLDER
     checkpoint.save(
-        checkpoints, last.state.era, last.state.step, lambda: last.state,
+        folder, last.state.era, last.state.step, lambda: last.state,
         lambda partial: trainer.save_tensors(partial, random_tensors()),
     )  # fmt: skip
-    journal.clear(folder)
-    report(f"{_count(entries)} behind the checkpoint were made again, up to step {last.state.step}")
-    return Remade(checkpoint.load(checkpoints, report) or newest)
+    saved = checkpoint.load(folder, report)
+    assert saved is not None, "it was just saved"
+    return saved
 
 
 def _make(trainer: Trainer, newest: Checkpoint, entries: Sequence[JournalEntry], read: Read) -> None:
@@ -85,18 +103,17 @@ def _make(trainer: Trainer, newest: Checkpoint, entries: Sequence[JournalEntry],
 
 def _check(trainer: Trainer, order: Open, last: JournalEntry, folder: Path, report: Callable[[str], None]) -> None:
     """Compare the weights with the last export (rule 3)."""
-    export = last.state.export
-    assert export is not None, "an entry ends with an export"
+    export = last.export
     snapshot = trainer.save_snapshot(folder / ".remade.safetensors")
     snapshot.path.unlink()
     if snapshot.root == export.root:
         return
-    alike = (last.ranks, last.threads, last.device) == (trainer.ranks, order.threads, order.device)
+    alike = (last.ranks, last.device, last.arithmetic) == (1, "cpu", arithmetic())
     if alike and trainer.ranks == 1 and order.device == "cpu":
         raise RemadeOtherwise(
             f"the steps up to version {export.version} were made again and gave other weights, on one CPU with equal "
-            "settings: check the memory of this machine, or move the folder journal away to go on from the published "
-            "version in a new era"
+            f"settings: check the memory of this machine, or move {folder} away to go on from the published version "
+            "in a new era"
         )
     report(f"the steps up to version {export.version} gave other weights when made again: the published ones are taken")
     trainer.adopt(Snapshot(Path(export.snapshot)))

@@ -6,7 +6,8 @@ Rules
    Checkpoints are written as often as costs `Open.checkpoint_share` of the time, and for the first export of an era.
 2. After a crash the learner continues from the last checkpoint, and makes the journalled steps behind it again
    (learner/replay.py). If the last export is not published, the same files are returned again, never encoded anew.
-   Checkpoint and journal have no hashes of them: after a crash a file is hashed once more before it is signed.
+   Checkpoint and journal have no hashes of them: after a crash a file is hashed once more before it is signed. The
+   journal is empty once a session is open.
 3. `learner.eras` decides whether the learner resumes or begins a new era. The first version of a new era is exported as
    the session opens. So is one that main orders to be published again (`Open.republish`): its weights begin a new era,
    with a new optimiser, whose rate warms up once more.
@@ -36,8 +37,10 @@ from coordinator.learner.messages import Batch, Export, Hyper, Open, Opened, Rep
 from coordinator.learner.objective_choices import choices_of, contradiction
 from coordinator.learner.random_state import random_tensors, restore_random
 from coordinator.learner.replay import remade
+from coordinator.learner.step_arithmetic import arithmetic
 from coordinator.learner.surrogates import SURROGATES
 from coordinator.learner.trainer import LocalTrainer, TrainerOf
+from runtime.files import sync_folder
 from tasks.turn_ends import Ends
 from weights.snapshot import Snapshot
 
@@ -66,22 +69,24 @@ class Session:
         self._checkpoints = Path(order.folder) / checkpoint.FOLDER
         self._journal = Path(order.folder) / journal.FOLDER
         self._exports = Path(order.folder) / "exports"
-        for folder in (self._checkpoints, self._exports):
+        for folder in (self._checkpoints, self._journal, self._exports):
             folder.mkdir(parents=True, exist_ok=True)
-        checkpoint_found, self._given_up = checkpoint.load(self._checkpoints, report), False
+        sync_folder(Path(order.folder))
+        checkpoint_found, trainer = checkpoint.load(self._checkpoints, report), None
+        journalled = journal.newest_version(self._journal)
         if checkpoint_found is not None and self._ordered_again(checkpoint_found) is None:
-            again = remade(order, checkpoint_found, self._journal, read, trainer_of, report)
-            checkpoint_found, self._given_up = again
-        self._trainer = trainer_of(order)
+            checkpoint_found, trainer = remade(order, checkpoint_found, self._journal, read, trainer_of, report)
+        self._trainer = trainer or trainer_of(order)
         if checkpoint_found is not None and len(checkpoint_found.files) != self._trainer.ranks:
             report(_divided_anew(len(checkpoint_found.files), self._trainer.ranks))
         self._undone = ""
-        self._pace = CheckpointPace(order.checkpoint_share)
-        self._state = self._begin(checkpoint_found)
-        self._durable, self._since = self._state.step, list[tuple[int, list[bytes]]]()
+        self._pace, self._arithmetic = CheckpointPace(order.checkpoint_share), arithmetic()
+        self._state, self._since = self._begin(checkpoint_found, journalled), list[tuple[int, list[bytes]]]()
         self._drawn = set(self._state.drawn)
         if self._state.export is None:
             self._export(self._state.published, whole=True)
+        else:
+            journal.clear(self._journal)
         self._sweep()
 
     def opened(self) -> Opened:
@@ -132,41 +137,36 @@ class Session:
             raise BadBatch("a group names a version that this step has yet to make")
         return TrainBatch(step=batch.step, groups=groups)
 
-    def _begin(self, checkpoint_found: Checkpoint | None) -> State:
-        """Return the state to start from: the checkpoint's, or that of a new era (learner/eras.py)."""
+    def _begin(self, checkpoint_found: Checkpoint | None, journalled: int) -> State:
+        """Return the state to start from: the checkpoint's, or that of a new era (learner/eras.py). `journalled`: the
+        newest version that the journal names."""
         published = self._published()
         again = self._ordered_again(checkpoint_found)
         last, state = _known(published[-1:]), checkpoint_found.state if checkpoint_found else None
         rate = (state.rate if state else 1.0) * (again.factor if again else 1.0)
         hyper = msgspec.structs.replace(self._hyper, learning_rate=rate * self._hyper.learning_rate)
-        behind = state is not None and self._is_behind(state, published)
         if again is not None:
             self._trainer.start(hyper, export.adopt(Path(again.snapshot), again.version, self._exports), None)
-        elif checkpoint_found is not None and not behind:
+        elif checkpoint_found is not None:
             self._trainer.start(hyper, None, checkpoint_found)
             restore_random(checkpoint_found.tensors)
+            if eras.is_behind(last, _known([checkpoint_found.state.export])):
+                self._trainer.adopt(Snapshot(Path(published[-1].snapshot)))
         else:
             self._trainer.start(hyper, Path(published[-1].snapshot) if published else None, None)
         known, before = (_known([state.export]), _known(state.published[-1:])) if state else (None, None)
         if last and known and last.version == known.version and last.root != known.root:
             raise WrongOrder(f"version {last.version} was published with other bytes than this learner exported")
-        if again is None and (state or not published) and eras.covers(last, known, before):
+        if again is None and (state or not published) and eras.covers(last, known, before, journalled):
             return self._resumed(state, published) if state else self._fresh(self._order.era, 0, [])
-        version = eras.first_version([last, known, before])
-        self._undone = _undone(state, last, version) if again is None else _gone_back(again, version)
+        version = eras.first_version([last, known, before, KnownVersion(journalled, b"")])
+        self._undone = _undone(state, last, journalled, version) if again is None else _gone_back(again, version)
         era = max(self._order.next_era, state.era + 1 if state else 0)
         bases = published or ([_base(state.export)] if state and state.export else [])
         bases = [base for base in bases if Path(base.snapshot).is_file()]
-        fresh_state = self._fresh(
-            era, version, bases, steps=state.steps if state and again is None and not behind else 0
-        )
+        fresh_state = self._fresh(era, version, bases, steps=state.steps if state and again is None else 0)
         obeyed = again.id if again else state.republished if state else 0
         return msgspec.structs.replace(fresh_state, rate=rate, republished=obeyed)
-
-    def _is_behind(self, state: State, published: list[Base]) -> bool:
-        """Tell whether steps up to a published version are lost with the journal: the version itself goes on."""
-        exported = state.export.version if state.export else -1
-        return self._given_up and bool(published) and published[-1].version > exported
 
     def _ordered_again(self, checkpoint_found: Checkpoint | None) -> Republish | None:
         """Return the order to go back to a version, unless it was obeyed. Raises WrongOrder."""
@@ -248,16 +248,18 @@ class Session:
             exported = encoded()
         self._state = msgspec.structs.replace(state, export=_unhashed(exported))
         if not full:
-            self._write_entry()
-        self._durable, self._since = state.step, []
+            assert state.export is not None, "the first export of an era has a checkpoint"
+            self._write_entry(state.export, self._state)
+            self._pace.noted()
+        self._since = []
         self._sweep()
         return exported
 
-    def _write_entry(self) -> None:
+    def _write_entry(self, before: Export, exported: State) -> None:
         order = self._order
         entry = JournalEntry(
-            after=self._durable, steps=self._since, state=self._state, hyper=order.hyper, ranks=self._trainer.ranks,
-            threads=order.threads, device=order.device,
+            after=before.version, after_root=before.root, steps=self._since, state=exported, hyper=order.hyper,
+            ranks=self._trainer.ranks, threads=order.threads, device=order.device, arithmetic=self._arithmetic,
         )  # fmt: skip
         journal.append(self._journal, entry)
 
@@ -323,12 +325,14 @@ def _base(export: Export) -> Base:
     return Base(version=export.version, root=export.root, snapshot=export.snapshot)
 
 
-def _undone(state: State | None, last: KnownVersion | None, version: int) -> str:
-    """Explain to the operator why a new era begins."""
+def _undone(state: State | None, last: KnownVersion | None, journalled: int, version: int) -> str:
+    """Explain to the operator why a new era begins. `journalled`: the newest version that the journal names."""
     if state is None:
         why = f"there is no checkpoint, and version {last.version if last else 0} is published"
     elif last is None:
         why = "no version that the checkpoint knows is published any more"
+    elif journalled > last.version:
+        why = f"the checkpoint is of step {state.step}, and version {journalled} of the journal is lost"
     else:
         why = f"the checkpoint is of step {state.step}, and version {last.version} is published"
     return f"{why}: a new era begins with version {version}, and groups of the old one are paid and not trained on"

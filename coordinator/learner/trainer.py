@@ -62,6 +62,7 @@ class LocalTrainer:
         torch.manual_seed(order.hyper.seed)
         self._model = model.load(Path(order.model), order.device)
         self._reference = model.load(Path(order.model), order.device) if order.hyper.kl_coefficient > 0 else None
+        self._optimiser: Optimiser | None = None
 
     @property
     def parameters(self) -> int:
@@ -72,15 +73,21 @@ class LocalTrainer:
         """See `Trainer`."""
         if weights is not None:
             load_into(self._model, Snapshot(weights))
+        self._optimiser = None  # its memory first
         self._optimiser = Optimiser(self._model, hyper)
         if checkpoint is not None:
             self._optimiser.restore(checkpoint.tensors)
+
+    @property
+    def _started(self) -> Optimiser:
+        assert self._optimiser is not None, "start comes first"
+        return self._optimiser
 
     def step(self, batch: TrainBatch, steps: int) -> dict[str, float]:
         """See `Trainer`."""
         return step.train_step(
             self._model,
-            self._optimiser,
+            self._started,
             batch,
             self._order.hyper,
             steps=steps,
@@ -92,7 +99,7 @@ class LocalTrainer:
     def adopt(self, snapshot: Snapshot) -> None:
         """See `Trainer`."""
         load_into(self._model, snapshot)
-        self._optimiser.take_published()
+        self._started.take_published()
 
     def save_snapshot(self, path: Path) -> Snapshot:
         """See `Trainer`."""
@@ -100,4 +107,4 @@ class LocalTrainer:
 
     def save_tensors(self, folder: Path, others: Mapping[str, Tensor]) -> list[TensorFile]:
         """See `Trainer`."""
-        return write_whole(folder, self._optimiser.tensors(others))
+        return write_whole(folder, self._started.tensors(others))

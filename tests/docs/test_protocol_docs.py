@@ -27,7 +27,7 @@ from msgspec import inspect
 from coordinator.accounts import ledger, pay
 from coordinator.accounts.standing import Remarked
 from coordinator.config import LeasesSection, NetworkSection
-from coordinator.learner import checkpoint
+from coordinator.learner import checkpoint, journal
 from coordinator.publishing import publisher
 from coordinator.rollouts import (
     delivery_record,
@@ -110,6 +110,7 @@ DESCRIBED = {
     "Calibration": calibration.Calibration,
     "State": checkpoint.State,
     "Base": checkpoint.Base,
+    "JournalEntry": journal.JournalEntry,
     "LeaseOutcome": verdicts.LeaseOutcome,
 }
 

@@ -6,7 +6,8 @@ Rules
 3. The ledger verifies, and its accounts hold what the accepted verdicts weigh.
 4. No submission of an honest node was refused, and no node submitted two for one lease.
 5. A node's (era, version) never goes back.
-6. The learner's checkpoint has drawn whole batches, no group twice, and only groups that were accepted and trainable.
+6. The learner's checkpoint, with the journal behind it, has drawn whole batches, no group twice, and only groups that
+   were accepted and trainable; and it has every published version.
 """
 
 import sqlite3
@@ -77,20 +78,21 @@ def receipts(volunteer: Volunteer) -> dict[bytes, bytes]:
 
 def check_draws(coordinator: Coordinator) -> int:
     """Check rule 6, once the coordinator has ended; return the learner's step."""
-    from coordinator.learner.checkpoint import load
+    from coordinator.learner import checkpoint, journal
     from coordinator.run.setup import load_run
 
     complaints: list[str] = []
-    checkpoint = load(coordinator.folder.learner / "checkpoints", complaints.append)
-    assert checkpoint is not None
+    full = checkpoint.load(coordinator.folder.learner / checkpoint.FOLDER, complaints.append)
+    assert full is not None
+    entries = journal.behind(coordinator.folder.learner / journal.FOLDER, full.state, complaints.append)
     assert complaints == []
-    state = checkpoint.state
+    state = entries[-1].state if entries else full.state
     batch = load_run(coordinator.home, now=0, env={}).config.run.batch_groups
-    # The checkpoint keeps the draws of the last steps alone: those that could be drawn again.
+    # The state keeps the draws of the last steps alone: those that could be drawn again.
     assert len(set(state.drawn)) == len(state.drawn) == len(state.draws) * batch
     with closing(Database.read(coordinator.folder.database)) as database:
         rows = database.all("SELECT lease FROM verdicts WHERE verdict = 'accepted' AND trainable = 1")
         published = database.value("SELECT max(version) FROM versions")
     assert set(state.drawn) <= {row[0] for row in rows}
-    assert published <= state.step <= published + 1  # a checkpoint precedes each publication
+    assert published <= state.step <= published + 1  # a checkpoint or an entry precedes each publication
     return state.step

@@ -64,6 +64,8 @@ def make_template(folder: Path, run: Mapping[str, Any] | None = None) -> Path:
         },
         "network": {"listen": ("/ip4/127.0.0.1/tcp/0",)},
         "https": {"listen": ("/ip4/127.0.0.1/tcp/0",)},
+        # Nearly every version is in the journal alone: each start of the learner makes steps again.
+        "learner": {"checkpoint_share": 1e-4},
         # A lease must outlive its node's way back: a killed node delivers once its engine has started again. It stays
         # open so long where the group was lost with the engine, and counts as the node's.
         # Every request that has room is to get its lease at once, whatever the learner will draw.

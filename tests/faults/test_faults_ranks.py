@@ -2,27 +2,17 @@
 
 import asyncio
 import random
-import shutil
 import time
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 import psutil
 import pytest
 
-from coordinator.daemon import Coordinator
-from coordinator.database import Database
 from coordinator.learner.launch import RankLayout, learner_process
-from coordinator.run import setup
-from coordinator.training.model_processes import LearnerChild, Models, restarts
+from coordinator.training.model_processes import restarts
 from engines.supervisor import Supervisor
-from p2p.memory.transport import MemoryNetwork
-from p2p.network import Network
-from p2p.peer.peer import Peer
 from tests.support.fake_coordinator import until
-from tests.support.swarm import BigramScorer
-from tests.support.tiny_learner import group, store
-from weights.store import Store
+from tests.support.lone_coordinator import lone_coordinator, run_with_groups
 
 pytestmark = pytest.mark.slow
 
@@ -30,38 +20,29 @@ KILLS, GROUPS = 4, 120
 PATIENCE = 120.0
 
 
-async def test_a_run_goes_on_though_one_rank_after_the_other_is_killed(template: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("share", [1.0, 1e-9])
+async def test_a_run_goes_on_though_one_rank_after_the_other_is_killed(
+    template: Path, tmp_path: Path, share: float
+) -> None:
+    """`share`: of the time for checkpoints; at the smaller one all steps but the first are in the journal."""
     chance = random.Random(5)
-    run = setup.load_run(shutil.copytree(template, tmp_path / "run"), now=time.time_ns() // 1_000_000, env={})
-    store(run.folder.database, [group(chance, f"g{number}", 0) for number in range(GROUPS)])
+    env = {"ECHO2_COORD_LEARNER_CHECKPOINT_SHARE": str(share)}
+    run = run_with_groups(template, tmp_path / "run", GROUPS, chance, env)
     child = Supervisor(
         lambda: learner_process(ranks=RankLayout(2)), restarts(), clock=lambda: 1e6 * time.monotonic()
     )  # fmt: skip
-    async with AsyncExitStack() as stack:
-        kept = stack.enter_context(Store(run.folder.store))
-        database = stack.enter_context(Database.open(run.folder.database))
-        stack.push_async_callback(child.stop)
-        network = Network.of(Peer(MemoryNetwork(0).transport(run.peer_id), seed=0))
-        models = Models(LearnerChild(child), BigramScorer())
-        coordinator = Coordinator(run, network, models, store=kept, database=database)
-        life = asyncio.create_task(coordinator.run())
-
-        def step() -> int:
-            assert not life.done(), life.exception()
-            return coordinator.group_service.progress.step if coordinator.group_service.progress else 0
-
+    async with lone_coordinator(run, child) as lone:
         steps_done = 0
         for number in range(KILLS):
-            await until(lambda steps_done=steps_done: step() > steps_done, PATIENCE)
+            await until(lambda steps_done=steps_done: lone.step() > steps_done, PATIENCE)
             await asyncio.sleep(chance.uniform(0.0, 0.3))
-            steps_done, pid = step(), child.pid
-            assert pid is not None
+            pid = lone.pid()
             ranks = psutil.Process(pid).children()
             ranks[number % 2].kill()
             await until(lambda pid=pid: child.pid != pid, PATIENCE)
+            steps_done = lone.step()  # the next step is one of new ranks
             assert psutil.wait_procs(ranks, timeout=20)[1] == [], "no rank outlives the others"
-        await until(lambda: step() > steps_done, PATIENCE)
-        assert database.value("SELECT count(*) FROM set_aside") == 0
-        assert coordinator.view_builder.build().trouble.paused is None
-        life.cancel()
-        await asyncio.gather(life, return_exceptions=True)
+        await until(lambda: lone.step() > steps_done, PATIENCE)
+        assert lone.database.value("SELECT count(*) FROM set_aside") == 0
+        assert lone.coordinator.view_builder.build().trouble.paused is None
+        assert lone.database.all("SELECT DISTINCT era FROM versions") == [(1,)], "no published step is undone"

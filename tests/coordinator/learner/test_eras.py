@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinator.learner.eras import KnownVersion, covers, first_version, next_era
+from coordinator.learner.eras import KnownVersion, covers, first_version, is_behind, next_era
 
 
 def known(version: int, mark: int = 0) -> KnownVersion:
@@ -21,10 +21,24 @@ COVERED = {
 }
 
 
+def test_a_checkpoint_behind_a_version_that_the_journal_has_lost_covers_nothing() -> None:
+    assert covers(known(4), known(4), known(3), 4)
+    assert not covers(known(4), known(4), known(3), 5), "version 5 was perhaps signed"
+    assert not covers(None, None, None, 0)
+
+
 @pytest.mark.parametrize("sentence", COVERED)
 def test_a_checkpoint_covers_what_it_exports_and_the_version_before(sentence: str) -> None:
     published, export, before, covered = COVERED[sentence]
     assert covers(published, export, before) is covered
+
+
+def test_the_weights_published_last_go_on_where_they_are_newer_than_the_checkpoints() -> None:
+    assert is_behind(known(5), known(4))
+    assert is_behind(known(5), None)
+    assert not is_behind(known(4), known(4))
+    assert not is_behind(known(3), known(4))
+    assert not is_behind(None, known(4))
 
 
 @pytest.mark.parametrize(("last", "now", "era"), [(1, 0.0, 2), (1, 1_700_000_000.9, 1_700_000_000), (9, 9.0, 10)])

@@ -3,19 +3,25 @@
 import os
 import shutil
 import signal
+from itertools import chain
 from pathlib import Path
 
 import anyio
 import pytest
+from msgspec import structs
 
 from coordinator.daemon import Coordinator
+from coordinator.database import Database
+from coordinator.learner import checkpoint, journal
+from coordinator.learner.journal import JournalEntry
 from coordinator.learner.launch import learner_process
 from coordinator.run.setup import Run
 from coordinator.training.model_processes import LearnerChild, restarts
 from engines.supervisor import Supervisor
+from runtime.units import DAY
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
-from tests.support.real_learner import OwnLearner, coordinating, make_run
+from tests.support.real_learner import OwnLearner, coordinating, make_run, wall
 
 
 def test_the_age_of_a_group_is_the_same_in_the_buffer_the_metrics_and_the_history_and_0_on_policy(
@@ -65,9 +71,51 @@ def tear_newest_checkpoint(run: Run) -> None:
     (newest / "tensors.safetensors").write_bytes(b"torn")
 
 
+def journalled(run: Run) -> list[JournalEntry]:
+    """Return the entries behind the newest checkpoint."""
+    newest = checkpoint.load(run.folder.learner / checkpoint.FOLDER, pytest.fail)
+    assert newest is not None
+    entries = journal.behind(run.folder.learner / journal.FOLDER, newest.state, pytest.fail)
+    assert len(entries) >= 2
+    return entries
+
+
+def tear_journal(run: Run) -> None:
+    journalled(run)
+    newest = max((run.folder.learner / journal.FOLDER).glob("entry-*"))
+    newest.write_bytes(newest.read_bytes()[:-1])
+
+
+def forget_tokens(run: Run) -> None:
+    (_, groups), *_ = journalled(run)[-1].steps
+    with Database.open(run.folder.database) as database, database.transaction():
+        database.do("UPDATE submissions SET payload = NULL WHERE lease = ?", (groups[0],))
+
+
+def take_foreign_journal(run: Run) -> None:
+    """Let the journal be that of a run whose weights were others, at the same steps."""
+    entries = journalled(run)
+    journal.clear(run.folder.learner / journal.FOLDER)
+    for entry in entries:
+        journal.append(run.folder.learner / journal.FOLDER, structs.replace(entry, after_root=b"\7" * 32))
+
+
+def die_twice(run: Run) -> None:
+    journalled(run)
+    for _ in range(journal.MOST_TRIES):
+        journal.begin_try(run.folder.learner / journal.FOLDER)
+
+
+_WITH_TOKENS = "SELECT lease FROM submissions WHERE payload IS NOT NULL"
+EACH, JOURNAL_ALONE = 1.0, 1e-9
+"""Shares of the time for full checkpoints."""
 DAMAGES = {
-    "the newest checkpoint is torn": tear_newest_checkpoint,
-    "the learner's folder is lost": lambda run: shutil.rmtree(run.folder.learner),
+    "the newest checkpoint is torn": (EACH, tear_newest_checkpoint),
+    "the learner's folder is lost": (JOURNAL_ALONE, lambda run: shutil.rmtree(run.folder.learner)),
+    "an entry of the journal is torn": (JOURNAL_ALONE, tear_journal),
+    "the journal has lost its tokens": (JOURNAL_ALONE, forget_tokens),
+    "the journal is another run's": (JOURNAL_ALONE, take_foreign_journal),
+    "the learner died twice while it made journalled steps again": (JOURNAL_ALONE, die_twice),
 }
 
 
@@ -75,7 +123,8 @@ DAMAGES = {
 def test_a_learner_behind_the_published_version_continues_in_a_new_era(
     damage: str, tmp_path: Path, model_folder: Path
 ) -> None:
-    run = make_run(tmp_path / "run", model_folder, staleness=4)
+    share, harm = DAMAGES[damage]
+    run = make_run(tmp_path / "run", model_folder, staleness=4, learner={"checkpoint_share": share})
     learner = OwnLearner()
     ended: list[BaseException] = []
     told: dict[str, object] = {}
@@ -84,13 +133,15 @@ def test_a_learner_behind_the_published_version_continues_in_a_new_era(
         async with coordinating(run, learner) as coordinator:
             await until_step(coordinator, 3)
             told["old"] = coordinator.view_builder.build().version
-        DAMAGES[damage](run)
+            told["root"] = coordinator.publisher.versions[-1].root
+        harm(run)
         try:
             async with coordinating(run, learner) as coordinator:
                 await until_step(coordinator, int(str(told["old"])) + 4)
                 state = coordinator.view_builder.build()
                 told["state"] = (state.era, state.version - int(str(told["old"])))
                 database = coordinator.group_service.database
+                told["first"] = next(one.root for one in coordinator.publisher.versions if one.era == state.era)
                 told["eras"] = database.all("SELECT DISTINCT era FROM versions ORDER BY era")
                 told["refused"] = state.refused
         except BaseExceptionGroup as errors:
@@ -102,8 +153,63 @@ def test_a_learner_behind_the_published_version_continues_in_a_new_era(
     assert era > 1, "what was undone is another era"
     assert versions >= 4
     assert told["eras"] == [(1,), (era,)]
+    assert told["first"] == told["root"], "the weights published last go on"
     assert told["refused"] == {}, "outstanding leases are paid as usual"
     assert len(learner.asked) == len(set(learner.asked)), "no group is learned from twice"
+
+
+def test_a_run_stopped_with_steps_in_the_journal_alone_goes_on_with_them(tmp_path: Path, model_folder: Path) -> None:
+    run = make_run(tmp_path / "run", model_folder, staleness=4, learner={"checkpoint_share": JOURNAL_ALONE})
+    learner = OwnLearner()
+
+    async def main() -> None:
+        async with coordinating(run, learner) as coordinator:
+            await until_step(coordinator, 3)
+        kept = [entry.export for entry in journalled(run)]
+        async with coordinating(run, learner) as coordinator:
+            await until_step(coordinator, kept[-1].version + 3)
+            versions = coordinator.publisher.versions
+        assert {one.era for one in versions} == {1}
+        assert [one.root for one in versions[1 : len(kept) + 1]] == [export.root for export in kept]
+        assert [one.version for one in versions] == [*range(len(versions))]
+
+    run_fake(main)
+    assert len(learner.asked) == len(set(learner.asked)), "no group is learned from twice"
+
+
+@pytest.mark.parametrize("share", [EACH, JOURNAL_ALONE])
+def test_tokens_are_kept_until_a_full_checkpoint_covers_their_draw(
+    share: float, tmp_path: Path, model_folder: Path
+) -> None:
+    run = make_run(tmp_path / "run", model_folder, steps=4, staleness=1, learner={"checkpoint_share": share})
+    learner = OwnLearner()
+    kept: set[bytes] = set()
+
+    async def main() -> None:
+        async with coordinating(run, learner) as coordinator:
+            await until(lambda: coordinator.view_builder.build().phase == "finished", 300)
+            training, groups = coordinator.learning.training, coordinator.group_service
+            assert training.covered_step == (4 if share == EACH else 0)
+            covered = frozenset(chain.from_iterable(training.covered))
+            while groups.forget(covered, training.covered_step, 1, int(wall() * 1000) + 3 * DAY):
+                pass
+            kept.update(lease for (lease,) in groups.database.all(_WITH_TOKENS))
+
+    run_fake(main)
+    assert kept.intersection(learner.asked) == (set() if share == EACH else set(learner.asked))
+
+
+def test_a_finished_run_is_finished_after_its_journal_was_made_again(tmp_path: Path, model_folder: Path) -> None:
+    run = make_run(tmp_path / "run", model_folder, steps=3, learner={"checkpoint_share": JOURNAL_ALONE})
+
+    async def main() -> None:
+        for _ in range(2):
+            async with coordinating(run) as coordinator:
+                await until(lambda: coordinator.view_builder.build().phase == "finished", 300)
+                assert coordinator.view_builder.build().version == 3
+                assert [one.version for one in coordinator.publisher.versions] == [0, 1, 2, 3]
+
+    run_fake(main)
 
 
 @pytest.mark.slow
@@ -111,7 +217,7 @@ async def test_a_real_learner_killed_repeatedly_at_the_start_of_a_new_era_contin
     tmp_path: Path, model_folder: Path, repository: Path
 ) -> None:
     """Kill the learner's process with SIGKILL, each time a little later than the time before."""
-    run = make_run(tmp_path / "run", model_folder, staleness=4, steps=3)
+    run = make_run(tmp_path / "run", model_folder, staleness=4, steps=3, learner={"checkpoint_share": EACH})
     child = Supervisor(learner_process, restarts())
     learner = LearnerChild(child)
     try:
