@@ -69,19 +69,21 @@ def main() -> int:
     return int(short)
 
 
-def fill(database: Database, tokens: int) -> None:
-    """Fill the buffer with one batch of accepted groups. `tokens`: of each rollout."""
+def fill(
+    database: Database, tokens: int, *, groups: int = GROUPS, samples: int = SAMPLES, words: int = 150_000
+) -> None:
+    """Fill the buffer with accepted groups of version 0. `tokens`: of each rollout. `words`: of the vocabulary."""
     chance = np.random.default_rng(0)
     with database.transaction():
-        for place in range(GROUPS):
+        for place in range(groups):
             name = place.to_bytes(16, "big")
             database.do(
                 "INSERT INTO leases (id, node, nonce, position, era, version, sent, expires, state, document, sealed)"
                 " VALUES (?, x'01', ?, ?, 1, 0, 0, 0, 'decided', ?, x'')",
-                (name, name, place, encode(lease(name, tokens))),
+                (name, name, place, encode(lease(name, tokens, samples))),
             )
-            rollouts = [rollout(chance, tokens) for _ in range(SAMPLES)]
-            scores = [Score(reward=float(n % 2), success=bool(n % 2)) for n in range(SAMPLES)]
+            rollouts = [rollout(chance, tokens, words) for _ in range(samples)]
+            scores = [Score(reward=float(n % 2), success=bool(n % 2)) for n in range(samples)]
             group = Submission(lease=name, era=1, version=0, root=bytes(32), rollouts=rollouts)
             database.do(
                 "INSERT INTO submissions (lease, hash, at, payload, scores) VALUES (?, x'', 0, ?, ?)",
@@ -94,18 +96,18 @@ def fill(database: Database, tokens: int) -> None:
             )
 
 
-def lease(name: bytes, tokens: int) -> Lease:
+def lease(name: bytes, tokens: int, samples: int) -> Lease:
     return Lease(
         id=name, node=bytes(32), nonce=name, task="reverse", task_version=1, index=0, prompt=[1] * 64,
-        seeds=[bytes(16)] * SAMPLES, limit=tokens, era=1, version=0, root=bytes(32), sent=0, expires=0,
+        seeds=[bytes(16)] * samples, limit=tokens, era=1, version=0, root=bytes(32), sent=0, expires=0,
     )  # fmt: skip
 
 
-def rollout(chance: np.random.Generator, tokens: int) -> Rollout:
+def rollout(chance: np.random.Generator, tokens: int, words: int) -> Rollout:
     logprobs = chance.uniform(-4, 0, tokens).astype("<f4").tobytes()
     segments = [Segment(version=0, root=bytes(32), first=0)]
     return Rollout(
-        tokens=chance.integers(0, 150_000, tokens).tolist(), turns=[tokens], logprobs=logprobs, segments=segments
+        tokens=chance.integers(0, words, tokens).tolist(), turns=[tokens], logprobs=logprobs, segments=segments
     )
 
 
