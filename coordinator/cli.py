@@ -288,6 +288,9 @@ def simulate(
     gamma: Annotated[float, typer.Option(min=1.0, help="Reserve of active nodes.")] = 1.1,
     price: Annotated[float, typer.Option(min=0.0, help="Median ask per hour; 0: nobody asks.")] = 0.0,
     learner_price: Annotated[float, typer.Option(min=0.0, help="Of the learner, per hour.")] = 0.0,
+    length_spread: Annotated[
+        float, typer.Option(min=0.0, max=2.0, help="Standard deviation of the logarithm of prompts' lengths.")
+    ] = 0.0,
     ablate: Annotated[bool, typer.Option("--ablate", help="Also without single rules.")] = False,
     seeds: Annotated[int, typer.Option(min=1, max=100, help="Runs per row.")] = 1,
     svg: Annotated[Path | None, typer.Option(help="Draw them to this file.", show_default="not drawn")] = None,
@@ -300,6 +303,7 @@ def simulate(
     terms = comparison.FleetTerms(
         nodes, supply, not equal, batch, staleness, publish_every, at_once, step_seconds,
         life * 60 if life is not None else float("inf"), away * 60, broadcast, star, gamma, price, learner_price,
+        length_spread,
     )  # fmt: skip
     print(f"{'':<12} {'steps':>6} {'idle':>7} {'age':>5} {'leases':>7} {'active':>7} {'cost':>9}")
     rows = list[comparison.Compared]()

@@ -28,6 +28,9 @@ ENV_OF_THE_COMMAND = frozenset({"ECHO2_COORD_HOME"})
 """Variables with the prefix that are not settings: coordinator.cli reads them."""
 SIGNED = ("name", "model", "task", "staleness", "group_size", "limit", "compute_dtype", "engines")
 """Keys of [run] that are in the signed RunSpec."""
+MOST_PROMPTS: Final = 1 << 16
+"""Most training prompts of a task whose prompts are chosen by their last groups: those of a larger one hardly come
+again in a run."""
 
 Settings = Mapping[str, Mapping[str, Any]]
 """Section -> key -> value."""
@@ -123,6 +126,13 @@ class RunSection(Section):
             "drawn in their place, so more groups are needed. They are paid all the same."
         ),
     ] = False
+    prompts: Annotated[
+        Literal["order", "variance"],
+        Field(
+            description="order: each training prompt once per pass. variance: prompts whose last groups' rewards "
+            "varied come more often, up to 16 times as often; for tasks of at most 65,536 training prompts."
+        ),
+    ] = "order"
     heldout: Annotated[int, Field(ge=1, le=65536, description="Held-out prompts per evaluation.")] = 64
     heldout_groups: Annotated[
         int,
@@ -465,6 +475,13 @@ class LeasesSection(Section):
             "room: as many as can be learned from in time at all, which are older when they are."
         ),
     ] = "fresh"
+    by_length: Annotated[
+        bool,
+        Field(
+            description="Give prompts with long answers, by the last groups of each, to quick and reliable nodes: true "
+            "or false. For tasks of at most 65,536 training prompts."
+        ),
+    ] = False
     gamma: Annotated[
         float,
         Field(ge=1, le=10, description="Safety factor on the rollouts per second that the learner needs."),

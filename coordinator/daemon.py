@@ -497,4 +497,6 @@ def terms_of(run: Run) -> LeaseTerms:
         pacing=config.leases.pacing,
         refill=config.run.refill,
         hedge_share=config.leases.hedge_share,
+        prompts=config.run.prompts,
+        by_length=config.leases.by_length,
     )

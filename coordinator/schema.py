@@ -603,9 +603,42 @@ CREATE UNIQUE INDEX buffer_has_a_position_once ON buffer (position) WHERE positi
     ),
 )
 
+SCHEMA_14 = (
+    Part(
+        "prompts that were chosen by the verdicts before them",
+        """
+CREATE TABLE chosen_prompts (
+    position INTEGER PRIMARY KEY, summary BLOB NOT NULL, waiting INTEGER NOT NULL
+) STRICT;
+CREATE INDEX chosen_prompts_waiting ON chosen_prompts (position) WHERE waiting = 1;
+CREATE TABLE prompt_groups (
+    task TEXT NOT NULL, task_version INTEGER NOT NULL, prompt INTEGER NOT NULL, groups BLOB NOT NULL,
+    PRIMARY KEY (task, task_version, prompt)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE prompt_means (
+    task TEXT NOT NULL, task_version INTEGER NOT NULL, prompts INTEGER NOT NULL, variance INTEGER NOT NULL,
+    length INTEGER NOT NULL, PRIMARY KEY (task, task_version)
+) STRICT, WITHOUT ROWID;
+CREATE TRIGGER a_choice_goes_with_its_lease AFTER UPDATE OF sealed ON leases
+WHEN NEW.sealed = x'' AND OLD.sealed != x''
+BEGIN
+    DELETE FROM chosen_prompts WHERE position = OLD.position
+        AND NOT EXISTS (SELECT 1 FROM again WHERE position = OLD.position)
+        AND NOT EXISTS (SELECT 1 FROM leases WHERE position = OLD.position AND sealed != x'');
+END;
+CREATE TRIGGER a_choice_goes_with_its_last_lease AFTER DELETE ON leases
+BEGIN
+    DELETE FROM chosen_prompts WHERE position = OLD.position
+        AND NOT EXISTS (SELECT 1 FROM again WHERE position = OLD.position)
+        AND NOT EXISTS (SELECT 1 FROM leases WHERE position = OLD.position AND sealed != x'');
+END;
+""",
+    ),
+)
+
 MIGRATIONS = (
     SCHEMA_1, SCHEMA_2, SCHEMA_3, SCHEMA_4, SCHEMA_5, SCHEMA_6, SCHEMA_7, SCHEMA_8, SCHEMA_9, SCHEMA_10, SCHEMA_11,
-    SCHEMA_12, SCHEMA_13,
+    SCHEMA_12, SCHEMA_13, SCHEMA_14,
 )  # fmt: skip
 SCHEMA_VERSION = len(MIGRATIONS)
 SCRIPT = "".join(part.script for parts in MIGRATIONS for part in parts)

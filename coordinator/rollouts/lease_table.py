@@ -40,6 +40,7 @@ from coordinator.rollouts.open_lease_limit import MOST
 from coordinator.rollouts.overdue_leases import OverdueLeases
 from coordinator.rollouts.prompt_positions import NO_PROMPT, PromptPosition, PromptPositions
 from coordinator.rollouts.prompts import Prompt, PromptPending, PromptSource
+from coordinator.rollouts.quick_nodes import QuickNodes, read_speed
 from coordinator.rollouts.retry_times import RetryTimes
 from coordinator.rollouts.superseded_leases import WaitingLease
 from coordinator.rollouts.twin_sets import Kind, TwinSets
@@ -103,7 +104,10 @@ class LeaseTable:
         self._seal = seal
         self._entropy = entropy
         self._classes = classes
-        self.positions = PromptPositions(database, prompts)
+        self.positions = PromptPositions(
+            database, prompts, by_variance=terms.prompts == "variance", by_length=terms.by_length
+        )
+        self._quick = QuickNodes()
         self.heldout = HeldoutPlans(database)
         self.twins = TwinSets(database)
         self._overdue_leases = OverdueLeases(database, terms.hedge_share, entropy)
@@ -234,8 +238,10 @@ class LeaseTable:
 
     def _issued(self, demand: LeaseDemand, request: LeaseRequest, now: int) -> bytes:
         node, origin = demand.requester.node, demand.requester.origin
+        self.positions.prepare()
         with self._database.transaction():
-            chosen = self.positions.take(node, origin, now, relied_on=self._admission.relied_on(demand, now))
+            relied_on = self._admission.relied_on(demand, now)
+            chosen = self.positions.take(node, origin, now, relied_on=relied_on, longest=self._longest(demand))
             sealed = self._write(chosen, demand, request, now)
         self._overdue_leases.share.note(hedge=False)
         self._note_given(demand, now)
@@ -246,6 +252,14 @@ class LeaseTable:
         self.heldout.note_lease(heldout=False)
         self._admission.given(demand, now)
         self._retries_of(demand.rank).given(demand.requester.node, now)
+
+    def _longest(self, demand: LeaseDemand) -> bool | None:
+        """Tell whether a node gets a prompt with long answers (quick_nodes.py)."""
+        if not self.terms.by_length:
+            return None
+        node = demand.requester.node
+        reliable = demand.rank != "new" and self.positions.brings(node)
+        return self._quick.gets_long(read_speed(self._database, node), reliable=reliable)
 
     def _given(self, node: bytes, nonce: bytes) -> bytes | None:
         """Return the sealed Lease that answered this request before."""

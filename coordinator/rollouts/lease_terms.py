@@ -14,7 +14,8 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
     the least wait after a refusal (coordinator/rollouts/retry_times.py). `pacing`: "fresh": by the law of leases
     (coordinator/rollouts/pacing.py), "room": by room alone. `refill`: the learner's batches leave out
     groups whose rewards are all equal. `hedge_share`: of hedges in all leases (coordinator/rollouts/hedging.py); 0:
-    there are none."""
+    there are none. `prompts`: "order": as the tasks have them, "variance": by their last groups
+    (coordinator/rollouts/prompt_choice.py). `by_length`: long ones to quick nodes (prompt_window.py)."""
 
     staleness: int
     batch_groups: int
@@ -29,6 +30,8 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
     pacing: Literal["fresh", "room"] = "room"
     refill: bool = False
     hedge_share: float = 0.0
+    prompts: Literal["order", "variance"] = "order"
+    by_length: bool = False
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 Rules
 1. The task of a position depends on the run's seed and the weights alone, on no state. So does the prompt, as a task's
-   prompts follow each other in the task's own order (prompts.py), whichever tasks are beside it.
+   prompts follow each other in the task's own order (prompts.py), whichever tasks are beside it, or are chosen in it.
 2. Positions come in blocks as long as the sum of the weights, divided by their greatest common divisor. In each block a
    task has as many positions as its weight; their order is shuffled anew in each block.
 3. A prompt that is not posed yet holds up the prompts after it, of all tasks: another order would let the speed of an
@@ -15,7 +15,7 @@ from itertools import accumulate
 from math import gcd
 from typing import NamedTuple
 
-from coordinator.rollouts.prompts import Prompt, PromptSource, shuffled
+from coordinator.rollouts.prompts import Prompt, PromptPlace, PromptSource, shuffled
 
 
 class MixedPlace(NamedTuple):
@@ -49,10 +49,20 @@ class MixedPrompts:
     def __init__(self, sources: Sequence[PromptSource], weights: Sequence[int], seed: int) -> None:
         self._sources, self._order = list(sources), TaskOrder(weights, seed)
 
-    def at(self, position: int) -> Prompt:
+    def at(self, position: int, index: int | None = None) -> Prompt:
         """Return the prompt at a position, as `PromptSource.at` says."""
         number, place = self._order.place(position)
-        return self._sources[number].at(place)
+        return self._sources[number].at(place, index)
+
+    def place(self, position: int) -> PromptPlace:
+        """See `PromptSource.place`."""
+        number, place = self._order.place(position)
+        return self._sources[number].place(place)
+
+    def expect(self, position: int, index: int) -> None:
+        """See `PromptSource.expect`."""
+        number, place = self._order.place(position)
+        self._sources[number].expect(place, index)
 
 
 def seed_of(seed: int, task: str) -> int:

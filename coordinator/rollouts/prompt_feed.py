@@ -2,7 +2,8 @@
 
 Rules
 1. `at` answers from memory. A prompt that is not there yet raises `PromptPending`, and is posed next.
-2. While there are requests, the prompts of the next `AHEAD` positions are posed too.
+2. While there are requests, the prompts of the next `AHEAD` positions are posed too; where prompts are chosen, those
+   that are chosen ahead (prompt_window.py).
 3. At most `MOST` prompts are kept, those asked for last; a prompt is posed again where it was dropped.
 """
 
@@ -11,7 +12,7 @@ from collections import OrderedDict
 from typing import Final
 
 from coordinator.environments.task_host import TaskHost
-from coordinator.rollouts.prompts import Prompt, PromptOrder, PromptPending, check_room
+from coordinator.rollouts.prompts import Prompt, PromptOrder, PromptPending, PromptPlace, check_room
 from tasks.task import TaskFault
 
 AHEAD: Final = 64
@@ -38,13 +39,14 @@ class PromptFeed:
         """Count the prompts in memory."""
         return len(self._posed)
 
-    def at(self, position: int) -> Prompt:
-        """Return the prompt at a position. Raises `PromptPending`, `TaskFault`."""
-        index = self._order.index(position)
+    def at(self, position: int, index: int | None = None) -> Prompt:
+        """Return the prompt at a position, as `PromptSource.at` says."""
+        if index is None:
+            index = self._order.index(position)
+            for later in range(max(position, self._ahead), position + AHEAD):
+                self._want(self._order.index(later))
+                self._ahead = later + 1
         self._want(index)
-        for later in range(max(position, self._ahead), position + AHEAD):
-            self._want(self._order.index(later))
-            self._ahead = later + 1
         answer = self._posed.get(index)
         if answer is None:
             self._wanted.move_to_end(index, last=False)
@@ -52,6 +54,14 @@ class PromptFeed:
         if isinstance(answer, TaskFault):
             raise answer
         return Prompt(self._task.name, self._task.version, index, answer)
+
+    def place(self, position: int) -> PromptPlace:
+        """See `PromptSource.place`."""
+        return PromptPlace(self._task.name, self._task.version, self._order, position)
+
+    def expect(self, position: int, index: int) -> None:
+        """See `PromptSource.expect`: the prompt is posed."""
+        self._want(index)
 
     async def run(self) -> None:
         """Pose the prompts that are asked for, until cancelled."""

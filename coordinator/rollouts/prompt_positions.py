@@ -18,15 +18,19 @@ Rules
    skipped for `NO_PROMPT_CODE` once a later one is leased. After more than `MOST_LEFT_OUT` in a row no
    lease is given for `NO_PROMPT`, and no task code runs. Then the positions after them are tried. A prompt that an
    environment has yet to pose (`PromptPending`) leaves everything as it is: the request is refused for a moment.
-6. The table `again` contains exactly the returned positions. A request reads the `LOOKED_AT` lowest positions whose
+6. Where prompts are chosen by their last groups, new positions come from a window (prompt_window.py). A position keeps
+   its prompt, however often it is leased.
+7. The table `again` contains exactly the returned positions. A request reads the `LOOKED_AT` lowest positions whose
    pause has passed.
 """
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import structlog
 
 from coordinator.database import Database
+from coordinator.rollouts.prompt_window import PromptWindow
 from coordinator.rollouts.prompts import Prompt, PromptPending, PromptSource
 from p2p.limits.origin import Origin
 from protocol.refusals import REASONS
@@ -62,9 +66,13 @@ class PromptPosition(NamedTuple):
 class PromptPositions:
     """The positions of a run: returned ones, and the next new one. Call `take` and `ended` in a transaction."""
 
-    def __init__(self, database: Database, prompts: PromptSource) -> None:
+    def __init__(
+        self, database: Database, prompts: PromptSource, *, by_variance: bool = False, by_length: bool = False
+    ) -> None:
+        """`by_variance`, `by_length`: see `PromptWindow`."""
         self._database = database
         self.prompts = prompts
+        self.window = PromptWindow(database, prompts, by_variance=by_variance, by_length=by_length)
         self._without_prompt = (0, 0)
         """The first position that may have a prompt, and when it is tried (rule 5)."""
 
@@ -73,22 +81,30 @@ class PromptPositions:
         left = self._without_prompt[1] - now
         return left if 0 < left <= NO_PROMPT else 0
 
-    def take(self, node: bytes, origin: Origin, now: int, *, relied_on: bool = True) -> PromptPosition:
+    def prepare(self) -> None:
+        """Choose the prompts of the next positions, if they are chosen. Call before `take`, in no transaction that may
+        fail: a choice stays."""
+        self.window.fill(self._next(), self._without_prompt[0])
+
+    def take(
+        self, node: bytes, origin: Origin, now: int, *, relied_on: bool = True, longest: bool | None = None
+    ) -> PromptPosition:
         """Return the position of the next lease. `relied_on`: the node's key is known, or no known key makes requests.
-        Raises `TaskFault`, `PromptPending`."""
+        `longest`: see `PromptWindow.waiting`. Raises `TaskFault`, `PromptPending`."""
         while (returned := self._returned(node, origin, now, relied_on)) is not None:
             position, attempt, reasons = returned
             try:
-                prompt = self.prompts.at(position)
+                prompt = self.prompts.at(position, self.window.index(position))
             except PromptPending:
                 break
             except TaskFault:
                 self._database.do("DELETE FROM again WHERE position = ?", (position,))
                 self._skip(f"{reasons},{NO_PROMPT_CODE}")
+                self.window.left_out(position)
             else:
                 self._database.do("DELETE FROM again WHERE position = ?", (position,))
                 return PromptPosition(position, attempt, reasons, prompt)
-        position, prompt = self._new(now)
+        position, prompt = self._new(now, longest)
         return PromptPosition(position, 0, "", prompt)
 
     def ended(self, position: int, attempt: int, reasons: str, code: str, now: int) -> None:
@@ -114,10 +130,10 @@ class PromptPositions:
             " WHERE ? NOT BETWEEN at AND due - 1 ORDER BY position LIMIT ?) a"
             " WHERE ? NOT BETWEEN a.at AND a.due + ? OR (? AND NOT EXISTS (SELECT 1 FROM leases l"
             " WHERE l.position = a.position AND (l.node = ? OR l.connection = nullif(?, '')))) LIMIT 1",
-            (PAUSE, now, LOOKED_AT, now, ELSEWHERE - 1, relied_on and self._brings(node), node, origin.connection),
+            (PAUSE, now, LOOKED_AT, now, ELSEWHERE - 1, relied_on and self.brings(node), node, origin.connection),
         )
 
-    def _brings(self, node: bytes) -> bool:
+    def brings(self, node: bytes) -> bool:
         """Tell whether none of a node's last `LATELY` leases was returned."""
         return not self._database.value(
             "SELECT EXISTS (SELECT 1 FROM (SELECT id, state FROM leases WHERE node = ? ORDER BY sent DESC LIMIT ?) l"
@@ -126,28 +142,43 @@ class PromptPositions:
             (node, LATELY),
         )
 
-    def _new(self, now: int) -> tuple[int, Prompt]:
-        new = self._next()
-        first = max(self._without_prompt[0], new)
+    def _new(self, now: int, longest: bool | None) -> tuple[int, Prompt]:
+        tried_again, new = self._without_prompt[0], self._next()
+        waiting = self.window.waiting(longest=longest)
+        left_out = {one.position for one in waiting if one.position < tried_again}
+        upcoming: list[tuple[int, int | None]] = [
+            (one.position, one.prompt) for one in waiting if one.position >= tried_again
+        ]
+        if not upcoming:
+            first = max(tried_again, new)
+            left_out |= set(range(new, first))
+            upcoming = [(position, None) for position in range(first, first + MOST_LEFT_OUT + 1)]
         fault: TaskFault | None = None
-        for position in range(first, first + MOST_LEFT_OUT + 1):
+        for tried, (position, index) in enumerate(upcoming):
             try:
-                prompt = self.prompts.at(position)
+                prompt = self.prompts.at(position, index)
             except PromptPending:
                 raise
             except TaskFault as error:
                 fault = error
                 continue
             if fault is not None:
-                log.error("prompts left out", first=first, count=position - first, reason=str(fault))
-            if position > new:
-                self._skip(NO_PROMPT_CODE, position - new)
-            self._database.set_fact("next_position", position + 1)
+                log.error("prompts left out", first=upcoming[0][0], count=tried, reason=str(fault))
+            self._leave_out([*left_out, *(one for one, _ in upcoming[:tried])])
+            self.window.leased(position)
+            self._database.set_fact("next_position", max(new, position + 1))
             return position, prompt
         assert fault is not None
-        self._without_prompt = (first + MOST_LEFT_OUT + 1, now + NO_PROMPT)
-        log.error("no lease: the task gives no prompt", first=first, count=MOST_LEFT_OUT + 1, reason=str(fault))
+        last = max(position for position, _ in upcoming)
+        self._without_prompt = (last + 1, now + NO_PROMPT)
+        log.error("no lease: the task gives no prompt", first=upcoming[0][0], count=len(upcoming), reason=str(fault))
         raise fault
+
+    def _leave_out(self, positions: Sequence[int]) -> None:
+        if positions:
+            self._skip(NO_PROMPT_CODE, len(positions))
+        for position in positions:
+            self.window.left_out(position)
 
     def _next(self) -> int:
         """Return the first position that was never leased."""

@@ -1,14 +1,15 @@
 """The order of a task's prompts: a seeded shuffle of its train split, without repetition within a pass.
 
 Rules
-1. Position k is always the same prompt: the order depends on the run's seed alone, on no state.
+1. Position k is always the same prompt: the order depends on the run's seed alone, on no state. With `run.prompts`
+   "variance" the prompt is chosen among several by what is stored with the position (prompt_choice.py).
 2. A prompt too long to leave room for the token limit in the model's context is not used: `TaskFault`.
 3. After the last prompt the next pass begins, shuffled anew. Fresh sampling seeds make its groups different.
 """
 
 import hashlib
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -26,12 +27,27 @@ class Prompt(msgspec.Struct, frozen=True):
     tokens: list[int]
 
 
+class PromptPlace(NamedTuple):
+    """The place of a position in its task's own order. `position`: in that order."""
+
+    task: str
+    task_version: int
+    order: "PromptOrder"
+    position: int
+
+
 class PromptSource(Protocol):
     """A sequence of prompts without end."""
 
-    def at(self, position: int) -> Prompt:
-        """Return the prompt at a position. Raises `TaskFault` if the task cannot give it, `PromptPending` if it is not
-        there yet."""
+    def at(self, position: int, index: int | None = None) -> Prompt:
+        """Return the prompt at a position. `index`: of the task's train split; None: that of the task's order. Raises
+        `TaskFault` if the task cannot give it, `PromptPending` if it is not there yet."""
+
+    def place(self, position: int) -> PromptPlace:
+        """Return the place of a position in its task's own order."""
+
+    def expect(self, position: int, index: int) -> None:
+        """Note that `at` will be called with these arguments soon."""
 
 
 class PromptPending(TaskFault):
@@ -42,18 +58,18 @@ class PromptPending(TaskFault):
 
 
 class PromptOrder:
-    """The order of the prompts of a task (rules 1 and 3). `size`: prompts in a pass."""
+    """The order of the prompts of a task (rules 1 and 3). `size`: prompts in a pass. `seed`: of the order."""
 
     def __init__(self, size: int, seed: int) -> None:
         """`size`: number of training prompts. Raises ValueError if there is none."""
-        self.size, self._seed = size, seed
+        self.size, self.seed = size, seed
         if not size:
             raise ValueError("the task has no prompt to train on")
 
     def index(self, position: int) -> int:
         """Return the index in the train split at a position."""
         pass_number, index = divmod(position, self.size)
-        return shuffled(index, self.size, b"%d/%d" % (self._seed, pass_number))
+        return shuffled(index, self.size, b"%d/%d" % (self.seed, pass_number))
 
 
 class TaskPrompts:
@@ -67,12 +83,19 @@ class TaskPrompts:
         self._order = PromptOrder(task.size("train"), seed)
         self.size = self._order.size
 
-    def at(self, position: int) -> Prompt:
+    def at(self, position: int, index: int | None = None) -> Prompt:
         """Return the prompt at a position, as `PromptSource.at` says."""
-        task, index = self._task, self._order.index(position)
+        task, index = self._task, self._order.index(position) if index is None else index
         tokens = prompt_of(task, "train", index, self._text)
         check_room(task.name, index, tokens, self._room)
         return Prompt(task.name, task.version, index, tokens)
+
+    def place(self, position: int) -> PromptPlace:
+        """See `PromptSource.place`."""
+        return PromptPlace(self._task.name, self._task.version, self._order, position)
+
+    def expect(self, position: int, index: int) -> None:
+        """Nothing is made ahead: `at` is quick."""
 
 
 def check_room(task: str, index: int, tokens: Sequence[int], room: int | None) -> None:

@@ -43,6 +43,7 @@ from coordinator.learner.age import fresh
 from coordinator.metrics.pass_rates import PromptAnswers
 from coordinator.rollouts.lease_table import Early, LeaseRecord, LeaseTable, Seal
 from coordinator.rollouts.lease_terms import Progress
+from coordinator.rollouts.prompt_records import figures_of
 from coordinator.rollouts.submitted_group import ClaimedRollout
 from coordinator.rollouts.task_results import TaskResults, sums_of
 from coordinator.rollouts.token_storage import TokenStorage
@@ -327,8 +328,15 @@ class VerdictService:
         elif code in ("ok", "task-score"):
             cut = sum(not is_end(int(rollout.tokens[-1]), self._ends_of_turns) for rollout in rollouts)
             self.results.add(lease.task, lease.task_version, sums_of(scores if code == "ok" else [], cut))
+        if code == "ok" and not spare:
+            self._note_prompt(lease, [score.reward for score in scores], sampled)
         self._leases.move(lease.id, "decided")
         return self._receipt(end, lease, place, "accepted", reason, now)
+
+    def _note_prompt(self, lease: Lease, rewards: Sequence[float], sampled: int) -> None:
+        """Note a group of a prompt that was chosen by its last groups (prompt_records.py, rule 1)."""
+        group = figures_of(self._leases.party_of(lease.id), lease.node, rewards, sampled)
+        self._leases.positions.window.note(lease.id, lease.task, lease.task_version, lease.index, group)
 
     def refuse(self, record: LeaseRecord, code: str, reason: str, now: int, basis: Basis | None = None) -> bytes:
         """Refuse a group that was stored for a lease, in the caller's transaction; return the sealed Receipt.

@@ -21,7 +21,7 @@ import msgspec
 
 from coordinator import config as configuration
 from coordinator import config_docs
-from coordinator.config import CoordinatorConfig, EnvironmentSection, RunSection, Settings
+from coordinator.config import MOST_PROMPTS, CoordinatorConfig, EnvironmentSection, RunSection, Settings
 from coordinator.environments.task_host import TaskFacts, facts_of
 from coordinator.learner.messages import WarmUp
 from coordinator.run import chat_settings, https_identity, keys, model_folder, signing, task_mix
@@ -185,6 +185,8 @@ def init(
             tasks = [inspect(place, config.environment, config.run.limit) for place in places]
             for facts in tasks:
                 check_sizes(config, facts, share[facts.name])
+            for name in without_records(config, tasks):
+                report(f"task {name} has too many prompts to come again: they keep their order")
             _make_documents(draft, config, tasks, now, secret, chat_settings.hash_of(places[0].chat))
             _write(draft.config, config_docs.toml(config).encode())
             _settle(draft, target)
@@ -303,6 +305,24 @@ def check_all_sizes(run: Run, tasks: Sequence[TaskFacts]) -> None:
     share = _shares(run.runspec.tasks)
     for task in tasks:
         check_sizes(run.config, task, share[task.name])
+    without_records(run.config, tasks)
+
+
+def without_records(config: CoordinatorConfig, tasks: Sequence[TaskFacts]) -> list[str]:
+    """Return the tasks whose prompts are not chosen by their last groups although the settings ask for it: they have
+    too many to come again. Raises `SettingsFault` if all have."""
+    key = "leases.by_length = false" if config.leases.by_length else ""
+    key = 'run.prompts = "order"' if config.run.prompts != "order" else key
+    if not key:
+        return []
+    large = [task for task in tasks if task.train > MOST_PROMPTS]
+    if len(large) < len(tasks):
+        return [task.name for task in large]
+    raise SettingsFault(
+        f"{'run.prompts' if config.run.prompts != 'order' else 'leases.by_length'} goes by a prompt's last groups, but "
+        f"task {large[0].name} has {large[0].train:,} training prompts, too many to come again in a run (the most "
+        f"is {MOST_PROMPTS:,}): set {key}"
+    )
 
 
 def check_model(place: RunFolder, spec: RunSpec) -> None:

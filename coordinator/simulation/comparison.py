@@ -5,6 +5,7 @@
     any nodes          activation by lottery instead of by cost
     everybody          no activation: all nodes are active and paid
     star               the coordinator sends each version to each node itself, one after the other
+    by length          prompts differ in length, and long ones go to quick nodes (`leases.by_length`, elsewhere off)
 
 After Table 2 of ECHO-2 (arXiv 2602.02192), which leaves out the broadcast between peers and the choice by cost. Prices
 are those of the caller; a step costs the learner's time, idle time included, and the nodes' hours.
@@ -27,7 +28,8 @@ ALL: Final = "all rules"
 class FleetTerms(NamedTuple):
     """A fleet and its run. `supply`: over what the learner consumes. `spread`: whether nodes differ tenfold in speed.
     `life`, `away`, `step_seconds`, `broadcast`: seconds; `broadcast` between peers, `star` of one copy after the other,
-    0: not compared. `price`: median ask per hour. `learner_price`: per hour."""
+    0: not compared. `price`: median ask per hour. `learner_price`: per hour. `length_spread`: of the prompts
+    (simulated_run.py)."""
 
     nodes: int = 200
     supply: float = 1.5
@@ -44,6 +46,7 @@ class FleetTerms(NamedTuple):
     gamma: float = 1.1
     price: float = 0.0
     learner_price: float = 0.0
+    length_spread: float = 0.0
 
 
 class Compared(NamedTuple):
@@ -82,6 +85,8 @@ def _variants(terms: FleetTerms, ablate: bool) -> Iterator[tuple[str, _Change]]:
         yield "everybody", _Change(lambda scene: scene._replace(order=None))
     if terms.star:
         yield "star", _Change(lambda scene: scene._replace(broadcast=terms.star / terms.step_seconds))
+    if terms.length_spread:
+        yield "by length", _Change(lambda scene: scene._replace(by_length=True))
 
 
 def _run(terms: FleetTerms, change: _Change, seconds: float, seed: int) -> tuple[SimulatedRun, RunResult]:
@@ -101,6 +106,7 @@ def _run(terms: FleetTerms, change: _Change, seconds: float, seed: int) -> tuple
         gamma=terms.gamma,
         order="cheapest" if terms.price else None,
         step_seconds=step,
+        length_spread=terms.length_spread,
     )
     run = SimulatedRun(change.scene(scene), paced=change.paced, seed=seed)
     return run, run.run(seconds=seconds)

@@ -2,7 +2,8 @@
 
 `room` is `free_slots` of coordinator/rollouts/lease_terms.py, `fresh` adds `is_due` of coordinator/rollouts/pacing.py,
 and its summary is kept up by the same events. Where nodes ask for money, coordinator/rollouts/activation.py chooses
-among those that are here, each quarter of an hour. Durations come from this simulation: a step varies by `STEP_CV`, the
+among those that are here, each quarter of an hour. Where prompts differ in length, prompt_window.py and quick_nodes.py
+of coordinator/rollouts tell which node gets which. Durations come from this simulation: a step varies by `STEP_CV`, the
 groups of one node by `GROUP_CV`. The law knows what the coordinator would measure: turnarounds of groups that came, the
 learner's steps and waits, and the share of leases that brought a group. A node that leaves says nothing: its leases
 stay open until they expire.
@@ -25,6 +26,8 @@ from coordinator.rollouts.activation import ActivationOrder, ActivationTerms, Of
 from coordinator.rollouts.lease_summary import LeaseCell, LeaseSummary, lease_cell
 from coordinator.rollouts.lease_terms import InFlight, LeaseTerms, Progress, free_slots
 from coordinator.rollouts.pacing import STEPS_KEPT, PacedSituation, is_due, learner_pace, retry_after
+from coordinator.rollouts.prompt_window import AHEAD, WaitingPrompt, in_order
+from coordinator.rollouts.quick_nodes import QuickNodes
 from coordinator.simulation.simulated_clock import SimulatedClock
 
 STEP_CV: Final = 0.1
@@ -40,6 +43,8 @@ MEASURED: Final = 64
 OWN: Final = 20
 """Groups over which a node is measured."""
 UNMEASURED_CV: Final = 0.5
+LENGTH_UNIT: Final = 1_000
+"""Tokens of a prompt of mean length."""
 FEWEST: Final = 8
 """Turnarounds from which their spread is measured."""
 
@@ -49,7 +54,8 @@ class RunScene(NamedTuple):
     `batch`: groups per step. `life`, `away`: mean time until a node leaves, and until it is back, in steps. `verdict`,
     `broadcast`: in steps. `asks`: of the nodes, nano units per hour; empty: nobody asks for money. `gamma`: reserve of
     the need. `order`: of activation; None: everybody is active. `step_seconds`: mean of a step; all
-    other times are in steps."""
+    other times are in steps. `length_spread`: standard deviation of the logarithm of a prompt's length, whose mean is
+    1 and which is predicted exactly. `by_length`: long prompts go to quick nodes."""
 
     turnarounds: tuple[float, ...]
     at_once: int = 1
@@ -64,6 +70,8 @@ class RunScene(NamedTuple):
     gamma: float = 1.1
     order: ActivationOrder | None = None
     step_seconds: float = 60.0
+    length_spread: float = 0.0
+    by_length: bool = False
 
 
 class StepRecord(NamedTuple):
@@ -100,6 +108,7 @@ class SimulatedNode:
     waits: bool = False
     running: set[int] = field(default_factory=set)
     measured: deque[float] = field(default_factory=lambda: deque(maxlen=OWN))
+    speeds: deque[float] = field(default_factory=lambda: deque(maxlen=OWN))
 
 
 class OpenLease(NamedTuple):
@@ -165,6 +174,8 @@ class SimulatedRun:
             for number, (turnaround, ask) in enumerate(zip(scene.turnarounds, asks, strict=True))
         ]
         self.records: list[StepRecord] = []
+        self.window: list[WaitingPrompt] = []
+        self.quick, self._next_position = QuickNodes(), 0
         self.paid = 0.0
         self._rates, self._known = 0.0, 0
         """Sum of 1 / mean turnaround over the nodes with groups, ms, and their number."""
@@ -222,9 +233,25 @@ class SimulatedRun:
         self.summary.lease_given(place)
         node.running.add(lease)
         self._note(node, self.clock.now + 1.5 * mean / 1000)
-        takes = node.turnaround * self.random.lognormvariate(-(GROUP_CV**2) / 2, GROUP_CV)
-        self.clock.after(takes, self._returned, node, lease, takes)
+        length = self._length(node)
+        takes = length * node.turnaround * self.random.lognormvariate(-(GROUP_CV**2) / 2, GROUP_CV)
+        self.clock.after(takes, self._returned, node, lease, takes, length)
         self.clock.after(lasts, self._expired, lease)
+
+    def _length(self, node: SimulatedNode) -> float:
+        """Return the length of the prompt that a node gets, by the product's own rule (prompt_window.py, rule 4)."""
+        spread = self.scene.length_spread
+        if not spread:
+            return 1.0
+        while len(self.window) < AHEAD:
+            length = self.random.lognormvariate(-(spread**2) / 2, spread)
+            self.window.append(WaitingPrompt(self._next_position, 0, int(LENGTH_UNIT * length)))
+            self._next_position += 1
+        speed = statistics.fmean(node.speeds) if node.speeds else None
+        longest = self.quick.gets_long(speed, reliable=True) if self.scene.by_length else None
+        chosen = in_order(self.window, longest)[0]
+        self.window.remove(chosen)
+        return chosen.length / LENGTH_UNIT
 
     def _mean(self, node: SimulatedNode) -> float:
         """Return the node's turnaround as measured, or that of the nodes here, ms."""
@@ -238,13 +265,14 @@ class SimulatedRun:
             latest = max(known.until if known else 0, int(1000 * until))
             self.summary.node_here(node.key, self._mean(node), self.scene.at_once, latest)
 
-    def _returned(self, node: SimulatedNode, lease: int, takes: float) -> None:
+    def _returned(self, node: SimulatedNode, lease: int, takes: float, length: float) -> None:
         if lease not in node.running:
             return
         node.running.remove(lease)
         before = bool(node.measured)
         self._rates -= 1 / self._mean(node) if before else 0.0
         node.measured.append(takes)
+        node.speeds.append(length / takes)
         self._rates, self._known = self._rates + 1 / self._mean(node), self._known + (not before)
         self.ratios.append(takes / statistics.fmean(node.measured))
         if (ended := self._end(lease)) is not None:

@@ -3,11 +3,16 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+from coordinator import config as configuration
+from coordinator.config import CoordinatorConfig
+from coordinator.environments.task_host import TaskFacts
 from coordinator.run import keys, model_folder, setup, signing
+from coordinator.run.setup import without_records
 from coordinator.run.signing import ROOT_LIFE, Untrusted
 from p2p.discovery.invite import Invite
 from p2p.envelope import seal
@@ -120,6 +125,25 @@ def test_no_run_is_made_of_an_unknown_task_or_of_more_groups_than_prompts(model:
 def mixed(folder: Path, model: Path, task: str, **flags: object) -> setup.Run:
     config = setup.settings_for(str(model), {"run": {"task": task} | flags}, env={})
     return setup.init(folder, str(model), config, now=NOW)
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({"run": {"prompts": "variance"}}, "run.prompts"),
+        ({"leases": {"by_length": True}}, "leases.by_length"),
+    ],
+)
+def test_prompts_that_never_come_again_are_not_chosen_by_their_last_groups(
+    settings: dict[str, dict[str, Any]], key: str
+) -> None:
+    small, large = (TaskFacts(name, 1, "single", train, 1_000) for name, train in (("math", 7_000), ("gym", 1_000_000)))
+    config = configuration.parse(settings, source="it")
+    assert without_records(config, [small]) == []
+    assert without_records(config, [small, large]) == ["gym"], "in a mix it keeps its order"
+    with pytest.raises(SettingsFault, match=f"{key} goes by a prompt's last groups, but task gym has 1,000,000"):
+        without_records(config, [large])
+    assert without_records(CoordinatorConfig(), [large]) == []
 
 
 def test_several_tasks_are_signed_with_their_weights_and_bind_the_run(tmp_path: Path, model: Path) -> None:

@@ -1,6 +1,7 @@
 """`echo2-coord simulate`: a fleet with and without single rules of echo2, its figures and its picture."""
 
 from pathlib import Path
+from statistics import fmean
 from xml.etree import ElementTree
 
 import pytest
@@ -28,6 +29,27 @@ def test_the_cheapest_nodes_cost_less_than_any_and_far_less_than_everybody(rows:
 
 def test_a_slow_broadcast_makes_groups_older(rows: dict[str, Compared]) -> None:
     assert rows["star"].age > rows[ALL].age + 0.3
+
+
+def test_by_length_quick_nodes_get_the_long_prompts() -> None:
+    def lengths(by_length: bool) -> list[float]:
+        """Return the mean time of a group over the node's own, of the quick half of the nodes and of the slow one."""
+        scene = RunScene(fleet(True, 20, 1.5, 16, 1, 0), batch=16, length_spread=1.0, by_length=by_length)
+        run = SimulatedRun(scene, paced=False, seed=1)
+        run.run(steps=30.0)
+        nodes = sorted((node for node in run.nodes if node.measured), key=lambda node: node.turnaround)
+        factors = [fmean(node.measured) / node.turnaround for node in nodes]
+        return [fmean(factors[: len(nodes) // 2]), fmean(factors[len(nodes) // 2 :])]
+
+    quick, slow = lengths(True)
+    assert quick > 2 * slow
+    quick, slow = lengths(False)
+    assert quick == pytest.approx(slow, rel=0.3)
+
+
+def test_prompts_of_several_lengths_are_a_row_of_their_own() -> None:
+    terms = FleetTerms(nodes=20, batch=8, length_spread=1.0)
+    assert [row.name for row in compared(terms, 600.0, 1, ablate=True)] == [ALL, "without law", "by length"]
 
 
 def test_the_cost_of_a_step_is_that_of_the_learner_and_of_the_nodes_hours() -> None:
