@@ -154,6 +154,8 @@ class RequestHandler:
         self._clock = clock
         self._spec = run.runspec
         self._answers = ResponseLog()
+        self._waiting = 0
+        """Requests that wait for the environment on purpose: they are no load (request_priority.py, rule 3)."""
         self._waits: _WaitingStep | None = None
         """The request just refused as `step-pending`, which may wait for its answer (rule 11)."""
         self._answered: asyncio.Event | None = None
@@ -178,7 +180,7 @@ class RequestHandler:
     def serve(self, handlers: Handlers, origin_of: Callable[[str], Origin]) -> None:
         """Register the handlers of all methods. `origin_of`: see `p2p.network.Inbound`."""
         names = [method.name for method in SEALED]
-        queue = AdmissionQueue(self._clock, lambda: handlers.unanswered(names))
+        queue = AdmissionQueue(self._clock, lambda: handlers.unanswered(names) - self._waiting)
         for method in SEALED:
 
             async def handle(peer: str, data: bytes, method: str = method.name) -> bytes:
@@ -189,7 +191,7 @@ class RequestHandler:
                 route = route_of_requester(peer)
                 answer = self.answer(method, data, self._clock(), route, origin)
                 waits, self._waits = self._waits, None
-                if waits is not None and await _within(SERVED_WITHIN, waits.answered):
+                if waits is not None and await self._answered_in_time(waits):
                     answer = self._answered_later(waits, self._clock())
                 await self._group_service.durable()
                 return answer
@@ -224,6 +226,14 @@ class RequestHandler:
             result = refusal("malformed", what=f"{method} request", detail=error)
         self._group_service.registry.sightings.seen_by(node, route, now)
         return self._remembered(_OpenedRequest(request, digest), context, result, ended)
+
+    async def _answered_in_time(self, waits: "_WaitingStep") -> bool:
+        """Wait for the environment; tell whether it has answered (rule 11)."""
+        self._waiting += 1
+        try:
+            return await _within(SERVED_WITHIN, waits.answered)
+        finally:
+            self._waiting -= 1
 
     def _answered_later(self, waits: "_WaitingStep", now: int) -> bytes:
         """Return the encoded Response to a step that has waited for the environment."""

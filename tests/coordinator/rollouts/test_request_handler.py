@@ -1,6 +1,8 @@
 """Sealed requests: signer, recipient, expiry, repeats."""
 
+import asyncio
 import secrets
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -9,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.metrics import run_metrics
 from coordinator.rollouts.request_handler import MOST_ANSWERS, SKEW, RequestHandler, ResponseLog
+from coordinator.rollouts.request_priority import BURST, PER_ITERATION
 from coordinator.rollouts.verification import submission_limit
 from p2p.discovery.peer_records import LIFE, RecordIssuer
 from p2p.envelope import seal
@@ -21,7 +24,9 @@ from protocol.authority import TaskReference
 from protocol.broadcast_messages import Acknowledgement
 from protocol.leases import Lease, LeaseReport, SubmitResponse, VerdictsRequest, VerdictsResponse
 from protocol.requests import Hello, Refusal, Request, Response, Welcome
-from tests.support.group_world import ALICE, KEYS, RUN, SPEC, T0, World, control_of, group, opened
+from protocol.steps import StepRequest
+from protocol.task_kinds import SERVED
+from tests.support.group_world import ALICE, EOS, KEYS, RUN, SPEC, T0, World, control_of, group, opened
 
 ALICE_KEY = Ed25519PrivateKey.from_private_bytes(bytes([1]) * 32)
 BOB_KEY = Ed25519PrivateKey.from_private_bytes(bytes([2]) * 32)
@@ -312,3 +317,28 @@ def test_a_report_on_open_leases_is_taken_beside_any_request_and_before_it(greet
     assert (refusal(waits).code, waits.ended) == ("wrong-version", [])
     nothing = LeaseReport(waiting=[lease.id], returned=[lease.id])
     assert greeted.ask("verdicts", encode(VerdictsRequest(leases=[])), leases=nothing).ended == [lease.id]
+
+
+async def test_turns_that_wait_for_a_slow_environment_are_no_overload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They wait on purpose, at no cost: if they counted, the rows of a few nodes would keep all others from a lease."""
+    monkeypatch.setattr("coordinator.rollouts.request_handler.SERVED_WITHIN", 30.0)
+    spec = msgspec.structs.replace(SPEC, tasks=[TaskReference(name="guess", version=1, kind=SERVED)])
+    world, handlers = World(tmp_path, spec=spec), Handlers()
+    desk, turn = Desk(world), StepRequest(lease=world.lease().id, sample=0, turn_number=0, tokens=[5, EOS])
+    desk.control.serve(handlers, lambda peer: Origin(peer, peer))
+    async with asyncio.TaskGroup() as tasks:
+        waiting = [
+            tasks.create_task(handlers.answer("step", "alice", desk.request("step", encode(turn))))
+            for _ in range(BURST + 1)
+        ]
+        for _ in range(2 * BURST // PER_ITERATION):
+            await asyncio.sleep(0)
+        refused = decode(await handlers.answer("lease", "bob", b"no request at all"), Response).refusal
+        assert refused is not None
+        assert refused.code == "malformed"
+        assert not any(one.done() for one in waiting)
+        for one in waiting:
+            one.cancel()
+    world.close()
