@@ -3,8 +3,9 @@
 1. A method is registered before the network runs. Registering it again replaces the earlier handler.
 2. An entrance reads a request within the method's limit, and passes it to `answer`. No exception of a handler ends the
    entrance.
-3. A request counts as unanswered from its complete arrival on. Each thread has its own counts. `across` gives an
-   entrance on another thread its own table, whose counts are included here.
+3. A request counts as unanswered from its complete arrival on, at most `COUNTED` of a peer for each method: a count
+   tells how many peers are served, and a few peers with many requests make no crowd. Each thread has its own counts.
+   `across` gives an entrance on another thread its own table, whose counts are included here.
 """
 
 from collections import Counter
@@ -16,6 +17,7 @@ MethodHandler = Callable[[str, bytes], Awaitable[bytes]]
 
 METHOD_LIMIT: Final = 64
 """Bytes of a method's name."""
+COUNTED: Final = 2
 
 
 class HandlerEntry(NamedTuple):
@@ -31,6 +33,8 @@ class Handlers:
     def __init__(self) -> None:
         self.methods: dict[str, HandlerEntry] = {}
         self._unanswered = Counter[str]()
+        self._of_peers = Counter[tuple[str, str]]()
+        """By (method, peer): all that are unanswered."""
         self._other_tables: list[Handlers] = []
 
     def serve(self, method: str, handler: MethodHandler, *, limit: int) -> None:
@@ -41,14 +45,21 @@ class Handlers:
 
     async def answer(self, method: str, peer: str, request: bytes) -> bytes:
         """Answer one request that has arrived completely. Raises the handler's errors."""
-        self._unanswered[method] += 1
+        asker = method, peer
+        counted = int(self._of_peers[asker] < COUNTED)
+        self._of_peers[asker] += 1
+        self._unanswered[method] += counted
         try:
             return await self.methods[method].handler(peer, request)
         finally:
-            self._unanswered[method] -= 1
+            self._unanswered[method] -= counted
+            self._of_peers[asker] -= 1
+            if not self._of_peers[asker]:
+                del self._of_peers[asker]
 
     def unanswered(self, methods: Sequence[str]) -> int:
-        """Return the number of requests for these methods that have arrived and are not answered yet. Thread-safe."""
+        """Return the number of requests for these methods that have arrived and are not answered yet (rule 3).
+        Thread-safe."""
         own = sum(self._unanswered[method] for method in methods)
         return own + sum(other.unanswered(methods) for other in self._other_tables)
 

@@ -1,10 +1,11 @@
 """The table of methods: registered once, answered at every entrance, and counted on every thread."""
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from p2p.errors import Unreachable
-from p2p.handlers import METHOD_LIMIT, Handlers
+from p2p.handlers import COUNTED, METHOD_LIMIT, Handlers
 
 
 async def echo(peer: str, request: bytes) -> bytes:
@@ -42,6 +43,23 @@ def test_a_request_counts_as_unanswered_until_its_handler_ends() -> None:
         anyio.run(handlers.answer, "slow", "alice", b"")
     counts.append((handlers.unanswered(["slow"]), handlers.unanswered(["plan", "head"])))
     assert counts == [(1, 0), (0, 0)]
+
+
+async def test_a_few_peers_with_many_requests_make_no_crowd() -> None:
+    handlers, answer = Handlers(), anyio.Event()
+
+    async def slow(peer: str, request: bytes) -> bytes:
+        await answer.wait()
+        return b""
+
+    handlers.serve("slow", slow, limit=10)
+    async with anyio.create_task_group() as tasks:
+        for peer in (*["alice"] * 30, *["bob"] * 30, "carol"):
+            tasks.start_soon(handlers.answer, "slow", peer, b"")
+        await anyio.lowlevel.checkpoint()
+        assert handlers.unanswered(["slow"]) == 2 * COUNTED + 1
+        answer.set()
+    assert handlers.unanswered(["slow"]) == 0
 
 
 def test_requests_at_an_entrance_on_another_thread_are_counted_here_too() -> None:

@@ -330,8 +330,8 @@ async def test_turns_that_wait_for_a_slow_environment_are_no_overload(
     desk.control.serve(handlers, lambda peer: Origin(peer, peer))
     async with asyncio.TaskGroup() as tasks:
         waiting = [
-            tasks.create_task(handlers.answer("step", "alice", desk.request("step", encode(turn))))
-            for _ in range(BURST + 1)
+            tasks.create_task(handlers.answer("step", f"peer {number}", desk.request("step", encode(turn))))
+            for number in range(BURST + 1)
         ]
         for _ in range(2 * BURST // PER_ITERATION):
             await asyncio.sleep(0)
