@@ -22,7 +22,7 @@ from benchmarks.harness.log_events import Event, events
 from benchmarks.paced.paced_host import GROUP_SECONDS
 from benchmarks.paced.paced_learner import STEP_SECONDS
 from coordinator.demo.demo import environment, real_programs
-from coordinator.demo.demo_settings import TINY
+from coordinator.demo.demo_settings import TINY, DemoSettings
 from coordinator.demo.processes import ProcessFault, ProcessGroup
 from coordinator.metrics.views import RunState
 from coordinator.run.run_folder import RunFolder
@@ -46,18 +46,19 @@ _PROGRAMS: Final = "benchmarks.paced.programs"
 @dataclasses.dataclass(frozen=True)
 class Pace:
     """The times of a run. `supply`: of the nodes, in units of the need of a learner whose step lasts `period` seconds:
-    `step_seconds` and what the coordinator adds. `pacing`: as `leases.pacing`."""
+    `step_seconds` and what the coordinator adds. `pacing`: as `leases.pacing`. `batch`: groups per step."""
 
     steps: int
     supply: float
     period: float
     step_seconds: float = 2.0
     pacing: str = "fresh"
+    batch: int = BATCH
 
     @property
     def group_seconds(self) -> float:
         """Seconds of a group in one node."""
-        return NODES * self.period / (self.supply * BATCH)
+        return NODES * self.period / (self.supply * self.batch)
 
 
 class PacedFigures(NamedTuple):
@@ -81,15 +82,23 @@ class Looked(NamedTuple):
     idle: float
 
 
-def made(folder: Path) -> Path:
+def made(folder: Path, settings: DemoSettings = SETTINGS, seed: int = 0) -> Path:
     """Make the run folder of which each run is a copy. Raises `LocalFault`."""
     (folder / "tmp").mkdir(parents=True)
-    real_programs().make(folder / "run", SETTINGS, 0)
+    real_programs().make(folder / "run", settings, seed)
     return folder / "run"
 
 
 def run_paced(pace: Pace, origin: Path, folder: Path) -> PacedFigures:
-    """Run a copy of `origin` in `folder`. Raises `ProcessFault`."""
+    """Run a copy of `origin` in `folder`, and return its figures. Raises `ProcessFault`."""
+    first, last = looks(pace, origin, folder)
+    own = (folder / "run" / "logs" / "coordinator.jsonl").read_text(errors="replace")
+    return figures(pace, events(own.splitlines()), first, last)
+
+
+def looks(pace: Pace, origin: Path, folder: Path) -> tuple[Looked, Looked]:
+    """Run a copy of `origin` in `folder`; return the first look after `LEFT_OUT` steps and the last one before it
+    finishes. Raises `ProcessFault`."""
     logs = folder / "logs"
     logs.mkdir(parents=True)
     (folder / "tmp").mkdir()
@@ -100,11 +109,9 @@ def run_paced(pace: Pace, origin: Path, folder: Path) -> PacedFigures:
     coordinator = real_programs().coordinator(folder / "run")
     try:
         crew.start("coordinator", [*_paced(coordinator, "coordinator"), *crew_settings])
-        first, last = _watched(pace, crew, folder)
+        return _watched(pace, crew, folder)
     finally:
         crew.stop()
-    own = (folder / "run" / "logs" / "coordinator.jsonl").read_text(errors="replace")
-    return figures(pace, events(own.splitlines()), first, last)
 
 
 def figures(pace: Pace, logged: Sequence[Event], first: Looked, last: Looked) -> PacedFigures:
@@ -115,7 +122,7 @@ def figures(pace: Pace, logged: Sequence[Event], first: Looked, last: Looked) ->
     steps = [step for step in range(since + 1, until) if step in ended and step + 1 in begun]
     idle = sum(begun[step + 1] - ended[step] for step in steps)
     period = statistics.fmean(ended[step] - begun[step] for step in steps)
-    learned = (until - since) * SETTINGS.run["batch_groups"]
+    learned = (until - since) * pace.batch
     accepted = (last.state.accepted - last.state.buffered) - (first.state.accepted - first.state.buffered)
     ages = [
         late - early
@@ -130,15 +137,14 @@ def figures(pace: Pace, logged: Sequence[Event], first: Looked, last: Looked) ->
         accepted=accepted / learned,
         age=sum(age * groups for age, groups in enumerate(ages)) / max(1, sum(ages)),
         busy=busy / max(busy + free, 1e-9),
-        supply=NODES * period / (pace.group_seconds * BATCH),
+        supply=NODES * period / (pace.group_seconds * pace.batch),
     )
 
 
 def _watched(pace: Pace, crew: ProcessGroup, folder: Path) -> tuple[Looked, Looked]:
-    """Start the nodes as soon as there is an invite; return the first look after `LEFT_OUT` steps, and the last one
-    before the run finishes. Raises `ProcessFault`."""
+    """Start the nodes as soon as there is an invite; return the two looks. Raises `ProcessFault`."""
     names = [f"node-{number}" for number in range(1, NODES + 1)]
-    looks = list[Looked]()
+    seen = list[Looked]()
     until = time.monotonic() + 120 + 5 * pace.steps * max(pace.step_seconds, pace.period)
     while time.monotonic() < until:
         time.sleep(_LOOK)
@@ -149,10 +155,10 @@ def _watched(pace: Pace, crew: ProcessGroup, folder: Path) -> tuple[Looked, Look
                 for name in names:
                     crew.start(name, _paced(real_programs().node(state.invite, folder / name, name, "direct"), "node"))
             if state.phase in ("finishing", "finished"):
-                return looks[0], looks[-1]
+                return seen[0], seen[-1]
             if state.step >= LEFT_OUT:
-                looks[1:] = [_look(state)] if looks else []
-                looks = looks or [_look(state)]
+                seen[1:] = [_look(state)] if seen else []
+                seen = seen or [_look(state)]
     raise ProcessFault(f"the run was not finished after {pace.steps} steps' time", ["coordinator"])
 
 

@@ -1,0 +1,137 @@
+"""Compare modes of a run at equal time and at equal rollouts: `python -m benchmarks.modes run|draw [--quick]`.
+
+`sequential` (the nodes generate while the learner waits, S = 0) against `async` (S = 4) with leases paced by `fresh`
+and by `room`: Echo's two modes, and freshness against the older rule. Runs of real processes (benchmarks/paced): a
+step lasts 1 s, four nodes supply 1.2 times what the learner then needs, and the tiny model learns `reverse`. One run of
+each mode and seed gives both figures: held-out accuracy `SECONDS` after the first version, and at version `VERSION`.
+
+`run` adds the runs that are missing to docs/results/modes.json, about 2 minutes each on a free machine; `draw` writes
+modes.md from them.
+"""
+
+import argparse
+import dataclasses
+import json
+import statistics
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.harness import bench
+from benchmarks.paced import paced_run
+from benchmarks.paced.paced_run import Pace
+from coordinator.demo.demo_settings import TINY, DemoSettings
+from coordinator.metrics.views import Evaluation, RunState
+
+MODES: Final[Mapping[str, tuple[Mapping[str, Any], str]]] = {
+    "sequential": ({"mode": "sequential", "staleness": 0}, "room"),
+    "async, fresh": ({}, "fresh"),
+    "async, room": ({}, "room"),
+}
+"""By name: settings of the run, and `leases.pacing`."""
+SEEDS: Final = (0, 1, 2)
+SECONDS: Final = 40.0
+VERSION: Final = 32
+STEPS: Final = 48
+SUPPLY: Final = 1.2
+FOLDER: Final = Path(__file__).parents[1] / "docs" / "results"
+
+
+def settings_of(mode: str) -> DemoSettings:
+    """Return the settings of a mode's runs."""
+    changed = {**TINY.run, "evaluate_every": 4, "heldout_groups": 0, **MODES[mode][0]}
+    return dataclasses.replace(TINY, run=changed)
+
+
+def accuracy(evaluations: Sequence[Evaluation], by: float) -> float:
+    """Return the sampled accuracy at a version, between two evaluations on a straight line. `by`: the version, maybe
+    between two."""
+    earlier = [one for one in evaluations if one.version <= by][-1]
+    later = next((one for one in evaluations if one.version >= by), earlier)
+    span = later.version - earlier.version
+    share = (by - earlier.version) / span if span else 0.0
+    return earlier.sampled + share * (later.sampled - earlier.sampled)
+
+
+def version_after(state: RunState, seconds: float) -> float:
+    """Return the version that a run had so many seconds after its first one, by the times of its steps."""
+    first = state.steps[0].at
+    return float(max((one.step for one in state.steps if one.at <= first + 1000 * seconds), default=0))
+
+
+def figures(first: RunState, last: RunState) -> dict[str, float]:
+    """Return the figures of a run by two looks at it."""
+    reached = version_after(last, SECONDS)
+    groups = max(1, sum(last.staleness))
+    return {
+        "versions": reached,
+        "at equal time": accuracy(last.evaluations, reached),
+        "at equal rollouts": accuracy(last.evaluations, min(VERSION, last.evaluations[-1].version)),
+        "mean age": sum(age * count for age, count in enumerate(last.staleness)) / groups,
+        "idle": last.idle or 0.0,
+    }
+
+
+def run(place: Path, *, quick: bool) -> None:
+    """Make the runs that the file lacks, and add each to it at once. `quick`: one seed, and fewer steps."""
+    known = json.loads(place.read_text()) if place.exists() else {}
+    for seed in SEEDS[:1] if quick else SEEDS:
+        for mode, (_, pacing) in MODES.items():
+            name = f"{mode}, seed {seed}"
+            if name in known:
+                continue
+            with tempfile.TemporaryDirectory(prefix="echo2-modes-") as folder:
+                origin = paced_run.made(Path(folder) / "made", settings_of(mode), seed)
+                batch = int(TINY.run["batch_groups"])
+                pace = Pace(12 if quick else STEPS, SUPPLY, 1.0, step_seconds=1.0, pacing=pacing, batch=batch)
+                first, last = paced_run.looks(pace, origin, Path(folder) / "copy")
+            known[name] = {
+                **figures(first.state, last.state),
+                "processors busy": (last.busy - first.busy) / (last.busy + last.idle - first.busy - first.idle),
+            }
+            print(f"{name}: {known[name]}", flush=True)
+            place.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+
+
+def markdown(known: Mapping[str, Mapping[str, float]]) -> str:
+    """Return the table: means and standard errors of the seeds."""
+    columns = list(next(iter(known.values())))
+    rows = [
+        "# Modes at equal time and at equal rollouts", "",
+        f"Held-out accuracy, sampled, {SECONDS:.0f} s after the first version and at version {VERSION}; mean and "
+        "standard error of the seeds. Made by `python -m benchmarks.modes`.", "",
+        f"| mode | seeds | {' | '.join(columns)} |", "|---" * (len(columns) + 2) + "|",
+    ]  # fmt: skip
+    for mode in MODES:
+        runs = [figures for name, figures in known.items() if name.startswith(f"{mode}, seed")]
+        if runs:
+            cells = [_shown([one[column] for one in runs]) for column in columns]
+            rows.append(f"| {mode} | {len(runs)} | {' | '.join(cells)} |")
+    return "\n".join([*rows, ""])
+
+
+def _shown(values: Sequence[float]) -> str:
+    error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
+    return f"{statistics.fmean(values):.3f} ± {error:.3f}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("what", choices=["run", "draw"])
+    parser.add_argument("--quick", action="store_true", help="one seed, 12 steps, written nowhere")
+    chosen = parser.parse_args(arguments)
+    place = FOLDER / "modes.json"
+    if chosen.what == "draw":
+        (FOLDER / "modes.md").write_text(markdown(json.loads(place.read_text())))
+        return 0
+    bench.one_thread()
+    bench.header("modes: sequential and async runs", ["torch", "libp2p"])
+    with tempfile.TemporaryDirectory(prefix="echo2-modes-") as folder:
+        run(Path(folder) / place.name if chosen.quick else place, quick=chosen.quick)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
