@@ -236,10 +236,10 @@ class LearnerSection(Section):
         Field(description="How a group's rewards become advantages: group (by mean and deviation) or mean."),
     ] = "group"
     objective: Annotated[
-        Literal["decoupled", "grpo", "two_sided", "cispo", "gspo", "dppo", "uncorrected"],
+        Literal["decoupled", "grpo", "two_sided", "cispo", "gspo", "gepo", "dppo", "uncorrected"],
         Field(
-            description="The loss: decoupled, grpo, two_sided, cispo, gspo, dppo or uncorrected. Each is a preset of "
-            "anchor, weight and surrogate."
+            description="The loss: decoupled, grpo, two_sided, cispo, gspo, gepo, dppo or uncorrected. Each is a "
+            "preset of anchor, weight and surrogate."
         ),
     ] = "decoupled"
     anchor: Annotated[
@@ -259,8 +259,11 @@ class LearnerSection(Section):
         ),
     ] = "preset"
     surrogate: Annotated[
-        Literal["preset", "clip", "two_sided", "cispo", "gspo", "dppo"],
-        Field(description="Gain of a token by its ratio: clip, two_sided, cispo, gspo or dppo. preset: by objective."),
+        Literal["preset", "clip", "two_sided", "cispo", "gspo", "gepo", "dppo"],
+        Field(
+            description="Gain of a token by its ratio: clip, two_sided, cispo, gspo, gepo or dppo. preset: by "
+            "objective."
+        ),
     ] = "preset"
     aggregate: Annotated[
         Literal["tokens", "sequences", "constant"],

@@ -22,7 +22,8 @@ from coordinator.learner.cut_rollouts import KEPT, CutRule
 
 class TrainRow(NamedTuple):
     """One rollout. `tokens`: prompt and transcript. `targets`: positions that were sampled. `age`: learner/age.py.
-    `prompt`: the number of first tokens that the rollouts of its group share. `group`: number of its group."""
+    `prompt`: the number of first tokens that the rollouts of its group share. `group`: number of its group. `expected`:
+    of its group, see `expected_log`."""
 
     tokens: Tokens
     targets: NDArray[np.int64]
@@ -31,12 +32,13 @@ class TrainRow(NamedTuple):
     age: int
     prompt: int
     group: int
+    expected: float = 0.0
 
 
 class MicroBatch(NamedTuple):
     """Rollouts for one forward pass, by group. All else has one entry per sampled token, [n]: `row` (number of its
     rollout), `group` (number of its group in the batch), `position` (in its prompt and transcript, of the state that
-    predicts it), `target` and `age` int64, `behaviour` and `advantage` float32."""
+    predicts it), `target` and `age` int64, `behaviour`, `advantage` and `expected` (see `expected_log`) float32."""
 
     groups: list[list[TrainRow]]
     row: Tensor
@@ -46,6 +48,7 @@ class MicroBatch(NamedTuple):
     behaviour: Tensor
     advantage: Tensor
     age: Tensor
+    expected: Tensor
 
     def to(self, device: torch.device) -> "MicroBatch":
         """Copy all tensors to `device`."""
@@ -80,15 +83,22 @@ def rows(batch: TrainBatch, kind: str, cut: CutRule = KEPT, *, flat: bool = Fals
         signal = any(values)
         if not signal and not flat:
             continue
-        part = []
+        part, expected = [], expected_log([sample.behaviour for sample in group.samples])
         for sample, value in zip(group.samples, values, strict=True):
             if not cut.masks(sample):
-                part.append(_row(group, sample, value, batch.age(group), number))
+                part.append(_row(group, sample, value, batch.age(group), number)._replace(expected=expected))
             elif signal:
                 result.masked.append((batch.age(group), len(sample.behaviour)))
         if part:
             (result.groups if signal else result.flat).append(part)
     return result
+
+
+def expected_log(behaviours: Sequence[Floats]) -> float:
+    """Return log E[q] = log(sum q^2 / sum q) over the rollouts of a group, q = exp(mean behaviour log-probability of a
+    rollout's tokens): the probability that its version expected of what it sampled. GEPO (arXiv 2508.17850), eq. 5."""
+    means = np.array([one.mean(dtype=np.float64) for one in behaviours if len(one)])
+    return float(np.logaddexp.reduce(2 * means) - np.logaddexp.reduce(means)) if len(means) else 0.0
 
 
 def _row(group: TrainGroup, sample: TrainSample, advantage: float, age: int, number: int) -> TrainRow:
@@ -173,4 +183,5 @@ def _micro_batch(groups: list[list[TrainRow]]) -> MicroBatch:
         behaviour=torch.from_numpy(np.concatenate([row.behaviour for row in part])),
         advantage=torch.tensor([row.advantage for row in part], dtype=torch.float32)[index],
         age=torch.tensor([row.age for row in part])[index],
+        expected=torch.tensor([row.expected for row in part], dtype=torch.float32)[index],
     )

@@ -47,7 +47,8 @@ def weights_of(
     before = known if proximal is None else proximal
     parts, rollouts = [], 0
     for micro, now, earlier in zip(mini, known, before, strict=True):
-        parts.append(LossInputs(now, earlier, micro.behaviour, micro.advantage, micro.row + rollouts, micro.group))
+        fixed = micro.behaviour, micro.advantage, micro.row + rollouts, micro.group, micro.expected
+        parts.append(LossInputs(now, earlier, *fixed))
         rollouts += len(micro.rows)
     weight = _over_ranks(choices, LossInputs(*map(torch.cat, zip(*parts, strict=True))), rollouts, hyper, ranks)
     cuts = [len(micro.target) for micro in mini]
@@ -152,4 +153,5 @@ class BatchLoss(_MicroLoss):
             advantage=micro.advantage[cut],
             rollout=micro.row[cut],
             group=micro.group[cut],
+            expected=micro.expected[cut],
         )

@@ -31,6 +31,7 @@ PRESETS: dict[str, Choices] = {
     "two_sided": Choices("behaviour", "none", "two_sided"),
     "cispo": Choices("behaviour", "none", "cispo"),
     "gspo": Choices("behaviour", "none", "gspo"),
+    "gepo": Choices("behaviour", "none", "gepo"),
     "dppo": Choices("behaviour", "none", "dppo"),
     "uncorrected": Choices("none", "none", "clip"),
 }
@@ -39,13 +40,14 @@ grpo           GRPO clipped against the behaviour (arXiv 2402.03300): stale toke
 two_sided      INTELLECT-2 (arXiv 2505.07291)
 cispo          MiniMax-M1 (arXiv 2506.13585)
 gspo           GSPO-token (arXiv 2507.18071), its tokens, not rollouts, equal in the mean
+gepo           GEPO (arXiv 2508.17850): the ratio of a rollout to its group's expectation, as for `gspo`
 dppo           DPPO's mask by binary total variation (arXiv 2602.04879), prime-rl's default
 uncorrected    the policy gradient as if the rollouts were on policy (REINFORCE, Williams 1992): a baseline that
                measures the value of importance weights (benchmarks/learning.py), not meant for stale rollouts"""
 
 OF_BATCHES: Final = frozenset({"sequence_mask", "m2po"})
 """Weights of a token that depend on other tokens of its mini-batch."""
-OF_ROLLOUTS: Final = frozenset({"gspo"})
+OF_ROLLOUTS: Final = frozenset({"gspo", "gepo"})
 """Surrogates of a token that depend on other tokens of its rollout."""
 
 

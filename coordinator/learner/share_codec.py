@@ -21,6 +21,7 @@ class _Row(msgspec.Struct, array_like=True, frozen=True):
     age: int
     prompt: int
     group: int
+    expected: float
 
 
 class _Share(msgspec.Struct, array_like=True, frozen=True):
@@ -66,6 +67,7 @@ def _train_rows(group: list[_Row]) -> list[TrainRow]:
             row.age,
             row.prompt,
             row.group,
+            row.expected,
         )
         for row in group
     ]

@@ -82,6 +82,20 @@ def gspo(anchor: Tensor, terms: LossInputs, hyper: Hyper) -> Surrogate:
     return Surrogate(gain, clipped, none_of(terms))
 
 
+def gepo(anchor: Tensor, terms: LossInputs, hyper: Hyper) -> Surrogate:
+    """Compute min(s A, clip(s, 1 - eps_low, 1 + eps_high) A), s = sg(S) p/sg(p), S = exp(mean over the rollout of
+    log(p/a) + log b) / E, E the group's expected probability (learner/batch.py).
+
+    With anchor behaviour S is the rollout's probability, by its geometric mean, over what its version expected of the
+    group: one denominator for all of a group, so that a rollout which was unlikely has no large ratio. GEPO (arXiv
+    2508.17850), eq. 5-6, for long lags. There every rollout counts alike: aggregate `sequences`.
+    """
+    log = rollout_mean((terms.current - anchor).detach() + terms.behaviour, terms.rollout) - terms.expected
+    s = torch.exp(log.clamp(-LOG_BOUND, LOG_BOUND)) * ratio(terms.current, terms.current.detach())
+    gain, clipped = _clipped(s, terms.advantage, hyper.eps_low, hyper.eps_high)
+    return Surrogate(gain, clipped, none_of(terms))
+
+
 def dppo(anchor: Tensor, terms: LossInputs, hyper: Hyper) -> Surrogate:
     """Compute M r A, and a penalty 1e-3 log(r)^2; M = 0 where p has moved by more than 0.2 in the direction of A.
 
@@ -101,5 +115,6 @@ SURROGATES: dict[str, SurrogateOf] = {
     "two_sided": two_sided,
     "cispo": cispo,
     "gspo": gspo,
+    "gepo": gepo,
     "dppo": dppo,
 }

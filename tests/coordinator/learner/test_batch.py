@@ -1,10 +1,11 @@
+import math
 import random
 
 import numpy as np
 import pytest
 import torch
 
-from coordinator.learner.batch import Cost, TrainRow, pack, padded, rows, shared, split
+from coordinator.learner.batch import Cost, TrainRow, expected_log, pack, padded, rows, shared, split
 from coordinator.learner.batch_groups import BadBatch, Floats, Tokens, TrainBatch, TrainGroup, TrainSample
 from tests.support.tiny_learner import batch, group, sample
 
@@ -25,6 +26,15 @@ def turns_batch() -> TrainBatch:
     first = TrainSample(tokens=ids(10, 11, 20, 21, 12), turns=[2, 2, 1], behaviour=logs(-0.1, -0.2, -0.3), reward=1.0)
     second = TrainSample(tokens=ids(13, 14), turns=[2], behaviour=logs(-0.4, -0.5), reward=0.0)
     return TrainBatch(step=7, groups=[TrainGroup(id=b"g", version=4, prompt=ids(5, 6, 7), samples=[first, second])])
+
+
+def test_the_probability_that_a_group_was_expected_to_have_is_of_its_rollouts_geometric_means() -> None:
+    ((first, second),) = rows(turns_batch(), "mean").groups
+    one, other = math.exp(-0.2), math.exp(-0.45)
+    assert math.exp(first.expected) == pytest.approx((one * one + other * other) / (one + other))
+    (micro,) = pack([[first, second]], 1000)
+    assert micro.expected.tolist() == pytest.approx([first.expected] * 5)
+    assert expected_log([logs(-2000.0), logs(-2000.0)]) == pytest.approx(-2000.0), "no probability underflows"
 
 
 def test_only_sampled_tokens_are_targets_and_each_is_predicted_from_the_one_before() -> None:

@@ -64,6 +64,7 @@ def one(case: Case) -> tuple[LossInputs, TokenLoss]:
         advantage=torch.tensor([case.advantage]),
         rollout=torch.tensor([0]),
         group=torch.tensor([0]),
+        expected=logs(case.behaviour),
     )
     return terms, preset(case.objective, terms)
 
@@ -91,7 +92,8 @@ def random_terms(count: int, *, proximal_is_current: bool) -> LossInputs:
     proximal = current.detach() if proximal_is_current else -torch.rand(count, generator=chance) * 3
     behaviour = proximal + torch.randn(count, generator=chance) * 0.7
     advantage = torch.randn(count, generator=chance)
-    return LossInputs(current, proximal, behaviour, advantage, torch.arange(count) // 4, torch.arange(count) // 8)
+    rollout = torch.arange(count) // 4
+    return LossInputs(current, proximal, behaviour, advantage, rollout, rollout // 2, behaviour)
 
 
 def test_with_one_minibatch_the_decoupled_gradient_is_truncated_importance_sampling() -> None:
@@ -112,6 +114,7 @@ def test_gspo_uses_the_geometric_mean_ratio_of_the_whole_rollout() -> None:
         torch.ones(3),
         torch.tensor([0, 0, 1]),
         torch.zeros(3, dtype=torch.int64),
+        torch.zeros(3),
     )
     of_tokens = preset("gspo", terms)
     torch.testing.assert_close(of_tokens.value, -torch.exp(torch.tensor([1e-4, 1e-4, 1e-4])))
@@ -129,6 +132,7 @@ def test_an_extreme_ratio_leaves_loss_and_gradient_finite(name: str) -> None:
         torch.tensor([1.0, -1.0]),
         torch.tensor([0, 1]),
         torch.tensor([0, 0]),
+        torch.tensor([-1e-3, -1e-3]),
     )
     value = preset(name, terms).value.sum()
     (gradient,) = torch.autograd.grad(value, current)
@@ -142,5 +146,5 @@ def test_the_reference_divergence_is_zero_at_the_reference_and_positive_elsewher
 
 
 def test_the_error_for_an_unknown_objective_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="choose one of cispo, decoupled, dppo, grpo, gspo, two_sided, uncorrected"):
+    with pytest.raises(ValueError, match="choose one of cispo, decoupled, dppo, gepo, grpo, gspo, two_sided, uncorrected"):
         choices_of(Hyper(objective="ppo"))

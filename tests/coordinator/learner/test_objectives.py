@@ -58,6 +58,13 @@ def means(values: list[float]) -> list[float]:
     return [sum(of_rollout[rollout]) / len(of_rollout[rollout]) for rollout in ROLLOUTS]
 
 
+def expectations(of: PlainTokens) -> list[float]:
+    """Return of each token E[q] of its group, two rollouts each."""
+    chances = {rollout: math.exp(mean) for rollout, mean in zip(ROLLOUTS, means(of.behaviour), strict=True)}
+    pairs = [(chances[rollout - rollout % 2], chances[rollout - rollout % 2 + 1]) for rollout in ROLLOUTS]
+    return [(one * one + other * other) / (one + other) for one, other in pairs]
+
+
 def weights(choices: Choices, of: PlainTokens) -> list[float]:
     logs = [a - b for a, b in zip(anchors(choices, of), of.behaviour, strict=True)]
     w = [math.exp(log) for log in logs]
@@ -101,6 +108,10 @@ def losses(choices: Choices, of: PlainTokens) -> list[float]:
                 gain = min(math.exp(frozen - a), 5.0) * advantage * p
             case "gspo":
                 gain = clipped(geometric[place] * math.exp(p - frozen), advantage, 3e-4, 4e-4)
+            case "gepo":
+                log = means([p - a + b for p, a, b in zip(of.frozen, anchor, of.behaviour, strict=True)])[place]
+                s = math.exp(log) / expectations(of)[place]
+                gain = clipped(s * math.exp(p - frozen), advantage, HYPER.eps_low, HYPER.eps_high)
             case "dppo":
                 moved = math.exp(frozen) - math.exp(a)
                 removed = moved > 0.2 if advantage > 0 else moved < -0.2
@@ -140,21 +151,22 @@ COMBINATIONS = [
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_every_combination_has_the_value_and_gradient_of_its_formula(seed: int) -> None:
-    assert len(COMBINATIONS) == (2 * 5 + 1) * 5 * 3
+    assert len(COMBINATIONS) == (2 * 5 + 1) * 6 * 3
     of = tokens(seed)
     for choices in COMBINATIONS:
         current = torch.tensor(of.current, dtype=torch.float64, requires_grad=True)
         fixed = [torch.tensor(column, dtype=torch.float64) for column in (of.proximal, of.behaviour, of.advantage)]
         rollout = torch.tensor(ROLLOUTS)
-        terms = LossInputs(current, *fixed, rollout, rollout // 2)
+        expected = torch.tensor(expectations(of), dtype=torch.float64).log()
+        terms = LossInputs(current, *fixed, rollout, rollout // 2, expected)
         value = token_loss(choices, terms, HYPER).value
         assert value.tolist() == pytest.approx(losses(choices, of), rel=1e-12), choices
         lengths = torch.bincount(rollout)[rollout]
         total = AGGREGATES[choices.aggregate](value, lengths, Size(len(ROLLOUTS), 4, LIMIT))
         assert float(total.detach()) == pytest.approx(loss(choices, of), rel=1e-12), choices
         (gradient,) = torch.autograd.grad(total, current)
-        expected = [slope(choices, of, place) for place in range(len(ROLLOUTS))]
-        assert gradient.tolist() == pytest.approx(expected, rel=1e-6, abs=1e-9), choices
+        slopes = [slope(choices, of, place) for place in range(len(ROLLOUTS))]
+        assert gradient.tolist() == pytest.approx(slopes, rel=1e-6, abs=1e-9), choices
 
 
 def test_a_weight_needs_an_anchor_other_than_the_behaviour() -> None:
@@ -174,7 +186,7 @@ def test_masked_tokens_are_reported_and_have_no_gradient() -> None:
         current = torch.tensor(of.current, requires_grad=True)
         rollout = torch.tensor(ROLLOUTS)
         of_tokens = token_loss(
-            Choices("proximal", weight, "clip"), LossInputs(current, *columns, rollout, rollout), HYPER
+            Choices("proximal", weight, "clip"), LossInputs(current, *columns, rollout, rollout, columns[1]), HYPER
         )
         (gradient,) = torch.autograd.grad(of_tokens.value.sum(), current)
         assert 0 < int(of_tokens.masked.sum()) < len(ROLLOUTS), weight
@@ -227,10 +239,10 @@ def test_the_presets_are_bit_equal_to_the_golden_batches(repository: Path, numbe
     fixed = [floats(golden[name]) for name in ("proximal", "behaviour", "advantage")]
     rollout = torch.tensor(golden["rollout"])
     tolerance = 0.0 if torch.backends.cpu.get_cpu_capability() == "AVX2" else 1e-6
-    assert golden["objectives"].keys() == PRESETS.keys()
+    assert golden["objectives"].keys() == PRESETS.keys() - {"gepo"}, "a preset of a later commit"
     for name, expected in golden["objectives"].items():
         current = floats(golden["current"]).requires_grad_()
-        of_tokens = token_loss(PRESETS[name], LossInputs(current, *fixed, rollout, rollout), HYPER)
+        of_tokens = token_loss(PRESETS[name], LossInputs(current, *fixed, rollout, rollout, fixed[1]), HYPER)
         (gradient,) = torch.autograd.grad(of_tokens.value.sum() / len(rollout), current)
         torch.testing.assert_close(of_tokens.value.detach(), floats(expected["value"]), rtol=tolerance, atol=0.0)
         torch.testing.assert_close(gradient, floats(expected["gradient"]), rtol=tolerance, atol=0.0)

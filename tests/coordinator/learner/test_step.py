@@ -73,7 +73,9 @@ def test_each_objective_has_the_gradient_of_its_loss_over_all_tokens(
     with torch.no_grad():
         head_of(other).weight.mul_(1.1)
     current, reference = token_logprobs(policy, micro), step.frozen_logprobs(other, micro)
-    terms = LossInputs(current, current.detach(), micro.behaviour, micro.advantage, micro.row, micro.group)
+    terms = LossInputs(
+        current, current.detach(), micro.behaviour, micro.advantage, micro.row, micro.group, micro.expected
+    )
     value = token_loss(choices_of(hyper), terms, hyper).value + kl_coefficient * reference_kl(current, reference)
     expected = torch.autograd.grad(value.mean(), list(policy.parameters()))
     found = gradients(policy, batch(1), hyper, other)
