@@ -146,5 +146,7 @@ def test_the_reference_divergence_is_zero_at_the_reference_and_positive_elsewher
 
 
 def test_the_error_for_an_unknown_objective_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="choose one of cispo, decoupled, dppo, gepo, grpo, gspo, two_sided, uncorrected"):
+    with pytest.raises(
+        ValueError, match="choose one of cispo, decoupled, dppo, gepo, grpo, gspo, two_sided, uncorrected"
+    ):
         choices_of(Hyper(objective="ppo"))
