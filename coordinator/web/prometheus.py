@@ -1,6 +1,6 @@
 """Prometheus metrics of the run, built from the `RunState` at each scrape: no figure is counted in two places."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -54,6 +54,7 @@ def of_learning(state: RunState) -> Iterator[Metric]:
             "echo2_cut_answers_ratio", "Share of the last step's rollouts that the token limit cut.", last.cut_answers
         )
         yield _gauge("echo2_step_seconds", "Seconds the last step took.", last.seconds)
+        yield _of_step(last.metrics)
     if state.evaluations:
         newest = state.evaluations[-1]
         accuracy = GaugeMetricFamily("echo2_heldout_accuracy", "Held-out exact match.", labels=["sampling"])
@@ -230,6 +231,19 @@ def of_nodes(nodes: Iterable[NodeRow]) -> Iterator[Metric]:
         tokens.add_metric(key, node.tokens)
         work.add_metric(key, node.weight / 1000)
     yield from (connected, accepted, refused, rollouts, tokens, work)
+
+
+def _of_step(metrics: Mapping[str, float]) -> Metric:
+    """Return the learner's metrics of a step. A name that ends with `_age_<n>` gets the age as a label."""
+    family = GaugeMetricFamily(
+        "echo2_learner_metric",
+        "Metric of the last step, by name; by age in steps where it is of groups of one age.",
+        labels=["metric", "age"],
+    )
+    for name, value in sorted(metrics.items()):
+        metric, _, age = name.partition("_age_")
+        family.add_metric([metric, age], value)
+    return family
 
 
 def _gauge(name: str, text: str, value: float | None) -> Metric:

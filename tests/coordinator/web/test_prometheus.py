@@ -1,5 +1,6 @@
 """The metrics of a run, parsed by the Prometheus client."""
 
+import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from coordinator.web.site import application
@@ -29,6 +30,15 @@ async def test_the_metrics_parse_and_match_the_state(visit: Visit) -> None:
     assert value("echo2_staleness_steps_bucket", le="2.0") == 31 + 188 + 142
     assert value("echo2_staleness_steps_count") == sum(pictures.BUSY.staleness)
     assert value("echo2_node_groups_accepted_total", node=pictures.NODES[0].id, name="brave-otter") == 243
+
+
+async def test_the_learners_metrics_have_their_age_as_a_label(visit: Visit) -> None:
+    last = msgspec.structs.replace(pictures.BUSY.steps[-1], metrics={"ess": 0.9, "ess_age_0": 1.0, "ess_age_2": 0.7})
+    session = await visit(application(FixedRun(msgspec.structs.replace(pictures.BUSY, steps=[last]))))
+    _, _, body = await fetched(session, "/metrics")
+    families = {family.name: family for family in text_string_to_metric_families(body.decode())}
+    samples = {(one.labels["metric"], one.labels["age"]): one.value for one in families["echo2_learner_metric"].samples}
+    assert samples == {("ess", ""): 0.9, ("ess", "0"): 1.0, ("ess", "2"): 0.7}
 
 
 async def test_unmeasured_metrics_have_no_sample(visit: Visit) -> None:
