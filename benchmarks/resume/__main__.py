@@ -34,7 +34,16 @@ def kill_claims(folder: Path, count: int) -> list[Claim]:
     finally:
         killer.life.kill()
     print(f"{len(steps)} steps without a kill\n")
-    columns = ("killed", "moment", "steps in the journal", "next step", "same batch", "bit-equal", "durable")
+    columns = (
+        "killed",
+        "moment",
+        "and in the replay",
+        "steps in the journal",
+        "next step",
+        "same batch",
+        "bit-equal",
+        "durable",
+    )
     bench.table(columns, kills)
     return [
         Claim(name, sum(getattr(kill, name) for kill in kills) / count, f"{count} kills", 1.0)

@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import msgspec
+import structlog
 
 from benchmarks.flood.engine import StandInScorer
 from benchmarks.load.bare import Nobody
@@ -27,8 +28,9 @@ from weights.store import Store
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An event. `event`: opening, opened, asked or stepped. `pid`: of the learner, in `opening`. `era`, `step`:
-    where it is. `groups`, `loss`, `root`: of a step that was made; loss with all its bits."""
+    """An event. `event`: opening, replaying (journalled steps are made again), opened, asked or stepped. `pid`: of the
+    learner, in `opening`. `era`, `step`: where it is. `groups`, `loss`, `root`: of a step that was made; loss with all
+    its bits."""
 
     event: str
     pid: int = 0
@@ -91,6 +93,12 @@ def main() -> None:
         def tell(mark: Mark) -> None:
             file.write(msgspec.json.encode(mark) + b"\n")
 
+        def heard(logger: object, method: str, event: structlog.typing.EventDict) -> str:
+            if "will be made again" in str(event.get("line")):
+                tell(Mark(event="replaying"))
+            raise structlog.DropEvent
+
+        structlog.configure(processors=[heard])
         asyncio.run(live(home, tell))
 
 

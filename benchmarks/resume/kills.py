@@ -5,8 +5,8 @@ Rules
 1. Both runs begin from copies of one folder, whose run.sqlite has all groups. While nothing runs the store stands
    still, as nobody generates.
 2. Of four kills three come after some steps, at any moment until the next one is made; the fourth comes twice: there,
-   and again while the learner opens, which makes journalled steps again. Never more often in a row: a replay that died
-   twice is given up by rule (coordinator/learner/replay.py).
+   and again while the next learner makes journalled steps again. Never more often in a row: a replay that died twice is
+   given up by rule (coordinator/learner/replay.py).
 3. The coordinator's process is killed, or the learner's, in alternation. The lives have different shares of the time
    for full checkpoints, so that many steps are behind the newest one.
 4. A step that the main process has heard of is durable: none is made again after it was heard of.
@@ -50,12 +50,14 @@ class Step(NamedTuple):
 
 
 class Kill(NamedTuple):
-    """A kill and the first step after it. `victim`: coordinator or learner. `moment`: in words. `behind`: steps that
-    were made again from the journal. `next`: the number of the step. `batch`, `bits`: whether its groups, and its loss
-    and root, are those of the run that was never killed. `durable`: rule 4."""
+    """A kill and the first step after it. `victim`: coordinator or learner. `moment`: in words. `replay`: whether a
+    second one came in the replay. `behind`: steps in the journal at the restart. `next`: the number of the step.
+    `batch`, `bits`: whether its groups, and its loss and root, are those of the run that was never killed. `durable`:
+    rule 4."""
 
     victim: str
     moment: str
+    replay: bool
     behind: int
     next: int
     batch: bool
@@ -98,19 +100,19 @@ class Life:
         """Return the marks of this life."""
         return _marks(self._record)[self._seen :]
 
-    def until(self, event: str, times: int = 1, *, after: int = 0) -> Mark:
-        """Wait for the `times`-th mark of an event behind the first `after` marks. Raises RuntimeError where the
-        process has ended, and TimeoutError."""
+    def until(self, *events: str, times: int = 1, after: int = 0) -> Mark:
+        """Wait for the `times`-th mark of one of these events behind the first `after` marks. Raises RuntimeError where
+        the process has ended, and TimeoutError."""
         ends = time.monotonic() + PATIENCE
         while True:
-            found = [mark for mark in self.marks()[after:] if mark.event == event]
+            found = [mark for mark in self.marks()[after:] if mark.event in events]
             if len(found) >= times:
                 return found[times - 1]
             if self.process.poll() is not None:
                 _, errors = self.process.communicate()
                 raise RuntimeError(f"the coordinator has ended: {errors.decode(errors='replace')[-2000:]}")
             if time.monotonic() > ends:
-                raise TimeoutError(f"no {event} in {PATIENCE:g} s")
+                raise TimeoutError(f"no {' or '.join(events)} in {PATIENCE:g} s")
             time.sleep(0.002)
 
     def learner(self) -> int:
@@ -140,37 +142,38 @@ class Killer:
 
     def __init__(self, home: Path, record: Path, steps: dict[int, Step], chance: random.Random) -> None:
         self._home, self._record, self._steps, self._chance = home, record, steps, chance
-        self._lives, self._after, self._stepping, self._opening = 0, 0, 0.2, 4.0
+        self._lives, self._after, self._stepping = 0, 0, 0.2
         self.life = self._born()
 
     def kills(self, count: int) -> Iterator[Kill]:
         """Yield each kill, once the first step after it is made."""
         for number in range(count):
-            made, victim = self._chance.randrange(1, MOST_STEPS + 1), ("coordinator", "learner")[number // 2 % 2]
-            self.life.until("stepped", made, after=self._after)
+            twice, victim = number % 4 == 3, ("coordinator", "learner")[number // 2 % 2]
+            made = self._chance.randrange(2 if twice else 1, MOST_STEPS + 1)
+            self.life.until("stepped", times=made, after=self._after)
             time.sleep(self._chance.uniform(0, self._stepping))
-            moment = f"after {made} steps"
             self._kill(victim)
-            if number % 4 == 3:
-                self.life.until("opening", after=self._after)
-                seconds = self._chance.uniform(0.6, 1.0) * self._opening
-                time.sleep(seconds)
-                moment += f", and {seconds:.1f} s after the next start"
-                self._kill(victim)
-            yield self._next(victim, moment)
+            yield self._next(victim, f"after {made} steps", twice and self._kill_replay(victim))
 
-    def _next(self, victim: str, moment: str) -> Kill:
+    def _kill_replay(self, victim: str) -> bool:
+        """Kill while journalled steps are made again; tell whether it came before their end."""
+        self.life.until("replaying", "opened", after=self._after)
+        time.sleep(self._chance.uniform(0, self._stepping))
+        after, life = self._after, self.life
+        self._kill(victim)
+        return not any(mark.event == "opened" for mark in life.marks()[after:])
+
+    def _next(self, victim: str, moment: str, replay: bool) -> Kill:
         heard = max((mark.step for mark in _marks(self._record) if mark.event == "stepped"), default=0)
         journalled = journal_steps(self._home)
         self.life.until("opening", after=self._after)
-        began = time.monotonic()
         opened = self.life.until("opened", after=self._after)
-        self._opening, began = time.monotonic() - began, time.monotonic()
+        began = time.monotonic()
         first = self.life.until("stepped", after=self._after)
         self._stepping = time.monotonic() - began
         same = self._steps[first.step]
         return Kill(
-            victim, moment, journalled, first.step, first.groups == same.groups,
+            victim, moment, replay, journalled, first.step, first.groups == same.groups,
             (first.loss, first.root) == (same.loss, same.root), opened.step >= heard and opened.era == 1,
         )  # fmt: skip
 

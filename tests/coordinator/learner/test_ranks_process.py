@@ -10,6 +10,7 @@ import numpy as np
 import psutil
 import pytest
 
+from coordinator.learner import checkpoint, journal
 from coordinator.learner.launch import RankLayout, learner_process
 from coordinator.learner.messages import Export, Hyper, Open, Opened, Stepped
 from runtime.child import Child, ChildDied, ChildError
@@ -146,6 +147,37 @@ async def test_ranks_of_which_one_is_killed_end_and_any_number_goes_on_from_thei
     assert "the checkpoint was written by 2 ranks, and the learner has 1 now" in fewer.reports[0]
     assert alone.metrics["loss"] == pytest.approx(together.metrics["loss"], abs=LOSS)
     assert differing(alone.export, together.export) <= DIFFERING
+
+
+async def test_two_ranks_make_the_journalled_steps_of_one_again_and_take_what_was_published(
+    tmp_path: Path, model_folder: Path, two: TwoRanks
+) -> None:
+    """The last entry names other groups than it was made of, so the remade weights differ, as with several ranks they
+    may."""
+    main = Main(tmp_path / "one", model_folder, Hyper(warmup_steps=0, learning_rate=1e-3))
+    main.checkpoint_share = 1e-9
+    session = main.open()
+    for number in (1, 2, 3):
+        main.step(session, number)
+    order = order_of(main, tmp_path / "two", range(1, 5))
+    newest = checkpoint.load(tmp_path / "two" / checkpoint.FOLDER, pytest.fail)
+    assert newest is not None
+    entries = journal.behind(tmp_path / "two" / journal.FOLDER, newest.state, pytest.fail)
+    false = msgspec.structs.replace(entries[-1], steps=[(3, entries[0].steps[0][1])])
+    journal.append(tmp_path / "two" / journal.FOLDER, false)
+
+    child = await two.start()
+    opened = await child.call("open", order, Opened)
+    assert (opened.step, opened.undone, opened.drawn) == (3, "", entries[-1].state.drawn)
+    assert list((tmp_path / "two" / journal.FOLDER).iterdir()) == []
+    shutil.copytree(tmp_path / "two", tmp_path / "fewer")
+    stepped = await child.call("train", ask(batch(4)), Stepped)
+    assert stepped.export is not None
+
+    fewer = Main(tmp_path / "fewer", model_folder, main.hyper)
+    fewer.published, fewer.era = main.published, main.era
+    taken = fewer.open()._trainer.save_snapshot(tmp_path / "taken.safetensors")
+    assert taken.root == main.published[-1].root
 
 
 async def test_ranks_whose_torchrun_is_killed_before_they_have_met_end_too(two: TwoRanks) -> None:
