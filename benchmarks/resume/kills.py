@@ -148,7 +148,7 @@ class Killer:
     def kills(self, count: int) -> Iterator[Kill]:
         """Yield each kill, once the first step after it is made."""
         for number in range(count):
-            twice, victim = number % 4 == 3, ("coordinator", "learner")[number // 2 % 2]
+            twice, victim = number % 4 == 3, ("coordinator", "learner")[(number + number // 4) % 2]
             made = self._chance.randrange(2 if twice else 1, MOST_STEPS + 1)
             self.life.until("stepped", times=made, after=self._after)
             time.sleep(self._chance.uniform(0, self._stepping))
