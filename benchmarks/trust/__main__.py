@@ -16,6 +16,9 @@ integers:
 `--versions` measures instead how soon a pass under the version before names a node that computes with it
 (benchmarks/trust/version_passes.py).
 
+`--stalls` measures instead the gain of an owner who stalls leases so that another key of his may copy them
+(benchmarks/trust/stalling.py).
+
 The model has random weights, or is SmolLM2-135M. `--quick` takes fewer tokens. `--honest` leaves out the bad nodes.
 """
 
@@ -34,6 +37,7 @@ from benchmarks.harness.bench import Claim
 from benchmarks.trust import frauds
 from benchmarks.trust.doubtful_days import doubted
 from benchmarks.trust.machines import PLAIN_LAYERS, Engines, Generated, compare
+from benchmarks.trust.stalling import stalled
 from benchmarks.trust.streams import NEVER, left_out, named, pieces
 from benchmarks.trust.version_passes import decided, pass_twice
 from coordinator.rollouts.verification import EXACT, wrong_tokens
@@ -174,8 +178,12 @@ def main() -> int:
     parser.add_argument("--device", default="cpu", help="of the nodes")
     parser.add_argument("--honest", action="store_true", help="honest machines alone, in classes that are not exact")
     parser.add_argument("--versions", action="store_true", help="passes under two versions alone, with 40,960 tokens")
+    parser.add_argument("--stalls", action="store_true", help="stalled leases alone")
     order = parser.parse_args()
     bench.one_thread()
+    if order.stalls:
+        bench.header("stalled leases")
+        return bench.close(stalled(*((0.7, 1) if order.quick else (1.5, 3))))
     bench.header("evidence against nodes", ["torch", "transformers", "numpy"])
     with tempfile.TemporaryDirectory() as name:
         return bench.close(asyncio.run(measure(Path(name), order)))

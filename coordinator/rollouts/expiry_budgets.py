@@ -12,6 +12,10 @@ Rules
    has other consequences (coordinator/accounts/). The coordinator's faults and absences count against no holder: a
    lease is extended by the time of an absence.
 4. Budgets are operational state in run.sqlite. An expiry drops all rows from before the previous hour.
+5. A key whose lease had to be covered (hedging.py) also gives up the next lease that it would get: another node gets
+   that. Within the budget, stalling would else cost nothing, and sell an answer twice whenever the hedge comes to
+   another key of the same owner. With less than half of the subnets that may have it, he loses more leases than he
+   gains. This is kept in memory, of the last `MOST_OWING` keys.
 """
 
 from typing import Final, NamedTuple
@@ -28,6 +32,7 @@ SHARE: Final = 20
 PAUSE: Final = 15_000
 LONGEST: Final = 900_000
 _PAUSES: Final = Backoff(PAUSE, LONGEST)
+MOST_OWING: Final = 4096
 COUNTED: Final = 10_000
 """Most leases of an hour that are looked at."""
 
@@ -63,6 +68,7 @@ class ExpiryBudgets:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._owing: dict[bytes, None] = {}
 
     def debt(self, holder: bytes, now: int) -> ExpiryDebt | None:
         """Return the pause that a holder is in; None if there is none."""
@@ -78,6 +84,18 @@ class ExpiryBudgets:
         count = 1 + (0 if row is None else row[0])
         until = now + pause_after(count, 0 if node is None else self._handed_in(node, now), free)
         self._database.do("INSERT OR REPLACE INTO budgets VALUES (?, ?, ?, ?)", (holder, hour, count, until))
+
+    def covered(self, node: bytes) -> None:
+        """Note that a lease of a key was covered (rule 5)."""
+        self._owing[node] = None
+        while len(self._owing) > MOST_OWING:
+            del self._owing[next(iter(self._owing))]
+
+    def gives_up(self, node: bytes) -> bool:
+        """Tell whether a key gives up the lease that it would get now; it does so once for a covered one."""
+        owes = node in self._owing
+        self._owing.pop(node, None)
+        return owes
 
     def _handed_in(self, node: bytes, now: int) -> int:
         newest = "SELECT id FROM leases WHERE node = ? AND sent > ? LIMIT ?"

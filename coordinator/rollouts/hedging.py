@@ -12,8 +12,8 @@ Rules
 4. Hedges are at most `share` of all leases that a process gives (`HedgeShare`), at most `BURST` in a row.
 5. Each subnet may have the hedge of a lease from a moment of its own on, drawn at random by a secret of the process
    within half of the time after which the lease was overdue. So the subnet that asks most often gets no more hedges.
-6. A lease that is covered counts as expired in the budget of its node (expiry_budgets.py), also if its group comes at
-   last. Both groups are paid in full if they come in time.
+6. A lease that is covered counts as expired in the budget of its node, also if its group comes at last, and the node
+   gives up another lease for it (expiry_budgets.py). Both groups are paid in full if they come in time.
 """
 
 import hashlib

@@ -230,7 +230,7 @@ class LeaseTable:
             chosen = PromptPosition(one.position, one.attempt, lent.reasons, prompt)
             sealed = self._write(chosen, demand, request, now, lease.seeds, "hedge")
             self._overdue_leases.covered(lease.id)
-            self._admission.expired(lent, now)
+            self._admission.covered(lent, now)
             self._recount(lease.id)
         self._overdue_leases.share.note(hedge=True)
         self._note_given(demand, now)
@@ -312,7 +312,10 @@ class LeaseTable:
             at.era, at.step, at.version, at.publish_every, buffered, load.undecided, self._admission.verdict_time(now)
         )
         wait = self.pacing.refused(demand.record, demand.requester.node, version, state, now)
-        return None if wait is None else refusal("later", retry_after=max(wait, terms.retry_ms), **facts)
+        if wait is not None:
+            return refusal("later", retry_after=max(wait, terms.retry_ms), **facts)
+        wait = self._admission.gives_up(demand)
+        return None if wait is None else refusal("expiries", retry_after=wait, expired=1, wait=wait / 1000)
 
     def _write(
         self,

@@ -4,6 +4,7 @@
     without law        leases by `room` alone, so that groups are learned as old as S allows
     any nodes          activation by lottery instead of by cost
     everybody          no activation: all nodes are active and paid
+    no hedges          leases that are overdue are not covered (coordinator/rollouts/hedging.py)
     star               the coordinator sends each version to each node itself, one after the other
     by length          prompts differ in length, and long ones go to quick nodes (`leases.by_length`, elsewhere off)
 
@@ -29,7 +30,7 @@ class FleetTerms(NamedTuple):
     """A fleet and its run. `supply`: over what the learner consumes. `spread`: whether nodes differ tenfold in speed.
     `life`, `away`, `step_seconds`, `broadcast`: seconds; `broadcast` between peers, `star` of one copy after the other,
     0: not compared. `price`: median ask per hour. `learner_price`: per hour. `length_spread`: of the prompts
-    (simulated_run.py)."""
+    (simulated_run.py). `hedge_share`: of hedges in all leases."""
 
     nodes: int = 200
     supply: float = 1.5
@@ -47,16 +48,20 @@ class FleetTerms(NamedTuple):
     price: float = 0.0
     learner_price: float = 0.0
     length_spread: float = 0.0
+    hedge_share: float = 0.0
 
 
 class Compared(NamedTuple):
-    """A row: means over the seeds. `cost`: of a step. `records`: the steps of the first seed."""
+    """A row: means over the seeds. `hedges`, `lost`: as in `RunResult`. `cost`: of a step. `records`: the steps of the
+    first seed."""
 
     name: str
     steps: float
     idle: float
     age: float
     leases: float
+    hedges: float
+    lost: float
     active: float
     cost: float
     records: list[StepRecord]
@@ -83,6 +88,8 @@ def _variants(terms: FleetTerms, ablate: bool) -> Iterator[tuple[str, _Change]]:
     if terms.price:
         yield "any nodes", _Change(lambda scene: scene._replace(order="random"))
         yield "everybody", _Change(lambda scene: scene._replace(order=None))
+    if terms.hedge_share:
+        yield "no hedges", _Change(lambda scene: scene._replace(hedge_share=0.0))
     if terms.star:
         yield "star", _Change(lambda scene: scene._replace(broadcast=terms.star / terms.step_seconds))
     if terms.length_spread:
@@ -107,6 +114,7 @@ def _run(terms: FleetTerms, change: _Change, seconds: float, seed: int) -> tuple
         order="cheapest" if terms.price else None,
         step_seconds=step,
         length_spread=terms.length_spread,
+        hedge_share=terms.hedge_share,
     )
     run = SimulatedRun(change.scene(scene), paced=change.paced, seed=seed)
     return run, run.run(seconds=seconds)
@@ -122,6 +130,8 @@ def _row(name: str, terms: FleetTerms, runs: list[tuple[SimulatedRun, RunResult]
         idle=mean(lambda run, result: result.idle),
         age=mean(lambda run, result: result.age),
         leases=mean(lambda run, result: result.leases),
+        hedges=mean(lambda run, result: result.hedges),
+        lost=mean(lambda run, result: result.lost),
         active=mean(lambda run, result: statistics.fmean(record.active for record in run.records)),
         cost=mean(lambda run, result: result.paid / NANO + terms.learner_price * seconds / 3600 / run.step),
         records=runs[0][0].records,

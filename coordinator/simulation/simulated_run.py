@@ -6,7 +6,8 @@ among those that are here, each quarter of an hour. Where prompts differ in leng
 of coordinator/rollouts tell which node gets which. Durations come from this simulation: a step varies by `STEP_CV`, the
 groups of one node by `GROUP_CV`. The law knows what the coordinator would measure: turnarounds of groups that came, the
 learner's steps and waits, and the share of leases that brought a group. A node that leaves says nothing: its leases
-stay open until they expire.
+stay open until they expire, or are covered by hedges (coordinator/rollouts/hedging.py), for which every node counts as
+proven and as a subnet of its own.
 
 Not simulated: the queue of the scorer (a verdict takes `verdict`), groups that are refused, and the measuring of rates:
 activation knows them. An active node is paid by the hour, as long as it is here.
@@ -23,6 +24,7 @@ from typing import Final, NamedTuple
 
 from coordinator.learner.age import fresh
 from coordinator.rollouts.activation import ActivationOrder, ActivationTerms, Offer, activated
+from coordinator.rollouts.hedging import HedgeShare, may_have, overdue_after
 from coordinator.rollouts.lease_summary import LeaseCell, LeaseSummary, lease_cell
 from coordinator.rollouts.lease_terms import InFlight, LeaseTerms, Progress, free_slots
 from coordinator.rollouts.pacing import STEPS_KEPT, PacedSituation, is_due, learner_pace, retry_after
@@ -55,7 +57,8 @@ class RunScene(NamedTuple):
     `broadcast`: in steps. `asks`: of the nodes, nano units per hour; empty: nobody asks for money. `gamma`: reserve of
     the need. `order`: of activation; None: everybody is active. `step_seconds`: mean of a step; all
     other times are in steps. `length_spread`: standard deviation of the logarithm of a prompt's length, whose mean is
-    1 and which is predicted exactly. `by_length`: long prompts go to quick nodes."""
+    1 and which is predicted exactly. `by_length`: long prompts go to quick nodes. `hedge_share`: of hedges in all
+    leases."""
 
     turnarounds: tuple[float, ...]
     at_once: int = 1
@@ -72,6 +75,7 @@ class RunScene(NamedTuple):
     step_seconds: float = 60.0
     length_spread: float = 0.0
     by_length: bool = False
+    hedge_share: float = 0.0
 
 
 class StepRecord(NamedTuple):
@@ -85,12 +89,15 @@ class StepRecord(NamedTuple):
 
 class RunResult(NamedTuple):
     """Means over a run, its first fifth left out but for `leases` and `paid`. `age`: of the groups learned. `idle`: the
-    learner's idle share. `leases`: given per group learned. `paid`: to nodes per step, nano units."""
+    learner's idle share. `leases`: given per group learned. `paid`: to nodes per step, nano units. `hedges`: of all
+    leases. `lost`: prompts whose leases brought no group that could be drawn, of those leased."""
 
     age: float
     idle: float
     leases: float
     paid: float
+    hedges: float = 0.0
+    lost: float = 0.0
 
 
 @dataclass
@@ -112,11 +119,14 @@ class SimulatedNode:
 
 
 class OpenLease(NamedTuple):
-    """A lease that has not ended."""
+    """A lease that has not ended. `first`: the lease of whose set it is (coordinator/rollouts/twin_sets.py). `sent`:
+    ms. `length`: of its prompt."""
 
     node: SimulatedNode
     cell: LeaseCell
-    expires: float
+    first: int
+    sent: int
+    length: float
 
 
 class LastValues:
@@ -160,6 +170,14 @@ class SimulatedRun:
         self.step = self.published = self.given = 0
         self.summary = LeaseSummary(-scene.staleness)
         self.open: dict[int, OpenLease] = {}
+        self.counted: dict[int, int] = {}
+        """By set whose group has not come, the lease that counts."""
+        self.hedges, self.hedge_share = 0, HedgeShare(scene.hedge_share)
+        self.cells: dict[int, LeaseCell] = {}
+        """Of the leases that count."""
+        self.overdue: list[tuple[int, int]] = []
+        """Leases not covered, and from when on they are overdue, ms; sorted."""
+        self.lost = 0
         self.undecided = 0
         self.buffer: list[int] = []
         """Versions of the groups that may be drawn, oldest first."""
@@ -206,6 +224,8 @@ class SimulatedRun:
             waited / (waited + len(counted) * self._step_seconds),
             self.given / (self.step * self.scene.batch),
             self.paid / self.step,
+            self.hedges / max(1, self.given),
+            self.lost / max(1, self.given - self.hedges),
         )
 
     # nodes
@@ -214,6 +234,10 @@ class SimulatedRun:
         while node.here and node.active and len(node.running) < self.scene.at_once:
             node.loaded, node.waits = node.newest, False
             again = self._refused(node)
+            covered = None if again is None else self._overdue_for(node)
+            if covered is not None:
+                self._give(node, covered)
+                continue
             if again is not None:
                 node.waits = True
                 self.clock.after(again * self.random.uniform(1, 1.2), self._ask_again, node)
@@ -224,16 +248,40 @@ class SimulatedRun:
         if node.waits:
             self._ask(node)
 
-    def _give(self, node: SimulatedNode) -> None:
+    def _overdue_for(self, node: SimulatedNode) -> int | None:
+        """Return the overdue lease that a node may cover."""
+        if not self.hedge_share.may() or not fresh(self.step, node.loaded, self.scene.staleness):
+            return None
+        now, place = self._now(), 0
+        while place < len(self.overdue) and self.overdue[place][0] <= now:
+            at, lease = self.overdue[place]
+            one = self.open.get(lease)
+            if one is None:
+                del self.overdue[place]
+                continue
+            elsewhere = one.node is not node and one.cell.version == node.loaded
+            if elsewhere and now >= may_have(lease.to_bytes(8), one.sent, at, node.key.hex(), b"secret"):
+                del self.overdue[place]
+                return lease
+            place += 1
+        return None
+
+    def _give(self, node: SimulatedNode, covers: int | None = None) -> None:
+        """Give a node a lease. `covers`: the lease of which it is the hedge."""
         self.given += 1
-        lease, mean = self.given, self._mean(node)
+        lease, mean, now = self.given, self._mean(node), self._now()
         lasts = max(LIFETIME * node.turnaround, self._step_seconds)
-        place = lease_cell(node.loaded, mean, self._now())
-        self.open[lease] = OpenLease(node, place, self.clock.now + lasts)
-        self.summary.lease_given(place)
+        place = lease_cell(node.loaded, mean, now)
+        length = self._length(node) if covers is None else self.open[covers].length
+        self.open[lease] = OpenLease(node, place, covers or lease, now, length)
+        self._count(covers or lease, lease)
+        self.hedge_share.note(hedge=covers is not None)
+        self.hedges += covers is not None
+        after = None if covers else overdue_after([int(1000 * takes) for takes in node.measured])
+        if after is not None and self.scene.hedge_share:
+            insort(self.overdue, (now + after, lease))
         node.running.add(lease)
         self._note(node, self.clock.now + 1.5 * mean / 1000)
-        length = self._length(node)
         takes = length * node.turnaround * self.random.lognormvariate(-(GROUP_CV**2) / 2, GROUP_CV)
         self.clock.after(takes, self._returned, node, lease, takes, length)
         self.clock.after(lasts, self._expired, lease)
@@ -275,20 +323,34 @@ class SimulatedRun:
         node.speeds.append(length / takes)
         self._rates, self._known = self._rates + 1 / self._mean(node), self._known + (not before)
         self.ratios.append(takes / statistics.fmean(node.measured))
-        if (ended := self._end(lease)) is not None:
+        ended = self._end(lease)
+        if ended is not None and ended.first in self.counted:
+            self._count(ended.first, None)
             self.undecided += 1
             self.clock.after(self.scene.verdict * self._step_seconds, self._decided, ended.cell.version)
         self._ask(node)
 
     def _end(self, lease: int) -> OpenLease | None:
-        ended = self.open.pop(lease, None)
-        if ended is not None:
-            self.summary.lease_ended(ended.cell)
-        return ended
+        return self.open.pop(lease, None)
+
+    def _count(self, first: int, lease: int | None) -> None:
+        """Let a set count as this lease, in place of the one that counted; None: its group came, or none is left."""
+        before = self.counted.pop(first, None)
+        if before is not None:
+            self.summary.lease_ended(self.cells.pop(before))
+        if lease is not None:
+            self.counted[first], self.cells[lease] = lease, self.open[lease].cell
+            self.summary.lease_given(self.cells[lease])
 
     def _expired(self, lease: int) -> None:
-        if self._end(lease) is not None:
+        ended = self._end(lease)
+        if ended is None or self.counted.get(ended.first) != lease:
+            return
+        other = next((one for one, twin in self.open.items() if twin.first == ended.first), None)
+        self._count(ended.first, other)
+        if other is None:
             self.outcomes.append(0.0)
+            self.lost += 1
 
     def _decided(self, version: int) -> None:
         self.undecided -= 1
@@ -296,6 +358,8 @@ class SimulatedRun:
         if fresh(self.step, version, self.scene.staleness):
             insort(self.buffer, version)
             self._draw()
+        else:
+            self.lost += 1
 
     def _leave(self, node: SimulatedNode) -> None:
         node.here = node.waits = False
@@ -415,7 +479,9 @@ class SimulatedRun:
         scene = self.scene
         self.steps.append(1000 * (self.clock.now - self.began))
         self.step, self.began, self.waits_since = self.step + 1, None, self.clock.now
+        before = len(self.buffer)
         self.buffer = [version for version in self.buffer if fresh(self.step, version, scene.staleness)]
+        self.lost += before - len(self.buffer)
         self.summary.set_oldest(self.step - self.scene.staleness)
         if self.step % scene.publish_every == 0:
             self.published = self.step

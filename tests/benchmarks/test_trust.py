@@ -3,19 +3,21 @@
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from benchmarks.trust import altered_host, doubtful_days
+from benchmarks.trust import altered_host, doubtful_days, stalling
 from benchmarks.trust.doubtful_days import OURS, RULES, JudgedGroup, doubted, gain
 from benchmarks.trust.frauds import copied, other_seeds, replayed
 from benchmarks.trust.machines import Engines, Generated, Prompts, count, part
 from benchmarks.trust.policies import SWAPS
 from benchmarks.trust.streams import INT8, MOST_TOKENS, NEVER, left_out, named, pieces, tokens_to_refusal
 from benchmarks.trust.version_passes import PassedGroup, decided
+from coordinator.accounts import standing
 from coordinator.verification.token_evidence import BINS, DIFFERS, ONE, STATISTICS, TOKEN, TokenArray
 from coordinator.verification.version_pairs import VersionCount
 from engines.engine import Sample
@@ -137,7 +139,7 @@ def test_half_the_layers_are_every_second_one() -> None:
 SHIFTED = """
 from engines import host, sampling
 host.main = lambda: print(sampling.keys([(bytes(16), 2)]).item())
-from benchmarks.trust import altered_host, doubtful_days
+from benchmarks.trust import altered_host, doubtful_days, stalling
 altered_host.main()
 """
 
@@ -148,3 +150,15 @@ def test_the_altered_process_takes_the_noise_of_a_later_token() -> None:
     words = [sys.executable, "-c", SHIFTED]
     out = subprocess.run(words, env={altered_host.SHIFT: "5"}, cwd=Path(__file__).parents[2], capture_output=True)
     assert int(out.stdout) == keys([(bytes(16), 7)]).item()
+
+
+def test_an_owner_who_is_late_with_every_lease_earns_less_than_by_honest_work(tmp_path: Path) -> None:
+    paid = {}
+    with mock.patch.object(standing, "PROVEN", 8):
+        for label, strategy in {"honest": stalling.Strategy(), "all": stalling.STRATEGIES["all"]}.items():
+            (tmp_path / label).mkdir()
+            run = stalling.StalledRun(tmp_path / label, 2, strategy, seed=1)
+            run.run(900.0)
+            paid[label] = run.outcome().paid
+            run.world.close()
+    assert 0 < paid["all"] < 0.8 * paid["honest"]

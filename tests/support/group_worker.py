@@ -3,7 +3,8 @@
     python -m tests.support.group_worker FOLDER CHECKPOINT
 
 Every line is one acknowledgement, flushed before the next act: `received LEASE HASH`, `receipt LEASE ENTRY WEIGHT`.
-Drawn groups become durable in CHECKPOINT, as in the learner's checkpoint, before `step N` is printed.
+Drawn groups become durable in CHECKPOINT, as in the learner's checkpoint, before `step N` is printed. In each round a
+new node's lease is overdue and covered, and both nodes submit.
 """
 
 import json
@@ -11,14 +12,22 @@ import os
 import secrets
 import sys
 from pathlib import Path
+from unittest import mock
 
+from coordinator.accounts import standing
+from coordinator.rollouts import hedging
+from p2p.limits.origin import Origin
 from protocol.leases import Lease, Receipt, Received
 from tests.support.group_world import World, group, opened
+
+QUICK = b"N" * 32
+OVERDUE = 5_000
+"""Milliseconds, many turnarounds of a new node and less than a lease lasts."""
 
 
 def main(folder: Path, checkpoint: Path) -> None:
     kept = json.loads(checkpoint.read_text()) if checkpoint.exists() else {"step": 0, "drawn": []}
-    world = World(folder, entropy=secrets.token_bytes, batch_groups=2)
+    world = World(folder, entropy=secrets.token_bytes, batch_groups=2, hedge_share=0.5)
     world.group_service.database.do("PRAGMA synchronous = FULL")
     world.now += kept["step"] * 1_000
     world.group_service.start(world.now)
@@ -27,8 +36,7 @@ def main(folder: Path, checkpoint: Path) -> None:
     world.group_service.rebuild(drawn, world.at(step))
     print("started", flush=True)
     while True:
-        for receipt in world.decide_all():
-            acknowledge("receipt", receipt)
+        decide(world)
         batch = world.group_service.draw()
         if batch is not None:
             drawn += [g.id for g in batch]
@@ -37,15 +45,45 @@ def main(folder: Path, checkpoint: Path) -> None:
             print("step", step, *[g.id.hex() for g in batch], flush=True)
             world.learner_at(step)
             continue
-        ask = world.ask(step, nonce=secrets.token_bytes(16))
-        answer = world.group_service.lease(b"N" * 32, ask, world.now)
-        if not isinstance(answer, bytes):
+        if not take_round(world, step):
             world.now += 400_000  # so the leases expire that the last process left open
             world.group_service.tick(world.now)
-            continue
-        taken = world.submit(group(opened("lease", answer, Lease)), b"N" * 32)
-        assert taken.received is not None
-        acknowledge("received", opened("received", taken.received, Received))
+
+
+def take_round(world: World, step: int) -> bool:
+    """Let a new node bring two groups and be late with a third, which another one covers; return whether any lease was
+    given."""
+    late = secrets.token_bytes(32)
+    for _ in range(2):
+        if (lease := ask(world, step, late)) is None:
+            break
+        submit(world, lease)
+        decide(world)
+    given = [lease for lease in [ask(world, step, late)] if lease is not None]
+    while (lease := ask(world, step, QUICK)) is not None:
+        given.append(lease)
+    world.now += OVERDUE
+    twin = ask(world, step, QUICK)
+    for one in given if twin is None else [twin, *given]:
+        submit(world, one)
+    return bool(given)
+
+
+def ask(world: World, step: int, node: bytes) -> Lease | None:
+    request = world.ask(step, nonce=secrets.token_bytes(16))
+    answer = world.group_service.lease(node, request, world.now, Origin(node.hex(), node.hex()))
+    return opened("lease", answer, Lease) if isinstance(answer, bytes) else None
+
+
+def decide(world: World) -> None:
+    for receipt in world.decide_all():
+        acknowledge("receipt", receipt)
+
+
+def submit(world: World, lease: Lease) -> None:
+    taken = world.submit(group(lease), lease.node)
+    assert taken.received is not None
+    acknowledge("received", opened("received", taken.received, Received))
 
 
 def acknowledge(word: str, document: Received | Receipt) -> None:
@@ -63,4 +101,5 @@ def save(path: Path, content: object) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    with mock.patch.object(standing, "PROVEN", 2), mock.patch.object(hedging, "ENOUGH", 2):
+        main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -51,6 +51,10 @@ def check(folder: Path, acknowledged: list[list[str]]) -> None:
         told += [document for (document,) in database.all("SELECT document FROM ends")]
         ends = [msgspec.msgpack.decode(facts, type=LeaseOutcome) for facts in told]
         balances = Ledger(database).balances()
+        learned = (
+            "SELECT l.position FROM buffer b JOIN leases l ON l.id = b.lease GROUP BY l.position HAVING count(*) > 1"
+        )
+        assert database.all(learned) == []
     for word, *facts in acknowledged:
         if word == "received":
             assert received[facts[0]] == facts[1]
@@ -74,3 +78,8 @@ def test_kill_nine_at_any_moment_loses_nothing_and_doubles_nothing(tmp_path: Pat
     checkpoint = json.loads((tmp_path / "checkpoint.json").read_text())
     assert len(set(checkpoint["drawn"])) == len(checkpoint["drawn"]) == 2 * checkpoint["step"]
     assert checkpoint["step"] > KILLS
+    with Database.open(tmp_path / "run.sqlite") as database:
+        hedges = "SELECT count(*), sum(state = 'decided') FROM leases WHERE twin = 'hedge'"
+        covered, decided = database.all(hedges)[0]
+        both = "SELECT value FROM tallies WHERE name = 'spare twins'"
+        assert covered >= decided >= database.value(both) > 0

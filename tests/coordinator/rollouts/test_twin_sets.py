@@ -16,7 +16,7 @@ from protocol.leases import Lease
 from protocol.requests import Refusal
 from tests.support.group_world import ALICE, BOB, SPEC, group
 from tests.support.ledger_sums import check_sums
-from tests.support.twin_world import CAROL, HOMES, LONG, TwinWorld
+from tests.support.twin_world import CAROL, HOMES, LONG, TURNAROUND, TwinWorld
 
 
 @pytest.fixture
@@ -216,6 +216,23 @@ def test_a_lease_that_was_covered_counts_although_its_group_comes_at_last(world:
     (receipt,) = world.decide_all()
     assert receipt.verdict == "accepted"
     assert expired(world, ALICE) == 1
+
+
+def test_a_node_whose_lease_was_covered_gives_up_the_next_one_that_it_would_get(world: TwinWorld) -> None:
+    lease = world.given(ALICE)
+    others = world.fill(BOB)
+    world.now += LONG
+    twin = world.given(BOB)
+    refused = world.ask_for(ALICE)
+    assert isinstance(refused, Refusal)
+    assert refused.code == "no-room"
+    world.bring([lease, twin, *others])
+    refused = world.ask_for(ALICE)
+    assert isinstance(refused, Refusal)
+    assert refused.code == "expiries"
+    assert refused.retry_after is not None
+    assert refused.retry_after >= TURNAROUND
+    assert isinstance(world.ask_for(ALICE), Lease)
 
 
 def test_the_law_of_leases_counts_a_set_once_and_agrees_with_the_file(tmp_path: Path) -> None:

@@ -39,3 +39,22 @@ def test_a_fleet_makes_the_batches_that_are_asked_for() -> None:
     assert 8 * sum(1 / turnaround for turnaround in turnarounds) == pytest.approx(1.5 * 16)
     assert max(turnarounds) / min(turnarounds) <= 10
     assert not math.isinf(max(turnarounds))
+
+
+def test_with_a_supply_to_spare_hedges_bring_prompts_that_a_fleet_that_comes_and_goes_would_lose() -> None:
+    scene = RunScene(fleet(True, 32, 6.0, 16, 1, seed=0), life=5.0, publish_every=3)
+    without, hedged = (SimulatedRun(scene._replace(hedge_share=share), paced=True, seed=0) for share in (0.0, 0.05))
+    before, after = without.run(40), hedged.run(40)
+    assert before.hedges == 0
+    assert 0 < after.hedges <= 0.05
+    assert after.lost < 0.8 * before.lost
+
+
+def test_a_set_of_twins_counts_once_in_the_simulated_summary() -> None:
+    scene = RunScene(fleet(True, 32, 6.0, 16, 1, seed=0), life=5.0, publish_every=3, hedge_share=0.05)
+    run = SimulatedRun(scene, paced=True, seed=0)
+    run.run(40)
+    assert run.hedges > 0
+    assert sorted(run.summary.cells.elements()) == sorted(run.cells.values())
+    assert set(run.counted.values()) == set(run.cells)
+    assert len({run.open[lease].first for lease in run.cells}) == len(run.cells)
