@@ -90,6 +90,7 @@ def work(database: Database) -> int:
 class GroupCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Groups since the run began, and groups under way now. `too_old`: accepted, but too old to be trained on
     when decided. `unscored`: accepted, but without a finite reward by the task. `heldout`: accepted for an evaluation.
+    `spare`: accepted, while a twin of it is learned from (coordinator/rollouts/twin_sets.py).
     `refused`: by code. `rollouts`: of accepted groups. `skipped`: prompts that are not leased, or no longer, by the
     codes of their leases' ends; those that the task did not give, or that are too long, by `no-prompt`
     (coordinator/rollouts/prompt_positions.py)."""
@@ -99,6 +100,7 @@ class GroupCounts(msgspec.Struct, frozen=True, kw_only=True):
     too_old: int
     unscored: int
     heldout: int
+    spare: int
     refused: dict[str, int]
     expired: int
     undecided: int
@@ -131,6 +133,7 @@ def counts(database: Database, now: int) -> GroupCounts:
         too_old=accepted - trainable - unscored - heldout - spare,
         unscored=unscored,
         heldout=heldout,
+        spare=spare,
         refused=refused,
         expired=expired,
         undecided=undecided,

@@ -30,7 +30,15 @@ from coordinator.database import Database
 from coordinator.learner.age import oldest_fresh
 from coordinator.rollouts.delivery_record import DeliveryRecord, read_delivery_record
 from coordinator.rollouts.lease_summary import LeaseCell, LeaseSummary, lease_cell
-from coordinator.rollouts.pacing import OVERDUE, STEPS_KEPT, PacedSituation, is_due, learner_pace, retry_after
+from coordinator.rollouts.pacing import (
+    OVERDUE,
+    STEPS_KEPT,
+    PacedSituation,
+    is_due,
+    learner_pace,
+    retry_after,
+    spare_supply,
+)
 
 CHECKED_EVERY: Final = 60_000
 MEASURED_FOR: Final = 1_000
@@ -188,6 +196,18 @@ class LeasePacing:
         if situation is None or is_due(summary, situation, version, _turnaround(record)):
             return None
         return retry_after(situation)
+
+    def has_spare(self, least: float) -> bool:
+        """Tell whether the nodes here could make more than the learner needs, by the share `least` (pacing.py, rule 2).
+        Where the law is not applied nothing is measured, and the answer is yes."""
+        if not self.applied:
+            return True
+        times = self.times
+        pace = learner_pace(times.steps, times.spans, times.waits)
+        if pace is None or self._summary is None:
+            return False
+        supply = min([self._summary.supply, *times.supplies])
+        return spare_supply(supply, self._measured[0], pace, self._batch) >= least
 
     def _kept_up(self, at: LearnerState, now: int) -> LeaseSummary:
         if self._summary is None or self._era != at.era:

@@ -21,33 +21,32 @@ Rules
 9. A proven node that gets none of these may cover a lease that is overdue (hedging.py, twin_sets.py).
 """
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from collections.abc import Callable, Collection
+from typing import Any, Final, Literal
 
 import msgspec
 
 from coordinator.accounts.standing import Accounts, Rank
 from coordinator.accounts.strikes import AT_ONCE, STRIKES
-from coordinator.database import Database, marks
+from coordinator.database import Database
 from coordinator.learner.age import fresh, oldest_fresh
-from coordinator.rollouts.hedging import SPARE, overdue_after
+from coordinator.rollouts.hedging import LEAST_SPARE, SPARE, overdue_after
 from coordinator.rollouts.heldout_plans import HeldoutGroup, HeldoutPlans
 from coordinator.rollouts.lease_admission import LeaseAdmission, LeaseDemand
 from coordinator.rollouts.lease_lifetime import LifetimeBounds
 from coordinator.rollouts.lease_pacing import LearnerState, LeasePacing
+from coordinator.rollouts.lease_rows import LeaseRows, State
 from coordinator.rollouts.lease_terms import InFlight, LeaseTerms, Progress, free_slots
-from coordinator.rollouts.open_lease_limit import MOST
 from coordinator.rollouts.overdue_leases import OverdueLeases
 from coordinator.rollouts.prompt_positions import NO_PROMPT, PromptPosition, PromptPositions
 from coordinator.rollouts.prompts import Prompt, PromptPending, PromptSource
 from coordinator.rollouts.quick_nodes import QuickNodes, read_speed
 from coordinator.rollouts.retry_times import RetryTimes
-from coordinator.rollouts.superseded_leases import WaitingLease
 from coordinator.rollouts.twin_sets import Kind, TwinSets
 from coordinator.verification.open_classes import OpenClasses
 from engines.registry import is_exact
 from p2p.limits.origin import LOCAL, Origin
-from p2p.wire_types import decode, encode
+from p2p.wire_types import encode
 from protocol.engine_classes import admits
 from protocol.leases import Lease, LeaseRequest
 from protocol.refusals import refusal
@@ -60,30 +59,17 @@ Reseal = Callable[[str, bytes], bytes]
 """(kind, a stored sealed document) -> the same document, sealed by a current key (coordinator/run/sealing.py)."""
 Entropy = Callable[[int], bytes]
 """n -> n random bytes."""
-State = Literal["open", "received", "decided", "expired"]
 Early = Literal["superseded", "declined"]
 """Codes of a lease that ended before its time: its group cannot be drawn any more, or its node gave it back."""
 
 LATE: Final = 1.25
 """Factor by which a node may exceed its wait, plus a second: nodes add jitter of their own."""
 
-LOOKED_UP_AT_ONCE: Final = 1_000
-"""Leases per query: SQLite bounds the parameters of one."""
-
 NOT_CALIBRATED: Final = 60_000
 """Milliseconds after which a node of a class without a Calibration asks again."""
 
 
-class LeaseRecord(NamedTuple):
-    """A stored lease. `expires` may be later than the lease itself says (rule 4)."""
-
-    lease: Lease
-    expires: int
-    state: State
-    sealed: bytes
-
-
-class LeaseTable:
+class LeaseTable(LeaseRows):
     """The table of leases, which issues leases, moves them from state to state, and counts them."""
 
     def __init__(
@@ -98,7 +84,7 @@ class LeaseTable:
         served: Collection[str] = (),
     ) -> None:
         """`served`: names of tasks whose leases have no twins."""
-        self._database = database
+        super().__init__(database)
         self.terms = terms
         self._served = served
         self._seal = seal
@@ -130,17 +116,6 @@ class LeaseTable:
         if known is not None and known != root:
             raise ValueError(f"version {version} of era {era} was published with another root")
         self._database.do("INSERT OR IGNORE INTO versions VALUES (?, ?, ?, ?)", (era, version, root, now))
-
-    def root_of(self, era: int, version: int) -> bytes | None:
-        """Return the content root of a published version; None: it is not published."""
-        root: bytes | None = self._database.value(
-            "SELECT root FROM versions WHERE era = ? AND version = ?", (era, version)
-        )
-        return root
-
-    def last_era(self) -> int:
-        """Return the newest era with a published version; 0 before the first."""
-        return int(self._database.value("SELECT coalesce(max(era), 0) FROM versions"))
 
     def issue(
         self,
@@ -222,7 +197,7 @@ class LeaseTable:
             return None
         one = self._overdue_leases.to_cover(node, origin, request.era, request.version, now)
         record, lent = (None, None) if one is None else (self.find(one.id), self._admission.lent(one.id))
-        if one is None or record is None or lent is None:
+        if one is None or record is None or lent is None or not self.pacing.has_spare(LEAST_SPARE):
             return None
         lease = record.lease
         prompt = Prompt(lease.task, lease.task_version, lease.index, lease.prompt)
@@ -391,11 +366,6 @@ class LeaseTable:
             split="train" if chosen.position >= 0 else "heldout",
         )
 
-    def find(self, lease: bytes) -> LeaseRecord | None:
-        """Return a lease by its id; None if there is none."""
-        row = self._database.one("SELECT document, expires, state, sealed FROM leases WHERE id = ?", (lease,))
-        return None if row is None else LeaseRecord(decode(row[0], Lease), *row[1:])
-
     def move(self, lease: bytes, state: State) -> None:
         """Change the state of a lease, in the caller's transaction. A trigger keeps final states."""
         self._database.do("UPDATE leases SET state = ? WHERE id = ?", (state, lease))
@@ -452,57 +422,6 @@ class LeaseTable:
         self._database.do(query, (ms, ms, ms, lease))
         self.pacing.extended(lease, ms)
 
-    def party_of(self, lease: bytes) -> str:
-        """Return the party (p2p/limits/origin.py) to which a lease was given."""
-        return str(self._database.value("SELECT party FROM leases WHERE id = ?", (lease,)))
-
-    def open_of(self, node: bytes) -> list[WaitingLease]:
-        """Return a node's open leases of training prompts of the newest era."""
-        query = (
-            "SELECT version, sent, id FROM leases WHERE state = 'open' AND node = ? AND era = ? AND position >= 0"
-            " AND counts"
-        )
-        return [WaitingLease(*row) for row in self._database.all(query, (node, self.last_era()))]
-
-    def on_their_way(self, era: int) -> dict[int, int]:
-        """Count the open leases and undecided groups of an era by version; held-out ones are left out, and a set of
-        twins counts once."""
-        query = (
-            "SELECT version, open + received - heldout_open - heldout_received - twin_open - twin_received"
-            " FROM on_their_way WHERE era = ?"
-        )
-        return dict(self._database.all(query, (era,)))
-
-    def open_among(self, node: bytes, leases: Sequence[bytes]) -> list[bytes]:
-        """Return those of these leases that are open leases of the node, in order."""
-        query = f"SELECT id FROM leases WHERE id IN ({marks(leases)}) AND node = ? AND state = 'open'"
-        still_open = {row[0] for row in self._database.all(query, (*leases, node))}
-        return [lease for lease in leases if lease in still_open]
-
-    def still_open(self, leases: Collection[bytes]) -> set[bytes]:
-        """Return those of these leases that are open."""
-        listed, still = list(leases), set[bytes]()
-        for first in range(0, len(listed), LOOKED_UP_AT_ONCE):
-            some = listed[first : first + LOOKED_UP_AT_ONCE]
-            query = f"SELECT id FROM leases WHERE id IN ({marks(some)}) AND state = 'open'"
-            still |= {row[0] for row in self._database.all(query, (*some,))}
-        return still
-
-    def waited_behind_work(self, node: bytes, idle: Collection[bytes], leases: Sequence[bytes]) -> list[bytes]:
-        """Return those of a node's leases that waited while it worked on others (superseded_leases.py, rule 5). `idle`:
-        its leases that it has not begun, or gives back."""
-        if not leases:
-            return []
-        query = "SELECT id FROM leases WHERE state = 'open' AND node = ?"
-        if {row[0] for row in self._database.all(query, (node,))} - set(idle):
-            return list(leases)
-        newest = "SELECT id FROM leases WHERE node = ? ORDER BY sent DESC LIMIT ?"
-        query = f"SELECT max(s.at) FROM ({newest}) l JOIN submissions s ON s.lease = l.id"
-        handed_in = self._database.value(query, (node, 2 * MOST)) or 0
-        query = f"SELECT id FROM leases WHERE id IN ({marks(leases)}) AND sent <= ?"
-        behind = {row[0] for row in self._database.all(query, (*leases, handed_in))}
-        return [lease for lease in leases if lease in behind]
-
     def load(self, progress: Progress, now: int) -> InFlight:
         """Count the groups on their way in the learner's era that are not too old already."""
         oldest = self._oldest(progress)
@@ -521,16 +440,6 @@ class LeaseTable:
         """Count the open leases whose time has passed: those that expired since the last tick."""
         where = "state = 'open' AND expires < ? AND era = ? AND version >= ? AND position >= 0 AND counts"
         return self._count(where, (now, *oldest))
-
-    def due(self, now: int, most: int) -> list[bytes]:
-        """Return at most `most` open leases whose time has passed, oldest first."""
-        query = "SELECT id FROM leases WHERE state = 'open' AND expires < ? ORDER BY expires LIMIT ?"
-        rows = self._database.all(query, (now, most))
-        return [row[0] for row in rows]
-
-    def oldest_in_use(self) -> tuple[int, int] | None:
-        """Return (era, version) of the oldest version that an open lease or an undecided submission names."""
-        return self._database.one("SELECT era, version FROM on_their_way ORDER BY era, version LIMIT 1")
 
     def beat(self, now: int) -> None:
         """Record that the coordinator is running. Call every second or so."""

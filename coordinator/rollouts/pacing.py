@@ -160,6 +160,11 @@ def lack(summary: LeaseSummary, at: PacedSituation, version: int, turnaround: fl
     return float(lacking.max())
 
 
+def spare_supply(supply: float, kept: float, pace: LearnerPace, batch: int) -> float:
+    """Return `spare` of rule 2. `supply`: groups per millisecond, the least of now and the learner's last draws."""
+    return kept * supply * pace.usual / batch - 1
+
+
 def retry_after(at: PacedSituation) -> int:
     """Return after how many milliseconds a refused node may ask again (rule 5)."""
     return math.ceil(RETRY * at.pace.step)
@@ -190,7 +195,7 @@ def _next_version(at: PacedSituation, version: int) -> float:
 
 def _certainty(at: PacedSituation, supply: float) -> float:
     """Return z of rule 2."""
-    spare = at.kept * supply * at.pace.usual / at.batch - 1
+    spare = spare_supply(supply, at.kept, at.pace, at.batch)
     return max(Z, SPARE / spare) if spare > 0 else math.inf
 
 

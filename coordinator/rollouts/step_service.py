@@ -34,7 +34,8 @@ from coordinator.accounts.standing import Accounts, Rank
 from coordinator.database import Database
 from coordinator.environments.played_group import fits
 from coordinator.environments.task_host import TurnAnswer
-from coordinator.rollouts.lease_table import LeaseRecord, LeaseTable
+from coordinator.rollouts.lease_rows import LeaseRecord
+from coordinator.rollouts.lease_table import LeaseTable
 from coordinator.rollouts.rollout_context import RolloutContext
 from coordinator.rollouts.step_queue import StepQueue
 from coordinator.rollouts.step_table import Step, StepTable

@@ -20,7 +20,8 @@ import structlog
 
 from coordinator.accounts.strikes import Strikes
 from coordinator.database import Database, marks
-from coordinator.rollouts.lease_table import LeaseRecord, LeaseTable
+from coordinator.rollouts.lease_rows import LeaseRecord
+from coordinator.rollouts.lease_table import LeaseTable
 from coordinator.rollouts.rollout_context import RolloutContext, Sealing
 from coordinator.rollouts.step_table import StepTable
 from coordinator.rollouts.submitted_group import SubmittedGroup, decode_group, lease_of

@@ -41,7 +41,8 @@ from coordinator.accounts.pay import pay_rule
 from coordinator.database import Database, marks
 from coordinator.learner.age import fresh
 from coordinator.metrics.pass_rates import PromptAnswers
-from coordinator.rollouts.lease_table import Early, LeaseRecord, LeaseTable, Seal
+from coordinator.rollouts.lease_rows import LeaseRecord
+from coordinator.rollouts.lease_table import Early, LeaseTable, Seal
 from coordinator.rollouts.lease_terms import Progress
 from coordinator.rollouts.prompt_records import figures_of
 from coordinator.rollouts.submitted_group import ClaimedRollout

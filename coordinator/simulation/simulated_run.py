@@ -24,10 +24,10 @@ from typing import Final, NamedTuple
 
 from coordinator.learner.age import fresh
 from coordinator.rollouts.activation import ActivationOrder, ActivationTerms, Offer, activated
-from coordinator.rollouts.hedging import HedgeShare, may_have, overdue_after
+from coordinator.rollouts.hedging import LEAST_SPARE, HedgeShare, may_have, overdue_after
 from coordinator.rollouts.lease_summary import LeaseCell, LeaseSummary, lease_cell
 from coordinator.rollouts.lease_terms import InFlight, LeaseTerms, Progress, free_slots
-from coordinator.rollouts.pacing import STEPS_KEPT, PacedSituation, is_due, learner_pace, retry_after
+from coordinator.rollouts.pacing import STEPS_KEPT, PacedSituation, is_due, learner_pace, retry_after, spare_supply
 from coordinator.rollouts.prompt_window import AHEAD, WaitingPrompt, in_order
 from coordinator.rollouts.quick_nodes import QuickNodes
 from coordinator.simulation.simulated_clock import SimulatedClock
@@ -261,10 +261,21 @@ class SimulatedRun:
                 continue
             elsewhere = one.node is not node and one.cell.version == node.loaded
             if elsewhere and now >= may_have(lease.to_bytes(8), one.sent, at, node.key.hex(), b"secret"):
+                if not self._has_spare():
+                    return None
                 del self.overdue[place]
                 return lease
             place += 1
         return None
+
+    def _has_spare(self) -> bool:
+        if not self.paced:
+            return True
+        at = self.situation()
+        return (
+            at is not None
+            and spare_supply(min(self.summary.supply, at.least_supply), at.kept, at.pace, at.batch) >= LEAST_SPARE
+        )
 
     def _give(self, node: SimulatedNode, covers: int | None = None) -> None:
         """Give a node a lease. `covers`: the lease of which it is the hedge."""

@@ -174,6 +174,7 @@ class RunViewBuilder:
             too_old=counted.too_old,
             refused=counted.refused,
             unscored=counted.unscored,
+            spare=counted.spare,
             heldout_groups=counted.heldout,
             expired=counted.expired,
             skipped=counted.skipped,

@@ -134,6 +134,10 @@ def lines(state: RunState, home: Path = Path()) -> list[str]:
         rows.append(("episodes", f"the environment failed: {failed}"))
     if state.unscored:
         rows.append(("unscored", f"{state.unscored} groups are paid to which the task gave no finite reward"))
+    if state.spare:
+        rows.append(
+            ("spare", f"{state.spare} groups are paid of which a twin is learned from: their leases were covered")
+        )
     if left_out := state.skipped.get("no-prompt"):
         rows.append(("prompts", f"{left_out} left out: the task did not give them, or they are too long for the model"))
     if trouble.waiting:

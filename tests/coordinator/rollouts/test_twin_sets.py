@@ -9,6 +9,7 @@ import msgspec
 import pytest
 import structlog
 
+from coordinator.metrics.run_metrics import counts
 from coordinator.rollouts.lease_pacing import CHECKED_EVERY
 from p2p.limits.origin import LOCAL, Origin
 from p2p.wire_types import encode
@@ -151,6 +152,8 @@ def test_one_group_of_a_set_is_learned_from_and_each_is_paid_in_full(world: Twin
     assert first.weight == second.weight > 0
     after = world.group_service.database.all("SELECT sum(rollouts) FROM task_results WHERE span = 'all'")[0][0]
     assert after - results == len(lease.seeds)
+    counted = counts(world.group_service.database, world.now)
+    assert (counted.spare, counted.too_old) == (1, 0)
     query = "INSERT INTO buffer SELECT ?, era, version, at, varied, behaviour, position FROM buffer WHERE lease = ?"
     with pytest.raises(sqlite3.IntegrityError, match=r"buffer\.position"):
         world.group_service.database.do(query, (lease.id, twin.id))
@@ -235,14 +238,28 @@ def test_a_node_whose_lease_was_covered_gives_up_the_next_one_that_it_would_get(
     assert isinstance(world.ask_for(ALICE), Lease)
 
 
-def test_the_law_of_leases_counts_a_set_once_and_agrees_with_the_file(tmp_path: Path) -> None:
-    world = TwinWorld(tmp_path, pacing="fresh")
+def paced(folder: Path) -> TwinWorld:
+    """Return a world under the law of leases, which has measured the learner's steps."""
+    world = TwinWorld(folder, pacing="fresh")
     pacing = world.group_service.leases.pacing
     for _ in range(4):
         pacing.drew(world.now)
-        pacing.stepped(world.now + 8 * 2_000)
+        pacing.stepped(world.now + 8 * TURNAROUND)
         world.prove(BOB, groups=8)
     world.prove(ALICE, groups=9)
+    return world
+
+
+def test_in_a_fleet_with_little_to_spare_no_lease_is_covered(tmp_path: Path) -> None:
+    world = paced(tmp_path)
+    world.group_service.leases.pacing.times.supplies.append(0.0)
+    lease = world.overdue(ALICE, by=BOB)
+    assert lease.seeds not in [one.seeds for one in world.fill(BOB)]
+    world.close()
+
+
+def test_the_law_of_leases_counts_a_set_once_and_agrees_with_the_file(tmp_path: Path) -> None:
+    world = paced(tmp_path)
     lease = world.overdue(ALICE, by=BOB)
     twin = next(one for one in world.fill(BOB) if one.seeds == lease.seeds)
     with structlog.testing.capture_logs() as logs:

@@ -50,6 +50,8 @@ def test_by_length_quick_nodes_get_the_long_prompts() -> None:
 def test_prompts_of_several_lengths_are_a_row_of_their_own() -> None:
     terms = FleetTerms(nodes=20, batch=8, length_spread=1.0)
     assert [row.name for row in compared(terms, 600.0, 1, ablate=True)] == [ALL, "without law", "by length"]
+
+
 def test_hedges_are_left_out_where_they_are_turned_on() -> None:
     terms = FleetTerms(nodes=32, batch=16, supply=3.0, life=300.0, publish_every=3, hedge_share=0.05)
     hedged, without = (row for row in compared(terms, SECONDS, 1, ablate=True) if row.name in (ALL, "no hedges"))
