@@ -5,8 +5,8 @@
 Rules
 1. Parts are tasks of one group. The first part that fails ends all of them, and its error names the fix.
 2. To finish, the node requests no more leases, completes and delivers its work, and waits for answers for at most
-   `drain` seconds. A signal (Ctrl-C, SIGTERM) while the node finishes ends it at once. The outbox is then delivered
-   after the next start.
+   `drain` seconds. A signal (Ctrl-C, SIGTERM) while the node finishes ends it at once, and one before it has started
+   waits for no answers. The outbox is then delivered after the next start.
 3. The coordinator may be absent at any time. Only the first start for a run waits for it.
 """
 
@@ -123,6 +123,8 @@ class NodeDaemon:
         self._control = CommandServer(socket_path(config.home), self.commands.by_name())
         self._tasks: TaskGroup | None = None
         self._cut_short = False
+        self._delivers = False
+        """Whether the relay of the outbox was started."""
 
     async def run(self) -> Exit:
         """Work until the owner or the run finishes. Return INTERRUPTED if a signal cut that short (rule 2). Raises
@@ -183,6 +185,7 @@ class NodeDaemon:
             tasks.start_soon(self.fleet.keep_up, engine)
         tasks.start_soon(self.follower.keep_hearing)
         tasks.start_soon(self.outbox_relay.run)
+        self._delivers = True
         tasks.start_soon(self.acknowledger.run)
 
     async def _first_engine(self) -> Probed:
@@ -201,7 +204,7 @@ class NodeDaemon:
         _log.info(self.rollouts.blocked, waiting=self.outbox.waiting())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._config.drain):
-                while self.outbox.waiting() or self.outbox.unconfirmed(1):
+                while self._delivers and (self.outbox.waiting() or self.outbox.unconfirmed(1)):
                     self.outbox_relay.settled.clear()
                     self.outbox_relay.finish()
                     await self.outbox_relay.settled.wait()

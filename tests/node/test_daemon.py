@@ -124,6 +124,24 @@ async def test_an_interrupted_node_without_answers_ends_within_its_bound_and_kee
 
 
 @on_fake_clock
+async def test_a_node_that_is_interrupted_before_it_has_started_waits_for_no_answers(small_run: SmallRun) -> None:
+    """Its outbox is not delivered yet: it waited for 120 s until nobody had asked."""
+    small_run.coordinator.refusals["submit"] = Refusal(code="paused", sentence="not now", retry_after=500)
+    async with small_run.serving():
+        key = generate_key()
+        node = small_run.node(key=key, drain=1.0)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(node.daemon.run)
+            await until(lambda: node.daemon.rollouts.done >= 1)
+            node.daemon.interrupt("the test")
+        again = small_run.node(key=key)
+        assert again.daemon.outbox.waiting()
+        again.daemon.interrupt("before its start")
+        with anyio.fail_after(15):
+            assert await again.daemon.run() == Exit.OK
+
+
+@on_fake_clock
 async def test_interrupted_twice_ends_at_once(small_run: SmallRun) -> None:
     async with small_run.serving():
         node = small_run.node(engine=InProcessEngine(seconds=500.0))
