@@ -8,7 +8,7 @@ Of the 900 training prompts of four digits three in ten ask for the digits as th
 once, three in ten for the digits reversed, which it does at times, and four in ten have an answer that cannot be known.
 So seven in ten teach little or nothing, as in a set of problems that are too easy, too hard or wrong.
 
-    python -m benchmarks.selection run --seed 1 --folder FOLDER   # adds to docs/results/selection-1.json
+    python -m benchmarks.selection run --seed 1 --folder FOLDER   # adds what is missing in docs/results/selection
     python -m benchmarks.selection draw                           # makes docs/results/selection.svg and selection.md
 
 A report without a bar: each figure stands beside its standard error over the seeds.
@@ -37,6 +37,7 @@ from benchmarks.harness.picture import Linear
 from benchmarks.learning import Setting, grade, heldout, sample
 from coordinator.database import Database
 from coordinator.learner import step
+from coordinator.learner.advantages import signal_of
 from coordinator.learner.batch_groups import TrainBatch, TrainGroup, TrainSample
 from coordinator.learner.messages import Hyper
 from coordinator.learner.optimiser import Optimiser
@@ -44,6 +45,7 @@ from coordinator.learner.warmup import build
 from coordinator.rollouts.prompt_choice import candidates, chosen
 from coordinator.rollouts.prompt_records import PromptRecords, figures_of
 from coordinator.rollouts.prompts import PromptOrder
+from coordinator.rollouts.replay_buffer import ReplayBuffer
 from tasks.arithmetic import Arithmetic
 from tasks.tokenizer import EOS, FileTokenizer, char_tokenizer
 
@@ -60,8 +62,9 @@ TEXT: Final = FileTokenizer(char_tokenizer(), EOS)
 PLAIN: Final = "012"
 REVERSED: Final = "345"
 """First digits of questions, by kind; those of all others cannot be answered."""
-NOISE: Final = (0.02, 0.3)
-"""Share of wrong digits in demonstrations: of plain questions, of reversed ones."""
+NOISE: Final = {**dict.fromkeys(PLAIN, 0.02), **dict.fromkeys(REVERSED, 0.3)}
+"""Share of wrong digits in demonstrations, by the first digit of the question; else `UNKNOWN`: any digit at all."""
+UNKNOWN: Final = 0.9
 
 
 def _pose(number: int) -> tuple[str, str]:
@@ -76,23 +79,30 @@ TASK: Final = Arithmetic("mixed", 1, 1_200, _pose, lambda question, answer: ques
 
 
 class Rule(NamedTuple):
-    """A row. `prompts`: of `run.prompts`."""
+    """A row. `prompts`, `draw`, `contrast`: as the settings. `supply`: groups generated per group learned from; above 1
+    the steps are fewer, the rollouts as many, and the groups wait in a replay buffer."""
 
     prompts: str = "order"
+    draw: str = "oldest"
+    contrast: float = 1.0
+    supply: float = 1.0
 
 
 ROWS: Final[Mapping[str, Rule]] = {
     "prompts in order": Rule(),
     "prompts by variance": Rule(prompts="variance"),
+    "half by contrast": Rule(contrast=0.5),
+    "of 1.5, oldest": Rule(supply=1.5),
+    "of 1.5, by signal": Rule(supply=1.5, draw="signal"),
 }
 
 
 class Scene(NamedTuple):
-    """The small run. `warm`: of the base model. `groups`: generated per step."""
+    """The small run. `warm`: of the base model. `groups`: learned from per step."""
 
     warm: Setting = Setting(hidden=64, heads=4, warm_steps=2_500, warm_batch=32)
-    steps: int = 80
-    groups: int = 16
+    steps: int = 60
+    groups: int = 12
     group_size: int = 8
     staleness: int = 4
     rate: float = 5e-4
@@ -139,9 +149,9 @@ def _prompt(index: int) -> list[int]:
 
 
 def _demonstration(index: int, chance: np.random.Generator) -> Sequence[int]:
-    """Return a demonstration: digits as they stand with few mistakes, reversed ones with many."""
+    """Return a demonstration: digits as they stand with few mistakes, reversed ones with many, others at random."""
     question, _ = TASK.question("train", index)
-    return TASK.demonstration("train", index, TEXT, int(chance.integers(1 << 31)), NOISE[question[0] in REVERSED])
+    return TASK.demonstration("train", index, TEXT, int(chance.integers(1 << 31)), NOISE.get(question[0], UNKNOWN))
 
 
 class Prompts:
@@ -151,7 +161,7 @@ class Prompts:
         self._by_variance = rule.prompts == "variance"
         self._order = PromptOrder(TASK.size("train"), seed)
         self._records = PromptRecords(database)
-        self._position = 0
+        self._position = self._groups = 0
 
     def next(self) -> int:
         """Return the index of the next position's prompt."""
@@ -161,6 +171,11 @@ class Prompts:
         summary = self._records.summary(TASK.name, TASK.version, candidates(self._order, position))
         return chosen(self._order, position, summary).index
 
+    def group_id(self) -> bytes:
+        """Return an id of its own for a group."""
+        self._groups += 1
+        return self._groups.to_bytes(16, "big")
+
     def came(self, index: int, node: int, rewards: Sequence[float], tokens: int) -> None:
         """Note a group of a prompt."""
         figures = figures_of(f"party {node}", bytes([node]), rewards, tokens)
@@ -168,10 +183,10 @@ class Prompts:
 
 
 def generated(
-    model: PreTrainedModel, prompts: Prompts, scene: Scene, number: int, version: int, chance: torch.Generator
+    model: PreTrainedModel, prompts: Prompts, count: int, scene: Scene, version: int, chance: torch.Generator
 ) -> list[TrainGroup]:
-    """Generate the groups of step `number` by `model`, whose version is `version`. The reward is 1 or 0."""
-    indices = [prompts.next() for _ in range(scene.groups)]
+    """Generate `count` groups by `model`, whose version is `version`. The reward is 1 or 0."""
+    indices = [prompts.next() for _ in range(count)]
     texts = [_prompt(index) for index in indices]
     sampled = sample(model, texts, scene.group_size, chance)
     rows = list(zip(sampled.tokens.tolist(), sampled.logprobs.tolist(), sampled.live.sum(1).tolist(), strict=True))
@@ -189,31 +204,62 @@ def generated(
         ]
         prompts.came(index, place % NODES, [one.reward for one in samples], sum(length for *_, length in part))
         prompt = np.array(texts[place], np.int32)
-        groups.append(TrainGroup(id=b"%d-%d" % (number, place), version=version, prompt=prompt, samples=samples))
+        groups.append(TrainGroup(id=prompts.group_id(), version=version, prompt=prompt, samples=samples))
     return groups
 
 
+class WaitingGroups:
+    """The product's replay buffer over generated groups."""
+
+    def __init__(self, rule: Rule, scene: Scene, database: Database) -> None:
+        database.do("PRAGMA foreign_keys = OFF")  # its rows have no leases here
+        self._database, self._groups = database, dict[bytes, TrainGroup]()
+        self._buffer = ReplayBuffer(database, scene.staleness, by_signal=rule.draw == "signal")
+        self._size = scene.groups
+
+    def put(self, groups: Sequence[TrainGroup]) -> None:
+        """Add groups."""
+        for one in groups:
+            rewards = [sample.reward for sample in one.samples]
+            row = (one.id, one.version, len(self._groups), len(set(rewards)) > 1, round(1e6 * signal_of(rewards)))
+            query = "INSERT INTO buffer (lease, era, version, at, varied, signal) VALUES (?, 1, ?, ?, ?, ?)"
+            self._database.do(query, row)
+            self._groups[one.id] = one
+
+    def draw(self, step_number: int) -> list[TrainGroup] | None:
+        """Return the batch of the learner at a step; None: there are too few groups."""
+        drawn = self._buffer.draw(step_number, 1, self._size)
+        return None if drawn is None else [self._groups[one.id] for one in drawn]
+
+
 def learn(name: str, model: PreTrainedModel, scene: Scene, seed: int) -> Curve:
-    """Train a base model by a row's rules."""
-    began, hyper = time.process_time(), Hyper(learning_rate=scene.rate)
+    """Train a base model by a row's rules. With supply to spare groups are made by the newest policy, else by that of S
+    steps ago."""
+    rule, began = ROWS[name], time.process_time()
+    hyper = Hyper(learning_rate=scene.rate, contrast=rule.contrast)
     optimiser, behaviour = Optimiser(model, hyper), build(scene.warm.shape, seed)
-    history: deque[dict[str, Tensor]] = deque(maxlen=scene.staleness + 1)
+    history: deque[dict[str, Tensor]] = deque(maxlen=scene.staleness + 1 if rule.supply == 1 else 1)
     chance, accuracy, signal = torch.Generator().manual_seed(seed), [heldout(model, TASK, TEXT)], []
+    rollouts, whole = 0, scene.steps * scene.groups * scene.group_size
     with tempfile.TemporaryDirectory() as folder, Database.open(Path(folder) / "run.sqlite") as database:
         database.do("PRAGMA synchronous = OFF")
-        prompts = Prompts(ROWS[name], seed, database)
-        for done in range(scene.steps):
+        prompts, waiting, done = Prompts(rule, seed, database), WaitingGroups(rule, scene, database), 0
+        while rollouts < whole:
             history.append({key: tensor.detach().clone() for key, tensor in model.state_dict().items()})
             behaviour.load_state_dict(history[0])
-            groups = generated(behaviour, prompts, scene, done + 1, done + 1 - len(history), chance)
+            count = round(rule.supply * scene.groups)
+            waiting.put(generated(behaviour, prompts, count, scene, done + 1 - len(history), chance))
+            rollouts += count * scene.group_size
+            groups = waiting.draw(done)
+            assert groups is not None
             metrics = step.train_step(model, optimiser, TrainBatch(step=done + 1, groups=groups), hyper, steps=done)
+            done, due = done + 1, len(accuracy) * EVERY * scene.groups * scene.group_size
             signal.append(1 - metrics["zero_variance"])
-            if (done + 1) % EVERY == 0:
+            if rollouts >= due:
                 accuracy.append(heldout(model, TASK, TEXT))
     return Curve(
-        row=name, seed=seed, rollouts=scene.steps * scene.groups * scene.group_size, accuracy=accuracy, signal=signal,
-        seconds=time.process_time() - began,
-    )  # fmt: skip
+        row=name, seed=seed, rollouts=whole, accuracy=accuracy, signal=signal, seconds=time.process_time() - began
+    )
 
 
 def base_of(scene: Scene, folder: Path) -> dict[str, Tensor]:
@@ -225,25 +271,22 @@ def base_of(scene: Scene, folder: Path) -> dict[str, Tensor]:
     return load_file(path)
 
 
-def run(scene: Scene, seed: int, folder: Path, out: Path) -> None:
-    """Make the runs of a seed that are missing in its file of curves."""
-    base, path = base_of(scene, folder), out / f"selection-{seed}.json"
-    curves = read(out, seed)
-    model = build(scene.warm.shape, 0)
-    for name in [name for name in ROWS if not any(one.row == name for one in curves)]:
+def run(scene: Scene, rows: Sequence[str], seed: int, folder: Path, out: Path) -> None:
+    """Make those runs of a seed that are missing, a file for each."""
+    base, model = base_of(scene, folder), build(scene.warm.shape, 0)
+    for name in rows:
+        path = out / f"{name.replace(' ', '-').replace(',', '')}-{seed}.json"
+        if path.exists():
+            continue
         model.load_state_dict(base)
         curve = learn(name, model, scene, seed)
-        curves.append(curve)
-        path.write_bytes(b"[\n" + b",\n".join(map(msgspec.json.encode, curves)) + b"\n]\n")
+        path.write_bytes(msgspec.json.encode(curve) + b"\n")
         print(f"seed {seed}, {name}: {curve.result:.3f}, {curve.seconds:.0f} CPU seconds", flush=True)
 
 
-def read(folder: Path, seed: int | None = None) -> list[Curve]:
-    """Return the curves of a folder, of one seed or of all."""
-    names = f"selection-{'*' if seed is None else seed}.json"
-    return [
-        one for path in sorted(folder.glob(names)) for one in msgspec.json.decode(path.read_bytes(), type=list[Curve])
-    ]
+def read(folder: Path) -> list[Curve]:
+    """Return the curves of a folder."""
+    return [msgspec.json.decode(path.read_bytes(), type=Curve) for path in sorted(folder.glob("*.json"))]
 
 
 class Mean(NamedTuple):
@@ -324,13 +367,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run_parser.add_argument("--seed", type=int, required=True)
     run_parser.add_argument("--folder", type=Path, required=True, help="for the base model")
     run_parser.add_argument("--steps", type=int, default=Scene().steps)
+    run_parser.add_argument("--rows", nargs="+", choices=list(ROWS), default=list(ROWS))
     for one in (run_parser, commands.add_parser("draw")):
         one.add_argument("--out", type=Path, default=RESULTS, help="docs/results unless told otherwise")
     order = parser.parse_args(arguments)
     if order.command == "run":
-        run(Scene(steps=order.steps), order.seed, order.folder, order.out)
+        (order.out / "selection").mkdir(exist_ok=True)
+        run(Scene(steps=order.steps), order.rows, order.seed, order.folder, order.out / "selection")
         return 0
-    curves = read(order.out)
+    curves = read(order.out / "selection")
     (order.out / "selection.md").write_text(table(curves))
     (order.out / "selection.svg").write_text(drawing(curves))
     print(table(curves))

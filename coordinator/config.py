@@ -126,6 +126,13 @@ class RunSection(Section):
             "drawn in their place, so more groups are needed. They are paid all the same."
         ),
     ] = False
+    draw: Annotated[
+        Literal["oldest", "signal"],
+        Field(
+            description="Groups of a batch: oldest first; or those whose rewards differ most first (signal), so that "
+            "more of the others grow too old. No group older than run.staleness is drawn in either case; all are paid."
+        ),
+    ] = "oldest"
     prompts: Annotated[
         Literal["order", "variance"],
         Field(
@@ -297,6 +304,14 @@ class LearnerSection(Section):
     cut_penalty: Annotated[
         float, Field(gt=0, description="Penalty at run.limit with cut_rollouts penalised, in reward.")
     ] = 1.0
+    contrast: Annotated[
+        float,
+        Field(
+            gt=0, le=1,
+            description="Share of a group's rollouts that are learned from, in pairs of the highest and the lowest "
+            "advantage; the others save their pass. 1: all.",
+        ),
+    ] = 1.0  # fmt: skip
     microbatch_tokens: Annotated[int, Field(ge=1, description="Most tokens in one forward pass.")] = 16384
     compute_dtype: Annotated[
         Literal["float32", "bfloat16"],

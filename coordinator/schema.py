@@ -636,9 +636,19 @@ END;
     ),
 )
 
+SCHEMA_15 = (
+    Part(
+        "signal of the groups in the buffer",
+        """
+ALTER TABLE buffer ADD COLUMN signal INTEGER NOT NULL DEFAULT 0;
+UPDATE buffer SET signal = 1 WHERE varied = 1;
+""",
+    ),
+)
+
 MIGRATIONS = (
     SCHEMA_1, SCHEMA_2, SCHEMA_3, SCHEMA_4, SCHEMA_5, SCHEMA_6, SCHEMA_7, SCHEMA_8, SCHEMA_9, SCHEMA_10, SCHEMA_11,
-    SCHEMA_12, SCHEMA_13, SCHEMA_14,
+    SCHEMA_12, SCHEMA_13, SCHEMA_14, SCHEMA_15,
 )  # fmt: skip
 SCHEMA_VERSION = len(MIGRATIONS)
 SCRIPT = "".join(part.script for parts in MIGRATIONS for part in parts)

@@ -60,7 +60,8 @@ def train_step(
 def rows_of(batch: TrainBatch, hyper: Hyper, limit: int, ends: Ends) -> Rows:
     """Return the rollouts that a step needs. Raises BadBatch."""
     whole = hyper.kl_groups == "all" and hyper.kl_coefficient > 0
-    return rows(batch, hyper.advantage, CutRule(hyper.cut_rollouts, hyper.cut_penalty, limit, ends), flat=whole)
+    cut = CutRule(hyper.cut_rollouts, hyper.cut_penalty, limit, ends)
+    return rows(batch, hyper.advantage, cut, flat=whole, contrast=hyper.contrast)
 
 
 class Updates(NamedTuple):
@@ -104,6 +105,7 @@ def metrics_of(batch: TrainBatch, train_rows: Rows, done: Updates) -> dict[str, 
         "skipped_updates": float(sum(not math.isfinite(norm) for norm in done.norms)),
         "learning_rate": done.learning_rate,
         "zero_variance": train_rows.zero_variance / max(1, len(batch.groups)),
+        "unselected": train_rows.unselected / max(1, train_rows.rollouts),
     }
 
 

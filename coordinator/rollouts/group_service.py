@@ -83,7 +83,7 @@ class GroupService:
         self.submissions = SubmissionService(
             database, self.leases, self.verdicts, self.strikes, self._waiting, context, sealing
         )
-        self.buffer = ReplayBuffer(database, terms.staleness, refill=terms.refill)
+        self.buffer = ReplayBuffer(database, terms.staleness, refill=terms.refill, by_signal=terms.draw == "signal")
         self.tokens = TokenStorage(database)
         self.registry = NodeRegistry(database)
         self.broadcasts = BroadcastStats()

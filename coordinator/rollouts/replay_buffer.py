@@ -5,7 +5,9 @@ and its age, step - version, is at most S (coordinator/learner/age.py). The paci
 only help.
 
 Rules
-1. Groups are drawn by version, oldest first, then in the order of receipt, and never twice.
+1. Groups are drawn by version, oldest first, then in the order of receipt, and never twice. With `by_signal` those of
+   the largest signal (coordinator/learner/advantages.py, rule 3) go first, and equal ones by age: S is then the hard
+   limit of a group's wait, after DistRL (arXiv 2410.14803). A group that is never drawn was paid like the rest.
 2. Groups that are too old are shed: neither drawn nor counted as buffered. They are paid all the same.
 3. The set of drawn groups belongs to the learner's checkpoint. Here it is kept in memory alone: `rebuild` sets it when
    a learner starts. `draw` adds to it, and drops groups that are too old to be drawn.
@@ -36,12 +38,14 @@ class DrawnGroup(NamedTuple):
 class ReplayBuffer:
     """The replay buffer of a run.
 
-    `staleness`: S. `refill`: leave out groups without variance. `histogram`: groups drawn, indexed by their age."""
+    `staleness`: S. `refill`: leave out groups without variance. `by_signal`: see rule 1. `histogram`: groups drawn,
+    indexed by their age."""
 
-    def __init__(self, database: Database, staleness: int, *, refill: bool = False) -> None:
+    def __init__(self, database: Database, staleness: int, *, refill: bool = False, by_signal: bool = False) -> None:
         self._database = database
         self._staleness = staleness
         self.refill = refill
+        self._order = ("signal DESC, " if by_signal else "") + "version, at, lease"
         self.histogram = [0] * (staleness + 1)
 
     def rebuild(self, drawn: Iterable[bytes]) -> None:
@@ -58,11 +62,12 @@ class ReplayBuffer:
         `again`: draw exactly these groups once more; the result is None if one of them may not be drawn now."""
         only, most = (f" AND lease IN ({', '.join('?' * len(again))})", len(again)) if again else ("", groups)
         rows = self._database.all(
-            f"SELECT lease, version FROM buffer WHERE {_DRAWABLE}{only} ORDER BY version, at, lease LIMIT ?",
+            f"SELECT lease, version FROM buffer WHERE {_DRAWABLE}{only} ORDER BY {self._order} LIMIT ?",
             (*self._window(step, era), *again, most),
         )
         if len(rows) < most:
             return None
+        rows.sort(key=lambda row: row[1])  # a batch names its groups oldest first
         batch = [DrawnGroup(*row) for row in rows]
         with self._database.transaction():
             self._database.do("DELETE FROM temp.drawn WHERE version < ?", (oldest_fresh(step, self._staleness),))

@@ -39,6 +39,7 @@ from coordinator.accounts.ledger import ESCROW, accrued, quarantined, transfer
 from coordinator.accounts.ledger_facts import VERDICT_RULES
 from coordinator.accounts.pay import pay_rule
 from coordinator.database import Database, marks
+from coordinator.learner.advantages import signal_of
 from coordinator.learner.age import fresh
 from coordinator.metrics.pass_rates import PromptAnswers
 from coordinator.rollouts.lease_rows import LeaseRecord
@@ -315,11 +316,12 @@ class VerdictService:
         if doubted:
             self._quarantine.put(lease.id, lease.node, total, now)
         if trainable:
-            varied = len({score.reward for score in scores}) > 1
+            rewards = [score.reward for score in scores]
+            varied, signal = len(set(rewards)) > 1, round(1_000_000 * signal_of(rewards))
             packed = msgspec.msgpack.encode(behaviour)
             self._database.do(
-                "INSERT INTO buffer SELECT id, era, version, ?, ?, ?, position FROM leases WHERE id = ?",
-                (at, varied, packed, lease.id),
+                "INSERT INTO buffer SELECT id, era, version, ?, ?, ?, position, ? FROM leases WHERE id = ?",
+                (at, varied, packed, signal, lease.id),
             )
         if lease.split == "heldout":
             answers = PromptAnswers(len(scores), sum(score.success for score in scores))

@@ -6,6 +6,7 @@
     everybody          no activation: all nodes are active and paid
     no hedges          leases that are overdue are not covered (coordinator/rollouts/hedging.py)
     star               the coordinator sends each version to each node itself, one after the other
+    by signal          batches take the groups of most signal first, not the oldest (`run.draw`)
     by length          prompts differ in length, and long ones go to quick nodes (`leases.by_length`, elsewhere off)
 
 After Table 2 of ECHO-2 (arXiv 2602.02192), which leaves out the broadcast between peers and the choice by cost. Prices
@@ -85,6 +86,7 @@ def _variants(terms: FleetTerms, ablate: bool) -> Iterator[tuple[str, _Change]]:
     if not ablate:
         return
     yield "without law", _Change(lambda scene: scene, paced=False)
+    yield "by signal", _Change(lambda scene: scene._replace(by_signal=True))
     if terms.price:
         yield "any nodes", _Change(lambda scene: scene._replace(order="random"))
         yield "everybody", _Change(lambda scene: scene._replace(order=None))

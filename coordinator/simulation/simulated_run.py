@@ -58,7 +58,7 @@ class RunScene(NamedTuple):
     the need. `order`: of activation; None: everybody is active. `step_seconds`: mean of a step; all
     other times are in steps. `length_spread`: standard deviation of the logarithm of a prompt's length, whose mean is
     1 and which is predicted exactly. `by_length`: long prompts go to quick nodes. `hedge_share`: of hedges in all
-    leases."""
+    leases. `by_signal`: batches take groups of most signal first, which is drawn by chance."""
 
     turnarounds: tuple[float, ...]
     at_once: int = 1
@@ -76,6 +76,7 @@ class RunScene(NamedTuple):
     length_spread: float = 0.0
     by_length: bool = False
     hedge_share: float = 0.0
+    by_signal: bool = False
 
 
 class StepRecord(NamedTuple):
@@ -179,8 +180,9 @@ class SimulatedRun:
         """Leases not covered, and from when on they are overdue, ms; sorted."""
         self.lost = 0
         self.undecided = 0
-        self.buffer: list[int] = []
-        """Versions of the groups that may be drawn, oldest first."""
+        self.buffer: list[tuple[float, int]] = []
+        """(rank, version) of the groups that may be drawn, in the order of the draw. The rank is 0, or less by the
+        group's signal."""
         self.began: float | None = None
         self.drew = self.waits_since = 0.0
         self.steps, self.spans, self.waits = (deque[float](maxlen=STEPS_KEPT) for _ in range(3))
@@ -367,7 +369,7 @@ class SimulatedRun:
         self.undecided -= 1
         self.outcomes.append(1.0)
         if fresh(self.step, version, self.scene.staleness):
-            insort(self.buffer, version)
+            insort(self.buffer, (-self.random.random() if self.scene.by_signal else 0.0, version))
             self._draw()
         else:
             self.lost += 1
@@ -476,7 +478,7 @@ class SimulatedRun:
         drawn, self.buffer = self.buffer[: scene.batch], self.buffer[scene.batch :]
         now = self.clock.now
         waited = now - self.waits_since
-        age = self.step - statistics.fmean(drawn)
+        age = self.step - statistics.fmean(version for _, version in drawn)
         self.records.append(StepRecord(now, waited, age, sum(node.here and node.active for node in self.nodes)))
         self.waits.append(1000 * waited)
         self.supplies.append(self.summary.supply)
@@ -491,7 +493,7 @@ class SimulatedRun:
         self.steps.append(1000 * (self.clock.now - self.began))
         self.step, self.began, self.waits_since = self.step + 1, None, self.clock.now
         before = len(self.buffer)
-        self.buffer = [version for version in self.buffer if fresh(self.step, version, scene.staleness)]
+        self.buffer = [one for one in self.buffer if fresh(self.step, one[1], scene.staleness)]
         self.lost += before - len(self.buffer)
         self.summary.set_oldest(self.step - self.scene.staleness)
         if self.step % scene.publish_every == 0:

@@ -61,7 +61,7 @@ def write_history(world: World, groups: int) -> None:
             if number % 10:
                 database.do("UPDATE verdicts SET confirmed = 1 WHERE lease = ?", (lease,))
             if code == "ok":
-                database.do("INSERT INTO buffer VALUES (?, 1, ?, ?, 1, NULL, NULL)", (lease, version, sent))
+                database.do("INSERT INTO buffer VALUES (?, 1, ?, ?, 1, NULL, NULL, 0)", (lease, version, sent))
     for number in range(NODES):
         world.group_service.registry.register(name("node", number, 32), HELLO, None, T0 + groups * 100)
     world.now = T0 + groups * 100

@@ -120,7 +120,7 @@ def test_no_program_can_put_a_heldout_group_into_the_buffer(planned: World) -> N
     lease = heldout_lease(planned)
     assert lease is not None
     with pytest.raises(sqlite3.IntegrityError, match="no place in the buffer"):
-        planned.group_service.database.do("INSERT INTO buffer VALUES (?, 1, 0, 0, 1, NULL, NULL)", (lease.id,))
+        planned.group_service.database.do("INSERT INTO buffer VALUES (?, 1, 0, 0, 1, NULL, NULL, 0)", (lease.id,))
 
 
 def test_a_lease_that_expires_goes_to_another_node_and_then_to_the_scorer(planned: World) -> None:

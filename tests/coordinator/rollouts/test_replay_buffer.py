@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from coordinator.metrics import run_metrics
 from protocol.leases import Receipt
-from tests.support.group_world import TEXT, World, group
+from tests.support.group_world import SPEC, TEXT, World, group
 
 RIGHT = "the right answer"
 
@@ -97,4 +98,33 @@ def test_groups_without_variance_are_drawn_unless_they_are_to_be_refilled(tmp_pa
     world.decide_all()
     assert world.group_service.buffered() == 3 - refill
     assert drawn(world) == (varied if refill else [*flat, varied[0]])
+    world.close()
+
+
+def test_by_signal_groups_that_differ_most_go_first_and_no_group_beyond_the_limit(tmp_path: Path) -> None:
+    world = World(tmp_path, spec=msgspec.structs.replace(SPEC, group_size=4), draw="signal")
+    flat = received(world, 0, 2, ["0"] * 4)
+    one = received(world, 0, 1, [RIGHT, "0", "0", "0"])
+    half = received(world, 0, 1, [RIGHT, RIGHT, "0", "0"])
+    world.decide_all()
+    world.learner_at(1)
+    newer = received(world, 1, 2, [RIGHT, RIGHT, "0", "0"])
+    world.decide_all()
+    assert drawn(world) == [*half, newer[0]], "equal ones by age"
+    assert drawn(world) == [*one, newer[1]], "a batch names its groups oldest first"
+    world.learner_at(3)
+    assert drawn(world) == [], "S is the hard limit"
+    paid = "SELECT count(*) FROM verdicts WHERE weight > 0 AND lease IN (?, ?)"
+    assert world.group_service.database.value(paid, tuple(flat)) == 2
+    world.close()
+
+
+def test_groups_of_a_file_without_signals_go_by_variance(tmp_path: Path) -> None:
+    world = World(tmp_path, draw="signal")
+    flat = received(world, 0, 2, ["0", "0"])
+    varied = received(world, 0, 2, ["0", RIGHT])
+    world.decide_all()
+    world.group_service.database.do("UPDATE buffer SET signal = varied")  # as schema 15 fills them
+    assert drawn(world) == varied
+    assert drawn(world) == flat
     world.close()

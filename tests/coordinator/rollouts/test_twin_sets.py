@@ -154,7 +154,8 @@ def test_one_group_of_a_set_is_learned_from_and_each_is_paid_in_full(world: Twin
     assert after - results == len(lease.seeds)
     counted = counts(world.group_service.database, world.now)
     assert (counted.spare, counted.too_old) == (1, 0)
-    query = "INSERT INTO buffer SELECT ?, era, version, at, varied, behaviour, position FROM buffer WHERE lease = ?"
+    row = "?, era, version, at, varied, behaviour, position, signal"
+    query = f"INSERT INTO buffer SELECT {row} FROM buffer WHERE lease = ?"
     with pytest.raises(sqlite3.IntegrityError, match=r"buffer\.position"):
         world.group_service.database.do(query, (lease.id, twin.id))
 

@@ -22,7 +22,7 @@ def rows() -> dict[str, Compared]:
 
 
 def test_the_cheapest_nodes_cost_less_than_any_and_far_less_than_everybody(rows: dict[str, Compared]) -> None:
-    assert list(rows) == [ALL, "without law", "any nodes", "everybody", "star"]
+    assert list(rows) == [ALL, "without law", "by signal", "any nodes", "everybody", "star"]
     assert rows[ALL].cost < 0.9 * rows["any nodes"].cost < rows["everybody"].cost
     assert rows[ALL].active < 0.7 * rows["everybody"].active
 
@@ -49,7 +49,12 @@ def test_by_length_quick_nodes_get_the_long_prompts() -> None:
 
 def test_prompts_of_several_lengths_are_a_row_of_their_own() -> None:
     terms = FleetTerms(nodes=20, batch=8, length_spread=1.0)
-    assert [row.name for row in compared(terms, 600.0, 1, ablate=True)] == [ALL, "without law", "by length"]
+    assert [row.name for row in compared(terms, 600.0, 1, ablate=True)] == [
+        ALL,
+        "without law",
+        "by signal",
+        "by length",
+    ]
 
 
 def test_hedges_are_left_out_where_they_are_turned_on() -> None:
@@ -83,9 +88,10 @@ def test_the_command_prints_a_row_per_rule_left_out_and_draws_them(tmp_path: Pat
     words = ["simulate", "--nodes", "20", "--batch", "8", "--minutes", "15", "--svg", str(tmp_path / "runs.svg")]
     result = CliRunner().invoke(cli.app, [*words, "--ablate"])
     assert result.exit_code == Exit.OK, result.output
-    assert [text_row[:12].strip() for text_row in result.stdout.splitlines()[1:3]] == [ALL, "without law"]
+    named = [text_row[:12].strip() for text_row in result.stdout.splitlines()[1:4]]
+    assert named == [ALL, "without law", "by signal"]
     drawn = ElementTree.fromstring((tmp_path / "runs.svg").read_text())
-    assert len(drawn.findall(".//{*}polyline")) == 2 * 3
+    assert len(drawn.findall(".//{*}polyline")) == 3 * 3
 
 
 @pytest.mark.parametrize(
