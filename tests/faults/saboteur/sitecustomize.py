@@ -8,15 +8,21 @@ if "engines.host" in sys.orig_argv:
 
     import msgspec
 
-    from engines.engine import Job, Sample
+    from engines.engine import Finished, Sample
     from engines.transformers.engine import TransformersEngine
 
-    honest = TransformersEngine.generate
+    honest = TransformersEngine.step
     turns = itertools.chain(("drift-median", "incomplete"), itertools.repeat("ok"))  # a third lie suspends its key
 
-    def lying(self: TransformersEngine, job: Job) -> list[Sample]:
-        """Return samples whose first has too low log-probabilities, or one sample too few."""
-        first, *others = honest(self, job)
+    def lying(self: TransformersEngine) -> list[Finished]:
+        """Return groups whose first sample has too low log-probabilities, or that lack one."""
+        return [
+            done if isinstance(done.outcome, Exception) else done._replace(outcome=spoilt(done.outcome))
+            for done in honest(self)
+        ]
+
+    def spoilt(samples: list[Sample]) -> list[Sample]:
+        first, *others = samples
         code = next(turns)
         if code == "incomplete":
             return others
@@ -24,4 +30,4 @@ if "engines.host" in sys.orig_argv:
         lower = [value - by for value in first.logprobs]
         return [msgspec.structs.replace(first, logprobs=lower), *others]
 
-    TransformersEngine.generate = lying
+    TransformersEngine.step = lying
