@@ -109,7 +109,8 @@ def expected_log(behaviours: Sequence[Floats]) -> float:
     """Return log E[q] = log(sum q^2 / sum q) over the rollouts of a group, q = exp(mean behaviour log-probability of a
     rollout's tokens): the probability that its version expected of what it sampled. GEPO (arXiv 2508.17850), eq. 5."""
     means = np.array([one.mean(dtype=np.float64) for one in behaviours if len(one)])
-    return float(np.logaddexp.reduce(2 * means) - np.logaddexp.reduce(means)) if len(means) else 0.0
+    with np.errstate(invalid="ignore"):  # what is no number gives none, and its update is skipped
+        return float(np.logaddexp.reduce(2 * means) - np.logaddexp.reduce(means)) if len(means) else 0.0
 
 
 def _row(group: TrainGroup, sample: TrainSample, advantage: float, age: int, number: int) -> TrainRow:

@@ -55,6 +55,12 @@ def test_the_entries_on_disk_are_pinned(repository: Path, tmp_path: Path) -> Non
     assert journal.behind(tmp_path, state(2), print) == [entry(3)]
 
 
+def test_an_entry_that_lacks_a_setting_of_today_has_its_default(repository: Path, tmp_path: Path) -> None:
+    vector = json.loads((repository / "tests/vectors/learner_journal.json").read_text())
+    (tmp_path / vector["name"]).write_bytes(bytes.fromhex(vector["without_contrast"]))
+    assert journal.behind(tmp_path, state(2), print) == [entry(3)]
+
+
 def test_entries_behind_a_checkpoint_are_those_that_follow_it_one_after_the_other(folder: Path) -> None:
     reports: list[str] = []
     assert [steps(folder, state(step), reports) for step in (2, 3, 5)] == [[3, 4, 5], [4, 5], []]
