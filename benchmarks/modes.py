@@ -12,7 +12,6 @@ modes.md from them.
 import argparse
 import dataclasses
 import json
-import statistics
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.harness import bench
+from benchmarks.harness.seeds import shown
 from benchmarks.paced import paced_run
 from benchmarks.paced.paced_run import Pace
 from coordinator.demo.demo_settings import TINY, DemoSettings
@@ -107,14 +107,9 @@ def markdown(known: Mapping[str, Mapping[str, float]]) -> str:
     for mode in MODES:
         runs = [figures for name, figures in known.items() if name.startswith(f"{mode}, seed")]
         if runs:
-            cells = [_shown([one[column] for one in runs]) for column in columns]
+            cells = [shown([one[column] for one in runs]) for column in columns]
             rows.append(f"| {mode} | {len(runs)} | {' | '.join(cells)} |")
     return "\n".join([*rows, ""])
-
-
-def _shown(values: Sequence[float]) -> str:
-    error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
-    return f"{statistics.fmean(values):.3f} ± {error:.3f}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,7 +1,7 @@
 """One life of a coordinator with its learner process: `python -m benchmarks.resume.coordinator_life HOME RECORD`.
 
-Nobody generates: the groups that it learns from are in run.sqlite beforehand, so the store stands still while nothing
-runs. RECORD gets a line of JSON (a Mark) for each event, in order.
+There are no nodes. run.sqlite has the learner's groups beforehand, so the store does not change between two lives.
+RECORD gets a line of JSON (a Mark) for each event, in order.
 """
 
 import asyncio

@@ -6,6 +6,7 @@ from typing import Final
 
 from benchmarks.harness import picture
 from benchmarks.harness.picture import Linear
+from benchmarks.harness.seeds import shown, standard_error
 
 Curve = Mapping[int, Sequence[float]]
 """By age, the accuracy of each seed."""
@@ -14,11 +15,6 @@ Curves = Mapping[tuple[str, float], Curve]
 _STYLES: Final = ("c1", "c4", "c3")
 _GAP: Final = 40
 """Pixels between two panels."""
-
-
-def spread(values: Sequence[float]) -> float:
-    """Return the standard error of a mean."""
-    return statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
 
 
 def drawing(curves: Curves) -> str:
@@ -59,7 +55,7 @@ def _panel(across: Linear, up: Linear, objective: str) -> list[str]:
 
 
 def _curve(across: Linear, up: Linear, curve: Curve, style: str) -> list[str]:
-    means = [(age, statistics.fmean(values), spread(values)) for age, values in sorted(curve.items())]
+    means = [(age, statistics.fmean(values), standard_error(values)) for age, values in sorted(curve.items())]
     parts = [picture.polyline([(across.at(age), up.at(mean)) for age, mean, _ in means], style)] if means else []
     for age, mean, error in means:
         x, low, high = across.at(age), up.at(max(0.0, mean - error)), up.at(min(1.0, mean + error))
@@ -81,11 +77,7 @@ def markdown(curves: Curves, before: float) -> str:
         rows.append("|---" * (len(rates) + 1) + "|")
         ages = sorted({age for (name, _), curve in curves.items() if name == objective for age in curve})
         for age in ages:
-            shown = [_shown(curves.get((objective, rate), {}).get(age, [])) for rate in rates]
-            rows.append(f"| {age} | {' | '.join(shown)} |")
+            cells = [shown(curves.get((objective, rate), {}).get(age, [])) for rate in rates]
+            rows.append(f"| {age} | {' | '.join(cells)} |")
         rows.append("")
     return "\n".join(rows)
-
-
-def _shown(values: Sequence[float]) -> str:
-    return f"{statistics.fmean(values):.3f} ± {spread(values):.3f}" if values else "–"

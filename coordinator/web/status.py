@@ -118,35 +118,38 @@ def lines(state: RunState, home: Path = Path()) -> list[str]:
         )
     if state.heldout:
         rows.append(("pass@k", heldout_rows.sentence(state)))
+    rows += _trouble(state)
+    return [f"{name:<9}{_with_home(text, home)}" for name, text in rows]
+
+
+def _trouble(state: RunState) -> Iterator[tuple[str, str]]:
+    """Describe refusals, failures, waiting, guard and pause."""
     if state.refused:
-        rows.append(("refused", ", ".join(f"{count} {code}" for code, count in sorted(state.refused.items()))))
+        yield ("refused", ", ".join(f"{count} {code}" for code, count in sorted(state.refused.items())))
     if state.links.refused:
         turned_away = ", ".join(f"{count} {limit}" for limit, count in sorted(state.links.refused.items()))
-        rows.append(("links", f"{state.links.open} connections open; refused for a limit: {turned_away}"))
+        yield ("links", f"{state.links.open} connections open; refused for a limit: {turned_away}")
     if state.root_ends:
-        rows.append(("keys", state.root_ends))
+        yield ("keys", state.root_ends)
     trouble = state.trouble
     if trouble.reasons:
         failed = "; ".join(f"{groups} for {reason}" for reason, groups in sorted(trouble.reasons.items()))
-        rows.append(("aside", f"groups at which the learner failed: {failed}"))
+        yield ("aside", f"groups at which the learner failed: {failed}")
     if trouble.episodes:
         failed = "; ".join(f"{episodes} for {reason}" for reason, episodes in sorted(trouble.episodes.items()))
-        rows.append(("episodes", f"the environment failed: {failed}"))
+        yield ("episodes", f"the environment failed: {failed}")
     if state.unscored:
-        rows.append(("unscored", f"{state.unscored} groups are paid to which the task gave no finite reward"))
+        yield ("unscored", f"{state.unscored} groups are paid to which the task gave no finite reward")
     if state.spare:
-        rows.append(
-            ("spare", f"{state.spare} groups are paid of which a twin is learned from: their leases were covered")
-        )
+        yield ("spare", f"{state.spare} groups are paid of which a twin is learned from: their leases were covered")
     if left_out := state.skipped.get("no-prompt"):
-        rows.append(("prompts", f"{left_out} left out: the task did not give them, or they are too long for the model"))
+        yield ("prompts", f"{left_out} left out: the task did not give them, or they are too long for the model")
     if trouble.waiting:
-        rows.append(("waiting", trouble.waiting))
-    rows += _guard(state.guard)
+        yield ("waiting", trouble.waiting)
+    yield from _guard(state.guard)
     if trouble.paused is not None:
-        rows.append(("paused", f"{trouble.paused.why}; {_goes_on(trouble.paused, state.now)}"))
-    rows += [("fault", fault) for fault in state.faults]
-    return [f"{name:<9}{_with_home(text, home)}" for name, text in rows]
+        yield ("paused", f"{trouble.paused.why}; {_goes_on(trouble.paused, state.now)}")
+    yield from (("fault", fault) for fault in state.faults)
 
 
 def _with_home(text: str, home: Path) -> str:

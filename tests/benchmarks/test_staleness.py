@@ -7,8 +7,9 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks import learning
+from benchmarks.harness.seeds import standard_error
 from benchmarks.staleness import __main__ as staleness
-from benchmarks.staleness.figure import drawing, markdown, spread
+from benchmarks.staleness.figure import drawing, markdown
 
 
 def test_only_cells_that_the_file_lacks_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,5 +39,5 @@ def test_the_picture_has_a_line_per_rate_and_a_bar_per_point() -> None:
 
 def test_the_tables_have_means_and_standard_errors() -> None:
     text = markdown({("grpo", 1.0): {4: [0.5, 0.7]}, ("grpo", 3.0): {}}, 0.1)
-    assert spread([0.5, 0.7]) == pytest.approx(0.1)
+    assert standard_error([0.5, 0.7]) == pytest.approx(0.1)
     assert "| 4 | 0.600 ± 0.100 | – |" in text
