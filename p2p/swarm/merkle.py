@@ -41,7 +41,7 @@ def verify(root: bytes, leaf: bytes, index: int, size: int, proof: Sequence[byte
 def proof_length(index: int, size: int) -> int:
     """Return the number of siblings in a proof of leaf `index` of `size`; at most ceil(log2(size)). Raises
     `IndexError`."""
-    return len(_siblings(index, size))
+    return len(siblings(index, size))
 
 
 def depth(size: int) -> int:
@@ -69,7 +69,7 @@ def climb(
     return nodes
 
 
-def _siblings(index: int, size: int) -> list[tuple[int, int]]:
+def siblings(index: int, size: int) -> list[tuple[int, int]]:
     """Return (level, position) of the siblings on the path up; a node that rises unpaired has none on that level."""
     if not 0 <= index < size:
         raise IndexError(f"leaf {index} of {size}")
@@ -125,4 +125,4 @@ class Tree:
     def proof(self, index: int) -> list[bytes]:
         """Return the audit path of a leaf. Raises `IndexError` outside the tree, `KeyError` for a leaf that was never
         added."""
-        return [self._nodes[place] for place in _siblings(index, self.size)]
+        return [self._nodes[place] for place in siblings(index, self.size)]
