@@ -583,6 +583,20 @@ class StoreSection(Section):
     ] = 10 * 10**9
 
 
+class LedgerSection(Section):
+    """The ledger of accepted work."""
+
+    head_seconds: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=86_400,
+            description="Seconds between two signed heads of the ledger, which show nodes that it only grows. While it "
+            "does not grow none is signed.",
+        ),
+    ] = 900
+
+
 class CoordinatorConfig(Section):
     """All settings of a coordinator."""
 
@@ -595,6 +609,7 @@ class CoordinatorConfig(Section):
     leases: LeasesSection = LeasesSection()
     guard: GuardSection = GuardSection()
     calibration: CalibrationSection = CalibrationSection()
+    ledger: LedgerSection = LedgerSection()
     store: StoreSection = StoreSection()
 
     @model_validator(mode="after")

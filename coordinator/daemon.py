@@ -25,6 +25,8 @@ import anyio.to_thread
 import structlog
 
 from coordinator.accounts import operator_remarks, trusted_parties
+from coordinator.accounts.ledger import Tampered
+from coordinator.accounts.ledger_heads import LedgerHeads
 from coordinator.config import CoordinatorConfig, LearnerSection
 from coordinator.database import CHECK_EVERY, Database, check
 from coordinator.environments.task_host import LocalTask
@@ -72,6 +74,8 @@ from p2p.limits.relay_quota import RelayLimits
 from p2p.limits.subnets import PeerLimits
 from p2p.local_addresses import listenable
 from p2p.network import AnyPeer, Network, Uplink
+from protocol.ledger_heads import LedgerHead, LedgerRequest, LedgerResponse
+from protocol.methods import LEDGER
 from protocol.task_kinds import PURE
 from runtime import descriptors
 from runtime.files import writing
@@ -128,6 +132,8 @@ class Coordinator:
         sealer = Sealer(run)
         sealing = Sealing(sealer, sealer.again)
         self.group_service = group_service_of(run, database, prompts, text, sealing, entropy)
+        every = run.config.ledger.head_seconds * 1000
+        self.ledger_heads = LedgerHeads(database, self.group_service.ledger, run.id, sealer, sealer.note, every=every)
         self.advertiser = Advertiser(
             run, network.links, network.inbound, self.group_service.registry.records, self._now
         )
@@ -166,6 +172,12 @@ class Coordinator:
             run, self.group_service, self.publisher, self.history, self.learning.arrived, self.absence, self._now
         )
         self._control.serve(network.handlers, network.inbound.origin)
+        LEDGER.serve(network.handlers, self._answer_ledger)
+
+    async def _answer_ledger(self, peer: str, request: LedgerRequest) -> LedgerResponse:
+        answer = self.ledger_heads.answer(request)
+        await self.group_service.durable()
+        return answer
 
     def _planner(self) -> BroadcastPlanner:
         inputs = PlanInputs(
@@ -186,7 +198,10 @@ class Coordinator:
         """Serve until cancelled."""
         try:
             with self.group_service.database.group_commits() as commits, self._running_time:
-                await self._work(commits)
+                try:
+                    await self._work(commits)
+                finally:
+                    self._sign_head(self.ledger_heads.sign)
         finally:
             self.history.close()
 
@@ -249,6 +264,7 @@ class Coordinator:
             while ended == EXPIRED_AT_ONCE:
                 ended = self.group_service.tick(self._now())
                 await asyncio.sleep(0)
+            self._sign_head(self.ledger_heads.tick)
             if self.group_service.classes.waiting:
                 self._open_classes()
             self.learning.training.watch.look()
@@ -271,6 +287,16 @@ class Coordinator:
                 )
             await self._forget()
             await asyncio.sleep(TICK)
+
+    def _sign_head(self, sign: Callable[[int], LedgerHead | None]) -> None:
+        """Sign a head of the ledger if it is due. A ledger that contradicts its last head gets none."""
+        try:
+            head = sign(self._now())
+        except Tampered as error:
+            log.error("ledger is not the one that was signed; no head is signed", reason=str(error))
+        else:
+            if head is not None:
+                log.info("ledger head signed", number=head.number, entries=head.size)
 
     def _open_classes(self) -> None:
         """Read Calibrations that were written since (coordinator/verification/open_classes.py)."""

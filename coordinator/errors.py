@@ -1,5 +1,6 @@
 """Map the coordinator's errors to exit codes of `echo2-coord`. runtime/cli_errors.py maps the errors of the machine."""
 
+from coordinator.accounts.ledger import Tampered
 from coordinator.database import InUse
 from coordinator.run.run_folder import FolderInUse
 from coordinator.run.signing import Untrusted
@@ -8,7 +9,7 @@ from runtime.exit_codes import Exit
 from weights.errors import BadSnapshot, StoreBusy, StoreCorrupt
 
 _CODES: tuple[tuple[tuple[type[BaseException], ...], Exit], ...] = (
-    ((Untrusted, BadSignature, Stale), Exit.TRUST),
+    ((Untrusted, BadSignature, Stale, Tampered), Exit.TRUST),
     ((FolderInUse, StoreBusy, InUse), Exit.TEMPORARY),
     ((BadSnapshot, StoreCorrupt), Exit.CONFIG),
     ((Unreachable,), Exit.UNREACHABLE),

@@ -646,9 +646,25 @@ UPDATE buffer SET signal = 1 WHERE varied = 1;
     ),
 )
 
+SCHEMA_16 = (
+    Part(
+        "the tree over the ledger's entries, and its signed heads",
+        """
+CREATE TABLE tree (leaf INTEGER PRIMARY KEY, digests BLOB NOT NULL) STRICT;
+CREATE TABLE ledger_heads (
+    number INTEGER PRIMARY KEY, size INTEGER NOT NULL, issued INTEGER NOT NULL, sealed BLOB NOT NULL, note TEXT NOT NULL
+) STRICT;
+CREATE TRIGGER ledger_heads_are_never_changed BEFORE UPDATE ON ledger_heads
+    BEGIN SELECT RAISE(ABORT, 'a signed head of the ledger is never changed'); END;
+CREATE TRIGGER ledger_heads_are_never_removed BEFORE DELETE ON ledger_heads
+    BEGIN SELECT RAISE(ABORT, 'a signed head of the ledger is never removed'); END;
+""",
+    ),
+)
+
 MIGRATIONS = (
     SCHEMA_1, SCHEMA_2, SCHEMA_3, SCHEMA_4, SCHEMA_5, SCHEMA_6, SCHEMA_7, SCHEMA_8, SCHEMA_9, SCHEMA_10, SCHEMA_11,
-    SCHEMA_12, SCHEMA_13, SCHEMA_14, SCHEMA_15,
+    SCHEMA_12, SCHEMA_13, SCHEMA_14, SCHEMA_15, SCHEMA_16,
 )  # fmt: skip
 SCHEMA_VERSION = len(MIGRATIONS)
 SCRIPT = "".join(part.script for parts in MIGRATIONS for part in parts)

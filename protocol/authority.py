@@ -4,16 +4,16 @@ Rules
 1. A Root is signed by the threshold of its own root keys, names all of `ROLES`, and carries the run's id. The first
    Root is trusted by its hash, which the invite pins. Each later Root has the next serial, and is also signed by the
    threshold of the previous Root's root keys.
-2. A Received or a Receipt is valid if the keys of its role in any Root of the chain signed it. Roots are tried newest
-   first.
-3. If only the keys of an earlier Root signed it, those keys were rotated. It is valid if its time `at` is before
-   `issued` of the first Root without them. A Root without `issued` sets no such bound.
+2. A Received, a Receipt or a LedgerHead is valid if the keys of its role in any Root of the chain signed it. Roots are
+   tried newest first.
+3. If only the keys of an earlier Root signed it, those keys were rotated. It is valid if its time (`at`, or `issued` of
+   a LedgerHead) is before `issued` of the first Root without them. A Root without `issued` sets no such bound.
 4. A revoked key's signatures count in no Root, since a thief can write any `at`. The one exception: its holder stored
    the document before taking the Root that revokes the key, and its `at` is before the time of revocation.
 5. A key that one Root revoked stays revoked in every later one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Final
 
 from msgspec import Meta
@@ -24,6 +24,7 @@ from p2p.errors import BadSignature
 from p2p.network import Manifest
 from p2p.wire_types import Count, Hash, Key, Milliseconds, Name, Token, Wire, decode
 from protocol.leases import Receipt, Received
+from protocol.ledger_heads import LedgerHead
 from protocol.task_kinds import PURE
 
 MOST_ROOTS = 64
@@ -109,6 +110,13 @@ class RunSpec(Wire, frozen=True):
         return (self.eos, *self.other_ends)
 
 
+_TIME_OF: Final[Mapping[str, Callable[[bytes], int]]] = {
+    "received": lambda payload: decode(payload, Received).at,
+    "receipt": lambda payload: decode(payload, Receipt).at,
+    "ledgerhead": lambda payload: decode(payload, LedgerHead).issued,
+}
+"""The time of each kind of document that is kept for good."""
+
 ROLES: Final = frozenset({"root", "policy", "channel", "ledger"})
 
 
@@ -151,7 +159,8 @@ def revoked(chain: Sequence[Root], stored: int | None = None, at: int | None = N
 
 
 def open_kept(sealed: bytes, kind: str, chain: Sequence[Root], *, stored: int | None = None) -> bytes:
-    """Verify a Received or a Receipt by these Roots, and return its payload (rules 2 to 5). `stored`: see `revoked`.
+    """Verify a Received, a Receipt or a LedgerHead by these Roots, and return its payload (rules 2 to 5). `stored`: see
+    `revoked`.
 
     Raises `Malformed` and `BadSignature`; its subclass `Unproven` where a key that no longer counts signed it."""
     if not chain:
@@ -164,7 +173,7 @@ def open_kept(sealed: bytes, kind: str, chain: Sequence[Root], *, stored: int | 
         except BadSignature:
             successor = root
             continue
-        at = decode(payload, Receipt).at if kind == "receipt" else decode(payload, Received).at
+        at = _TIME_OF[kind](payload)
         if successor is not None and successor.issued is not None and at >= successor.issued:
             raise Unproven(f"Root {successor.serial} had replaced the key that signed this {kind}")
         without = revoked(chain, stored, at)

@@ -28,6 +28,7 @@ from p2p.wire_types import decode, encode
 from protocol.broadcast_messages import Acknowledgement, PlanRequest, PlanResponse
 from protocol.document_service import decode_head_request
 from protocol.leases import Lease, LeaseRequest, Submission, SubmitResponse, VerdictsRequest, VerdictsResponse
+from protocol.ledger_heads import LedgerRequest, LedgerResponse
 from protocol.requests import DocumentsRequest, DocumentsResponse, Hello, Welcome
 from protocol.steps import StepRequest, StepResponse
 from protocol.versions import HeadResponse
@@ -119,13 +120,14 @@ HEAD: Final = Method(
     "head", _ANYONE, Body("HeadRequest", encode, decode_head_request), message(HeadResponse), 4096, at_coordinator=1024
 )
 DOCUMENTS: Final = Method("documents", _ANYONE, message(DocumentsRequest), message(DocumentsResponse), 4096)
+LEDGER: Final = Method("ledger", _ANYONE, message(LedgerRequest), message(LedgerResponse), 1024)
 REMAKE: Final = Method("remake", "anyone -> coordinator", message(DocumentsRequest), EMPTY, 4096)
 REACHABLE: Final = Method(
     dial_back.METHOD, _ANYONE, message(ReachableRequest), message(ReachableResponse), dial_back.LIMIT
 )
 
 METHODS: Final[tuple[Method[Any, Any], ...]] = (
-    HELLO, LEASE, SUBMIT, STEP, VERDICTS, ACKNOWLEDGE, PLAN, FOLLOW, HEAD, DOCUMENTS, REMAKE, REACHABLE,
+    HELLO, LEASE, SUBMIT, STEP, VERDICTS, ACKNOWLEDGE, PLAN, FOLLOW, HEAD, DOCUMENTS, LEDGER, REMAKE, REACHABLE,
 )  # fmt: skip
 """All methods, in the order of docs/protocol/requests.md."""
 SEALED: Final = tuple(method for method in METHODS if method.sealed)

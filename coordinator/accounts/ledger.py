@@ -8,19 +8,23 @@ Rules
    Canonical bytes are MessagePack of [seq, at, kind, key, postings, facts], where facts are MessagePack themselves.
 4. No account is ever below zero, except `fund:operator`.
 5. `balances` caches the sums of the postings per account; `verify` computes them again.
+6. The entries are also the leaves of a Merkle tree (coordinator/accounts/ledger_tree.py); `verify` computes it again.
 
 Points mode: the unit is a milli-RE (a thousandth of a reference rollout), issued from `fund:operator`.
 """
 
+import contextlib
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
+from coordinator.accounts.ledger_tree import LedgerTree, sha256
 from coordinator.database import Database
+from p2p.swarm import merkle, merkle_log
 
 ORIGIN = bytes(32)
 FUND, ESCROW, ROUNDING, FORFEIT = "fund:operator", "escrow:run", "rounding", "forfeit"
@@ -98,15 +102,16 @@ def chained(previous: bytes, entry: bytes) -> bytes:
 
 
 class Ledger:
-    """The ledger in a database. Only `append` and `issue_points` write."""
+    """The ledger in a database. Only `append` and `issue_points` write. `tree`: over its entries."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.tree = LedgerTree(database)
 
     def append(self, at: int, kind: str, key: str, facts: msgspec.Struct, postings: Sequence[Posting] = ()) -> Entry:
         """Write an entry as part of the caller's transaction; return it. Raises `LedgerFault`."""
         data, postings = _encode(facts), tuple(Posting(*p) for p in postings)
-        _check(postings)
+        check_postings(postings)
         known = self.find(key)
         if known is not None:
             if (known.kind, known.postings, known.facts) != (kind, postings, data):
@@ -115,9 +120,11 @@ class Ledger:
         with self._database.transaction():
             end = self.tip()
             seq = end.entries + 1
-            digest = chained(end.hash, canonical(seq, at, kind, key, postings, data))
+            written = canonical(seq, at, kind, key, postings, data)
+            digest = chained(end.hash, written)
             stored = _encode([list(p) for p in postings])
             row = (seq, at, kind, key, stored, data, digest)
+            self.tree.append(end.entries, written, self._canonical_from)
             self._database.do("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?)", row)
             for posting in postings:
                 self._post(posting)
@@ -163,25 +170,47 @@ class Ledger:
         row = self._database.one("SELECT seq, hash FROM entries ORDER BY seq DESC LIMIT 1")
         return Tip(0, ORIGIN) if row is None else Tip(*row)
 
-    def entries(self, after: int = 0) -> Iterator[Entry]:
+    def entries(self, after: int = 0) -> Generator[Entry, None, None]:
         """Yield the entries in order, from the one that follows `after`."""
-        for row in self._database.each("SELECT * FROM entries WHERE seq > ? ORDER BY seq", (after,)):
-            yield _entry(row)
+        query = "SELECT * FROM entries WHERE seq > ? ORDER BY seq"
+        with contextlib.closing(self._database.each(query, (after,))) as rows:
+            for row in rows:
+                yield _entry(row)
+
+    def entry(self, seq: int) -> Entry | None:
+        """Return entry `seq`, if there is one."""
+        row = self._database.one("SELECT * FROM entries WHERE seq = ?", (seq,))
+        return None if row is None else _entry(row)
+
+    def fill_tree(self) -> None:
+        """Add to the tree the entries that it lacks, which a file of an earlier version has."""
+        self.tree.fill(self._canonical_from(self.tree.size))
+
+    def _canonical_from(self, leaf: int) -> Iterator[bytes]:
+        return (canonical(*entry[:6]) for entry in self.entries(after=leaf))
 
     def verify(self) -> Tip:
-        """Verify the chain and add up the postings; return the end. Raises `Tampered`.
+        """Verify the chain and the tree, and add up the postings; return the end. Raises `Tampered`.
 
-        Entries removed at the very end show only by a receipt that names a later entry."""
-        seq, previous, sums = 0, ORIGIN, Counter[str]()
-        for entry in self.entries(after=_BEFORE_ALL):
+        Entries removed at the very end show only by a receipt or a LedgerHead that names a later entry."""
+        leaves = self._database.each("SELECT leaf, digests FROM tree ORDER BY leaf")
+        with contextlib.closing(leaves), contextlib.closing(self.entries(after=_BEFORE_ALL)) as entries:
+            return self._verify(entries, leaves)
+
+    def _verify(self, entries: Iterator[Entry], stored: Iterator[tuple[int, bytes]]) -> Tip:
+        seq, previous, sums, rows = 0, ORIGIN, Counter[str](), GrowingRows()
+        for entry in entries:
             seq += 1
             if entry.seq != seq:
                 raise Tampered(seq, f"is missing: entry {entry.seq} stands in its place")
-            if chained(previous, canonical(*entry[:6])) != entry.hash:
+            written = canonical(*entry[:6])
+            if chained(previous, written) != entry.hash:
                 raise Tampered(seq, "the stored hash is not that of the stored content")
+            if next(stored, None) not in ((seq - 1, rows.append(written)), None):
+                raise Tampered(seq, "the stored tree is not that of the stored content")
             previous = entry.hash
             try:
-                _check(entry.postings)
+                check_postings(entry.postings)
             except LedgerFault as fault:
                 raise Tampered(seq, str(fault)) from fault
             for account, amount in entry.postings:
@@ -191,14 +220,40 @@ class Ledger:
                 raise Tampered(seq, f"{below[0]} falls below zero")
         if {a: n for a, n in sums.items() if n} != {a: n for a, n in self.balances().items() if n}:
             raise Tampered(seq, "balances are not what the postings add up to")
+        if next(stored, None) is not None:
+            raise Tampered(seq, "the stored tree has more leaves than there are entries")
         return Tip(seq, previous)
+
+
+class GrowingRows:
+    """The rows of a tree that is built from its first entry on (p2p/swarm/merkle_log.py), as many as are needed."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._rows: dict[int, bytes] = {}
+
+    def append(self, entry: bytes) -> bytes:
+        """Add an entry, its canonical bytes; return its row."""
+        row = merkle_log.row(self.size, merkle.leaf_hash(entry, sha256), self._rows.__getitem__, sha256)
+        self.size += 1
+        width = len(row) // 32
+        for level in range(width - 1):  # the left siblings that this leaf has covered
+            del self._rows[self.size - 1 - (1 << level)]
+        self._rows[self.size - 1] = row
+        return row
+
+    @property
+    def root(self) -> bytes:
+        """The root over the entries so far."""
+        return merkle_log.MerkleLog(self._rows.__getitem__, sha256).root(self.size)
 
 
 class _Issue(msgspec.Struct, frozen=True):
     amount: int
 
 
-def _check(postings: Sequence[Posting]) -> None:
+def check_postings(postings: Sequence[Posting]) -> None:
+    """Check that postings add up to 0 and name known accounts. Raises `LedgerFault`."""
     if sum(p.amount for p in postings) != 0:
         raise LedgerFault("postings do not sum to 0")
     for account, _ in postings:

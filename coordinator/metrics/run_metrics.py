@@ -11,6 +11,7 @@ from coordinator.accounts.standing import SERVED
 from coordinator.database import Database
 from coordinator.metrics.capacity import Measured
 from coordinator.metrics.statistics import quantile, union
+from coordinator.metrics.views import LedgerView
 
 _GROUPS = 64
 _LEASES = 20
@@ -107,6 +108,16 @@ class GroupCounts(msgspec.Struct, frozen=True, kw_only=True):
     running: int
     rollouts: int
     skipped: dict[str, int]
+
+
+def ledger(database: Database) -> LedgerView:
+    """Return the size of the ledger and its newest signed head."""
+    entries = database.value("SELECT max(seq) FROM entries") or 0
+    head = database.one("SELECT number, size, issued, note FROM ledger_heads ORDER BY number DESC LIMIT 1")
+    if head is None:
+        return LedgerView(entries=entries)
+    number, size, issued, note = head
+    return LedgerView(entries=entries, number=number, size=size, issued=issued, note=note)
 
 
 def counts(database: Database, now: int) -> GroupCounts:

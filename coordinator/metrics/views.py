@@ -227,6 +227,17 @@ class LinksView(View, frozen=True, kw_only=True):
     shortages: int = 0
 
 
+class LedgerView(View, frozen=True, kw_only=True):
+    """The ledger. `entries`: their number. `number`, `size`, `issued`: of the newest signed head, ms; 0: there is none.
+    `note`: that head as a checkpoint in text."""
+
+    entries: int = 0
+    number: int = 0
+    size: int = 0
+    issued: int = 0
+    note: str = ""
+
+
 class TroubleView(View, frozen=True, kw_only=True):
     """The learner's troubles. `set_aside`: the last batches at which it failed. `reasons`: groups set aside per reason,
     since the run began. `waiting`: why the learner waits; empty: it does not wait, or not for long. `episodes`: failed
@@ -325,3 +336,4 @@ class RunState(View, frozen=True, kw_only=True):
     root_ends: str = ""
     tasks: list[TaskRow] = []
     guard: GuardView = GuardView()
+    ledger: LedgerView = LedgerView()

@@ -10,7 +10,9 @@ Rules
 from coordinator.run.setup import Run
 from p2p.envelope import ROLES, decode_unverified, seal
 from p2p.errors import BadSignature
+from p2p.identity import public_bytes
 from protocol.authority import open_kept
+from protocol.ledger_heads import LedgerHead, log_name, signed_note
 
 
 class Sealer:
@@ -24,6 +26,11 @@ class Sealer:
         keys = self._run.keys
         by_role = {"policy": keys.policy, "channel": keys.channel, "ledger": keys.ledger}
         return seal(kind, self._run.id, payload, by_role[ROLES[kind]])
+
+    def note(self, head: LedgerHead, text: str) -> str:
+        """Return the checkpoint of a head with the signature of the newest Root's ledger key."""
+        key = self._run.keys.ledger
+        return signed_note(text, log_name(head.log), public_bytes(key), key.sign)
 
     def again(self, kind: str, sealed: bytes) -> bytes:
         """Return a stored document, sealed again unless it is valid under the newest Root (rule 2)."""

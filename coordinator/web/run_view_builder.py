@@ -164,6 +164,7 @@ class RunViewBuilder:
             online, weight = node_rows.known(database, live.connected), run_metrics.work(database)
             capacity = self._capacity(live, database)
             tasks = task_rows.completed(live.state.tasks, database)
+            ledger = run_metrics.ledger(database)
         return msgspec.structs.replace(
             live.state,
             phase="finishing" if live.state.phase == "finished" and counted.undecided else live.state.phase,
@@ -185,6 +186,7 @@ class RunViewBuilder:
             nodes_connected=online,
             weight=weight,
             tasks=tasks,
+            ledger=ledger,
         )
 
     def _capacity(self, live: LiveState, database: Database) -> CapacityView:

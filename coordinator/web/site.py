@@ -52,6 +52,7 @@ BODIES: Final[dict[str, tuple[str, Render]]] = {
     ),
     "/api/v1/steps.csv": (csv_export.CONTENT_TYPE, lambda state: step_rows.as_csv(state.steps).encode()),
     "/api/v1/tasks.csv": (csv_export.CONTENT_TYPE, lambda state: task_rows.as_csv(state.tasks).encode()),
+    "/ledger/head": ("text/plain; charset=utf-8", lambda state: state.ledger.note.encode()),
     "/metrics": (prometheus.CONTENT_TYPE, prometheus.exposition),
 }
 """Path -> (content type, renderer of the body from a state)."""

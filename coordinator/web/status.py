@@ -96,6 +96,8 @@ def lines(state: RunState, home: Path = Path()) -> list[str]:
                    f"{state.undecided} undecided, {state.running} leased"),
         ("nodes", f"{online} connected, {known} known"),
     ]  # fmt: skip
+    if state.ledger.entries:
+        rows.append(("ledger", ledger_sentence(state)))
     if state.idle is not None:
         rows.append(("learner", f"idle {100 * state.idle:.1f} % of the time"))
     if state.steps:
@@ -120,6 +122,15 @@ def lines(state: RunState, home: Path = Path()) -> list[str]:
         rows.append(("pass@k", heldout_rows.sentence(state)))
     rows += _trouble(state)
     return [f"{name:<9}{_with_home(text, home)}" for name, text in rows]
+
+
+def ledger_sentence(state: RunState) -> str:
+    """Describe the ledger and its newest signed head."""
+    ledger = state.ledger
+    if not ledger.number:
+        return f"{ledger.entries} entries, none of them under a signed head yet"
+    ago = max(0, state.now - ledger.issued) // 1000
+    return f"{ledger.entries} entries; head {ledger.number}, signed {ago} s ago, covers {ledger.size}"
 
 
 def _trouble(state: RunState) -> Iterator[tuple[str, str]]:

@@ -34,6 +34,7 @@ from protocol.leases import (
     VerdictsRequest,
     VerdictsResponse,
 )
+from protocol.ledger_heads import EntryProof, GrownHead, LedgerHead, LedgerRequest, LedgerResponse
 from protocol.requests import DocumentsRequest, DocumentsResponse, Hello, Refusal, Request, Response, Welcome
 from protocol.steps import StepRequest, StepResponse
 from protocol.versions import Head, HeadRequest, HeadResponse
@@ -64,6 +65,10 @@ ROLLOUT = Rollout(
 SENDER = TransferSource(peer="12D3KooWpeer", nbytes=16_384, began=900, ended=450)
 TAKEN = PayloadTransfer(payload_hash=b"p" * 32, took=510, senders=[SENDER])
 KEYS = RoleKeys(keys=[b"k" * 32], threshold=1)
+
+LEDGER_HEAD = LedgerHead(log=RUN, number=7, size=400, root=ROOT, tip=b"t" * 32, issued=THEN, previous=b"p" * 32)
+GROWN = GrownHead(sealed=b"sealed", consistency=[b"c" * 32])
+PROOF = EntryProof(entry=300, previous=b"p" * 32, canonical=b"canonical", path=[b"s" * 32])
 
 INSTANCES: list[Wire] = [
     KEYS,
@@ -96,6 +101,11 @@ INSTANCES: list[Wire] = [
     PlanResponse(parents=["QmC", "QmD"], records=[b"sealed"]),
     HeadRequest(),
     HeadResponse(head=b"sealed"),
+    LEDGER_HEAD,
+    LedgerRequest(after=6, entries=[1, 300], size=400),
+    GROWN,
+    PROOF,
+    LedgerResponse(heads=[GROWN], proofs=[PROOF]),
     LeaseReport(waiting=[LEASE], returned=[NONCE]),
     LeaseRequest(nonce=NONCE, era=1, version=12, root=ROOT, engine="transformers/float32/cpu"),
     Lease(

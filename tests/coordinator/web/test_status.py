@@ -2,7 +2,7 @@
 
 import msgspec
 
-from coordinator.metrics.views import TroubleView
+from coordinator.metrics.views import LedgerView, TroubleView
 from coordinator.web import status
 from tests.support import pictures
 
@@ -17,3 +17,14 @@ def test_status_leaves_out_unknown_values_of_a_starting_coordinator() -> None:
     starting = msgspec.structs.replace(pictures.BUSY, phase="starting", parameters=0, step=0, era=0)
     run, phase, *_ = status.lines(starting)
     assert ("parameters" in run, phase) == (False, "phase    starting")
+
+
+def test_the_ledger_and_its_newest_head_are_a_line() -> None:
+    def line(ledger: LedgerView) -> list[str]:
+        state = msgspec.structs.replace(pictures.BUSY, ledger=ledger)
+        return [one for one in status.lines(state) if one.startswith("ledger")]
+
+    assert line(LedgerView()) == []
+    assert "7 entries, none of them" in line(LedgerView(entries=7))[0]
+    head = LedgerView(entries=7, number=2, size=5, issued=pictures.BUSY.now - 4_000)
+    assert "7 entries; head 2, signed 4 s ago, covers 5" in line(head)[0]

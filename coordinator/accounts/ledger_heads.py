@@ -1,0 +1,159 @@
+"""Sign the heads of the ledger, and answer for them: which entries a head covers, and that the ledger only grew.
+
+Rules
+1. A head is signed once the ledger has grown since the last one and that is `every` old, and when the coordinator
+   stops.
+2. Heads are numbered without a gap. Each names the hash of the sealed head before it, and is issued after it.
+3. No head contradicts an earlier one: the tree of the last head's size must have its root, or nothing is signed,
+   `Tampered` is raised, and the next attempt is made `every` later. The run goes on, and nodes see no newer head.
+4. A head is stored for good in the transaction that signs it, and leaves once that is committed.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from coordinator.accounts.ledger import ORIGIN, Ledger, Tampered, canonical
+from coordinator.database import Database
+from p2p.envelope import decode_unverified
+from p2p.wire_types import decode, encode
+from protocol.ledger_heads import (
+    MOST_HEADS,
+    EntryProof,
+    GrownHead,
+    LedgerHead,
+    LedgerRequest,
+    LedgerResponse,
+    checkpoint,
+)
+
+MOST_BYTES: Final = 1 << 20
+"""Bytes of entries per answer; the first one may be larger."""
+
+Seal = Callable[[str, bytes], bytes]
+Note = Callable[[LedgerHead, str], str]
+"""A head and its checkpoint -> the checkpoint with the signature of the ledger's key."""
+
+
+class StoredHead(NamedTuple):
+    """A head, as it is sent, and as a note in text."""
+
+    head: LedgerHead
+    sealed: bytes
+    note: str
+
+
+class LedgerHeads:
+    """The table `ledger_heads`. `log`: the ledger's id."""
+
+    def __init__(self, database: Database, ledger: Ledger, log: bytes, seal: Seal, note: Note, *, every: int) -> None:
+        """`every`: milliseconds between two heads. `note`: signs a checkpoint in text."""
+        self._database = database
+        self._ledger = ledger
+        self.log = log
+        self._seal = seal
+        self._note = note
+        self._every = every
+        self._failed: int | None = None
+
+    def tick(self, now: int) -> LedgerHead | None:
+        """Sign a head if one is due (rule 1); return it. Call every second or so."""
+        newest = self.newest()
+        last = self._failed if newest is None or self._failed is not None else newest.head.issued
+        return None if last is not None and 0 <= now - last < self._every else self.sign(now)
+
+    def sign(self, now: int) -> LedgerHead | None:
+        """Sign a head if the ledger has grown since the last one; return it. Raises `Tampered`."""
+        before, tip = self.newest(), self._ledger.tip()
+        if tip.entries == (0 if before is None else before.head.size):
+            return None
+        self._failed = now
+        if before is not None:
+            self._check(before.head, tip.entries)
+        self._failed = None
+        with self._database.transaction():
+            self._ledger.fill_tree()
+            head = LedgerHead(
+                log=self.log,
+                number=1 if before is None else before.head.number + 1,
+                size=tip.entries,
+                root=self._ledger.tree.root(tip.entries),
+                tip=tip.hash,
+                issued=now if before is None else max(now, before.head.issued + 1),
+                previous=None if before is None else hashlib.sha256(before.sealed).digest(),
+            )
+            sealed, note = self._seal("ledgerhead", encode(head)), self._note(head, checkpoint(head))
+            self._database.do(
+                "INSERT INTO ledger_heads VALUES (?, ?, ?, ?, ?)", (head.number, head.size, head.issued, sealed, note)
+            )
+        return head
+
+    def _check(self, before: LedgerHead, entries: int) -> None:
+        """Raise `Tampered` where the ledger does not continue that of a head (rule 3)."""
+        if entries < before.size:
+            raise Tampered(entries + 1, f"is missing: LedgerHead {before.number} covers {before.size} entries")
+        if self._ledger.tree.root(before.size) != before.root:
+            raise Tampered(before.size, f"the tree is not that of LedgerHead {before.number}")
+
+    def newest(self) -> StoredHead | None:
+        """Return the newest head."""
+        found = self._select("ORDER BY number DESC LIMIT 1")
+        return found[0] if found else None
+
+    def all(self) -> Iterator[StoredHead]:
+        """Yield every head in order."""
+        after = 0
+        while heads := self._select("WHERE number > ? ORDER BY number LIMIT ?", (after, MOST_HEADS)):
+            yield from heads
+            after = heads[-1].head.number
+
+    def _select(self, which: str, parameters: tuple[int, ...] = ()) -> list[StoredHead]:
+        rows = self._database.all(f"SELECT sealed, note FROM ledger_heads {which}", parameters)
+        return [StoredHead(_head(sealed), sealed, note) for sealed, note in rows]
+
+    def answer(self, request: LedgerRequest) -> LedgerResponse:
+        """Answer a request of the method `ledger`."""
+        return LedgerResponse(heads=self._grown(request.after), proofs=self._proofs(request.entries, request.size))
+
+    def _grown(self, after: int | None) -> list[GrownHead]:
+        """Return the heads after number `after`, each with the proof from the head before; None: the newest alone."""
+        newest = self.newest()
+        if newest is None or after is None:
+            return [] if newest is None else [GrownHead(sealed=newest.sealed)]
+        heads = self._select("WHERE number >= ? ORDER BY number LIMIT ?", (after, MOST_HEADS + (after > 0)))
+        sizes = [0, *(one.head.size for one in heads)] if after == 0 else [one.head.size for one in heads]
+        prove = self._ledger.tree.consistency
+        return [
+            GrownHead(sealed=one.sealed, consistency=prove(before, one.head.size))
+            for before, one in zip(sizes, heads[after > 0 :], strict=False)
+        ]
+
+    def _proofs(self, entries: Sequence[int], size: int) -> list[EntryProof]:
+        if size > self._ledger.tree.size:
+            return []
+        proofs: list[EntryProof] = []
+        left = MOST_BYTES
+        for number in entries:
+            proof = self.proof(number, size)
+            if proof is None or (proofs and len(proof.canonical) > left):
+                continue
+            left -= len(proof.canonical)
+            proofs.append(proof)
+        return proofs
+
+    def proof(self, number: int, size: int) -> EntryProof | None:
+        """Return the proof of an entry in the tree over `size` entries; None: it is not in there."""
+        entry = self._ledger.entry(number) if 0 < number <= size <= self._ledger.tree.size else None
+        if entry is None:
+            return None
+        before = self._ledger.entry(number - 1)
+        return EntryProof(
+            entry=number,
+            previous=ORIGIN if before is None else before.hash,
+            canonical=canonical(*entry[:6]),
+            path=self._ledger.tree.inclusion(number, size),
+        )
+
+
+def _head(sealed: bytes) -> LedgerHead:
+    return decode(decode_unverified(sealed).payload, LedgerHead)

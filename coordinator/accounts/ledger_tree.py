@@ -1,0 +1,68 @@
+"""The Merkle tree over the ledger's entries: roots and proofs of every size that the ledger has had.
+
+Rules
+1. Leaf i is entry i + 1, and hashes as SHA-256(00 || canonical bytes of the entry): RFC 6962, section 2.1.
+2. The row of a leaf (p2p/swarm/merkle_log.py) is written in the transaction of its entry. Rows that an older file lacks
+   are written before the next one.
+3. A root, and a proof of inclusion or of consistency, reads O(log n) rows, whatever the size asked for.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable
+
+from coordinator.database import Database
+from p2p.swarm import merkle, merkle_log
+
+
+def sha256(data: bytes) -> bytes:
+    """Return the SHA-256 of `data`."""
+    return hashlib.sha256(data).digest()
+
+
+class LedgerTree:
+    """The table `tree` of run.sqlite."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._log = merkle_log.MerkleLog(self._row, sha256)
+
+    @property
+    def size(self) -> int:
+        """The number of leaves."""
+        newest = self._database.value("SELECT max(leaf) FROM tree")
+        return 0 if newest is None else newest + 1
+
+    def append(self, index: int, entry: bytes, missing: Callable[[int], Iterable[bytes]]) -> None:
+        """Add leaf `index`, part of the caller's transaction. `entry`: its canonical bytes. `missing`: returns the
+        canonical bytes of the entries from a leaf on, for the rows that an older file lacks (rule 2)."""
+        if index and self._database.value("SELECT 1 FROM tree WHERE leaf = ?", (index - 1,)) is None:
+            self.fill(missing(self.size))
+        self._put(index, entry)
+
+    def fill(self, entries: Iterable[bytes]) -> None:
+        """Add leaves for the entries that follow the last leaf, in order."""
+        with self._database.transaction():
+            for index, entry in enumerate(entries, start=self.size):
+                self._put(index, entry)
+
+    def root(self, size: int) -> bytes:
+        """Return the root over the first `size` entries."""
+        return self._log.root(size)
+
+    def inclusion(self, entry: int, size: int) -> list[bytes]:
+        """Return the audit path of an entry in the tree over the first `size`. Raises `IndexError`."""
+        return self._log.inclusion(entry - 1, size)
+
+    def consistency(self, earlier: int, size: int) -> list[bytes]:
+        """Return the proof that the tree over `size` entries begins with that over `earlier`. Raises `IndexError`."""
+        return self._log.consistency(earlier, size)
+
+    def _put(self, index: int, entry: bytes) -> None:
+        digests = merkle_log.row(index, merkle.leaf_hash(entry, sha256), self._row, sha256)
+        self._database.do("INSERT INTO tree VALUES (?, ?)", (index, digests))
+
+    def _row(self, index: int) -> bytes:
+        digests: bytes | None = self._database.value("SELECT digests FROM tree WHERE leaf = ?", (index,))
+        if digests is None:
+            raise IndexError(f"the ledger's tree has no leaf {index}")
+        return digests

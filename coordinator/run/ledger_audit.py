@@ -1,0 +1,191 @@
+"""Verify an export of the ledger (ledger_export.py): its chain, tree, heads, signatures and balances. No private keys.
+
+Rules
+1. The Roots are a chain, whose first one has the hash that the run's invite pins; the caller compares it.
+2. Entries are numbered from 1 without a gap, in canonical bytes, under keys that are used once. Each hash follows from
+   the entry and the hash before it.
+3. Postings add up to 0, and no account but the fund falls below 0.
+4. Heads are numbered from 1, each names the one before it, and the ledger's keys in the Roots signed them. The first
+   `size` entries have the `root` and the `tip` of each head.
+5. The hashes of all files are those of `SHA256SUMS`.
+6. The first fault ends the verification: `Tampered` with the number of an entry, or `Untrusted` for a document.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Final, NamedTuple
+
+import msgspec
+import zstandard
+from msgspec import Meta
+
+from coordinator.accounts.ledger import (
+    FUND,
+    ORIGIN,
+    GrowingRows,
+    LedgerFault,
+    Posting,
+    Tampered,
+    canonical,
+    chained,
+    check_postings,
+)
+from coordinator.run import signing
+from coordinator.run.ledger_export import HEADS, PER_FILE, ROOTS, RUNSPEC, SUMS, entry_files, sums
+from coordinator.run.signing import Untrusted
+from p2p.errors import PeerFault
+from p2p.wire_types import Hash, decode
+from protocol.authority import MOST_ROOTS, Root, open_kept
+from protocol.ledger_heads import LedgerHead
+from runtime.errors import LocalFault
+
+MOST_FILE: Final = 1 << 30
+"""Bytes of a file of entries, unpacked."""
+
+Row = tuple[bytes, Hash]
+_rows = msgspec.msgpack.Decoder(Annotated[list[Row], Meta(max_length=PER_FILE)])
+_entry = msgspec.msgpack.Decoder(tuple[int, int, str, str, list[tuple[str, int]], bytes])
+_roots = msgspec.msgpack.Decoder(Annotated[list[bytes], Meta(max_length=MOST_ROOTS)])
+_sealed = msgspec.msgpack.Decoder(list[bytes])
+
+
+class Audit(NamedTuple):
+    """A verified export. `run`: its id. `first_root`: the hash that the invite pins. `entries`, `heads`: their numbers.
+    `covered`: entries under the newest head. `tip`: hash of the last entry. `balances`: by account, without zeros."""
+
+    run: bytes
+    first_root: bytes
+    entries: int
+    heads: int
+    covered: int
+    tip: bytes
+    balances: dict[str, int]
+
+
+def audit(folder: Path) -> Audit:
+    """Verify an export. Raises `Tampered`, `Untrusted`, and `LocalFault` for a folder that is no export."""
+    sealed_roots = _listed(folder / ROOTS, _roots)
+    chain = signing.check_chain(tuple(sealed_roots))
+    spec = signing.check_runspec(_read(folder / RUNSPEC), chain[-1])
+    heads = list(_heads(_listed(folder / HEADS, _sealed), chain, spec.run))
+    walk = LedgerWalk(heads)
+    for path in entry_files(folder):
+        walk.take_file(path)
+    walk.end()
+    if _read(folder / SUMS).decode(errors="replace") != sums(folder):
+        raise Untrusted(f"a file of {folder} is not as it was exported: `sha256sum -c {SUMS}` there names it")
+    balances = {account: amount for account, amount in sorted(walk.sums.items()) if amount}
+    covered = heads[-1].size if heads else 0
+    first = signing.root_hash(sealed_roots[0])
+    return Audit(spec.run, first, walk.seq, len(heads), covered, walk.tip, balances)
+
+
+def lines(audited: Audit) -> list[str]:
+    """Return the report as lines of text."""
+    beyond = audited.entries - audited.covered
+    points = sum(amount for account, amount in audited.balances.items() if account.endswith(":accrued"))
+    nodes = sum(account.endswith(":accrued") for account in audited.balances)
+    return [
+        f"run         {audited.run.hex()}",
+        f"first Root  {audited.first_root.hex()}: compare it with the run's invite (`echo2-node` refuses another)",
+        f"entries     {audited.entries}, chain, tree and balances right; the last has the hash {audited.tip.hex()}",
+        f"heads       {audited.heads}, signed and consistent; {beyond} entries are newer than the last head",
+        f"accrued     {points / 1000:.3f} RE by {nodes} nodes",
+    ]
+
+
+class LedgerWalk:
+    """The verification of entries in order (rules 2 to 4). `seq`, `tip`, `sums`: of the entries so far."""
+
+    def __init__(self, heads: Sequence[LedgerHead]) -> None:
+        self.seq, self.tip, self.sums = 0, ORIGIN, Counter[str]()
+        self._heads = list(reversed(heads))
+        self._keys: set[bytes] = set()
+        self._tree = GrowingRows()
+
+    def take_file(self, path: Path) -> None:
+        """Verify the entries of one file."""
+        if int(path.name) != self.seq + 1:
+            raise Tampered(self.seq + 1, f"is missing: the next file is {path.name}")
+        try:
+            data = zstandard.ZstdDecompressor().decompress(_read(path), max_output_size=MOST_FILE)
+            rows = _rows.decode(data)
+        except (zstandard.ZstdError, msgspec.MsgspecError) as error:
+            raise Tampered(self.seq + 1, f"its file {path.name} cannot be read: {error}") from error
+        for row in rows:
+            self.take(*row)
+
+    def take(self, written: bytes, named: bytes) -> None:
+        """Verify one entry. `written`: its canonical bytes. `named`: its hash."""
+        number = self.seq + 1
+        try:
+            seq, at, kind, key, postings, facts = _entry.decode(written)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise Tampered(number, f"does not decode: {error}") from error
+        if seq != number:
+            raise Tampered(number, f"is missing: entry {seq} stands in its place")
+        if canonical(seq, at, kind, key, [Posting(*one) for one in postings], facts) != written:
+            raise Tampered(number, "its bytes are not canonical")
+        if chained(self.tip, written) != named:
+            raise Tampered(number, "its hash is not that of its content and the hash before it")
+        self._note(number, key, [Posting(*one) for one in postings])
+        self._tree.append(written)
+        self.seq, self.tip = number, named
+        while self._heads and self._heads[-1].size == number:
+            self._compare(self._heads.pop())
+
+    def _note(self, number: int, key: str, postings: Sequence[Posting]) -> None:
+        name = hashlib.sha256(key.encode()).digest()[:16]
+        if name in self._keys:
+            raise Tampered(number, f"another entry has the key {key}")
+        self._keys.add(name)
+        try:
+            check_postings(postings)
+        except LedgerFault as fault:
+            raise Tampered(number, str(fault)) from fault
+        for account, amount in postings:
+            self.sums[account] += amount
+        below = [account for account, _ in postings if self.sums[account] < 0 and account != FUND]
+        if below:
+            raise Tampered(number, f"{below[0]} falls below zero")
+
+    def _compare(self, head: LedgerHead) -> None:
+        if (self._tree.root, self.tip) != (head.root, head.tip):
+            raise Tampered(self.seq, f"the ledger up to here is not that of LedgerHead {head.number}")
+
+    def end(self) -> None:
+        """Check that no head covers further entries."""
+        if self._heads:
+            head = self._heads[-1]
+            raise Tampered(self.seq + 1, f"is missing: LedgerHead {head.number} covers {head.size} entries")
+
+
+def _heads(sealed: Sequence[bytes], chain: Sequence[Root], run: bytes) -> Iterator[LedgerHead]:
+    before: LedgerHead | None = None
+    previous: bytes | None = None
+    for number, one in enumerate(sealed, start=1):
+        try:
+            head = decode(open_kept(one, "ledgerhead", chain), LedgerHead)
+        except PeerFault as error:
+            raise Untrusted(f"LedgerHead {number}: {error}") from error
+        grown = before is None or (head.size > before.size and head.issued > before.issued)
+        if (head.number, head.previous, head.log) != (number, previous, run) or not grown or not head.size:
+            raise Untrusted(f"LedgerHead {number} does not continue the one before it")
+        yield head
+        before, previous = head, hashlib.sha256(one).digest()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise LocalFault(f"cannot read {path}: {error.strerror}: is it an export of a ledger?") from error
+
+
+def _listed(path: Path, decoder: "msgspec.msgpack.Decoder[list[bytes]]") -> list[bytes]:
+    try:
+        return decoder.decode(_read(path))
+    except msgspec.MsgspecError as error:
+        raise Untrusted(f"{path} is damaged: {error}") from error

@@ -1,0 +1,91 @@
+"""Signed heads of the ledger, and the proofs that an entry is in it and that it only grew.
+
+The tree is that of RFC 6962 over the ledger's entries (docs/protocol/ledger.md), its hash SHA-256.
+"""
+
+import base64
+import hashlib
+from collections.abc import Callable
+from typing import Annotated
+
+from msgspec import Meta
+
+from p2p.wire_types import Count, Hash, Milliseconds, Wire
+
+MOST_HEADS = 16
+"""Most heads per answer."""
+MOST_ENTRIES = 32
+"""Most entries per request."""
+MOST_PROOF = 64
+"""Most digests of a proof: a tree of 2^53 entries has shorter ones."""
+
+Proof = Annotated[list[Hash], Meta(max_length=MOST_PROOF)]
+
+
+class LedgerHead(Wire, frozen=True):
+    """coordinator (ledger) -> everyone. The ledger as it was at `issued`. `log`: the ledger's id, the run's. `number`:
+    1, 2, 3, ... `size`: its entries. `root`: of their tree. `tip`: hash of the last entry. `previous`: SHA-256 of the
+    sealed head before; None: this is the first."""
+
+    log: Hash
+    number: Count
+    size: Count
+    root: Hash
+    tip: Hash
+    issued: Milliseconds
+    previous: Hash | None = None
+
+
+class LedgerRequest(Wire, frozen=True):
+    """anyone -> anyone, method "ledger", unsealed. Asks for the heads after number `after`; None: for the newest alone.
+    `entries`: numbers of entries to prove in the tree of `size` entries."""
+
+    after: Count | None = None
+    entries: Annotated[list[Count], Meta(max_length=MOST_ENTRIES)] = []
+    size: Count = 0
+
+
+class GrownHead(Wire, frozen=True):
+    """A sealed LedgerHead, and the consistency proof from the head before it. The newest head alone has none."""
+
+    sealed: Annotated[bytes, Meta(max_length=4096)]
+    consistency: Proof = []
+
+
+class EntryProof(Wire, frozen=True):
+    """An entry and its audit path. `previous`: the hash of the entry before. `canonical`: the entry's bytes."""
+
+    entry: Count
+    previous: Hash
+    canonical: bytes
+    path: Proof
+
+
+class LedgerResponse(Wire, frozen=True):
+    """anyone -> anyone, to "ledger". `heads`: in order. `proofs`: of the entries asked for, as far as they are in the
+    tree of that size, and fit. A node answers with heads alone."""
+
+    heads: Annotated[list[GrownHead], Meta(max_length=MOST_HEADS)] = []
+    proofs: Annotated[list[EntryProof], Meta(max_length=MOST_ENTRIES)] = []
+
+
+def log_name(log: bytes) -> str:
+    """Return the name of a ledger among logs: the origin line of its checkpoints."""
+    return f"echo2-ledger/{log.hex()}"
+
+
+def checkpoint(head: LedgerHead) -> str:
+    """Return a head as a checkpoint in text (C2SP tlog-checkpoint), unsigned."""
+    return f"{log_name(head.log)}\n{head.size}\n{base64.b64encode(head.root).decode()}\n"
+
+
+def signed_note(text: str, name: str, key: bytes, sign: Callable[[bytes], bytes]) -> str:
+    """Return a text with its signature line (C2SP signed-note, Ed25519), as witnesses of transparency logs read it.
+    `key`: the public key, 32 bytes."""
+    line = base64.b64encode(key_id(name, key) + sign(text.encode())).decode()
+    return f"{text}\n— {name} {line}\n"
+
+
+def key_id(name: str, key: bytes) -> bytes:
+    """Return the 4 bytes by which a signed note names an Ed25519 key."""
+    return hashlib.sha256(name.encode() + b"\n\x01" + key).digest()[:4]

@@ -1,0 +1,181 @@
+"""Signed heads of the ledger: when they are made, what they prove, and that none contradicts another."""
+
+import base64
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from coordinator.accounts.ledger import ESCROW, FUND, Ledger, Tampered, transfer
+from coordinator.accounts.ledger_heads import LedgerHeads
+from coordinator.database import Database
+from p2p.envelope import seal, verify_envelope
+from p2p.identity import public_bytes
+from p2p.swarm import merkle
+from p2p.swarm.merkle_log import verify_consistency
+from p2p.wire_types import decode
+from protocol.ledger_heads import LedgerHead, LedgerRequest, key_id, log_name, signed_note
+
+RUN = bytes([7]) * 32
+KEY = Ed25519PrivateKey.from_private_bytes(bytes([3]) * 32)
+MINUTE = 60_000
+
+
+class Fact(msgspec.Struct, frozen=True):
+    number: int
+
+
+def sha256(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    with Database.open(tmp_path / "run.sqlite") as opened:
+        yield opened
+
+
+@pytest.fixture
+def heads(database: Database) -> LedgerHeads:
+    return heads_of(database)
+
+
+def heads_of(database: Database) -> LedgerHeads:
+    def sealed(kind: str, payload: bytes) -> bytes:
+        return seal(kind, RUN, payload, KEY)
+
+    def note(head: LedgerHead, text: str) -> str:
+        return signed_note(text, log_name(head.log), public_bytes(KEY), KEY.sign)
+
+    return LedgerHeads(database, Ledger(database), RUN, sealed, note, every=15 * MINUTE)
+
+
+def grow(database: Database, first: int, count: int) -> None:
+    ledger = Ledger(database)
+    for number in range(first, first + count):
+        ledger.append(number, "work", f"work:{number}", Fact(number), transfer(FUND, ESCROW, 1))
+
+
+def opened(sealed: bytes) -> LedgerHead:
+    return decode(verify_envelope(sealed, "ledgerhead", RUN, [public_bytes(KEY)]), LedgerHead)
+
+
+def test_a_head_is_signed_once_the_ledger_has_grown_and_it_is_time(database: Database, heads: LedgerHeads) -> None:
+    assert heads.tick(0) is None
+    grow(database, 0, 3)
+    first = heads.tick(1_000)
+    assert first is not None
+    assert (first.number, first.size, first.previous) == (1, 3, None)
+    grow(database, 3, 1)
+    assert heads.tick(1_000 + 14 * MINUTE) is None
+    second = heads.tick(1_000 + 15 * MINUTE)
+    assert second is not None
+    assert (second.number, second.size) == (2, 4)
+    assert heads.tick(1_000 + 60 * MINUTE) is None
+
+
+def test_a_clock_that_goes_back_delays_no_head_and_issues_none_earlier(database: Database, heads: LedgerHeads) -> None:
+    grow(database, 0, 1)
+    heads.tick(1_000_000)
+    grow(database, 1, 1)
+    second = heads.tick(10)
+    assert second is not None
+    assert second.issued == 1_000_001
+
+
+def test_each_head_names_the_one_before_and_is_proved_to_continue_it(database: Database, heads: LedgerHeads) -> None:
+    for number in range(40):
+        grow(database, number * 3, 3)
+        heads.sign(number)
+    got, after = [], 0
+    while answer := heads.answer(LedgerRequest(after=after)).heads:
+        got += answer
+        after = opened(answer[-1].sealed).number
+    assert len(got) == 40
+    size, root, previous = 0, sha256(b""), None
+    for one in got:
+        head = opened(one.sealed)
+        assert verify_consistency(size, root, head.size, head.root, one.consistency, sha256)
+        assert head.previous == previous
+        size, root, previous = head.size, head.root, sha256(one.sealed)
+    assert heads.answer(LedgerRequest(after=40)).heads == []
+    (newest,) = heads.answer(LedgerRequest()).heads
+    assert (newest.sealed, newest.consistency) == (got[-1].sealed, [])
+
+
+def test_an_entry_is_proved_in_the_tree_of_a_head_and_in_the_chain(database: Database, heads: LedgerHeads) -> None:
+    grow(database, 0, 21)
+    head = heads.sign(0)
+    assert head is not None
+    grow(database, 21, 9)
+    asked = LedgerRequest(after=1, entries=[1, 13, 21, 22, 0, 400], size=head.size)
+    proofs = heads.answer(asked).proofs
+    assert [proof.entry for proof in proofs] == [1, 13, 21]
+    for proof in proofs:
+        assert merkle.verify(head.root, proof.canonical, proof.entry - 1, head.size, proof.path, sha256)
+        entry = Ledger(database).entry(proof.entry)
+        assert entry is not None
+        assert sha256(proof.previous + proof.canonical) == entry.hash
+
+
+def test_no_proof_is_made_in_a_tree_that_is_not_there_yet(database: Database, heads: LedgerHeads) -> None:
+    grow(database, 0, 4)
+    assert heads.answer(LedgerRequest(entries=[1], size=5)).proofs == []
+    assert heads.answer(LedgerRequest(entries=[1], size=1 << 52)).heads == []
+
+
+def test_a_head_as_text_is_a_checkpoint_that_a_witness_reads(database: Database, heads: LedgerHeads) -> None:
+    grow(database, 0, 2)
+    heads.sign(0)
+    stored = heads.newest()
+    assert stored is not None
+    text, _, line = stored.note.rpartition("\n\n")
+    origin, size, root = text.split("\n")
+    assert (origin, size, base64.b64decode(root)) == (log_name(RUN), "2", stored.head.root)
+    dash, name, signature = line.strip().split(" ")
+    raw = base64.b64decode(signature)
+    assert (dash, name, raw[:4]) == ("—", origin, key_id(origin, public_bytes(KEY)))
+    KEY.public_key().verify(raw[4:], f"{text}\n".encode())
+
+
+REWRITTEN = {
+    "an entry at the end is gone": "DELETE FROM entries WHERE seq = 5; DELETE FROM tree WHERE leaf = 4",
+    "the tree is another": "UPDATE tree SET digests = zeroblob(length(digests)) WHERE leaf = 4",
+}
+
+
+@pytest.mark.parametrize("how", REWRITTEN)
+def test_no_head_is_signed_that_contradicts_an_earlier_one(database: Database, heads: LedgerHeads, how: str) -> None:
+    grow(database, 0, 5)
+    heads.sign(0)
+    database.connection.executescript(f"DROP TRIGGER entries_are_never_removed; {REWRITTEN[how]};")
+    if "gone" not in how:
+        grow(database, 5, 1)
+    with pytest.raises(Tampered):
+        heads.sign(1)
+    assert opened(heads.answer(LedgerRequest()).heads[0].sealed).number == 1
+
+
+def test_the_tree_of_an_older_file_is_made_before_its_next_entry(database: Database, heads: LedgerHeads) -> None:
+    grow(database, 0, 11)
+    root = Ledger(database).tree.root(11)
+    database.do("DELETE FROM tree")
+    assert Ledger(database).verify().entries == 11
+    grow(database, 11, 1)
+    assert Ledger(database).tree.size == 12
+    assert Ledger(database).tree.root(11) == root
+    database.do("DELETE FROM tree")
+    head = heads.sign(0)
+    assert head is not None
+    assert head.root == Ledger(database).tree.root(12)
+
+
+def test_a_changed_digest_of_the_tree_is_found(database: Database) -> None:
+    grow(database, 0, 9)
+    database.do("UPDATE tree SET digests = ? WHERE leaf = 3", (bytes(96),))
+    with pytest.raises(Tampered) as caught:
+        Ledger(database).verify()
+    assert caught.value.seq == 4

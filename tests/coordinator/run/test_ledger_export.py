@@ -1,0 +1,168 @@
+"""The ledger exported and verified: the same entries, no key needed, and every change found."""
+
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+import zstandard
+
+from coordinator.accounts.ledger import ESCROW, Ledger, Tampered, accrued, transfer
+from coordinator.accounts.ledger_heads import LedgerHeads
+from coordinator.database import Database
+from coordinator.errors import own_code
+from coordinator.run import ledger_export
+from coordinator.run.ledger_audit import audit, lines
+from coordinator.run.ledger_export import export
+from coordinator.run.run_folder import RunFolder
+from coordinator.run.sealing import Sealer
+from coordinator.run.setup import Run
+from coordinator.run.signing import Untrusted, root_hash
+from p2p.identity import peer_id
+from runtime.errors import LocalFault
+from runtime.exit_codes import Exit
+from tests.support.run_folders import NOW, make_run, write_model
+
+ALICE = accrued(peer_id(bytes([1]) * 32))
+
+
+class Fact(msgspec.Struct, frozen=True):
+    number: int
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Return a run with 12 entries, of which two heads cover 10."""
+    folder = tmp_path_factory.mktemp("run")
+    made = make_run(folder / "run", write_model(folder / "model"))
+    work(made, 0, 4, NOW)
+    work(made, 4, 5, NOW + 1)
+    work(made, 9, 2)
+    return made
+
+
+def work(run: Run, first: int, count: int, signed_at: int | None = None) -> None:
+    """Add entries to the ledger of a run, and a head over all."""
+    with Database.open(run.folder.database) as database:
+        ledger, sealer = Ledger(database), Sealer(run)
+        ledger.issue_points(NOW, 1_000)
+        for number in range(first, first + count):
+            ledger.append(NOW + number, "work", f"work:{number}", Fact(number), transfer(ESCROW, ALICE, 10))
+        if signed_at is not None:
+            LedgerHeads(database, ledger, run.id, sealer, sealer.note, every=1).sign(signed_at)
+
+
+@pytest.fixture
+def exported(run: Run, tmp_path: Path) -> Path:
+    export(run.folder, tmp_path / "export")
+    return tmp_path / "export"
+
+
+def test_an_export_is_verified_with_its_own_files_alone(run: Run, exported: Path, tmp_path: Path) -> None:
+    away = tmp_path / "elsewhere"
+    shutil.copytree(exported, away)
+    audited = audit(away)
+    assert (audited.run, audited.first_root) == (run.id, root_hash(run.roots[0]))
+    assert (audited.entries, audited.heads, audited.covered) == (10, 2, 10)
+    assert audited.balances[ALICE] == 90
+    assert "0.090 RE by 1 nodes" in lines(audited)[-1]
+
+
+def test_entries_without_a_head_are_exported_only_on_request(run: Run, tmp_path: Path) -> None:
+    assert export(run.folder, tmp_path / "all", unsigned=True).entries == 12
+    audited = audit(tmp_path / "all")
+    assert (audited.entries, audited.covered) == (12, 10)
+    assert "2 entries are newer" in lines(audited)[3]
+
+
+def test_an_export_is_continued_and_whole_files_are_not_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_export, "PER_FILE", 4)
+    run = make_run(tmp_path / "run", write_model(tmp_path / "model"))
+    work(run, 0, 9, NOW)
+    folder = tmp_path / "export"
+    export(run.folder, folder)
+    names = ["0000000001", "0000000005", "0000000009"]
+    assert [path.name for path in ledger_export.entry_files(folder)] == names
+    first = (folder / "entries" / names[0]).stat().st_mtime_ns
+    work(run, 9, 9, NOW + 1)
+    assert export(run.folder, folder).entries == 19
+    assert (folder / "entries" / names[0]).stat().st_mtime_ns == first
+    assert audit(folder).entries == 19
+
+
+def test_every_changed_byte_of_an_export_is_found(exported: Path) -> None:
+    files = [path for path in exported.rglob("*") if path.is_file()]
+    assert len(files) == 5
+    for path in files:
+        good = path.read_bytes()
+        for position in range(len(good)):
+            path.write_bytes(good[:position] + bytes([good[position] ^ 1]) + good[position + 1 :])
+            with pytest.raises((Tampered, Untrusted)) as caught:
+                audit(exported)
+            assert own_code(caught.value) is Exit.TRUST
+        path.write_bytes(good)
+    audit(exported)
+
+
+CHANGES = {
+    "dropped": (lambda rows: rows[:5] + rows[6:], 6),
+    "doubled": (lambda rows: rows[:5] + rows[4:], 6),
+    "swapped": (lambda rows: [*rows[:4], rows[5], rows[4], *rows[6:]], 5),
+    "cut off at the end": (lambda rows: rows[:-1], 10),
+}
+
+
+@pytest.mark.parametrize("how", CHANGES)
+def test_an_entry_that_was_moved_is_named_by_its_number(exported: Path, how: str) -> None:
+    change, number = CHANGES[how]
+    (path,) = ledger_export.entry_files(exported)
+    rows = msgspec.msgpack.decode(zstandard.decompress(path.read_bytes()))
+    path.write_bytes(zstandard.compress(msgspec.msgpack.encode(change(rows))))
+    with pytest.raises(Tampered) as caught:
+        audit(exported)
+    assert caught.value.seq == number
+    assert str(number) in str(caught.value)
+
+
+def test_a_history_that_was_rewritten_with_right_hashes_is_not_that_of_its_heads(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(run.folder.path, folder)
+    with Database.open(RunFolder(folder).database) as database:
+        stored = database.all("SELECT * FROM ledger_heads")
+    RunFolder(folder).database.unlink()
+    with Database.open(RunFolder(folder).database) as database:
+        ledger = Ledger(database)
+        ledger.issue_points(NOW, 1_000)
+        for number in range(9):
+            ledger.append(NOW + number, "work", f"work:{number}", Fact(number), transfer(ESCROW, ALICE, 11))
+        for row in stored:
+            database.do("INSERT INTO ledger_heads VALUES (?, ?, ?, ?, ?)", row)
+    export(RunFolder(folder), tmp_path / "export")
+    with pytest.raises(Tampered, match="LedgerHead 1"):
+        audit(tmp_path / "export")
+
+
+def test_a_folder_of_something_else_is_left_as_it_is(run: Run, exported: Path, tmp_path: Path) -> None:
+    other = make_run(tmp_path / "other", write_model(tmp_path / "model"))
+    work(other, 0, 1, NOW)
+    with pytest.raises(LocalFault, match="another run"):
+        export(other.folder, exported)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "letter").write_text("dear")
+    with pytest.raises(LocalFault, match="not empty"):
+        export(run.folder, tmp_path / "full")
+    with pytest.raises(LocalFault, match="is a file"):
+        export(run.folder, tmp_path / "full" / "letter")
+    with pytest.raises(LocalFault, match="export"):
+        audit(tmp_path / "full")
+
+
+def test_the_newest_head_is_a_note(run: Run, tmp_path: Path) -> None:
+    assert ledger_export.newest_note(run.folder).startswith(f"echo2-ledger/{run.id.hex()}\n10\n")
+    empty = make_run(tmp_path / "empty", write_model(tmp_path / "model"))
+    with Database.open(empty.folder.database):
+        pass
+    with pytest.raises(LocalFault, match="no head"):
+        ledger_export.newest_note(empty.folder)
