@@ -390,7 +390,7 @@ def ledger_export(
     unsigned: Annotated[bool, typer.Option("--unsigned", help="Also entries that no head covers yet.")] = False,
 ) -> None:
     """Export the ledger: entries, signed heads, Roots, RunSpec, Calibrations. Works while the coordinator runs."""
-    from coordinator.run import ledger_export
+    from coordinator.accounts import ledger_export
     from coordinator.run.run_folder import RunFolder
 
     done = ledger_export.export(RunFolder(home), folder, unsigned=unsigned)
@@ -404,7 +404,7 @@ def ledger_verify(
     folder: Annotated[Path, typer.Argument(help="An export, by `ledger export`.", show_default=False)],
 ) -> None:
     """Verify an export, without keys: chain, tree, heads, signatures, balances. Exits with 81 at the first fault."""
-    from coordinator.run import ledger_audit
+    from coordinator.accounts import ledger_audit
 
     print("\n".join(ledger_audit.lines(ledger_audit.audit(folder))))
 
@@ -426,7 +426,7 @@ def ledger_balance(home: Home = Path(".")) -> None:
 @errors_reported
 def ledger_head(home: Home = Path(".")) -> None:
     """Print the newest signed head as a checkpoint, which witnesses of transparency logs read."""
-    from coordinator.run import ledger_export
+    from coordinator.accounts import ledger_export
     from coordinator.run.run_folder import RunFolder
 
     print(ledger_export.newest_note(RunFolder(home)), end="")

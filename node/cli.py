@@ -228,14 +228,14 @@ def receipts_list(
 @receipts_app.command("verify")
 @errors_reported
 def receipts_verify(home: Home = None) -> int:
-    """Check every Receipt against the run's ledger key, offline."""
+    """Check every Receipt, and its proof in the ledger, against the run's ledger key, offline."""
     from node.rollouts.receipts import verified
 
-    good, faults = verified(_config(home=home).home, _passphrase())
-    for fault in faults:
+    found = verified(_config(home=home).home, _passphrase())
+    for fault in found.faults:
         _say(fault)
-    typer.echo(f"{good} receipts hold, {len(faults)} do not")
-    return Exit.TRUST if faults else Exit.OK
+    typer.echo(found.sentence())
+    return Exit.TRUST if found.faults else Exit.OK
 
 
 @keys_app.command("show")

@@ -36,6 +36,7 @@ from node.engine_devices import engine_for
 from node.error_translation import translated_errors
 from node.errors import NodeError
 from node.rollouts.engine_workers import EngineWorkers
+from node.rollouts.ledger_exchange import LedgerExchange
 from node.rollouts.outbox import Outbox
 from node.rollouts.outbox_relay import OutboxRelay
 from node.rollouts.served_groups import ServedGroups
@@ -43,6 +44,7 @@ from node.rollouts.turn_store import TurnStore
 from node.rollouts.worker import RolloutWorker
 from node.run_context import RunContext
 from node.run_state import NodeRunState
+from node.trust.ledger_store import LedgerStore
 from node.versions.acknowledgements import Acknowledger
 from node.versions.document_exchange import DocumentExchange
 from node.versions.follower import Follower
@@ -102,6 +104,11 @@ class NodeDaemon:
         if choice is not None:
             self._times(choice)
         self.outbox_relay = OutboxRelay(self.outbox, coordinator_client, context)
+        self.ledger_store = LedgerStore(context.folder / "ledger.sqlite")
+        self.ledger_exchange = LedgerExchange(
+            network.handlers, network.rpc, network.links, context, self.ledger_store, self.outbox,
+            coordinator=self._coordinator,
+        )  # fmt: skip
         self.turn_store = TurnStore(context.folder / "turns.sqlite")
         served = ServedGroups(self.turn_store, coordinator_client, seed=context.seed)
         workers = [
@@ -117,7 +124,7 @@ class NodeDaemon:
             DaemonParts(
                 config=config, context=context, network=network, fleet=self.fleet, follower=self.follower,
                 payloads=self.payloads, connectivity=self.connectivity, rollouts=self.rollouts, outbox=self.outbox,
-                run_state=self.run_state,
+                ledger_store=self.ledger_store, run_state=self.run_state,
             )
         )  # fmt: skip
         self._control = CommandServer(socket_path(config.home), self.commands.by_name())
@@ -140,9 +147,10 @@ class NodeDaemon:
         return Exit.INTERRUPTED if self._cut_short else Exit.OK
 
     def close(self) -> None:
-        """Close the outbox and the store. The daemon must not run."""
+        """Close the outbox and the stores. The daemon must not run."""
         self.outbox.close()
         self.turn_store.close()
+        self.ledger_store.close()
         self.context.store.close()
 
     def interrupt(self, why: str) -> None:
@@ -185,6 +193,7 @@ class NodeDaemon:
             tasks.start_soon(self.fleet.keep_up, engine)
         tasks.start_soon(self.follower.keep_hearing)
         tasks.start_soon(self.outbox_relay.run)
+        tasks.start_soon(self.ledger_exchange.run)
         self._delivers = True
         tasks.start_soon(self.acknowledger.run)
 

@@ -17,6 +17,7 @@ from node.rollouts.outbox import Outbox
 from node.rollouts.worker import STARTING
 from node.run_context import RunContext
 from node.run_state import NodeRunState
+from node.trust.ledger_store import LedgerStore
 from node.versions.follower import Follower
 from node.versions.payload_fetcher import PayloadFetcher
 from p2p.network import Network
@@ -35,6 +36,7 @@ class DaemonParts:
     connectivity: Connectivity
     rollouts: EngineWorkers
     outbox: Outbox
+    ledger_store: LedgerStore
     run_state: NodeRunState
 
 
@@ -58,11 +60,13 @@ class ControlCommands:
     async def status(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Return the state in plain values; bytes are counted since the daemon's start. `lag`: versions between the one
         loaded and the newest one heard; None until both are known, and while their eras differ. `payloads`: bytes
-        fetched for the last versions."""
+        fetched for the last versions. `ledger`: number of the newest head that this node checked, and of its receipts
+        with a proof."""
         parts, links, coordinator_client = self._parts, self._parts.network.links, self._coordinator_client
         trusted, newest = parts.context.trust_store.trusted, parts.follower.newest
         current, probed = parts.fleet.current, parts.fleet.probed
         traffic = await parts.network.exchange.traffic()
+        head = parts.ledger_store.newest()
         return {
             "state": self._state(),
             "blocked": self._blocked(),
@@ -82,6 +86,7 @@ class ControlCommands:
             "peers": len(await links.peers()),
             "leases": parts.rollouts.done,
             "outbox": parts.outbox.counts(),
+            "ledger": {"head": 0 if head is None else head.head.number, "proved": parts.ledger_store.proved()},
             "engine_restarts": parts.fleet.deaths,
             "engines": self._engines(),
             "connections_refused": traffic.refused,

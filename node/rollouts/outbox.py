@@ -31,7 +31,8 @@ SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS submissions (
     lease BLOB PRIMARY KEY, state TEXT NOT NULL, hash BLOB NOT NULL, body BLOB, received BLOB, receipt BLOB,
     code TEXT NOT NULL DEFAULT '', reason TEXT NOT NULL DEFAULT '', confirmed INTEGER NOT NULL DEFAULT 0,
-    made INTEGER NOT NULL, decided INTEGER, root_serial INTEGER NOT NULL DEFAULT 0
+    made INTEGER NOT NULL, decided INTEGER, root_serial INTEGER NOT NULL DEFAULT 0, entry INTEGER NOT NULL DEFAULT 0,
+    proved INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS leases (id BLOB PRIMARY KEY) WITHOUT ROWID;
 CREATE TRIGGER IF NOT EXISTS submitted AFTER INSERT ON submissions
@@ -41,8 +42,12 @@ CREATE INDEX IF NOT EXISTS in_quarantine ON submissions (decided) WHERE code = '
 CREATE INDEX IF NOT EXISTS by_confirmed ON submissions (confirmed) WHERE receipt IS NOT NULL;
 """
 
-_LATER_COLUMN: Final = "ALTER TABLE submissions ADD COLUMN root_serial INTEGER NOT NULL DEFAULT 0"
-"""Applied to a file that an earlier version of this program created. 0: the Receipt was stored before every Root."""
+_LATER_COLUMNS: Final = ("root_serial", "entry", "proved")
+"""Columns that a file of an earlier version of this program lacks. `root_serial` 0: the Receipt was stored before every
+Root. `entry`: of the Receipt in the ledger; 0: none of its own, or not known."""
+_UNPROVED: Final = """
+CREATE INDEX IF NOT EXISTS unproved ON submissions (entry) WHERE receipt IS NOT NULL AND entry > 0 AND proved = 0;
+"""
 
 ASKED_DAYS: Final = 7
 """Days for which a node asks how a quarantine ended: an older coordinator does not say."""
@@ -75,8 +80,10 @@ class Outbox:
         self._node, self._limit = node, limit
         self._file = DurableFile(path, SCHEMA, lost="unanswered work in it is lost")
         columns = {row[1] for row in self._file.do("PRAGMA table_info(submissions)")}
-        if "root_serial" not in columns:
-            self._file.do(_LATER_COLUMN)
+        for column in _LATER_COLUMNS:
+            if column not in columns:
+                self._file.do(f"ALTER TABLE submissions ADD COLUMN {column} INTEGER NOT NULL DEFAULT 0")
+        self._file.do(_UNPROVED)
 
     def close(self) -> None:
         """Close the file."""
@@ -128,6 +135,20 @@ class Outbox:
         """Return at most `most` leases whose Receipt is stored here and not yet confirmed to the coordinator."""
         query = "SELECT lease FROM submissions WHERE receipt IS NOT NULL AND confirmed = 0 LIMIT ?"
         return [bytes(row[0]) for row in self._file.do(query, (most,))]
+
+    def unproved(self, size: int, most: int) -> list[Receipt]:
+        """Return at most `most` Receipts, lowest entry first, whose entries are among the first `size` of the ledger
+        and are not proved yet."""
+        query = (
+            "SELECT receipt FROM submissions WHERE receipt IS NOT NULL AND entry > 0 AND proved = 0 AND entry <= ? "
+            "ORDER BY entry LIMIT ?"
+        )
+        rows = self._file.do(query, (size, most)).fetchall()
+        return [decode(decode_unverified(bytes(sealed)).payload, Receipt) for (sealed,) in rows]
+
+    def mark_proved(self, leases: list[bytes]) -> None:
+        """Record that the Receipts of these leases are proved to be in the ledger."""
+        self._file.do_many("UPDATE submissions SET proved = 1 WHERE lease = ?", [(lease,) for lease in leases])
 
     def waiting(self) -> int:
         """Return the number of submissions without a final answer."""
@@ -190,9 +211,8 @@ class Outbox:
         state = "accepted" if receipt.verdict == "accepted" else "refused"
         self._file.do(
             "UPDATE submissions SET state = ?, code = ?, reason = ?, receipt = ?, decided = coalesce(decided, ?), "
-            "root_serial = ?, "
-            "body = NULL WHERE lease = ?",
-            (state, receipt.code, receipt.reason, sealed, now, root_serial, lease),
+            "root_serial = ?, entry = ?, body = NULL WHERE lease = ?",
+            (state, receipt.code, receipt.reason, sealed, now, root_serial, receipt.entry, lease),
         )
         return receipt
 

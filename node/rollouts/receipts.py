@@ -5,16 +5,18 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from node.errors import BadConfig
 from node.home import joined, run_folder
 from node.rollouts.outbox import Outbox, OutboxRow
+from node.trust.ledger_store import LedgerStore
+from node.trust.ledger_witness import ReceiptProof, check_receipt, opened
 from node.trust.trust_store import TrustStore
 from p2p.errors import P2PError
 from p2p.identity import load_key, public_bytes
 from p2p.wire_types import decode
-from protocol.authority import open_kept
+from protocol.authority import Root, open_kept
 from protocol.leases import Receipt
 from runtime.figures import figure
 from runtime.units import unix_milliseconds
@@ -37,15 +39,34 @@ def lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return ["  ".join(map(str.ljust, cells, widths)).rstrip() for cells in table]
 
 
-def verified(home: Path, passphrase: str | None) -> tuple[int, list[str]]:
-    """Return the number of valid Receipts, and a sentence per invalid one. A Receipt is valid if it is for this node
-    and the chain of Roots from the invite confirms the signature of the ledger's key (protocol/authority.py).
-    `passphrase`: of the node's key. Raises `BadConfig`, and `LocalFault` if that key cannot be read."""
+class VerifiedReceipts(NamedTuple):
+    """`good`: valid Receipts. `proved`: those that are proved to be in the ledger, under one of `heads` signed heads.
+    `faults`: a sentence per invalid Receipt, head or proof."""
+
+    good: int
+    proved: int
+    heads: int
+    faults: list[str]
+
+    def sentence(self) -> str:
+        """Return the sums in words."""
+        return (
+            f"{self.good} receipts hold, {len(self.faults)} do not; {self.proved} are proved to be in the ledger, by "
+            f"{self.heads} signed heads"
+        )
+
+
+def verified(home: Path, passphrase: str | None) -> VerifiedReceipts:
+    """Verify the stored Receipts, offline. A Receipt is valid if it is for this node and the chain of Roots from the
+    invite confirms the signature of the ledger's key (protocol/authority.py). Its proof, where it has one by now, must
+    lead to a stored head (node/trust/ledger_witness.py). `passphrase`: of the node's key. Raises `BadConfig`, and
+    `LocalFault` if that key cannot be read."""
     invite = joined(home)
     node = public_bytes(load_key(home / "node.key", passphrase))
     now = unix_milliseconds()
     chain = TrustStore(_folder(home) / "trust", invite.run, invite.root_hash, now).trusted.chain
-    good, faults = 0, []
+    good, proved = 0, 0
+    heads, proofs, faults = _witnessed(_folder(home), chain, invite.run)
     for row in _rows(home, -1):
         if row.receipt is None:
             continue
@@ -53,10 +74,31 @@ def verified(home: Path, passphrase: str | None) -> tuple[int, list[str]]:
             receipt = decode(open_kept(row.receipt, "receipt", chain, stored=row.root_serial), Receipt)
             if (receipt.node, receipt.lease, receipt.run) != (node, row.lease, invite.run):
                 raise P2PError("the Receipt is for another node, lease or run")
+            if row.lease in proofs:
+                check_receipt(receipt, proofs[row.lease], heads.get)
+                proved += 1
             good += 1
         except P2PError as error:
             faults.append(f"{row.lease.hex()}: {error}")
-    return good, faults
+    return VerifiedReceipts(good, proved, len(heads), faults)
+
+
+def _witnessed(
+    folder: Path, chain: Sequence[Root], run: bytes
+) -> tuple[dict[int, bytes], Mapping[bytes, ReceiptProof], list[str]]:
+    """Return the roots of the stored heads by size, the proofs by lease, and faults: of heads, and a fork."""
+    roots: dict[int, bytes] = {}
+    faults = []
+    with contextlib.closing(LedgerStore(folder / "ledger.sqlite")) as store:
+        for sealed, serial in store.heads():
+            try:
+                head = opened(sealed, chain, run, serial).head
+                roots[head.size] = head.root
+            except P2PError as error:
+                faults.append(f"a LedgerHead: {error}")
+        if (fork := store.fork()) is not None:
+            faults.append(fork)
+        return roots, store.proofs(), faults
 
 
 def _rows(home: Path, most: int) -> list[OutboxRow]:

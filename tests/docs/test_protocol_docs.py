@@ -42,6 +42,7 @@ from coordinator.verification import calibration, evidence, token_evidence
 from engines import sampling_reference as noise
 from node.config import NodeConfig
 from node.rollouts import outbox, turn_store
+from node.trust import ledger_store
 from p2p import envelope, handlers, identity, network
 from p2p.discovery import invite, mdns, peer_records
 from p2p.discovery import messages as discovery_messages
@@ -254,7 +255,13 @@ def test_the_table_of_kinds_is_that_of_the_envelope() -> None:
 # --- SQLite ----------------------------------------------------------------------------------------------------------
 
 
-SCHEMAS = {"run": RUN_SCHEMA, "store": store.SCHEMA, "outbox": outbox.SCHEMA, "turns": turn_store.SCHEMA}
+SCHEMAS = {
+    "run": RUN_SCHEMA,
+    "store": store.SCHEMA,
+    "outbox": outbox.SCHEMA,
+    "turns": turn_store.SCHEMA,
+    "ledger": ledger_store.SCHEMA,
+}
 
 
 def columns(*schemas: str) -> dict[str, list[str]]:

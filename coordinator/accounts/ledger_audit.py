@@ -32,8 +32,8 @@ from coordinator.accounts.ledger import (
     chained,
     check_postings,
 )
+from coordinator.accounts.ledger_export import HEADS, PER_FILE, ROOTS, RUNSPEC, SUMS, entry_files, sums
 from coordinator.run import signing
-from coordinator.run.ledger_export import HEADS, PER_FILE, ROOTS, RUNSPEC, SUMS, entry_files, sums
 from coordinator.run.signing import Untrusted
 from p2p.errors import PeerFault
 from p2p.wire_types import Hash, decode

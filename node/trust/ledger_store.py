@@ -1,0 +1,95 @@
+"""The heads of the ledger that a node has taken, the proofs of its receipts, and a fork, if it has seen one, on disk.
+
+Rules
+1. A head is durable before it is used. Heads stay for good, and so do proofs: they are the node's evidence.
+2. The bytes were verified before they were stored; `node/trust/ledger_witness.py` says how.
+3. A fork is stored once. A node with a stored fork takes no lease.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from node.durable_file import DurableFile
+from node.trust.ledger_witness import LedgerFork, ReceiptProof, WitnessedHead
+from p2p.envelope import decode_unverified
+from p2p.wire_types import decode, encode
+from protocol.ledger_heads import EntryProof, LedgerHead
+
+SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS heads (
+    number INTEGER PRIMARY KEY, size INTEGER NOT NULL, root BLOB NOT NULL, sealed BLOB NOT NULL,
+    root_serial INTEGER NOT NULL
+);
+CREATE INDEX IF NOT EXISTS heads_by_size ON heads (size);
+CREATE TABLE IF NOT EXISTS proofs (lease BLOB PRIMARY KEY, size INTEGER NOT NULL, proof BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS forks (one BLOB NOT NULL, other BLOB NOT NULL, reason TEXT NOT NULL);
+"""
+
+
+class LedgerStore:
+    """The file. Each method may raise `TryLater`: the disk is full or fails."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises `BadConfig` if the file is damaged."""
+        self._file = DurableFile(path, SCHEMA, lost="the heads of the ledger in it, and the proofs, are fetched again")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def newest(self) -> WitnessedHead | None:
+        """Return the newest head."""
+        return self._head("ORDER BY number DESC LIMIT 1")
+
+    def like(self, head: LedgerHead) -> list[WitnessedHead]:
+        """Return the heads that have a head's number or its size."""
+        found = self._head("WHERE number = ?", head.number), self._head("WHERE size = ?", head.size)
+        return [one for one in found if one is not None]
+
+    def root_of(self, size: int) -> bytes | None:
+        """Return the root of the head of `size` entries; None without one."""
+        row = self._file.do("SELECT root FROM heads WHERE size = ?", (size,)).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def put(self, one: WitnessedHead, root_serial: int) -> None:
+        """Store a head. `root_serial`: of the newest Root that is known now."""
+        row = (one.head.number, one.head.size, one.head.root, one.sealed, root_serial)
+        self._file.do("INSERT INTO heads VALUES (?, ?, ?, ?, ?)", row)
+
+    def put_proof(self, lease: bytes, proved: ReceiptProof) -> None:
+        """Store the proof of a lease's receipt."""
+        self._file.do("INSERT OR REPLACE INTO proofs VALUES (?, ?, ?)", (lease, proved.size, encode(proved.proof)))
+
+    def proofs(self) -> Mapping[bytes, ReceiptProof]:
+        """Return the proofs of all receipts, by lease."""
+        rows = self._file.do("SELECT lease, size, proof FROM proofs")
+        return {bytes(lease): ReceiptProof(decode(proof, EntryProof), size) for lease, size, proof in rows}
+
+    def proved(self) -> int:
+        """Return the number of receipts with a proof."""
+        return int(self._file.do("SELECT count(*) FROM proofs").fetchone()[0])
+
+    def put_fork(self, fork: LedgerFork) -> None:
+        """Store the evidence of a fork (rule 3)."""
+        if self.fork() is None:
+            self._file.do("INSERT INTO forks VALUES (?, ?, ?)", (fork.one.sealed, fork.other.sealed, str(fork)))
+
+    def fork(self) -> str | None:
+        """Return the sentence of the fork that was seen; None: none was."""
+        row = self._file.do("SELECT reason FROM forks LIMIT 1").fetchone()
+        return None if row is None else str(row[0])
+
+    def heads(self) -> list[tuple[bytes, int]]:
+        """Return every sealed head, in order, with the serial of the newest Root known when it was stored."""
+        return [
+            (bytes(sealed), serial)
+            for sealed, serial in self._file.do("SELECT sealed, root_serial FROM heads ORDER BY number")
+        ]
+
+    def _head(self, which: str, *values: int) -> WitnessedHead | None:
+        row = self._file.do(f"SELECT sealed FROM heads {which}", values).fetchone()
+        if row is None:
+            return None
+        sealed = bytes(row[0])
+        return WitnessedHead(decode(decode_unverified(sealed).payload, LedgerHead), sealed)

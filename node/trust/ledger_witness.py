@@ -1,0 +1,120 @@
+"""The node as a witness of the ledger: which heads it takes, what proves a fork, and what proves a receipt. Pure.
+
+Rules
+1. A head of this run's ledger is signed by the ledger's keys, as a Receipt is (protocol/authority.py).
+2. The first head is taken as it is. Each later one has the next number, names the head before it, is issued after it,
+   and brings the proof that its tree begins with that of the head before it. Nothing else is taken.
+3. Two heads that hold by rule 1, with the same number and different content, or with the same size and different roots,
+   are a `LedgerFork`: the ledger's key signed two histories. A head without proof is a fault of the peer that sent it.
+4. A receipt is proved by its entry: the entry hashes to what the receipt names, states the same lease and weight, and
+   is in the tree of a head that was taken.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+
+from p2p.errors import P2PError
+from p2p.swarm import merkle
+from p2p.swarm.merkle_log import verify_consistency
+from p2p.wire_types import decode
+from protocol.authority import Root, open_kept
+from protocol.leases import Receipt
+from protocol.ledger_heads import EntryProof, GrownHead, LedgerHead
+
+
+class NotProved(P2PError):
+    """A head or an entry without the proof that it needs: the fault of the peer that sent it."""
+
+
+class LedgerFork(Exception):
+    """Two signed heads that contradict each other. `one`, `other`: the sealed documents."""
+
+    def __init__(self, one: "WitnessedHead", other: "WitnessedHead") -> None:
+        super().__init__(
+            f"the run's ledger key signed two histories: LedgerHead {one.head.number} over {one.head.size} entries "
+            f"with the root {one.head.root.hex()[:16]}, and LedgerHead {other.head.number} over {other.head.size} "
+            f"with the root {other.head.root.hex()[:16]}"
+        )
+        self.one, self.other = one, other
+
+
+class WitnessedHead(NamedTuple):
+    """A head whose signature was verified, and its sealed bytes."""
+
+    head: LedgerHead
+    sealed: bytes
+
+
+def opened(sealed: bytes, chain: Sequence[Root], run: bytes, stored: int | None = None) -> WitnessedHead:
+    """Verify a head (rule 1). `stored`: as for `open_kept`. Raises `P2PError`."""
+    head = decode(open_kept(sealed, "ledgerhead", chain, stored=stored), LedgerHead)
+    if head.log != run:
+        raise NotProved("the LedgerHead is of another run's ledger")
+    return WitnessedHead(head, sealed)
+
+
+def check_next(before: WitnessedHead | None, one: WitnessedHead, grown: GrownHead) -> None:
+    """Check that a head may be taken after `before` (rule 2). Raises `NotProved`, `LedgerFork`."""
+    if before is None:
+        return
+    check_fork(before, one)
+    old, new = before.head, one.head
+    if (new.number, new.previous) != (old.number + 1, _sha256(before.sealed)):
+        raise NotProved(f"LedgerHead {new.number} does not follow {old.number}")
+    if new.issued <= old.issued or not verify_consistency(
+        old.size, old.root, new.size, new.root, grown.consistency, _sha256
+    ):
+        raise NotProved(f"LedgerHead {new.number} is not proved to continue {old.number}")
+
+
+def check_fork(one: WitnessedHead, other: WitnessedHead) -> None:
+    """Raise `LedgerFork` where two heads contradict each other (rule 3)."""
+    same_number = one.head.number == other.head.number and one.head != other.head
+    same_size = one.head.size == other.head.size and one.head.root != other.head.root
+    if same_number or same_size:
+        raise LedgerFork(one, other)
+
+
+class _Outcome(msgspec.Struct):
+    """The fields of an entry's facts that a receipt states as well."""
+
+    lease: bytes
+    weight: int
+
+
+_entry = msgspec.msgpack.Decoder(tuple[int, int, str, str, list[tuple[str, int]], bytes])
+_outcome = msgspec.msgpack.Decoder(_Outcome)
+
+
+@dataclass(frozen=True)
+class ReceiptProof:
+    """What proves a receipt (rule 4). `size`: of the head whose tree the path leads to."""
+
+    proof: EntryProof
+    size: int
+
+
+def check_receipt(receipt: Receipt, proved: ReceiptProof, root_of: Callable[[int], bytes | None]) -> None:
+    """Check the proof of a receipt. `root_of`: size of a head that was taken -> its root. Raises `NotProved`."""
+    proof = proved.proof
+    if _sha256(proof.previous + proof.canonical) != receipt.entry_hash or proof.entry != receipt.entry:
+        raise NotProved(f"entry {receipt.entry} is not the one that the Receipt names")
+    try:
+        seq, _, _, _, _, facts = _entry.decode(proof.canonical)
+        outcome = _outcome.decode(facts)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise NotProved(f"entry {receipt.entry} does not decode: {error}") from error
+    if (seq, outcome.lease, outcome.weight) != (receipt.entry, receipt.lease, receipt.weight):
+        raise NotProved(f"entry {receipt.entry} states another lease or weight than the Receipt")
+    root = root_of(proved.size)
+    index = receipt.entry - 1
+    if root is None or not merkle.verify(root, proof.canonical, index, proved.size, proof.path, _sha256):
+        raise NotProved(f"entry {receipt.entry} is not proved to be under a head of {proved.size} entries")
+
+
+def _sha256(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()

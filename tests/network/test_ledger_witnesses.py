@@ -1,0 +1,117 @@
+"""Nodes as witnesses of the ledger: they keep its heads, prove their receipts, and find a ledger with two histories."""
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from coordinator.accounts.ledger import Ledger
+from coordinator.accounts.ledger_audit import audit
+from coordinator.accounts.ledger_export import export
+from coordinator.accounts.ledger_heads import LedgerHeads
+from coordinator.database import Database
+from coordinator.run.sealing import Sealer
+from coordinator.run.setup import Run
+from node.errors import TrustFailure
+from node.rollouts import receipts
+from node.trust.ledger_store import LedgerStore
+from p2p.discovery.invite import Invite
+from p2p.handlers import Handlers
+from p2p.identity import peer_id, write_key
+from protocol.ledger_heads import LedgerRequest, LedgerResponse
+from protocol.methods import LEDGER
+from runtime.exception_groups import leaves
+from runtime.exit_codes import Exit
+from tests.support.clock import run_fake
+from tests.support.fake_coordinator import Node, until
+from tests.support.swarm import make_swarm, working
+
+
+def heads_of(node: Node) -> int:
+    newest = node.daemon.ledger_store.newest()
+    return 0 if newest is None else newest.head.number
+
+
+def fork_of(home: Path) -> str | None:
+    (path,) = home.rglob("ledger.sqlite")
+    with contextlib.closing(LedgerStore(path)) as store:
+        return store.fork()
+
+
+def as_on_disk(node: Node, invite: Invite) -> Path:
+    """Return a node's home, with the files from which commands read its run and its key."""
+    write_key(node.home / "node.key", node.daemon.context.key)
+    (node.home / "invite").write_text(invite.to_text())
+    return node.home
+
+
+def test_a_node_keeps_every_head_and_proves_its_receipts(tmp_path: Path) -> None:
+    async def main() -> None:
+        swarm = make_swarm(tmp_path, steps=400, ledger={"head_seconds": 60})
+        alice, bob = swarm.node("alice"), swarm.node("bob")
+        async with swarm.coordinating(), working(alice, bob):
+            await until(lambda: min(heads_of(alice), heads_of(bob)) >= 3, 900)
+            await until(lambda: alice.daemon.ledger_store.proved() and bob.daemon.ledger_store.proved(), 120)
+        for node in (alice, bob):
+            found = receipts.verified(as_on_disk(node, swarm.invite()), None)
+            assert found.faults == []
+            assert found.heads >= 3
+            assert 0 < found.proved <= found.good
+        export(swarm.run.folder, tmp_path / "export")
+        audited = audit(tmp_path / "export")
+        assert audited.heads > 3
+        assert audited.entries == audited.covered, "the last head is signed as the coordinator stops"
+
+    run_fake(main)
+
+
+class TwoFaced:
+    """A coordinator that shows some peers another history of its ledger, signed with the same keys."""
+
+    def __init__(self, run: Run, real: LedgerHeads, folder: Path, deceived: str) -> None:
+        self._real, self._deceived = real, deceived
+        self._database = Database.open(folder / "other.sqlite")
+        sealer, self._ledger = Sealer(run), Ledger(self._database)
+        self._other = LedgerHeads(self._database, self._ledger, run.id, sealer, sealer.note, every=1)
+
+    async def answer(self, peer: str, request: LedgerRequest) -> LedgerResponse:
+        if peer != self._deceived:
+            return self._real.answer(request)
+        newest = self._real.newest()
+        if newest is not None and self._ledger.tip().entries < newest.head.size:
+            for _ in range(self._ledger.tip().entries, newest.head.size):
+                self._ledger.issue_points(1, self._ledger.balance("escrow:run") + 1)
+            self._other.sign(newest.head.issued)
+        return self._other.answer(LedgerRequest(after=request.after))
+
+
+def test_two_nodes_that_were_shown_two_histories_find_it_and_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables: list[Handlers] = []
+    make = Handlers.__init__
+
+    def made(self: Handlers) -> None:
+        make(self)
+        tables.append(self)
+
+    monkeypatch.setattr(Handlers, "__init__", made)
+
+    async def main() -> None:
+        swarm = make_swarm(tmp_path, steps=4000, ledger={"head_seconds": 60})
+        async with swarm.coordinating() as coordinator:
+            alice, bob = swarm.node("alice"), swarm.node("bob")
+            two_faced = TwoFaced(swarm.run, coordinator.ledger_heads, tmp_path, peer_id(bob.daemon.context.node))
+            LEDGER.serve(tables[0], two_faced.answer)
+            with pytest.raises(BaseExceptionGroup) as caught:
+                async with working(alice, bob):
+                    await until(lambda: alice.daemon.ledger_store.fork() and bob.daemon.ledger_store.fork(), 3600)
+            finder = next(one for one in leaves(caught.value) if isinstance(one, TrustFailure))
+            assert finder.exit is Exit.TRUST
+            assert "signed two histories" in str(finder)
+            again = next(node for node in (alice, bob) if fork_of(node.home) is not None)
+            swarm.nodes.clear()
+            with pytest.raises(TrustFailure, match="signed two histories"):
+                await swarm.node(again.home.name).daemon.run()
+
+    run_fake(main)

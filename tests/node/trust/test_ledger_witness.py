@@ -1,0 +1,169 @@
+"""Which heads of the ledger a node takes, what proves a fork, and what proves a receipt."""
+
+import hashlib
+
+import msgspec
+import pytest
+
+from node.trust.ledger_witness import (
+    LedgerFork,
+    NotProved,
+    ReceiptProof,
+    WitnessedHead,
+    check_fork,
+    check_next,
+    check_receipt,
+    opened,
+)
+from p2p.envelope import seal
+from p2p.errors import BadSignature, P2PError
+from p2p.identity import generate_key, public_bytes
+from p2p.swarm import merkle
+from p2p.swarm.merkle_log import MerkleLog, row
+from p2p.wire_types import encode
+from protocol.authority import RoleKeys, Root
+from protocol.leases import Receipt
+from protocol.ledger_heads import EntryProof, GrownHead, LedgerHead
+
+RUN, LEASE = b"r" * 32, b"lease id 16 byte"
+KEY, THIEF = generate_key(), generate_key()
+ROLE = RoleKeys(keys=[public_bytes(KEY)], threshold=1)
+CHAIN = [Root(run=RUN, serial=0, roles=dict.fromkeys(("root", "policy", "channel", "ledger"), ROLE), expires=1 << 50)]
+
+
+def sha256(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+class Log:
+    """A ledger with one entry per number, and its heads."""
+
+    def __init__(self, entries: int, other: int | None = None) -> None:
+        """`other`: the number of an entry with another weight."""
+        self.rows: list[bytes] = []
+        self.entries: list[bytes] = []
+        self.hashes = [bytes(32)]
+        self.tree = MerkleLog(self.rows.__getitem__, sha256)
+        for number in range(1, entries + 1):
+            facts = msgspec.msgpack.encode({"lease": LEASE, "weight": number + (number == other)})
+            entry = msgspec.msgpack.encode([number, 5, "lease.accepted", f"lease:{number}", [], facts])
+            self.rows.append(row(number - 1, merkle.leaf_hash(entry, sha256), self.rows.__getitem__, sha256))
+            self.entries.append(entry)
+            self.hashes.append(sha256(self.hashes[-1] + entry))
+
+    def head(self, number: int, size: int, before: WitnessedHead | None = None, **changes: object) -> WitnessedHead:
+        fields: dict[str, object] = {
+            "log": RUN, "number": number, "size": size, "root": self.tree.root(size), "tip": self.hashes[size],
+            "issued": number, "previous": None if before is None else sha256(before.sealed),
+        }  # fmt: skip
+        head = LedgerHead(**fields | changes)  # type: ignore[arg-type]
+        return WitnessedHead(head, seal("ledgerhead", RUN, encode(head), KEY))
+
+    def grown(self, before: WitnessedHead, one: WitnessedHead) -> GrownHead:
+        return GrownHead(sealed=one.sealed, consistency=self.tree.consistency(before.head.size, one.head.size))
+
+    def receipt(self, number: int, **changes: object) -> Receipt:
+        fields: dict[str, object] = {
+            "run": RUN, "node": b"n" * 32, "lease": LEASE, "era": 1, "version": 1, "submission_hash": bytes(32),
+            "verdict": "accepted", "code": "ok", "reason": "", "trainable": True, "weight": number, "entry": number,
+            "entry_hash": self.hashes[number], "at": 5,
+        }  # fmt: skip
+        return Receipt(**fields | changes)  # type: ignore[arg-type]
+
+    def proof(self, number: int, size: int) -> EntryProof:
+        return EntryProof(
+            entry=number, previous=self.hashes[number - 1], canonical=self.entries[number - 1],
+            path=self.tree.inclusion(number - 1, size),
+        )  # fmt: skip
+
+
+LOG, OTHER = Log(30), Log(30, other=4)
+FIRST = LOG.head(1, 7)
+SECOND = LOG.head(2, 19, FIRST)
+
+
+def test_a_head_is_taken_if_the_ledgers_key_signed_it() -> None:
+    assert opened(FIRST.sealed, CHAIN, RUN) == FIRST
+    with pytest.raises(BadSignature):
+        opened(seal("ledgerhead", RUN, encode(FIRST.head), THIEF), CHAIN, RUN)
+    with pytest.raises(NotProved, match="another run"):
+        opened(LOG.head(1, 7, log=b"o" * 32).sealed, CHAIN, RUN)
+
+
+def test_the_first_head_is_taken_and_a_later_one_that_continues_it() -> None:
+    check_next(None, FIRST, GrownHead(sealed=FIRST.sealed))
+    check_next(FIRST, SECOND, LOG.grown(FIRST, SECOND))
+
+
+NOT_NEXT = {
+    "a head that leaves a number out": LOG.head(3, 19, FIRST),
+    "a head that goes back": LOG.head(0, 3, FIRST, issued=9),
+    "a head that names another before it": LOG.head(2, 19, SECOND),
+    "a head issued no later": LOG.head(2, 19, FIRST, issued=1),
+    "a head over another history": OTHER.head(2, 19, FIRST),
+    "a head of fewer entries": LOG.head(2, 5, FIRST),
+}
+
+
+@pytest.mark.parametrize("why", NOT_NEXT)
+def test_a_head_is_refused_that_is_not_proved_to_continue_the_newest(why: str) -> None:
+    one = NOT_NEXT[why]
+    proof = LOG.tree.consistency(7, one.head.size) if one.head.size >= 7 else []
+    with pytest.raises(NotProved):
+        check_next(FIRST, one, GrownHead(sealed=one.sealed, consistency=proof))
+    with pytest.raises(NotProved):
+        check_next(FIRST, one, GrownHead(sealed=one.sealed))
+
+
+FORKS = {
+    "equal sizes and other roots": (SECOND, OTHER.head(5, 19, FIRST)),
+    "equal numbers and other content": (SECOND, LOG.head(2, 20, FIRST)),
+    "a first head of another history": (FIRST, OTHER.head(1, 7)),
+}
+
+
+@pytest.mark.parametrize("why", FORKS)
+def test_two_heads_that_contradict_each_other_are_a_fork(why: str) -> None:
+    one, other = FORKS[why]
+    with pytest.raises(LedgerFork, match="signed two histories") as caught:
+        check_fork(one, other)
+    assert {caught.value.one, caught.value.other} == {one, other}
+
+
+def test_heads_of_one_history_are_no_fork_in_whatever_order_they_come() -> None:
+    for one in (FIRST, SECOND):
+        for other in (FIRST, SECOND):
+            check_fork(one, other)
+
+
+def root_of(size: int) -> bytes | None:
+    return {7: FIRST.head.root, 19: SECOND.head.root}.get(size)
+
+
+def test_a_receipt_is_proved_under_a_head_that_was_taken() -> None:
+    for number in range(1, 20):
+        check_receipt(LOG.receipt(number), ReceiptProof(LOG.proof(number, 19), 19), root_of)
+
+
+UNPROVED = {
+    "a receipt of another weight": (LOG.receipt(4, weight=5), LOG.proof(4, 19), 19),
+    "a receipt of another lease": (LOG.receipt(4, lease=b"another lease 16"), LOG.proof(4, 19), 19),
+    "a receipt that names another hash": (LOG.receipt(4, entry_hash=bytes(32)), LOG.proof(4, 19), 19),
+    "the proof of another entry": (LOG.receipt(4), LOG.proof(5, 19), 19),
+    "an entry of another history": (OTHER.receipt(4, weight=5), OTHER.proof(4, 19), 19),
+    "a head that was not taken": (LOG.receipt(4), LOG.proof(4, 20), 20),
+    "a path of another size": (LOG.receipt(4), LOG.proof(4, 7), 19),
+    "a path cut short": (LOG.receipt(4), msgspec.structs.replace(LOG.proof(4, 19), path=[]), 19),
+    "an entry that does not decode": (
+        LOG.receipt(4, entry_hash=sha256(LOG.hashes[3] + b"\xc1")),
+        msgspec.structs.replace(LOG.proof(4, 19), canonical=b"\xc1"),
+        19,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("why", UNPROVED)
+def test_a_receipt_is_not_proved_by_anything_else(why: str) -> None:
+    receipt, proof, size = UNPROVED[why]
+    with pytest.raises(P2PError):
+        check_receipt(receipt, ReceiptProof(proof, size), root_of)
