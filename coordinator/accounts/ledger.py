@@ -14,6 +14,7 @@ Points mode: the unit is a milli-RE (a thousandth of a reference rollout), issue
 """
 
 import contextlib
+import functools
 import hashlib
 import re
 from collections import Counter
@@ -93,7 +94,7 @@ def transfer(source: str, target: str, amount: int) -> tuple[Posting, ...]:
 
 def canonical(seq: int, at: int, kind: str, key: str, postings: Sequence[Posting], facts: bytes) -> bytes:
     """Return the bytes of an entry that its hash covers (rule 3)."""
-    return _encode([seq, at, kind, key, [list(p) for p in postings], facts])
+    return _encode([seq, at, kind, key, postings, facts])
 
 
 def chained(previous: bytes, entry: bytes) -> bytes:
@@ -257,8 +258,13 @@ def check_postings(postings: Sequence[Posting]) -> None:
     if sum(p.amount for p in postings) != 0:
         raise LedgerFault("postings do not sum to 0")
     for account, _ in postings:
-        if _ACCOUNT.fullmatch(account) is None:
+        if not _is_account(account):
             raise LedgerFault(f"there is no account {account!r}")
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_account(name: str) -> bool:
+    return _ACCOUNT.fullmatch(name) is not None
 
 
 def _entry(row: tuple[Any, ...]) -> Entry:

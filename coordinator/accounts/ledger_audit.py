@@ -46,7 +46,7 @@ MOST_FILE: Final = 1 << 30
 
 Row = tuple[bytes, Hash]
 _rows = msgspec.msgpack.Decoder(Annotated[list[Row], Meta(max_length=PER_FILE)])
-_entry = msgspec.msgpack.Decoder(tuple[int, int, str, str, list[tuple[str, int]], bytes])
+_entry = msgspec.msgpack.Decoder(tuple[int, int, str, str, list[Posting], bytes])
 _roots = msgspec.msgpack.Decoder(Annotated[list[bytes], Meta(max_length=MOST_ROOTS)])
 _sealed = msgspec.msgpack.Decoder(list[bytes])
 
@@ -126,11 +126,11 @@ class LedgerWalk:
             raise Tampered(number, f"does not decode: {error}") from error
         if seq != number:
             raise Tampered(number, f"is missing: entry {seq} stands in its place")
-        if canonical(seq, at, kind, key, [Posting(*one) for one in postings], facts) != written:
+        if canonical(seq, at, kind, key, postings, facts) != written:
             raise Tampered(number, "its bytes are not canonical")
         if chained(self.tip, written) != named:
             raise Tampered(number, "its hash is not that of its content and the hash before it")
-        self._note(number, key, [Posting(*one) for one in postings])
+        self._note(number, key, postings)
         self._tree.append(written)
         self.seq, self.tip = number, named
         while self._heads and self._heads[-1].size == number:
