@@ -27,6 +27,7 @@ import structlog
 from coordinator.accounts import operator_remarks, trusted_parties
 from coordinator.accounts.ledger import Tampered
 from coordinator.accounts.ledger_heads import LedgerHeads
+from coordinator.accounts.ledger_service import LedgerService
 from coordinator.config import CoordinatorConfig, LearnerSection
 from coordinator.database import CHECK_EVERY, Database, check
 from coordinator.environments.task_host import LocalTask
@@ -74,7 +75,7 @@ from p2p.limits.relay_quota import RelayLimits
 from p2p.limits.subnets import PeerLimits
 from p2p.local_addresses import listenable
 from p2p.network import AnyPeer, Network, Uplink
-from protocol.ledger_heads import LedgerHead, LedgerRequest, LedgerResponse
+from protocol.ledger_heads import LedgerHead
 from protocol.methods import LEDGER
 from protocol.task_kinds import PURE
 from runtime import descriptors
@@ -172,12 +173,8 @@ class Coordinator:
             run, self.group_service, self.publisher, self.history, self.learning.arrived, self.absence, self._now
         )
         self._control.serve(network.handlers, network.inbound.origin)
-        LEDGER.serve(network.handlers, self._answer_ledger)
-
-    async def _answer_ledger(self, peer: str, request: LedgerRequest) -> LedgerResponse:
-        answer = self.ledger_heads.answer(request)
-        await self.group_service.durable()
-        return answer
+        ledger = LedgerService(self.ledger_heads, network.inbound.origin, self.group_service.durable, time.monotonic)
+        LEDGER.serve(network.handlers, ledger.answer)
 
     def _planner(self) -> BroadcastPlanner:
         inputs = PlanInputs(

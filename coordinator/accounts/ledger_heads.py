@@ -10,6 +10,7 @@ Rules
 """
 
 import hashlib
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -22,13 +23,14 @@ from protocol.ledger_heads import (
     EntryProof,
     GrownHead,
     LedgerHead,
-    LedgerRequest,
-    LedgerResponse,
     checkpoint,
 )
 
 MOST_BYTES: Final = 1 << 20
 """Bytes of entries per answer; the first one may be larger."""
+
+REMEMBERED: Final = 1024
+"""Heads whose proofs are remembered."""
 
 Seal = Callable[[str, bytes], bytes]
 Note = Callable[[LedgerHead, str], str]
@@ -55,6 +57,7 @@ class LedgerHeads:
         self._note = note
         self._every = every
         self._failed: int | None = None
+        self._remembered: OrderedDict[int, GrownHead] = OrderedDict()
 
     def tick(self, now: int) -> LedgerHead | None:
         """Sign a head if one is due (rule 1); return it. Call every second or so."""
@@ -111,24 +114,28 @@ class LedgerHeads:
         rows = self._database.all(f"SELECT sealed, note FROM ledger_heads {which}", parameters)
         return [StoredHead(_head(sealed), sealed, note) for sealed, note in rows]
 
-    def answer(self, request: LedgerRequest) -> LedgerResponse:
-        """Answer a request of the method `ledger`."""
-        return LedgerResponse(heads=self._grown(request.after), proofs=self._proofs(request.entries, request.size))
-
-    def _grown(self, after: int | None) -> list[GrownHead]:
-        """Return the heads after number `after`, each with the proof from the head before; None: the newest alone."""
+    def grown(self, after: int | None) -> list[GrownHead]:
+        """Return at most `MOST_HEADS` heads after number `after`, each with the proof from the head before; None: the
+        newest alone."""
         newest = self.newest()
         if newest is None or after is None:
             return [] if newest is None else [GrownHead(sealed=newest.sealed)]
-        heads = self._select("WHERE number >= ? ORDER BY number LIMIT ?", (after, MOST_HEADS + (after > 0)))
-        sizes = [0, *(one.head.size for one in heads)] if after == 0 else [one.head.size for one in heads]
-        prove = self._ledger.tree.consistency
-        return [
-            GrownHead(sealed=one.sealed, consistency=prove(before, one.head.size))
-            for before, one in zip(sizes, heads[after > 0 :], strict=False)
-        ]
+        last = min(newest.head.number, after + MOST_HEADS)
+        return [self._grown(number) for number in range(after + 1, last + 1)]
 
-    def _proofs(self, entries: Sequence[int], size: int) -> list[EntryProof]:
+    def _grown(self, number: int) -> GrownHead:
+        """Return one head with its proof; the last `REMEMBERED` are remembered, since a head never changes."""
+        if number in self._remembered:
+            return self._remembered[number]
+        *before, one = self._select("WHERE number IN (?, ?) ORDER BY number", (number - 1, number))
+        proof = self._ledger.tree.consistency(before[0].head.size, one.head.size) if before else []
+        self._remembered[number] = GrownHead(sealed=one.sealed, consistency=proof)
+        if len(self._remembered) > REMEMBERED:
+            self._remembered.popitem(last=False)
+        return self._remembered[number]
+
+    def proofs(self, entries: Sequence[int], size: int) -> list[EntryProof]:
+        """Return the proofs of entries in the tree over `size` entries: of those that it has, up to `MOST_BYTES`."""
         if size > self._ledger.tree.size:
             return []
         proofs: list[EntryProof] = []

@@ -76,13 +76,13 @@ class TwoFaced:
 
     async def answer(self, peer: str, request: LedgerRequest) -> LedgerResponse:
         if peer != self._deceived:
-            return self._real.answer(request)
+            return LedgerResponse(heads=self._real.grown(request.after))
         newest = self._real.newest()
         if newest is not None and self._ledger.tip().entries < newest.head.size:
             for _ in range(self._ledger.tip().entries, newest.head.size):
                 self._ledger.issue_points(1, self._ledger.balance("escrow:run") + 1)
             self._other.sign(newest.head.issued)
-        return self._other.answer(LedgerRequest(after=request.after))
+        return LedgerResponse(heads=self._other.grown(request.after))
 
 
 def test_two_nodes_that_were_shown_two_histories_find_it_and_stop(

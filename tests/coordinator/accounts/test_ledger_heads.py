@@ -17,7 +17,7 @@ from p2p.identity import public_bytes
 from p2p.swarm import merkle
 from p2p.swarm.merkle_log import verify_consistency
 from p2p.wire_types import decode
-from protocol.ledger_heads import LedgerHead, LedgerRequest, key_id, log_name, signed_note
+from protocol.ledger_heads import LedgerHead, key_id, log_name, signed_note
 
 RUN = bytes([7]) * 32
 KEY = Ed25519PrivateKey.from_private_bytes(bytes([3]) * 32)
@@ -91,7 +91,7 @@ def test_each_head_names_the_one_before_and_is_proved_to_continue_it(database: D
         grow(database, number * 3, 3)
         heads.sign(number)
     got, after = [], 0
-    while answer := heads.answer(LedgerRequest(after=after)).heads:
+    while answer := heads.grown(after):
         got += answer
         after = opened(answer[-1].sealed).number
     assert len(got) == 40
@@ -101,8 +101,8 @@ def test_each_head_names_the_one_before_and_is_proved_to_continue_it(database: D
         assert verify_consistency(size, root, head.size, head.root, one.consistency, sha256)
         assert head.previous == previous
         size, root, previous = head.size, head.root, sha256(one.sealed)
-    assert heads.answer(LedgerRequest(after=40)).heads == []
-    (newest,) = heads.answer(LedgerRequest()).heads
+    assert heads.grown(40) == []
+    (newest,) = heads.grown(None)
     assert (newest.sealed, newest.consistency) == (got[-1].sealed, [])
 
 
@@ -111,8 +111,7 @@ def test_an_entry_is_proved_in_the_tree_of_a_head_and_in_the_chain(database: Dat
     head = heads.sign(0)
     assert head is not None
     grow(database, 21, 9)
-    asked = LedgerRequest(after=1, entries=[1, 13, 21, 22, 0, 400], size=head.size)
-    proofs = heads.answer(asked).proofs
+    proofs = heads.proofs([1, 13, 21, 22, 0, 400], head.size)
     assert [proof.entry for proof in proofs] == [1, 13, 21]
     for proof in proofs:
         assert merkle.verify(head.root, proof.canonical, proof.entry - 1, head.size, proof.path, sha256)
@@ -123,8 +122,8 @@ def test_an_entry_is_proved_in_the_tree_of_a_head_and_in_the_chain(database: Dat
 
 def test_no_proof_is_made_in_a_tree_that_is_not_there_yet(database: Database, heads: LedgerHeads) -> None:
     grow(database, 0, 4)
-    assert heads.answer(LedgerRequest(entries=[1], size=5)).proofs == []
-    assert heads.answer(LedgerRequest(entries=[1], size=1 << 52)).heads == []
+    assert heads.proofs([1], 5) == heads.proofs([1], 1 << 52) == []
+    assert heads.grown(None) == heads.grown(0) == heads.grown(1 << 52) == []
 
 
 def test_a_head_as_text_is_a_checkpoint_that_a_witness_reads(database: Database, heads: LedgerHeads) -> None:
@@ -156,7 +155,7 @@ def test_no_head_is_signed_that_contradicts_an_earlier_one(database: Database, h
         grow(database, 5, 1)
     with pytest.raises(Tampered):
         heads.sign(1)
-    assert opened(heads.answer(LedgerRequest()).heads[0].sealed).number == 1
+    assert opened(heads.grown(None)[0].sealed).number == 1
 
 
 def test_the_tree_of_an_older_file_is_made_before_its_next_entry(database: Database, heads: LedgerHeads) -> None:
