@@ -10,6 +10,7 @@ Rules
 
 import contextlib
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import structlog
@@ -17,7 +18,7 @@ import structlog
 from node.trust.trusted_set import TrustedSet
 from p2p.envelope import Verified, document_hash
 from p2p.errors import Malformed, P2PError
-from protocol.authority import RunSpec, WrongRoot
+from protocol.authority import RunSpec, WrongRoot, threshold_changes
 from protocol.versions import Head
 from runtime.files import writing
 from weights.documents import Version
@@ -60,6 +61,10 @@ class TrustStore:
                 self._write(f"root.{place:06d}", sealed)
         if before is not None and self.serial != before:
             _log.info("newer Root taken", serial=self.serial)
+            for earlier, later in pairwise(self.trusted.chain):
+                if later.serial > before:
+                    for sentence in threshold_changes(earlier, later):
+                        _log.warning("threshold changed", change=sentence)
         self.trusted.check_root(now)
 
     def update_runspec(self, sealed: bytes) -> Verified[RunSpec]:
