@@ -390,13 +390,24 @@ def recheck(home: Home = Path(".")) -> int:
 
 @app.command()
 @errors_reported
+def doctor(home: Home = Path(".")) -> None:
+    """Say which protections of the run's keys are in force here, and what to do for the others."""
+    from coordinator.run import doctor as checks
+    from coordinator.run.run_folder import RunFolder
+
+    print("\n".join(one.line() for one in checks.examine(RunFolder(home), unix_milliseconds())))
+
+
+@app.command()
+@errors_reported
 def invite(home: Home = Path(".")) -> None:
     """Print the invite: the only string that a volunteer needs. It holds no secret. Its fingerprint goes to stderr."""
     from coordinator import config
-    from coordinator.run import https_identity, setup
+    from coordinator.run import https_identity, keys, setup
     from coordinator.run.run_folder import RunFolder
     from coordinator.web import status
     from p2p.discovery.invite import Invite
+    from p2p.identity import peer_id
 
     place = RunFolder(home)
     settings = config.load(place.config)
@@ -404,7 +415,8 @@ def invite(home: Home = Path(".")) -> None:
     if https_identity.ports_are_chosen_at_start(settings):
         text = status.invite_of_the_running(place, settings.web)
     else:
-        text = setup.invite(settings, roots, chain[0], https_identity.pin(place, settings))
+        peer = peer_id(keys.identity(chain))
+        text = setup.invite(settings, roots, chain[0].run, peer, https_identity.pin(place, settings))
     print(text)
     print(f"fingerprint: {Invite.from_text(text).fingerprint}", file=sys.stderr)
 
@@ -433,7 +445,9 @@ def keys_show(home: Home = Path(".")) -> None:
 Request = Annotated[
     Path | None, typer.Option("--request", help="Write a request to this file, to be signed where the root key is.")
 ]
-Role = Annotated[Literal["root", "policy", "channel", "ledger"], typer.Argument(help="The role whose key it is.")]
+Role = Annotated[
+    Literal["root", "policy", "channel", "ledger", "network"], typer.Argument(help="The role whose key it is.")
+]
 RootPlace = Annotated[
     Path | None, typer.Option("--keys", help="The folder with the root keys.", show_default="keys/ of the run folder")
 ]

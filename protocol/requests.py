@@ -27,7 +27,8 @@ class Request(Wire, frozen=True):
 class Refusal(Wire, frozen=True):
     """coordinator -> node. Data, not an exception: `code` is one of protocol/refusals.py, `sentence` is for people.
     `retry_after`: milliseconds after which to ask again; None: this very request never succeeds. `roots`: every sealed
-    Root, in order, with the code `wrong-recipient` where the recipient is a former channel key of the run."""
+    Root, in order, with the code `wrong-recipient` where the recipient is a former channel key of the run, and with the
+    code `moved`."""
 
     code: Name
     sentence: Sentence

@@ -22,7 +22,7 @@ from typing import Final
 import msgspec
 
 from coordinator.run import keys, operator_commands, root_keys, root_request, setup
-from coordinator.run.keys import ONLINE, ROOT
+from coordinator.run.keys import NETWORK, ONLINE, ROOT
 from coordinator.run.root_request import RootRequest, SetChange, SignedRoot
 from coordinator.run.run_folder import RunFolder
 from coordinator.run.signing import Untrusted
@@ -33,6 +33,11 @@ from runtime.errors import LocalFault
 from runtime.files import writing
 from runtime.lock import AlreadyLocked, lock_folder
 
+MOVED: Final = [
+    "The network identity changes at the next start. The former one answers for 30 days and tells nodes the new",
+    "addresses: set network.former_listen and https.former_listen to today's listen addresses, give network.listen and",
+    "https.listen other ports, and restart the coordinator. Invites printed after that name the new identity.",
+]
 SIGNED: Final = ".signed"
 """The suffix of the answer's file name."""
 
@@ -61,9 +66,9 @@ def change(
             if online != role or path.exists():
                 load_key(path, secret)
         public = None
-        if role == "channel":
+        if role in ("channel", NETWORK):
             keys.keep_identity(place, chain, secret)
-        if role in ONLINE:
+        if role in (*ONLINE, NETWORK):
             public = keys.make_next(place.keys, role, secret)
         asked = root_request.request(roots, runspec, now, role, public, since)
         if out is not None:
@@ -95,13 +100,9 @@ def sign(
     assert isinstance(asked, RootRequest)
     before, root = root_request.checked(asked)
     if root_request.changes_set(before, root) and not set_changes:
-        raise Untrusted(
-            "; ".join([
-                f"Root {root.serial} would change who may sign Roots: not signed",
-                *(line.removeprefix("WARNING  ") for line in _described(asked) if line.startswith(("WARNING", ROOT))),
-                "if that is meant, sign with --changes-root",
-            ])
-        )  # fmt: skip
+        changes = [one.removeprefix("WARNING  ") for one in _described(asked) if one.startswith(("WARNING", ROOT))]
+        first, last = f"Root {root.serial} would change who may sign Roots: not signed", "sign with --changes-root"
+        raise Untrusted("; ".join([first, *changes, f"if that is meant, {last}"]))
     if not confirm(_described(asked)):
         return ["nothing was signed"]
     path = file.with_name(file.name + SIGNED)
@@ -199,7 +200,8 @@ def _installed(place: RunFolder, answer: SignedRoot, secret: str | None) -> list
     ]  # fmt: skip
     spare = [f"no longer needed: {path}" for path in gone]
     loud = threshold_changes(chain[-1], root)
-    return [f"Root {root.serial} is installed", *loud, *spare, *_told(place)]
+    moved = MOVED if keys.identity([*chain, root]) != keys.identity(chain) else []
+    return [f"Root {root.serial} is installed", *loud, *spare, *_told(place), *moved]
 
 
 def _told(place: RunFolder) -> list[str]:

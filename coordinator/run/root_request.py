@@ -24,7 +24,7 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.run import signing
-from coordinator.run.keys import ONLINE, ROLES, ROOT, digits, spaced
+from coordinator.run.keys import NETWORK, ONLINE, ROLES, ROOT, digits, identity, spaced
 from coordinator.run.root_keys import MOST_ROOT_KEYS
 from coordinator.run.signing import ROOT_LIFE, Untrusted
 from p2p.envelope import decode_unverified, join, seal, signers
@@ -77,12 +77,18 @@ def request(
     """Return the request for the next Root. `role`: the role that gets a new key; None: no key changes. `public`: the
     new key, None for the root key. `since`: when the old key's revocation begins (ms); None: it is not revoked. Raises
     `Untrusted`, `LocalFault`."""
-    newest = signing.check_chain(roots)[-1]
-    if role is not None and len(newest.roles[role].keys) != 1:
+    chain = signing.check_chain(roots)
+    newest = chain[-1]
+    old = [] if role is None else [identity(chain)] if role == NETWORK else newest.roles[role].keys
+    if len(old) > 1:
         fix = "write a request with `echo2-coord keys export-root`" if role == ROOT else "make another run"
-        raise LocalFault(f"role {role} has {len(newest.roles[role].keys)} keys, and this replaces an only key: {fix}")
+        raise LocalFault(f"role {role} has {len(old)} keys, and this replaces an only key: {fix}")
     changed = {} if role is None or public is None else {role: RoleKeys(keys=[public], threshold=1)}
-    revoked = {newest.roles[role].keys[0]: since} if role is not None and since is not None and public else {}
+    revoked: dict[bytes, int] = dict.fromkeys(old, since) if since is not None and public else {}
+    if any(key in revoked for other, one in newest.roles.items() if other != role for key in one.keys):
+        raise LocalFault(
+            "the network identity is the channel key, too: rotate or revoke channel first, and then network"
+        )
     root = signing.next_root(newest, now, changed, revoked)
     return RootRequest(
         roots=list(roots),
@@ -128,7 +134,7 @@ def checked(asked: RootRequest) -> tuple[Root, Root]:
     issued = root.issued or 0
     sound = (
         (root.run, root.serial) == (before.run, before.serial + 1)
-        and set(before.roles) <= set(root.roles) <= set(ROLES)
+        and set(before.roles) <= set(root.roles) <= {*ROLES, NETWORK}
         and all(len(one.keys) == one.threshold == 1 for role, one in root.roles.items() if role != ROOT)
         and _sound_set(root.roles[ROOT])
         and (not asked.new_root_key or (root.roles[ROOT] == before.roles[ROOT] and len(root.roles[ROOT].keys) == 1))
@@ -161,10 +167,10 @@ def described(before: Root, root: Root, asked: RootRequest) -> list[str]:
     old_set, new_set = before.roles[ROOT].keys, root.roles[ROOT].keys
     lines += [f"{ROOT:<9}{spaced(key)} -> no root key any more" for key in old_set if key not in new_set]
     lines += [f"{ROOT:<9}{spaced(key)} becomes a root key" for key in new_set if key not in old_set]
-    for role in ONLINE:
-        old, new = before.roles[role].keys[0], root.roles[role].keys[0]
-        if old != new:
-            lines.append(f"{role:<9}{spaced(old)} -> {spaced(new)}")
+    for role in (*ONLINE, NETWORK):
+        old, new = (one.roles[role].keys[0] if role in one.roles else None for one in (before, root))
+        if new is not None and old != new:
+            lines.append(f"{role:<9}{'the first channel key' if old is None else spaced(old)} -> {spaced(new)}")
     revoked = {key: since for key, since in root.revoked.items() if key not in before.revoked}
     if asked.revoke_root_from is not None:
         revoked[before.roles[ROOT].keys[0]] = asked.revoke_root_from

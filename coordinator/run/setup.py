@@ -100,34 +100,36 @@ class Run:
 
     @property
     def peer_id(self) -> str:
-        """The coordinator's peer id: that of the first channel key."""
-        return peer_id(keys.identity(self.chain[0]))
+        """The coordinator's peer id: that of the identity with which it started."""
+        return peer_id(public_bytes(self.keys.network))
 
     def take(self, newer: "Run") -> None:
-        """Replace keys, Roots and sealed RunSpec by those of `newer`, the same run read again."""
-        self.keys = newer.keys
+        """Replace keys, Roots and sealed RunSpec by those of `newer`, the same run read again. The network identity
+        stays until the next start."""
+        self.keys = replace(newer.keys, network=self.keys.network)
         self.roots = newer.roots
         self.chain = newer.chain
         self.runspec_sealed = newer.runspec_sealed
 
     def invite(self, listening: Sequence[str] = ()) -> str:
         """Return the invite's text. `listening`: the actual listening addresses; empty: take those of the settings."""
-        return invite(self.config, self.roots, self.chain[0], self.https_pin, listening)
+        return invite(self.config, self.roots, self.root.run, self.peer_id, self.https_pin, listening)
 
 
 def invite(
     config: CoordinatorConfig,
     roots: Sequence[bytes],
-    first: Root,
+    run: bytes,
+    peer: str,
     https_pin: bytes | None,
     listening: Sequence[str] = (),
 ) -> str:
-    """Return the invite's text; no private key is needed. `first`: the first Root, decoded. Raises `SettingsFault` if
-    the addresses are too many or too long."""
-    addresses = https_identity.reached(config, peer_id(keys.identity(first)), listening)
+    """Return the invite's text; no private key is needed. `run`: its id. `peer`: the coordinator's peer id. Raises
+    `SettingsFault` if the addresses are too many or too long."""
+    addresses = https_identity.reached(config, peer, listening)
     root_hash = signing.root_hash(roots[0])
     try:
-        return Invite(run=first.run, root_hash=root_hash, addresses=addresses, https_key=https_pin).to_text()
+        return Invite(run=run, root_hash=root_hash, addresses=addresses, https_key=https_pin).to_text()
     except ValueError as error:
         raise SettingsFault(f"network.advertise: {error}") from error
 
@@ -220,7 +222,7 @@ def load_run(
     check_context(place, spec)
     run_keys = keys.load(place, chain, secret)
     if config.https.listen:
-        https_identity.prepare(place, peer_id(keys.identity(chain[0])), now, secret)
+        https_identity.prepare(place, peer_id(keys.identity(chain)), now, secret)
     return Run(place, config, run_keys, roots, chain, sealed, spec, https_identity.pin(place, config))
 
 

@@ -9,7 +9,7 @@ Rules
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -35,6 +35,8 @@ class TrustStore:
         damaged, or not the invite's."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._folder = folder
+        self.on_roots: list[Callable[[], None]] = []
+        """Called when newer Roots were adopted."""
         self.trusted = TrustedSet(run, root_hash)
         for path in sorted(folder.glob("root.*")):
             try:
@@ -65,6 +67,8 @@ class TrustStore:
                 if later.serial > before:
                     for sentence in threshold_changes(earlier, later):
                         _log.warning("threshold changed", change=sentence)
+            for notify in self.on_roots:
+                notify()
         self.trusted.check_root(now)
 
     def update_runspec(self, sealed: bytes) -> Verified[RunSpec]:
