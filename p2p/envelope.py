@@ -42,6 +42,7 @@ ROLES: dict[str, str] = {
     "ledgerhead": "ledger",
     "request": "node",
     "peer": "node",
+    "succession": "node",
 }
 """The role that signs each kind of document."""
 

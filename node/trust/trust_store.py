@@ -16,7 +16,7 @@ from pathlib import Path
 import structlog
 
 from node.trust.trusted_set import TrustedSet
-from p2p.envelope import Verified, document_hash
+from p2p.envelope import Verified, decode_unverified, document_hash
 from p2p.errors import Malformed, P2PError
 from protocol.authority import RunSpec, WrongRoot, threshold_changes
 from protocol.versions import Head
@@ -109,6 +109,14 @@ class TrustStore:
             return
         with writing(self._folder / name) as file:
             file.write(data)
+
+
+def stored_run(folder: Path) -> bytes | None:
+    """Return the id of the run whose Roots are in a folder, unverified; None: there is none."""
+    for path in sorted(folder.glob("root.*")):
+        with contextlib.suppress(Malformed):
+            return decode_unverified(path.read_bytes()).run
+    return None
 
 
 @contextlib.contextmanager

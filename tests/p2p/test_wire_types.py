@@ -36,6 +36,7 @@ from protocol.leases import (
 )
 from protocol.requests import DocumentsRequest, DocumentsResponse, Hello, Refusal, Request, Response, Welcome
 from protocol.steps import StepRequest, StepResponse
+from protocol.succession import Succession
 from protocol.versions import Head, HeadRequest, HeadResponse
 from tests.support import paths
 
@@ -87,6 +88,7 @@ INSTANCES: list[Wire] = [
         protocols=(1, 1), software="echo2/0.1", name="a node", engine="transformers/float32/cpu", device="a CPU",
         tasks=[TASK], record=b"sealed",
     ),
+    Succession(old=NODE, new=b"w" * 32, at=THEN),
     Welcome(roots=[b"sealed"], runspec=b"sealed", head=None, peers=[b"sealed"], now=THEN),
     DocumentsRequest(hashes=[b"v" * 32]),
     DocumentsResponse(documents=[b"sealed", None]),
