@@ -106,14 +106,21 @@ def init(
     sets: Sets = None,
     yes: Annotated[bool, typer.Option("--yes", help="Ask nothing.")] = False,
     calibrate: Annotated[bool, typer.Option(help="Calibrate admitted classes that are not exact.")] = True,
+    root_key_plan: Annotated[
+        str | None, typer.Option("--root-keys", metavar="M-of-N", help="Root keys: how many of how many must sign.")
+    ] = None,
+    root_out: Annotated[
+        Path | None, typer.Option(help="Folder for the root keys, outside the run folder.", show_default="keys/")
+    ] = None,
 ) -> None:
     """Make a run: keys, signed documents, model, settings, Calibrations. Prints the invite."""
-    from coordinator.run import keys, own_classes, setup, task_mix
+    from coordinator.run import keys, own_classes, root_keys, setup, task_mix
     from coordinator.run.draft import left_over
 
     for sentence in left_over(folder):
         print_error(PROGRAM, sentence)
     tasks = task_mix.joined(task) if task else None
+    root_plan = root_keys.plan(root_key_plan, root_out, folder)
     flags = _flags(sets, run={"name": name or folder.resolve().name, "task": tasks, "steps": steps}, web={"port": port})
     config = setup.settings_for(model, flags)
     if not yes and _at_a_terminal() and not _confirmed(config):
@@ -126,12 +133,13 @@ def init(
         adapter=_adapter(lora_rank, lora_alpha, lora_targets, base_format),
         secret=keys.passphrase(),
         report=_say_making,
+        root_plan=root_plan,
     )
     if calibrate:
         closed = own_classes.calibrate_own(new_run, unix_milliseconds(), _say_making)
     else:
         closed = own_classes.how_to_open(new_run)
-    _print_made(new_run)
+    _print_made(new_run, root_keys.meaning(root_plan, new_run.folder.path))
     for sentence in closed:
         print_error(PROGRAM, sentence)
 
@@ -434,13 +442,24 @@ def ledger_head(home: Home = Path(".")) -> None:
 
 @app.command()
 @errors_reported
+def doctor(home: Home = Path(".")) -> None:
+    """Say which protections of the run's keys are in force here, and what to do for the others."""
+    from coordinator.run import doctor as checks
+    from coordinator.run.run_folder import RunFolder
+
+    print("\n".join(one.line() for one in checks.examine(RunFolder(home), unix_milliseconds())))
+
+
+@app.command()
+@errors_reported
 def invite(home: Home = Path(".")) -> None:
     """Print the invite: the only string that a volunteer needs. It holds no secret. Its fingerprint goes to stderr."""
     from coordinator import config
-    from coordinator.run import https_identity, setup
+    from coordinator.run import https_identity, keys, setup
     from coordinator.run.run_folder import RunFolder
     from coordinator.web import status
     from p2p.discovery.invite import Invite
+    from p2p.identity import peer_id
 
     place = RunFolder(home)
     settings = config.load(place.config)
@@ -448,7 +467,8 @@ def invite(home: Home = Path(".")) -> None:
     if https_identity.ports_are_chosen_at_start(settings):
         text = status.invite_of_the_running(place, settings.web)
     else:
-        text = setup.invite(settings, roots, chain[0], https_identity.pin(place, settings))
+        peer = peer_id(keys.identity(chain))
+        text = setup.invite(settings, roots, chain[0].run, peer, https_identity.pin(place, settings))
     print(text)
     print(f"fingerprint: {Invite.from_text(text).fingerprint}", file=sys.stderr)
 
@@ -465,8 +485,10 @@ def keys_show(home: Home = Path(".")) -> None:
     config.read(place.config)
     _, chain, _, _ = setup.read_documents(place)
     root = chain[-1]
+    signers = root.roles[keys.ROOT]
     print(f"run      {root.run.hex()}")
     print(f"Root     {root.serial}, expires {time.strftime('%Y-%m-%d', time.gmtime(root.expires / 1000))}")
+    print(f"signed   by {signers.threshold} of {len(signers.keys)} root keys")
     for key in keys.shown(place, chain):
         there = str(key.path) if key.present else "offline" if key.role == keys.ROOT else f"missing: {key.path}"
         print(f"{key.role:<9}{key.fingerprint}  {key.peer}  {there}")
@@ -475,21 +497,26 @@ def keys_show(home: Home = Path(".")) -> None:
 Request = Annotated[
     Path | None, typer.Option("--request", help="Write a request to this file, to be signed where the root key is.")
 ]
-Role = Annotated[Literal["root", "policy", "channel", "ledger"], typer.Argument(help="The role whose key it is.")]
+Role = Annotated[
+    Literal["root", "policy", "channel", "ledger", "network"], typer.Argument(help="The role whose key it is.")
+]
+RootPlace = Annotated[
+    Path | None, typer.Option("--keys", help="The folder with the root keys.", show_default="keys/ of the run folder")
+]
 
 
 @keys_app.command("renew")
 @errors_reported
-def keys_renew(home: Home = Path("."), request: Request = None) -> None:
+def keys_renew(home: Home = Path("."), request: Request = None, place: RootPlace = None) -> None:
     """Give the run another year: a new Root with the same keys."""
-    _change(home, None, request)
+    _change(home, None, request, place)
 
 
 @keys_app.command("rotate")
 @errors_reported
-def keys_rotate(role: Role, home: Home = Path("."), request: Request = None) -> None:
+def keys_rotate(role: Role, home: Home = Path("."), request: Request = None, place: RootPlace = None) -> None:
     """Replace the key of a role. Documents that the old key signed before stay valid."""
-    _change(home, role, request)
+    _change(home, role, request, place)
 
 
 @keys_app.command("revoke")
@@ -499,40 +526,91 @@ def keys_revoke(
     home: Home = Path("."),
     request: Request = None,
     since: Annotated[str | None, typer.Option("--from", help="UTC, as 2026-11-22T08:00.", show_default="now")] = None,
+    place: RootPlace = None,
 ) -> None:
     """Replace the stolen key of a role: the old key is invalid from a given time on."""
     from coordinator.run.keys_commands import time_of
 
     now = unix_milliseconds()
-    _change(home, role, request, now if since is None else time_of(since, now))
+    _change(home, role, request, place, now if since is None else time_of(since, now))
 
 
-@keys_app.command("sign")
+@keys_app.command("make-root")
+@errors_reported
+def keys_make_root(
+    out: Annotated[Path, typer.Option("--out", help="The folder of the new key.")] = Path("."),
+) -> None:
+    """Make another root key, and print its public half for `export-root --add`. It counts once a Root names it."""
+    from coordinator.run import keys, root_keys
+    from p2p.identity import public_bytes
+
+    public = public_bytes(root_keys.make(out, keys.passphrase()))
+    print(f"{public.hex()}\nfingerprint {keys.spaced(public)}, in {out}")
+
+
+@keys_app.command("export-root")
+@errors_reported
+def keys_export_root(
+    request: Annotated[Path, typer.Argument(help="The request that it writes.", show_default=False)],
+    home: Home = Path("."),
+    threshold: Annotated[
+        int | None, typer.Option(min=1, max=16, help="Root keys that must sign.", show_default="as before")
+    ] = None,
+    add: Annotated[list[str] | None, typer.Option(metavar="KEY", help="A root key to add, from make-root.")] = None,
+    drop: Annotated[
+        list[str] | None, typer.Option(metavar="FINGERPRINT", help="A root key that counts no more.")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option("--revoke-from", help="When the dropped keys were stolen.", show_default="not stolen")
+    ] = None,
+) -> None:
+    """Write a request for other root keys or another threshold; without options, for another year."""
+    from coordinator.run import keys_commands
+    from coordinator.run.root_request import SetChange
+
+    now = unix_milliseconds()
+    change = SetChange(
+        threshold,
+        [keys_commands.key_of(one) for one in add or []],
+        [one.replace(" ", "").lower() for one in drop or []],
+        None if since is None else keys_commands.time_of(since, now),
+    )
+    print("\n".join(keys_commands.export_root(home, request, change, now=now)))
+
+
+@keys_app.command("sign-root")
+@keys_app.command("sign", hidden=True)
 @errors_reported
 def keys_sign(
     request: Annotated[Path, typer.Argument(help="The request.", show_default=False)],
-    place: Annotated[Path, typer.Option("--keys", help="The folder with the root key.")] = Path("."),
+    place: Annotated[Path, typer.Option("--keys", help="The folder with the root keys.")] = Path("."),
     yes: Annotated[bool, typer.Option("--yes", help="Ask nothing.")] = False,
+    set_changes: Annotated[
+        bool, typer.Option("--changes-root", help="Sign other root keys or another threshold, too.")
+    ] = False,
 ) -> None:
-    """Sign a request with the root key. Needs no run folder and no network."""
+    """Sign a request with the root keys in a folder. Needs no run folder and no network."""
     from coordinator.run import keys, keys_commands
 
     def confirm(lines: list[str]) -> bool:
         print("\n".join(lines), flush=True)
         return yes or typer.confirm("Sign this?", default=False)
 
-    print("\n".join(keys_commands.sign(request, place, secret=keys.passphrase(), confirm=confirm)))
+    lines = keys_commands.sign(request, place, secret=keys.passphrase(), confirm=confirm, set_changes=set_changes)
+    print("\n".join(lines))
 
 
-@keys_app.command("install")
+@keys_app.command("import-root")
+@keys_app.command("install", hidden=True)
 @errors_reported
 def keys_install(
-    signed: Annotated[Path, typer.Argument(help="The signed Root.", show_default=False)], home: Home = Path(".")
+    signed: Annotated[list[Path], typer.Argument(help="The signed Root; several files of one.", show_default=False)],
+    home: Home = Path("."),
 ) -> None:
     """Install a signed Root. A running coordinator switches to it at once."""
     from coordinator.run import keys, keys_commands
 
-    print("\n".join(keys_commands.install(home, signed, secret=keys.passphrase())))
+    print("\n".join(keys_commands.install(home, *signed, secret=keys.passphrase())))
 
 
 @nodes_app.command("ls")
@@ -748,16 +826,14 @@ def _remark(home: Path, word: str, node: str, why: str) -> None:
     print(operator_remarks.submit_remark(home, word, node, why, unix_milliseconds()))
 
 
-def _change(home: Path, role: str | None, request: Path | None, since: int | None = None) -> None:
+def _change(
+    home: Path, role: str | None, request: Path | None, place: Path | None = None, since: int | None = None
+) -> None:
     from coordinator.run import keys, keys_commands
 
-    print(
-        "\n".join(
-            keys_commands.change(
-                home, role, now=unix_milliseconds(), secret=keys.passphrase(), since=since, out=request
-            )
-        )
-    )
+    now, secret = unix_milliseconds(), keys.passphrase()
+    lines = keys_commands.change(home, role, now=now, secret=secret, since=since, out=request, root_place=place)
+    print("\n".join(lines))
 
 
 def _adapter(rank: int | None, alpha: float | None, targets: str | None, base: str) -> "AdapterOrder | None":
@@ -809,11 +885,10 @@ def _say_making(part: str) -> None:
     print(f"making {part}", flush=True)
 
 
-def _print_made(run: "Run") -> None:
+def _print_made(run: "Run", about_root_keys: list[str]) -> None:
     from coordinator.run.https_identity import ports_are_chosen_at_start
-    from coordinator.run.keys import PASSPHRASE_VARIABLE, ROOT, key_path
+    from coordinator.run.keys import PASSPHRASE_VARIABLE
 
-    root = key_path(run.folder, ROOT)
     encrypted = "encrypted" if os.environ.get(PASSPHRASE_VARIABLE) else f"in the clear ({PASSPHRASE_VARIABLE} is unset)"
     joining = f"echo2-node join {run.invite()}"
     if ports_are_chosen_at_start(run.config):
@@ -825,10 +900,9 @@ def _print_made(run: "Run") -> None:
     print(
         f"\nThe run is in {run.folder.path}; its keys are {encrypted}.\n\n"
         f"Start it:         echo2-coord run --home {run.folder.path}\n"
-        f"Volunteers join:  {joining}\n\n"
-        f"Take the root key offline: copy {root}\nto two places that are on no network, check the copies, and delete "
-        "it here. The coordinator runs without it;\nonly a new Root (other keys, another year) needs it."
+        f"Volunteers join:  {joining}\n"
     )
+    print("\n".join(about_root_keys))
 
 
 if __name__ == "__main__":

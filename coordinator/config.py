@@ -382,10 +382,19 @@ class NetworkSection(Section):
     subnet_connections: Annotated[
         int, Field(ge=1, le=32768, description="Most of these connections per public IPv4 /24 or IPv6 /48.")
     ] = 32
+    former_listen: Annotated[
+        Texts,
+        Field(
+            max_length=16,
+            description="Addresses on which the network identity before `keys rotate network` tells nodes where the "
+            "coordinator is now, for 30 days: those of `listen` before it. Empty: none.",
+        ),
+    ] = ()
 
     @model_validator(mode="after")
     def _are_addresses(self) -> Self:
         _check_listen(self.listen)
+        _check_listen(self.former_listen)
         return self
 
 
@@ -411,9 +420,14 @@ class HttpsSection(Section):
         int, Field(ge=1, le=32768, description="Most of these connections per IPv4 address or IPv6 /64.")
     ] = 128
 
+    former_listen: Annotated[
+        Texts, Field(max_length=16, description="The same over HTTPS, under the same HTTPS key. Empty: none.")
+    ] = ()
+
     @model_validator(mode="after")
     def _are_addresses(self) -> Self:
         _check_listen(self.listen)
+        _check_listen(self.former_listen)
         for address in self.advertise:
             if address_of(address).https_url is None:
                 raise ValueError(f"advertise has {address!r}: write /dns4/coord.example/tcp/443/https or the like")

@@ -19,7 +19,9 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from functools import partial
+from typing import Any
 
 import anyio.to_thread
 import structlog
@@ -32,6 +34,7 @@ from coordinator.config import CoordinatorConfig, LearnerSection
 from coordinator.database import CHECK_EVERY, Database, check
 from coordinator.environments.task_host import LocalTask
 from coordinator.environments.task_hosts import TaskHosts
+from coordinator.former_identity import answer_as, former_of
 from coordinator.group_commit import GroupCommit
 from coordinator.learner.launch import RankLayout, learner_process
 from coordinator.metrics.history import History
@@ -80,6 +83,7 @@ from protocol.methods import LEDGER
 from protocol.task_kinds import PURE
 from runtime import descriptors
 from runtime.files import writing
+from runtime.hidden_folder import HIDDEN
 from runtime.running_time import RunningTime
 from runtime.units import DAY, MBIT, bytes_per_second
 from tasks.task import Task, Tokenizer
@@ -135,9 +139,7 @@ class Coordinator:
         self.group_service = group_service_of(run, database, prompts, text, sealing, entropy)
         every = run.config.ledger.head_seconds * 1000
         self.ledger_heads = LedgerHeads(database, self.group_service.ledger, run.id, sealer, sealer.note, every=every)
-        self.advertiser = Advertiser(
-            run, network.links, network.inbound, self.group_service.registry.records, self._now
-        )
+        self.advertiser = Advertiser(run, network.links, network.inbound, self.group_service.registry.records, self.now)
         self.publisher = Publisher(
             signing_of(run),
             store,
@@ -155,22 +157,24 @@ class Coordinator:
             scoring=self.learning.scoring,
             publisher=self.publisher,
             faults=models.faults,
-            started=self._now(),
+            started=self.now(),
             clock=clock,
         )
         self.operator = OperatorSocket(
             run.folder.path, self.learning.training.watch, self.renew, self.remark, self.learning.guarding.order
         )
         self.feeding = self._planner()
+        self.beside: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        """Parts that run beside this daemon, and whose end does not end it."""
         self.page_refused: Callable[[], dict[str, int]] = dict
         """Returns the number of refused connections with the page, by limit."""
         self._recalibration = Recalibration(
-            run, self.group_service.classes.newest, self._published, self._open_classes, self._now
+            run, self.group_service.classes.newest, self._published, self._open_classes, self.now
         )
         self._running_time = RunningTime()
         self.absence = Absence(self.group_service.leases, self._running_time)
         self._control = RequestHandler(
-            run, self.group_service, self.publisher, self.history, self.learning.arrived, self.absence, self._now
+            run, self.group_service, self.publisher, self.history, self.learning.arrived, self.absence, self.now
         )
         self._control.serve(network.handlers, network.inbound.origin)
         ledger = LedgerService(self.ledger_heads, network.inbound.origin, self.group_service.durable, time.monotonic)
@@ -179,7 +183,7 @@ class Coordinator:
     def _planner(self) -> BroadcastPlanner:
         inputs = PlanInputs(
             uplinks=self.group_service.broadcasts.uplinks,
-            record=lambda peer: self.group_service.registry.record(public_key(peer), self._now()),
+            record=lambda peer: self.group_service.registry.record(public_key(peer), self.now()),
             payload_size=self.publisher.payload_size,
         )
         return BroadcastPlanner(
@@ -204,7 +208,7 @@ class Coordinator:
 
     async def _work(self, commits: GroupCommit) -> None:
         self._open_classes()
-        away = self.group_service.start(self._now())
+        away = self.group_service.start(self.now())
         if away:
             log.info("coordinator restarted; open leases extended", away_seconds=round(away / 1000, 1))
         async with asyncio.TaskGroup() as group:
@@ -224,11 +228,13 @@ class Coordinator:
             group.create_task(self.operator.run(), name="operator")
             group.create_task(self._check(), name="check")
             group.create_task(self._recalibration.run(), name="calibration")
+            for part in self.beside:
+                group.create_task(part(), name="beside")
 
     async def remark(self, word: str, peer: str, why: str) -> str:
         """Record the operator's remark on a key; return the key's new state as a sentence. `word`: vouch, ban, unban or
         note. Raises `LocalFault`."""
-        said = operator_remarks.record_remark(self.group_service.accounts, word, peer, why, self._now())
+        said = operator_remarks.record_remark(self.group_service.accounts, word, peer, why, self.now())
         await self.group_service.durable()
         return said
 
@@ -244,7 +250,7 @@ class Coordinator:
 
     def _remind(self) -> None:
         """Log once per day that the Root expires soon."""
-        soon, day = ends_soon(self._run.root, self._now()), self._now() // DAY
+        soon, day = ends_soon(self._run.root, self.now()), self.now() // DAY
         if soon and day != self._reminded:
             self._reminded = day
             log.warning("the run's Root ends soon", reason=soon)
@@ -256,10 +262,10 @@ class Coordinator:
     async def _tick(self) -> None:
         tidied = -math.inf
         while True:
-            self.absence.check(self._now())
+            self.absence.check(self.now())
             ended = EXPIRED_AT_ONCE
             while ended == EXPIRED_AT_ONCE:
-                ended = self.group_service.tick(self._now())
+                ended = self.group_service.tick(self.now())
                 await asyncio.sleep(0)
             self._sign_head(self.ledger_heads.tick)
             if self.group_service.classes.waiting:
@@ -288,7 +294,7 @@ class Coordinator:
     def _sign_head(self, sign: Callable[[int], LedgerHead | None]) -> None:
         """Sign a head of the ledger if it is due. A ledger that contradicts its last head gets none."""
         try:
-            head = sign(self._now())
+            head = sign(self.now())
         except Tampered as error:
             log.error("ledger is not the one that was signed; no head is signed", reason=str(error))
         else:
@@ -315,7 +321,7 @@ class Coordinator:
         while True:
             if not database.checked:
                 await anyio.to_thread.run_sync(check, database.path, abandon_on_cancel=True)
-                database.found_sound(self._now())
+                database.found_sound(self.now())
                 log.info("database checked", file=database.path.name)
             self.learning.sound.set()
             await asyncio.sleep(CHECK_EVERY / 1000)
@@ -324,7 +330,7 @@ class Coordinator:
     async def _look_at_network(self) -> None:
         """Give the run view the connected peers, the refused connections and the relayed bytes."""
         peers, traffic = await self._network.links.peers(), await self._network.exchange.traffic()
-        self.view_builder.connected = {*peers, *self.group_service.registry.sightings.over_https(self._now())}
+        self.view_builder.connected = {*peers, *self.group_service.registry.sightings.over_https(self.now())}
         self.view_builder.invite = await self.invite()
         self.view_builder.relayed = traffic.relayed
         refused = {**traffic.refused, **self.page_refused()}
@@ -340,11 +346,16 @@ class Coordinator:
         covered = frozenset(itertools.chain.from_iterable(training.covered))
         step = min(latest.version, training.covered_step)
         for _ in range(FORGOTTEN_AT_ONCE):
-            if not self.group_service.forget(covered, step, latest.era, self._now()):
+            if not self.group_service.forget(covered, step, latest.era, self.now()):
                 return
             await asyncio.sleep(0)
 
-    def _now(self) -> int:
+    def newest_head(self) -> bytes | None:
+        """Return the newest sealed Head."""
+        return self.publisher.sealed_head
+
+    def now(self) -> int:
+        """Return the time, ms since the Unix epoch."""
         return int(self._clock() * 1000)
 
 
@@ -353,11 +364,19 @@ def _elapsed() -> float:
     return asyncio.get_running_loop().time()
 
 
-def scorer_of(section: LearnerSection, died: Callable[[str], None]) -> SupervisedEngine:
+def keyless(folder: RunFolder) -> dict[str, str]:
+    """Return the variables of a child that sees neither the key files nor their passphrase."""
+    return {HIDDEN: str(folder.keys.resolve()), keys.PASSPHRASE_VARIABLE: ""}
+
+
+def scorer_of(
+    section: LearnerSection, died: Callable[[str], None], env: Mapping[str, str] | None = None
+) -> SupervisedEngine:
     """Return the scorer. It computes in float32 whatever nodes compute in: a second rounding would hide theirs. `died`:
-    called with a description of each death of its process."""
+    called with a description of each death of its process. `env`: further variables."""
     return SupervisedEngine(
-        lambda: EngineProcess(name="scorer", threads=section.threads), restarts(), on_death=on_death("scorer", died),
+        lambda: EngineProcess(name="scorer", threads=section.threads, env=env), restarts(),
+        on_death=on_death("scorer", died),
         device=section.device, dtype="float32", engine=TRANSFORMERS.name,
     )  # fmt: skip
 
@@ -381,12 +400,12 @@ async def serve(run: Run) -> None:
 
     learner = LearnerChild(
         Supervisor(
-            lambda: learner_process(section.threads, ranks=ranks_of(section)),
+            lambda: learner_process(section.threads, ranks=ranks_of(section), env=keyless(run.folder)),
             restarts(),
             on_death=on_death("learner", died),
         )
     )
-    scorer = scorer_of(section, died)
+    scorer = scorer_of(section, died, keyless(run.folder))
     models = Models(learner, scorer, faults)
     reach = run.config.network
     relay = RelayLimits(rate=reach.relay_rate * MBIT) if reach.relay else None
@@ -398,6 +417,9 @@ async def serve(run: Run) -> None:
         async with hosted_all(run.tasks, run.config.environment, died) as hosts:
             check_all_sizes(run, [host.facts for host in hosts])
             coordinator = Coordinator(run, network, models, store=store, database=database, hosts=hosts)
+            former = former_of(run, coordinator.now(), keys.passphrase())
+            if former is not None:
+                coordinator.beside.append(partial(answer_as, former, run, coordinator.newest_head, coordinator.now))
             web = run.config.web
             app = application(coordinator.view_builder, host=web.host, names=web.names)
             site = await serve_web(app, web.host, web.port, web_limits)

@@ -26,6 +26,7 @@ from engines.messages import (
 )
 from engines.score_queue import ScoreQueue
 from runtime.child import Pipe
+from runtime.hidden_folder import hide_named
 
 
 class EngineHost:
@@ -135,6 +136,7 @@ class EngineHost:
 
 def main() -> None:
     """Serve until the parent goes away."""
+    hide_named()
     pipe = Pipe()
     host = EngineHost(lambda rows: pipe.notify(ROWS, rows), lambda sampled_turn: pipe.notify(SAMPLED, sampled_turn))
     pipe.serve(host.handlers(), work=host)

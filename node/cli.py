@@ -248,6 +248,28 @@ def keys_show(home: Home = None) -> None:
     typer.echo(f"node  {peer_id(public)}\nkey   {public.hex()}")
 
 
+@keys_app.command("backup")
+@errors_reported
+def keys_backup(
+    copy: Annotated[Path, typer.Argument(help="The copy that it writes; an existing file stays.", show_default=False)],
+    home: Home = None,
+) -> None:
+    """Copy this node's key: who has it has the node's standing."""
+    from node.key_change import backup
+
+    typer.echo("\n".join(backup(_config(home=home).home, copy, _passphrase())))
+
+
+@keys_app.command("rotate")
+@errors_reported
+def keys_rotate(home: Home = None) -> None:
+    """Replace this node's key while the node is stopped. Its standing follows; the old key is worth nothing then."""
+    from node.key_change import rotate
+    from runtime.units import unix_milliseconds
+
+    typer.echo("\n".join(rotate(_config(home=home).home, _passphrase(), unix_milliseconds())))
+
+
 @config_app.command("path")
 @errors_reported
 def config_path_command() -> None:

@@ -25,6 +25,7 @@ from engines.engine_fleet import EngineFleet
 from engines.registry import AUTO, choose, installed
 from node.config import NodeConfig
 from node.engine_devices import dtype_for
+from node.key_change import SUCCESSION
 from node.links.coordinator_client import CoordinatorClient
 from node.links.neighbours import Neighbours
 from node.links.plan_client import PlanClient, RateLimits
@@ -60,6 +61,8 @@ class Connectivity:
         self._config, self._context, self._peer_id = config, context, network.links.peer_id
         self._engine, self._follower = engine, follower
         self._tasks: TaskGroup | None = None
+        self._succeeded = ""
+        """The coordinator's last answer to the succession."""
         self.on_calibrated: Callable[[list[str]], None] = lambda classes: None
         self.dialer = PeerDialer(network.links, context.run, context.clock.now)
         self.neighbours = Neighbours(network.links, self.dialer, context.folder / "peers", context.seed)
@@ -114,7 +117,13 @@ class Connectivity:
             tasks=[TaskReference(name=name, version=number) for name, number in known()],
             record=await self.reachability.record(),
             kinds=list(PLAYED),
+            succession=self._succession(),
         )
+
+    def _succession(self) -> bytes | None:
+        """Return the statement that an earlier key of this node left for the present one (node/key_change.py)."""
+        path = self._context.folder / SUCCESSION
+        return path.read_bytes() if path.exists() else None
 
     async def reconsider(self, refusal: Refusal) -> bool:
         """Switch to the next type or engine if the refusal and rule 2 allow it; tell whether to greet again."""
@@ -158,6 +167,9 @@ class Connectivity:
     async def welcomed(self, peer: str, welcome: Welcome) -> None:
         """Follow the Head in the answer to a greeting, and dial some of the peers that it names."""
         self.on_calibrated(welcome.calibrated)
+        if welcome.succession is not None and welcome.succession != self._succeeded:
+            self._succeeded = welcome.succession
+            _log.info("standing of the old key", answer=welcome.succession)
         if welcome.head is not None:
             await self._follower.hear(peer, welcome.head)
         if self._tasks is not None:

@@ -10,7 +10,7 @@ Rules
    no payload is decoded twice, and none before its signatures are verified.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Final, Generic, TypeVar
 
@@ -42,6 +42,7 @@ ROLES: dict[str, str] = {
     "ledgerhead": "ledger",
     "request": "node",
     "peer": "node",
+    "succession": "node",
 }
 """The role that signs each kind of document."""
 
@@ -130,11 +131,32 @@ def _verified_payload(sealed: Envelope, kind: str, run: bytes, keys: Collection[
         raise ValueError("a threshold must be at least 1")
     if sealed.kind != kind or sealed.run != run:
         raise BadSignature(f"got a {sealed.kind}, expected a {kind} of this run")
-    covered = signed_bytes(kind, run, sealed.payload)
-    signers = {s.key for s in sealed.signatures if s.key in keys and _verifies(s, covered)}
-    if len(signers) < threshold:
-        raise BadSignature(f"{kind}: {len(signers)} of {threshold} required signatures of role {ROLES[kind]}")
+    good = _signers(sealed, keys)
+    if len(good) < threshold:
+        raise BadSignature(f"{kind}: {len(good)} of {threshold} required signatures of role {ROLES[kind]}")
     return sealed.payload
+
+
+def _signers(sealed: Envelope, keys: Collection[bytes]) -> set[bytes]:
+    covered = signed_bytes(sealed.kind, sealed.run, sealed.payload)
+    return {s.key for s in sealed.signatures if s.key in keys and _verifies(s, covered)}
+
+
+def signers(data: bytes, keys: Collection[bytes]) -> set[bytes]:
+    """Return the keys, out of `keys`, that validly signed the document. Raises `Malformed`."""
+    return _signers(decode_unverified(data), keys)
+
+
+def join(sealed: Sequence[bytes], keys: Collection[bytes]) -> bytes:
+    """Return one document with the valid signatures of several over the same payload, those of `keys` alone, each once.
+    Raises `Malformed`, and `BadSignature` where kind, run or payload differ."""
+    envelopes = [decode_unverified(one) for one in sealed]
+    first = envelopes[0]
+    if any((one.kind, one.run, one.payload) != (first.kind, first.run, first.payload) for one in envelopes):
+        raise BadSignature("the signatures are over different documents")
+    covered = signed_bytes(first.kind, first.run, first.payload)
+    valid = {s.key: s for one in envelopes for s in one.signatures if s.key in keys and _verifies(s, covered)}
+    return _encode(Envelope(first.kind, first.run, first.payload, list(valid.values())))
 
 
 def verify(

@@ -1,9 +1,9 @@
 """The chain of a run's Roots, and the verification of documents that stay valid for good. Pure.
 
 Rules
-1. A Root is signed by the threshold of its own root keys, names all of `ROLES`, and carries the run's id. The first
-   Root is trusted by its hash, which the invite pins. Each later Root has the next serial, and is also signed by the
-   threshold of the previous Root's root keys.
+1. A Root is signed by the threshold of its own root keys, and carries the run's id. It names all of `ROLES`; no role
+   names a key twice, or a threshold above its number of keys. The first Root is trusted by its hash, which the invite
+   pins. Each later Root has the next serial, and is also signed by the threshold of the previous Root's root keys.
 2. A Received, a Receipt or a LedgerHead is valid if the keys of its role in any Root of the chain signed it. Roots are
    tried newest first.
 3. If only the keys of an earlier Root signed it, those keys were rotated. It is valid if its time (`at`, or `issued` of
@@ -137,6 +137,8 @@ def verify_root(sealed: bytes, before: Root | None, run: bytes | None = None) ->
     run = run or (before or root).run
     if root.run != run or not root.roles.keys() >= ROLES:
         raise WrongRoot("the Root belongs to another run, or lacks a role")
+    if any(not len(set(role.keys)) == len(role.keys) >= role.threshold for role in root.roles.values()):
+        raise WrongRoot("a role of the Root names a key twice, or a threshold above its number of keys")
     for signers in (root,) if before is None else (before, root):
         role = signers.roles["root"]
         try:
@@ -144,6 +146,21 @@ def verify_root(sealed: bytes, before: Root | None, run: bytes | None = None) ->
         except BadSignature as error:
             raise WrongRoot(str(error)) from None
     return root
+
+
+def threshold_changes(before: Root, root: Root) -> list[str]:
+    """Return a sentence for each role of which the next Root changes the threshold or the number of keys."""
+    sentences = []
+    for role, new in root.roles.items():
+        old = before.roles.get(role)
+        if old is None or (old.threshold, len(old.keys)) == (new.threshold, len(new.keys)):
+            continue
+        word = "LOWERS" if new.threshold < old.threshold else "RAISES" if new.threshold > old.threshold else "KEEPS"
+        sentences.append(
+            f"Root {root.serial} {word} the threshold of {role}: {new.threshold} of {len(new.keys)} keys sign, before "
+            f"{old.threshold} of {len(old.keys)}"
+        )
+    return sentences
 
 
 def revoked(chain: Sequence[Root], stored: int | None = None, at: int | None = None) -> set[bytes]:

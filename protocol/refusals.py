@@ -16,11 +16,12 @@ from protocol.requests import Refusal
 from runtime.figures import apart
 
 Fault = Literal["node", "operator", "nobody"]
-Then = Literal["", "greet", "end", "other engine", "finish", "other version", "wait", "fewer"]
+Then = Literal["", "greet", "end", "other engine", "finish", "other version", "wait", "fewer", "moved"]
 """Empty: ask again after `retry_after`. "greet": send `hello` again, which returns the coordinator's time and the
 newest Root. "end": stop, since the run accepts no work of this node. "other engine": compute in another number format,
 or stop. "finish": deliver finished groups, and stop. "other version": ask again once another version is loaded. "wait":
-ask again after `retry_after`, even if a newer version arrives meanwhile. "fewer": ask again with fewer open leases."""
+ask again after `retry_after`, even if a newer version arrives meanwhile. "fewer": ask again with fewer open leases.
+"moved": take the addresses of the peer's Head (node/links/coordinator_client.py, rule 7)."""
 
 
 class Reason(NamedTuple):
@@ -37,6 +38,13 @@ REASONS: dict[str, Reason] = {
     "malformed": Reason("These bytes are not a {what}: {detail}.", "node"),
     "bad-signature": Reason("The request is not signed by the node it speaks for: {detail}.", "node"),
     "wrong-recipient": Reason("The request is meant for another coordinator or run.", "node", then="greet"),
+    "moved": Reason(
+        "This is a former identity of the run's coordinator: {detail}. Update echo2, or ask the operator for a new"
+        " invite.",
+        "operator",
+        True,
+        then="moved",
+    ),
     "wrong-method": Reason("A request for method {asked} was sent under method {method}.", "node"),
     "unknown-method": Reason("There is no method {method}.", "node"),
     "clock": Reason(

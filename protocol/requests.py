@@ -27,7 +27,8 @@ class Request(Wire, frozen=True):
 class Refusal(Wire, frozen=True):
     """coordinator -> node. Data, not an exception: `code` is one of protocol/refusals.py, `sentence` is for people.
     `retry_after`: milliseconds after which to ask again; None: this very request never succeeds. `roots`: every sealed
-    Root, in order, with the code `wrong-recipient` where the recipient is a former channel key of the run."""
+    Root, in order, with the code `wrong-recipient` where the recipient is a former channel key of the run, and with the
+    code `moved`."""
 
     code: Name
     sentence: Sentence
@@ -49,7 +50,8 @@ class Response(Wire, frozen=True):
 class Hello(Wire, frozen=True):
     """node -> coordinator, method "hello". First message of every connection. `record`: the node's sealed
     PeerRecord. `kinds`: kinds of task other than pure that the node works for; none where it is older than this
-    field."""
+    field. `succession`: the sealed statement by which an earlier key of this node named the present one; None: there is
+    none."""
 
     protocols: tuple[int, int]
     software: Name
@@ -59,12 +61,14 @@ class Hello(Wire, frozen=True):
     tasks: Annotated[list[TaskReference], Meta(max_length=64)]
     record: SealedRecord
     kinds: Annotated[list[Name], Meta(max_length=16)] = []
+    succession: SealedRecord | None = None
 
 
 class Welcome(Wire, frozen=True):
     """coordinator -> node, to "hello". `roots`: every sealed Root since the first, in order. `peers`: sealed
     PeerRecords, as received, of nodes to dial. `calibrated`: engine classes that a Calibration of this run opens; none
-    where the coordinator is older than this field."""
+    where the coordinator is older than this field. `succession`: what became of the Hello's, a sentence; None: it had
+    none, or the coordinator is older than this field."""
 
     roots: Annotated[list[bytes], Meta(min_length=1, max_length=MOST_ROOTS)]
     runspec: bytes
@@ -72,6 +76,7 @@ class Welcome(Wire, frozen=True):
     peers: Annotated[list[SealedRecord], Meta(max_length=64)]
     now: Milliseconds
     calibrated: Annotated[list[Name], Meta(max_length=256)] = []
+    succession: Sentence | None = None
 
 
 class DocumentsRequest(Wire, frozen=True):

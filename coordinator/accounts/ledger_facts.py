@@ -17,6 +17,9 @@ import msgspec
 from coordinator.accounts.ledger import Entry
 
 RULES = 1
+ROTATED = "key.rotated"
+REPLACED = "its key was replaced by "
+"""How `KeyAccount.banned` of a replaced key begins."""
 VERDICT_RULES = 2
 """Of LeaseOutcomes and `QuarantineEnded`."""
 WRONG = frozenset(("seeded-choice", "close-choices", "drift", "drift-median", "not-generated", "evidence", "near-ties"))
@@ -40,6 +43,14 @@ class Remark(msgspec.Struct, frozen=True, kw_only=True):
     rules: int = RULES
     node: str
     why: str
+
+
+class KeyRotated(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of `key.rotated`: the standing of `node` passes to `successor`, both peer ids."""
+
+    rules: int = RULES
+    node: str
+    successor: str
 
 
 class QuarantineEnded(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,6 +127,17 @@ def changes(entry: Entry) -> list[tuple[str, Change]]:
     """Return the changes that an entry makes to accounts, as (peer id, change of its account)."""
     read = _READ.get(entry.kind)
     return [] if read is None else read(entry)
+
+
+def apply(entry: Entry, of: Callable[[str], KeyAccount], put: Callable[[str, KeyAccount], None]) -> None:
+    """Apply an entry to the accounts of the keys that it names, by peer id: `of` returns one, `put` stores it."""
+    if entry.kind == ROTATED:
+        fact = msgspec.msgpack.decode(entry.facts, type=KeyRotated)
+        put(fact.successor, of(fact.node))
+        put(fact.node, KeyAccount(banned=REPLACED + fact.successor))
+        return
+    for node, change in changes(entry):
+        put(node, change(of(node)))
 
 
 def _accepted(entry: Entry) -> list[tuple[str, Change]]:

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from coordinator.accounts.ledger import Entry, Ledger
-from coordinator.accounts.ledger_facts import KeyAccount, Remark, Suspended
+from coordinator.accounts.ledger_facts import ROTATED, KeyAccount, KeyRotated, Remark, Suspended
 from coordinator.accounts.operator_remarks import key_of
 from coordinator.accounts.standing import Accounts, Rank, Standing, at, describe, minute
 from coordinator.accounts.strikes import WINDOW
@@ -170,6 +170,8 @@ def _told(entry: Entry) -> str:
     if entry.kind == "node.suspended":
         fact = msgspec.msgpack.decode(entry.facts, type=Suspended)
         return f"{said}suspended until {minute(fact.until)} for {fact.code}, evidence {fact.evidence.hex()}"
+    if entry.kind == ROTATED:
+        return f"{said}took the standing of {msgspec.msgpack.decode(entry.facts, type=KeyRotated).node}"
     why = msgspec.msgpack.decode(entry.facts, type=Remark).why
     return said + entry.kind.removeprefix("node.") + (f": {why}" if why else "")
 

@@ -9,7 +9,9 @@ Rules
    suspension.
 3. Standing follows from the ledger alone: `standing` reads the entries. `Accounts.of` reads a row that is updated in
    the transaction of each entry. Both agree (tests/coordinator/accounts/test_standing.py).
-4. Rank decides how much room a key gets (coordinator/rollouts/room_shares.py) and how its groups are verified
+4. A `key.rotated` passes the whole account of a key to its successor, and bans the old key for good
+   (coordinator/accounts/succession.py).
+5. Rank decides how much room a key gets (coordinator/rollouts/room_shares.py) and how its groups are verified
    (coordinator/rollouts/group_verifier.py), but never the pay of an accepted group.
 """
 
@@ -20,7 +22,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from coordinator.accounts.ledger import Entry, Ledger
-from coordinator.accounts.ledger_facts import KeyAccount, Remark, Suspended, changes
+from coordinator.accounts.ledger_facts import ROTATED, KeyAccount, KeyRotated, Remark, Suspended, apply
 from coordinator.database import Database
 from p2p.identity import peer_id, public_key
 
@@ -53,8 +55,7 @@ def standing(entries: Iterable[Entry], now: int) -> dict[str, Standing]:
     """Return the standing at `now` (ms) of every key that the entries name, by peer id. Any other has `NEW_KEY`."""
     accounts: dict[str, KeyAccount] = {}
     for entry in entries:
-        for node, change in changes(entry):
-            accounts[node] = change(accounts.get(node, KeyAccount()))
+        apply(entry, lambda node: accounts.get(node, KeyAccount()), accounts.__setitem__)
     return {node: at(account, now) for node, account in accounts.items()}
 
 
@@ -113,12 +114,12 @@ class Accounts:
 
     def take(self, entry: Entry) -> None:
         """Update accounts by an entry that was just appended, in its transaction."""
-        for node, change in changes(entry):
-            key = public_key(node)
-            self._database.do(
-                "INSERT OR REPLACE INTO accounts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (key, *change(self.account(key))),
-            )
+        apply(entry, lambda node: self.account(public_key(node)), self._put)
+
+    def _put(self, node: str, account: KeyAccount) -> None:
+        self._database.do(
+            "INSERT OR REPLACE INTO accounts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (public_key(node), *account)
+        )
 
     def remark(self, node: bytes, kind: Remarked, why: str, now: int) -> Entry:
         """Write an entry by which the operator vouches for a key, bans it, lifts its ban, or adds a note on it."""
@@ -128,6 +129,10 @@ class Accounts:
         """Write an entry that suspends a key until `until`, ms. `evidence`: hash of the submission that caused it."""
         fact = Suspended(node=peer_id(node), code=code, evidence=evidence, since=now, until=until)
         return self._append(now, "node.suspended", node, fact)
+
+    def rotate(self, old: bytes, new: bytes, now: int) -> Entry:
+        """Write an entry by which the standing of `old` passes to `new`."""
+        return self._append(now, ROTATED, new, KeyRotated(node=peer_id(old), successor=peer_id(new)))
 
     def entries(self, node: bytes) -> list[Entry]:
         """Return the suspensions and remarks of a key, oldest first."""

@@ -11,6 +11,7 @@ from typing import Final, NoReturn
 
 from coordinator.learner.launch import TORCHRUN
 from runtime.child import Pipe
+from runtime.hidden_folder import hide_named
 
 LOOK: Final = 0.5
 """Seconds between two looks at whether torchrun is there."""
@@ -18,6 +19,7 @@ LOOK: Final = 0.5
 
 def main() -> NoReturn:
     """Serve until the parent ends. The pipe is set up first, so that output of an import cannot get into it."""
+    hide_named()
     ranks, rank = (int(os.environ.get(name, default)) for name, default in (("WORLD_SIZE", "1"), ("RANK", "0")))
     if rank:
         _follow()

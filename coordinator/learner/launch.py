@@ -7,6 +7,7 @@
 """
 
 import sys
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from runtime.child import Child, python_path
@@ -50,9 +51,15 @@ class RankLayout(NamedTuple):
 ONE_RANK: Final = RankLayout()
 
 
-def learner_process(threads: int = 1, module: str = LEARNER, ranks: RankLayout = ONE_RANK) -> Child:
-    """Return the learner's process, not started yet. `threads`: CPU threads that each rank computes with."""
-    env = {"OMP_NUM_THREADS": str(threads)}
+def learner_process(
+    threads: int = 1,
+    module: str = LEARNER,
+    ranks: RankLayout = ONE_RANK,
+    env: Mapping[str, str] | None = None,
+) -> Child:
+    """Return the learner's process, not started yet. `threads`: CPU threads that each rank computes with. `env`:
+    further variables."""
+    env = {"OMP_NUM_THREADS": str(threads), **(env or {})}
     if ranks.torchrun:
         env["MALLOC_MMAP_THRESHOLD_"] = str(_RETURNED)
         if ranks.hosts == 1:

@@ -4,14 +4,16 @@ shows the last sentence of a process that died; torchrun's own report ends with 
 import os
 import sys
 
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.run import main
-
 from coordinator.learner.launch import TORCHRUN
+from runtime.hidden_folder import hide_named
 
 
 def run() -> None:
     """Run torchrun with the arguments of this process."""
+    hide_named()  # the ranks inherit it
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import main
+
     os.environ[TORCHRUN] = str(os.getpid())
     try:
         main()

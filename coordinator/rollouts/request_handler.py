@@ -38,6 +38,7 @@ import blake3
 import msgspec
 
 from coordinator.accounts.standing import Standing, minute
+from coordinator.accounts.succession import succeed
 from coordinator.metrics.history import History
 from coordinator.publishing.publisher import Publisher
 from coordinator.rollouts.absence import Absence
@@ -53,6 +54,7 @@ from p2p.identity import peer_id, public_bytes
 from p2p.limits.origin import LOCAL, Origin
 from p2p.multiaddr import Route, route_of_requester
 from p2p.wire_types import decode, encode
+from protocol import succession
 from protocol.authority import RunSpec
 from protocol.broadcast_messages import Acknowledgement
 from protocol.engine_classes import admits
@@ -296,6 +298,7 @@ class RequestHandler:
         registry = self._group_service.registry
         registry.register(context.node, hello, record, context.now)
         return Welcome(
+            succession=self._succeeded(context, hello),
             roots=list(self._run.roots),
             runspec=self._run.runspec_sealed,
             head=self._publisher.sealed_head,
@@ -303,6 +306,15 @@ class RequestHandler:
             now=context.now,
             calibrated=self._group_service.classes.names[:MOST_CLASSES],
         )
+
+    def _succeeded(self, context: RequestContext, hello: Hello) -> str | None:
+        if hello.succession is None:
+            return None
+        try:
+            statement = succession.opened(hello.succession, self._spec.run, context.node)
+        except (BadSignature, Malformed) as error:
+            return f"The statement of the old key does not hold: {error}"
+        return succeed(self._group_service.accounts, statement, context.now)
 
     def lease(self, context: RequestContext, request: LeaseRequest) -> bytes | Refusal:
         """Give a node a sealed Lease, or refuse it."""

@@ -1,5 +1,5 @@
-"""`echo2-coord keys renew | rotate | revoke | sign | install`: a new Root in the run folder (rules of the documents:
-coordinator/run/root_request.py).
+"""`echo2-coord keys renew | rotate | revoke | export-root | sign-root | import-root`: a new Root in the run folder
+(rules of the documents: coordinator/run/root_request.py).
 
 Rules
 1. Files are written in this order, each durable before the next. First the network identity, at the first change of the
@@ -10,6 +10,7 @@ Rules
    the same passphrase.
 3. One command at a time changes a run folder. At its end the command notifies a running coordinator. If none runs, or
    the running one is of an older version, the next start loads the new Root.
+4. Root keys are read in the folder that the command names, else in `keys/`. Too few of them there sign nothing.
 """
 
 import contextlib
@@ -20,72 +21,112 @@ from typing import Final
 
 import msgspec
 
-from coordinator.run import keys, operator_commands, root_request, setup
-from coordinator.run.keys import ONLINE, ROOT
-from coordinator.run.root_request import RootRequest, SignedRoot
+from coordinator.run import keys, operator_commands, root_keys, root_request, setup
+from coordinator.run.keys import NETWORK, ONLINE, ROOT
+from coordinator.run.root_request import RootRequest, SetChange, SignedRoot
 from coordinator.run.run_folder import RunFolder
+from coordinator.run.signing import Untrusted
 from p2p.errors import Unreachable
 from p2p.identity import load_key
+from protocol.authority import RoleKeys, threshold_changes
 from runtime.errors import LocalFault
 from runtime.files import writing
 from runtime.lock import AlreadyLocked, lock_folder
 
+MOVED: Final = [
+    "The network identity changes at the next start. The former one answers for 30 days and tells nodes the new",
+    "addresses: set network.former_listen and https.former_listen to today's listen addresses, give network.listen and",
+    "https.listen other ports, and restart the coordinator. Invites printed after that name the new identity.",
+]
 SIGNED: Final = ".signed"
 """The suffix of the answer's file name."""
 
 
 def change(
-    home: Path, role: str | None, *, now: int, secret: str | None, since: int | None = None, out: Path | None = None
+    home: Path,
+    role: str | None,
+    *,
+    now: int,
+    secret: str | None,
+    since: int | None = None,
+    out: Path | None = None,
+    root_place: Path | None = None,
 ) -> list[str]:
     """Issue the next Root and return lines for the operator. `role`: the role that gets another key; None: the Root is
     only renewed. `since`: revoke the old key from that time on (ms). `out`: write a request to this file instead of
-    signing. Raises `LocalFault`, `Untrusted`."""
+    signing. `root_place`: the folder with the root keys (rule 4). Raises `LocalFault`, `Untrusted`."""
     place = RunFolder(home)
+    root_place = root_place or place.keys
     with _alone(place):
         roots, chain, runspec, _ = setup.read_documents(place)
-        root_key = keys.path_of(place, ROOT, chain[-1])
-        if out is None and not root_key.exists():
-            raise LocalFault(
-                f"the root key {keys.spaced(chain[-1].roles[ROOT].keys[0])} is not in {place.keys}: put its file there "
-                "for this command, or write a request with --request FILE and sign that on the machine with the key"
-            )
+        if out is None:
+            _enough(root_place, chain[-1].roles[ROOT], secret)
         for online in ONLINE:
             path = keys.path_of(place, online, chain[-1])
             if online != role or path.exists():
                 load_key(path, secret)
-        if out is None:
-            load_key(root_key, secret)
         public = None
-        if role == "channel":
+        if role in ("channel", NETWORK):
             keys.keep_identity(place, chain, secret)
-        if role in ONLINE:
+        if role in (*ONLINE, NETWORK):
             public = keys.make_next(place.keys, role, secret)
         asked = root_request.request(roots, runspec, now, role, public, since)
         if out is not None:
             _write(out, msgspec.msgpack.encode(asked))
             return _next_steps(out)
         lines = _described(asked)
-        return [*lines, *_installed(place, _signed(asked, place.keys, secret), secret)]
+        return [*lines, *_installed(place, _signed(asked, root_place, secret, None), secret)]
 
 
-def sign(file: Path, place: Path, *, secret: str | None, confirm: Callable[[list[str]], bool]) -> list[str]:
-    """Sign a request with the root key in the folder `place` and write the answer beside the request. `confirm`: gets a
-    description of the changes and returns True to sign. Raises `LocalFault`, `Untrusted`."""
+def export_root(home: Path, file: Path, change: SetChange, *, now: int) -> list[str]:
+    """Write a request for the next Root, with other root keys or another threshold, or a renewal where nothing changes.
+    Raises `LocalFault`, `Untrusted`."""
+    place = RunFolder(home)
+    with _alone(place):
+        roots, _, runspec, _ = setup.read_documents(place)
+    asked = root_request.request_set(roots, runspec, now, change)
+    _write(file, msgspec.msgpack.encode(asked))
+    before, root = root_request.checked(asked)
+    return [*_described(asked), *_next_steps(file, changes_set=root_request.changes_set(before, root))]
+
+
+def sign(
+    file: Path, place: Path, *, secret: str | None, confirm: Callable[[list[str]], bool], set_changes: bool = False
+) -> list[str]:
+    """Sign a request with the root keys in the folder `place`; write the answer beside the request, or add signatures
+    to the one there. `confirm`: gets a description of the changes and returns True to sign. `set_changes`: whether
+    the root keys or their threshold may change. Raises `LocalFault`, `Untrusted`."""
     asked = root_request.read(_read(file), RootRequest, str(file))
     assert isinstance(asked, RootRequest)
+    before, root = root_request.checked(asked)
+    if root_request.changes_set(before, root) and not set_changes:
+        changes = [one.removeprefix("WARNING  ") for one in _described(asked) if one.startswith(("WARNING", ROOT))]
+        first, last = f"Root {root.serial} would change who may sign Roots: not signed", "sign with --changes-root"
+        raise Untrusted("; ".join([first, *changes, f"if that is meant, {last}"]))
     if not confirm(_described(asked)):
         return ["nothing was signed"]
-    answer = file.with_name(file.name + SIGNED)
-    _write(answer, msgspec.msgpack.encode(_signed(asked, place, secret)))
-    return [f"signed: {answer}", f"In the run's folder: echo2-coord keys install {answer.name}"]
+    path = file.with_name(file.name + SIGNED)
+    earlier = root_request.read(_read(path), SignedRoot, str(path)) if path.exists() else None
+    assert earlier is None or isinstance(earlier, SignedRoot)
+    fits = earlier is not None and root_request.answers(earlier, asked)
+    answer = _signed(asked, place, secret, earlier if fits else None)
+    _write(path, msgspec.msgpack.encode(answer))
+    replaced = [] if fits or earlier is None else ["the answer to an earlier request, of the same name, is replaced"]
+    short = root_request.missing(answer.root, before)
+    ready = f"In the run's folder: echo2-coord keys import-root {path.name}"
+    return [f"signed: {path}", *replaced, *(short or [ready])]
 
 
-def install(home: Path, file: Path, *, secret: str | None) -> list[str]:
-    """Install a signed Root in the run folder. Raises `LocalFault`, `Untrusted`."""
-    place, answer = RunFolder(home), root_request.read(_read(file), SignedRoot, str(file))
-    assert isinstance(answer, SignedRoot)
+def install(home: Path, *files: Path, secret: str | None) -> list[str]:
+    """Install a signed Root in the run folder. `files`: answers to one request, whose signatures count together. Raises
+    `LocalFault`, `Untrusted`."""
+    place, answers = RunFolder(home), []
+    for file in files:
+        answer = root_request.read(_read(file), SignedRoot, str(file))
+        assert isinstance(answer, SignedRoot)
+        answers.append(answer)
     with _alone(place):
-        return _installed(place, answer, secret)
+        return _installed(place, root_request.joined(answers), secret)
 
 
 def time_of(text: str, now: int) -> int:
@@ -100,25 +141,48 @@ def time_of(text: str, now: int) -> int:
     return at
 
 
+def key_of(text: str) -> bytes:
+    """Return a public key from its 64 hex digits. Raises `LocalFault`."""
+    try:
+        public = bytes.fromhex(text)
+    except ValueError:
+        public = b""
+    if len(public) != 32:
+        raise LocalFault(f"--add should be the 64 hex digits that `keys make-root` printed, not {text!r}")
+    return public
+
+
 def _described(asked: RootRequest) -> list[str]:
     before, root = root_request.checked(asked)
     return root_request.described(before, root, asked)
 
 
-def _signed(asked: RootRequest, place: Path, secret: str | None) -> SignedRoot:
-    before, _ = root_request.checked(asked)
-    wanted = before.roles[ROOT].keys[0]
-    path = keys.path_in(place, ROOT, wanted)
-    if not path.exists():
+def _enough(place: Path, role: RoleKeys, secret: str | None) -> None:
+    """Check that `place` holds as many root keys as must sign (rule 4). Raises `LocalFault`."""
+    here = len(root_keys.held(place, role.keys, secret))
+    if here >= role.threshold:
+        return
+    needed = (
+        f"the root key {keys.spaced(role.keys[0])} is not in {place}: put its file there for this command"
+        if len(role.keys) == 1
+        else f"{here} of {role.threshold} required root keys are in {place}: name their folder with --keys"
+    )
+    raise LocalFault(f"{needed}, or write a request with --request FILE and sign that on the machine with the key")
+
+
+def _signed(asked: RootRequest, place: Path, secret: str | None, earlier: SignedRoot | None) -> SignedRoot:
+    before, root = root_request.checked(asked)
+    wanted = list(dict.fromkeys([*before.roles[ROOT].keys, *root.roles[ROOT].keys]))
+    given = root_keys.held(place, wanted, secret)
+    if not given:
+        shown = ", ".join(keys.spaced(key) for key in wanted)
+        which = f"the root key {shown} is not" if len(wanted) == 1 else f"none of the root keys {shown} is"
         raise LocalFault(
-            f"the root key {keys.spaced(wanted)} is not in {place}: name its folder with --keys; the file is called "
-            f"{path.name} or root-{keys.digits(wanted)}.pem"
+            f"{which} in {place}: name its folder with --keys; the file is called root.pem or "
+            f"root-{keys.digits(wanted[0])}.pem"
         )
-    key = load_key(path, secret)
-    new = None
-    if asked.new_root_key:
-        new = load_key(keys.path_in(place, ROOT, keys.make_next(place, ROOT, secret)), secret)
-    return root_request.signed(asked, key, new)
+    new = root_keys.make(place, secret) if asked.new_root_key else None
+    return root_request.signed(asked, given, new, earlier)
 
 
 def _installed(place: RunFolder, answer: SignedRoot, secret: str | None) -> list[str]:
@@ -131,11 +195,13 @@ def _installed(place: RunFolder, answer: SignedRoot, secret: str | None) -> list
         _write(place.runspec, answer.runspec)
     _write(place.roots / f"{len(roots) + 1}.root", answer.root)
     gone = [
-        str(path) for role in keys.ROLES
-        if (path := keys.path_of(place, role, chain[-1])).exists() and root.roles[role] != chain[-1].roles[role]
+        str(path) for role in keys.ROLES for key in chain[-1].roles[role].keys
+        if (path := keys.path_in(place.keys, role, key)).exists() and key not in root.roles[role].keys
     ]  # fmt: skip
     spare = [f"no longer needed: {path}" for path in gone]
-    return [f"Root {root.serial} is installed", *spare, *_told(place)]
+    loud = threshold_changes(chain[-1], root)
+    moved = MOVED if keys.identity([*chain, root]) != keys.identity(chain) else []
+    return [f"Root {root.serial} is installed", *loud, *spare, *_told(place), *moved]
 
 
 def _told(place: RunFolder) -> list[str]:
@@ -149,11 +215,12 @@ def _told(place: RunFolder) -> list[str]:
     return [f"the running coordinator works under Root {serial}"]
 
 
-def _next_steps(out: Path) -> list[str]:
+def _next_steps(out: Path, *, changes_set: bool = False) -> list[str]:
+    consent = " --changes-root" if changes_set else ""
     return [
         f"request: {out}",
-        f"On the machine with the root key: echo2-coord keys sign {out.name} --keys FOLDER",
-        f"Then here:                        echo2-coord keys install {out.name}{SIGNED}",
+        f"On the machine with the root key: echo2-coord keys sign-root {out.name} --keys FOLDER{consent}",
+        f"Then here:                        echo2-coord keys import-root {out.name}{SIGNED}",
     ]
 
 

@@ -1,17 +1,22 @@
-"""The request for the next Root and its signed answer, exchanged with the offline machine of the root key. Pure.
+"""The request for the next Root and its signed answer, exchanged with the machines of the root keys. Pure.
 
-    run folder ── RootRequest ──> machine with the root key ── SignedRoot ──> run folder
+    run folder ── RootRequest ──> machines with the root keys ── SignedRoot ──> run folder
 
 Rules
 1. A request contains every Root, the unsigned next Root, and the RunSpec. Neither request nor answer is secret.
-2. The signer signs only a Root that may follow the chain: the next serial of the same run, one key per role, every
-   earlier revocation kept, a lifetime of at most `ROOT_LIFE`. A person sees the changes (`described`) before that.
-3. Where the root key changes, the signer generates the new one, which never leaves that machine, and puts it into the
-   Root. Both keys then seal the RunSpec, which is valid under either Root.
-4. An answer is installed only if it follows the folder's newest Root.
+2. The signer signs only a Root that may follow the chain: the next serial of the same run, no role dropped, one key per
+   online role, every earlier revocation kept, a lifetime of at most `ROOT_LIFE`. A person sees the changes
+   (`described`) before that.
+3. Where the only root key is replaced, the signer generates the new one, which never leaves that machine, and puts it
+   into the Root. All other changes of the root keys or of their threshold stand in the request (`SetChange`); a person
+   must consent to those by an option of their own.
+4. Where the root keys change, the signers seal the RunSpec, too; the old signatures stay, so it is valid under either
+   Root. Each signer adds signatures to the answer; it is complete once the old and the new set have their thresholds.
+5. An answer is installed only if it is complete and follows the folder's newest Root.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Literal
 
@@ -19,13 +24,14 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.run import signing
-from coordinator.run.keys import ROLES, ROOT, spaced
+from coordinator.run.keys import NETWORK, ONLINE, ROLES, ROOT, digits, identity, spaced
+from coordinator.run.root_keys import MOST_ROOT_KEYS
 from coordinator.run.signing import ROOT_LIFE, Untrusted
-from p2p.envelope import decode_unverified, seal
-from p2p.errors import Malformed
+from p2p.envelope import decode_unverified, join, seal, signers
+from p2p.errors import Malformed, PeerFault
 from p2p.identity import public_bytes
 from p2p.wire_types import decode, encode
-from protocol.authority import RoleKeys, Root
+from protocol.authority import RoleKeys, Root, threshold_changes
 from runtime.errors import LocalFault
 
 MOST_BYTES: Final = 4 << 20
@@ -34,8 +40,8 @@ MOST_BYTES: Final = 4 << 20
 
 class RootRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request to sign the next Root. `roots`: every Root so far, sealed, oldest first. `root`: the next Root, encoded
-    and unsigned. `runspec`: sealed. `new_root_key`: the root key changes, too. `revoke_root_from`: the old root key is
-    revoked from that time of the run on (ms); None: it is not revoked."""
+    and unsigned. `runspec`: sealed. `new_root_key`: the only root key is replaced. `revoke_root_from`: the old root key
+    is revoked from that time of the run on (ms); None: it is not revoked."""
 
     format: Literal["echo2-root-request/1"] = "echo2-root-request/1"
     roots: list[bytes]
@@ -46,11 +52,23 @@ class RootRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SignedRoot(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a request. `root`: the sealed Root. `runspec`: the sealed RunSpec that goes with it."""
+    """The answer to a request. `root`: the sealed Root. `runspec`: the sealed RunSpec that goes with it. Both may lack
+    signatures that another signer adds."""
 
     format: Literal["echo2-signed-root/1"] = "echo2-signed-root/1"
     root: bytes
     runspec: bytes
+
+
+@dataclass(frozen=True)
+class SetChange:
+    """A change of the root keys. `threshold`: None: as before. `add`: public keys. `drop`: fingerprints, as digits.
+    `since`: when the revocation of the dropped keys begins (ms); None: they are not revoked."""
+
+    threshold: int | None = None
+    add: Sequence[bytes] = ()
+    drop: Sequence[str] = ()
+    since: int | None = None
 
 
 def request(
@@ -59,13 +77,18 @@ def request(
     """Return the request for the next Root. `role`: the role that gets a new key; None: no key changes. `public`: the
     new key, None for the root key. `since`: when the old key's revocation begins (ms); None: it is not revoked. Raises
     `Untrusted`, `LocalFault`."""
-    newest = signing.check_chain(roots)[-1]
-    if role is not None and len(newest.roles[role].keys) != 1:
+    chain = signing.check_chain(roots)
+    newest = chain[-1]
+    old = [] if role is None else [identity(chain)] if role == NETWORK else newest.roles[role].keys
+    if len(old) > 1:
+        fix = "write a request with `echo2-coord keys export-root`" if role == ROOT else "make another run"
+        raise LocalFault(f"role {role} has {len(old)} keys, and this replaces an only key: {fix}")
+    changed = {} if role is None or public is None else {role: RoleKeys(keys=[public], threshold=1)}
+    revoked: dict[bytes, int] = dict.fromkeys(old, since) if since is not None and public else {}
+    if any(key in revoked for other, one in newest.roles.items() if other != role for key in one.keys):
         raise LocalFault(
-            f"role {role} has {len(newest.roles[role].keys)} keys: this version changes only roles with one key"
+            "the network identity is the channel key, too: rotate or revoke channel first, and then network"
         )
-    changed = {} if role is None or public is None else {role: public}
-    revoked = {newest.roles[role].keys[0]: since} if role is not None and since is not None and public else {}
     root = signing.next_root(newest, now, changed, revoked)
     return RootRequest(
         roots=list(roots),
@@ -74,6 +97,30 @@ def request(
         new_root_key=role == ROOT,
         revoke_root_from=since if role == ROOT else None,
     )
+
+
+def request_set(roots: Sequence[bytes], runspec: bytes, now: int, change: SetChange) -> RootRequest:
+    """Return the request for a Root with other root keys, or another threshold. Raises `Untrusted`, `LocalFault`."""
+    newest = signing.check_chain(roots)[-1]
+    old = newest.roles[ROOT]
+    unknown = [one for one in change.drop if one not in map(digits, old.keys)]
+    if unknown:
+        raise LocalFault(f"no root key has the fingerprint {unknown[0]}: `echo2-coord keys show` lists them")
+    dropped = [key for key in old.keys if digits(key) in change.drop]
+    kept = [key for key in old.keys if key not in dropped]
+    taken = [key for key in change.add if key in old.keys or key in newest.revoked or change.add.count(key) > 1]
+    if taken:
+        raise LocalFault(f"the key {spaced(taken[0])} is a root key already, or was revoked: add another one")
+    new, threshold = [*kept, *change.add], change.threshold or old.threshold
+    if not threshold <= len(new) <= MOST_ROOT_KEYS:
+        raise LocalFault(
+            f"{threshold} of {len(new)} root keys should sign: name a threshold of at most the number of keys, and at "
+            f"most {MOST_ROOT_KEYS} keys"
+        )
+    revoked = {} if change.since is None else dict.fromkeys(dropped, change.since)
+    changed = {ROOT: RoleKeys(keys=new, threshold=threshold)}
+    root = signing.next_root(newest, now, changed, revoked)
+    return RootRequest(roots=list(roots), root=encode(root), runspec=runspec)
 
 
 def checked(asked: RootRequest) -> tuple[Root, Root]:
@@ -87,9 +134,10 @@ def checked(asked: RootRequest) -> tuple[Root, Root]:
     issued = root.issued or 0
     sound = (
         (root.run, root.serial) == (before.run, before.serial + 1)
-        and set(root.roles) == set(ROLES)
-        and all(len(one.keys) == one.threshold == 1 for one in root.roles.values())
-        and root.roles[ROOT] == before.roles[ROOT]
+        and set(before.roles) <= set(root.roles) <= {*ROLES, NETWORK}
+        and all(len(one.keys) == one.threshold == 1 for role, one in root.roles.items() if role != ROOT)
+        and _sound_set(root.roles[ROOT])
+        and (not asked.new_root_key or (root.roles[ROOT] == before.roles[ROOT] and len(root.roles[ROOT].keys) == 1))
         and before.revoked.items() <= root.revoked.items()
         and root.revoked.keys().isdisjoint(key for one in root.roles.values() for key in one.keys)
         and (before.issued or 0) < issued < root.expires <= issued + ROOT_LIFE
@@ -99,51 +147,120 @@ def checked(asked: RootRequest) -> tuple[Root, Root]:
     return before, root
 
 
+def _sound_set(role: RoleKeys) -> bool:
+    return role.threshold <= len(set(role.keys)) == len(role.keys) <= MOST_ROOT_KEYS
+
+
+def changes_set(before: Root, root: Root) -> bool:
+    """Tell whether the next Root names other root keys, or another threshold (rule 3)."""
+    return before.roles[ROOT] != root.roles[ROOT]
+
+
 def described(before: Root, root: Root, asked: RootRequest) -> list[str]:
     """Describe the changes of the next Root for the person who signs, one line per change."""
     lines = [
         f"run      {root.run.hex()}",
         f"Root     {root.serial}, issued {_day(root.issued or 0)}, ends {_day(root.expires)}",
     ]
-    for role in ROLES:
-        old, new = before.roles[role].keys[0], root.roles[role].keys[0]
-        if role == ROOT and asked.new_root_key:
-            lines.append(f"{role:<9}{spaced(old)} -> a new key, made here")
-        elif old != new:
-            lines.append(f"{role:<9}{spaced(old)} -> {spaced(new)}")
+    if asked.new_root_key:
+        lines.append(f"{ROOT:<9}{spaced(before.roles[ROOT].keys[0])} -> a new key, made here")
+    old_set, new_set = before.roles[ROOT].keys, root.roles[ROOT].keys
+    lines += [f"{ROOT:<9}{spaced(key)} -> no root key any more" for key in old_set if key not in new_set]
+    lines += [f"{ROOT:<9}{spaced(key)} becomes a root key" for key in new_set if key not in old_set]
+    for role in (*ONLINE, NETWORK):
+        old, new = (one.roles[role].keys[0] if role in one.roles else None for one in (before, root))
+        if new is not None and old != new:
+            lines.append(f"{role:<9}{'the first channel key' if old is None else spaced(old)} -> {spaced(new)}")
     revoked = {key: since for key, since in root.revoked.items() if key not in before.revoked}
     if asked.revoke_root_from is not None:
         revoked[before.roles[ROOT].keys[0]] = asked.revoke_root_from
     lines += [f"revoked  {spaced(key)} from {_day(since)} on" for key, since in revoked.items()]
+    lines += [f"WARNING  {sentence}" for sentence in threshold_changes(before, root)]
     return lines if len(lines) > 2 else [*lines, "keys     unchanged"]
 
 
-def signed(asked: RootRequest, key: Ed25519PrivateKey, new: Ed25519PrivateKey | None) -> SignedRoot:
-    """Sign the requested Root. `key`: the run's root key. `new`: the root key that replaces it, or None. Raises
-    `Untrusted`."""
+def signed(
+    asked: RootRequest,
+    given: Sequence[Ed25519PrivateKey],
+    new: Ed25519PrivateKey | None = None,
+    earlier: SignedRoot | None = None,
+) -> SignedRoot:
+    """Sign the requested Root, and add the signatures to those of `earlier` (rule 4). `given`: root keys of the old or
+    the new set. `new`: the root key that replaces the only one, or None. Raises `Untrusted`."""
     before, root = checked(asked)
-    if public_bytes(key) not in before.roles[ROOT].keys:
+    publics = [public_bytes(key) for key in given]
+    if not publics or not set(publics) <= {*before.roles[ROOT].keys, *root.roles[ROOT].keys}:
         raise Untrusted(f"this is not the root key of Root {before.serial} ({spaced(before.roles[ROOT].keys[0])})")
     if asked.new_root_key != (new is not None):
         raise ValueError("a new root key is given exactly where the request asks for one")
     if new is None:
-        return SignedRoot(root=seal(ROOT, root.run, encode(root), key), runspec=asked.runspec)
+        answer = _sealed(asked.root, asked.runspec, before, root, given)
+        return answer if earlier is None else joined([earlier, answer])
     roles = root.roles | {ROOT: RoleKeys(keys=[public_bytes(new)], threshold=1)}
     since = asked.revoke_root_from
-    revoked = root.revoked | ({} if since is None else {public_bytes(key): since})
+    revoked = root.revoked | ({} if since is None else {publics[0]: since})
     root = msgspec.structs.replace(root, roles=roles, revoked=revoked)
-    spec = decode_unverified(asked.runspec).payload
-    return SignedRoot(
-        root=seal(ROOT, root.run, encode(root), key, new), runspec=seal("runspec", root.run, spec, key, new)
-    )
+    return _sealed(encode(root), asked.runspec, before, root, [*given, new])
+
+
+def _sealed(payload: bytes, runspec: bytes, before: Root, root: Root, given: Sequence[Ed25519PrivateKey]) -> SignedRoot:
+    sealed = seal(ROOT, root.run, payload, *given)
+    if not changes_set(before, root):
+        return SignedRoot(root=sealed, runspec=runspec)
+    spec = seal("runspec", root.run, decode_unverified(runspec).payload, *given)
+    both = {*before.roles[ROOT].keys, *root.roles[ROOT].keys}
+    return SignedRoot(root=sealed, runspec=join([spec, runspec], both))
+
+
+def answers(answer: SignedRoot, asked: RootRequest) -> bool:
+    """Tell whether an answer is to this request."""
+    try:
+        return decode_unverified(answer.root).payload == asked.root
+    except Malformed:
+        return False
+
+
+def joined(signed_roots: Sequence[SignedRoot]) -> SignedRoot:
+    """Return one answer with the signatures of several to the same request (rule 4). Raises `Untrusted`."""
+    if len(signed_roots) == 1:
+        return signed_roots[0]
+    try:
+        named = [decode_unverified(sealed) for one in signed_roots for sealed in (one.root, one.runspec)]
+        keys = {signature.key for envelope in named for signature in envelope.signatures}
+        return SignedRoot(
+            root=join([one.root for one in signed_roots], keys),
+            runspec=join([one.runspec for one in signed_roots], keys),
+        )
+    except PeerFault as error:
+        raise Untrusted(f"these answers are not to one request: {error}") from error
+
+
+def missing(sealed: bytes, before: Root) -> list[str]:
+    """Return a line per set of root keys, old and new, whose threshold the signatures do not reach; empty: the answer
+    is complete. Raises `Malformed`."""
+    root = decode(decode_unverified(sealed).payload, Root)
+    lines = []
+    for name, role in (("present", before.roles[ROOT]), ("new", root.roles[ROOT])):
+        good = signers(sealed, role.keys)
+        if len(good) < role.threshold:
+            others = ", ".join(spaced(key) for key in role.keys if key not in good)
+            lines.append(
+                f"{len(good)} of {role.threshold} required signatures of the {name} root keys; not yet: {others}"
+            )
+    return list(dict.fromkeys(lines)) if before.roles[ROOT] != root.roles[ROOT] else lines[:1]
 
 
 def verify_answer(answer: SignedRoot, roots: Sequence[bytes], runspec: bytes) -> Root:
-    """Verify an answer against the folder's `roots` and sealed `runspec`, and return its Root (rule 4). Raises
+    """Verify an answer against the folder's `roots` and sealed `runspec`, and return its Root (rule 5). Raises
     `Untrusted`, and `LocalFault` for an answer to another run or to a request older than the newest Root."""
-    _check_place(answer, signing.check_chain(roots)[-1])
-    chain = signing.check_chain([*roots, answer.root])
-    signing.check_runspec(answer.runspec, chain[-1])
+    before = signing.check_chain(roots)[-1]
+    _check_place(answer, before)
+    try:
+        chain = signing.check_chain([*roots, answer.root])
+    except Untrusted as error:
+        raise Untrusted("; ".join([str(error), *_missing_or_none(answer.root, before)])) from error
+    for valid_under in (before, chain[-1]):
+        signing.check_runspec(answer.runspec, valid_under)
     if decode_unverified(answer.runspec).payload != decode_unverified(runspec).payload:
         raise Untrusted("the answer contains another RunSpec than the run's: not installed")
     return chain[-1]
@@ -177,6 +294,13 @@ def _check_place(answer: SignedRoot, newest: Root) -> None:
             f"this is Root {root.serial}, requested before Root {newest.serial} was installed: write a new request "
             "with --request, and sign that"
         )
+
+
+def _missing_or_none(sealed: bytes, before: Root) -> list[str]:
+    try:
+        return missing(sealed, before)
+    except Malformed:
+        return []
 
 
 def _day(at: int) -> str:

@@ -24,10 +24,11 @@ from coordinator import config_docs
 from coordinator.config import MOST_PROMPTS, CoordinatorConfig, EnvironmentSection, RunSection, Settings
 from coordinator.environments.task_host import TaskFacts, facts_of
 from coordinator.learner.messages import WarmUp
-from coordinator.run import chat_settings, https_identity, keys, model_folder, signing, task_mix
+from coordinator.run import chat_settings, https_identity, keys, model_folder, root_keys, signing, task_mix
 from coordinator.run.admitted_classes import check_admitted
 from coordinator.run.draft import drafting
 from coordinator.run.keys import RunKeys
+from coordinator.run.root_keys import ONE_HERE, RootPlan
 from coordinator.run.run_folder import RunFolder
 from coordinator.run.signing import Untrusted
 from coordinator.run.task_mix import WeightedTask
@@ -99,34 +100,36 @@ class Run:
 
     @property
     def peer_id(self) -> str:
-        """The coordinator's peer id: that of the first channel key."""
-        return peer_id(keys.identity(self.chain[0]))
+        """The coordinator's peer id: that of the identity with which it started."""
+        return peer_id(public_bytes(self.keys.network))
 
     def take(self, newer: "Run") -> None:
-        """Replace keys, Roots and sealed RunSpec by those of `newer`, the same run read again."""
-        self.keys = newer.keys
+        """Replace keys, Roots and sealed RunSpec by those of `newer`, the same run read again. The network identity
+        stays until the next start."""
+        self.keys = replace(newer.keys, network=self.keys.network)
         self.roots = newer.roots
         self.chain = newer.chain
         self.runspec_sealed = newer.runspec_sealed
 
     def invite(self, listening: Sequence[str] = ()) -> str:
         """Return the invite's text. `listening`: the actual listening addresses; empty: take those of the settings."""
-        return invite(self.config, self.roots, self.chain[0], self.https_pin, listening)
+        return invite(self.config, self.roots, self.root.run, self.peer_id, self.https_pin, listening)
 
 
 def invite(
     config: CoordinatorConfig,
     roots: Sequence[bytes],
-    first: Root,
+    run: bytes,
+    peer: str,
     https_pin: bytes | None,
     listening: Sequence[str] = (),
 ) -> str:
-    """Return the invite's text; no private key is needed. `first`: the first Root, decoded. Raises `SettingsFault` if
-    the addresses are too many or too long."""
-    addresses = https_identity.reached(config, peer_id(keys.identity(first)), listening)
+    """Return the invite's text; no private key is needed. `run`: its id. `peer`: the coordinator's peer id. Raises
+    `SettingsFault` if the addresses are too many or too long."""
+    addresses = https_identity.reached(config, peer, listening)
     root_hash = signing.root_hash(roots[0])
     try:
-        return Invite(run=first.run, root_hash=root_hash, addresses=addresses, https_key=https_pin).to_text()
+        return Invite(run=run, root_hash=root_hash, addresses=addresses, https_key=https_pin).to_text()
     except ValueError as error:
         raise SettingsFault(f"network.advertise: {error}") from error
 
@@ -152,11 +155,12 @@ def init(
     secret: str | None = None,
     report: Callable[[str], None] = lambda text_line: None,
     inspect: Callable[[TaskPlace, EnvironmentSection, int], TaskFacts] = inspect_task,
+    root_plan: RootPlan = ONE_HERE,
 ) -> Run:
     """Make the run folder and return the run. `model`: tiny, smollm2 or the path of a model folder. `warm_up`: settings
     for making `tiny`; its folder and task are filled in here. `adapter`: makes the versions an adapter over a frozen
     base; None: whole models. `now`: milliseconds. `secret`: passphrase of the keys. `report`: gets a line per part.
-    `inspect`: opens the task, as `inspect_task` does.
+    `inspect`: opens the task, as `inspect_task` does. `root_plan`: the root keys; the default: one, in the run folder.
     Raises `LocalFault`, `SettingsFault`; no run has been made then.
     """
     mix = task_mix.parsed(config.run.task)
@@ -187,7 +191,7 @@ def init(
                 check_sizes(config, facts, share[facts.name])
             for name in without_records(config, tasks):
                 report(f"task {name} has too many prompts to come again: they keep their order")
-            _make_documents(draft, config, tasks, now, secret, chat_settings.hash_of(places[0].chat))
+            _make_documents(draft, config, tasks, now, secret, chat_settings.hash_of(places[0].chat), root_plan)
             _write(draft.config, config_docs.toml(config).encode())
             _settle(draft, target)
         except WeightsError as error:
@@ -218,7 +222,7 @@ def load_run(
     check_context(place, spec)
     run_keys = keys.load(place, chain, secret)
     if config.https.listen:
-        https_identity.prepare(place, peer_id(keys.identity(chain[0])), now, secret)
+        https_identity.prepare(place, peer_id(keys.identity(chain)), now, secret)
     return Run(place, config, run_keys, roots, chain, sealed, spec, https_identity.pin(place, config))
 
 
@@ -429,14 +433,15 @@ def _make_documents(
     now: int,
     secret: str | None,
     settings_hash: bytes | None,
+    plan: RootPlan,
 ) -> None:
     model_facts = model_folder.facts(draft.model)
     run = secrets.token_bytes(32)
-    private = keys.make(draft, secret)
-    https_identity.prepare(draft, peer_id(public_bytes(private["channel"])), now, secret)
+    online, private = keys.make(draft, secret), root_keys.make_planned(plan, draft, secret)
+    https_identity.prepare(draft, peer_id(public_bytes(online["channel"])), now, secret)
     draft.roots.mkdir()
-    _write(draft.roots / "1.root", signing.sign_root(run, private, now))
-    spec = signing.sign_runspec(run, config.run, tasks, model_facts, private[keys.ROOT], settings_hash)
+    _write(draft.roots / "1.root", signing.sign_root(run, online, private, plan.threshold, now))
+    spec = signing.sign_runspec(run, config.run, tasks, model_facts, private, settings_hash)
     _write(draft.runspec, spec)
 
 

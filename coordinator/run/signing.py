@@ -3,7 +3,7 @@
 1. The first Root has serial 1; each later one follows the one before by protocol/authority.py.
 2. The coordinator does not start under an expired Root. An expired Root can still be renewed.
 3. The RunSpec never changes, and must be signed by the newest Root's `root` role: a thief of an old root key could sign
-   another one. When the root key changes, both keys seal the RunSpec before the Root, so it is valid under either.
+   another one. When the root keys change, both sets seal the RunSpec before the Root, so it is valid under either.
 4. The next Root states a later issue time than the one before, lives `ROOT_LIFE`, and keeps all revocations. A run has
    `MOST_ROOTS` Roots at most.
 5. The operator is reminded from `REMINDED` before the newest Root's expiry on.
@@ -24,6 +24,7 @@ from coordinator.run.model_folder import ModelFacts
 from engines import registry
 from p2p.envelope import seal, verify_envelope
 from p2p.errors import PeerFault
+from p2p.identity import public_bytes
 from p2p.wire_types import decode, encode
 from protocol import numbers
 from protocol.authority import MOST_ROOTS, RoleKeys, Root, RunSpec, TaskReference, verify_root
@@ -43,10 +44,16 @@ class Untrusted(LocalFault):
     """A signed document of the run does not verify: altered, of another run, or expired."""
 
 
-def sign_root(run: bytes, keys: Mapping[str, Ed25519PrivateKey], now: int) -> bytes:
-    """Make and seal the first Root: one key per role, threshold 1, valid for `ROOT_LIFE` from `now` (milliseconds)."""
-    root = Root(run=run, serial=1, roles=role_keys(dict(keys)), expires=now + ROOT_LIFE, issued=now)
-    return seal("root", run, encode(root), keys[ROOT])
+def sign_root(
+    run: bytes, online: Mapping[str, Ed25519PrivateKey], root_keys: Sequence[Ed25519PrivateKey], need: int, now: int
+) -> bytes:
+    """Make and seal the first Root: one key per online role, and the root keys, of which `need` must sign. All of
+    them sign this one. It is valid for `ROOT_LIFE` from `now` (milliseconds)."""
+    signers = RoleKeys(keys=[public_bytes(key) for key in root_keys], threshold=need)
+    roles = {ROOT: signers} | role_keys(dict(online))
+    return seal(
+        ROOT, run, encode(Root(run=run, serial=1, roles=roles, expires=now + ROOT_LIFE, issued=now)), *root_keys
+    )
 
 
 def sign_runspec(
@@ -54,11 +61,11 @@ def sign_runspec(
     settings: RunSection,
     tasks: Sequence[TaskFacts],
     model: ModelFacts,
-    key: Ed25519PrivateKey,
+    root_keys: Sequence[Ed25519PrivateKey],
     settings_hash: bytes | None = None,
 ) -> bytes:
-    """Make the RunSpec of these settings and this model, and seal it with the root key. `settings_hash`: of how prompts
-    are written (coordinator/run/chat_settings.py). `tasks`: those that the settings name, in their order."""
+    """Make the RunSpec of these settings and this model, and seal it with the root keys. `settings_hash`: of how
+    prompts are written (coordinator/run/chat_settings.py). `tasks`: those that the settings name, in their order."""
     weights = [task.weight for task in task_mix.parsed(settings.task)]
     references = [
         TaskReference(
@@ -88,18 +95,18 @@ def sign_runspec(
         price_mode=PRICE_MODE,
         protocols=numbers.needed(model.other_ends),
     )
-    return seal("runspec", run, encode(spec), key)
+    return seal("runspec", run, encode(spec), *root_keys)
 
 
-def next_root(before: Root, now: int, changed: Mapping[str, bytes], revoked: Mapping[bytes, int]) -> Root:
-    """Return the Root that follows `before`, not signed yet (rule 4). `changed`: role -> its new public key. `revoked`:
-    key -> time of the run (ms) from which on it is revoked. Raises `LocalFault` after the last possible Root."""
+def next_root(before: Root, now: int, changed: Mapping[str, RoleKeys], revoked: Mapping[bytes, int]) -> Root:
+    """Return the Root that follows `before`, not signed yet (rule 4). `changed`: role -> its new keys. `revoked`: key
+    -> time of the run (ms) from which on it is revoked. Raises `LocalFault` after the last possible Root."""
     if before.serial >= MOST_ROOTS:
         raise LocalFault(f"this run has had {before.serial} Roots, and no more are possible: make another run")
     return Root(
         run=before.run,
         serial=before.serial + 1,
-        roles=before.roles | {role: RoleKeys(keys=[key], threshold=1) for role, key in changed.items()},
+        roles={**before.roles, **changed},
         issued=max(now, (before.issued or 0) + 1),
         expires=now + ROOT_LIFE,
         revoked={**before.revoked, **revoked},

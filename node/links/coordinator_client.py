@@ -18,6 +18,8 @@ Rules
       carries none is followed by a greeting, whose answer has all Roots.
    b. An answer not signed under the newest Root here may be signed under a later one. So the client first asks for
       later Roots (`behind`) and repeats the request; without one, the answer counts as false.
+7. A former network identity of the coordinator refuses each greeting as `moved`, with all Roots. The client then asks
+   it for the newest Head, and tries the addresses of that Head first. The Head must verify under the newest Root here.
 """
 
 import asyncio
@@ -39,8 +41,9 @@ from p2p.wire_types import decode, encode
 from protocol import refusals
 from protocol.authority import WrongRoot
 from protocol.leases import LeaseReport, VerdictsRequest, VerdictsResponse
-from protocol.methods import HELLO, LEASE, SUBMIT, A, Method, Q
+from protocol.methods import HEAD, HELLO, LEASE, SUBMIT, A, Method, Q
 from protocol.requests import Hello, Refusal, Request, Response, Welcome
+from protocol.versions import HeadRequest
 from runtime.backoff import Backoff
 
 REQUEST_LIFE: Final = 30.0
@@ -139,6 +142,8 @@ class CoordinatorClient:
         self.failures: dict[str, str] = {}
         self.rider: Rider | None = None
         self.reporter: LeaseReporter | None = None
+        self._moved_to: list[str] = []
+        """Addresses from the Head of a former identity (rule 7)."""
 
     async def run(self) -> None:
         """Keep the node connected until cancelled. Raises `RefusedByRun`, `TrustFailure`."""
@@ -256,7 +261,9 @@ class CoordinatorClient:
 
     def _candidates(self) -> list[str]:
         head = self._trust_store.trusted.head
-        known = dict.fromkeys([*(head.value.addresses if head else []), *self._context.invite.addresses])
+        known = dict.fromkeys(
+            [*self._moved_to, *(head.value.addresses if head else []), *self._context.invite.addresses]
+        )
         ours = [address for address in known if route_of(address) in self._routes]
         return sorted(ours, key=lambda address: self._routes.index(route_of(address)))
 
@@ -300,13 +307,18 @@ class CoordinatorClient:
         known, candidates = set(await self._links.peers()), self._candidates()
         if not candidates:
             self.trouble = f"the coordinator has no address for {', '.join(self._routes)}: ask for a new invite"
-        for address in candidates:
+        followed = False
+        while candidates:
+            address = candidates.pop(0)
             expected = peer_of(address)
             try:
                 peer = expected if expected in known else await self._links.dial([address])
+                moved_to = self._moved_to
                 if await self._greet(peer):
                     self.failures.pop(await self._links.route(peer) or "", None)
                     return True
+                if self._moved_to != moved_to and not followed:
+                    followed, candidates = True, self._candidates()
             except (Unreachable, Malformed) as error:
                 self.trouble = f"the coordinator is unreachable at {address}: {error}; for details: echo2-node doctor"
                 self._failed(route_of(address), str(error))
@@ -331,7 +343,9 @@ class CoordinatorClient:
         except RequestRefused as error:
             if self._renewed(error.refusal, serial) or await self._greeter.reconsider(error.refusal):
                 return await self._greet(peer)
-            if error.refusal.retry_after is None:
+            if refusals.then(error.refusal) == "moved":
+                await self._follow_move(peer)
+            elif error.refusal.retry_after is None:
                 raise RefusedByRun(f"the coordinator refuses this node: {error}") from error
             self.trouble = f"the coordinator delays this node: {error}"
             return False
@@ -348,6 +362,18 @@ class CoordinatorClient:
         await self._greeter.welcomed(peer, welcome)
         _log.info("coordinator connected", peer=peer, way=await self._links.route(peer))
         return True
+
+    async def _follow_move(self, peer: str) -> None:
+        """Take the addresses of the Head that a former identity has (rule 7). Raises `P2PError`."""
+        answer = await HEAD.ask(self._rpc, peer, HeadRequest(root_serial=self._trust_store.serial), timeout=PATIENCE)
+        if answer.roots:
+            self._trust_store.update_roots(answer.roots, self._clock.now())
+        if answer.head is None or self._trust_store.serial is None:
+            return
+        head = self._trust_store.offer_head(answer.head, self._clock.now())
+        if head.value.addresses != self._moved_to:
+            self._moved_to = list(head.value.addresses)
+            _log.info("coordinator moved", addresses=self._moved_to)
 
 
 def _body(answer: Response, peer: str, method: str) -> bytes:

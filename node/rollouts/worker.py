@@ -22,7 +22,8 @@ Rules
 6. Where other engines of the node step the folder of weights (engines/engine_fleet.py), a lease is requested only
    under the version that the folder has, and the folder stays as it is until the bytes that the lease asks for are
    read (weights/shown_ranges.py).
-7. `blocked` is the one reason that blocks work now, a sentence; empty while groups are under way.
+7. No lease is begun whose key was revoked (node/rollouts/lease_signers.py).
+8. `blocked` is the one reason that blocks work now, a sentence; empty while groups are under way.
 """
 
 import asyncio
@@ -42,6 +43,7 @@ from node.rollouts.group_generation import GroupGeneration
 from node.rollouts.lease_bound import LeaseBound
 from node.rollouts.lease_check import check_lease, check_open, submission_of
 from node.rollouts.lease_prefetch import LeasePrefetch
+from node.rollouts.lease_signers import LeaseSigners
 from node.rollouts.outbox_relay import OutboxRelay
 from node.rollouts.served_groups import ServedGroups
 from node.run_context import RunContext
@@ -99,6 +101,8 @@ class RolloutWorker:
         self._prefetch = LeasePrefetch()
         self._generation.on_given = self._prefetch.given
         self._bound = LeaseBound()
+        self._signers = LeaseSigners()
+        self._trust_store.on_roots.append(self._give_up_revoked)
         self._together = 1
         """Lease requests that may be made at a time."""
         self._changed = asyncio.Event()
@@ -133,7 +137,7 @@ class RolloutWorker:
 
     @property
     def blocked(self) -> str:
-        """Rule 7's sentence."""
+        """Rule 8's sentence."""
         return "" if self.working else self._blocked
 
     @blocked.setter
@@ -243,6 +247,13 @@ class RolloutWorker:
         if lease in self._tasks and lease in self.waiting:
             _log.info("lease ended by the coordinator", lease=lease.hex())
             self._tasks[lease].cancel()
+
+    def _give_up_revoked(self) -> None:
+        """Give up the groups that wait, of leases whose key a newer Root revokes (rule 7)."""
+        for lease in self._signers.revoked(self.waiting, self._trust_store.trusted.chain):
+            if lease in self._tasks:
+                _log.warning("lease of a revoked key given back", lease=lease.hex())
+                self._tasks[lease].cancel()
 
     async def _request_lacking(self, groups: asyncio.TaskGroup) -> float | None:
         """Request leases (rule 2); return the seconds to wait before the next request, None for no wait."""
@@ -355,6 +366,7 @@ class RolloutWorker:
         self._clock.check(self._trust_store.trusted.expires)
         check_open(lease, self._clock.now())
         self._prefetch.answered(asyncio.get_running_loop().time() - began)
+        self._signers.remember(lease.id, verified.sealed)
         _log.debug("lease received", version=lease.version, lease=lease.id.hex())
         return lease
 
@@ -371,6 +383,8 @@ class RolloutWorker:
         try:
             shown = await self._generation.shown(lease)
             await folder.aclose()
+            if self._signers.revoked([lease.id], self._trust_store.trusted.chain):
+                raise Stale("the key that signed the lease was revoked")
             samples = await self._generation.generate(lease)
             longest = max(len(sample.tokens) for sample in samples)
             _log.debug("group generated", version=lease.version, lease=lease.id.hex(), longest=longest)
@@ -383,6 +397,7 @@ class RolloutWorker:
             self._drop(error)
         finally:
             del self._tasks[lease.id]
+            self._signers.forget(lease.id)
             self._prefetch.ended(lease.id, asyncio.get_running_loop().time())
             self._changed.set()
 

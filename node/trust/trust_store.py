@@ -9,15 +9,16 @@ Rules
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import structlog
 
 from node.trust.trusted_set import TrustedSet
-from p2p.envelope import Verified, document_hash
+from p2p.envelope import Verified, decode_unverified, document_hash
 from p2p.errors import Malformed, P2PError
-from protocol.authority import RunSpec, WrongRoot
+from protocol.authority import RunSpec, WrongRoot, threshold_changes
 from protocol.versions import Head
 from runtime.files import writing
 from weights.documents import Version
@@ -34,6 +35,8 @@ class TrustStore:
         damaged, or not the invite's."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._folder = folder
+        self.on_roots: list[Callable[[], None]] = []
+        """Called when newer Roots were adopted."""
         self.trusted = TrustedSet(run, root_hash)
         for path in sorted(folder.glob("root.*")):
             try:
@@ -60,6 +63,12 @@ class TrustStore:
                 self._write(f"root.{place:06d}", sealed)
         if before is not None and self.serial != before:
             _log.info("newer Root taken", serial=self.serial)
+            for earlier, later in pairwise(self.trusted.chain):
+                if later.serial > before:
+                    for sentence in threshold_changes(earlier, later):
+                        _log.warning("threshold changed", change=sentence)
+            for notify in self.on_roots:
+                notify()
         self.trusted.check_root(now)
 
     def update_runspec(self, sealed: bytes) -> Verified[RunSpec]:
@@ -100,6 +109,14 @@ class TrustStore:
             return
         with writing(self._folder / name) as file:
             file.write(data)
+
+
+def stored_run(folder: Path) -> bytes | None:
+    """Return the id of the run whose Roots are in a folder, unverified; None: there is none."""
+    for path in sorted(folder.glob("root.*")):
+        with contextlib.suppress(Malformed):
+            return decode_unverified(path.read_bytes()).run
+    return None
 
 
 @contextlib.contextmanager

@@ -37,6 +37,7 @@ from protocol.leases import (
 from protocol.ledger_heads import EntryProof, GrownHead, LedgerHead, LedgerRequest, LedgerResponse
 from protocol.requests import DocumentsRequest, DocumentsResponse, Hello, Refusal, Request, Response, Welcome
 from protocol.steps import StepRequest, StepResponse
+from protocol.succession import Succession
 from protocol.versions import Head, HeadRequest, HeadResponse
 from tests.support import paths
 
@@ -92,6 +93,7 @@ INSTANCES: list[Wire] = [
         protocols=(1, 1), software="echo2/0.1", name="a node", engine="transformers/float32/cpu", device="a CPU",
         tasks=[TASK], record=b"sealed",
     ),
+    Succession(old=NODE, new=b"w" * 32, at=THEN),
     Welcome(roots=[b"sealed"], runspec=b"sealed", head=None, peers=[b"sealed"], now=THEN),
     DocumentsRequest(hashes=[b"v" * 32]),
     DocumentsResponse(documents=[b"sealed", None]),

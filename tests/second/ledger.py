@@ -77,6 +77,16 @@ class Replay:
             self.together(seq, told)
         elif kind == "quarantine.ended":
             self.released(seq, key, postings, told)
+        elif kind == "key.rotated":
+            old, new = told["node"], told["successor"]
+            check(
+                key == f"key:{new}:{seq}" and new not in self.groups,
+                f"entry {seq} passes a standing on to a key with one",
+            )
+            self.groups[new] = self.groups.pop(old, [])
+            self.doubted[new] = self.doubted.pop(old, False)
+            if old in self.vouched:
+                self.vouched = (self.vouched - {old}) | {new}
         elif kind == "node.vouched":
             self.vouched.add(told["node"])
 

@@ -72,7 +72,7 @@ def test_a_rotated_key_is_another_one_and_all_else_stays(role: str, home: Path) 
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert (home / "keys/network.pem").exists() == (role == "channel")
     (home / f"keys/{role}.pem").unlink()
-    assert public_bytes(load(home).keys.network) == keys.identity(after.chain[0])
+    assert public_bytes(load(home).keys.network) == keys.identity(after.chain)
 
 
 def test_a_revoked_key_is_named_in_every_later_root_with_its_time(home: Path) -> None:
@@ -104,7 +104,7 @@ def test_an_offline_root_key_signs_through_a_request_file(role: str | None, home
         change(home, role)
     assert load(home).root.serial == 1
     told = change(home, role, out=safe / "new.request")
-    assert "echo2-coord keys sign new.request --keys FOLDER" in told
+    assert "echo2-coord keys sign-root new.request --keys FOLDER" in told
     assert load(home).root.serial == 1, "a request changes nothing"
     shown: list[str] = []
 
@@ -113,7 +113,7 @@ def test_an_offline_root_key_signs_through_a_request_file(role: str | None, home
         return True
 
     told = "\n".join(keys_commands.sign(safe / "new.request", safe, secret=None, confirm=agreed))
-    assert "echo2-coord keys install new.request.signed" in told
+    assert "echo2-coord keys import-root new.request.signed" in told
     assert (role is None) == ("keys     unchanged" in shown)
     before = load(home)
     keys_commands.install(home, safe / "new.request.signed", secret=None)
@@ -237,8 +237,11 @@ def test_a_signed_root_with_another_runspec_is_not_installed(home: Path, tmp_pat
 @pytest.mark.parametrize("content", [b"", b"\xc1", b"x" * (root_request.MOST_BYTES + 1)])
 def test_an_unrelated_file_is_refused_by_its_name(content: bytes, home: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(content)
-    for words in (("sign", tmp_path / "file", "--keys", home / "keys", "--yes"), ("install", tmp_path / "file")):
-        code, told = said("keys", *words, *(("--home", home) if words[0] == "install" else ()))
+    for words in (
+        ("sign-root", tmp_path / "file", "--keys", home / "keys", "--yes"),
+        ("import-root", tmp_path / "file"),
+    ):
+        code, told = said("keys", *words, *(("--home", home) if words[0] == "import-root" else ()))
         assert code == Exit.CONFIG
         assert str(tmp_path / "file") in told
 

@@ -22,7 +22,7 @@ def test_a_request_is_signed_and_its_answer_follows_the_newest_root(home: Path) 
     lines = root_request.described(before, root, asked)
     assert f"ledger   {spaced(old)} -> {spaced(new)}" in lines
     assert any(line_text.startswith(f"revoked  {spaced(old)} from") for line_text in lines)
-    answer = root_request.signed(asked, load_key(home / "keys/root.pem"), None)
+    answer = root_request.signed(asked, [load_key(home / "keys/root.pem")])
     assert root_request.verify_answer(answer, run.roots, run.runspec_sealed) == root
     assert root.revoked == {old: NOW}
 
@@ -30,7 +30,7 @@ def test_a_request_is_signed_and_its_answer_follows_the_newest_root(home: Path) 
 def test_an_answer_to_an_outdated_request_is_refused(home: Path) -> None:
     run, key = load(home), load_key(home / "keys/root.pem")
     asked = root_request.request(run.roots, run.runspec_sealed, NOW + 1, None, None, None)
-    answer = root_request.signed(asked, key, None)
+    answer = root_request.signed(asked, [key])
     with pytest.raises(LocalFault, match="requested before Root 2 was installed"):
         root_request.verify_answer(answer, [*run.roots, answer.root], run.runspec_sealed)
 
@@ -39,16 +39,16 @@ def test_only_the_runs_root_key_signs(home: Path) -> None:
     run = load(home)
     asked = root_request.request(run.roots, run.runspec_sealed, NOW + 1, None, None, None)
     with pytest.raises(Untrusted, match="not the root key of Root 1"):
-        root_request.signed(asked, generate_key(), None)
+        root_request.signed(asked, [generate_key()])
     with pytest.raises(ValueError, match="exactly where the request asks for one"):
-        root_request.signed(asked, load_key(home / "keys/root.pem"), generate_key())
+        root_request.signed(asked, [load_key(home / "keys/root.pem")], generate_key())
 
 
 @pytest.mark.parametrize("damaged", [b"", b"\xc1", b"not an envelope"])
 def test_an_answer_with_a_damaged_runspec_is_refused(damaged: bytes, home: Path) -> None:
     run, key = load(home), load_key(home / "keys/root.pem")
     asked = root_request.request(run.roots, run.runspec_sealed, NOW + 1, None, None, None)
-    answer = msgspec.structs.replace(root_request.signed(asked, key, None), runspec=damaged)
+    answer = msgspec.structs.replace(root_request.signed(asked, [key]), runspec=damaged)
     with pytest.raises(Untrusted, match="the RunSpec is not signed by this run's root key"):
         root_request.verify_answer(answer, run.roots, run.runspec_sealed)
 
@@ -63,7 +63,7 @@ def test_a_request_without_roots_is_refused(home: Path) -> None:
 def test_a_new_root_key_seals_the_runspec_beside_the_old_one(home: Path) -> None:
     run, old, new = load(home), load_key(home / "keys/root.pem"), generate_key()
     asked = root_request.request(run.roots, run.runspec_sealed, NOW + 1, ROOT, None, None)
-    answer = root_request.signed(asked, old, new)
+    answer = root_request.signed(asked, [old], new)
     root = root_request.verify_answer(answer, run.roots, run.runspec_sealed)
     assert root.roles[ROOT].keys == [public_bytes(new)]
     for valid_under in (run.root, root):

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey as Key
 
 from node.trust.trusted_set import (
     HEAD_AHEAD,
@@ -19,10 +20,11 @@ from node.trust.trusted_set import (
     TooFarAhead,
     TrustedSet,
 )
-from p2p.envelope import Verified, document_hash, verify
+from p2p.envelope import Verified, decode_unverified, document_hash, seal, verify
 from p2p.errors import BadSignature, Malformed, Stale
 from p2p.identity import generate_key, public_bytes
-from protocol.authority import WrongRoot
+from p2p.wire_types import decode, encode
+from protocol.authority import RoleKeys, Root, WrongRoot, threshold_changes
 from tests.support.operator_keys import NOW, RUN, YEAR, Operator
 from weights.documents import Edge, EdgeIndex
 
@@ -372,3 +374,90 @@ def test_an_index_or_edge_that_is_not_named_is_refused() -> None:
     trusted.update_version(operator.head(seven, 7, 70, index=of_another_number), seven, NOW)
     with pytest.raises(Mismatch):
         trusted.edge_index(of_another_number, trusted.head or head)
+
+
+def _with_roles(change: Callable[[dict[str, RoleKeys]], None]) -> Callable[[Operator], bytes]:
+    """Make a second Root, signed by the root key, with changed roles."""
+
+    def make(operator: Operator) -> bytes:
+        own = decode(decode_unverified(operator.root_document()).payload, Root)
+        changed = dict(own.roles)
+        change(changed)
+        return seal("root", RUN, encode(msgspec.structs.replace(own, serial=1, roles=changed)), operator.root)
+
+    return make
+
+
+def _keys(role: str, keys: int, threshold: int, double: bool = False) -> Callable[[dict[str, RoleKeys]], None]:
+    def change(changed: dict[str, RoleKeys]) -> None:
+        first = changed[role].keys[0]
+        others = [first if double else bytes([n]) * 32 for n in range(1, keys)]
+        changed[role] = RoleKeys(keys=[first, *others], threshold=threshold)
+
+    return change
+
+
+BAD_ROLES: dict[str, Callable[[Operator], bytes]] = {
+    **{
+        f"a Root without {role}": _with_roles(lambda changed, role=role: changed.pop(role) and None)
+        for role in ("root", "policy", "channel", "ledger")
+    },
+    "a Root without a role": _with_roles(lambda changed: changed.clear()),
+    "a root threshold that its keys did not reach": _with_roles(_keys("root", 3, 2)),
+    "a root key named twice to reach its threshold": _with_roles(_keys("root", 2, 2, double=True)),
+    "a channel key named twice": _with_roles(_keys("channel", 2, 1, double=True)),
+    "a policy threshold above its number of keys": _with_roles(_keys("policy", 1, 2)),
+}
+
+
+@pytest.mark.parametrize("lie", BAD_ROLES)
+def test_a_root_whose_roles_cannot_sign_is_refused_although_the_root_key_signed_it(lie: str) -> None:
+    operator = Operator()
+    trusted = rooted(operator)
+    with pytest.raises(WrongRoot):
+        trusted.update_root(BAD_ROLES[lie](operator), NOW)
+    assert len(trusted.roots) == 1
+
+
+@pytest.mark.parametrize(
+    ("signers", "accepted"), [("old", False), ("new", False), ("one old, new", False), ("both", True)]
+)
+def test_a_lower_root_threshold_takes_the_old_threshold_and_the_new_one(signers: str, accepted: bool) -> None:
+    """Of 2 of 3 keys, one remains as 1 of 1."""
+    operator, keys, new = Operator(), [generate_key() for _ in range(3)], generate_key()
+
+    def document(serial: int, members: list[Key], threshold: int, *by: Key) -> bytes:
+        role = RoleKeys(keys=[public_bytes(key) for key in members], threshold=threshold)
+        own = decode(decode_unverified(operator.root_document()).payload, Root)
+        changed = msgspec.structs.replace(own, serial=serial, roles=own.roles | {"root": role})
+        return seal("root", RUN, encode(changed), *by)
+
+    first = document(0, keys, 2, *keys[:2])
+    trusted = TrustedSet(RUN, hashlib.sha256(first).digest())
+    trusted.update_root(first, NOW)
+    by = {"old": keys[:2], "new": [new], "one old, new": [keys[0], new], "both": [*keys[:2], new]}[signers]
+    second = document(1, [new], 1, *by)
+    if accepted:
+        trusted.update_root(second, NOW)
+        assert threshold_changes(*trusted.chain) == [
+            "Root 1 LOWERS the threshold of root: 1 of 1 keys sign, before 2 of 3"
+        ]
+        return
+    with pytest.raises(WrongRoot):
+        trusted.update_root(second, NOW)
+    assert len(trusted.roots) == 1
+
+
+def test_of_two_roots_with_one_serial_the_first_stays_and_the_second_ends_nothing() -> None:
+    """Both are signed by the root key: nodes that took one never take the other."""
+    operator, one, other = Operator(), Operator(), Operator()
+    trusted = rooted(operator)
+    one.root = other.root = operator.root
+    first, second = one.root_document(1), other.root_document(1)
+    trusted.update_root(first, NOW)
+    with pytest.raises(WrongRoot, match="a Root with serial 1 cannot follow serial 1"):
+        trusted.update_root(second, NOW)
+    assert trusted.channel == public_bytes(one.channel)
+    third = other.root_document(2)
+    trusted.update_root(third, NOW)
+    assert trusted.channel == public_bytes(other.channel), "the next Root joins both halves"

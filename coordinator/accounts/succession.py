@@ -1,0 +1,37 @@
+"""A node's new key takes the standing of its old one.
+
+Rules
+1. The old key must have standing to pass on: `KNOWN` accepted groups, or the operator's word. So free identities write
+   no entry.
+2. The new key must be without any: it had no entry of its own. Bans and suspensions pass on with all else.
+3. A standing passes on once per `PAUSE`, so what is counted per key is not emptied more often.
+4. The same statement again changes nothing. The old key is banned for good: its thief has nothing.
+"""
+
+from typing import Final
+
+from coordinator.accounts.ledger_facts import REPLACED, ROTATED, KeyAccount
+from coordinator.accounts.standing import KNOWN, Accounts, describe
+from p2p.identity import peer_id
+from protocol.succession import Succession
+from runtime.units import DAY
+
+PAUSE: Final = DAY
+"""Milliseconds."""
+
+
+def succeed(accounts: Accounts, statement: Succession, now: int) -> str:
+    """Pass the standing of a key on, if the rules admit it; return what became of it, a sentence. `now`: ms."""
+    old, new = accounts.account(statement.old), accounts.account(statement.new)
+    if old.banned == REPLACED + peer_id(statement.new):
+        return "The standing of the old key has passed to this one."
+    if old.banned is not None and old.banned.startswith(REPLACED):
+        return "The old key was replaced by another one before: this key has no part of its standing."
+    if old.accepted < KNOWN and not old.vouched:
+        return f"The old key has no standing to pass on: fewer than {KNOWN} of its groups were accepted."
+    if new != KeyAccount():
+        return "This key has groups of its own: it keeps its own standing."
+    if any(entry.kind == ROTATED and now - entry.at < PAUSE for entry in accounts.entries(statement.old)):
+        return "The old key took its standing from another one within a day: it passes on a day after that."
+    accounts.rotate(statement.old, statement.new, now)
+    return f"The standing of the old key has passed to this one: {describe(accounts.of(statement.new, now))}."

@@ -1,0 +1,86 @@
+"""`echo2-node keys backup | rotate`: a copy of this node's key, and another key in its place.
+
+Rules
+1. No daemon runs meanwhile, and no group waits for its answer: a group belongs to the key that leased it.
+2. For each run that was joined the old key signs who replaces it (protocol/succession.py); each greeting brings that.
+3. Files are written in this order, each durable: the new key beside the old one, the statements, a copy of the old key
+   under its fingerprint, and the new key in its place. A command that was killed is repeated, and goes on with the key
+   that it had made.
+4. Receipts stay with the key that earned them: each run's outbox is put aside under the fingerprint of that key.
+"""
+
+import hashlib
+import os
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from node.errors import BadConfig
+from node.home import locked
+from node.rollouts.outbox import Outbox
+from node.trust.trust_store import stored_run
+from p2p.identity import generate_key, load_key, peer_id, public_bytes, write_key
+from protocol import succession
+from runtime.files import sync_folder, writing
+
+SUCCESSION: Final = "succession"
+"""The statement's file in the folder of a run."""
+
+
+def backup(home: Path, copy: Path, passphrase: str | None) -> list[str]:
+    """Write a copy of the key, under the same passphrase; return lines for the owner. Raises `LocalFault`."""
+    key = load_key(home / "node.key", passphrase)
+    write_key(copy, key, passphrase)
+    kept = "encrypted by its passphrase" if passphrase else "in the clear"
+    return [f"key of {peer_id(public_bytes(key))} copied to {copy}, {kept}", "keep it on another disk"]
+
+
+def rotate(home: Path, passphrase: str | None, now: int) -> list[str]:
+    """Replace the key; return lines for the owner. `now`: ms. Raises `NodeError`, `LocalFault`."""
+    with locked(home):
+        old, fresh = load_key(home / "node.key", passphrase), home / "node.key.new"
+        name = hashlib.sha256(public_bytes(old)).hexdigest()[:16]
+        runs = sorted(path for path in (home / "runs").glob("*") if (path / "trust").is_dir())
+        for folder in runs:
+            _check_settled(folder)
+        if not fresh.exists():
+            write_key(fresh, generate_key(), passphrase)
+        new = load_key(fresh, passphrase)
+        for folder in runs:
+            run = stored_run(folder / "trust")
+            if run is not None:
+                with writing(folder / SUCCESSION) as file:
+                    file.write(succession.make(run, old, new, now))
+            _put_aside(folder, name)
+        kept = home / f"node-{name}.key"
+        if not kept.exists():
+            write_key(kept, old, passphrase)
+        os.replace(fresh, home / "node.key")
+        sync_folder(home)
+    return [
+        f"this node is now {peer_id(public_bytes(new))}, before {peer_id(public_bytes(old))}",
+        f"its standing follows at the next start, in {len(runs)} joined runs; the old key is in {kept}",
+    ]
+
+
+def _put_aside(folder: Path, name: str) -> None:
+    """Put the outbox of the old key aside (rule 4), under a name that is free."""
+    path = folder / "outbox.sqlite"
+    if not path.exists():
+        return
+    taken = len(list(folder.glob(f"outbox-{name}*.sqlite")))
+    os.replace(path, folder / f"outbox-{name}{f'-{taken + 1}' if taken else ''}.sqlite")
+    sync_folder(folder)
+
+
+def _check_settled(folder: Path) -> None:
+    path = folder / "outbox.sqlite"
+    if not path.exists():
+        return
+    with closing(Outbox(path, node=bytes(32), limit=1)) as outbox:
+        waiting = [row.lease for row in outbox.rows() if row.receipt is None and row.state in ("queued", "received")]
+    if waiting:
+        raise BadConfig(
+            f"{len(waiting)} groups in {folder} wait for their answer under the present key: start the node once more, "
+            "let `echo2-node finish` end it, and repeat this"
+        )

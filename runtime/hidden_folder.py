@@ -1,0 +1,81 @@
+"""Hide a folder from this process and its children: a Linux mount namespace with an empty file system over it.
+
+Rules
+1. A process hides the folder that `HIDDEN` names before it starts threads, and before it imports what computes. Where
+   the system does not allow that it works on without, and says so on its stderr; `echo2-coord doctor` says it, too.
+2. The process gives up all capabilities, and those that a program it starts could get. So neither can remove the empty
+   file system: in a namespace made later that is locked.
+3. It is in a user namespace of its own, so it can neither trace nor read the memory or the environment of the daemon,
+   whose user it shares.
+
+Source: user_namespaces(7), mount_namespaces(7), capabilities(7), ptrace(2).
+"""
+
+import ctypes
+import errno
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+HIDDEN: Final = "ECHO2_HIDDEN_FOLDER"
+"""The environment variable with the folder's path."""
+_NEW_USER: Final = 0x10000000
+_NEW_MOUNTS: Final = 0x00020000
+_MOUNT_FLAGS: Final = 1 | 2 | 4 | 8
+"""Read-only, without set-user-ID, devices and programs."""
+_DROP_BOUND, _NO_NEW_PRIVILEGES, _AMBIENT, _AMBIENT_CLEAR = 24, 38, 47, 4
+_CAPABILITY_VERSION: Final = 0x20080522
+_MOST_CAPABILITIES: Final = 64
+
+
+class CannotHide(Exception):
+    """This system hides no folder from a process; the message says why."""
+
+
+def hide(folder: Path) -> None:
+    """Hide `folder` (rules 2 and 3). Raises `CannotHide`; the folder may be visible then."""
+    if not sys.platform.startswith("linux"):
+        raise CannotHide(f"{sys.platform} has no mount namespaces")
+    library = ctypes.CDLL(None, use_errno=True)
+    user, group = os.geteuid(), os.getegid()
+    _checked(library.unshare(_NEW_USER | _NEW_MOUNTS), "a namespace")
+    try:
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    except OSError as error:
+        raise CannotHide(f"the kernel refuses the map of users ({error.strerror})") from error
+    mounted = library.mount(b"none", os.fsencode(folder), b"tmpfs", _MOUNT_FLAGS, b"size=4k,mode=0500")
+    _checked(mounted, "a file system over the folder")
+    _give_up(library)
+    if any(folder.iterdir()):
+        raise CannotHide(f"{folder} is still visible")
+
+
+def hide_named() -> None:
+    """Hide the folder that the environment names, if any, and forget the name (rule 1)."""
+    folder = os.environ.pop(HIDDEN, "")
+    if not folder:
+        return
+    try:
+        hide(Path(folder))
+    except CannotHide as error:
+        print(f"the folder {folder} is not hidden from this process: {error}", file=sys.stderr)
+
+
+def _give_up(library: ctypes.CDLL) -> None:
+    """Give up all capabilities for good (rule 2)."""
+    for capability in range(_MOST_CAPABILITIES):
+        if library.prctl(_DROP_BOUND, capability, 0, 0, 0) != 0 and ctypes.get_errno() != errno.EINVAL:
+            raise CannotHide("the kernel keeps a capability")
+    library.prctl(_AMBIENT, _AMBIENT_CLEAR, 0, 0, 0)
+    _checked(library.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "to give up privileges")
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
+    _checked(library.capset(header, (ctypes.c_uint32 * 6)()), "to give up capabilities")
+
+
+def _checked(returned: int, what: str) -> None:
+    if returned != 0:
+        code = ctypes.get_errno()
+        raise CannotHide(f"the kernel refuses {what} ({errno.errorcode.get(code, code)})")

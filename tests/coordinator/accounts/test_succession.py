@@ -1,0 +1,111 @@
+"""A key's successor: its standing, what is refused, the entry's known bytes, and the ledger against the table."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from coordinator.accounts.ledger import Ledger, canonical
+from coordinator.accounts.ledger_facts import REPLACED
+from coordinator.accounts.nodes_report import describe_key
+from coordinator.accounts.standing import NEW_KEY, Accounts, standing
+from coordinator.accounts.succession import PAUSE, succeed
+from coordinator.database import Database
+from coordinator.rollouts.verdicts import LeaseOutcome
+from p2p.identity import peer_id
+from protocol.succession import Succession
+
+OLD, NEW, THIRD, STRANGER = (bytes([n]) * 32 for n in (1, 2, 3, 4))
+NOW = 1_800_000_000_000
+
+
+@pytest.fixture
+def accounts(tmp_path: Path) -> Accounts:
+    database = Database.open(tmp_path / "run.sqlite")
+    return Accounts(database, Ledger(database))
+
+
+def accept(accounts: Accounts, node: bytes, groups: int) -> None:
+    for _ in range(groups):
+        lease = accounts._ledger.tip().entries.to_bytes(16, "big")
+        end = LeaseOutcome(
+            node=peer_id(node), lease=lease, era=1, version=0, sent=0, expires=0, received=None, code="ok", rollouts=0,
+            tokens_in=0, tokens_out=0, weight=0, trainable=False, submission_hash=None,
+        )  # fmt: skip
+        with accounts._database.transaction():
+            accounts.take(accounts._ledger.append(NOW, "lease.accepted", f"lease:{lease.hex()}", end))
+
+
+def succession(old: bytes, new: bytes) -> Succession:
+    return Succession(old=old, new=new, at=NOW)
+
+
+def test_the_whole_standing_passes_on_and_the_old_key_is_out_for_good(accounts: Accounts) -> None:
+    accept(accounts, OLD, 31)
+    before = accounts.account(OLD)
+    assert succeed(accounts, succession(OLD, NEW), NOW) == "The standing of the old key has passed to this one: proven."
+    assert accounts.account(NEW) == before
+    assert accounts.of(OLD, NOW).why == REPLACED + peer_id(NEW)
+    assert accounts.of(OLD, NOW).suspended_until is not None
+    entries = accounts._ledger.tip().entries
+    assert succeed(accounts, succession(OLD, NEW), NOW + 1) == "The standing of the old key has passed to this one."
+    assert "by another one before" in succeed(accounts, succession(OLD, THIRD), NOW + 1)
+    assert accounts._ledger.tip().entries == entries
+    accept(accounts, NEW, 1)
+    for key in (OLD, NEW):
+        assert standing(accounts._ledger.entries(), NOW)[peer_id(key)] == accounts.of(key, NOW)
+    assert accounts.account(NEW).accepted == 32
+
+
+def test_a_ban_and_a_suspension_pass_on(accounts: Accounts) -> None:
+    accept(accounts, OLD, 3)
+    accounts.suspend(OLD, "drift", b"h" * 32, NOW, NOW + 1000)
+    accounts.remark(OLD, "node.banned", "spam", NOW)
+    succeed(accounts, succession(OLD, NEW), NOW)
+    assert accounts.of(NEW, NOW).why == "spam"
+    accounts.remark(NEW, "node.unbanned", "", NOW)
+    assert accounts.of(NEW, NOW).suspended_until is None
+
+
+REFUSED: dict[str, tuple[bytes, bytes, str]] = {
+    "a key without standing": (STRANGER, NEW, "has no standing to pass on"),
+    "a key with two accepted groups": (NEW, STRANGER, "fewer than 3 of its groups were accepted"),
+    "a successor with groups of its own": (OLD, NEW, "keeps its own standing"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_no_entry_is_written_for(what: str, accounts: Accounts) -> None:
+    old, new, sentence = REFUSED[what]
+    accept(accounts, OLD, 3)
+    accept(accounts, NEW, 2)
+    entries = accounts._ledger.tip().entries
+    assert sentence in succeed(accounts, succession(old, new), NOW)
+    assert accounts._ledger.tip().entries == entries
+    assert accounts.of(STRANGER, NOW) == NEW_KEY
+
+
+def test_a_standing_passes_on_once_a_day(accounts: Accounts) -> None:
+    accept(accounts, OLD, 3)
+    succeed(accounts, succession(OLD, NEW), NOW)
+    assert "within a day" in succeed(accounts, succession(NEW, THIRD), NOW + PAUSE - 1)
+    assert "has passed" in succeed(accounts, succession(NEW, THIRD), NOW + PAUSE)
+    assert accounts.of(THIRD, NOW).rank == "known"
+
+
+def test_a_key_that_the_operator_vouched_for_passes_that_on(accounts: Accounts) -> None:
+    accounts.remark(OLD, "node.vouched", "mine", NOW)
+    assert "has passed" in succeed(accounts, succession(OLD, NEW), NOW)
+    assert accounts.of(NEW, NOW).rank == "known"
+
+
+def test_the_entry_has_the_known_bytes_and_the_report_names_the_old_key(accounts: Accounts, repository: Path) -> None:
+    accounts.remark(OLD, "node.vouched", "mine", NOW)
+    succeed(accounts, succession(OLD, NEW), NOW)
+    entry = accounts.entries(NEW)[-1]
+    known = json.loads((repository / "tests/vectors/key_rotated.json").read_text())
+    assert (entry.kind, canonical(*entry[:6]).hex(), entry.hash.hex()) == (
+        known["kind"], known["canonical"], known["hash"]
+    )  # fmt: skip
+    report = describe_key(accounts._database.path, peer_id(NEW), NOW)
+    assert any(f"took the standing of {peer_id(OLD)}" in one for one in report.entries)

@@ -1,0 +1,51 @@
+"""The coordinator's doctor: each protection that is not in force is named, with what to do."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from coordinator import cli
+from coordinator.run import doctor, keys_commands
+from coordinator.run.keys import PASSPHRASE_VARIABLE
+from coordinator.run.run_folder import RunFolder
+from coordinator.run.signing import ROOT_LIFE
+from tests.support.run_folders import NOW
+
+
+def findings(home: Path, now: int = NOW) -> dict[str, doctor.Finding]:
+    return {one.check: one for one in doctor.examine(RunFolder(home), now)}
+
+
+def test_a_new_run_is_told_of_its_one_root_key_beside_the_online_ones(home: Path) -> None:
+    told = findings(home)
+    assert "keys export-root --threshold" in told["root keys"].remedy
+    assert "a thief owns the run" in told["root keys are offline"].remedy
+    assert PASSPHRASE_VARIABLE in told["key files are encrypted"].remedy
+    assert told["key files are readable by their owner alone"].remedy == ""
+    assert told["the Root lasts"].remedy == ""
+
+
+def test_faults_of_a_folder_are_named(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PASSPHRASE_VARIABLE, "secret")
+    (home / "keys/root.pem").unlink()
+    (home / "keys/policy.pem").unlink()
+    (home / "keys/ledger.pem").chmod(0o640)
+    told = findings(home, NOW + ROOT_LIFE - 1)
+    assert told["root keys are offline"] == ("root keys are offline", "yes", "")
+    assert told["key files are encrypted"].remedy == ""
+    assert "ledger.pem" in told["key files are readable by their owner alone"].actual
+    assert "policy" in told["network identity"].remedy
+    assert told["the Root lasts"].remedy == "`echo2-coord keys renew`"
+
+
+def test_a_former_identity_is_named(home: Path) -> None:
+    keys_commands.change(home, "network", now=NOW, secret=None)
+    assert ", before 12D3KooW" in findings(home)["network identity"].actual
+
+
+def test_the_command_prints_a_line_per_check(home: Path) -> None:
+    result = CliRunner().invoke(cli.app, ["doctor", "--home", str(home)])
+    assert result.exit_code == 0
+    assert len(result.stdout.splitlines()) == len(findings(home))
+    assert all(line.startswith(("ok  ", "warn")) for line in result.stdout.splitlines())
