@@ -19,8 +19,8 @@ from typing import Any, Final
 import aiohttp
 import anyio
 
-from benchmarks.flood.keys import Key
-from benchmarks.flood.place import Place
+from coordinator.redteam.keys import Key
+from coordinator.redteam.place import Place
 from p2p.https import routes
 from p2p.https.certificate import KeyPin
 from p2p.multiaddr import address_of

@@ -23,13 +23,13 @@ import numpy as np
 import structlog
 from anyio.abc import TaskGroup
 
-from benchmarks.flood.engine import StandInLearner, StandInScorer
-from benchmarks.flood.keys import Connection
-from benchmarks.flood.place import Place
+from benchmarks.flood.engine import StandInLearner, StandInScorer, honest
 from benchmarks.load.folder import make_run
-from benchmarks.load.light import Terms, terms_of
 from coordinator.daemon import Coordinator
 from coordinator.database import Database
+from coordinator.redteam.keys import Connection
+from coordinator.redteam.light_node import Terms, terms_of
+from coordinator.redteam.place import Place
 from coordinator.rollouts.scorer import Scorer
 from coordinator.run.setup import Run
 from coordinator.training.model_processes import Models
@@ -37,6 +37,7 @@ from p2p.limits.origin import Origin
 from p2p.memory.transport import MemoryNetwork
 from p2p.network import Network
 from p2p.peer.peer import Peer
+from protocol.leases import Lease, Submission
 from tests.support.clock import FakeClockLoop, run_fake
 from weights.store import Store
 
@@ -131,6 +132,10 @@ class World(Place):
         loop = asyncio.get_running_loop()
         assert isinstance(loop, FakeClockLoop)
         loop.advance(seconds)
+
+    async def group(self, lease: Lease) -> Submission:
+        """See `Place`."""
+        return honest(lease)
 
     def rows(self, query: str, *parameters: Any) -> Sequence[tuple[Any, ...]]:
         """See `Place`."""

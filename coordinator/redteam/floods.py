@@ -14,9 +14,9 @@ from typing import Final
 
 import anyio
 
-from benchmarks.flood.engine import honest, made_up, nothing
-from benchmarks.flood.keys import Key
-from benchmarks.flood.place import Place
+from coordinator.redteam.groups import made_up, nothing
+from coordinator.redteam.keys import Key
+from coordinator.redteam.place import Place
 from p2p.wire_types import decode
 from protocol.leases import Lease
 from protocol.requests import Refusal
@@ -101,7 +101,7 @@ class Turncoats(Crowd):
     async def use(self, world: Place, key: Key, lease: Lease) -> None:
         if _accepted(world, key) < self.groups:
             await anyio.sleep(self.seconds)
-            await key.submit(honest(lease))
+            await key.submit(await world.group(lease))
         else:
             await self.turned(key, lease)
 
@@ -125,7 +125,7 @@ class LastSecond(Crowd):
 
     async def use(self, world: Place, key: Key, lease: Lease) -> None:
         await anyio.sleep(self.share * (lease.expires - world.now()) / 1000)
-        await key.submit(honest(lease))
+        await key.submit(await world.group(lease))
 
 
 @dataclass
@@ -144,7 +144,7 @@ class Pickers(Crowd):
     async def use(self, world: Place, key: Key, lease: Lease) -> None:
         if not self.unwanted(lease.index):
             await anyio.sleep(self.seconds * world.random.uniform(0.85, 1.15))
-            await key.submit(honest(lease))
+            await key.submit(await world.group(lease))
             return
         self.dropped += 1
         if self.back:
