@@ -18,7 +18,7 @@ def altered(engine: Any, change: Change) -> None:
         bits[...] = change(bits)
 
 
-def to_eight_bits(table: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return a tensor rounded to eight bits, with one scale: what a cheaper engine computes with."""
-    scale = float(np.abs(table).max()) / 127 or 1.0
+def to_three_bits(table: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return a tensor rounded to three bits, with one scale: what a cheaper engine computes with."""
+    scale = float(np.abs(table).max()) / 3 or 1.0
     return (np.round(table / scale) * scale).astype(np.float32)

@@ -109,8 +109,11 @@ class Client:
         answer = decode(await self.network.request(self.peer, "head", encode(HeadRequest()), timeout=30), HeadResponse)
         assert answer.head is not None
         head = decode(decode_unverified(answer.head).payload, Head)
-        (path,) = (self.target.snapshots).glob(f"{head.era}-{head.version}-*.safetensors")
-        return head, path
+        with anyio.fail_after(PATIENCE):
+            name = f"{head.era}-{head.version}-*.safetensors"
+            while not (found := [*self.target.snapshots.glob(name)]):  # noqa: ASYNC110 (another process writes it)
+                await anyio.sleep(0.05)
+        return head, found[0]
 
     async def ask(self, **changes: Any) -> LeaseRequest:
         """A question for a lease of the newest version, with changes."""

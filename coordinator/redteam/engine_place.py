@@ -49,8 +49,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 class EnginePlace(WirePlace):
     """The place of honest nodes or attackers that share one engine."""
 
-    def __init__(self, order: Order, tasks: TaskGroup) -> None:
-        super().__init__(order.terms, order.addresses, order.database, tasks)
+    def __init__(self, order: Order, tasks: TaskGroup, base: int = 0) -> None:
+        super().__init__(order.terms, order.addresses, order.database, tasks, base)
         self.order = order
         self.target = Target(order.invite, Path(order.model), Path(order.own))
         self._loaded = b""

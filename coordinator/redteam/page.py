@@ -17,7 +17,11 @@ from protocol.requests import Hello
 
 NAMES: Final = ("<script>alert(1)</script>", '=HYPERLINK("x")', "\x1b[2Jroot", "a\nb", "\u202eevil")
 SHOWN: Final = ("/", "/nodes", "/api/v1/nodes", "/api/v1/nodes.csv", "/metrics")
-_RAW: Final = ("<script>alert(1)", "\x1b[2J", '\n=HYPERLINK("x")', ',=HYPERLINK("x")')
+_CONTROL: Final = ("\x1b[2J", "\u202e")
+_MARKUP: Final = ("<script>alert(1)", *_CONTROL)
+_FORMULAS: Final = ("\n=HYPERLINK", ",=HYPERLINK", ',"=HYPERLINK', *_CONTROL)
+_RAW: Final = {"/": _MARKUP, "/nodes": _MARKUP, "/api/v1/nodes.csv": _FORMULAS}
+"""Path -> what must not stand in it; in JSON and metrics, which no browser shows as a page, control characters."""
 
 
 @dataclass
@@ -47,7 +51,7 @@ class Names:
         await anyio.sleep(1.5)
         for path in SHOWN:
             _, body = await anyio.to_thread.run_sync(visit, place.order.page, path, "127.0.0.1")
-            self.leaks += [f"{path}: {raw!r}" for raw in _RAW if raw in body]
+            self.leaks += [f"{path}: {raw!r}" for raw in _RAW.get(path, _CONTROL) if raw in body]
 
     def finding(self, place: EnginePlace) -> Finding:
         """Name the pages that serve a name as it came."""

@@ -1,7 +1,7 @@
 """Attacks by selection: each token that is handed in is right, and what is handed in is chosen.
 
 1. A prompt that a node leaves out is leased again, to another key; so the learner sees the prompt all the same. A bias
-   that is left is counted: prompts of expired leases without an accepted group, `SETTLED` seconds later.
+   that is left is counted: prompts left out that have no accepted group within `SETTLED` seconds more.
 2. A key that returns less gets fewer leases, so choosing leases pays no more than doing them.
 3. Within the margin of the exact class a token has more than one right answer. The choices that this leaves are counted
    on the run's own model.
@@ -16,7 +16,7 @@ import anyio
 import msgspec
 import numpy as np
 
-from coordinator.redteam.altered_weights import altered, to_eight_bits
+from coordinator.redteam.altered_weights import altered, to_three_bits
 from coordinator.redteam.attack import Finding
 from coordinator.redteam.client import Refused
 from coordinator.redteam.engine_place import EnginePlace
@@ -31,8 +31,8 @@ from protocol.leases import Lease
 
 WORK: Final = 6.0
 """Seconds in which prompts are left out."""
-SETTLED: Final = 6.0
-"""Seconds after which a prompt that was left out has to be learned all the same: the lease's life, and a second one."""
+SETTLED: Final = 20.0
+"""Seconds within which a prompt that was left out has to be learned all the same: the lease's life, and others."""
 LEARNED: Final = 0.8
 """Least share of the prompts left out that is learned all the same."""
 GAIN: Final = 1.2
@@ -58,7 +58,10 @@ class Selective(Crowd):
         """Choose for `WORK` seconds, then wait until what was left out had to be leased again."""
         with anyio.move_on_after(WORK):
             await super().run(world)
-        await anyio.sleep(SETTLED)
+        assert isinstance(world, EnginePlace)
+        with anyio.move_on_after(SETTLED):
+            while self.share(world) < 1.0:  # noqa: ASYNC110 (another process decides)
+                await anyio.sleep(0.5)
 
     async def use(self, world: Place, key: Key, lease: Lease) -> None:
         assert isinstance(world, EnginePlace)
@@ -77,10 +80,14 @@ class Selective(Crowd):
     async def leave(self, key: Key, lease: Lease) -> None:
         """Let a lease expire."""
 
+    def share(self, place: EnginePlace) -> float:
+        """Return the share of the prompts left out that was learned."""
+        return learned(place, lambda index: index in self.left_out, 0.0) if self.left_out else 1.0
+
     def finding(self, place: EnginePlace) -> Finding:
         """Count the prompts that were left out, and those of them that were learned all the same."""
-        share = learned(place, lambda index: index in self.left_out, SETTLED) if self.left_out else 1.0
-        note = f"{len(self.left_out)} prompts left out, {share:.0%} of those due learned all the same"
+        share = self.share(place)
+        note = f"{len(self.left_out)} prompts left out, {share:.0%} learned all the same"
         return Finding(tried=self.seen, held=share >= LEARNED, note=note)
 
 
@@ -109,6 +116,10 @@ class Farm(Selective):
     """Keys that work on the shorter prompts alone and give the other leases back at once."""
 
     lengths: list[int] = field(default_factory=list, init=False)
+
+    def share(self, place: EnginePlace) -> float:
+        """Wait for nothing: leases are given back, and the key's own gain counts."""
+        return 1.0
 
     async def wanted(self, place: EnginePlace, lease: Lease) -> bool:
         self.lengths.append(len(lease.prompt))
@@ -190,7 +201,7 @@ class CheckedDraft:
     def _checked(self, place: EnginePlace, lease: Lease) -> list[Sample]:
         job = place.job(lease)
         place.load(lease)
-        altered(place.engine, to_eight_bits)
+        altered(place.engine, to_three_bits)
         drafts = direct.generate(place.engine, job)
         place.spoil()
         place.load(lease)

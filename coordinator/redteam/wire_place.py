@@ -36,11 +36,13 @@ class WirePlace(Place):
 
     tasks: TaskGroup
 
-    def __init__(self, terms: Terms, addresses: list[str], database: str, tasks: TaskGroup) -> None:
-        """`addresses`: of the coordinator. `database`: the path of its run.sqlite."""
+    def __init__(self, terms: Terms, addresses: list[str], database: str, tasks: TaskGroup, base: int = 0) -> None:
+        """`addresses`: of the coordinator. `database`: the path of its run.sqlite. `base`: number of the first party:
+        another attack's parties are others, whom no earlier suspension concerns."""
         super().__init__(seed=time.time_ns(), first=time.time_ns())
         self._terms, self._addresses, self._database, self.tasks = terms, addresses, database, tasks
         self._parties: dict[str, int] = {}
+        self._base = base
         self.lines: list[Connection] = []
 
     def now(self) -> int:
@@ -84,7 +86,7 @@ class WirePlace(Place):
 
     def source(self, party: str = "", kind: int = 0) -> str:
         """Return the loopback address of a party; none: one of its own. `kind`: parties of another kind have others."""
-        number = self._parties.setdefault(party or f"own {len(self._parties)}", len(self._parties))
+        number = self._base + self._parties.setdefault(party or f"own {len(self._parties)}", len(self._parties))
         return f"127.{(40 if party else 120) + kind + number // 200}.{number % 200}.1"
 
     async def connect_from(self, source: str) -> Connection:

@@ -21,6 +21,8 @@ from coordinator.redteam.attack import Finding
 from coordinator.redteam.catalogue import ATTACKS
 from coordinator.redteam.engine_place import EnginePlace, Order
 
+PARTIES: Final = 50
+"""Most subnets of an attack."""
 LONGEST: Final = 90.0
 """Seconds after which an attack that should end by itself is given up."""
 
@@ -50,12 +52,12 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     unanswered: int
 
 
-async def try_attack(order: Order, command: Try) -> Tried:
-    """Try an attack in a place of its own, whose connections end with it."""
+async def try_attack(order: Order, command: Try, number: int) -> Tried:
+    """Try an attack in a place of its own, whose connections end with it. `number`: of the attacks so far."""
     attack = ATTACKS[command.sentence]
     action, began, cpu = attack.make(), time.monotonic(), time.process_time()
     async with anyio.create_task_group() as tasks:
-        place = EnginePlace(order, tasks)
+        place = EnginePlace(order, tasks, PARTIES * (2 * number + (order.niceness > 0)))
         place.look()
         tasks.start_soon(place.follow)
         lasting = attack.lasting(command.quick)
@@ -80,8 +82,10 @@ async def try_attack(order: Order, command: Try) -> Tried:
 async def attack_on_order(order: Order) -> None:
     """Try the attacks that stdin names, one after the other."""
     os.nice(order.niceness)
+    number = 0
     while line := await anyio.to_thread.run_sync(sys.stdin.buffer.readline):
-        _answer(await try_attack(order, msgspec.json.decode(line, type=Try)))
+        _answer(await try_attack(order, msgspec.json.decode(line, type=Try), number))
+        number += 1
 
 
 async def work(order: Order) -> None:
