@@ -11,6 +11,7 @@ from typing import Final, NoReturn
 
 from coordinator.learner.launch import TORCHRUN
 from runtime.child import Pipe
+from runtime.child_budgets import confine
 
 LOOK: Final = 0.5
 """Seconds between two looks at whether torchrun is there."""
@@ -22,6 +23,8 @@ def main() -> NoReturn:
     if rank:
         _follow()
     pipe = Pipe()
+    if missing := confine("learner" if ranks == 1 else "learner rank"):
+        print(f"the learner keeps its network: {missing}", file=sys.stderr)
     from transformers.utils import logging
 
     from coordinator.learner.call_handlers import LearnerHandlers

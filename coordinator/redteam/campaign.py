@@ -77,6 +77,7 @@ class Campaign:
             operator_cpu=max(0.0, now.cpu - before.cpu - self.calm_cpu * seconds),
             sent=tried.sent,
             received=tried.received,
+            seconds=tried.seconds,
             note=finding.note,
         )
 

@@ -1,12 +1,12 @@
 """The command `echo2-coord redteam`: which attacks are tried, the table, and the exit status."""
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 from rich.console import Console
-from rich.table import Table
 
 from coordinator import config as configuration
 from coordinator.config import CoordinatorConfig
@@ -57,7 +57,7 @@ def play(names: Sequence[str], *, quick: bool, as_json: bool, home: Path | None,
     asked = [name for name in names if name != "pay"]
     sentences = chosen(asked, quick) if asked or not names else []
     rows: list[Row] = []
-    calm = 0.0
+    calm, began = 0.0, time.monotonic()
     if sentences:
         with ProvingGround(settings_at(home)) as ground:
             campaign = Campaign(ground, quick=quick)
@@ -69,31 +69,35 @@ def play(names: Sequence[str], *, quick: bool, as_json: bool, home: Path | None,
     if as_json:
         print(msgspec.json.encode({"calm": calm, "rows": rows, "held_elsewhere": notes}).decode())
     else:
-        _print(console, rows, notes, calm)
+        _print(console, rows, notes, calm, time.monotonic() - began)
     return all(row.outcome != "broken" for row in rows)
 
 
-def _print(console: Console, rows: list[Row], notes: list[str], calm: float) -> None:
+def _print(console: Console, rows: list[Row], notes: list[str], calm: float, seconds: float) -> None:
     if rows:
         console.print(f"calm: {calm:.2f} accepted groups of honest nodes per second")
-        console.print(table_of(rows))
-        broken = [row.attack for row in rows if row.outcome == "broken"]
-        console.print(f"{len(rows)} attacks, {len(broken)} broken" + "".join(f"\n  broken: {one}" for one in broken))
+        console.print("\n".join(table_of(rows)), soft_wrap=True, markup=False)
+        broken = sum(row.outcome == "broken" for row in rows)
+        console.print(f"{len(rows)} attacks, {broken} broken, {seconds:.0f} s by the clock")
     if notes:
         console.print("not tried here:")
         for note in notes:
             console.print(f"  {note}", soft_wrap=True, markup=False)
 
 
-def table_of(rows: Sequence[Row]) -> Table:
-    """Return the table for people."""
-    table = Table(box=None, pad_edge=False)
-    for name in ("attack", "tried", "outcome", "named", "harmed", "CPU s", "operator's", "KB sent", "got", "note"):
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        table.add_row(
-            row.attack, str(row.tried), row.text, "-" if row.named is None else str(row.named), str(row.harmed),
-            f"{row.attacker_cpu:.2f}", f"{row.operator_cpu:.2f}", f"{row.sent / 1000:.0f}",
-            f"{row.received / 1000:.0f}", row.note,
-        )  # fmt: skip
-    return table
+def table_of(rows: Sequence[Row]) -> list[str]:
+    """Return the table for people, a line a row: the sentence and the note stand last, since they are long."""
+    head = ("outcome", "tried", "named", "harmed", "CPU s", "ours", "KB out", "KB in", "attack")
+    cells = [head, *(_cells(row) for row in rows)]
+    widths = [max(len(line[place]) for line in cells) for place in range(len(head) - 1)]
+    return [
+        "  ".join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[-1]]) for line in cells
+    ]
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    named = "-" if row.named is None else str(row.named)
+    cpu, ours = f"{row.attacker_cpu:.2f}", f"{row.operator_cpu:.2f}"
+    sentence = f"{row.attack}: {row.note}" if row.note else row.attack
+    out, back = f"{row.sent / 1000:.1f}", f"{row.received / 1000:.1f}"
+    return row.text, str(row.tried), named, str(row.harmed), cpu, ours, out, back, sentence

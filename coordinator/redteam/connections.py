@@ -80,9 +80,8 @@ class TinyRequests:
     async def _ask(self, connection: Connection, ask: bytes) -> None:
         while True:
             self.sent += 1
-            connection.asked, connection.sent = connection.asked + 1, connection.sent + len(ask)
             with contextlib.suppress(P2PError):
-                await connection.network.request(connection.to, "reachable", ask, timeout=30.0)
+                await connection.request(connection.to, "reachable", ask, timeout=30.0)
             await anyio.sleep(0.05)
 
     def finding(self, place: EnginePlace) -> Finding:
@@ -103,9 +102,8 @@ class Bombs:
             connection = await place.connect("bombs")
             data = BOMB[: max(16, method.limit - 64)]
             self.sent += 1
-            connection.sent += len(data)
             with contextlib.suppress(P2PError, msgspec.MsgspecError):
-                answer = await connection.network.request(connection.to, method.name, data, timeout=10.0)
+                answer = await connection.request(connection.to, method.name, data, timeout=10.0)
                 self.taken += _taken(answer)
 
     def finding(self, place: EnginePlace) -> Finding:

@@ -107,7 +107,7 @@ class EnginePlace(WirePlace):
     async def client(self, party: str) -> Client:
         """Connect and introduce a client with a new key, from a subnet of its own."""
         connection = await self.connect(party)
-        client = Client(self.target, connection.network, generate_key(), connection.to, ENGINE)
+        client = Client(self.target, connection, generate_key(), connection.to, ENGINE)
         await client.hello()
         return client
 

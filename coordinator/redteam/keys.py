@@ -41,15 +41,19 @@ class Connection:
     sent: int = 0
     received: int = 0
 
+    async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
+        """Send one request, as `Rpc` does, and count its bytes. Raises `Unreachable`, `Malformed`."""
+        self.asked += 1
+        self.sent += len(payload)
+        answer = await self.network.request(peer, method, payload, timeout=timeout)
+        self.received += len(answer)
+        return answer
+
     async def ask(self, method: str, data: bytes) -> Response:
         """Repeat a request until there is an answer."""
         while True:
-            self.asked += 1
-            self.sent += len(data)
             try:
-                answer = await self.network.request(self.to, method, data, timeout=_TIMEOUT)
-                self.received += len(answer)
-                return decode(answer, Response)
+                return decode(await self.request(self.to, method, data, timeout=_TIMEOUT), Response)
             except P2PError:
                 self.unanswered += 1
                 await anyio.sleep(_AGAIN)

@@ -21,7 +21,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """A row of the table. `share`: accepted groups of honest nodes per second, by calm; None: too short to tell.
     `named`: groups until the key was refused. `harmed`: honest nodes with a refused group. `attacker_cpu`,
     `operator_cpu`: seconds, the operator's beyond a calm run of the same time. `sent`, `received`: the attacker's
-    bytes."""
+    bytes. `seconds`: by the clock."""
 
     attack: str
     family: str
@@ -34,6 +34,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     operator_cpu: float
     sent: int
     received: int
+    seconds: float
     note: str
 
     @property
