@@ -694,7 +694,7 @@ def redteam(
     from coordinator.redteam.command import play
 
     if not play(attack or [], quick=quick, as_json=as_json, home=home, console=Console(highlight=False)):
-        raise typer.Exit(1)
+        raise SystemExit(1)
 
 
 @app.command()

@@ -47,7 +47,7 @@ _SHAPE: Final = {"hidden_size": 32, "num_hidden_layers": 1, "intermediate_size":
 _OPERATORS: Final = ("staleness", "group_size", "batch_groups", "draw", "refill", "prompts")
 _OURS: Final[dict[str, dict[str, Any]]] = {
     "run": {
-        "name": "red team", "task": "reverse", "group_size": 4, "batch_groups": 4, "staleness": 4, "limit": 6,
+        "name": "red team", "task": "reverse", "group_size": 8, "batch_groups": 4, "staleness": 4, "limit": 6,
         "heldout": 4, "evaluate_every": 1_000_000,
     },
     "leases": {"minimum_seconds": 3.0, "maximum_seconds": 6.0},
