@@ -91,8 +91,8 @@ def _is_ours_alone(folder: Path) -> bool:
             return False
         raise
     try:
-        found = os.fstat(opened)
-        return found.st_uid == os.geteuid() and not found.st_mode & 0o077
+        status = os.fstat(opened)
+        return status.st_uid == os.geteuid() and not status.st_mode & 0o077
     finally:
         os.close(opened)
 

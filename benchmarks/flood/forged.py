@@ -15,7 +15,7 @@ import anyio
 
 from benchmarks.flood.engine import StandInScorer
 from benchmarks.flood.world import Setting, World, running
-from coordinator.redteam.keys import Key
+from coordinator.redteam.flood_keys import Key
 from engines.direct import generate
 from engines.engine import Job, Sample, SampleScore
 from engines.messages import PackedSample

@@ -19,7 +19,7 @@ from anyio.abc import TaskGroup
 from benchmarks.flood.catalogue import CASES
 from benchmarks.flood.engine import honest
 from benchmarks.flood.visitors import SOURCE, Visitors, from_sources
-from coordinator.redteam.keys import Connection
+from coordinator.redteam.flood_keys import Connection
 from coordinator.redteam.light_node import Terms
 from coordinator.redteam.wire_place import WirePlace
 from p2p.https.client import HttpsClient
@@ -51,7 +51,7 @@ class Wire(WirePlace):
         self._pin = order.pin
 
     async def group(self, lease: Lease) -> Submission:
-        """See `Place`."""
+        """See `AttackPlace`."""
         return honest(lease)
 
     async def connect_from(self, source: str) -> Connection:

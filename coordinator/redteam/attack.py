@@ -13,12 +13,12 @@ import msgspec
 from coordinator.redteam.engine_place import EnginePlace
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of an attack. `tried`: groups, requests or connections. `held`: whether it was kept from its end.
+class AttackFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of an attack. `tried`: groups, requests or connections. `prevented`: whether it was kept from its end.
     `named`: groups that were judged until the key was refused; None: the attack hands none in. `note`: figures."""
 
     tried: int
-    held: bool = True
+    prevented: bool = True
     named: int | None = None
     note: str = ""
 
@@ -29,7 +29,7 @@ class Action(Protocol):
     async def run(self, place: EnginePlace) -> None:
         """Attack until done or cancelled."""
 
-    def finding(self, place: EnginePlace) -> Finding:
+    def finding(self, place: EnginePlace) -> AttackFinding:
         """Tell what came of it."""
 
 

@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from coordinator.redteam.attack import Attack
+from coordinator.redteam.attack_worker import Try
 from coordinator.redteam.catalogue import ATTACKS
-from coordinator.redteam.outcome import Row, outcome_of
+from coordinator.redteam.outcome import AttackRow, outcome_of
 from coordinator.redteam.proving_ground import ProvingGround
-from coordinator.redteam.worker import Try
 
 CALM: Final = 5.0
 REST: Final = 0.5
-FIRST: Final = 60.0
+FIRST: Final = 180.0
 """Seconds within which honest nodes have to have their first accepted groups."""
 
 
@@ -50,13 +50,13 @@ class Campaign:
         self.calm = (now.accepted - before.accepted) / (now.at - before.at)
         self.calm_cpu = (now.cpu - before.cpu) / (now.at - before.at)
 
-    def rows(self, sentences: list[str]) -> Iterator[Row]:
+    def rows(self, sentences: list[str]) -> Iterator[AttackRow]:
         """Try these attacks; yield a row for each."""
         for sentence in sentences:
             yield self._row(sentence, ATTACKS[sentence])
             time.sleep(REST if ATTACKS[sentence].seconds else 0.0)
 
-    def _row(self, sentence: str, attack: Attack) -> Row:
+    def _row(self, sentence: str, attack: Attack) -> AttackRow:
         before = self._moment()
         attackers = self._ground.attackers if attack.seconds is None else self._ground.flooders
         tried = attackers.attack(Try(sentence, self._quick))
@@ -65,11 +65,11 @@ class Campaign:
         share = (now.accepted - before.accepted) / seconds / max(1e-9, self.calm) if attack.bar is not None else None
         harmed = sum(now.refused.get(key, 0) > before.refused.get(key, 0) for key in self.keys)
         finding = tried.finding
-        return Row(
+        return AttackRow(
             attack=sentence,
             family=attack.family,
             tried=finding.tried,
-            outcome=outcome_of(attack, finding.held, share, harmed),
+            outcome=outcome_of(attack, finding.prevented, share, harmed),
             share=share,
             named=finding.named,
             harmed=harmed,

@@ -10,7 +10,7 @@ from coordinator.redteam.floods import Forgers, Hoarders, LastSecond, Returners,
 from coordinator.redteam.forged import Forged
 from coordinator.redteam.forgeries import FORGERIES
 from coordinator.redteam.held_elsewhere import HELD_ELSEWHERE
-from coordinator.redteam.page import Names, Rebinding
+from coordinator.redteam.page_attacks import Names, Rebinding
 from coordinator.redteam.selection import Censor, CheckedDraft, DropLow, Farm, NearTies
 
 HOARD: Final = "1,000 free keys on one connection take leases and return nothing"

@@ -13,7 +13,7 @@ from coordinator.config import CoordinatorConfig
 from coordinator.redteam.campaign import Campaign
 from coordinator.redteam.catalogue import ATTACKS, TRIED
 from coordinator.redteam.held_elsewhere import HELD_ELSEWHERE, PAY
-from coordinator.redteam.outcome import Row
+from coordinator.redteam.outcome import AttackRow
 from coordinator.redteam.proving_ground import ProvingGround
 from coordinator.run.run_folder import RunFolder
 from runtime.errors import LocalFault
@@ -33,11 +33,11 @@ def chosen(names: Sequence[str], quick: bool) -> list[str]:
 
 def _named(name: str) -> list[str]:
     wanted = TRIED.get(name, name).lower()
-    found = [one for one, attack in ATTACKS.items() if wanted == attack.family or wanted in one.lower()]
-    if not found and name not in HELD_ELSEWHERE:
+    sentences = [one for one, attack in ATTACKS.items() if wanted == attack.family or wanted in one.lower()]
+    if not sentences and name not in HELD_ELSEWHERE:
         families = ", ".join(FAMILIES)
         raise SettingsFault(f"no attack {name!r}: name one of {families}, a part of a sentence, or leave --attack out")
-    return found
+    return sentences
 
 
 def notes_on(names: Sequence[str]) -> list[str]:
@@ -56,7 +56,7 @@ def play(names: Sequence[str], *, quick: bool, as_json: bool, home: Path | None,
     notes = notes_on(names)
     asked = [name for name in names if name != "pay"]
     sentences = chosen(asked, quick) if asked or not names else []
-    rows: list[Row] = []
+    rows: list[AttackRow] = []
     calm, began = 0.0, time.monotonic()
     if sentences:
         with ProvingGround(settings_at(home)) as ground:
@@ -73,7 +73,7 @@ def play(names: Sequence[str], *, quick: bool, as_json: bool, home: Path | None,
     return all(row.outcome != "broken" for row in rows)
 
 
-def _print(console: Console, rows: list[Row], notes: list[str], calm: float, seconds: float) -> None:
+def _print(console: Console, rows: list[AttackRow], notes: list[str], calm: float, seconds: float) -> None:
     if rows:
         console.print(f"calm: {calm:.2f} accepted groups of honest nodes per second")
         console.print("\n".join(table_of(rows)), soft_wrap=True, markup=False)
@@ -85,17 +85,16 @@ def _print(console: Console, rows: list[Row], notes: list[str], calm: float, sec
             console.print(f"  {note}", soft_wrap=True, markup=False)
 
 
-def table_of(rows: Sequence[Row]) -> list[str]:
+def table_of(rows: Sequence[AttackRow]) -> list[str]:
     """Return the table for people, a line a row: the sentence and the note stand last, since they are long."""
     head = ("outcome", "tried", "named", "harmed", "CPU s", "ours", "KB out", "KB in", "attack")
     cells = [head, *(_cells(row) for row in rows)]
-    widths = [max(len(line[place]) for line in cells) for place in range(len(head) - 1)]
-    return [
-        "  ".join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[-1]]) for line in cells
-    ]
+    widths = [max(len(row_cells[place]) for row_cells in cells) for place in range(len(head) - 1)]
+    padded = [[cell.ljust(width) for cell, width in zip(one, widths, strict=False)] for one in cells]
+    return ["  ".join([*start, one[-1]]) for start, one in zip(padded, cells, strict=True)]
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: AttackRow) -> tuple[str, ...]:
     named = "-" if row.named is None else str(row.named)
     cpu, ours = f"{row.attacker_cpu:.2f}", f"{row.operator_cpu:.2f}"
     sentence = f"{row.attack}: {row.note}" if row.note else row.attack

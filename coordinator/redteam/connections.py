@@ -13,9 +13,9 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from coordinator.redteam.attack import Finding
+from coordinator.redteam.attack import AttackFinding
 from coordinator.redteam.engine_place import EnginePlace
-from coordinator.redteam.keys import Connection
+from coordinator.redteam.flood_keys import Connection
 from p2p.discovery.messages import ReachableRequest
 from p2p.errors import P2PError
 from p2p.wire_types import encode
@@ -57,9 +57,9 @@ class SilentConnections:
             for one in sockets:
                 one.close()
 
-    def finding(self, place: EnginePlace) -> Finding:
+    def finding(self, place: EnginePlace) -> AttackFinding:
         """State how many were opened."""
-        return Finding(tried=self.opened)
+        return AttackFinding(tried=self.opened)
 
 
 @dataclass
@@ -84,9 +84,9 @@ class TinyRequests:
                 await connection.request(connection.to, "reachable", ask, timeout=30.0)
             await anyio.sleep(0.05)
 
-    def finding(self, place: EnginePlace) -> Finding:
+    def finding(self, place: EnginePlace) -> AttackFinding:
         """State how many were sent."""
-        return Finding(tried=self.sent)
+        return AttackFinding(tried=self.sent)
 
 
 @dataclass
@@ -106,9 +106,9 @@ class Bombs:
                 answer = await connection.request(connection.to, method.name, data, timeout=10.0)
                 self.taken += _taken(answer)
 
-    def finding(self, place: EnginePlace) -> Finding:
+    def finding(self, place: EnginePlace) -> AttackFinding:
         """State how many methods took one."""
-        return Finding(tried=self.sent, held=self.taken == 0, note=f"{self.taken} taken for a request")
+        return AttackFinding(tried=self.sent, prevented=self.taken == 0, note=f"{self.taken} taken for a request")
 
 
 def _taken(answer: bytes) -> bool:

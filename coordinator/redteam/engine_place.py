@@ -15,7 +15,7 @@ import anyio.to_thread
 import msgspec
 from anyio.abc import TaskGroup
 
-from coordinator.redteam.client import ENGINE, Client, Target
+from coordinator.redteam.attack_client import ENGINE, Client, Target
 from coordinator.redteam.groups import submission_of
 from coordinator.redteam.light_node import Terms
 from coordinator.redteam.wire_place import WirePlace
@@ -70,7 +70,7 @@ class EnginePlace(WirePlace):
         super().look()
 
     async def group(self, lease: Lease) -> Submission:
-        """See `Place`."""
+        """See `AttackPlace`."""
         return submission_of(lease, await self.samples(lease))
 
     async def samples(self, lease: Lease) -> list[Sample]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from coordinator.redteam.attack import Finding
+from coordinator.redteam.attack import AttackFinding
 from coordinator.redteam.engine_place import EnginePlace
 from coordinator.redteam.floods import Crowd
 
@@ -20,11 +20,11 @@ class Flood:
         self.crowd = replace(self.crowd)
         await self.crowd.run(place)
 
-    def finding(self, place: EnginePlace) -> Finding:
+    def finding(self, place: EnginePlace) -> AttackFinding:
         """State leases, verdicts, and the most groups of one key."""
         said = self.crowd.said(place)
         judged = int(said["of one key"])
-        held = self.most_groups is None or judged <= self.most_groups
+        prevented = self.most_groups is None or judged <= self.most_groups
         note = f"{said['leases']:.0f} leases got, {said['decided']:.0f} groups judged"
         named = None if self.most_groups is None or not judged else judged
-        return Finding(tried=len(place.attackers), held=held, named=named, note=note)
+        return AttackFinding(tried=len(place.attackers), prevented=prevented, named=named, note=note)

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from coordinator.redteam.attack import Finding
-from coordinator.redteam.client import Refused
+from coordinator.redteam.attack import AttackFinding
+from coordinator.redteam.attack_client import RequestRefused
 from coordinator.redteam.engine_place import EnginePlace
 from coordinator.redteam.forgeries import FORGERIES
 
@@ -21,10 +21,10 @@ class Forged:
         client = await place.client(self.sentence)
         try:
             self.code = await forge(client)
-        except Refused as refused:
+        except RequestRefused as refused:
             self.code = refused.code
 
-    def finding(self, place: EnginePlace) -> Finding:
+    def finding(self, place: EnginePlace) -> AttackFinding:
         """State the answer."""
         right = self.code in FORGERIES[self.sentence][1]
-        return Finding(tried=1, held=right, named=1 if right else None, note=self.code)
+        return AttackFinding(tried=1, prevented=right, named=1 if right else None, note=self.code)

@@ -22,7 +22,7 @@ HELD_ELSEWHERE: Final[dict[str, str]] = {
     "eclipse": "tests/node/links/test_neighbours.py::test_one_subnet_is_only_a_part_of_the_neighbourhood",
     "decompression bomb": "tests/p2p/https/test_listener.py::test_a_compressed_body_is_not_decompressed",
     "safetensors header abuse": "tests/weights/fuzz_files.py",
-    "forged reward": "no test: a submission has no field for a reward (docs/protocol/leases.md)",
+    "forged reward": "no test: a submission has no field for a reward (docs/protocol/leases-and-rollouts.md)",
     "throughput lie": "tests/coordinator/publishing/test_broadcast_planner.py",
     "flaky honest GPU": "tests/coordinator/verification/test_near_ties.py::"
     "test_an_honest_key_loses_nothing_where_a_neighbour_has_spent_the_partys_near_ties",

@@ -17,7 +17,7 @@ FLOOR: Final = 0.4
 Word = Literal["held", "degraded", "broken"]
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class AttackRow(msgspec.Struct, frozen=True, kw_only=True):
     """A row of the table. `share`: accepted groups of honest nodes per second, by calm; None: too short to tell.
     `named`: groups until the key was refused. `harmed`: honest nodes with a refused group. `attacker_cpu`,
     `operator_cpu`: seconds, the operator's beyond a calm run of the same time. `sent`, `received`: the attacker's
@@ -49,9 +49,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def outcome_of(attack: Attack, held: bool, share: float | None, harmed: int) -> Word:
+def outcome_of(attack: Attack, prevented: bool, share: float | None, harmed: int) -> Word:
     """Return the outcome by rules 1 to 3."""
-    if not held or harmed or (share is not None and share < FLOOR):
+    if not prevented or harmed or (share is not None and share < FLOOR):
         return "broken"
     if share is not None and attack.bar is not None and share < attack.bar:
         return "degraded"

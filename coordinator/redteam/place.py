@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 
 import anyio
 
-from coordinator.redteam.keys import Connection, Key
+from coordinator.redteam.flood_keys import Connection, Key
 from coordinator.redteam.light_node import Terms
 from protocol.leases import Lease, Submission
 from protocol.requests import Refusal
@@ -22,7 +22,7 @@ class Tasks(Protocol):
     def start_soon(self, task: Any, *arguments: Any) -> Any: ...
 
 
-class Place(ABC):
+class AttackPlace(ABC):
     """A coordinator with its nodes. `honest`, `attackers`: the keys made so far. `tasks`: the group in which the tasks
     of all keys run."""
 

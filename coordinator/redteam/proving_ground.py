@@ -27,9 +27,9 @@ from coordinator.config import CoordinatorConfig
 from coordinator.demo.demo import environment
 from coordinator.demo.parent_death import ending_with_parent
 from coordinator.learner.messages import WarmUp
+from coordinator.redteam.attack_worker import AttackTried, Figures, Try
 from coordinator.redteam.engine_place import Order
 from coordinator.redteam.light_node import terms_of
-from coordinator.redteam.worker import Figures, Tried, Try
 from coordinator.run import model_folder, setup
 from coordinator.web import status
 from p2p.discovery.invite import Invite
@@ -50,7 +50,7 @@ _OURS: Final[dict[str, dict[str, Any]]] = {
         "name": "red team", "task": "reverse", "group_size": 8, "batch_groups": 4, "staleness": 4, "limit": 6,
         "heldout": 4, "evaluate_every": 1_000_000,
     },
-    "leases": {"minimum_seconds": 3.0, "maximum_seconds": 6.0},
+    "leases": {"minimum_seconds": 5.0, "maximum_seconds": 30.0},
 }  # fmt: skip
 _LOOPBACK: Final[dict[str, dict[str, Any]]] = {
     "network": {"listen": ("/ip4/127.0.0.1/tcp/0",), "announce": (), "mdns": False},
@@ -65,7 +65,7 @@ class Worker:
     def __init__(self, log: Path, env: dict[str, str]) -> None:
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                ending_with_parent([sys.executable, "-m", "coordinator.redteam.worker"]),
+                ending_with_parent([sys.executable, "-m", "coordinator.redteam.attack_worker"]),
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=env,
             )  # fmt: skip
         self._log = log
@@ -78,23 +78,23 @@ class Worker:
         """Return the figures of honest nodes."""
         return self._ask(b"{}", Figures)
 
-    def attack(self, command: Try) -> Tried:
+    def attack(self, command: Try) -> AttackTried:
         """Try an attack; blocks until it has ended."""
-        return self._ask(msgspec.json.encode(command), Tried)
+        return self._ask(msgspec.json.encode(command), AttackTried)
 
     def stop(self) -> None:
         """End the process."""
         self._process.kill()
         self._process.wait()
 
-    def _send(self, line: bytes) -> None:
+    def _send(self, text_line: bytes) -> None:
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
-            self._process.stdin.write(line + b"\n")
+            self._process.stdin.write(text_line + b"\n")
             self._process.stdin.flush()
 
-    def _ask(self, line: bytes, answer: type[A]) -> A:
-        self._send(line)
+    def _ask(self, text_line: bytes, answer: type[A]) -> A:
+        self._send(text_line)
         assert self._process.stdout is not None
         answered = self._process.stdout.readline()
         if not answered:
@@ -187,7 +187,7 @@ class ProvingGround:
         log = (self._folder / "coordinator.log").open("ab")
         with log:
             self._host = subprocess.Popen(
-                ending_with_parent([sys.executable, "-m", "coordinator.redteam.host", str(place.path)]),
+                ending_with_parent([sys.executable, "-m", "coordinator.redteam.target_host", str(place.path)]),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._env, start_new_session=True,
             )  # fmt: skip
         until = time.monotonic() + START

@@ -17,13 +17,13 @@ import msgspec
 import numpy as np
 
 from coordinator.redteam.altered_weights import altered, to_three_bits
-from coordinator.redteam.attack import Finding
-from coordinator.redteam.client import Refused
+from coordinator.redteam.attack import AttackFinding
+from coordinator.redteam.attack_client import RequestRefused
 from coordinator.redteam.engine_place import EnginePlace
+from coordinator.redteam.flood_keys import Key
 from coordinator.redteam.floods import Crowd, learned
 from coordinator.redteam.groups import nothing, submission_of
-from coordinator.redteam.keys import Key
-from coordinator.redteam.place import Place
+from coordinator.redteam.place import AttackPlace
 from coordinator.rollouts.verification import EXACT
 from engines import direct
 from engines.engine import Job, Sample
@@ -54,7 +54,7 @@ class Selective(Crowd):
     left_out: set[int] = field(default_factory=set, init=False)
     seen: int = field(default=0, init=False)
 
-    async def run(self, world: Place) -> None:
+    async def run(self, world: AttackPlace) -> None:
         """Choose for `WORK` seconds, then wait until what was left out had to be leased again."""
         with anyio.move_on_after(WORK):
             await super().run(world)
@@ -63,7 +63,7 @@ class Selective(Crowd):
             while self.share(world) < 1.0:  # noqa: ASYNC110 (another process decides)
                 await anyio.sleep(0.5)
 
-    async def use(self, world: Place, key: Key, lease: Lease) -> None:
+    async def use(self, world: AttackPlace, key: Key, lease: Lease) -> None:
         assert isinstance(world, EnginePlace)
         self.seen += 1
         if await self.wanted(world, lease):
@@ -84,11 +84,11 @@ class Selective(Crowd):
         """Return the share of the prompts left out that was learned."""
         return learned(place, lambda index: index in self.left_out, 0.0) if self.left_out else 1.0
 
-    def finding(self, place: EnginePlace) -> Finding:
+    def finding(self, place: EnginePlace) -> AttackFinding:
         """Count the prompts that were left out, and those of them that were learned all the same."""
         share = self.share(place)
         note = f"{len(self.left_out)} prompts left out, {share:.0%} learned all the same"
-        return Finding(tried=self.seen, held=share >= LEARNED, note=note)
+        return AttackFinding(tried=self.seen, prevented=share >= LEARNED, note=note)
 
 
 @dataclass
@@ -128,7 +128,7 @@ class Farm(Selective):
     async def leave(self, key: Key, lease: Lease) -> None:
         await key.submit(nothing(lease))
 
-    def finding(self, place: EnginePlace) -> Finding:
+    def finding(self, place: EnginePlace) -> AttackFinding:
         """Compare the accepted groups of a key with those of an honest node in the same time."""
         own = {key.public for key in place.attackers}
         since = min((sent for key in place.attackers for sent, _ in key.prompts), default=0)
@@ -141,7 +141,7 @@ class Farm(Selective):
         honest = [count for node, count in counts.items() if node not in own]
         farmed = sum(counts.get(key, 0) for key in own) / max(1, len(own))
         gain = farmed / max(1.0, float(np.mean(honest or [0])))
-        return Finding(tried=self.seen, held=gain <= GAIN, note=f"{gain:.2f} of an honest node's groups")
+        return AttackFinding(tried=self.seen, prevented=gain <= GAIN, note=f"{gain:.2f} of an honest node's groups")
 
 
 @dataclass
@@ -166,15 +166,17 @@ class NearTies:
         client.kept = None
         try:
             self.codes.append(await client.verdict(submission_of(lease, best)))
-        except Refused as refused:
+        except RequestRefused as refused:
             self.codes.append(refused.code)
 
-    def finding(self, place: EnginePlace) -> Finding:
+    def finding(self, place: EnginePlace) -> AttackFinding:
         """State the variants per 1,000 tokens, and the verdict on the best of four."""
         rate = 1000 * self.variants / max(1, self.tokens)
         note = f"best of 4: {', '.join(self.codes)}; {self.variants} other right answers in {self.tokens} tokens"
-        held = "ok" not in self.codes and bool(self.codes) and rate <= VARIANTS * max(1.0, 3000 / max(1, self.tokens))
-        return Finding(tried=GROUPS, held=held, named=len(self.codes), note=note)
+        prevented = (
+            "ok" not in self.codes and bool(self.codes) and rate <= VARIANTS * max(1.0, 3000 / max(1, self.tokens))
+        )
+        return AttackFinding(tried=GROUPS, prevented=prevented, named=len(self.codes), note=note)
 
 
 @dataclass
@@ -193,10 +195,10 @@ class CheckedDraft:
             samples = await anyio.to_thread.run_sync(self._checked, place, lease)
             self.codes.append(await client.verdict(submission_of(lease, samples)))
 
-    def finding(self, place: EnginePlace) -> Finding:
+    def finding(self, place: EnginePlace) -> AttackFinding:
         """State how many rollouts the check replaced; each group has to be accepted."""
         note = f"allowed: {self.codes.count('ok')} groups accepted, {self.corrected} of {self.drafted} drafts corrected"
-        return Finding(tried=GROUPS, held=set(self.codes) == {"ok"}, note=note)
+        return AttackFinding(tried=GROUPS, prevented=set(self.codes) == {"ok"}, note=note)
 
     def _checked(self, place: EnginePlace, lease: Lease) -> list[Sample]:
         job = place.job(lease)
@@ -217,15 +219,15 @@ class CheckedDraft:
 
 def _variants(place: EnginePlace, lease: Lease, number: int, sample: Sample) -> int:
     """Count the other tokens, over all places of a sample, that the exact check would take."""
-    job, found = place.job(lease), 0
+    job, count = place.job(lease), 0
     most = 1 + max(*sample.tokens, *lease.prompt)
     place.load(lease)
     for at, chosen in enumerate(sample.tokens):
         others = [token for token in range(most) if token != chosen]
         guesses = [_guess(sample, at, token) for token in others]
         scores = place.engine.score(_of(job, number, len(guesses)), guesses)
-        found += sum(one.margins[at] <= EXACT.margin for one in scores)
-    return found
+        count += sum(one.margins[at] <= EXACT.margin for one in scores)
+    return count
 
 
 def _guess(sample: Sample, at: int, token: int) -> Sample:

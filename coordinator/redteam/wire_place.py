@@ -19,9 +19,9 @@ import trio
 from anyio.abc import TaskGroup
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.redteam.keys import Asker, Connection
+from coordinator.redteam.flood_keys import Asker, Connection
 from coordinator.redteam.light_node import Terms
-from coordinator.redteam.place import Place
+from coordinator.redteam.place import AttackPlace
 from p2p.errors import P2PError
 from p2p.libp2p.transport import LibP2PTransport
 from p2p.peer.peer import Peer
@@ -31,7 +31,7 @@ _LOOK: Final = 0.25
 """Seconds between two queries for the newest version."""
 
 
-class WirePlace(Place):
+class WirePlace(AttackPlace):
     """The environment of nodes whose coordinator is another process. `lines`: all connections made."""
 
     tasks: TaskGroup
@@ -46,16 +46,16 @@ class WirePlace(Place):
         self.lines: list[Connection] = []
 
     def now(self) -> int:
-        """See `Place`."""
+        """See `AttackPlace`."""
         return time.time_ns() // 1_000_000
 
     def terms(self) -> Terms:
-        """See `Place`."""
+        """See `AttackPlace`."""
         return self._terms
 
     @abstractmethod
     async def group(self, lease: Lease) -> Submission:
-        """See `Place`."""
+        """See `AttackPlace`."""
 
     def asked(self) -> dict[str, float]:
         """Return the number of requests so far, of those that were not answered, and the bytes of both directions."""
@@ -79,7 +79,7 @@ class WirePlace(Place):
         self._terms = msgspec.structs.replace(self._terms, era=era, version=version, root=root)
 
     async def connect(self, party: str = "") -> Connection:
-        """See `Place`."""
+        """See `AttackPlace`."""
         connection = await self.connect_from(self.source(party))
         self.lines.append(connection)
         return connection
@@ -110,6 +110,6 @@ class WirePlace(Place):
                 await anyio.sleep(0.5)
 
     def rows(self, query: str, *parameters: Any) -> Sequence[tuple[Any, ...]]:
-        """See `Place`."""
+        """See `AttackPlace`."""
         with closing(sqlite3.connect(f"file:{self._database}?mode=ro", uri=True, timeout=10.0)) as reader:
             return reader.execute(query, parameters).fetchall()

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from coordinator.redteam.client import ENGINE, Client, Target
+from coordinator.redteam.attack_client import ENGINE, Client, Target
 from p2p.discovery.invite import Invite
 from p2p.identity import generate_key
 from p2p.libp2p.threaded_network import ThreadedPeer

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 import pytest
 
-from coordinator.redteam.client import Client
+from coordinator.redteam.attack_client import Client
 from coordinator.run.run_folder import RunFolder
 from coordinator.run.setup import load_run
 from coordinator.verification.calibration import Calibration, seal_calibration

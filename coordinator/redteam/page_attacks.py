@@ -7,8 +7,8 @@ from typing import Final
 import anyio
 import anyio.to_thread
 
-from coordinator.redteam.attack import Finding
-from coordinator.redteam.client import Refused
+from coordinator.redteam.attack import AttackFinding
+from coordinator.redteam.attack_client import RequestRefused
 from coordinator.redteam.engine_place import EnginePlace
 from p2p.discovery.peer_records import RecordIssuer
 from p2p.wire_types import encode
@@ -45,7 +45,7 @@ class Names:
             self.tried += 1
             try:
                 await client.send("hello", client.sealed("hello", encode(greeting)))
-            except Refused:
+            except RequestRefused:
                 continue
             await client.verdict(client.work(await client.lease()))
         await anyio.sleep(1.5)
@@ -53,9 +53,9 @@ class Names:
             _, body = await anyio.to_thread.run_sync(visit, place.order.page, path, "127.0.0.1")
             self.leaks += [f"{path}: {raw!r}" for raw in _RAW.get(path, _CONTROL) if raw in body]
 
-    def finding(self, place: EnginePlace) -> Finding:
+    def finding(self, place: EnginePlace) -> AttackFinding:
         """Name the pages that serve a name as it came."""
-        return Finding(tried=self.tried, held=not self.leaks, note="; ".join(self.leaks))
+        return AttackFinding(tried=self.tried, prevented=not self.leaks, note="; ".join(self.leaks))
 
 
 @dataclass
@@ -70,9 +70,11 @@ class Rebinding:
             status, _ = await anyio.to_thread.run_sync(visit, place.order.page, path, "evil.example")
             self.answers.append(status)
 
-    def finding(self, place: EnginePlace) -> Finding:
+    def finding(self, place: EnginePlace) -> AttackFinding:
         """State the answers: none may be 200."""
-        return Finding(tried=len(self.answers), held=200 not in self.answers, note=f"status {set(self.answers)}")
+        return AttackFinding(
+            tried=len(self.answers), prevented=200 not in self.answers, note=f"status {set(self.answers)}"
+        )
 
 
 def visit(port: int, path: str, host: str) -> tuple[int, str]:

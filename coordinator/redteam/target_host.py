@@ -1,4 +1,4 @@
-"""The coordinator under test: `python -m coordinator.redteam.host FOLDER`.
+"""The coordinator under test: `python -m coordinator.redteam.target_host FOLDER`.
 
 It is what `echo2-coord run` starts, except that it treats loopback addresses as public ones.
 """

@@ -1,9 +1,9 @@
-"""Honest nodes, or attackers, in a process of their own: `python -m coordinator.redteam.worker`.
+"""Honest nodes, or attackers, in a process of their own: `python -m coordinator.redteam.attack_worker`.
 
 The engine is loaded first, while the run is made. The first line on stdin is an `Order`; the process works until stdin
 ends. Honest nodes answer each later line with their figures. Attackers try the attack whose sentence the line holds,
-and answer with its `Tried`. Floods run at a low priority: attackers have machines of their own, and their computing
-must not slow honest nodes.
+and answer with its `AttackTried`. Floods run at a low priority: attackers have machines of their own, and their
+computing must not slow honest nodes.
 """
 
 import importlib
@@ -17,7 +17,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from coordinator.redteam.attack import Finding
+from coordinator.redteam.attack import AttackFinding
 from coordinator.redteam.catalogue import ATTACKS
 from coordinator.redteam.engine_place import EnginePlace, Order
 
@@ -34,10 +34,10 @@ class Try(msgspec.Struct, frozen=True):
     quick: bool
 
 
-class Tried(msgspec.Struct, frozen=True, kw_only=True):
+class AttackTried(msgspec.Struct, frozen=True, kw_only=True):
     """An attack that was tried. `cpu`: seconds of this process. `sent`, `received`: bytes. `seconds`: by the clock."""
 
-    finding: Finding
+    finding: AttackFinding
     cpu: float
     sent: int
     received: int
@@ -52,7 +52,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     unanswered: int
 
 
-async def try_attack(order: Order, command: Try, number: int) -> Tried:
+async def try_attack(order: Order, command: Try, number: int) -> AttackTried:
     """Try an attack in a place of its own, whose connections end with it. `number`: of the attacks so far."""
     attack = ATTACKS[command.sentence]
     action, began, cpu = attack.make(), time.monotonic(), time.process_time()
@@ -66,11 +66,11 @@ async def try_attack(order: Order, command: Try, number: int) -> Tried:
         finding = action.finding(place)
         if lasting is None and scope.cancelled_caught:
             finding = msgspec.structs.replace(
-                finding, held=False, note=f"no end within {LONGEST:.0f} s; {finding.note}"
+                finding, prevented=False, note=f"no end within {LONGEST:.0f} s; {finding.note}"
             )
         counts = place.asked()
         tasks.cancel_scope.cancel()
-    return Tried(
+    return AttackTried(
         finding=finding,
         cpu=time.process_time() - cpu,
         sent=int(counts["sent"]),
@@ -83,8 +83,8 @@ async def attack_on_order(order: Order) -> None:
     """Try the attacks that stdin names, one after the other."""
     os.nice(order.niceness)
     number = 0
-    while line := await anyio.to_thread.run_sync(sys.stdin.buffer.readline):
-        _answer(await try_attack(order, msgspec.json.decode(line, type=Try), number))
+    while text_line := await anyio.to_thread.run_sync(sys.stdin.buffer.readline):
+        _answer(await try_attack(order, msgspec.json.decode(text_line, type=Try), number))
         number += 1
 
 

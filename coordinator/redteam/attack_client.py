@@ -43,7 +43,7 @@ _WAITING: Final = ("no-room", "newer-version", "stale-version")
 """Refusals after which a lease is requested again."""
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """The coordinator's refusal."""
 
     def __init__(self, code: str) -> None:
@@ -87,10 +87,10 @@ class Client:
         return seal("request", self.invite.run, encode(Request(**fields | changes)), key or self.key)
 
     async def send(self, method: str, sealed: bytes) -> bytes:
-        """The answer's body. Raises `Refused`."""
+        """The answer's body. Raises `RequestRefused`."""
         answer = decode(await self.network.request(self.peer, method, sealed, timeout=30), Response)
         if answer.refusal is not None:
-            raise Refused(answer.refusal.code)
+            raise RequestRefused(answer.refusal.code)
         assert answer.body is not None
         return answer.body
 
@@ -111,9 +111,9 @@ class Client:
         head = decode(decode_unverified(answer.head).payload, Head)
         with anyio.fail_after(PATIENCE):
             name = f"{head.era}-{head.version}-*.safetensors"
-            while not (found := [*self.target.snapshots.glob(name)]):  # noqa: ASYNC110 (another process writes it)
+            while not (paths := [*self.target.snapshots.glob(name)]):  # noqa: ASYNC110 (another process writes it)
                 await anyio.sleep(0.05)
-        return head, found[0]
+        return head, paths[0]
 
     async def ask(self, **changes: Any) -> LeaseRequest:
         """A question for a lease of the newest version, with changes."""
@@ -135,7 +135,7 @@ class Client:
                 try:
                     sealed = await self.send("lease", self.sealed("lease", encode(await self.ask())))
                     return decode(decode_unverified(sealed).payload, Lease)
-                except Refused as refused:
+                except RequestRefused as refused:
                     if refused.code not in _WAITING:
                         raise
                     await anyio.sleep(0.3)
