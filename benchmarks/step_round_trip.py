@@ -18,10 +18,11 @@ import msgspec
 from benchmarks.flood.engine import StandInScorer
 from benchmarks.load.bare import HeldLearner, until
 from benchmarks.load.folder import make_run
-from benchmarks.load.light import LightNode, lease_of, opened, terms_of
+from benchmarks.load.light import LightNode
 from coordinator.daemon import Coordinator
 from coordinator.database import Database
 from coordinator.environments.task_hosts import TaskHosts
+from coordinator.redteam.light_node import lease_of, opened, terms_of
 from coordinator.run.task_processes import environment_at
 from coordinator.training.model_processes import Models
 from engines.engine import SampledTurn

@@ -807,6 +807,28 @@ def task_measure(
 
 @app.command()
 @errors_reported
+def redteam(
+    quick: Annotated[bool, typer.Option("--quick", help="The main attacks, for a shorter time: 90 s.")] = False,
+    attack: Annotated[
+        list[str] | None,
+        typer.Option(help="A family, or a part of an attack's sentence; as often as needed.", show_default="all"),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+    home: Annotated[
+        Path | None, typer.Option("--home", help="A run folder whose settings are tried.", show_default="none")
+    ] = None,
+) -> None:
+    """Attack a coordinator of this machine, on the loopback alone, and tell what held. Exits with 1 if a row broke."""
+    from rich.console import Console
+
+    from coordinator.redteam.command import play
+
+    if not play(attack or [], quick=quick, as_json=as_json, home=home, console=Console(highlight=False)):
+        raise SystemExit(1)
+
+
+@app.command()
+@errors_reported
 def version() -> None:
     """Print the version of echo2 and of its protocol."""
     import importlib.metadata

@@ -4,6 +4,7 @@ torch is imported only when the first call asks for a device. By then the parent
 library prints at import cannot reach the pipe.
 """
 
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
@@ -26,13 +27,15 @@ from engines.messages import (
 )
 from engines.score_queue import ScoreQueue
 from runtime.child import Pipe
+from runtime.child_budgets import confine
 from runtime.hidden_folder import hide_named
 
 
 class EngineHost:
     """The child's table of calls; each is run on one engine. The groups that it generates and scores are the pipe's
     `DeferredWork`: each step is one pass over groups to score, if any wait, and one token of all groups to generate.
-    `notify`: called with the rows, as engines.messages says; `sampled`: with each turn that waits for its answer."""
+    `notify`: called with the rows, as engines.messages says; `sampled`: with each turn that waits for its answer.
+    `confine`: keeps this process to an engine's budget, and returns the reason of what is missing."""
 
     calls: Mapping[str, Any] = {call.method: call for call in DEFERRED}
     barriers: Collection[str] = frozenset({"probe", *(call.method for call in MOVES)})
@@ -41,9 +44,10 @@ class EngineHost:
         self,
         notify: Callable[[EngineRows], None] = lambda rows: None,
         sampled: Callable[[SampledTurn], None] = lambda sampled_turn: None,
+        confine: Callable[[str], str] = lambda engine: "",
     ) -> None:
         self._engine: Engine | None = None
-        self._notify, self._sampled = notify, sampled
+        self._notify, self._sampled, self._confine = notify, sampled, confine
         self._groups: set[int] = set()
         self._to_score = ScoreQueue()
         self._told: object = None
@@ -62,6 +66,8 @@ class EngineHost:
         row = registry.choose(call.engine)
         row.check(call.dtype)
         device = choose(call.device, row.inventory(), row.devices)
+        if missing := self._confine(row.name):
+            print(f"this engine keeps its network: {missing}", file=sys.stderr)
         self._engine = row.make(device.kind, call.dtype)
         engine_class = row.engine_class(device.kind, call.dtype)
         return Probed(
@@ -138,7 +144,9 @@ def main() -> None:
     """Serve until the parent goes away."""
     hide_named()
     pipe = Pipe()
-    host = EngineHost(lambda rows: pipe.notify(ROWS, rows), lambda sampled_turn: pipe.notify(SAMPLED, sampled_turn))
+    host = EngineHost(
+        lambda rows: pipe.notify(ROWS, rows), lambda sampled_turn: pipe.notify(SAMPLED, sampled_turn), confine
+    )
     pipe.serve(host.handlers(), work=host)
 
 

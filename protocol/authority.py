@@ -101,6 +101,8 @@ class RunSpec(Wire, frozen=True):
     @property
     def other_ends(self) -> tuple[int, ...]:
         """The tokens beside `eos` that end a turn: those of all tasks, each once."""
+        if not any([task.other_ends for task in self.tasks]):  # as a rule; asked for at each rollout's receipt
+            return ()
         named = dict.fromkeys(end for task in self.tasks for end in task.other_ends)
         return tuple(end for end in named if end != self.eos)
 

@@ -2,6 +2,8 @@
 
 Rules
 1. An answer holds at most `ANSWER_BYTES` of documents. A document beyond that is None and may be requested again.
+   A document whose hash is named twice is answered once, at its first place: an answer costs no more than what it
+   holds.
 2. Neither answer needs authority: a document is named by its hash, and Heads and Roots are signed.
 """
 
@@ -18,9 +20,10 @@ ANSWER_BYTES: Final = 48 << 20
 
 def documents(request: DocumentsRequest, find: Callable[[bytes], bytes | None]) -> DocumentsResponse:
     """Return the requested documents, in their order. `find`: returns a document by its hash, None where absent."""
-    room, answers = ANSWER_BYTES, list[bytes | None]()
+    room, answers, answered = ANSWER_BYTES, list[bytes | None](), set[bytes]()
     for digest in request.hashes:
-        document = find(digest)
+        document = None if digest in answered else find(digest)
+        answered.add(digest)
         if document is not None and len(document) > room:
             document = None
         room -= len(document or b"")

@@ -7,13 +7,15 @@ Rules
    taken within as many; else the connection ends. A command takes as long as it needs: it is not ended halfway.
 3. The path must fit into a socket address. If the home's path is too long, the socket lies in the system's folder for
    temporary files, or in /tmp if that is too long as well. There it has a folder of its own, mode 0700; the names hold
-   the user's id and the home's hash.
+   the user's id and the home's hash. Others may write beside that folder: it is opened without following a link, and
+   used only if it is this user's alone.
 4. Where the socket cannot be created (some file systems hold none), the daemon runs without commands, and the log
    says so.
 """
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -66,6 +68,35 @@ def socket_path(home: Path) -> Path:
     return path if len(os.fsencode(path)) <= _LONGEST_PATH else "/tmp" / short
 
 
+def _bind(listener: socket.socket, path: Path) -> None:
+    """Bind a socket that its owner alone can open, from its first moment on (rule 1)."""
+    before = os.umask(0o177)
+    try:
+        listener.bind(str(path))
+    finally:
+        os.umask(before)
+
+
+def _is_ours(folder: Path) -> bool:
+    return folder.stat().st_uid == os.geteuid()
+
+
+def _is_ours_alone(folder: Path) -> bool:
+    """Tell whether a folder in a place where others write is a folder, this user's, and closed to all others (rule
+    3)."""
+    try:
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EACCES):
+            return False
+        raise
+    try:
+        status = os.fstat(opened)
+        return status.st_uid == os.geteuid() and not status.st_mode & 0o077
+    finally:
+        os.close(opened)
+
+
 class ControlSocket:
     """The daemon's end of the socket. `commands`: name -> its handler. `logger`: the name of the daemon's log.
     `listening`: set once commands are accepted."""
@@ -82,8 +113,7 @@ class ControlSocket:
         try:
             try:
                 self._make_room()
-                listener.bind(str(self._path))
-                self._path.chmod(0o600)  # before it listens: rule 1 holds from the first connection on
+                _bind(listener, self._path)
             except OSError as error:
                 self._log.warning("commands cannot reach this daemon", socket=str(self._path), reason=str(error))
                 return
@@ -98,7 +128,7 @@ class ControlSocket:
     def _make_room(self) -> None:
         folder = self._path.parent
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if folder.stat().st_uid != os.geteuid():
+        if not (_is_ours(folder) if self._path.name == _NAME else _is_ours_alone(folder)):
             in_home = "run this as that user, or choose another --home"
             elsewhere = "have it removed, or choose a --home with a shorter path"
             raise NotYours(f"{folder} belongs to another user: {in_home if self._path.name == _NAME else elsewhere}")

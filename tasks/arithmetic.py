@@ -8,7 +8,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import ClassVar
 
 from tasks import splits
@@ -67,7 +67,7 @@ class Arithmetic:
 
     def question(self, split: Split, index: int) -> tuple[str, str]:
         """Return (question, answer). Raises IndexError outside the split."""
-        return self.pose(splits.number(f"{self.name}/{self.version}", self.count, split, index, self.share))
+        return _asked(self, split, index)
 
     def episode(self, split: Split, index: int, text: Tokenizer) -> _ArithmeticEpisode:
         return _ArithmeticEpisode(*self.question(split, index), text)
@@ -83,6 +83,12 @@ class Arithmetic:
             chance.choice(DIGITS.replace(right, "")) if chance.random() < noise else right for right in answer
         )
         return [*text.encode(self.lead + written), text.eos]
+
+
+@lru_cache(64)
+def _asked(task: Arithmetic, split: Split, index: int) -> tuple[str, str]:
+    """Return (question, answer): each rollout of a group is scored by an episode of its own, of the same question."""
+    return task.pose(splits.number(f"{task.name}/{task.version}", task.count, split, index, task.share))
 
 
 def _reverse(number: int) -> tuple[str, str]:

@@ -12,14 +12,14 @@ Rules
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from operator import index as whole
-from typing import Literal, NamedTuple, Protocol, SupportsFloat
+from typing import Final, Literal, NamedTuple, Protocol, SupportsFloat
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.turn_ends import Ends, fault_of_turn
+from tasks.turn_ends import Ends, fault_of_turn, listed
 
 Split = Literal["train", "heldout"]
 MOST_REWARD = 3.4028234663852886e38
@@ -136,7 +136,7 @@ def sampled_mask(turns: Sequence[int]) -> list[bool]:
 
 def begun(task: Task, split: Split, index: int, text: Tokenizer) -> Episode:
     """Begin a fresh episode. Raises `TaskFault`."""
-    with _task_code("episode", verified=False):
+    with _EPISODE:
         return task.episode(split, index, text)
 
 
@@ -157,8 +157,8 @@ def replay(episode: Episode, transcript: Transcript, *, ends: Ends, limit: int) 
     that a turn without one is cut at exactly `limit` sampled tokens in total, and that the episode is over. Raises
     `InvalidTranscript`, whose message names the fault, and `TaskFault`.
     """
-    tokens, turns = np.asarray(transcript.tokens), list(transcript.turns)
-    if sum(turns) != len(tokens) or not turns or any(length <= 0 for length in turns):
+    tokens, turns = listed(transcript.tokens), list(transcript.turns)
+    if not turns or sum(turns) != len(tokens) or min(turns) <= 0:
         raise InvalidTranscript("turn lengths do not add up to the tokens")
     start, sampled = 0, 0
     given: list[int] | None = []
@@ -166,7 +166,7 @@ def replay(episode: Episode, transcript: Transcript, *, ends: Ends, limit: int) 
         part = tokens[start : start + length]
         start += length
         if number % 2:
-            if given is None or given != part.tolist():
+            if given is None or given != listed(part):
                 raise InvalidTranscript("tokens marked as the environment's are not the environment's")
             continue
         if given is None or (number and turns[number - 1] != len(given)):
@@ -176,7 +176,7 @@ def replay(episode: Episode, transcript: Transcript, *, ends: Ends, limit: int) 
             raise InvalidTranscript(fault)
         if sampled > limit:
             raise InvalidTranscript("more tokens than the limit")
-        given = replied(episode, part.tolist(), verified=number == len(turns) - 1)
+        given = replied(episode, listed(part), verified=number == len(turns) - 1)
         if sampled == limit:
             given = None
     if given is not None:
@@ -187,14 +187,14 @@ def replay(episode: Episode, transcript: Transcript, *, ends: Ends, limit: int) 
 def replied(episode: Episode, sampled: Sequence[int], *, verified: bool = False) -> list[int] | None:
     """Return the environment's tokens after a sampled turn; None: the episode is over. `verified`: see `TaskFault`.
     Raises `TaskFault`."""
-    with _task_code("reply", verified=verified):
+    with _LAST_REPLY if verified else _REPLY:
         reply = episode.reply(sampled)
         return None if reply is None else list(map(whole, reply))
 
 
 def scored(episode: Episode) -> Score:
     """Return the score of an episode that has ended. Raises `TaskFault`."""
-    with _task_code("score", verified=True):
+    with _SCORE:
         return _finite(episode.score())
 
 
@@ -226,20 +226,34 @@ def most_turns(task: Task) -> int:
     return int(getattr(task, "turns", 1))
 
 
-@contextlib.contextmanager
-def _task_code(name: str, *, verified: bool) -> Iterator[None]:
-    """Translate any error of a task's code into `TaskFault` (rule 5)."""
-    try:
-        yield
-    except TaskFault:
-        raise
-    except (Exception, SystemExit) as error:
-        raise TaskFault(f"{name} raised {type(error).__name__}: {error}", verified=verified) from error
+class _task_code:
+    """A block that translates any error of a task's code into `TaskFault` (rule 5). Entered three times a rollout at
+    receipt, hence no generator."""
+
+    __slots__ = ("_name", "_verified")
+
+    def __init__(self, name: str, *, verified: bool) -> None:
+        self._name, self._verified = name, verified
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> Literal[False]:
+        if isinstance(error, (Exception, SystemExit)) and not isinstance(error, TaskFault):
+            message = f"{self._name} raised {type(error).__name__}: {error}"
+            raise TaskFault(message, verified=self._verified) from error
+        return False
+
+
+_EPISODE: Final = _task_code("episode", verified=False)
+_REPLY: Final = _task_code("reply", verified=False)
+_LAST_REPLY: Final = _task_code("reply", verified=True)
+_SCORE: Final = _task_code("score", verified=True)
 
 
 def _finite(score: Score) -> Score:
     """Return the score as plain numbers. Raises `TaskFault` for a reward that is no finite float32."""
     reward: object = score.reward  # foreign code: its type hints prove nothing
-    if not isinstance(reward, SupportsFloat) or not abs(number := float(reward)) <= MOST_REWARD:
+    # A look at a protocol costs more than the score, so plain numbers are asked for first.
+    if not isinstance(reward, (int, float, SupportsFloat)) or not abs(number := float(reward)) <= MOST_REWARD:
         raise TaskFault(f"the reward {reward!r:.40} is no finite float32", verified=True)
     return Score(number, bool(score.success))

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+SHORT = 64
+"""Tokens of a turn up to which a list is quicker than an array."""
 Ends = tuple[int, ...]
 """Ids of the tokens that end a turn; the first is the one that is written where an answer is ended by a program."""
 
@@ -31,12 +33,24 @@ def without_end(tokens: Sequence[int], ends: Ends) -> Sequence[int]:
     return tokens[:-1] if len(tokens) and tokens[-1] in ends else tokens
 
 
-def fault_of_turn(tokens: NDArray[np.integer], ends: Ends, *, at_limit: bool) -> str | None:
+def listed(tokens: Sequence[int] | NDArray[np.integer]) -> list[int]:
+    """Return tokens as a list."""
+    if isinstance(tokens, list):
+        return tokens
+    return tokens.tolist() if isinstance(tokens, np.ndarray) else list(tokens)
+
+
+def fault_of_turn(tokens: Sequence[int] | NDArray[np.integer], ends: Ends, *, at_limit: bool) -> str | None:
     """Return the fault in the form of a sampled turn, in words; None: there is none. `tokens`: at least one.
     `at_limit`: whether the limit on sampled tokens is reached with it."""
-    mask = end_mask(tokens, ends)
-    if mask[:-1].any():
+    if len(tokens) <= SHORT:
+        *inner, last = listed(tokens)
+        followed, ended = not set(ends).isdisjoint(inner), last in ends
+    else:
+        mask = end_mask(np.asarray(tokens), ends)
+        followed, ended = bool(mask[:-1].any()), bool(mask[-1])
+    if followed:
         return "tokens follow the end of a turn"
-    if not mask[-1] and not at_limit:
+    if not ended and not at_limit:
         return "a turn stops without end-of-sequence before the token limit"
     return None

@@ -29,8 +29,14 @@ DISTRIBUTIONS = importlib.metadata.packages_distributions()
 
 
 def locked(name: str) -> dict[str, str]:
-    lines = (text_line for text_line in (ROOT / name).read_text().splitlines() if not text_line.startswith("#"))
-    return {normal(text_line): text_line.partition("==")[2] for text_line in lines}
+    lines = (text_line for text_line in (ROOT / name).read_text().splitlines() if not text_line.startswith(("#", " ")))
+    return {normal(text_line): text_line.partition("==")[2].split(" ")[0] for text_line in lines}
+
+
+def unhashed(name: str) -> set[str]:
+    """The distributions of a lock without a hash."""
+    parts = re.split(r"\n(?=[^ ])", (ROOT / name).read_text().strip())
+    return {normal(part) for part in parts if not part.startswith("#") and "--hash=sha256:" not in part}
 
 
 def pinned_libp2p() -> str:
@@ -114,7 +120,25 @@ def test_the_default_installation_does_not_pull_libp2p_with_its_pin() -> None:
     assert "libp2p" not in locked("requirements.lock")
 
 
-LOCKS = ["requirements.lock", "requirements-smollm2.lock", "requirements-llama.lock", "requirements-light.lock"]
+LOCKS = sorted(path.name for path in ROOT.glob("requirements*.lock"))
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_every_file_of_a_lock_has_a_hash_but_for_pytorchs(lock: str) -> None:
+    assert unhashed(lock) == ({"torch"} if lock == "requirements-torch.lock" else set())
+
+
+def test_what_is_installed_from_a_lock_is_checked_against_its_hashes() -> None:
+    commands = [
+        line for line in (ROOT / "Makefile").read_text().splitlines() if re.search(r"-r requirements\S*lock", line)
+    ]
+    checked = ("$(HASHED)", "--require-hashes", "-r requirements-torch.lock", ":=")
+    assert len(commands) >= 9
+    assert [line for line in commands if not any(word in line for word in checked)] == []
+
+
+def test_libp2p_has_the_version_and_hash_of_its_lock() -> None:
+    assert locked("requirements-libp2p.lock") == {"libp2p": pinned_libp2p()}
 
 
 @pytest.mark.parametrize("lock", LOCKS)
@@ -137,7 +161,8 @@ def test_a_node_without_torch_gets_every_dependency_but_torch_and_the_library_of
 
 def test_the_lock_holds_every_dependency() -> None:
     wanted = {normal(dependency) for dependency in PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"]}
-    assert wanted - locked("requirements.lock").keys() == set()
+    locks = ("requirements.lock", "requirements-torch.lock", "requirements-source.lock")
+    assert wanted - {name for lock in locks for name in locked(lock)} == set()
 
 
 def test_the_second_lock_completes_the_extra_without_what_it_does_not_need() -> None:

@@ -22,10 +22,12 @@ from typing import Any, Final, NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from benchmarks.flood.engine import StandInScorer, honest, made_up, nothing
+from benchmarks.flood.engine import StandInScorer, honest
 from benchmarks.load.bare import Bare, bare, until
 from benchmarks.load.folder import make_run
-from benchmarks.load.light import LightNode, lease_of, opened
+from benchmarks.load.light import LightNode
+from coordinator.redteam.groups import made_up, nothing
+from coordinator.redteam.light_node import lease_of, opened
 from coordinator.rollouts.verification import submission_limit
 from p2p.wire_types import encode
 from protocol.leases import Lease, Rollout, Segment, Submission, VerdictsRequest

@@ -15,14 +15,16 @@ import numpy as np
 
 from benchmarks.load.stub_learner import StubLearner
 from coordinator.learner.messages import Batch, Open, Opened, Stepped
+from coordinator.redteam import groups
+from coordinator.redteam.groups import group_of, tokens_from
 from engines.engine import Job, Loaded, Sample, SampleScore
 from engines.messages import PackedSample
 from engines.process import Play
-from protocol.leases import Lease, Rollout, Segment, Submission
+from protocol.leases import Lease, Submission
 from weights.journaled import Rolling
 from weights.snapshot import Snapshot
 
-LOGPROB: Final = -0.5
+LOGPROB: Final = groups.LOGPROB
 WRONG: Final = 3.0
 """The margin of a wrong token, in nats."""
 CHANGED: Final = 4
@@ -34,28 +36,14 @@ CHANGE: Final = 0.05
 def right(root: bytes, seed: bytes, tokens: int) -> list[int]:
     """Return the right completion of `seed` under the version with content root `root`: `tokens` tokens, none of which
     ends it."""
-    common, own = _tokens(seed, tokens), _tokens(root + seed, tokens)
+    common, own = tokens_from(seed, tokens), tokens_from(root + seed, tokens)
     changed = hashlib.shake_128(b"changed" + root + seed).digest(tokens)
     return [new if byte < CHANGED else old for old, new, byte in zip(common, own, changed, strict=True)]
 
 
 def honest(lease: Lease) -> Submission:
     """Return the group that a lease asks for."""
-    return _group(lease, [right(lease.root, seed, lease.limit) for seed in lease.seeds])
-
-
-def made_up(lease: Lease) -> Submission:
-    """Return a group that passes every check but the scorer's: none of its tokens was generated."""
-    return _group(lease, [_tokens(b"made up" + seed, lease.limit) for seed in lease.seeds])
-
-
-def _tokens(key: bytes, count: int) -> list[int]:
-    return [2 + byte % 40 for byte in hashlib.shake_128(key).digest(count)]
-
-
-def nothing(lease: Lease) -> Submission:
-    """Return a group without a rollout: it is refused at receipt, which ends the lease at once."""
-    return _group(lease, [])
+    return group_of(lease, [right(lease.root, seed, lease.limit) for seed in lease.seeds])
 
 
 def scored(root: bytes, seeds: list[bytes], tokens: list[int]) -> SampleScore:
@@ -69,15 +57,6 @@ def scored(root: bytes, seeds: list[bytes], tokens: list[int]) -> SampleScore:
 
 def _root(weights: Path) -> bytes:
     return Rolling(weights).root if weights.is_dir() else Snapshot(weights).root
-
-
-def _group(lease: Lease, completions: list[list[int]]) -> Submission:
-    segments = [Segment(version=lease.version, root=lease.root, first=0)]
-    logprobs = np.full(lease.limit, LOGPROB, "<f4").tobytes()
-    rollouts = [
-        Rollout(tokens=tokens, turns=[len(tokens)], logprobs=logprobs, segments=segments) for tokens in completions
-    ]
-    return Submission(lease=lease.id, era=lease.era, version=lease.version, root=lease.root, rollouts=rollouts)
 
 
 class StandInScorer:

@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 import anyio
 
 from benchmarks.flood.engine import StandInScorer
-from benchmarks.flood.keys import Key
 from benchmarks.flood.world import Setting, World, running
+from coordinator.redteam.flood_keys import Key
 from engines.direct import generate
 from engines.engine import Job, Sample, SampleScore
 from engines.messages import PackedSample

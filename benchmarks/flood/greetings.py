@@ -15,7 +15,8 @@ from benchmarks.flood.cost import SECTIONS, Ask
 from benchmarks.flood.engine import StandInScorer, honest
 from benchmarks.load.bare import Bare, bare, until
 from benchmarks.load.folder import make_run
-from benchmarks.load.light import LightNode, lease_of, opened
+from benchmarks.load.light import LightNode
+from coordinator.redteam.light_node import lease_of, opened
 from p2p.discovery.messages import PeerRecord
 from p2p.envelope import decode_unverified, seal
 from p2p.identity import peer_id, public_bytes

@@ -19,8 +19,8 @@ from typing import Any, Final
 import aiohttp
 import anyio
 
-from benchmarks.flood.keys import Key
-from benchmarks.flood.place import Place
+from coordinator.redteam.flood_keys import Key
+from coordinator.redteam.place import AttackPlace
 from p2p.https import routes
 from p2p.https.certificate import KeyPin
 from p2p.multiaddr import address_of
@@ -53,13 +53,13 @@ class Visitors:
     connections: int = 32
     counts: Counter[int] = field(default_factory=Counter)
 
-    async def run(self, world: Place) -> None:
+    async def run(self, world: AttackPlace) -> None:
         """Send requests until cancelled."""
         for number in range(self.strangers):
             key = world.key(await world.connect(f"stranger {number}"))
             world.tasks.start_soon(self._visit, world, key)
 
-    def said(self, world: Place) -> dict[str, float]:
+    def said(self, world: AttackPlace) -> dict[str, float]:
         """Return the number of requests in all, answered with 200, refused with 429, and without an answer."""
         return {
             "requests": self.counts.total(),
@@ -68,7 +68,7 @@ class Visitors:
             "no answer": self.counts[0],
         }
 
-    async def _visit(self, world: Place, key: Key) -> None:
+    async def _visit(self, world: AttackPlace, key: Key) -> None:
         await key.hello()
         asks, half = self._asks(world, key), self.connections // 2
         timeout = aiohttp.ClientTimeout(total=30.0)
@@ -92,7 +92,7 @@ class Visitors:
                 self.counts[0] += 1
                 await anyio.sleep(0.1)
 
-    def _asks(self, world: Place, key: Key) -> Iterator[tuple[str, bytes]]:
+    def _asks(self, world: AttackPlace, key: Key) -> Iterator[tuple[str, bytes]]:
         origin = next(url for one in self.addresses if (url := address_of(one).https_url))
         nothing = encode(DocumentsRequest(hashes=[os.urandom(32) for _ in range(64)]))
         for method in cycle(("lease", "verdicts", "documents")):

@@ -23,13 +23,13 @@ import numpy as np
 import structlog
 from anyio.abc import TaskGroup
 
-from benchmarks.flood.engine import StandInLearner, StandInScorer
-from benchmarks.flood.keys import Connection
-from benchmarks.flood.place import Place
+from benchmarks.flood.engine import StandInLearner, StandInScorer, honest
 from benchmarks.load.folder import make_run
-from benchmarks.load.light import Terms, terms_of
 from coordinator.daemon import Coordinator
 from coordinator.database import Database
+from coordinator.redteam.flood_keys import Connection
+from coordinator.redteam.light_node import Terms, terms_of
+from coordinator.redteam.place import AttackPlace
 from coordinator.rollouts.scorer import Scorer
 from coordinator.run.setup import Run
 from coordinator.training.model_processes import Models
@@ -37,6 +37,7 @@ from p2p.limits.origin import Origin
 from p2p.memory.transport import MemoryNetwork
 from p2p.network import Network
 from p2p.peer.peer import Peer
+from protocol.leases import Lease, Submission
 from tests.support.clock import FakeClockLoop, run_fake
 from weights.store import Store
 
@@ -66,9 +67,9 @@ class Setting:
 class Attack(Protocol):
     """An attack: given the world, it runs until it is cancelled."""
 
-    async def run(self, world: Place) -> None: ...
+    async def run(self, world: AttackPlace) -> None: ...
 
-    def said(self, world: Place) -> dict[str, float]:
+    def said(self, world: AttackPlace) -> dict[str, float]:
         """Return the attack's summary for the report: figures by name."""
 
 
@@ -82,7 +83,7 @@ class Outcome(NamedTuple):
     cpu: float
 
 
-class World(Place):
+class World(AttackPlace):
     """The simulated environment of one run, while it goes on."""
 
     tasks: TaskGroup
@@ -101,17 +102,17 @@ class World(Place):
         self._peers = 0
 
     def now(self) -> int:
-        """See `Place`."""
+        """See `AttackPlace`."""
         return int(anyio.current_time() * 1000)
 
     def terms(self) -> Terms:
-        """See `Place`."""
+        """See `AttackPlace`."""
         latest = self.coordinator.publisher.latest
         assert latest is not None
         return terms_of(self.run, latest.version, latest.root, self.setting.tokens)
 
     async def connect(self, party: str = "") -> Connection:
-        """See `Place`."""
+        """See `AttackPlace`."""
         self._peers += 1
         name = f"peer-{self._peers}"
         peer = Peer(self.network.transport(name), seed=self._peers)
@@ -132,8 +133,12 @@ class World(Place):
         assert isinstance(loop, FakeClockLoop)
         loop.advance(seconds)
 
+    async def group(self, lease: Lease) -> Submission:
+        """See `AttackPlace`."""
+        return honest(lease)
+
     def rows(self, query: str, *parameters: Any) -> Sequence[tuple[Any, ...]]:
-        """See `Place`."""
+        """See `AttackPlace`."""
         return self.coordinator.group_service.database.all(query, parameters)
 
 

@@ -12,11 +12,11 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from benchmarks.load.light import Terms, terms_of
 from benchmarks.load.stub_learner import StubLearner
 from coordinator.daemon import Coordinator
 from coordinator.database import Database
 from coordinator.learner.messages import Batch, Open, Opened, Stepped
+from coordinator.redteam.light_node import Terms, terms_of
 from coordinator.rollouts.scorer import Scorer
 from coordinator.run.setup import Run
 from coordinator.training.model_processes import Models, restarts

@@ -29,7 +29,8 @@ import msgspec
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from benchmarks.load.light import LightNode, Terms, lease_of, opened, result
+from benchmarks.load.light import LightNode
+from coordinator.redteam.light_node import Terms, lease_of, opened, result
 from p2p.envelope import decode_unverified
 from p2p.errors import P2PError
 from p2p.libp2p.transport import LibP2PTransport

@@ -25,9 +25,10 @@ import structlog
 
 from benchmarks.load.bare import Bare, bare, until
 from benchmarks.load.large import make_large, shape_of
-from benchmarks.load.light import LightNode, lease_of, opened
+from benchmarks.load.light import LightNode
 from benchmarks.load.station import station
 from coordinator import daemon
+from coordinator.redteam.light_node import lease_of, opened
 from coordinator.run import setup
 from coordinator.run.setup import Run
 

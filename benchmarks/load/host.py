@@ -25,7 +25,6 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -34,6 +33,7 @@ import psutil
 import structlog
 
 from coordinator import daemon
+from coordinator.redteam.foreign_loopback import with_foreign_loopback
 from coordinator.run import setup
 
 _STUBS: Final = {
@@ -89,24 +89,6 @@ class Holds:
 
         handles: Any = asyncio.Handle
         handles._run = timed
-
-
-def foreign(ip: str) -> str | None:
-    """Return the subnet of a loopback address as if it were public, for `PeerLimits.subnet_of`; None for other
-    addresses and 127.0.0.0/24, which count as private."""
-    net = ip.rpartition(".")[0]
-    return f"{net}.0/24" if net.startswith("127.") and net != "127.0.0" else None
-
-
-def with_foreign_loopback() -> None:
-    """Make the daemon treat loopback addresses as public ones (`foreign`)."""
-    names = vars(daemon)
-    real = names["connection_limits"]
-
-    def limits(*arguments: Any) -> Any:
-        return tuple(replace(one, subnet_of=foreign) if hasattr(one, "subnet_of") else one for one in real(*arguments))
-
-    names["connection_limits"] = limits
 
 
 def with_stubs(scorer: str | None) -> None:

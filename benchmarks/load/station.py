@@ -15,7 +15,7 @@ from benchmarks.harness.bench import cpu_of
 from benchmarks.harness.lab import Process
 from benchmarks.load.crowd import Crowd
 from benchmarks.load.folder import make_run
-from benchmarks.load.light import Terms, terms_of
+from coordinator.redteam.light_node import Terms, terms_of
 from coordinator.run.setup import Run
 
 START_WITHIN: Final = 240.0

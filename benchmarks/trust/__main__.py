@@ -16,6 +16,10 @@ integers:
 `--versions` measures instead how soon a pass under the version before names a node that computes with it
 (benchmarks/trust/version_passes.py).
 
+`--receipt` measures instead T0 of a submission by bare Ed25519 verification (benchmarks/trust/receipt_checks.py), and
+the check of a version's signed documents by python-tuf (benchmarks/trust/signed_documents.py). Both are part of a full
+run.
+
 `--stalls` measures instead the gain of an owner who stalls leases so that another key of his may copy them
 (benchmarks/trust/stalling.py).
 
@@ -37,6 +41,8 @@ from benchmarks.harness.bench import Claim
 from benchmarks.trust import frauds
 from benchmarks.trust.doubtful_days import doubted
 from benchmarks.trust.machines import PLAIN_LAYERS, Engines, Generated, compare
+from benchmarks.trust.receipt_checks import receipt_claims
+from benchmarks.trust.signed_documents import document_claims
 from benchmarks.trust.stalling import stalled
 from benchmarks.trust.streams import NEVER, left_out, named, pieces
 from benchmarks.trust.version_passes import decided, pass_twice
@@ -178,15 +184,22 @@ def main() -> int:
     parser.add_argument("--device", default="cpu", help="of the nodes")
     parser.add_argument("--honest", action="store_true", help="honest machines alone, in classes that are not exact")
     parser.add_argument("--versions", action="store_true", help="passes under two versions alone, with 40,960 tokens")
+    parser.add_argument("--receipt", action="store_true", help="T0 and signed documents alone")
     parser.add_argument("--stalls", action="store_true", help="stalled leases alone")
     order = parser.parse_args()
     bench.one_thread()
     if order.stalls:
         bench.header("stalled leases")
         return bench.close(stalled(*((0.7, 1) if order.quick else (1.5, 3))))
+    if order.receipt:
+        bench.header("T0 and signed documents", ["cryptography"])
+        return bench.close(receipt_claims(order.quick) + document_claims(order.quick))
     bench.header("evidence against nodes", ["torch", "transformers", "numpy"])
     with tempfile.TemporaryDirectory() as name:
-        return bench.close(asyncio.run(measure(Path(name), order)))
+        claims = asyncio.run(measure(Path(name), order))
+    if not order.versions:
+        claims += receipt_claims(order.quick) + document_claims(order.quick)
+    return bench.close(claims)
 
 
 if __name__ == "__main__":

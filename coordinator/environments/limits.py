@@ -2,10 +2,10 @@
 
 Rules
 1. Memory: the address space has at most `memory_mb`. Beyond it an allocation fails, which ends the episode or the
-   process.
+   process. Open files: runtime/child_budgets.py.
 2. Output: a file that it writes has at most `FILE` bytes. The daemon bounds what its folder holds
    (work_folders.py), its answers and the text that it prints (runtime/child.py).
-3. Network and processes: coordinator/environments/system_call_filter.py. Where a system has no such filter, the
+3. Network and processes: runtime/system_call_filter.py. Where a system has no such filter, the
    environment runs without it, and the daemon's log says so.
    A task that speaks with processes of its own (`loopback`) may start them and open sockets, in a network of its own
    (own_network.py). Where a system has none, it is refused: the operator may then allow it the system's network.
@@ -25,7 +25,8 @@ from typing import Final
 import msgspec
 
 from coordinator.environments import own_network, own_processes
-from coordinator.environments.system_call_filter import FilterUnavailable, install
+from runtime.child_budgets import BUDGETS, limit_files
+from runtime.system_call_filter import FilterUnavailable, install
 
 FILE: Final = 64 << 20
 """Most bytes of a file that an environment writes."""
@@ -57,6 +58,7 @@ def apply(limits: Limits) -> str:
         _, hard = resource.getrlimit(name)
         value = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(name, (value, value))
+    limit_files(BUDGETS["environment"].files)
     if limits.loopback and not limits.network:
         own_network.enter()
     missing = list[str]()

@@ -11,6 +11,7 @@ from typing import Final, NoReturn
 
 from coordinator.learner.launch import TORCHRUN
 from runtime.child import Pipe
+from runtime.child_budgets import confine
 from runtime.hidden_folder import hide_named
 
 LOOK: Final = 0.5
@@ -24,6 +25,8 @@ def main() -> NoReturn:
     if rank:
         _follow()
     pipe = Pipe()
+    if missing := confine("learner" if ranks == 1 else "learner rank"):
+        print(f"the learner keeps its network: {missing}", file=sys.stderr)
     from transformers.utils import logging
 
     from coordinator.learner.call_handlers import LearnerHandlers

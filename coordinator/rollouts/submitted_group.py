@@ -9,7 +9,6 @@ Rules
 """
 
 import struct
-from functools import cached_property
 from typing import Annotated, Final
 
 import msgspec
@@ -66,15 +65,18 @@ class ClaimedRollout:
         self.turns = rollout.turns
         self.logprobs = rollout.logprobs
         self.segments = rollout.segments
+        self._tokens: Ids | None = None
 
-    @cached_property
+    @property
     def tokens(self) -> Ids:
-        """The token ids. Raises `Malformed` if the bytes are no list of token ids."""
-        return decode_ids(bytes(self.packed))
+        """The token ids, decoded at the first access. Raises `Malformed` if the bytes are no list of token ids."""
+        if self._tokens is None:
+            self._tokens = decode_ids(bytes(self.packed))
+        return self._tokens
 
     def pack(self) -> None:
         """Drop the array of token ids; the next access decodes it again."""
-        self.__dict__.pop("tokens", None)
+        self._tokens = None
 
 
 class SubmittedGroup(msgspec.Struct, frozen=True):
@@ -123,10 +125,9 @@ def decode_stored_group(data: bytes) -> SubmittedGroup:
 def decode_ids(packed: bytes) -> Ids:
     """Decode the token ids of a MessagePack array. Raises `Malformed`."""
     count, start = _head(packed)
-    if len(packed) - start == count <= MOST:  # one byte each: an id below 128 is encoded as itself
-        ids = np.frombuffer(packed, np.uint8, offset=start)
-        if not (ids & 0x80).any():
-            return ids.astype(np.int32)
+    one_byte_each = len(packed) - start == count <= MOST  # an id below 128 is encoded as itself
+    if one_byte_each and packed[start:].isascii():
+        return np.frombuffer(packed, np.uint8, offset=start).astype(np.int32)
     try:
         values = _ids(packed)
     except msgspec.MsgspecError as error:

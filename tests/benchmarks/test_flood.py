@@ -3,10 +3,11 @@
 import pytest
 
 from benchmarks.flood import churn
-from benchmarks.flood.attackers import Forgers, Hoarders
 from benchmarks.flood.catalogue import CASES
-from benchmarks.flood.engine import honest, made_up, scored
+from benchmarks.flood.engine import honest, scored
 from benchmarks.flood.world import Setting, went
+from coordinator.redteam.floods import Forgers, Hoarders
+from coordinator.redteam.groups import made_up
 from coordinator.rollouts.submitted_group import decode_group
 from coordinator.rollouts.verification import judge
 from p2p.wire_types import encode

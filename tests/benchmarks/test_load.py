@@ -10,10 +10,10 @@ import trio.testing
 from benchmarks.load import cost, goodput
 from benchmarks.load.crowd import Member, Policy
 from benchmarks.load.large import make_large, shape_of
-from benchmarks.load.light import Terms
 from coordinator.accounts.ledger import Ledger
 from coordinator.accounts.node_registry import NodeRegistry
 from coordinator.database import Database
+from coordinator.redteam.light_node import Terms
 from p2p.wire_types import decode, encode
 from protocol.leases import Lease, Submission
 from protocol.requests import Refusal, Response

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.redteam.attack_client import Client, RequestRefused
+from coordinator.redteam.forgeries import FORGERIES, Forgery
 from tests.faults.audit import check_books, check_draws
-from tests.faults.liar import LIES, Liar, Lie, Refused, liar_at
+from tests.faults.liar import liar_at
 from tests.faults.processes import ROOT, Program, Run, Volunteer, running, until
 from tests.support.quick_disk import quick_folder
 
@@ -124,9 +126,9 @@ def test_everything_killed_at_once_and_started_again_goes_on(run: Run) -> None:
     goes_on(run)
 
 
-@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("lie", FORGERIES)
 async def test_a_forgery_is_refused_by_its_code_and_the_same_nodes_honest_work_is_accepted(run: Run, lie: str) -> None:
-    tell, right = LIES[lie]
+    tell, right = FORGERIES[lie]
     async with liar_at(run.coordinator) as liar:
         assert await _told(tell, liar) in right
         assert await liar.verdict(liar.work(await liar.lease())) == "ok"
@@ -158,11 +160,11 @@ def _refusals(volunteer: Volunteer) -> dict[str, str] | None:
     return {row["code"]: row["reason"] for row in volunteer.ask("why")["groups_refused"]}
 
 
-async def _told(tell: Lie, liar: Liar) -> str:
+async def _told(tell: Forgery, liar: Client) -> str:
     """Return the code of the answer, a Receipt or a Refusal."""
     try:
         return await tell(liar)
-    except Refused as refused:
+    except RequestRefused as refused:
         return refused.code
 
 

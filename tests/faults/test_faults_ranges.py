@@ -9,13 +9,14 @@ from typing import Final
 import msgspec
 import pytest
 
+from coordinator.redteam.attack_client import Client
 from coordinator.run.run_folder import RunFolder
 from coordinator.run.setup import load_run
 from coordinator.verification.calibration import Calibration, seal_calibration
 from coordinator.verification.token_evidence import BINS, ONE, STATISTICS
 from protocol.leases import Lease
 from tests.faults.audit import check_books
-from tests.faults.liar import Liar, liar_at
+from tests.faults.liar import liar_at
 from tests.faults.processes import Run, make_template, running, until
 from tests.support.quick_disk import quick_folder
 from weights.shown_ranges import shown_of
@@ -55,7 +56,7 @@ def _calibrate(folder: RunFolder) -> None:
     (folder.calibrations / "1.calibration").write_bytes(sealed)
 
 
-def _earlier(liar: Liar, lease: Lease) -> Path:
+def _earlier(liar: Client, lease: Lease) -> Path:
     """Return the snapshot of the newest version before that of a lease that has other weights: a step may change
     none."""
     own = liar.snapshot(lease)

@@ -1,11 +1,14 @@
 """Coverage-guided fuzzing of untrusted input: `python tests/p2p/fuzz_messages.py [-runs=1000000] [atheris options]`.
 
-Needs atheris. An input's first byte picks the reader of the rest: a wire type, a sealed document, a chunk stream's
-frame, an invite, a path of the HTTPS server, a multiaddress, or a chunk with its proof for a payload on disk. It must
-be refused with an error of p2p.errors, or encode to the same meaning again; a wrong chunk is never stored.
+Needs atheris. An input's first byte picks the reader of the rest: a wire type of any module, a sealed document, a
+peer record, a chunk stream's frame, an invite, an announcement on the local network, a path of the HTTPS server, a
+multiaddress, or a chunk with its proof for a payload on disk. It must be refused with an error of p2p.errors, or encode
+to the same meaning again; a wrong chunk is never stored.
 """
 
 import contextlib
+import importlib
+import pkgutil
 import sys
 import tempfile
 from collections.abc import Callable
@@ -17,27 +20,34 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
 with atheris.instrument_imports(include=["p2p", "protocol"]):
-    import msgspec
-
+    import p2p.discovery
+    import protocol
     from p2p import envelope
-    from p2p.discovery import messages as discovery_messages
+    from p2p.discovery import mdns, peer_records
     from p2p.discovery.invite import Invite
     from p2p.errors import BadChunk, P2PError
     from p2p.https import routes
     from p2p.identity import generate_key
     from p2p.limits.subnets import subnet_of
-    from p2p.multiaddr import address_of, parse
+    from p2p.multiaddr import address_of, pack, parse, unpack
     from p2p.swarm import messages as wire
     from p2p.swarm.manifest import chunk_span, manifest_of
     from p2p.swarm.payload_file import PartialPayload, PayloadFile
     from p2p.wire_types import Wire, decode, encode
-    from protocol import authority, broadcast_messages, leases, requests, versions
+    from tests.support.fuzz_seeds import write_seeds
 
 KEY, RUN = generate_key(), bytes(32)
-TYPES = [
-    kind for module in (authority, broadcast_messages, leases, requests, versions, discovery_messages)
-    for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, Wire) and kind is not Wire
-]  # fmt: skip
+MODULES = [
+    importlib.import_module(f"{room.__name__}.{name}")
+    for room in (protocol, p2p.discovery)
+    for _, name, _ in pkgutil.iter_modules(room.__path__)
+]
+TYPES = sorted(
+    {kind for module in MODULES for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, Wire)}
+    - {Wire},
+    key=lambda kind: (kind.__module__, kind.__name__),
+)
+"""Every wire type of the two rooms that have some."""
 _folder = Path(tempfile.mkdtemp())
 (_folder / "whole").write_bytes(bytes(range(251)) * 300)
 MANIFEST = manifest_of(_folder / "whole")
@@ -108,8 +118,26 @@ def address(text: str) -> None:
     assert parse(text) == one
 
 
+def record(data: bytes) -> None:
+    """Read a peer record as one of this peer's disk, then as one of any peer."""
+    assert peer_records.decode_own(data).sealed == data
+    peer_records.verify(data, RUN, 1 << 41)
+    raise AssertionError("a signature out of nothing")
+
+
+def binary_address(data: bytes) -> None:
+    assert pack(unpack(data)) == data
+
+
+def announcement(data: bytes) -> None:
+    """Read the entries of a TXT record, which a line break separates."""
+    entries = (line.partition(b"=") for line in data.split(b"\n"))
+    read = mdns.parse({b"v": mdns.VERSION, **{key: value for key, _, value in entries}})
+    assert read.name.isprintable()
+
+
 READERS = [
-    *map(message, TYPES), sealed, from_downloader, from_holder, chunk,
+    *map(message, TYPES), sealed, from_downloader, from_holder, chunk, record, binary_address, announcement,
     text(Invite.from_text), text(routes.read_chunks_path), text(address), text(subnet_of),
 ]  # fmt: skip
 
@@ -122,28 +150,13 @@ def test_one_input(data: bytes) -> None:
 
 
 def seeds(folder: Path) -> None:
-    """Write valid bytes of each reader, from the golden vectors if there are any."""
-    vectors = ROOT / "tests" / "vectors"
-    for path in vectors.glob("*.json"):
-        for number, sample in enumerate(_hexadecimal(msgspec.json.decode(path.read_bytes()))):
-            for reader in range(len(READERS)):
-                (folder / f"{path.stem}-{number}-{reader}").write_bytes(bytes([reader]) + sample)
+    """Write valid bytes of each reader, from the golden vectors."""
+    write_seeds(folder, len(READERS))
     for number, frame in enumerate(
         (wire.PayloadRequest(bytes(32)), wire.ChunkRequest((1, 2)), wire.HaveMore((3,)), wire.NotAvailable(4))
     ):
         for reader in range(len(TYPES), len(TYPES) + 3):
             (folder / f"frame-{number}-{reader}").write_bytes(bytes([reader]) + wire.encode(frame))
-
-
-def _hexadecimal(node: object) -> list[bytes]:
-    if isinstance(node, dict):
-        return [data for value in node.values() for data in _hexadecimal(value)]
-    if isinstance(node, list):
-        return [data for value in node for data in _hexadecimal(value)]
-    try:
-        return [bytes.fromhex(node)][: len(node) < 8000] if isinstance(node, str) else []
-    except ValueError:
-        return []
 
 
 if __name__ == "__main__":

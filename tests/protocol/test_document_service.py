@@ -33,3 +33,15 @@ def test_an_answer_leaves_out_documents_beyond_its_bound(monkeypatch: pytest.Mon
     known = {b"a" * 32: bytes(6), b"b" * 32: bytes(5), b"c" * 32: bytes(4)}
     answer = document_service.documents(DocumentsRequest(hashes=list(known)), known.get)
     assert answer.documents == [bytes(6), None, bytes(4)]
+
+
+def test_a_hash_that_is_named_twice_is_answered_once() -> None:
+    looked = list[bytes]()
+
+    def find(digest: bytes) -> bytes:
+        looked.append(digest)
+        return b"document"
+
+    request = DocumentsRequest(hashes=[b"a" * 32, b"a" * 32, b"b" * 32, b"a" * 32])
+    assert document_service.documents(request, find).documents == [b"document", None, b"document", None]
+    assert looked == [b"a" * 32, b"b" * 32]

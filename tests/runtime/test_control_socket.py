@@ -65,3 +65,55 @@ async def test_a_folder_of_another_user_is_named_with_the_fix_of_its_place(
     monkeypatch.setattr(os, "geteuid", lambda: me + 1)
     with pytest.raises(NotYours, match=f"{path.parent} belongs to another user: .*{fix}"):
         await ControlSocket(path, {}, logger="test").run()
+
+
+def _fallback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the socket's path for a home whose own path is too long, in a folder for temporary files of this test."""
+    monkeypatch.setattr(control_socket.tempfile, "gettempdir", lambda: str(tmp_path))
+    path = socket_path(tmp_path / ("x" * 120))
+    assert path.parent.parent == tmp_path
+    return path
+
+
+def _link(folder: Path) -> None:
+    (folder.parent / "elsewhere").mkdir(mode=0o700)
+    folder.symlink_to(folder.parent / "elsewhere")
+
+
+FALSE_FOLDERS = {
+    "a link to a folder of this user": _link,
+    "a folder that others may enter": lambda folder: (folder.mkdir(), folder.chmod(0o711)),
+    "a folder that others may write": lambda folder: (folder.mkdir(), folder.chmod(0o777)),
+}
+
+
+@pytest.mark.parametrize("false", FALSE_FOLDERS)
+async def test_a_fallback_folder_that_is_not_this_users_alone_is_refused(
+    false: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = _fallback(tmp_path, monkeypatch)
+    FALSE_FOLDERS[false](path.parent)
+    with pytest.raises(NotYours):
+        await ControlSocket(path, {}, logger="test").run()
+    assert not path.exists()
+
+
+async def test_the_socket_is_its_owners_alone_from_its_first_moment_and_the_umask_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = _fallback(tmp_path, monkeypatch)
+    seen, chmod = list[int](), os.chmod
+    monkeypatch.setattr(os, "chmod", lambda *a, **k: seen.append(1) or chmod(*a, **k))
+    before = os.umask(0)
+    try:
+        server = ControlSocket(path, {}, logger="test")
+        running = asyncio.create_task(server.run())
+        await server.listening.wait()
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert path.parent.stat().st_mode & 0o777 == 0o700
+        assert seen == [], "no mode is changed afterwards"
+        running.cancel()
+        await asyncio.wait([running])
+        assert os.umask(0) == 0
+    finally:
+        os.umask(before)

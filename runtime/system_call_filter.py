@@ -1,12 +1,14 @@
-"""The system calls that an environment's process may not make: a seccomp filter, installed without privileges on Linux.
+"""The system calls that a child process may not make: a seccomp filter, installed without privileges on Linux.
 
 Rules
-1. Without `network` the call socket fails with EACCES. A socketpair within the process stays possible.
+1. Without `network` the call socket fails with EACCES. A socketpair within the process stays possible. With `local`
+   sockets of this machine alone stay possible, too: Unix ones, which drivers of devices use, and netlink.
 2. Without `subprocesses` fork, vfork and a clone that makes no thread fail with EPERM. clone3, whose flags a filter
    cannot read, fails with ENOSYS: the C library then uses clone.
 3. io_uring, which could open sockets without the call socket, fails with ENOSYS, and so does every call in another
    architecture's numbers with EPERM.
-4. The filter binds the process, its threads and its children until they end. No new privileges can be had.
+4. The filter binds the process, all threads that it has by then, and its children until they end. No new privileges
+   can be had.
 
 Source: seccomp(2), linux/filter.h and linux/audit.h. Only x86_64 and aarch64 on Linux are known; elsewhere
 `install` says so.
@@ -32,6 +34,10 @@ _OTHER_NUMBERS: Final = 0x40000000
 _SET_NO_NEW_PRIVILEGES: Final = 38
 _SET_SECCOMP: Final = 22
 _MODE_FILTER: Final = 2
+_SECCOMP: Final = {"x86_64": 317, "aarch64": 277}
+_SET_FILTER, _ALL_THREADS = 1, 1
+_LOCAL_FAMILIES: Final = (1, 16)
+"""AF_UNIX and AF_NETLINK."""
 
 
 class Instruction(NamedTuple):
@@ -64,7 +70,7 @@ class FilterUnavailable(Exception):
     """This system has no such filter; the message says why."""
 
 
-def rules(machine: str, *, network: bool, subprocesses: bool) -> list[Instruction]:
+def rules(machine: str, *, network: bool, subprocesses: bool, local: bool = False) -> list[Instruction]:
     """Return the filter's program for a machine, as platform.machine() names it. Raises `FilterUnavailable`."""
     calls = _CALLS.get(machine)
     if calls is None:
@@ -73,8 +79,13 @@ def rules(machine: str, *, network: bool, subprocesses: bool) -> list[Instructio
     program += [_error(errno.EPERM), Instruction(_LOAD, 0, 0, _NUMBER_AT)]
     program += [Instruction(_AT_LEAST, 0, 1, _OTHER_NUMBERS), _error(errno.EPERM)]
     program += _fails(_IO_URING_SETUP, errno.ENOSYS)
-    if not network:
+    if not network and not local:
         program += _fails(calls.socket, errno.EACCES)
+    elif not network:
+        unix, netlink = _LOCAL_FAMILIES
+        program += [Instruction(_EQUAL, 0, 5, calls.socket), Instruction(_LOAD, 0, 0, _FIRST_ARGUMENT_AT)]
+        program += [Instruction(_EQUAL, 2, 0, unix), Instruction(_EQUAL, 1, 0, netlink), _error(errno.EACCES)]
+        program += [Instruction(_LOAD, 0, 0, _NUMBER_AT)]
     if not subprocesses:
         program += [instruction for number in calls.forks for instruction in _fails(number, errno.EPERM)]
         program += _fails(_CLONE3, errno.ENOSYS)
@@ -99,16 +110,22 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.POINTER(_Filter)))
 
 
-def install(*, network: bool, subprocesses: bool) -> None:
-    """Install the filter in this process, before it starts threads. Raises `FilterUnavailable`."""
+def install(*, network: bool, subprocesses: bool, local: bool = False) -> None:
+    """Install the filter in this process and all of its threads. Raises `FilterUnavailable`."""
     if network and subprocesses:
         return
     if not sys.platform.startswith("linux"):
         raise FilterUnavailable(f"{sys.platform} has no seccomp")
-    program = rules(platform.machine(), network=network, subprocesses=subprocesses)
+    program = rules(platform.machine(), network=network, subprocesses=subprocesses, local=local)
     instructions = (_Filter * len(program))(*(_Filter(*one) for one in program))
     order = _Program(len(program), instructions)
     library = ctypes.CDLL(None, use_errno=True)
-    for call in ((_SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0), (_SET_SECCOMP, _MODE_FILTER, ctypes.byref(order), 0, 0)):
-        if library.prctl(*call) != 0:
-            raise FilterUnavailable(f"the kernel refuses a seccomp filter ({errno.errorcode[ctypes.get_errno()]})")
+    if library.prctl(_SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0) != 0 or _set_filter(library, order) != 0:
+        raise FilterUnavailable(f"the kernel refuses a seccomp filter ({errno.errorcode.get(ctypes.get_errno(), '?')})")
+
+
+def _set_filter(library: ctypes.CDLL, order: _Program) -> int:
+    """Set the filter for all threads; where the kernel cannot, for this one. Return 0 if it did."""
+    call = _SECCOMP[platform.machine()]
+    done: int = library.syscall(call, _SET_FILTER, _ALL_THREADS, ctypes.byref(order))
+    return done if done == 0 else int(library.prctl(_SET_SECCOMP, _MODE_FILTER, ctypes.byref(order), 0, 0))

@@ -12,7 +12,7 @@ import anyio
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from benchmarks.load.light import LightNode, Terms, lease_of
+from coordinator.redteam.light_node import LightNode, Terms, lease_of
 from p2p.errors import P2PError
 from p2p.identity import public_bytes
 from p2p.network import Links, Rpc
@@ -32,19 +32,28 @@ class Asker(Rpc, Links, Protocol):
 @dataclass
 class Connection:
     """A connection to the coordinator, whose peer id is `to`. `asked`: requests so far; `unanswered`: those that
-    failed."""
+    failed. `sent`, `received`: bytes of the requests and of their answers."""
 
     network: Asker
     to: str
     asked: int = 0
     unanswered: int = 0
+    sent: int = 0
+    received: int = 0
+
+    async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
+        """Send one request, as `Rpc` does, and count its bytes. Raises `Unreachable`, `Malformed`."""
+        self.asked += 1
+        self.sent += len(payload)
+        answer = await self.network.request(peer, method, payload, timeout=timeout)
+        self.received += len(answer)
+        return answer
 
     async def ask(self, method: str, data: bytes) -> Response:
         """Repeat a request until there is an answer."""
         while True:
-            self.asked += 1
             try:
-                return decode(await self.network.request(self.to, method, data, timeout=_TIMEOUT), Response)
+                return decode(await self.request(self.to, method, data, timeout=_TIMEOUT), Response)
             except P2PError:
                 self.unanswered += 1
                 await anyio.sleep(_AGAIN)

@@ -7,10 +7,9 @@ from typing import Any, Final, Protocol
 
 import anyio
 
-from benchmarks.flood.engine import honest
-from benchmarks.flood.keys import Connection, Key
-from benchmarks.load.light import Terms
-from protocol.leases import Lease
+from coordinator.redteam.flood_keys import Connection, Key
+from coordinator.redteam.light_node import Terms
+from protocol.leases import Lease, Submission
 from protocol.requests import Refusal
 
 LONGEST: Final = 60.0
@@ -23,7 +22,7 @@ class Tasks(Protocol):
     def start_soon(self, task: Any, *arguments: Any) -> Any: ...
 
 
-class Place(ABC):
+class AttackPlace(ABC):
     """A coordinator with its nodes. `honest`, `attackers`: the keys made so far. `tasks`: the group in which the tasks
     of all keys run."""
 
@@ -47,6 +46,10 @@ class Place(ABC):
     @abstractmethod
     async def connect(self, party: str = "") -> Connection:
         """Make a new connection. `party`: its subnet; none: one of its own (p2p/limits/origin.py)."""
+
+    @abstractmethod
+    async def group(self, lease: Lease) -> Submission:
+        """Return the group that an honest node hands in for a lease."""
 
     @abstractmethod
     def rows(self, query: str, *parameters: Any) -> Sequence[tuple[Any, ...]]:
@@ -82,7 +85,7 @@ class Place(ABC):
         while True:
             lease = await self.lease(key)
             await anyio.sleep(seconds * self.random.uniform(0.85, 1.15))
-            await key.submit(honest(lease))
+            await key.submit(await self.group(lease))
 
     def _new_key(self, connection: Connection) -> Key:
         self._next += 1

@@ -14,9 +14,9 @@ from typing import Final
 
 import anyio
 
-from benchmarks.flood.engine import honest, made_up, nothing
-from benchmarks.flood.keys import Key
-from benchmarks.flood.place import Place
+from coordinator.redteam.flood_keys import Key
+from coordinator.redteam.groups import made_up, nothing
+from coordinator.redteam.place import AttackPlace
 from p2p.wire_types import decode
 from protocol.leases import Lease
 from protocol.requests import Refusal
@@ -35,7 +35,7 @@ class Crowd(ABC):
     lines: int
     parties: int
 
-    async def run(self, world: Place) -> None:
+    async def run(self, world: AttackPlace) -> None:
         """Request leases until cancelled."""
         connections = [await world.connect(f"stranger {number % self.parties}") for number in range(self.lines)]
         waiting = deque(world.key(connections[number % self.lines]) for number in range(self.keys))
@@ -47,7 +47,7 @@ class Crowd(ABC):
             greeted.add(key.number)
             await anyio.sleep(1 / RATE)
 
-    async def _ask_once(self, world: Place, key: Key, greeted: bool) -> None:
+    async def _ask_once(self, world: AttackPlace, key: Key, greeted: bool) -> None:
         if not greeted:
             await key.hello()
         answer = await key.lease(world.terms())
@@ -55,10 +55,10 @@ class Crowd(ABC):
             await self.use(world, key, answer)
 
     @abstractmethod
-    async def use(self, world: Place, key: Key, lease: Lease) -> None:
+    async def use(self, world: AttackPlace, key: Key, lease: Lease) -> None:
         """Use a lease by this method."""
 
-    def said(self, world: Place) -> dict[str, float]:
+    def said(self, world: AttackPlace) -> dict[str, float]:
         """Return the number of leases given to all keys, and of their groups decided: in all, and the most of one
         key."""
         taken = [_decided(world, key) for key in world.attackers]
@@ -72,21 +72,21 @@ class Crowd(ABC):
 class Hoarders(Crowd):
     """Attackers that take all leases they get, and return nothing."""
 
-    async def use(self, world: Place, key: Key, lease: Lease) -> None:
+    async def use(self, world: AttackPlace, key: Key, lease: Lease) -> None:
         return None
 
 
 class Forgers(Crowd):
     """Attackers that submit fabricated groups, without end and without delay."""
 
-    async def use(self, world: Place, key: Key, lease: Lease) -> None:
+    async def use(self, world: AttackPlace, key: Key, lease: Lease) -> None:
         await key.submit(made_up(lease))
 
 
 class Returners(Crowd):
     """Attackers that end each lease at once, by a group that is refused at receipt."""
 
-    async def use(self, world: Place, key: Key, lease: Lease) -> None:
+    async def use(self, world: AttackPlace, key: Key, lease: Lease) -> None:
         await key.submit(nothing(lease))
 
 
@@ -98,10 +98,10 @@ class Turncoats(Crowd):
     groups: int = 3
     seconds: float = 4.0
 
-    async def use(self, world: Place, key: Key, lease: Lease) -> None:
+    async def use(self, world: AttackPlace, key: Key, lease: Lease) -> None:
         if _accepted(world, key) < self.groups:
             await anyio.sleep(self.seconds)
-            await key.submit(honest(lease))
+            await key.submit(await world.group(lease))
         else:
             await self.turned(key, lease)
 
@@ -123,9 +123,9 @@ class LastSecond(Crowd):
 
     share: float = 0.99
 
-    async def use(self, world: Place, key: Key, lease: Lease) -> None:
+    async def use(self, world: AttackPlace, key: Key, lease: Lease) -> None:
         await anyio.sleep(self.share * (lease.expires - world.now()) / 1000)
-        await key.submit(honest(lease))
+        await key.submit(await world.group(lease))
 
 
 @dataclass
@@ -141,10 +141,10 @@ class Pickers(Crowd):
     every: int = 10
     dropped: int = field(default=0, init=False)
 
-    async def use(self, world: Place, key: Key, lease: Lease) -> None:
+    async def use(self, world: AttackPlace, key: Key, lease: Lease) -> None:
         if not self.unwanted(lease.index):
             await anyio.sleep(self.seconds * world.random.uniform(0.85, 1.15))
-            await key.submit(honest(lease))
+            await key.submit(await world.group(lease))
             return
         self.dropped += 1
         if self.back:
@@ -154,11 +154,11 @@ class Pickers(Crowd):
         """Tell whether a prompt is of the dropped class."""
         return index % self.every == 0
 
-    def said(self, world: Place) -> dict[str, float]:
+    def said(self, world: AttackPlace) -> dict[str, float]:
         return {"dropped": self.dropped, "learned": learned(world, self.unwanted, SETTLED), **super().said(world)}
 
 
-def learned(world: Place, of_class: Callable[[int], bool], settled: float) -> float:
+def learned(world: AttackPlace, of_class: Callable[[int], bool], settled: float) -> float:
     """Return the share of a class's prompts whose groups were accepted as trainable, of those leased to an attacker
     more than `settled` seconds ago. A prompt that was leased again counts once."""
     since = world.now() - 1000 * settled
@@ -168,9 +168,9 @@ def learned(world: Place, of_class: Callable[[int], bool], settled: float) -> fl
     return len(old & done) / max(1, len(old))
 
 
-def _decided(world: Place, key: Key) -> int:
+def _decided(world: AttackPlace, key: Key) -> int:
     return int(world.value("SELECT count(*) FROM verdicts WHERE node = ?", key.public))
 
 
-def _accepted(world: Place, key: Key) -> int:
+def _accepted(world: AttackPlace, key: Key) -> int:
     return int(world.value("SELECT count(*) FROM verdicts WHERE node = ? AND verdict = 'accepted'", key.public))

@@ -1,0 +1,96 @@
+"""The attacks that are tried, each keyed by one sentence, and where each attack of the design's catalogue stands."""
+
+from functools import partial
+from typing import Final
+
+from coordinator.redteam.attack import Attack
+from coordinator.redteam.connections import Bombs, SilentConnections, TinyRequests
+from coordinator.redteam.flood_actions import Flood
+from coordinator.redteam.floods import Forgers, Hoarders, LastSecond, Returners, Sleepers, Turncoats
+from coordinator.redteam.forged import Forged
+from coordinator.redteam.forgeries import FORGERIES
+from coordinator.redteam.held_elsewhere import HELD_ELSEWHERE
+from coordinator.redteam.page_attacks import Names, Rebinding
+from coordinator.redteam.selection import Censor, CheckedDraft, DropLow, Farm, NearTies
+
+HOARD: Final = "1,000 free keys on one connection take leases and return nothing"
+MADE_UP: Final = "one key submits made-up groups without end"
+SLEEP: Final = "keys work until they are known, then submit made-up groups"
+SILENCE: Final = "one address opens 300 connections a second that send nothing"
+IDLE: Final = "the same to the page"
+BOMB: Final = "one megabyte of empty maps under each method"
+DROP: Final = "keys generate, look, and drop groups of low reward"
+CENSOR: Final = "keys drop every third prompt"
+FARM: Final = "keys work on short prompts alone, and give the others back"
+BEST: Final = "a key hands in the best of four rollouts, and counts the choices within the margin"
+DRAFT: Final = "a cheap engine checks and corrects its own tokens by the exact weights"
+MARKUP: Final = "names that are markup, formulas or control characters"
+REBIND: Final = "a foreign name leads to the page's address"
+TINY: Final = "400 tiny requests are always under way"
+_LONG: Final = 20.0
+"""Seconds of a flood in a full run."""
+
+FLOODS: Final[dict[str, Attack]] = {
+    HOARD: Attack("floods", partial(Flood, Hoarders(1000, 1, 1)), _LONG),
+    "40 keys from 40 subnets take leases and return nothing": Attack(
+        "floods", partial(Flood, Hoarders(40, 40, 40)), _LONG, 0.6, quick=False
+    ),
+    MADE_UP: Attack("floods", partial(Flood, Forgers(1, 1, 1), 3), _LONG),
+    "1,000 keys on one connection submit made-up groups": Attack(
+        "floods", partial(Flood, Forgers(1000, 1, 1), 3), _LONG, quick=False
+    ),
+    "20 keys give each lease back at once": Attack("floods", partial(Flood, Returners(20, 5, 1)), _LONG),
+    "keys work until they are known, then return nothing": Attack(
+        "floods", partial(Flood, Turncoats(10, 10, 1, seconds=1.0)), _LONG, 0.6, quick=False
+    ),
+    SLEEP: Attack("floods", partial(Flood, Sleepers(10, 10, 1, seconds=1.0), 9), _LONG, 0.6, quick=False),
+    "nodes hand in honest groups at the last second": Attack(
+        "floods", partial(Flood, LastSecond(10, 10, 10)), _LONG, 0.6, quick=False
+    ),
+    SILENCE: Attack("connections", SilentConnections, _LONG),
+    IDLE: Attack("connections", partial(SilentConnections, page=True), _LONG, quick=False),
+    TINY: Attack("connections", TinyRequests, _LONG),
+    BOMB: Attack("connections", Bombs, bar=None),
+}
+SELECTION: Final[dict[str, Attack]] = {
+    DROP: Attack("selection", DropLow, bar=0.6),
+    CENSOR: Attack("selection", Censor, bar=0.6, quick=False),
+    FARM: Attack("selection", Farm, bar=0.6, quick=False),
+    BEST: Attack("selection", NearTies, bar=None),
+    DRAFT: Attack("selection", CheckedDraft, bar=None, allowed=True),
+}
+PAGE: Final[dict[str, Attack]] = {
+    MARKUP: Attack("page", Names, bar=None),
+    REBIND: Attack("page", Rebinding, bar=None),
+}
+ATTACKS: Final[dict[str, Attack]] = {
+    **{sentence: Attack("forgeries", partial(Forged, sentence), bar=None) for sentence in FORGERIES},
+    **PAGE,
+    **SELECTION,
+    **FLOODS,
+}
+"""Every attack, in the order in which they are tried: floods leave suspended keys and full tables behind."""
+
+TRIED: Final[dict[str, str]] = {
+    "stream flood": TINY,
+    "slow-loris": SILENCE,
+    "msgpack bomb": BOMB,
+    "quantised or smaller model": "tokens of other weights",
+    "prefill": "a token that was not chosen",
+    "other temperature": "tokens chosen by other seeds",
+    "best-of-N": BEST,
+    "selective non-return": DROP,
+    "copied rollout": "a submission for another node's lease",
+    "replay and duplicate": "a request replayed",
+    "easy-prompt picking": FARM,
+    "forged log-probs": "log-probabilities a hundredth lower",
+    "over-long output": "a completion beyond the limit",
+    "version lie or choice among versions": "an older version's number",
+    "sybil join": HOARD,
+    "long con": SLEEP,
+    "leaderboard XSS and name spoofing": MARKUP,
+    "CSV formula injection": MARKUP,
+    "local control hijack (DNS rebinding)": REBIND,
+}
+"""Attack of the design's catalogue -> the sentence under which it is tried."""
+DESIGN: Final = tuple(sorted({*TRIED, *HELD_ELSEWHERE}))

@@ -1,0 +1,102 @@
+"""The command `echo2-coord redteam`: which attacks are tried, the table, and the exit status."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from rich.console import Console
+
+from coordinator import config as configuration
+from coordinator.config import CoordinatorConfig
+from coordinator.redteam.campaign import Campaign
+from coordinator.redteam.catalogue import ATTACKS, TRIED
+from coordinator.redteam.held_elsewhere import HELD_ELSEWHERE, PAY
+from coordinator.redteam.outcome import AttackRow
+from coordinator.redteam.proving_ground import ProvingGround
+from coordinator.run.run_folder import RunFolder
+from runtime.errors import LocalFault
+from runtime.settings import SettingsFault
+
+FAMILIES: Final = tuple(dict.fromkeys(attack.family for attack in ATTACKS.values()))
+
+
+def chosen(names: Sequence[str], quick: bool) -> list[str]:
+    """Return the sentences of the attacks to try. A name is a family, a word of a sentence, or an attack of the
+    design's catalogue. Raises `SettingsFault` for a name that fits none."""
+    if not names:
+        return [sentence for sentence, attack in ATTACKS.items() if attack.quick or not quick]
+    sentences = dict.fromkeys(sentence for name in names for sentence in _named(name))
+    return [sentence for sentence in ATTACKS if sentence in sentences]
+
+
+def _named(name: str) -> list[str]:
+    wanted = TRIED.get(name, name).lower()
+    sentences = [one for one, attack in ATTACKS.items() if wanted == attack.family or wanted in one.lower()]
+    if not sentences and name not in HELD_ELSEWHERE:
+        families = ", ".join(FAMILIES)
+        raise SettingsFault(f"no attack {name!r}: name one of {families}, a part of a sentence, or leave --attack out")
+    return sentences
+
+
+def notes_on(names: Sequence[str]) -> list[str]:
+    """Return a line for each attack of the design that is not tried: all of them, or those named."""
+    asked = {one for name in names for one in (PAY if name == "pay" else (name,))}
+    return [f"{one}: {where}" for one, where in HELD_ELSEWHERE.items() if not names or one in asked]
+
+
+def settings_at(home: Path | None) -> CoordinatorConfig | None:
+    """Return the operator's own settings; None where no run folder is named."""
+    return None if home is None else configuration.load(RunFolder(home).config, env={})
+
+
+def play(names: Sequence[str], *, quick: bool, as_json: bool, home: Path | None, console: Console) -> bool:
+    """Try the attacks and print the table; return whether no row is broken. Raises `LocalFault`."""
+    notes = notes_on(names)
+    asked = [name for name in names if name != "pay"]
+    sentences = chosen(asked, quick) if asked or not names else []
+    rows: list[AttackRow] = []
+    calm, began = 0.0, time.monotonic()
+    if sentences:
+        with ProvingGround(settings_at(home)) as ground:
+            campaign = Campaign(ground, quick=quick)
+            campaign.begin()
+            calm = campaign.calm
+            if calm <= 0:
+                raise LocalFault("honest nodes had no accepted group in calm: try again on a less busy machine")
+            rows.extend(campaign.rows(sentences))
+    if as_json:
+        print(msgspec.json.encode({"calm": calm, "rows": rows, "held_elsewhere": notes}).decode())
+    else:
+        _print(console, rows, notes, calm, time.monotonic() - began)
+    return all(row.outcome != "broken" for row in rows)
+
+
+def _print(console: Console, rows: list[AttackRow], notes: list[str], calm: float, seconds: float) -> None:
+    if rows:
+        console.print(f"calm: {calm:.2f} accepted groups of honest nodes per second")
+        console.print("\n".join(table_of(rows)), soft_wrap=True, markup=False)
+        broken = sum(row.outcome == "broken" for row in rows)
+        console.print(f"{len(rows)} attacks, {broken} broken, {seconds:.0f} s by the clock")
+    if notes:
+        console.print("not tried here:")
+        for note in notes:
+            console.print(f"  {note}", soft_wrap=True, markup=False)
+
+
+def table_of(rows: Sequence[AttackRow]) -> list[str]:
+    """Return the table for people, a line a row: the sentence and the note stand last, since they are long."""
+    head = ("outcome", "tried", "named", "harmed", "CPU s", "ours", "KB out", "KB in", "attack")
+    cells = [head, *(_cells(row) for row in rows)]
+    widths = [max(len(row_cells[place]) for row_cells in cells) for place in range(len(head) - 1)]
+    padded = [[cell.ljust(width) for cell, width in zip(one, widths, strict=False)] for one in cells]
+    return ["  ".join([*start, one[-1]]) for start, one in zip(padded, cells, strict=True)]
+
+
+def _cells(row: AttackRow) -> tuple[str, ...]:
+    named = "-" if row.named is None else str(row.named)
+    cpu, ours = f"{row.attacker_cpu:.2f}", f"{row.operator_cpu:.2f}"
+    sentence = f"{row.attack}: {row.note}" if row.note else row.attack
+    out, back = f"{row.sent / 1000:.1f}", f"{row.received / 1000:.1f}"
+    return row.text, str(row.tried), named, str(row.harmed), cpu, ours, out, back, sentence

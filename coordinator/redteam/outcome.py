@@ -1,0 +1,58 @@
+"""What an attack did: to itself, to honest nodes, and to the operator. Pure.
+
+1. Broken: the attack got what it wants, an honest node had a group refused, or the accepted groups of honest nodes fell
+   below `FLOOR` of calm.
+2. Degraded: they fell below the attack's bar, and not below `FLOOR`.
+3. Held: anything else. Where the attack lasts long enough, the share of calm stands beside the word.
+"""
+
+from typing import Final, Literal
+
+import msgspec
+
+from coordinator.redteam.attack import Attack
+
+FLOOR: Final = 0.4
+"""Least share of the calm run's accepted groups of honest nodes, for any attack."""
+Word = Literal["held", "degraded", "broken"]
+
+
+class AttackRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of the table. `share`: accepted groups of honest nodes per second, by calm; None: too short to tell.
+    `named`: groups until the key was refused. `harmed`: honest nodes with a refused group. `attacker_cpu`,
+    `operator_cpu`: seconds, the operator's beyond a calm run of the same time. `sent`, `received`: the attacker's
+    bytes. `seconds`: by the clock."""
+
+    attack: str
+    family: str
+    tried: int
+    outcome: Word
+    share: float | None
+    named: int | None
+    harmed: int
+    attacker_cpu: float
+    operator_cpu: float
+    sent: int
+    received: int
+    seconds: float
+    note: str
+
+    @property
+    def text(self) -> str:
+        """The outcome for people."""
+        if self.share is None:
+            return self.outcome
+        return (
+            f"degraded to {self.share:.2f} of calm"
+            if self.outcome == "degraded"
+            else f"{self.outcome} ({self.share:.2f})"
+        )
+
+
+def outcome_of(attack: Attack, prevented: bool, share: float | None, harmed: int) -> Word:
+    """Return the outcome by rules 1 to 3."""
+    if not prevented or harmed or (share is not None and share < FLOOR):
+        return "broken"
+    if share is not None and attack.bar is not None and share < attack.bar:
+        return "degraded"
+    return "held"

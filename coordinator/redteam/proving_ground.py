@@ -1,0 +1,231 @@
+"""A run of this machine to attack: a new folder, a coordinator process, honest nodes, and a process of attackers.
+
+1. Everything listens on the loopback, at ports that the system chooses. The folder is new, with keys of its own, and is
+   removed at the end. No node on a network is told of it.
+2. The model is the smallest one, on the task `reverse`: its engine and its checks are the product's. An operator's own
+   settings replace the defaults here in every section but [run] and [learner]; of [run], staleness, the size of groups
+   and batches, and the draw are his.
+3. Every process ends with this one, or by `stop`.
+"""
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any, Final, Self, TypeVar
+
+import msgspec
+import psutil
+
+from coordinator.config import CoordinatorConfig
+from coordinator.demo.demo import environment
+from coordinator.demo.parent_death import ending_with_parent
+from coordinator.learner.messages import WarmUp
+from coordinator.redteam.attack_worker import AttackTried, Figures, Try
+from coordinator.redteam.engine_place import Order
+from coordinator.redteam.light_node import terms_of
+from coordinator.run import model_folder, setup
+from coordinator.web import status
+from p2p.discovery.invite import Invite
+from runtime.errors import LocalFault
+from runtime.units import unix_milliseconds
+
+A = TypeVar("A", bound=msgspec.Struct)
+NODES: Final = (0.8, 0.9, 1.0, 1.1, 1.2, 1.3)
+"""Seconds per group of each honest node."""
+START: Final = 120.0
+"""Seconds until the coordinator's first Head."""
+LOW: Final = 10
+"""Niceness of floods."""
+_SHAPE: Final = {"hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 64}
+_OPERATORS: Final = ("staleness", "group_size", "batch_groups", "draw", "refill", "prompts")
+_OURS: Final[dict[str, dict[str, Any]]] = {
+    "run": {
+        "name": "red team", "task": "reverse", "group_size": 8, "batch_groups": 4, "staleness": 4, "limit": 6,
+        "heldout": 4, "evaluate_every": 1_000_000,
+    },
+    "leases": {"minimum_seconds": 5.0, "maximum_seconds": 30.0},
+}  # fmt: skip
+_LOOPBACK: Final[dict[str, dict[str, Any]]] = {
+    "network": {"listen": ("/ip4/127.0.0.1/tcp/0",), "announce": (), "mdns": False},
+    "https": {"listen": (), "announce": ()},
+    "web": {"host": "127.0.0.1", "port": 0, "names": ()},
+}
+
+
+class Worker:
+    """A process of honest nodes or attackers, which answers line by line."""
+
+    def __init__(self, log: Path, env: dict[str, str]) -> None:
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                ending_with_parent([sys.executable, "-m", "coordinator.redteam.attack_worker"]),
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=env,
+            )  # fmt: skip
+        self._log = log
+
+    def begin(self, order: Order) -> None:
+        """Give the process its work."""
+        self._send(msgspec.json.encode(order))
+
+    def figures(self) -> Figures:
+        """Return the figures of honest nodes."""
+        return self._ask(b"{}", Figures)
+
+    def attack(self, command: Try) -> AttackTried:
+        """Try an attack; blocks until it has ended."""
+        return self._ask(msgspec.json.encode(command), AttackTried)
+
+    def stop(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.wait()
+
+    def _send(self, text_line: bytes) -> None:
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(text_line + b"\n")
+            self._process.stdin.flush()
+
+    def _ask(self, text_line: bytes, answer: type[A]) -> A:
+        self._send(text_line)
+        assert self._process.stdout is not None
+        answered = self._process.stdout.readline()
+        if not answered:
+            last = self._log.read_text(errors="replace").strip().splitlines()[-1:]
+            raise LocalFault(f"a process of the red team ended: {' '.join(last) or 'no reason is known'}")
+        return msgspec.json.decode(answered, type=answer)
+
+
+class ProvingGround:
+    """The run, while it lasts. Raises `LocalFault` where it cannot be made or started."""
+
+    def __init__(self, config: CoordinatorConfig | None) -> None:
+        """`config`: the operator's own settings; None: the defaults here."""
+        self._folder = Path(tempfile.mkdtemp(prefix="echo2-redteam-"))
+        self._host: subprocess.Popen[bytes] | None = None
+        (self._folder / "tmp").mkdir()
+        self._env = environment(os.environ, self._folder)
+        self.honest, self.attackers, self.flooders = (
+            Worker(self._folder / f"{name}.log", self._env) for name in ("honest", "attackers", "flooders")
+        )
+        self._workers = {"honest": self.honest, "attackers": self.attackers, "flooders": self.flooders}
+        try:
+            self.run = self._make(config)
+        except BaseException:
+            self.stop()
+            raise
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+            for name, worker in self._workers.items():
+                worker.begin(self._order(name))
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def accepted(self) -> dict[bytes, int]:
+        """Return the number of accepted groups by key."""
+        return self._counts("SELECT node, count(*) FROM verdicts WHERE verdict = 'accepted' GROUP BY node")
+
+    def refused(self) -> dict[bytes, int]:
+        """Return the number of refused groups by key."""
+        return self._counts("SELECT node, count(*) FROM verdicts WHERE verdict = 'refused' GROUP BY node")
+
+    def cpu(self) -> float:
+        """Return the CPU seconds so far of the coordinator and its model processes."""
+        assert self._host is not None
+        with suppress(psutil.NoSuchProcess):
+            main = psutil.Process(self._host.pid)
+            times = [one.cpu_times() for one in [main, *main.children(recursive=True)]]
+            return sum(one.user + one.system for one in times)
+        raise LocalFault(f"the coordinator ended: {self._last_words()}")
+
+    def memory(self) -> int:
+        """Return the resident bytes of the coordinator's main process."""
+        assert self._host is not None
+        return int(psutil.Process(self._host.pid).memory_info().rss)
+
+    def stop(self) -> None:
+        """End all processes, and remove the folder."""
+        for worker in self._workers.values():
+            worker.stop()
+        if self._host is not None:
+            self._host.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self._host.wait(10.0)
+            self._host.kill()
+            self._host.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _make(self, config: CoordinatorConfig | None) -> setup.Run:
+        flags: dict[str, dict[str, Any]] = {name: dict(values) for name, values in _OURS.items()}
+        if config is not None:
+            own = config.model_dump()
+            flags = {name: own[name] for name in own if name not in ("run", "learner")}
+            flags["run"] = {**_OURS["run"], **{name: own["run"][name] for name in _OPERATORS}}
+        for name, values in _LOOPBACK.items():
+            known = CoordinatorConfig.model_fields[name].annotation.model_fields  # type: ignore[union-attr]
+            flags.setdefault(name, {}).update({key: value for key, value in values.items() if key in known})
+        settings = setup.settings_for(model_folder.TINY, flags, env={})
+        warm_up = WarmUp(folder="", task="", task_version=0, steps=20, noise=0.3, batch=32, shape=_SHAPE)
+        return setup.init(self._folder / "run", model_folder.TINY, settings, now=unix_milliseconds(), warm_up=warm_up)
+
+    def _start(self) -> None:
+        place = self.run.folder
+        log = (self._folder / "coordinator.log").open("ab")
+        with log:
+            self._host = subprocess.Popen(
+                ending_with_parent([sys.executable, "-m", "coordinator.redteam.target_host", str(place.path)]),
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._env, start_new_session=True,
+            )  # fmt: skip
+        until = time.monotonic() + START
+        while not ((place.path / "head").exists() and place.page.exists()):
+            if self._host.poll() is not None or time.monotonic() > until:
+                raise LocalFault(f"the coordinator did not start: {self._last_words()}")
+            time.sleep(0.05)
+
+    def _order(self, name: str) -> Order:
+        place = self.run.folder
+        own = place.store / f"of-{name}"  # on one file system with the snapshots, so that they can be linked
+        own.mkdir()
+        page = place.page.read_text().strip().rstrip("/")
+        invite = status.invite_of_the_running(place, self.run.config.web)
+        ((era, version, root),) = self._rows("SELECT era, version, root FROM versions ORDER BY version DESC LIMIT 1")
+        return Order(
+            terms=terms_of(self.run, version, root, self.run.runspec.limit, era),
+            addresses=[one for one in Invite.from_text(invite).addresses if "/https" not in one],
+            page=int(page.rpartition(":")[2]),
+            database=str(place.database),
+            invite=invite,
+            model=str(place.model),
+            snapshots=str(place.store / "snapshots"),
+            own=str(own),
+            eos=self.run.runspec.eos,
+            other_ends=list(self.run.runspec.other_ends),
+            nodes=list(NODES) if name == "honest" else [],
+            niceness=LOW if name == "flooders" else 0,
+        )
+
+    def _counts(self, query: str) -> dict[bytes, int]:
+        return {bytes(node): int(count) for node, count in self._rows(query)}
+
+    def _rows(self, query: str) -> Sequence[tuple[Any, ...]]:
+        with closing(sqlite3.connect(f"file:{self.run.folder.database}?mode=ro", uri=True, timeout=10.0)) as reader:
+            return reader.execute(query).fetchall()
+
+    def _last_words(self) -> str:
+        path = self._folder / "coordinator.log"
+        lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
+        return lines[-1] if lines else "it said nothing"

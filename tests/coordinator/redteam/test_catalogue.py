@@ -1,0 +1,62 @@
+"""The catalogue: each attack of the design is tried, or names the test that holds it, or the reason there is none."""
+
+import re
+
+import pytest
+
+from coordinator.redteam.attack import QUICK
+from coordinator.redteam.catalogue import ATTACKS, DESIGN, TRIED
+from coordinator.redteam.command import chosen, notes_on
+from coordinator.redteam.forgeries import FORGERIES
+from coordinator.redteam.held_elsewhere import HELD_ELSEWHERE, PAY
+from runtime.settings import SettingsFault
+from tests.support.paths import ROOT
+
+ROWS = 43
+"""Attacks of the design's catalogue."""
+
+
+def test_the_whole_catalogue_of_the_design_is_covered() -> None:
+    assert len(DESIGN) == ROWS
+    assert not TRIED.keys() & HELD_ELSEWHERE.keys()
+
+
+@pytest.mark.parametrize("attack", TRIED)
+def test_an_attack_that_is_tried_names_a_row(attack: str) -> None:
+    assert TRIED[attack] in ATTACKS
+
+
+@pytest.mark.parametrize("attack", HELD_ELSEWHERE)
+def test_an_attack_that_is_not_tried_names_a_test_that_is_there_or_a_reason(attack: str) -> None:
+    where = HELD_ELSEWHERE[attack]
+    if where.startswith("no test: "):
+        return
+    path, _, name = where.partition("::")
+    source = (ROOT / path).read_text()
+    assert not name or re.search(rf"^(async )?def {name}\(", source, re.MULTILINE)
+
+
+def test_every_forgery_is_an_attack_of_every_run() -> None:
+    assert all(ATTACKS[sentence].quick for sentence in FORGERIES)
+
+
+def test_a_quick_run_is_a_part_of_the_whole_and_its_floods_are_short() -> None:
+    quick = chosen([], True)
+    assert set(quick) < set(chosen([], False)) == set(ATTACKS)
+    assert all((ATTACKS[one].lasting(True) or 0.0) <= QUICK for one in quick)
+
+
+@pytest.mark.parametrize(("name", "least"), [("forgeries", 25), ("selection", 5), ("empty maps", 1), ("best-of-N", 1)])
+def test_an_attack_is_named_by_its_family_a_part_of_its_sentence_or_the_design(name: str, least: int) -> None:
+    assert len(chosen([name], True)) >= least
+
+
+def test_an_unknown_attack_is_refused_with_the_families() -> None:
+    with pytest.raises(SettingsFault, match="forgeries, page, selection, floods, connections"):
+        chosen(["alchemy"], True)
+
+
+def test_pay_says_that_its_rows_come_with_the_pay_issue() -> None:
+    assert PAY == ("ask bait-and-switch", "fleet pricing", "payout rail with unknown result")
+    assert all("pay issue" in note for note in notes_on(["pay"]))
+    assert len(notes_on(["pay"])) == 3

@@ -1,0 +1,82 @@
+"""Budgets of children: each limit holds in a child that tries, and the documents have the same table."""
+
+import re
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from runtime import child, resident_memory
+from runtime.child import Child, ChildDied, python_path
+from runtime.child_budgets import BUDGETS, confine
+from tests.support.paths import ROOT
+
+TRIES = """
+import errno, resource, socket, sys
+from runtime.child_budgets import confine
+missing = confine(sys.argv[1])
+print(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+for family in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX):
+    try:
+        socket.socket(family, socket.SOCK_STREAM).close()
+        print("open")
+    except OSError as error:
+        print(errno.errorcode[error.errno])
+print(missing)
+"""
+
+
+def tried(kind: str) -> list[str]:
+    """Let a child of a kind try to open sockets; return its limit of files, and an outcome for each family."""
+    command = [sys.executable, "-c", TRIES, kind]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=python_path(), cwd=ROOT, timeout=60)
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("kind", BUDGETS)
+def test_a_child_has_no_more_open_files_than_its_row_says(kind: str) -> None:
+    assert 0 < int(tried(kind)[0]) <= BUDGETS[kind].files
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the filter is Linux's")
+@pytest.mark.parametrize("kind", [kind for kind, budget in BUDGETS.items() if budget.network == "local"])
+def test_a_child_without_a_network_opens_no_internet_socket_and_may_speak_to_its_drivers(kind: str) -> None:
+    assert tried(kind)[1:4] == ["EACCES", "EACCES", "open"]
+
+
+@pytest.mark.parametrize("kind", ["server", "learner rank", "vllm"])
+def test_a_child_whose_row_names_a_network_may_open_sockets(kind: str) -> None:
+    assert tried(kind)[1:4] == ["open", "open", "open"]
+
+
+def test_a_kind_without_a_row_is_named() -> None:
+    assert confine("abacus") == "there is no budget for abacus"
+
+
+def test_memory_that_a_process_uses_is_measured_and_a_process_that_has_ended_uses_none() -> None:
+    assert 1 << 20 < resident_memory.used_by(psutil.Process().pid) <= psutil.Process().memory_info().rss * 2
+    assert resident_memory.used_by((1 << 22) + 1) == 0
+    assert resident_memory.excess(psutil.Process().pid, 1.0) == ""
+    assert "GB of memory, and may use 0.0 GB" in resident_memory.excess(psutil.Process().pid, 0.0)
+
+
+async def test_a_child_that_takes_too_much_memory_is_killed_and_its_call_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(child, "RESIDENT", 0.0)
+    monkeypatch.setattr(child, "LOOK", 0.05)
+    one = Child([sys.executable, "-c", "import time; time.sleep(60)"], name="hungry")
+    await one.start()
+    with pytest.raises(ChildDied, match="GB of memory, and may use"):
+        await one.call("anything", None, dict)
+
+
+def test_the_table_of_budgets_stands_in_the_documents() -> None:
+    text = (ROOT / "docs" / "operations.md").read_text()
+    rows = {
+        cells[0]: (int(cells[1].replace(",", "")), cells[2], cells[3])
+        for cells in ([cell.strip() for cell in row.strip("|").split("|")] for row in text.splitlines())
+        if len(cells) == 4 and re.fullmatch(r"[\d,]+", cells[1]) and cells[0] in BUDGETS
+    }
+    assert rows == {kind: tuple(budget) for kind, budget in BUDGETS.items()}
