@@ -29,7 +29,7 @@ from coordinator.verification.token_evidence import TokenArray, compare_group
 from engines.engine import Dtype, Job, Sample, SampleScore
 from engines.messages import packed
 from engines.process import EngineProcess
-from protocol.task_kinds import SERVED, SINGLE
+from protocol.task_kinds import ANSWERED, SINGLE
 from runtime.errors import LocalFault
 from tasks.task import Transcript
 
@@ -110,7 +110,7 @@ class _Source(NamedTuple):
         """Generate the group of this number, with the rewards that its task gives it."""
         host = self.hosts[number % len(self.hosts)]
         job = await self._job(host, number)
-        if host.facts.kind == SERVED:
+        if host.facts.kind in ANSWERED:
             room = model_folder.room_of(self.run.folder.model, self.run.runspec.limit)
             played = await play(self.process, host, job, "train", room)
             return _Group(job, played.samples, [0.0 if one is None else one.reward for one in played.scores])
