@@ -200,9 +200,10 @@ def replied(
         return None if reply is None else list(map(whole, reply))
 
 
-def _opened(episode: Episode, prompt: Sequence[int]) -> list[int]:
+def _opened(episode: Episode, prompt: Sequence[int]) -> list[int] | None:
     with _task_code("open", verified=True):
-        return list(map(whole, getattr(episode, "open")(prompt)))  # noqa: B009 (no method of every episode)
+        given = getattr(episode, "open")(prompt)  # noqa: B009 (no method of every episode)
+        return None if given is None else list(map(whole, given))
 
 
 def scored(episode: Episode) -> Score:

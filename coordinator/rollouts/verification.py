@@ -431,7 +431,7 @@ def close_choices_allowed(tokens: int, calibration: ExactThresholds = EXACT) -> 
 def compare_rollout(rollout: Rollout | ClaimedRollout, score: SampleScore, ends: Ends) -> TokenArray:
     """Compare the sampled tokens of a rollout with the scorer's values, for a class that is not exact. Raises
     `Incomparable`."""
-    chosen = np.asarray(rollout.tokens)[np.asarray(sampled_mask(rollout.turns))]
+    chosen = np.asarray(rollout.tokens)[np.asarray(sampled_mask(rollout.turns), np.bool_)]
     values = [np.asarray(one, np.float32) for one in (score.logprobs, score.margins, score.gaps)]
     if any(len(one) != len(chosen) or not np.isfinite(one).all() for one in values):
         raise Incomparable("the scorer's values are not one finite number per sampled token")
