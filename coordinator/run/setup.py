@@ -212,7 +212,7 @@ def load_run(
     roots, chain, sealed, spec = read_documents(place)
     signing.check_life(chain[-1], now)
     check_signed(config.run, spec)
-    _check_task(config, spec)
+    check_task(config, spec)
     _check_prompts(place, config.run, spec)
     check_model(place, spec)
     check_context(place, spec)
@@ -252,7 +252,7 @@ def check_signed(settings: RunSection, spec: RunSpec) -> None:
             )
 
 
-def _check_task(config: CoordinatorConfig, spec: RunSpec) -> None:
+def check_task(config: CoordinatorConfig, spec: RunSpec) -> None:
     """Check the settings of the tasks. The sizes of one that is not pure are checked where it is opened. Raises
     `SettingsFault`, `LocalFault`."""
     share = _shares(spec.tasks)
