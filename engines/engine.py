@@ -37,7 +37,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     tokens that the environment gives.
     `single_turn`: the episode is over after one sampled turn, and no task's code is asked. `served`: a name, by which
     each sampled turn is told and answered (`Engine.turns`, `Engine.answer`), and no task's code is asked; empty: not
-    so. `past`: of a served group that is taken up again, what each sample has so far; empty: nothing.
+    so. `opened`: of a served group: the environment's tokens come before the first sampled one, so each rollout begins
+    with a turn of no tokens that is told and answered. `past`: of a served group that is taken up again, what each
+    sample has so far; empty: nothing.
     Sampling is at temperature 1 without top-p or top-k, with the noise of engines.sampling. `greedy`: the most likely
     token instead, no noise; the seeds then only say how many samples.
     """
@@ -53,6 +55,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     greedy: bool = False
     single_turn: bool = False
     served: bytes = b""
+    opened: bool = False
     past: list["Sample"] = []
     other_ends: tuple[int, ...] = ()
 

@@ -28,7 +28,8 @@ def check_past(job: Job, vocabulary: int) -> None:
         raise EngineError("a group that is taken up again needs a name, and a beginning for each of its samples")
     for one in job.past:
         sampled = sum(one.turns[0::2])
-        if sum(one.turns) != len(one.tokens) or sampled != len(one.logprobs) or sampled > job.limit or 0 in one.turns:
+        turns = one.turns[1:] if job.opened and one.turns[:1] == [0] else one.turns
+        if sum(turns) != len(one.tokens) or sampled != len(one.logprobs) or sampled > job.limit or 0 in turns:
             raise EngineError("the beginning of a sample does not add up")
         if not all(0 <= token < vocabulary for token in one.tokens):
             raise EngineError(f"the beginning of a sample has a token outside the vocabulary of {vocabulary}")
@@ -39,7 +40,8 @@ def check_samples(job: Job, samples: Sequence[Sample], vocabulary: int) -> None:
     if len(samples) != len(job.seeds):
         raise EngineError(f"{len(samples)} samples for {len(job.seeds)} seeds: score one sample per seed")
     for sample in samples:
-        if not sample.tokens or sum(sample.turns) != len(sample.tokens) or min(sample.turns) < 1:
+        turns = sample.turns[1:] if sample.turns[:1] == [0] else sample.turns  # the environment opened it
+        if not sample.tokens or sum(turns) != len(sample.tokens) or min(turns) < 1:
             raise EngineError("a sample is empty, or its turns do not add up to its tokens")
         if not all(0 <= token < vocabulary for token in sample.tokens):
             raise EngineError(f"a sample has a token outside the model's vocabulary of {vocabulary}")

@@ -8,6 +8,7 @@ Rules
 3. The noise of a token is keyed by its index within the rollout, tokens given by the environment counted.
 4. The environment of a served rollout is elsewhere: after a sampled turn the rollout is parked until `answer`, which
    brings all tokens of the environment's turn at once. They are computed at once, or one per step.
+5. An opened rollout is parked at its beginning: its first turn has no sampled tokens.
 """
 
 from collections import deque
@@ -31,6 +32,8 @@ class RolloutState:
         self._given: deque[int] = deque()
         if job.past:
             self._take_up(job.past[number])
+        elif job.opened:
+            self.parked = True
 
     @property
     def position(self) -> int:
@@ -110,7 +113,7 @@ class RolloutState:
         self._tokens, self._logprobs, self._turns = list(past.tokens), list(past.logprobs), list(past.turns) or [0]
         if len(self._turns) % 2 == 0:
             self._turns.append(0)
-        self.parked = self._turns[-1] > 0
+        self.parked = self._turns[-1] > 0 or (self._job.opened and len(self._turns) == 1)
 
     def _turn_ended(self) -> None:
         if self._episode is None:

@@ -98,6 +98,10 @@ class RunSpec(Wire, frozen=True):
     price_mode: Name
     protocols: tuple[int, int] = (1, 1)
 
+    def kind_of(self, task: str, version: int) -> str | None:
+        """Return the kind of a task; None: the run has no such task."""
+        return next((one.kind for one in self.tasks if (one.name, one.version) == (task, version)), None)
+
     @property
     def other_ends(self) -> tuple[int, ...]:
         """The tokens beside `eos` that end a turn: those of all tasks, each once."""

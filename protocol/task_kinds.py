@@ -3,6 +3,8 @@
 pure     in the node's build, and in the coordinator's process, which replays each transcript
 single   at the operator alone: an episode is one sampled turn, and a node needs nothing but the lease's prompt
 served   at the operator alone: an episode has several turns, and the node asks for the answer to each sampled one
+opened   served, and the environment opens each episode: its first turn has no sampled tokens, so the prompts of a
+         group's samples may differ
 
 A node of a program older than the kinds plays pure tasks alone, and a Hello without `kinds` says so.
 """
@@ -13,7 +15,10 @@ from typing import Final
 PURE: Final = "pure"
 SINGLE: Final = "single"
 SERVED: Final = "served"
-PLAYED: Final = (SINGLE, SERVED)
+OPENED: Final = "opened"
+ANSWERED: Final = (SERVED, OPENED)
+"""The kinds whose sampled turns the operator answers."""
+PLAYED: Final = (SINGLE, *ANSWERED)
 """The kinds beside `PURE` that this build's nodes work for."""
 
 

@@ -76,9 +76,11 @@ def check(name: str, extent: Extent = USUAL_EXTENT) -> list[Fault]:
         return [stopped.fault]
     except (ProbeSilent, ProbeDied) as error:
         return [Fault("opens", str(error))]
-    faults = [*_same(one, other), *_separate(one), *_results(one)]
-    faults += _same_scores(one, again, "a second time in one process")
-    faults += _same_scores(one, other, "in another process under another hash seed")
+    faults = [*_posed(one), *_separate(one), *_results(one)]
+    if not first.opened.opened:  # else each episode has a prompt of its own
+        faults += _same(one, other)
+        faults += _same_scores(one, again, "a second time in one process")
+        faults += _same_scores(one, other, "in another process under another hash seed")
     return faults or list(_hostile(name, extent, _longest(one)))
 
 
@@ -122,13 +124,17 @@ def _asked(process: ProbeProcess, questions: Sequence[Question]) -> Answers:
     return answers
 
 
-def _same(one: Answers, other: Answers) -> Iterator[Fault]:
+def _posed(one: Answers) -> Iterator[Fault]:
     for (split, index), played in one.items():
         if played.error:
             yield Fault("prompts", f"{split} {index}: {played.error}")
         elif not played.prompt:
             yield Fault("prompts", f"{split} {index}: the prompt is empty")
-        elif other[split, index].digest != played.digest:
+
+
+def _same(one: Answers, other: Answers) -> Iterator[Fault]:
+    for (split, index), played in one.items():
+        if played.prompt and other[split, index].digest != played.digest:
             shown = f"{played.prompt[:60]!r} and {other[split, index].prompt[:60]!r}"
             yield Fault("same prompt", f"{split} {index}: {shown} in another process under another hash seed")
 

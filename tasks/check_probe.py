@@ -25,9 +25,12 @@ from tasks.task import (
     Transcript,
     begun,
     left,
+    opens,
     prompt_of,
     readied,
     replay,
+    replied,
+    scored,
 )
 
 DEMONSTRATION: Final = "its own demonstration"
@@ -44,12 +47,13 @@ _LIMIT: Final = 1 << 30
 
 
 class ProbedTask(msgspec.Struct, frozen=True):
-    """`fault`: why the task cannot be opened; empty: it is open."""
+    """`fault`: why the task cannot be opened; empty: it is open. `opened`: its samples have prompts of their own."""
 
     version: int = 0
     train: int = 0
     heldout: int = 0
     fault: str = ""
+    opened: bool = False
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -94,12 +98,24 @@ TEXT = ByteText()
 def ask(task: Task, question: Question) -> ProbedPrompt:
     """Pose a prompt, and play an episode for each answer. Errors of the task are in the result."""
     try:
-        tokens = prompt_of(task, question.split, question.index, TEXT)
+        tokens = _whole_prompt(task, question)
     except TaskFault as fault:
         return ProbedPrompt(error=str(fault))
     prompt = TEXT.decode(tokens)
     results = {name: play(task, question, _script(task, question, name, prompt)) for name in question.answers}
     return ProbedPrompt(prompt, hashlib.blake2b(repr(tokens).encode(), digest_size=16).hexdigest(), results)
+
+
+def _whole_prompt(task: Task, question: Question) -> list[int]:
+    """Return all tokens before the first sampled one. Raises `TaskFault`."""
+    prompt = prompt_of(task, question.split, question.index, TEXT)
+    if not opens(task):
+        return prompt
+    episode = begun(task, question.split, question.index, TEXT)
+    try:
+        return [*prompt, *(replied(episode, [], prompt=prompt) or [])]
+    finally:
+        left(episode)
 
 
 Script = Callable[[int], str]
@@ -132,7 +148,8 @@ def _said_as(task: Task, question: Question, name: str, prompt: str) -> Script:
 
 
 def play(task: Task, question: Question, script: Script) -> ProbedEpisode:
-    """Play an episode, then replay and score it as the coordinator does."""
+    """Play an episode, then replay and score it as the coordinator does. One that its task opens goes a course of its
+    own, so it is scored itself."""
     answer = ""
     tokens: list[int] = []
     turns: list[int] = []
@@ -146,13 +163,16 @@ def play(task: Task, question: Question, script: Script) -> ProbedEpisode:
     try:
         answer = script(0)
         episode = begin()
+        if opens(task):
+            replied(episode, [], prompt=prompt_of(task, question.split, question.index, TEXT))
         for turn_number in range(MOST_TURNS):
             sampled = [*TEXT.encode(script(turn_number)), TEXT.eos]
             tokens += sampled
             turns.append(len(sampled))
             reply = episode.reply(list(sampled))
             if reply is None:
-                score = replay(begin(), Transcript(tokens, turns), ends=TEXT.ends, limit=_LIMIT)
+                transcript = Transcript(tokens, turns)
+                score = scored(episode) if opens(task) else replay(begin(), transcript, ends=TEXT.ends, limit=_LIMIT)
                 return ProbedEpisode(answer, score.reward, score.success, tuple(given))
             tokens += reply
             turns.append(len(reply))
@@ -177,7 +197,7 @@ def main(arguments: Sequence[str]) -> None:
     os.dup2(2, 1)
     try:
         task = plugins.find(arguments[0])
-        opened = ProbedTask(task.version, task.size("train"), task.size("heldout"))
+        opened = ProbedTask(task.version, task.size("train"), task.size("heldout"), opened=opens(task))
         readied(task, TEXT)
     except (Exception, SystemExit) as error:
         own = isinstance(error, LookupError)

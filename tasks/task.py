@@ -71,6 +71,8 @@ class Episode(Protocol):
     def score(self) -> Score:
         """Return the score so far; called after the episode has ended."""
 
+    # An episode that the environment opens has a method `open(prompt)`, called once before its first turn: it returns
+    # the tokens, at least one, with which the episode goes on behind the lease's prompt (kind `opened`).
     # An episode that holds something elsewhere may also have a method `leave()`, called once when nobody plays it on.
 
 
@@ -84,6 +86,8 @@ class Task(Protocol):
     def version(self) -> int: ...
 
     # A task whose episodes have more than one sampled turn may also say how many at most: `turns`, a whole number.
+    # A task whose samples have prompts of their own says `opened = True`: it is served, an episode's `prompt` is what
+    # all prompts of its index begin with, and the episode's `open` gives the rest.
     # A task may state direction and floor of its held-out results: `measure` (tasks/measure.py).
 
     def size(self, split: Split) -> int:
@@ -184,12 +188,22 @@ def replay(episode: Episode, transcript: Transcript, *, ends: Ends, limit: int) 
     return scored(episode)
 
 
-def replied(episode: Episode, sampled: Sequence[int], *, verified: bool = False) -> list[int] | None:
-    """Return the environment's tokens after a sampled turn; None: the episode is over. `verified`: see `TaskFault`.
-    Raises `TaskFault`."""
+def replied(
+    episode: Episode, sampled: Sequence[int], *, verified: bool = False, prompt: Sequence[int] = ()
+) -> list[int] | None:
+    """Return the environment's tokens after a sampled turn; None: the episode is over. A turn without tokens opens the
+    episode behind the lease's `prompt`. `verified`: see `TaskFault`. Raises `TaskFault`."""
+    if not sampled:
+        return _opened(episode, prompt)
     with _LAST_REPLY if verified else _REPLY:
         reply = episode.reply(sampled)
         return None if reply is None else list(map(whole, reply))
+
+
+def _opened(episode: Episode, prompt: Sequence[int]) -> list[int] | None:
+    with _OPEN:
+        given = getattr(episode, "open")(prompt)  # noqa: B009 (no method of every episode)
+        return None if given is None else list(map(whole, given))
 
 
 def scored(episode: Episode) -> Score:
@@ -226,6 +240,11 @@ def most_turns(task: Task) -> int:
     return int(getattr(task, "turns", 1))
 
 
+def opens(task: Task) -> bool:
+    """Tell whether the task opens its episodes: the prompts of a group's samples may differ."""
+    return bool(getattr(task, "opened", False))
+
+
 class _task_code:
     """A block that translates any error of a task's code into `TaskFault` (rule 5). Entered three times a rollout at
     receipt, hence no generator."""
@@ -245,6 +264,7 @@ class _task_code:
 
 
 _EPISODE: Final = _task_code("episode", verified=False)
+_OPEN: Final = _task_code("open", verified=True)
 _REPLY: Final = _task_code("reply", verified=False)
 _LAST_REPLY: Final = _task_code("reply", verified=True)
 _SCORE: Final = _task_code("score", verified=True)

@@ -46,7 +46,7 @@ from coordinator.environments.messages import (
 )
 from coordinator.environments.task_host import EpisodeLost, TaskFacts, TurnAnswer
 from coordinator.environments.worker_places import Places
-from protocol.task_kinds import SERVED, SINGLE
+from protocol.task_kinds import ANSWERED, OPENED, SINGLE
 from runtime.backoff import Backoff
 from runtime.child import ChildDied, ChildError
 from runtime.errors import DiskFull
@@ -105,7 +105,8 @@ class Environment:
         make: Callable[[Limits], EnvironmentProcess] = EnvironmentProcess,
         tell: Callable[[str], None] = lambda fault: None,
     ) -> None:
-        """`vocabulary`: number of the model's token ids. `kind`: of the task: single or served. `make`: returns a new
+        """`vocabulary`: number of the model's token ids. `kind`: of the task, of protocol/task_kinds.py; a served
+        task that opens its episodes is of the kind opened. `make`: returns a new
         process, not started. `tell`: gets each death of a process, and why the task cannot be opened."""
         self.order, self.limits = order, limits
         self.trouble = ""
@@ -121,7 +122,8 @@ class Environment:
         if self._opened is None:
             raise RuntimeError("the environment was not opened")
         told = self._opened
-        return TaskFacts(self.order.task, told.version, self._kind, told.train, told.heldout, told.measure)
+        kind = OPENED if told.opens else self._kind
+        return TaskFacts(self.order.task, told.version, kind, told.train, told.heldout, told.measure)
 
     async def open(self) -> TaskFacts:
         """Open the task in a first process. Raises `EnvironmentFault`."""
@@ -172,9 +174,12 @@ class Environment:
             rows += answer.rows
         return rows
 
-    def episode(self, split: Split, index: int, past: Sequence[Sequence[int]] = ()) -> "HostedEpisode":
+    def episode(
+        self, split: Split, index: int, past: Sequence[Sequence[int]] = (), *, prompt: Sequence[int] = ()
+    ) -> "HostedEpisode":
         """See `TaskHost.episode`."""
-        return HostedEpisode(self, b"%d" % next(self._names), split, index, past)
+        behind = prompt if self.facts.kind == OPENED else ()
+        return HostedEpisode(self, b"%d" % next(self._names), split, index, past, behind)
 
     def is_busy(self, worker: "_Worker") -> bool:
         """Tell whether a place's process is answering a call."""
@@ -203,6 +208,8 @@ class Environment:
             if last or not self._is_written(answer.given):
                 raise TaskFault("its answer is empty, or has tokens that the model lacks", verified=True)
             return TurnAnswer(answer.given)
+        if not sampled:
+            raise TaskFault("it ended before the policy was asked anything", verified=True)
         if not abs(answer.reward) <= MOST_REWARD:
             raise TaskFault(f"the reward {answer.reward} is no finite float32", verified=True)
         return TurnAnswer(None, Score(answer.reward, answer.success))
@@ -219,7 +226,9 @@ class Environment:
         """Begin an episode in a process, and take it through its turns so far. Raises `TaskFault`, `EpisodeLost`, and
         for an episode without turns what the call raises."""
         turns = len(episode.past) // 2
-        asked = AskEpisode(episode=episode.name, split=episode.split, index=episode.index, past=episode.past)
+        asked = AskEpisode(
+            episode=episode.name, split=episode.split, index=episode.index, past=episode.past, prompt=episode.prompt
+        )
         seconds = self.limits.seconds * max(1, min(turns, REPLAYED))
         try:
             begun = await process.call("begin", asked, EpisodeBegun, timeout=seconds)
@@ -305,7 +314,13 @@ class Environment:
             if isinstance(error, (ChildDied, OSError, *_FAILED)):
                 raise EnvironmentFault(_shown(error, TROUBLE)) from error
             raise
-        if self._kind != SERVED and opened.turns > 1:
+        if self._kind == OPENED and not opened.opens:
+            await process.end()
+            raise EnvironmentFault("it no longer opens its episodes: make it as it was when the run was made")
+        if self._kind not in ANSWERED and opened.opens:
+            await process.end()
+            raise EnvironmentFault('it opens its episodes: set run.kind = "served"')
+        if self._kind not in ANSWERED and opened.turns > 1:
             await process.end()
             raise EnvironmentFault(f'its episodes have up to {opened.turns} sampled turns: set run.kind = "served"')
         if self._opened is not None and opened != self._opened:
@@ -317,13 +332,20 @@ class Environment:
 
 class HostedEpisode:
     """An `OpenEpisode` of an `Environment`. `name`: unique in it. `past`: its turns, sampled and given alternating.
-    `worker`, `process`: where it was last; None: nowhere yet. `is_left`: nobody plays it any more."""
+    `prompt`: behind which it is opened; empty: the task is not of that kind. `worker`, `process`: where it was last;
+    None: nowhere yet. `is_left`: nobody plays it any more."""
 
     def __init__(
-        self, environment: Environment, name: bytes, split: Split, index: int, past: Sequence[Sequence[int]]
+        self,
+        environment: Environment,
+        name: bytes,
+        split: Split,
+        index: int,
+        past: Sequence[Sequence[int]],
+        prompt: Sequence[int],
     ) -> None:
         self._environment, self.name, self.split, self.index = environment, name, split, index
-        self.past = [list(tokens) for tokens in past]
+        self.past, self.prompt = [list(tokens) for tokens in past], list(prompt)
         self.worker: _Worker | None = None
         self.process: EnvironmentProcess | None = None
         self.is_left = False

@@ -13,7 +13,7 @@ import random
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -50,6 +50,7 @@ from tasks.task import (
     demonstrated,
     left,
     most_turns,
+    opens,
     prompt_of,
     readied,
     replay,
@@ -64,13 +65,38 @@ _NO_THREAD = "can't start new thread"
 """The text of threading's RuntimeError."""
 
 
+class _Opened(NamedTuple):
+    """The task, and what writes its tokens."""
+
+    task: Task
+    text: Tokenizer
+
+    def whole_prompt(self, index: int) -> list[int]:
+        """Return all tokens before the first sampled one of a train prompt. Raises `TaskFault`."""
+        prompt = prompt_of(self.task, "train", index, self.text)
+        if not opens(self.task):
+            return prompt
+        episode = begun(self.task, "train", index, self.text)
+        try:
+            return [*prompt, *(replied(episode, [], prompt=prompt) or [])]
+        finally:
+            left(episode)
+
+
+class _Played(NamedTuple):
+    """An episode that stays open. `prompt`: of its lease, where the task opens it."""
+
+    episode: Episode
+    prompt: list[int]
+
+
 class EnvironmentHost:
     """The handlers of the calls of coordinator/environments/messages.py."""
 
     def __init__(self, unfiltered: str) -> None:
         self._unfiltered = unfiltered
-        self._opened: tuple[Task, Tokenizer] | None = None
-        self._episodes: dict[bytes, Episode] = {}
+        self._opened: _Opened | None = None
+        self._episodes: dict[bytes, _Played] = {}
 
     def open(self, order: OpenTask) -> TaskOpened:
         """Open the task. Raises any error of its code."""
@@ -79,13 +105,14 @@ class EnvironmentHost:
         task = plugins.find(order.task, order.version)
         text = tokenizer.load(Path(order.tokenizer), order.eos, *order.other_ends)
         written = text if order.chat is None else ChatTokenizer(text, order.chat)
-        self._opened = task, written
+        self._opened = _Opened(task, written)
         readied(task, written)
         return TaskOpened(
             version=task.version,
             turns=most_turns(task),
             unfiltered=self._unfiltered,
             measure=measure_of(task),
+            opens=opens(task),
             train=_size(task, "train", 1),
             heldout=_size(task, "heldout", 0),
         )
@@ -123,7 +150,7 @@ class EnvironmentHost:
                 index, seed = chance.randrange(size), chance.randrange(1 << 31)
                 rows.append(
                     (
-                        prompt_of(task, "train", index, text),
+                        self._task().whole_prompt(index),
                         demonstrated(task, index, text, seed, asked.noise, asked.slip),
                     )
                 )
@@ -135,24 +162,24 @@ class EnvironmentHost:
         """Begin an episode, and take it through the turns that it had in another process."""
         task, text = self._task()
         try:
-            episode = begun(task, asked.split, asked.index, text)
+            played = _Played(begun(task, asked.split, asked.index, text), asked.prompt)
         except TaskFault as fault:
             return EpisodeBegun(fault=_reason(fault))
-        stuck = _stuck(episode, asked.past)
+        stuck = _stuck(played, asked.past)
         if stuck:
-            left(episode)
+            left(played.episode)
         else:
-            self._episodes[asked.episode] = episode
+            self._episodes[asked.episode] = played
         return EpisodeBegun(fault=stuck)
 
     def take_turn(self, asked: AskTurn) -> TurnTaken:
         """Give an episode its next sampled turn."""
         for name in asked.left:
             if name in self._episodes:
-                left(self._episodes.pop(name))
+                left(self._episodes.pop(name).episode)
         try:
-            episode = self._episodes[asked.episode]
-            given = replied(episode, asked.tokens)
+            episode, prompt = self._episodes[asked.episode]
+            given = replied(episode, asked.tokens, prompt=prompt)
             if given is not None and not asked.last:
                 return TurnTaken(given=given)
             score = scored(episode)
@@ -160,7 +187,7 @@ class EnvironmentHost:
             return TurnTaken(fault=_reason(fault))
         return TurnTaken(reward=score.reward, success=score.success)
 
-    def _task(self) -> tuple[Task, Tokenizer]:
+    def _task(self) -> _Opened:
         if self._opened is None:
             raise RuntimeError("no task is open")
         return self._opened
@@ -174,11 +201,11 @@ def _size(task: Task, split: Split, least: int) -> int:
     return size
 
 
-def _stuck(episode: Episode, past: Sequence[Sequence[int]]) -> str:
+def _stuck(played: _Played, past: Sequence[Sequence[int]]) -> str:
     """Take an episode through its turns, sampled and given alternating; return why it stops, empty: it does not."""
     try:
         for sampled, given in zip(past[0::2], past[1::2], strict=True):
-            if replied(episode, sampled) != given:
+            if replied(played.episode, sampled, prompt=played.prompt) != given:
                 return "begun anew it answers otherwise than before"
     except TaskFault as fault:
         return _reason(fault)

@@ -26,7 +26,8 @@ class OpenTask(msgspec.Struct, frozen=True, kw_only=True):
 
 class TaskOpened(msgspec.Struct, frozen=True, kw_only=True):
     """Answer to "open". `train`, `heldout`: number of prompts. `turns`: most sampled turns of an episode. `unfiltered`:
-    why its system calls are not filtered; empty: they are. `measure`: of its held-out results."""
+    why its system calls are not filtered; empty: they are. `measure`: of its held-out results. `opens`: whether it
+    opens its episodes."""
 
     version: int
     train: int
@@ -34,6 +35,7 @@ class TaskOpened(msgspec.Struct, frozen=True, kw_only=True):
     turns: int
     unfiltered: str
     measure: Measure = Measure()
+    opens: bool = False
 
 
 class AskPrompt(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,12 +73,14 @@ class Scored(msgspec.Struct, frozen=True, kw_only=True):
 
 class AskEpisode(msgspec.Struct, frozen=True, kw_only=True):
     """Call "begin": an episode that stays open between calls. `episode`: its name. `past`: the turns that it had in
-    another process, sampled and given alternating: it is taken through them."""
+    another process, sampled and given alternating: it is taken through them. `prompt`: of its lease, where the task
+    opens it."""
 
     episode: bytes
     split: Split
     index: int
     past: list[list[int]]
+    prompt: list[int] = []
 
 
 class EpisodeBegun(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,8 +90,8 @@ class EpisodeBegun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AskTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """Call "turn": the next sampled turn of an open episode. `episode`: its name. `tokens`: of the turn. `last`: the
-    episode is over whatever the reply. `left`: episodes to forget."""
+    """Call "turn": the next sampled turn of an open episode. `episode`: its name. `tokens`: of the turn; none: it is
+    to be opened. `last`: the episode is over whatever the reply. `left`: episodes to forget."""
 
     episode: bytes
     tokens: list[int]

@@ -12,6 +12,7 @@ import msgspec
 from coordinator.environments.task_host import OpenEpisode, TaskHost
 from engines.engine import Job, Sample, SampledTurn
 from engines.process import Play
+from protocol.task_kinds import OPENED
 from tasks.task import Score, Split, TaskFault
 
 MOST_GIVEN = 1 << 14
@@ -50,7 +51,7 @@ async def play(engine: ServingEngine, host: TaskHost, job: Job, split: Split, ro
         sampled[number] += len(sampled_turn.tokens)
         try:
             if number not in episodes:
-                episodes[number] = host.episode(split, job.index)
+                episodes[number] = host.episode(split, job.index, prompt=job.prompt)
             answer = await episodes[number].reply(sampled_turn.tokens, last=sampled[number] == job.limit)
             given[number] += len(answer.given or [])
             if not fits(len(job.prompt), given[number], room):
@@ -63,7 +64,9 @@ async def play(engine: ServingEngine, host: TaskHost, job: Job, split: Split, ro
 
     name = f"{split}/{job.index}/{job.greedy}".encode()
     try:
-        samples = await engine.generate_served(msgspec.structs.replace(job, served=name), answered)
+        samples = await engine.generate_served(
+            msgspec.structs.replace(job, served=name, opened=host.facts.kind == OPENED), answered
+        )
     finally:
         for episode in episodes.values():
             episode.leave()

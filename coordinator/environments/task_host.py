@@ -5,7 +5,20 @@ from typing import NamedTuple, Protocol
 
 from protocol.task_kinds import PURE
 from tasks.measure import Measure, measure_of
-from tasks.task import Score, Split, Task, TaskFault, Tokenizer, Transcript, begun, prompt_of, replay, replied, scored
+from tasks.task import (
+    Episode,
+    Score,
+    Split,
+    Task,
+    TaskFault,
+    Tokenizer,
+    Transcript,
+    begun,
+    prompt_of,
+    replay,
+    replied,
+    scored,
+)
 
 
 class TaskFacts(NamedTuple):
@@ -49,9 +62,9 @@ class OpenEpisode(Protocol):
     async def reply(
         self, sampled: Sequence[int], *, last: bool, begin: Callable[[], None] = lambda: None
     ) -> TurnAnswer:
-        """Give it the next sampled turn. `begin`: called when a process takes the turn. `last`: it is over whatever the
-        answer. One call at a time. Raises `TaskFault`: it has failed, and has no score; `EpisodeLost`: it has ended
-        without one."""
+        """Give it the next sampled turn; one without tokens opens it. `begin`: called when a process takes the turn.
+        `last`: it is over whatever the answer. One call at a time. Raises `TaskFault`: it has failed, and has no score;
+        `EpisodeLost`: it has ended without one."""
 
     def leave(self) -> None:
         """Forget it. Call once, however it ended."""
@@ -69,8 +82,11 @@ class TaskHost(Protocol):
     async def score(self, split: Split, index: int, transcript: Transcript, limit: int) -> Score:
         """Return the score of an episode. `limit`: most sampled tokens. Raises `InvalidTranscript`, `TaskFault`."""
 
-    def episode(self, split: Split, index: int, past: Sequence[Sequence[int]] = ()) -> OpenEpisode:
-        """Return an episode to be played. `past`: the turns that it has already, sampled and given alternating."""
+    def episode(
+        self, split: Split, index: int, past: Sequence[Sequence[int]] = (), *, prompt: Sequence[int] = ()
+    ) -> OpenEpisode:
+        """Return an episode to be played. `past`: the turns that it has already, sampled and given alternating.
+        `prompt`: of its lease, behind which a task of the kind opened goes on."""
 
 
 class LocalTask:
@@ -93,18 +109,20 @@ class LocalTask:
         episode = begun(self._task, split, index, self._text)
         return replay(episode, transcript, ends=self._text.ends, limit=limit)
 
-    def episode(self, split: Split, index: int, past: Sequence[Sequence[int]] = ()) -> "LocalEpisode":
+    def episode(
+        self, split: Split, index: int, past: Sequence[Sequence[int]] = (), *, prompt: Sequence[int] = ()
+    ) -> "LocalEpisode":
         """See `TaskHost.episode`."""
-        return LocalEpisode(self._task, self._text, split, index, past)
+        return LocalEpisode(begun(self._task, split, index, self._text), past, prompt)
 
 
 class LocalEpisode:
     """An `OpenEpisode` in this process."""
 
-    def __init__(self, task: Task, text: Tokenizer, split: Split, index: int, past: Sequence[Sequence[int]]) -> None:
-        self._episode = begun(task, split, index, text)
+    def __init__(self, episode: Episode, past: Sequence[Sequence[int]], prompt: Sequence[int]) -> None:
+        self._episode, self._prompt = episode, prompt
         for sampled, given in zip(past[0::2], past[1::2], strict=True):
-            if replied(self._episode, sampled) != list(given):
+            if replied(episode, sampled, prompt=prompt) != list(given):
                 raise TaskFault("the episode answers otherwise than before", verified=True)
 
     @property
@@ -117,7 +135,7 @@ class LocalEpisode:
     ) -> TurnAnswer:
         """See `OpenEpisode.reply`."""
         begin()
-        given = replied(self._episode, sampled)
+        given = replied(self._episode, sampled, prompt=self._prompt)
         return TurnAnswer(None, scored(self._episode)) if given is None or last else TurnAnswer(given)
 
     def leave(self) -> None:

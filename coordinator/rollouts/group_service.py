@@ -39,7 +39,7 @@ from protocol.broadcast_messages import Acknowledgement
 from protocol.leases import LeaseReport, LeaseRequest
 from protocol.refusals import sentence
 from protocol.requests import Refusal
-from protocol.task_kinds import SERVED, SINGLE
+from protocol.task_kinds import ANSWERED, SINGLE
 from tasks.task import Score
 
 
@@ -73,7 +73,7 @@ class GroupService:
         self.strikes = accounting.strikes
         self.lease_ends = accounting.lease_ends
         self.classes = OpenClasses()
-        served = [task.name for task in context.spec.tasks if task.kind == SERVED]
+        served = [task.name for task in context.spec.tasks if task.kind in ANSWERED]
         self.leases = LeaseTable(
             database, terms, context.prompts, sealing.seal, entropy, self.accounts, self.classes, served
         )
@@ -237,7 +237,7 @@ class GroupService:
 
     def decide(self, group: Undecided, verdict: Verdict, now: int) -> bytes:
         """Decide a group by its verdict; return the sealed Receipt."""
-        if verdict.accepted and self._context.kind(group.lease.task, group.lease.task_version) == SERVED:
+        if verdict.accepted and self._context.kind(group.lease.task, group.lease.task_version) in ANSWERED:
             self.episodes.of(group.lease.task).decided(group.lease.id, len(group.lease.seeds))
         return self.verdicts.decide(group.lease.id, group.submission.rollouts, verdict, self._standing(), now)
 

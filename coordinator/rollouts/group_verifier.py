@@ -15,6 +15,7 @@ Rules
    decide between the two versions (coordinator/verification/version_pairs.py).
 6. Where a group is mostly wrong, `CrossVersionCheck` tells whether its tokens may be of another version. That
    takes at most one further pass per version.
+7. A rollout that the environment failed to open has no sampled token: nothing of it is scored.
 
 The caller loads the group's version into the scorer and keeps it there until `verify` returns, and the version before
 for `pass_before`. The scorer's errors
@@ -135,7 +136,7 @@ class GroupVerifier:
     async def pass_before(self, group: Undecided, verdict: Verdict) -> Verdict:
         """Score a good group under the version before (rule 5); return its verdict with the tokens that decide."""
         compared, numbers = verdict.compared or {}, range(len(group.submission.rollouts))
-        before = await self._scored(self._job(group, numbers), [_sample(group, number) for number in numbers])
+        before = await self._scores_of(group, numbers)
         try:
             versions = count_versions(zip((compared[number] for number in numbers), before, strict=True))
         except Incomparable:
@@ -163,9 +164,15 @@ class GroupVerifier:
 
     async def _fill(self, group: Undecided, scores: list[SampleScore | None], numbers: Sequence[int]) -> None:
         """Score these samples of a group, and store the results in `scores`."""
-        new_scores = await self._scored(self._job(group, numbers), [_sample(group, number) for number in numbers])
-        for number, score in zip(numbers, new_scores, strict=True):
+        for number, score in zip(numbers, await self._scores_of(group, numbers), strict=True):
             scores[number] = score
+
+    async def _scores_of(self, group: Undecided, numbers: Sequence[int]) -> list[SampleScore]:
+        """Return the scores of these samples. One without a sampled token (rule 7) has none to compute."""
+        filled = [number for number in numbers if sampled_tokens(group.submission.rollouts[number])]
+        samples = [_sample(group, number) for number in filled]
+        scores = dict(zip(filled, await self._scored(self._job(group, filled), samples), strict=True)) if filled else {}
+        return [scores.get(number, SampleScore(logprobs=[], margins=[])) for number in numbers]
 
     async def _scored(self, job: Job, samples: list[PackedSample]) -> list[SampleScore]:
         """Return a score per sample. Raises `ChildDied` also if the scorer died since the last pass: its successor has

@@ -29,7 +29,7 @@ class RolloutContext(NamedTuple):
 
     def kind(self, task: str, version: int) -> str:
         """Return the kind of a task of the RunSpec (protocol/task_kinds.py)."""
-        return next((one.kind for one in self.spec.tasks if (one.name, one.version) == (task, version)), PURE)
+        return self.spec.kind_of(task, version) or PURE
 
 
 def unchanged(kind: str, sealed: bytes) -> bytes:

@@ -98,7 +98,7 @@ class StepLoop:
                 raise TaskFault("the environment's time for this lease is used up", verified=True)
             key = lease.id, asked.sample
             if key not in self._open:
-                self._open[key] = self._host.episode(lease.split, lease.index, asked.past)
+                self._open[key] = self._host.episode(lease.split, lease.index, asked.past, prompt=lease.prompt)
             answer = await self._open[key].reply(asked.sampled, last=asked.last, begin=begin)
             if answer.given is not None and not self._steps.fits(asked, len(answer.given)):
                 raise TaskFault("its answer leaves no room in the model's context", verified=True)

@@ -15,8 +15,8 @@ Rules
 6. While a turn waits for the environment, the clock of its lease stands (stopped_clocks.py), for as much time in all as
    rule 5 grants.
 7. At the token limit, or with the last turn that a rollout may have, an episode is over whatever the environment says.
-
-8. Turns go to the environment in the order of step_queue.py, which shares its time. A turn that waits goes with its
+8. The first turn of a task of the kind `opened` has no tokens: the answer precedes the first sampled token.
+9. Turns go to the environment in the order of step_queue.py, which shares its time. A turn that waits goes with its
    lease.
 
 Memory: one turn per episode of an open lease, and nothing else that grows.
@@ -47,7 +47,7 @@ from protocol.leases import Lease
 from protocol.refusals import refusal, sentence
 from protocol.requests import Refusal
 from protocol.steps import StepRequest, StepResponse
-from protocol.task_kinds import SERVED
+from protocol.task_kinds import ANSWERED, OPENED
 
 LAST_TURN: Final = 1022
 """The greatest number of a sampled turn: a rollout has at most 1024 turns, and ends with a sampled one."""
@@ -144,7 +144,7 @@ class StepService:
 
     def _unfit(self, record: LeaseRecord, request: StepRequest, now: int) -> Refusal | None:
         lease = record.lease
-        if self._context.kind(lease.task, lease.task_version) != SERVED:
+        if self._context.kind(lease.task, lease.task_version) not in ANSWERED:
             return _wrong(request, "episodes of this task have no answers")
         expires = record.expires
         if now > expires:
@@ -180,7 +180,8 @@ class StepService:
             return _wrong(request, "the episode is over")
         if request.turn_number // 2 > len(steps) or (steps and steps[-1].state == "asked"):
             return _wrong(request, "an earlier turn has no answer yet")
-        fault = check_turn(request.tokens, _sampled(steps), lease, self._context.spec, request.sample)
+        opens = not steps and self._context.kind(lease.task, lease.task_version) == OPENED
+        fault = check_turn(request.tokens, _sampled(steps), lease, self._context.spec, request.sample, opens=opens)
         if fault is not None:
             return Refusal(code=fault.code, sentence=fault.sentence)
         if not steps and self._rank(lease.node, now) == "new" and self.table.open_episodes(lease.node):

@@ -35,7 +35,7 @@ from protocol.leases import Lease, Received, SubmitResponse, VerdictsRequest
 from protocol.leases import VerdictsResponse as VerdictsAnswer
 from protocol.refusals import refusal, sentence
 from protocol.requests import Refusal
-from protocol.task_kinds import SERVED
+from protocol.task_kinds import ANSWERED
 
 log = structlog.get_logger("coordinator")
 
@@ -137,7 +137,7 @@ class SubmissionService:
         if fault is not None:
             return fault
         task = self._context.tasks.get((lease.task, lease.task_version))
-        if self._context.kind(lease.task, lease.task_version) == SERVED:
+        if self._context.kind(lease.task, lease.task_version) in ANSWERED:
             scores = self._steps.compare(lease.id, submission)
         elif task is None:
             return check_single_turn(submission)

@@ -329,7 +329,8 @@ class VerdictService:
         elif spare and code == "ok":
             self._leases.twins.note_spare()
         elif code in ("ok", "task-score"):
-            cut = sum(not is_end(int(rollout.tokens[-1]), self._ends_of_turns) for rollout in rollouts)
+            lasts = [int(rollout.tokens[-1]) for rollout in rollouts if len(rollout.tokens)]
+            cut = sum(not is_end(last, self._ends_of_turns) for last in lasts)
             self.results.add(lease.task, lease.task_version, sums_of(scores if code == "ok" else [], cut))
         if code == "ok" and not spare:
             self._note_prompt(lease, [score.reward for score in scores], sampled)

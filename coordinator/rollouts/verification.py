@@ -32,6 +32,7 @@ from engines.messages import float_bytes, floats
 from protocol.authority import RunSpec
 from protocol.leases import Lease, Rollout, Submission
 from protocol.refusals import sentence
+from protocol.task_kinds import OPENED
 from tasks.task import (
     MOST_REWARD,
     InvalidTranscript,
@@ -132,10 +133,17 @@ def check(submission: Submission | SubmittedGroup, lease: Lease, spec: RunSpec) 
 
 def _turns(rollout: Rollout | ClaimedRollout, lease: Lease, spec: RunSpec) -> str | None:
     turns = rollout.turns
-    if not len(rollout.tokens):
+    if spec.kind_of(lease.task, lease.task_version) == OPENED:
+        if turns[:1] != [0]:
+            return "the environment opens the episode, and its first turn has sampled tokens"
+        turns = turns[1:]
+        if not turns and not len(rollout.tokens):
+            return None  # the environment ended it before (`StepTable.compare`)
+    elif not len(rollout.tokens):
         return "there is no token"
     if sum(turns) != len(rollout.tokens) or not all(turns):
         return "turn lengths do not add up to the tokens"
+    turns = rollout.turns
     if len(turns) % 2 == 0:
         return "the last turn is not a sampled one"
     if sum(turns[0::2]) > lease.limit:
@@ -147,7 +155,7 @@ def _turns(rollout: Rollout | ClaimedRollout, lease: Lease, spec: RunSpec) -> st
 
 def _tokens(rollout: Rollout | ClaimedRollout, lease: Lease, spec: RunSpec) -> str | None:
     tokens = rollout.tokens
-    highest = max(tokens) if len(tokens) <= SHORT else int(np.max(tokens))
+    highest = max(tokens, default=0) if len(tokens) <= SHORT else int(np.max(tokens))
     return f"there is no token {highest} in a vocabulary of {spec.vocabulary}" if highest >= spec.vocabulary else None
 
 
@@ -157,7 +165,7 @@ def _end(rollout: Rollout | ClaimedRollout, lease: Lease, spec: RunSpec) -> str 
     for number, length in enumerate(rollout.turns):
         part = tokens[start : start + length]
         start += length
-        if number % 2:
+        if number % 2 or not length:
             continue
         sampled += length
         if fault := fault_of_turn(part, spec.ends, at_limit=sampled == lease.limit and start == len(tokens)):
@@ -230,12 +238,19 @@ def check_single_turn(submission: Submission | SubmittedGroup) -> GroupFault | N
     return None
 
 
-def check_turn(tokens: Sequence[int], before: int, lease: Lease, spec: RunSpec, sample: int) -> GroupFault | None:
+def check_turn(
+    tokens: Sequence[int], before: int, lease: Lease, spec: RunSpec, sample: int, *, opens: bool = False
+) -> GroupFault | None:
     """Check the form of a sampled turn of a served episode (T0), before the environment sees it. `before`: tokens that
-    were sampled in earlier turns. Return its first fault, or None."""
+    were sampled in earlier turns. `opens`: with this turn the environment opens the episode. Return its first fault,
+    or None."""
     sampled = before + len(tokens)
     code, detail = "", ""
-    if not tokens:
+    if opens and tokens:
+        code, detail = "turns", "the environment opens the episode, and its first turn has sampled tokens"
+    elif opens:
+        return None
+    elif not tokens:
         code, detail = "turns", "there is no token"
     elif max(tokens) >= spec.vocabulary:
         code, detail = "tokens", f"there is no token {max(tokens)} in a vocabulary of {spec.vocabulary}"
@@ -317,6 +332,8 @@ def _against(
         detail = f"the scorer's values of sample {number} are not a number for each sampled token"
         return _fault("not-scorable", detail=detail)
     evidence = Evidence(claimed, ours, margins)
+    if not len(claimed):  # the environment failed before the policy's first turn
+        return None
     for code, rule in SCORE_RULES.items():
         facts = rule(evidence, calibration)
         if facts is not None:
@@ -417,7 +434,7 @@ def close_choices_allowed(tokens: int, calibration: ExactThresholds = EXACT) -> 
 def compare_rollout(rollout: Rollout | ClaimedRollout, score: SampleScore, ends: Ends) -> TokenArray:
     """Compare the sampled tokens of a rollout with the scorer's values, for a class that is not exact. Raises
     `Incomparable`."""
-    chosen = np.asarray(rollout.tokens)[np.asarray(sampled_mask(rollout.turns))]
+    chosen = np.asarray(rollout.tokens)[np.asarray(sampled_mask(rollout.turns), np.bool_)]
     values = [np.asarray(one, np.float32) for one in (score.logprobs, score.margins, score.gaps)]
     if any(len(one) != len(chosen) or not np.isfinite(one).all() for one in values):
         raise Incomparable("the scorer's values are not one finite number per sampled token")

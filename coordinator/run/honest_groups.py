@@ -29,7 +29,7 @@ from coordinator.verification.token_evidence import TokenArray, compare_group
 from engines.engine import Dtype, Job, Sample, SampleScore
 from engines.messages import packed
 from engines.process import EngineProcess
-from protocol.task_kinds import SERVED, SINGLE
+from protocol.task_kinds import ANSWERED, SINGLE
 from runtime.errors import LocalFault
 from tasks.task import Transcript
 
@@ -110,10 +110,11 @@ class _Source(NamedTuple):
         """Generate the group of this number, with the rewards that its task gives it."""
         host = self.hosts[number % len(self.hosts)]
         job = await self._job(host, number)
-        if host.facts.kind == SERVED:
+        if host.facts.kind in ANSWERED:
             room = model_folder.room_of(self.run.folder.model, self.run.runspec.limit)
             played = await play(self.process, host, job, "train", room)
-            return _Group(job, played.samples, [0.0 if one is None else one.reward for one in played.scores])
+            rewards = [0.0 if one is None else one.reward for one in played.scores]
+            return _sampled(_Group(job, played.samples, rewards))
         if not self.machine.alone:
             return await _rewarded(host, job, await self.process.generate(job))
         jobs = [_part(job, slice(row, row + 1)) for row in range(len(job.seeds))]
@@ -138,6 +139,13 @@ class _Group(NamedTuple):
     job: Job
     samples: list[Sample]
     rewards: list[float]
+
+
+def _sampled(group: _Group) -> _Group:
+    """Leave out the samples that the environment failed to open: nothing of them was sampled."""
+    kept = [number for number, one in enumerate(group.samples) if one.logprobs]
+    job = msgspec.structs.replace(group.job, seeds=[group.job.seeds[number] for number in kept])
+    return _Group(job, [group.samples[number] for number in kept], [group.rewards[number] for number in kept])
 
 
 async def _rewarded(host: TaskHost, job: Job, samples: list[Sample]) -> _Group:

@@ -37,7 +37,7 @@ from p2p.discovery.invite import Invite
 from p2p.identity import peer_id, public_bytes
 from p2p.swarm.manifest import manifest_of
 from protocol.authority import Root, RunSpec, TaskReference
-from protocol.task_kinds import PURE, SERVED, SINGLE
+from protocol.task_kinds import ANSWERED, PURE, SERVED, SINGLE
 from runtime.errors import LocalFault
 from runtime.files import sync_folder, writing
 from runtime.settings import SettingsFault
@@ -216,7 +216,7 @@ def load_run(
     roots, chain, sealed, spec = read_documents(place)
     signing.check_life(chain[-1], now)
     check_signed(config.run, spec)
-    _check_task(config, spec)
+    check_task(config, spec)
     _check_prompts(place, config.run, spec)
     check_model(place, spec)
     check_context(place, spec)
@@ -256,14 +256,15 @@ def check_signed(settings: RunSection, spec: RunSpec) -> None:
             )
 
 
-def _check_task(config: CoordinatorConfig, spec: RunSpec) -> None:
+def check_task(config: CoordinatorConfig, spec: RunSpec) -> None:
     """Check the settings of the tasks. The sizes of one that is not pure are checked where it is opened. Raises
     `SettingsFault`, `LocalFault`."""
     share = _shares(spec.tasks)
     for task in spec.tasks:
-        if config.run.kind not in ("auto", task.kind):
+        asked = SERVED if task.kind in ANSWERED else task.kind
+        if config.run.kind not in ("auto", asked):
             raise SettingsFault(
-                f"run.kind is {config.run.kind!r}, but this run was signed with {task.kind!r}, which binds nodes: "
+                f"run.kind is {config.run.kind!r}, but this run was signed with {asked!r}, which binds nodes: "
                 "set it back, or make another run with `echo2-coord init`"
             )
         if task.kind == PURE:
@@ -409,7 +410,7 @@ def _demonstrated(out: Path, warm_up: WarmUp, config: CoordinatorConfig) -> Warm
         task = model_folder.task_named(mix[0].name)
         return msgspec.structs.replace(warm_up, task=task.name, task_version=task.version)
     model_folder.write_tiny_tokenizer(out)
-    kinds = [SERVED if kind_of(config.run, task.name) == SERVED else SINGLE for task in mix]
+    kinds = [kind if (kind := kind_of(config.run, task.name)) in ANSWERED else SINGLE for task in mix]
     places = [TaskPlace(task.name, None, kind, out, EOS, CHAR_SIZE) for task, kind in zip(mix, kinds, strict=True)]
     rows = demonstrations_of(places, [task.weight for task in mix], config.environment, warm_up)
     path = _demonstrations(out)

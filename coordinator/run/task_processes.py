@@ -1,8 +1,8 @@
 """The tasks of a run: their kinds, and the hosts that pose their prompts and score their episodes.
 
 A task of this build is pure, unless `run.kind` says otherwise. Any other is single, or served, as those of verifiers
-are unless it says otherwise. Its code is imported by the processes of its environment alone
-(coordinator/environments/), never by this one.
+are unless it says otherwise; a served one that opens its episodes is opened, as its environment then tells. Its code is
+imported by the processes of its environment alone (coordinator/environments/), never by this one.
 """
 
 import asyncio

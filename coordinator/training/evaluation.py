@@ -24,7 +24,7 @@ from coordinator.metrics.views import Evaluation, TaskEvaluation
 from coordinator.rollouts.prompts import check_room
 from coordinator.rollouts.scorer import Scorer
 from engines.engine import Job, Sample
-from protocol.task_kinds import SERVED, SINGLE
+from protocol.task_kinds import ANSWERED, SINGLE
 from tasks.task import TaskFault, Transcript
 from tasks.turn_ends import Ends
 
@@ -80,7 +80,7 @@ class EvaluationSet:
 
     async def answered(self, scorer: Scorer, jobs: Sequence[Job]) -> list[list[bool]]:
         """Generate the answers to prompts together; return, by job, whether each solves its prompt."""
-        if self.host.facts.kind == SERVED:
+        if self.host.facts.kind in ANSWERED:
             return await asyncio.gather(*(self._played(scorer, job) for job in jobs))
         groups = await scorer.generate_all(jobs)
         return [

@@ -33,7 +33,7 @@ from coordinator.training.run_watch import Watch
 from coordinator.training.scorer_weights import ScorerWeights
 from coordinator.training.scoring_loop import Scoring
 from coordinator.training.training_loop import PERIOD, Training, TrainingConfig
-from protocol.task_kinds import SERVED, SINGLE
+from protocol.task_kinds import ANSWERED, SINGLE
 
 
 class Learning:
@@ -92,7 +92,7 @@ class Learning:
         self.playing = [
             StepLoop(host, steps, episodes.of(host.facts.name), workers=workers, clock=clock)
             for host in hosts
-            if host.facts.kind == SERVED
+            if host.facts.kind in ANSWERED
         ]
         evaluation_sets = evaluation_sets_of(run, hosts)
         self.heldout = HeldoutEvaluation(

@@ -25,7 +25,7 @@ from p2p.errors import PeerFault, Stale
 from p2p.wire_types import encode
 from protocol.authority import RunSpec
 from protocol.leases import Lease, LeaseRequest, Rollout, Segment, Submission
-from protocol.task_kinds import PLAYED, PURE, SERVED, SINGLE
+from protocol.task_kinds import ANSWERED, OPENED, PLAYED, PURE, SINGLE
 
 MOST_GIVEN: Final = 1 << 14
 """Most tokens that an environment may give in one rollout."""
@@ -94,12 +94,13 @@ def job_of(lease: Lease, runspec: RunSpec) -> Job:
         index=lease.index,
         single_turn=_kind_of(lease, runspec) == SINGLE,
         served=lease.id if is_served(lease, runspec) else b"",
+        opened=_kind_of(lease, runspec) == OPENED,
     )
 
 
 def is_served(lease: Lease, runspec: RunSpec) -> bool:
     """Tell whether the coordinator's environment answers the turns of a lease. Raises `BadLease`."""
-    return _kind_of(lease, runspec) == SERVED
+    return _kind_of(lease, runspec) in ANSWERED
 
 
 def check_given(given: Sequence[int], before: int, lease: Lease, runspec: RunSpec, context: int | None) -> None:
@@ -115,10 +116,10 @@ def check_given(given: Sequence[int], before: int, lease: Lease, runspec: RunSpe
 
 def _kind_of(lease: Lease, runspec: RunSpec) -> str:
     """Return the kind of the lease's task. Raises `BadLease`."""
-    for task in runspec.tasks:
-        if (task.name, task.version) == (lease.task, lease.task_version):
-            return task.kind
-    raise BadLease(f"the lease is for task {lease.task!r} version {lease.task_version}, which is not the run's")
+    kind = runspec.kind_of(lease.task, lease.task_version)
+    if kind is None:
+        raise BadLease(f"the lease is for task {lease.task!r} version {lease.task_version}, which is not the run's")
+    return kind
 
 
 def submission_of(lease: Lease, samples: Sequence[Sample], ranges: bytes | None = None) -> bytes:

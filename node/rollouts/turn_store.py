@@ -113,7 +113,7 @@ def _sample(rows: Sequence[tuple[bytes, bytes, bytes | None]]) -> Sample:
     for sampled, values, given in rows:
         for part in (_unpacked(sampled) or [], _unpacked(given) or []):
             tokens += part
-            turns += [len(part)] if part else []
+            turns += [len(part)] if part or not turns else []  # the first may be empty: the environment opens
         logprobs += struct.unpack(f"<{len(values) // 4}f", values)
     return Sample(tokens=tokens, turns=turns, logprobs=logprobs)
 

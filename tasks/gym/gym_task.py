@@ -7,7 +7,8 @@ Rules
    a set has as many as its weight. All sets have their usual settings.
 3. Split and index determine the seed: train and heldout items never share one. Two seeds may give one question, so an
    item of heldout is any item whose question's hash is in the tenth that is held out, and of train any other: the
-   first of `TRIES` seeds that gives one.
+   first of `TRIES` seeds that gives one. Which one it is, is remembered for the last `REMEMBERED` items: a held-out
+   one takes ten tries on average.
 4. The answer is the text after the last "Answer:", or else the whole completion, without blanks around it, cut at
    `LONGEST` characters. The reward is that of the set's own `score_answer`, between 0 and 1; 1 is success.
 """
@@ -30,6 +31,7 @@ LIBRARY: Final = "reasoning-gym"
 HELDOUT_TENTHS: Final = 1
 SIZE: Final[Mapping[Split, int]] = {"train": 1_000_000, "heldout": 1_000}
 TRIES: Final = 400
+REMEMBERED: Final = 4_096
 LONGEST: Final = 4_000
 MOST_WEIGHT: Final = 1_000
 ASKED: Final = "\nGive the result after the word Answer.\nAnswer:"
@@ -86,6 +88,8 @@ class GymTask:
         self.name, self._make = name, make
         self._places = [one for one in sorted(weights) for _ in range(weights[one])]
         Random(0).shuffle(self._places)
+        self._found: dict[tuple[Split, int], int] = {}
+        """By split and index, the number of the try that gave the item (rule 3)."""
 
     def size(self, split: Split) -> int:
         """Return the number of indices of a split."""
@@ -116,13 +120,19 @@ class GymTask:
         if not 0 <= index < SIZE[split]:
             raise IndexError(f"{self.name}: index {index} is outside {split}, which has {SIZE[split]} prompts")
         name = self.set_at(index)
-        for number in range(TRIES):
+        for number in range(self._found.get((split, index), 0), TRIES):
             digest = hashlib.blake2b(f"{name}/{split}/{index}/{number}".encode(), digest_size=4).digest()
             items = self._make(name, int.from_bytes(digest, "little") >> 1)
             item = items[0]
             if is_heldout(item["question"]) == (split == "heldout"):
+                self._remember(split, index, number)
                 return item, items.score_answer
         raise LookupError(f"{name}: none of {TRIES} seeds gives a question of {split}")
+
+    def _remember(self, split: Split, index: int, number: int) -> None:
+        self._found[split, index] = number
+        if len(self._found) > REMEMBERED:
+            del self._found[next(iter(self._found))]
 
 
 def task(argument: str) -> GymTask:

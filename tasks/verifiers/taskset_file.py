@@ -3,6 +3,7 @@
 python = "/srv/verifiers/bin/python"   # that has verifiers; unset: the one that `make verifiers` makes
 path = ["/srv/tasksets"]               # folders with tasksets that are no installed packages
 rows = 4096                            # most rows taken, for tasksets without end
+opened = false                         # true where the prompts of a row's samples differ
 success = 1.0                          # least reward of an episode that counts as solved
 seconds = 8.0                          # most of one answer: 2 s less than [environment] seconds, or more
 [env]                                  # verifiers' own settings
@@ -33,6 +34,7 @@ class TasksetFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     python: str = str(USUAL_PYTHON)
     path: list[str] = []
     rows: int = 4096
+    opened: bool = False
     success: float = 1.0
     seconds: float = 8.0
     renderer: dict[str, Any] | None = None

@@ -9,11 +9,14 @@ Rules
 1. A call's tokens must begin with all tokens of the episode so far, sampled ones unchanged. The episode of an
    environment that rewrites its history fails, and says so.
 2. The sampled spans of the trace must be the turns that were sampled here, token by token.
-3. All samples of a group see one prompt: the first calls for a row must have the same tokens. The first row is tried
-   twice at once, so that a taskset without it is refused before the run begins.
+3. Unless the file says `opened`, all samples of a group see one prompt: the first calls for a row must have the same
+   tokens. The first row is tried twice at once, so that a taskset without it is refused before the run begins.
 4. A rollout whose prompt alone was asked for stays open for the first sample of its row, `MOST_SPARE` of them at most.
 5. Time per answer is bounded here, so that one rollout that waits for ever costs the others nothing. One that computes
    for ever stops them all: the server is then started anew (other_side.py, rule 4).
+6. Where it says so, the prompts of all leases are the tokens with which all first calls begin, as far as they are
+   known: of `TRIED` rollouts at first, and each later one may shorten them. What a sample's first call has behind the
+   prompt of its lease is the environment's first turn. A call that begins otherwise fails its episode.
 """
 
 import json
@@ -23,7 +26,7 @@ import tempfile
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import count
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -40,6 +43,8 @@ FIRST: Final = 120.0
 MOST_SPARE: Final = 64
 MOST_PROMPTS: Final = 4096
 """Prompts that are remembered for rule 3."""
+TRIED: Final = 16
+"""Rollouts whose first calls tell how prompts begin (rule 6)."""
 MOST_TURNS: Final = 2
 """Told as most turns: tasksets do not say how many they have, so that the run must be served."""
 
@@ -132,7 +137,9 @@ class VerifiersEpisode:
 
     @property
     def prompt(self) -> Sequence[int]:
-        """Token ids of the prompt. Raises `TaskFault` (rule 3)."""
+        """Token ids of the prompt. Raises `TaskFault` (rules 3 and 6)."""
+        if self._task.opened:
+            return self._task.beginning()
         known = self._task.known_prompt(self._split, self._index)
         return self.begin().prompt if known is None else known
 
@@ -142,6 +149,15 @@ class VerifiersEpisode:
             self._rollout = self._task.rollout(self._split, self._index)
             self._task.check_prompt(self._split, self._index, self._rollout.prompt)
         return self._rollout
+
+    def open(self, prompt: Sequence[int]) -> Sequence[int]:
+        """Return what the first call has behind a lease's prompt. Raises `TaskFault` (rule 6)."""
+        self._rollout = self._task.rollout(self._split, self._index)
+        called = self._rollout.prompt
+        self._task.note_call(called)
+        if called[: len(prompt)] != list(prompt) or len(called) == len(prompt):
+            raise TaskFault("its prompt does not begin as those of other episodes do", verified=True)
+        return called[len(prompt) :]
 
     def reply(self, sampled: Sequence[int]) -> Sequence[int] | None:
         """See `tasks.task.Episode`."""
@@ -159,7 +175,7 @@ class VerifiersEpisode:
 
 
 class VerifiersTask:
-    """A taskset. `sizes`: rows per split. `success`, `seconds`: of its file."""
+    """A taskset. `sizes`: rows per split. `success`, `seconds`, `opened`: of its file."""
 
     turns = MOST_TURNS
     measure = Measure()
@@ -174,14 +190,17 @@ class VerifiersTask:
         success: float = 1.0,
         seconds: float = 8.0,
         renderer: dict[str, Any] | None = None,
+        opened: bool = False,
     ) -> None:
-        self.name, self.version, self.success = name, version, success
+        self.name, self.version, self.success, self.opened = name, version, success, opened
         self._sizes, self._server, self._seconds, self._renderer = sizes, server, seconds, renderer
         self._names = count()
         self._text: Tokenizer | None = None
         self._spare: OrderedDict[tuple[Split, int, int], ServerRollout] = OrderedDict()
         """By split, index and a number of its own."""
         self._prompts: OrderedDict[tuple[Split, int], list[int]] = OrderedDict()
+        self._common: list[int] | None = None
+        """The tokens with which all first calls begin; None: none was made yet (rule 6)."""
 
     def size(self, split: Split) -> int:
         """Return the number of rows of a split."""
@@ -193,9 +212,25 @@ class VerifiersTask:
             raise IndexError(f"index {index} is outside {split}, which has {self._sizes[split]} rows")
         if self._text is not text:
             self._server.tell("write", **written(text, Path(tempfile.mkdtemp()), self._renderer))
-            self._text = text
-            self._try(split, index, text)
+            self._text, self._common = text, None
+            self._try_many() if self.opened else self._try(split, index, text)
         return VerifiersEpisode(self, split, index, text.ends)
+
+    def beginning(self) -> list[int]:
+        """Return the tokens with which all prompts begin (rule 6). Raises `TaskFault`."""
+        if not self._common:
+            raise TaskFault(
+                "its prompts have no token in common at their beginning, and a lease needs one: begin them with a "
+                'system message, or set run.template = "chat"',
+                verified=True,
+            )
+        return list(self._common)
+
+    def note_call(self, called: Sequence[int]) -> None:
+        """Note the tokens of a first call (rule 6). The last one is always the sample's own."""
+        before = called[:-1] if self._common is None else self._common
+        same = (one == other for one, other in zip(before, called[:-1], strict=False))
+        self._common = list(before[: sum(takewhile(bool, same))])
 
     def ready(self, text: Tokenizer) -> None:
         """Pose a row, with time for the first conversation: verifiers loads renderer and harness for it. Raises
@@ -256,7 +291,8 @@ class VerifiersTask:
         """Compare a prompt with the first one of its row (rule 3). Raises `TaskFault`."""
         if self._prompts.setdefault((split, index), prompt) != prompt:
             raise TaskFault(
-                f"the prompts of row {index} differ from sample to sample, and the samples of a group share one",
+                f"the prompts of row {index} differ from sample to sample, and the samples of a group share one: "
+                "write opened = true into the taskset's file, or let all samples of a row have the same",
                 verified=True,
             )
         if len(self._prompts) > MOST_PROMPTS:
@@ -265,6 +301,17 @@ class VerifiersTask:
     def close(self) -> None:
         """End the server."""
         self._server.close()
+
+    def _try_many(self) -> None:
+        """Pose rows that are spread over the training split, all at once (rule 6). Raises `TaskFault`."""
+        indices = [number * self._sizes["train"] // TRIED for number in range(TRIED)]
+        rollouts = [self.rollout("train", index) for index in indices]
+        try:
+            for called in [rollout.prompt for rollout in rollouts]:
+                self.note_call(called)
+        finally:
+            for index, rollout in zip(indices, rollouts, strict=True):
+                self.give_back("train", index, rollout)
 
     def _try(self, split: Split, index: int, text: Tokenizer) -> None:
         """Pose a row twice at once (rule 3). Raises `TaskFault`."""
@@ -315,8 +362,10 @@ def task(argument: str) -> VerifiersTask:
         success=file.success,
         seconds=file.seconds,
         renderer=file.renderer,
+        opened=file.opened,
     )
 
 
 def _settings(file: TasksetFile) -> dict[str, Any]:
-    return {"version": taskset_file.VERSION, "path": file.path, "env": file.env, "rows": file.rows}
+    told = {"version": taskset_file.VERSION, "path": file.path, "env": file.env, "rows": file.rows}
+    return told | {"opened": True} if file.opened else told

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+import msgspec
 import pytest
 
 from engines.engine import EngineError, Job, Sample, SampledTurn
@@ -216,3 +217,21 @@ def test_a_turn_of_a_served_group_is_asked_for_once_the_one_before_is_answered()
     assert sorted(request.first for request in requests) == [0, 0, 5, 5]
     assert all(request.tokens[-3:] == [7, 8, 9] for request in requests if request.first)
     assert sorted(request.most for request in requests) == [18, 18, 20, 20]
+
+
+def test_an_opened_rollout_asks_for_its_first_turn_behind_what_the_environment_gives() -> None:
+    requests = list[TokenRequest]()
+
+    def answer(request: TokenRequest) -> Completion:
+        requests.append(request)
+        return tokens_of(4, TEXT.eos)
+
+    def environment(sampled_turn: SampledTurn) -> list[int] | None:
+        return None if sampled_turn.turn_number else [7, 8 + sampled_turn.sample]
+
+    batch, _ = batch_of(answer)
+    one = msgspec.structs.replace(served(job(3, 2, limit=20)), opened=True)
+    (samples,) = play(batch, [(one, environment)], late=3)
+    assert [sample.tokens for sample in samples] == [[7, 8, 4, TEXT.eos], [7, 9, 4, TEXT.eos]]
+    assert [sample.turns for sample in samples] == [[0, 2, 2]] * 2
+    assert [(request.first, request.tokens[-2:]) for request in requests] == [(2, [7, 8]), (2, [7, 9])]

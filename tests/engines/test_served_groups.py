@@ -115,6 +115,58 @@ def test_at_the_limit_the_environment_reads_the_turn_and_the_episode_is_over(tmp
     assert read[-1].tokens == sample.tokens[-sample.turns[-1] :]
 
 
+def opening(turns: int) -> Answers:
+    """An environment that opens each sample with a number of its own, and then answers like `echoes`."""
+    after = echoes(turns)
+
+    def answer(sampled_turn: SampledTurn) -> Sequence[int] | None:
+        if sampled_turn.turn_number:
+            return after(msgspec.structs.replace(sampled_turn, turn_number=sampled_turn.turn_number - 2))
+        assert not sampled_turn.tokens
+        return [2 + sampled_turn.sample, 9][: 1 + sampled_turn.sample % 2]
+
+    return answer
+
+
+def dealt(index: int, samples: int, limit: int, name: bytes = b"a lease") -> Job:
+    return msgspec.structs.replace(served(job(index, samples, limit), name), opened=True)
+
+
+def test_an_opened_rollout_is_that_of_the_longer_prompt_but_for_the_numbers_of_its_tokens(
+    tmp_path: Path, overlap: bool
+) -> None:
+    pairs = [(dealt(index, 1 + index % 3, 20, bytes([index + 1])), opening(2)) for index in range(6)]
+    together = play(table(tmp_path, overlap=overlap, limit=RowLimit(4)), pairs, late=2)
+    for (one, _), samples in zip(pairs, together, strict=True):
+        for number, sample in enumerate(samples):
+            assert sample.turns[:2] == [0, 1 + number % 2]
+            assert len(sample.logprobs) == sum(sample.turns[0::2]) > 0
+            single = msgspec.structs.replace(one, seeds=one.seeds[number : number + 1])
+            first = [2 + number, 9][: 1 + number % 2]
+            taken_up = msgspec.structs.replace(single, past=[Sample(tokens=first, turns=[0, len(first)], logprobs=[])])
+            assert play(table(tmp_path), [(taken_up, opening(2))]) == [[sample]]
+
+
+def test_an_opened_rollout_whose_opening_fails_has_no_tokens(tmp_path: Path, overlap: bool) -> None:
+    def fails_at_first(sampled_turn: SampledTurn) -> Sequence[int] | None:
+        return None if sampled_turn.sample == 0 else opening(1)(sampled_turn)
+
+    (samples,) = play(table(tmp_path, overlap=overlap), [(dealt(0, 2, 9), fails_at_first)])
+    assert samples[0] == Sample(tokens=[], turns=[0], logprobs=[])
+    assert samples[1].turns[:2] == [0, 2]
+
+
+@pytest.mark.parametrize(
+    "past",
+    [Sample(tokens=[], turns=[], logprobs=[]), Sample(tokens=[], turns=[0], logprobs=[])],
+    ids=["before it asked", "before the answer"],
+)
+def test_an_opened_rollout_is_taken_up_at_its_beginning(tmp_path: Path, past: Sample) -> None:
+    one = dealt(0, 1, 9)
+    whole = play(table(tmp_path), [(one, opening(1))])
+    assert play(table(tmp_path), [(msgspec.structs.replace(one, past=[past]), opening(1))]) == whole
+
+
 @pytest.mark.parametrize("answered", [False, True], ids=["before the answer", "after it"])
 def test_a_group_goes_on_from_what_was_kept_of_it(tmp_path: Path, overlap: bool, answered: bool) -> None:
     one = served(job(3, 4, 40))

@@ -10,7 +10,7 @@ from protocol.leases import Lease
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import until
 from tests.support.group_world import TEXT
-from tests.support.hosted_task import Echoes, HostedTask, ServedTask
+from tests.support.hosted_task import Dealt, Echoes, HostedTask, ServedTask
 from tests.support.swarm import Swarm, accepted, finished, make_swarm, step, working
 
 SETTINGS = {"heldout_groups": 2, "evaluate_every": 4, "steps": 16, "batch_groups": 2}
@@ -26,13 +26,18 @@ def learned_from(swarm: Swarm, leases: list[Lease]) -> set[bytes]:
 
 
 @on_fake_clock
-@pytest.mark.parametrize("kind", ["pure", "single", "served"])
+@pytest.mark.parametrize("kind", ["pure", "single", "served", "opened"])
 async def test_nodes_evaluate_every_fourth_version(tmp_path: Path, kind: str) -> None:
-    hosts = {"pure": None, "single": HostedTask(TEXT), "served": ServedTask(TEXT, Echoes(2))}
+    hosts = {
+        "pure": None,
+        "single": HostedTask(TEXT),
+        "served": ServedTask(TEXT, Echoes(2)),
+        "opened": ServedTask(TEXT, Dealt(2), kind="opened"),
+    }
     host, more = hosts[kind], {}
     if host is not None:
         more = {"host": host, "task": host.facts.name}
-    if kind == "served":
+    if kind in ("served", "opened"):
         more |= {"kind": "served", "ends": 3.0, "limit": 24}
     swarm = make_swarm(tmp_path, **SETTINGS, **more)
     async with swarm.coordinating() as coordinator:

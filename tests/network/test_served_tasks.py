@@ -8,12 +8,13 @@ from coordinator.daemon import Coordinator
 from coordinator.environments.played_group import MOST_GIVEN
 from p2p.identity import generate_key
 from p2p.wire_types import decode
-from protocol.leases import Submission
+from protocol.leases import Lease, Rollout, Submission
+from protocol.task_kinds import OPENED
 from tasks.task import Split, Tokenizer
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import InProcessEngine, until
 from tests.support.group_world import TEXT
-from tests.support.hosted_task import EchoEpisode, Echoes, ServedTask
+from tests.support.hosted_task import Dealt, EchoEpisode, Echoes, ServedTask
 from tests.support.swarm import Swarm, finished, make_swarm, whole, working
 
 
@@ -46,6 +47,59 @@ async def test_nodes_without_the_tasks_code_play_its_episodes_to_the_runs_last_s
         assert host.begun >= 2 * state.accepted
         assert max(turns(coordinator)) == 5
         assert rows(coordinator, "steps") == host.open == 0
+
+
+def groups(coordinator: Coordinator) -> list[tuple[Lease, list[Rollout]]]:
+    """Return each lease whose group was received, with its rollouts."""
+    query = "SELECT l.document, s.payload FROM submissions s JOIN leases l ON l.id = s.lease"
+    stored = coordinator.group_service.database.all(query)
+    return [(decode(document, Lease), decode(payload, Submission).rollouts) for document, payload in stored]
+
+
+@on_fake_clock
+async def test_the_prompts_of_a_groups_samples_may_differ(tmp_path: Path) -> None:
+    swarm = riddles(tmp_path, ServedTask(TEXT, Dealt(2), kind=OPENED), steps=12)
+    async with swarm.coordinating() as coordinator:
+        async with working(*(swarm.node(name) for name in ("alice", "bob"))):
+            await until(lambda: finished(coordinator), 900)
+            whole(swarm)
+        state = coordinator.view_builder.build()
+        assert (state.step, state.refused, state.undecided) == (12, {}, 0)
+        for lease, rollouts in groups(coordinator):
+            assert lease.prompt == list(Dealt.BEGINNING)
+            assert all(one.turns[:2] == [0, 2] and one.turns[2] > 0 for one in rollouts)
+            assert len({tuple(one.tokens[:2]) for one in rollouts}) == len(rollouts)
+
+
+@on_fake_clock
+async def test_an_opened_episode_goes_on_after_its_coordinator_or_its_node_has_ended(tmp_path: Path) -> None:
+    host = ServedTask(TEXT, Dealt(2), kind=OPENED)
+    host.stops_at = 1
+    swarm = riddles(tmp_path, host, steps=4)
+    node = swarm.node("alice")
+    async with swarm.coordinating(), working(node):
+        host.going.clear()
+        await until(lambda: host.turns > 0, 300)
+    async with swarm.coordinating() as coordinator:
+        host.going.set()
+        async with working(swarm.node("alice")):
+            await until(lambda: finished(coordinator), 900)
+        assert coordinator.view_builder.build().refused == {}
+        assert all(one.turns[:2] == [0, 2] for _, rollouts in groups(coordinator) for one in rollouts)
+
+
+@on_fake_clock
+async def test_a_rollout_that_the_environment_fails_to_open_is_paid_and_never_learned_from(tmp_path: Path) -> None:
+    host = ServedTask(TEXT, Dealt(2), kind=OPENED, failing=50)
+    swarm = riddles(tmp_path, host, steps=30)
+    async with swarm.coordinating() as coordinator:
+        async with working(swarm.node("alice")):
+            await until(lambda: finished(coordinator), 900)
+        assert coordinator.view_builder.build().refused == {}
+        turns_of = [one.turns for _, rollouts in groups(coordinator) for one in rollouts]
+        assert [0] in turns_of
+        query = "SELECT receipt IS NOT NULL, trainable FROM verdicts WHERE code = 'task-score'"
+        assert set(coordinator.group_service.database.all(query)) == {(1, 0)}
 
 
 @on_fake_clock

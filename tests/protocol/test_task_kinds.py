@@ -1,6 +1,7 @@
 """Kinds of task: what a node needs to work for each, and the wire's optional fields about them."""
 
 import json
+import struct
 
 import msgspec
 import pytest
@@ -8,8 +9,10 @@ import pytest
 from p2p.errors import Malformed
 from p2p.wire_types import Wire, decode, encode
 from protocol.authority import MOST_WEIGHT, TaskReference
+from protocol.leases import Rollout, Segment
 from protocol.requests import Hello
-from protocol.task_kinds import PURE, SINGLE, is_played
+from protocol.steps import StepRequest
+from protocol.task_kinds import OPENED, PLAYED, PURE, SERVED, SINGLE, is_played
 from tests.support import paths
 
 VECTORS = json.loads((paths.VECTORS / "task_kinds.json").read_text())
@@ -23,6 +26,23 @@ HELLO = Hello(
 @pytest.mark.parametrize("message", [GYM, HELLO], ids=lambda message: type(message).__name__)
 def test_the_optional_fields_have_the_bytes_of_the_golden_vectors(message: Wire) -> None:
     golden = bytes.fromhex(VECTORS[type(message).__name__])
+    assert encode(message) == golden
+    assert decode(golden, type(message)) == message
+
+
+SEGMENTS = [Segment(version=12, root=b"r" * 32, first=0)]
+OPENED_EPISODES = {
+    "first turn": StepRequest(lease=b"lease id 16 byte", sample=3, turn_number=0, tokens=[]),
+    "rollout": Rollout(
+        tokens=[9, 300, 5, 1], turns=[0, 2, 2], logprobs=struct.pack("<2f", -0.5, -0.25), segments=SEGMENTS
+    ),
+    "not opened": Rollout(tokens=[], turns=[0], logprobs=b"", segments=SEGMENTS),
+}
+
+
+@pytest.mark.parametrize("case", OPENED_EPISODES)
+def test_an_opened_episode_has_the_bytes_of_the_golden_vectors(case: str) -> None:
+    message, golden = OPENED_EPISODES[case], bytes.fromhex(VECTORS[f"opened: {case}"])
     assert encode(message) == golden
     assert decode(golden, type(message)) == message
 
@@ -45,7 +65,9 @@ CASES = {
     "a pure task that the build lacks": (PURE, "gym", 1, (SINGLE,), False),
     "a single task that the build lacks": (SINGLE, "gym", 1, (SINGLE,), True),
     "a single task, by a node older than the kinds, even with the task": (SINGLE, "reverse", 1, (), False),
-    "a task of a kind invented later": ("served", "gym", 1, (SINGLE,), False),
+    "a task of a kind invented later": (SERVED, "gym", 1, (SINGLE,), False),
+    "an opened task, by a node older than that kind": (OPENED, "gym", 1, (SINGLE, SERVED), False),
+    "an opened task, by a node of this build": (OPENED, "gym", 1, PLAYED, True),
 }
 
 

@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Final
 
 import anyio
 
@@ -38,7 +40,9 @@ class HostedTask:
                 raise TaskFault("score raised ZeroDivisionError: division by zero", verified=True)
         return await self._task.score(split, index, transcript, limit)
 
-    def episode(self, split: Split, index: int, past: Sequence[Sequence[int]] = ()) -> OpenEpisode:
+    def episode(
+        self, split: Split, index: int, past: Sequence[Sequence[int]] = (), *, prompt: Sequence[int] = ()
+    ) -> OpenEpisode:
         return self._task.episode(split, index, past)
 
 
@@ -75,6 +79,33 @@ class Echoes:
         self, split: Split, index: int, text: Tokenizer, seed: int, noise: float, slip: float = 0.0
     ) -> Sequence[int]:
         return [5, text.eos]
+
+
+class DealtEpisode(EchoEpisode):
+    """See `Dealt`."""
+
+    def __init__(self, prompt: list[int], turns: int, opening: list[int]) -> None:
+        super().__init__(prompt, turns)
+        self._opening = opening
+
+    def open(self, prompt: Sequence[int]) -> Sequence[int]:
+        if list(prompt) != self.prompt:
+            raise TaskFault("its prompt does not begin as that of its lease", verified=True)
+        return self._opening
+
+
+class Dealt(Echoes):
+    """`Echoes` whose episodes are opened with one of ten numbers, another for each."""
+
+    BEGINNING: Final = (7, 9)
+    opened = True
+
+    def __init__(self, turns: int) -> None:
+        super().__init__(turns)
+        self._dealt = count()
+
+    def episode(self, split: Split, index: int, text: Tokenizer) -> DealtEpisode:
+        return DealtEpisode(list(self.BEGINNING), self.turns, [10 + next(self._dealt) % 10, 3])
 
 
 class TalkEpisode:
@@ -119,9 +150,16 @@ class ServedTask:
     which an episode was begun, in turns. `open`: episodes that were begun and not left."""
 
     def __init__(
-        self, text: Tokenizer, task: Task, *, failing: int = 0, seconds: float = 0.0, name: str = "riddles"
+        self,
+        text: Tokenizer,
+        task: Task,
+        *,
+        failing: int = 0,
+        seconds: float = 0.0,
+        name: str = "riddles",
+        kind: str = SERVED,
     ) -> None:
-        self._name = name
+        self._name, self._kind = name, kind
         self._task, self.failing, self.seconds, self.stops_at = LocalTask(task, text), failing, seconds, 0
         self.going = asyncio.Event()
         self.going.set()
@@ -129,7 +167,7 @@ class ServedTask:
 
     @property
     def facts(self) -> TaskFacts:
-        return self._task.facts._replace(name=self._name, version=3, kind=SERVED)
+        return self._task.facts._replace(name=self._name, version=3, kind=self._kind)
 
     async def prompt(self, split: Split, index: int) -> list[int]:
         return await self._task.prompt(split, index)
@@ -137,8 +175,10 @@ class ServedTask:
     async def score(self, split: Split, index: int, transcript: Transcript, limit: int) -> Score:
         raise AssertionError("a served group is scored turn by turn")
 
-    def episode(self, split: Split, index: int, past: Sequence[Sequence[int]] = ()) -> "ServedEpisode":
-        episode = self._task.episode(split, index, past)
+    def episode(
+        self, split: Split, index: int, past: Sequence[Sequence[int]] = (), *, prompt: Sequence[int] = ()
+    ) -> "ServedEpisode":
+        episode = self._task.episode(split, index, past, prompt=prompt)
         if split == "heldout":
             return ServedEpisode(None, episode, 0, fails=False)
         self.begun += 1

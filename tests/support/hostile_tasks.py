@@ -324,9 +324,44 @@ class AnsweredBy:
         raise NotImplementedError
 
 
+OPENINGS: dict[str, Callable[[int, str], str | None]] = {
+    "is dealt a number": lambda number, prompt: str(number),
+    "says its prompt": lambda number, prompt: prompt,
+    "opens with nothing": lambda number, prompt: "",
+    "ends at its opening": lambda number, prompt: None,
+    "breaks at its opening": lambda number, prompt: str(1 / 0),
+}
+
+
+class _Dealt(_Talk):
+    """An episode of `OpensBy`. `dealt`: those of this process that were opened."""
+
+    dealt = 0
+
+    def __init__(self, opening: Callable[[int, str], str | None], text: Tokenizer) -> None:
+        super().__init__(counts, text)
+        self._opening = opening
+
+    def open(self, prompt: Sequence[int]) -> Sequence[int] | None:
+        _Dealt.dealt += 1
+        opening = self._opening(_Dealt.dealt, self._text.decode(prompt))
+        return None if opening is None else self._text.encode(opening)
+
+
+class OpensBy(AnsweredBy):
+    """A task that opens its episodes as its name says."""
+
+    opened = True
+
+    def episode(self, split: Split, index: int, text: Tokenizer) -> _Dealt:
+        return _Dealt(OPENINGS[self.name], text)
+
+
 if __name__ == "__main__":
     for answer in ANSWERS:
         registry.register(AnsweredBy(answer))
+    for opening in OPENINGS:
+        registry.register(OpensBy(opening))
     for score in (*SCORES, *SIZES):
         registry.register(ScoredBy(score))
     environment_host.main()

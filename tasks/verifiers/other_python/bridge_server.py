@@ -107,7 +107,8 @@ def _key(data: dict[str, Any]) -> str:
 
 def version_of(settings: dict[str, Any], splits: dict[str, list[dict[str, Any]]]) -> int:
     """Return a version that tells rows and settings apart: 31 bits of their hash, at least 1."""
-    state = hashlib.sha256(json.dumps([settings["version"], settings["env"]], sort_keys=True).encode())
+    opened = ["opened"] if settings.get("opened") else []
+    state = hashlib.sha256(json.dumps([settings["version"], settings["env"], *opened], sort_keys=True).encode())
     for split, rows in splits.items():
         for row in rows:
             state.update(f"{split}{_key(row)}".encode())

@@ -1,1 +1,1 @@
-"""Two small tasksets as `verifiers init` writes them, for the demo and the tests. verifiers alone imports them."""
+"""Three small tasksets as `verifiers init` writes them, for the demo and the tests. verifiers alone imports them."""

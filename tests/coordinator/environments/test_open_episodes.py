@@ -13,7 +13,7 @@ from coordinator.environments.environment_process import EnvironmentProcess
 from coordinator.environments.limits import Limits
 from coordinator.environments.messages import OpenTask
 from coordinator.environments.task_host import EpisodeLost, TurnAnswer
-from protocol.task_kinds import SERVED, SINGLE
+from protocol.task_kinds import OPENED, SERVED, SINGLE
 from tasks.task import Score, TaskFault
 from tasks.tokenizer import CHAR_SIZE, EOS, FileTokenizer, char_tokenizer
 
@@ -228,6 +228,68 @@ async def test_a_task_of_several_turns_is_refused_as_single(tmp_path: Path) -> N
     one = Talking(tmp_path, "counts", kind=SINGLE)
     try:
         with pytest.raises(EnvironmentFault, match=r'up to 3 sampled turns: set run\.kind = "served"'):
+            await one.environment.open()
+    finally:
+        await one.environment.close()
+
+
+async def test_each_opened_episode_is_opened_behind_the_prompt_of_its_lease(tmp_path: Path) -> None:
+    async with talking(tmp_path, "is dealt a number") as one:
+        assert one.environment.facts.kind == OPENED
+        for number in (1, 2):
+            episode = one.environment.episode("train", 0, prompt=TEXT.encode("a="))
+            assert await episode.reply([], last=False) == given(str(number))
+            assert await episode.reply(said("ab"), last=False) == given("12")
+    async with talking(tmp_path, "says its prompt") as one:
+        assert await one.environment.episode("train", 0, prompt=TEXT.encode("b=")).reply([], last=False) == given("b=")
+
+
+async def test_an_opened_episode_whose_process_was_killed_goes_on_if_it_opens_alike_else_it_is_lost(
+    tmp_path: Path,
+) -> None:
+    async with talking(tmp_path, "says its prompt") as one:
+        episode = one.environment.episode("train", 0, prompt=TEXT.encode("b="))
+        await episode.reply([], last=False)
+        await one.kill()
+        assert await episode.reply(said("ab"), last=False) == given("12")
+    async with talking(tmp_path, "is dealt a number") as one:
+        episodes = [one.environment.episode("train", 0) for _ in range(2)]
+        for episode in episodes:
+            await episode.reply([], last=False)
+        await one.kill()
+        assert await episodes[0].reply(said("ab"), last=False) == given("12")  # the first is dealt the same again
+        with pytest.raises(EpisodeLost, match="answers otherwise than before"):
+            await one.environment.episode("train", 0, [[], TEXT.encode("9")]).reply(said("ab"), last=False)
+
+
+@pytest.mark.parametrize(
+    ("task", "says"),
+    [
+        ("opens with nothing", "its answer is empty"), ("ends at its opening", "before the policy was asked anything"),
+        ("breaks at its opening", "open raised ZeroDivisionError"),
+    ],
+)  # fmt: skip
+async def test_an_opening_that_is_none_fails_the_episode_alone(tmp_path: Path, task: str, says: str) -> None:
+    async with talking(tmp_path, task) as one:
+        for number in range(2):
+            with pytest.raises(TaskFault, match=says):
+                await one.environment.episode("train", number).reply([], last=False)
+        assert len(one.processes) == 1
+
+
+@pytest.mark.parametrize(
+    ("task", "kind", "says"),
+    [
+        ("is dealt a number", SINGLE, r'it opens its episodes: set run\.kind = "served"'),
+        ("counts", OPENED, "it no longer opens its episodes"),
+    ],
+)
+async def test_a_task_is_refused_under_a_kind_that_is_not_its_own(
+    tmp_path: Path, task: str, kind: str, says: str
+) -> None:
+    one = Talking(tmp_path, task, kind=kind)
+    try:
+        with pytest.raises(EnvironmentFault, match=says):
             await one.environment.open()
     finally:
         await one.environment.close()

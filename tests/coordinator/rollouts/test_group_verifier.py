@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from coordinator.rollouts.group_verifier import GroupVerifier
+from coordinator.rollouts.submitted_group import ClaimedRollout, UnreadRollout
 from coordinator.rollouts.verification import Verdict
 from coordinator.rollouts.waiting_groups import Undecided
 from engines.engine import Job, SampleScore
@@ -142,6 +143,24 @@ def test_the_verdict_of_two_passes_is_that_of_one(world: World, verifier: GroupV
     whole, *two = (run(verifier.verify(one, first)) for first in (None, 0, 5))
     assert whole.accepted
     assert two == [whole, whole]
+
+
+def test_nothing_is_scored_of_a_rollout_that_the_environment_failed_to_open(
+    world: World, verifier: GroupVerifier, engine: Engine
+) -> None:
+    one = waiting(world)
+    one.submission.rollouts[2] = ClaimedRollout(
+        UnreadRollout(
+            tokens=msgspec.Raw(b"\x90"), turns=[0], logprobs=b"", segments=one.submission.rollouts[2].segments
+        )
+    )
+    for first in (None, 2, 5):
+        engine.asked.clear()
+        verdict = run(verifier.verify(one, first))
+        assert verdict.accepted
+        assert verdict.behaviour is not None
+        assert [number for number, values in enumerate(verdict.behaviour) if not values] == [2]
+        assert one.lease.seeds[2] not in [seed for asked in engine.asked for seed in asked]
 
 
 def test_the_group_of_a_known_key_is_scored_whole_unless_the_key_has_a_strike(

@@ -46,7 +46,9 @@ class EndingTask(ServedTask):
         super().__init__(TEXT, Echoes(2), name="guess")
         self._fault = fault
 
-    def episode(self, split: str, index: int, past: Sequence[Sequence[int]] = ()) -> EndingEpisode:  # type: ignore[override]
+    def episode(  # type: ignore[override]
+        self, split: str, index: int, past: Sequence[Sequence[int]] = (), *, prompt: Sequence[int] = ()
+    ) -> EndingEpisode:
         return EndingEpisode(self._fault)
 
 
@@ -74,7 +76,9 @@ class ShiftingTask(ServedTask):
         super().__init__(TEXT, Echoes(8), name="guess")
         self._free, self._wait = free, wait
 
-    def episode(self, split: str, index: int, past: Sequence[Sequence[int]] = ()) -> ShiftingEpisode:  # type: ignore[override]
+    def episode(  # type: ignore[override]
+        self, split: str, index: int, past: Sequence[Sequence[int]] = (), *, prompt: Sequence[int] = ()
+    ) -> ShiftingEpisode:
         return ShiftingEpisode(self._free, self._wait)
 
 

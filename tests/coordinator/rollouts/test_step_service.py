@@ -14,7 +14,7 @@ from protocol.authority import TaskReference
 from protocol.leases import Lease, LeaseReport, Submission
 from protocol.requests import Refusal
 from protocol.steps import StepRequest, StepResponse
-from protocol.task_kinds import SERVED
+from protocol.task_kinds import OPENED, SERVED
 from tasks.task import Score
 from tests.support.group_world import ALICE, BOB, EOS, SPEC, World, group, name, rollout
 
@@ -102,6 +102,43 @@ async def test_a_turn_that_cannot_be_is_refused_before_the_environment_sees_it(
     lease = world.lease()
     assert code(world, turn_of(lease, **changes)) == refused
     assert rows(world, "steps") == rows(world, "strikes") == 0
+
+
+OPENED_TASK = TaskReference(name="guess", version=1, kind=OPENED)
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[World]:
+    one = World(tmp_path, spec=msgspec.structs.replace(SPEC, tasks=[OPENED_TASK]))
+    yield one
+    one.close()
+
+
+async def test_the_first_turn_of_an_opened_episode_has_no_tokens_and_is_answered_with_the_rest_of_its_prompt(
+    opened: World,
+) -> None:
+    lease = opened.lease()
+    opening = turn_of(lease, tokens=[])
+    assert code(opened, opening) == "step-pending"
+    assert (await answer(opened, TurnAnswer(GIVEN))).past == []
+    assert send(opened, opening) == StepResponse(given=GIVEN, expires=lease.expires)
+    assert code(opened, turn_of(lease)) == "other-bytes"
+    assert code(opened, turn_of(lease, turn_number=2, tokens=[])) == "turns"
+    assert code(opened, turn_of(lease, turn_number=2)) == "step-pending"
+    assert (await answer(opened, WON)).past == [[], GIVEN]
+
+
+async def test_an_opened_episode_that_begins_with_sampled_tokens_is_refused(opened: World) -> None:
+    lease = opened.lease()
+    assert code(opened, turn_of(lease)) == "turns"
+    assert code(opened, turn_of(lease, turn_number=2)) == "step"
+    assert rows(opened, "steps") == rows(opened, "strikes") == 0
+
+
+async def test_a_new_key_has_one_opened_episode_at_a_time(opened: World) -> None:
+    lease = opened.lease()
+    assert code(opened, turn_of(lease, tokens=[])) == "step-pending"
+    assert code(opened, turn_of(lease, sample=1, tokens=[])) == "one-episode"
 
 
 async def test_nobody_steps_the_episode_of_another_key(world: World) -> None:

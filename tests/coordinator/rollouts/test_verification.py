@@ -152,6 +152,48 @@ def test_each_of_several_ends_ends_a_turn_and_none_stands_inside_one() -> None:
     assert check(ended, LEASE, SPEC) is not None
 
 
+def dealt(tokens: list[int], turns: list[int]) -> GroupFault | None:
+    """Check a group of an opened task whose second rollout is this."""
+    spec = msgspec.structs.replace(SPEC, tasks=[TaskReference(name="reverse", version=1, kind="opened")])
+    sampled = sum(turns[0::2])
+    first = rollout(LEASE, "111", tokens=[9, 8, 5, 1], turns=[0, 2, 2], logprobs=logprobs(-1.0, -1.0))
+    second = rollout(LEASE, "111", tokens=tokens, turns=turns, logprobs=logprobs(*[-1.0] * sampled))
+    return check(group(LEASE, rollouts=[first, second]), LEASE, spec)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "turns", "said"),
+    {
+        "opened, then sampled": ([9, 5, 1], [0, 1, 2], ""),
+        "three turns": ([9, 5, 1, 8, 5, 1], [0, 1, 2, 1, 2], ""),
+        "not opened, as the environment failed": ([], [0], ""),
+        "sampled tokens first": ([5, 1], [2], "its first turn has sampled tokens"),
+        "no turns": ([], [], "its first turn has sampled tokens"),
+        "opened with nothing": ([5, 1], [0, 0, 2], "do not add up"),
+        "opened, and nothing sampled": ([9], [0, 1], "not a sampled one"),
+        "a second empty turn": ([9, 8], [0, 1, 0, 1, 0], "do not add up"),
+        "tokens that no turn has": ([9], [0], "do not add up"),
+        "given tokens that the model lacks": ([99, 5, 1], [0, 1, 2], "no token 99"),
+        "an end inside a sampled turn": ([9, 1, 5, 1], [0, 1, 3], "follow the end"),
+        "more than the limit": ([9, *[5] * 9], [0, 1, 9], "9 sampled tokens"),
+    }.values(),
+)
+def test_an_opened_rollout_begins_with_a_turn_of_no_sampled_tokens(
+    tokens: list[int], turns: list[int], said: str
+) -> None:
+    fault = dealt(tokens, turns)
+    assert said in fault.sentence if fault is not None and said else (fault is None and not said)
+
+
+def test_a_rollout_without_a_sampled_token_proves_nothing() -> None:
+    empty = rollout(LEASE, "1", tokens=[], turns=[0], logprobs=b"")
+    scores = [honest_scores(GOOD)[0], SampleScore(logprobs=[], margins=[])]
+    verdict = judge([GOOD.rollouts[0], empty], scores)
+    assert verdict.accepted
+    assert verdict.behaviour is not None
+    assert verdict.behaviour[1] == b""
+
+
 def test_a_transcript_that_cannot_be_is_refused() -> None:
     lease = msgspec.structs.replace(LEASE, task="guess", index=0, limit=8)
     game = TASKS["guess", 1].episode("train", 0, TEXT)

@@ -18,9 +18,10 @@ from p2p.discovery.invite import Invite
 from p2p.envelope import seal
 from p2p.identity import generate_key, load_key, peer_id, public_bytes, write_key
 from p2p.wire_types import encode
-from protocol.authority import Root
+from protocol.authority import Root, TaskReference
 from runtime.errors import LocalFault
 from runtime.settings import SettingsFault
+from tests.support.group_world import SPEC
 from tests.support.run_folders import NOW, load, make_run, write_model
 from weights.lora.adapter_folder import AdapterOrder
 
@@ -221,6 +222,22 @@ def put_second_root(home: Path, serial: int, run: bytes | None = None, foreign: 
 def put_foreign_runspec(home: Path) -> None:
     run = load(home)
     (home / "run.spec").write_bytes(seal("runspec", run.id, encode(run.runspec), generate_key()))
+
+
+@pytest.mark.parametrize(
+    ("kind", "signed", "fits"),
+    [("served", "opened", True), ("auto", "opened", True), ("served", "served", True), ("single", "opened", False)],
+)
+def test_a_run_of_a_served_task_that_opens_its_episodes_starts_again_with_its_own_settings(
+    kind: str, signed: str, fits: bool
+) -> None:
+    config = setup.settings_for("tiny", {"run": {"task": "deal", "kind": kind}}, env={})
+    spec = msgspec.structs.replace(SPEC, tasks=[TaskReference(name="deal", version=1, kind=signed)])
+    if fits:
+        setup.check_task(config, spec)
+    else:
+        with pytest.raises(SettingsFault, match=r"run\.kind is 'single', but this run was signed with 'served'"):
+            setup.check_task(config, spec)
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], type[LocalFault], str]] = {

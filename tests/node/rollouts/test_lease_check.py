@@ -84,18 +84,16 @@ def test_the_job_has_the_leases_sampling_and_the_runs_eos() -> None:
 def test_a_lease_of_the_operators_own_task_needs_no_task_of_that_name_and_one_of_an_unknown_kind_is_refused(
     tmp_path: Path,
 ) -> None:
-    gym, talk = (
-        TaskReference(name="gym", version=3, kind="single"),
-        TaskReference(name="talk", version=1, kind="served"),
-    )
-    spec = msgspec.structs.replace(
-        SPEC, tasks=[*SPEC.tasks, gym, talk, TaskReference(name="x", version=1, kind="late")]
-    )
+    kinds = {"gym": "single", "talk": "served", "deal": "opened", "x": "late"}
+    tasks = [TaskReference(name=name, version=3 if name == "gym" else 1, kind=kind) for name, kind in kinds.items()]
+    spec = msgspec.structs.replace(SPEC, tasks=[*SPEC.tasks, *tasks])
     lease = msgspec.structs.replace(LEASE, task="gym", task_version=3)
     assert checked(lease, tmp_path, spec=spec) == lease
     assert job_of(lease, spec).single_turn
     lease = msgspec.structs.replace(LEASE, task="talk")
-    assert job_of(lease, spec).served == lease.id
+    assert (job_of(lease, spec).served, job_of(lease, spec).opened) == (lease.id, False)
+    lease = msgspec.structs.replace(LEASE, task="deal")
+    assert (job_of(lease, spec).served, job_of(lease, spec).opened) == (lease.id, True)
     with pytest.raises(BadLease, match="of kind 'late', for which this build does not work"):
         checked(msgspec.structs.replace(LEASE, task="x"), tmp_path, spec=spec)
 

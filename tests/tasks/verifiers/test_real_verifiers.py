@@ -10,13 +10,14 @@ from typing import Any
 import psutil
 import pytest
 
-from coordinator.environments.environment import Environment
+from coordinator.environments.environment import Environment, HostedEpisode
 from coordinator.environments.limits import Limits
 from coordinator.environments.messages import OpenTask
+from coordinator.environments.task_host import EpisodeLost
 from tasks import check
 from tasks.chat import PLAIN, ChatSettings, ChatTokenizer
 from tasks.check import Extent
-from tasks.task import Score, TaskFault, begun, left, prompt_of
+from tasks.task import Score, TaskFault, begun, left, prompt_of, replied
 from tasks.tokenizer import CHAR_SIZE, EOS, FileTokenizer, char_tokenizer
 from tasks.verifiers import verifiers_task
 from tasks.verifiers.taskset_file import USUAL_PYTHON, TasksetFault
@@ -233,9 +234,54 @@ def test_an_answer_of_megabytes_fails_its_own_episode_and_soon(opened: Opened) -
     assert server.memory_info().rss < 600 << 20
 
 
-@pytest.mark.parametrize("taskset", ["reverse-digits", "guess-digit"])
-def test_the_kit_passes_a_taskset_without_a_models_tokenizer(opened: Opened, taskset: str) -> None:
-    assert check.check(f"verifiers:{opened.file(taskset)}", Extent(prompts=10, seconds=30.0)) == []
+@pytest.mark.parametrize(
+    ("taskset", "more"), [("reverse-digits", []), ("guess-digit", []), ("worded-digits", ["opened = true"])]
+)
+def test_the_kit_passes_a_taskset_without_a_models_tokenizer(opened: Opened, taskset: str, more: list[str]) -> None:
+    file = opened.file(taskset, *more, seconds=90.0)  # 1 MB takes long on a busy machine
+    assert check.check(f"verifiers:{file}", Extent(prompts=10, seconds=120.0)) == []
+
+
+def test_a_taskset_whose_prompts_differ_from_sample_to_sample(opened: Opened) -> None:
+    task = opened.task("worded-digits", "opened = true")
+    prompt = prompt_of(task, "train", 0, TEXT)
+    assert TEXT.decode(prompt) == "now "
+    openings = set[str]()
+    for _ in range(12):
+        episode = begun(task, "train", 0, TEXT)
+        opening = TEXT.decode(replied(episode, [], prompt=prompt) or [])
+        openings.add(opening)
+        digits = opening.partition(" ")[2].removesuffix(">")
+        assert replied(episode, said(digits[::-1])) is None
+        assert episode.score() == Score(1.0, True)
+        left(episode)
+    assert len(openings) > 1
+
+
+async def test_an_opened_episode_whose_server_was_killed_is_lost_and_the_next_one_is_played(
+    opened: Opened, tmp_path: Path
+) -> None:
+    async with environment(opened.file("worded-digits", "opened = true"), tmp_path) as one:
+        assert one.facts.kind == "opened"
+        prompt = await one.prompt("train", 1)
+        episodes = [one.episode("train", 1, prompt=prompt) for _ in range(4)]
+        before = [(await episode.reply([], last=False)).given for episode in episodes]
+        (server,) = servers()
+        server.kill()
+        ends = [await _ended(episode) for episode in episodes]
+        assert all(before)
+        assert "lost" in ends
+        assert await _ended(one.episode("train", 2, prompt=prompt), opened=False) == "scored"
+
+
+async def _ended(episode: HostedEpisode, *, opened: bool = True) -> str:
+    """Play an episode to its end; return how it ended."""
+    try:
+        if not opened:
+            await episode.reply([], last=False)
+        return "scored" if (await episode.reply(said("1"), last=False)).score is not None else "goes on"
+    except EpisodeLost:
+        return "lost"
 
 
 def test_a_long_error_is_told_in_brief(opened: Opened) -> None:

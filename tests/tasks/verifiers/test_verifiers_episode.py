@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tasks.task import Score, TaskFault, Transcript, begun, left, prompt_of, replay
+from tasks.task import Score, TaskFault, Transcript, begun, left, prompt_of, replay, replied
 from tasks.tokenizer import EOS, FileTokenizer, char_tokenizer
-from tasks.verifiers.verifiers_task import MOST_SPARE, VerifiersTask
+from tasks.verifiers.verifiers_task import MOST_SPARE, TRIED, VerifiersTask
 
 TEXT = FileTokenizer(char_tokenizer(), EOS)
 ENDED = [7, EOS]
@@ -42,9 +42,9 @@ class WrittenServer:
         return sum(order == do for order, _ in self.told)
 
 
-def task_on(*rollouts: list[dict[str, Any]]) -> tuple[VerifiersTask, WrittenServer]:
+def task_on(*rollouts: list[dict[str, Any]], opened: bool = False) -> tuple[VerifiersTask, WrittenServer]:
     server = WrittenServer(*rollouts)
-    return VerifiersTask("verifiers:/a.toml", 3, {"train": 4, "heldout": 2}, server), server
+    return VerifiersTask("verifiers:/a.toml", 3, {"train": 4, "heldout": 2}, server, opened=opened), server
 
 
 TWO_TURNS = [{"called": [4, 5]}, {"called": [4, 5, *ENDED, 8, 9]}, {"reward": 0.5, "sampled": [ENDED, [6, EOS]]}]
@@ -109,6 +109,45 @@ def test_a_rollout_that_asks_the_model_nothing_poses_no_prompt() -> None:
 def test_a_taskset_whose_samples_have_other_prompts_is_refused_at_its_first_row() -> None:
     task, _ = task_on([{"called": [4, 5]}], [{"called": [4, 6]}])
     with pytest.raises(TaskFault, match="prompts of row 0 differ from sample to sample"):
+        prompt_of(task, "train", 0, TEXT)
+
+
+def calls(*prompts: list[int]) -> list[list[dict[str, Any]]]:
+    """Return rollouts that play a turn: those that tell how prompts begin, and one for each of these prompts."""
+    tried = [[4, 5, 2 + number % 3] for number in range(TRIED)]
+    return [[{"called": prompt}, {"reward": 0.5, "sampled": [ENDED]}] for prompt in (*tried, *prompts)]
+
+
+def test_an_opened_task_poses_what_all_prompts_begin_with_and_opens_an_episode_with_the_rest() -> None:
+    task, _ = task_on(*calls([4, 5, 8, 9]), opened=True)
+    assert prompt_of(task, "train", 3, TEXT) == prompt_of(task, "heldout", 1, TEXT) == [4, 5]
+    episode = begun(task, "heldout", 0, TEXT)
+    assert replied(episode, [], prompt=[4, 5]) == [8, 9]
+    assert replied(episode, ENDED) is None
+    assert episode.score() == Score(0.5, False)
+
+
+def test_a_prompt_that_begins_otherwise_fails_its_episode_and_shortens_those_posed_later() -> None:
+    task, _ = task_on(*calls([4, 9, 9], [4, 9, 8]), opened=True)
+    assert prompt_of(task, "train", 0, TEXT) == [4, 5]
+    with pytest.raises(TaskFault, match="does not begin as those of other episodes do"):
+        replied(begun(task, "heldout", 0, TEXT), [], prompt=[4, 5])
+    assert prompt_of(task, "train", 1, TEXT) == [4]
+    assert replied(begun(task, "heldout", 0, TEXT), [], prompt=[4]) == [9, 8]
+
+
+def test_the_last_token_of_a_prompt_is_always_the_environments_own() -> None:
+    task, _ = task_on([{"called": [4, 5, 6]}], opened=True)
+    assert prompt_of(task, "train", 0, TEXT) == [4, 5]
+    assert replied(begun(task, "train", 0, TEXT), [], prompt=[4, 5]) == [6]
+
+
+def test_prompts_without_a_token_in_common_are_refused() -> None:
+    task, _ = task_on(*calls([9, 9]), opened=True)
+    begun(task, "train", 0, TEXT)
+    with pytest.raises(TaskFault, match="does not begin"):
+        replied(begun(task, "heldout", 0, TEXT), [], prompt=[4, 5])
+    with pytest.raises(TaskFault, match=r"no token in common at their beginning.* system message"):
         prompt_of(task, "train", 0, TEXT)
 
 
