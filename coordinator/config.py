@@ -513,6 +513,15 @@ class LeasesSection(Section):
             "another subnet as well, where that one would have no work. 0: none.",
         ),
     ] = 0.0
+    canaries: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=0.05,
+            description="Canaries, of all leases: leases whose answer is known, so that their groups are checked by "
+            "comparison. The first group of a new key is one as well. 0: none at all.",
+        ),
+    ] = 0.005
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:

@@ -497,6 +497,7 @@ def terms_of(run: Run) -> LeaseTerms:
         pacing=config.leases.pacing,
         refill=config.run.refill,
         hedge_share=config.leases.hedge_share,
+        canaries=config.leases.canaries,
         draw=config.run.draw,
         prompts=config.run.prompts,
         by_length=config.leases.by_length,

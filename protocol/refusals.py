@@ -210,6 +210,11 @@ REASONS: dict[str, Reason] = {
     # --- submissions accepted, but not trained on
     "task-score": Reason("The task gives no finite reward for this group: it is paid, but not trained on.", "operator"),
     "heldout": Reason("A held-out group: it counts in the evaluation of its version, and is not trained on.", "nobody"),
+    "canary": Reason(
+        "The right tokens of this group were known before: it is not trained on, and is paid once {groups} further"
+        " groups of this node are accepted.",
+        "nobody",
+    ),
     "quarantine": Reason(
         "There was some evidence against this node's arithmetic today (UTC): until the day has ended its groups are"
         " accepted, not trained on, and their pay is kept.",

@@ -39,7 +39,8 @@ MEASURED_FOR: Final = 1_000
 
 class LeaseDemand(NamedTuple):
     """A lease request with the facts about its node. `lifetime`: of its lease, if it gets one. `holders`: of
-    its budgets (expiry_budgets.py, rule 2). `running`: its open leases, those that are overdue left out."""
+    its budgets (expiry_budgets.py, rule 2). `running`: its open leases, those that are overdue left out. `first`: the
+    key has no accepted group, and no canary that is open or undecided."""
 
     requester: Requester
     rank: Rank
@@ -47,6 +48,7 @@ class LeaseDemand(NamedTuple):
     holders: list[bytes]
     record: DeliveryRecord
     running: int
+    first: bool
 
 
 class LeaseOwner(NamedTuple):
@@ -103,7 +105,13 @@ class LeaseAdmission:
             open_leases = self._open_leases_over(origin.connection)
         holders = [holder for holder, _ in holders_of_new_key(origin)] if rank == "new" else []
         requester = Requester(node, share, origin, open_leases, undecided, record.rate, most_leases)
-        return LeaseDemand(requester, rank, lifetime, holders or [node], record, running)
+        first = rank == "new" and self._is_first(node)
+        return LeaseDemand(requester, rank, lifetime, holders or [node], record, running, first)
+
+    def _is_first(self, node: bytes) -> bool:
+        """Tell whether a new key's next group is its first (canaries.py, rule 1)."""
+        query = "SELECT 1 FROM lent o JOIN leases l ON l.id = o.lease WHERE o.node = ? AND l.twin = 'canary' LIMIT 1"
+        return not self._accounts.account(node).accepted and self._database.one(query, (node,)) is None
 
     def denied(self, demand: LeaseDemand, now: int) -> tuple[Denial, int] | None:
         """Return why a node gets no lease whatever room there is, and for how many milliseconds; 0: the least wait."""
