@@ -163,8 +163,9 @@ class Coordinator:
         self._running_time = RunningTime()
         self.absence = Absence(self.group_service.leases, self._running_time)
         self._control = RequestHandler(
-            run, self.group_service, self.publisher, self.history, self.learning.arrived, self.absence, self._now
-        )
+            run, self.group_service, self.publisher, self.history, self.learning.arrived, self.absence, self._now,
+            work=run.config.network.work,
+        )  # fmt: skip
         self._control.serve(network.handlers, network.inbound.origin)
 
     def _planner(self) -> BroadcastPlanner:

@@ -16,11 +16,12 @@ from protocol.requests import Refusal
 from runtime.figures import apart
 
 Fault = Literal["node", "operator", "nobody"]
-Then = Literal["", "greet", "end", "other engine", "finish", "other version", "wait", "fewer"]
+Then = Literal["", "greet", "work", "end", "other engine", "finish", "other version", "wait", "fewer"]
 """Empty: ask again after `retry_after`. "greet": send `hello` again, which returns the coordinator's time and the
-newest Root. "end": stop, since the run accepts no work of this node. "other engine": compute in another number format,
-or stop. "finish": deliver finished groups, and stop. "other version": ask again once another version is loaded. "wait":
-ask again after `retry_after`, even if a newer version arrives meanwhile. "fewer": ask again with fewer open leases."""
+newest Root. "work": compute the work that is asked for, and send `hello` with it. "end": stop, since the run accepts no
+work of this node. "other engine": compute in another number format, or stop. "finish": deliver finished groups, and
+stop. "other version": ask again once another version is loaded. "wait": ask again after `retry_after`, even if a newer
+version arrives meanwhile. "fewer": ask again with fewer open leases."""
 
 
 class Reason(NamedTuple):
@@ -57,6 +58,12 @@ REASONS: dict[str, Reason] = {
         True,
     ),
     "no-hello": Reason("This node has not said hello to this run: say hello, then ask again.", "node", then="greet"),
+    "work": Reason(
+        "The first hello of a new key shows about a second of work, and this one does not: update echo2, then join"
+        " again.",
+        "node",
+        then="work",
+    ),
     "protocol": Reason(
         "This run speaks protocols {low} to {high}, the node {theirs}: update echo2 to protocol {high}.",
         "node",
