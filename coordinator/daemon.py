@@ -267,9 +267,9 @@ class Coordinator:
                     budget.payload_bytes,
                     self.learning.guarding.kept(),
                 )
-                self._network.inbound.keep_places(
-                    trusted_parties.parties_with_accepted_work(self.group_service.database)
-                )
+                trusted = trusted_parties.trusted_nodes(self.group_service.database)
+                self._network.inbound.keep_places(trusted_parties.parties_of(trusted))
+                self.group_service.registry.keep(one.node for one in trusted)
             await self._forget()
             await asyncio.sleep(TICK)
 

@@ -11,7 +11,8 @@ integers:
                in random orders, and its tokens to refusal are counted
     doubted    a node that cheats where it costs nothing (benchmarks/trust/doubtful_days.py): its false groups that are
                trained on and paid
-    float32    the same nodes in float32, and honest ones on all machines, by the exact check of single tokens
+    float32    the same nodes in float32, and honest ones on all machines, by the exact check of single tokens; the
+               check of a canary against a pass of the scorer (benchmarks/trust/canary_check.py)
 
 `--versions` measures instead how soon a pass under the version before names a node that computes with it
 (benchmarks/trust/version_passes.py).
@@ -35,6 +36,7 @@ import numpy as np
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
 from benchmarks.trust import frauds
+from benchmarks.trust.canary_check import canary_check
 from benchmarks.trust.doubtful_days import doubted
 from benchmarks.trust.machines import PLAIN_LAYERS, Engines, Generated, compare
 from benchmarks.trust.stalling import stalled
@@ -106,7 +108,8 @@ class Experiment:
         bench.table(["float32, honest machine", "groups", "tokens", "refused", "bound by 3/n"], rows)
         print(f"honest in float32: {refused} of {groups} groups, {tokens} tokens; the bound is {3 / groups:.2g}\n")
         honest_claim = Claim("honest groups refused in float32", float(refused), "0", 0, at_most=True)
-        return [await self._named_by_tokens(submitted), honest_claim]
+        canary = await canary_check(self._scorer, honest)
+        return [await self._named_by_tokens(submitted), honest_claim, canary]
 
     async def _named_by_tokens(self, submitted: dict[str, list[Generated]]) -> Claim:
         rows, worst = [], 1.0

@@ -133,7 +133,7 @@ class CanaryAnswers:
             " WHERE c.id = ? AND s.payload IS NOT NULL AND b.behaviour IS NOT NULL",
             (lease,),
         )
-        return None if row is None else _of_group(*row)
+        return None if row is None else answer_of_group(*row)
 
     def wanted(self, era: int, version: int, group_size: int) -> WantedAnswer | None:
         """Return the answer that the scorer should make under the newest version; None: it is not needed (rule 2)."""
@@ -181,7 +181,9 @@ class _Ties(msgspec.Struct, frozen=True):
     near_ties: int = 0
 
 
-def _of_group(payload: bytes, behaviour: bytes, facts: bytes) -> KnownAnswer:
+def answer_of_group(payload: bytes, behaviour: bytes, facts: bytes) -> KnownAnswer:
+    """Return an accepted group as an answer. `payload`: its submission. `behaviour`: as the buffer stores it. `facts`:
+    of its ledger entry."""
     rollouts = decode_stored_group(payload).rollouts
     logprobs = msgspec.msgpack.decode(behaviour, type=list[bytes])
     known = [KnownRollout(one.tokens, one.turns, floats(ours)) for one, ours in zip(rollouts, logprobs, strict=True)]
