@@ -20,6 +20,8 @@ integers:
 `--stalls` measures instead the gain of an owner who stalls leases so that another key of his may copy them
 (benchmarks/trust/stalling.py).
 
+`--sybils` measures instead the gain of an owner of 1,000 keys, and its cost (benchmarks/trust/sybils.py).
+
 The model has random weights, or is SmolLM2-135M. `--quick` takes fewer tokens. `--honest` leaves out the bad nodes.
 """
 
@@ -41,6 +43,7 @@ from benchmarks.trust.doubtful_days import doubted
 from benchmarks.trust.machines import PLAIN_LAYERS, Engines, Generated, compare
 from benchmarks.trust.stalling import stalled
 from benchmarks.trust.streams import NEVER, left_out, named, pieces
+from benchmarks.trust.sybils import sybil_table
 from benchmarks.trust.version_passes import decided, pass_twice
 from coordinator.rollouts.verification import EXACT, wrong_tokens
 from coordinator.verification.calibration import fit
@@ -182,11 +185,15 @@ def main() -> int:
     parser.add_argument("--honest", action="store_true", help="honest machines alone, in classes that are not exact")
     parser.add_argument("--versions", action="store_true", help="passes under two versions alone, with 40,960 tokens")
     parser.add_argument("--stalls", action="store_true", help="stalled leases alone")
+    parser.add_argument("--sybils", action="store_true", help="an owner of 1,000 keys alone; --quick: 3 hours")
     order = parser.parse_args()
     bench.one_thread()
     if order.stalls:
         bench.header("stalled leases")
         return bench.close(stalled(*((0.7, 1) if order.quick else (1.5, 3))))
+    if order.sybils:
+        bench.header("sybils")
+        return bench.close(sybil_table(3.0 if order.quick else 24.0))
     bench.header("evidence against nodes", ["torch", "transformers", "numpy"])
     with tempfile.TemporaryDirectory() as name:
         return bench.close(asyncio.run(measure(Path(name), order)))
