@@ -27,6 +27,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple
+from unittest import mock
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -34,6 +35,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
 from benchmarks.trust.stalling import Machine
+from coordinator.accounts import standing
 from coordinator.accounts.trusted_parties import trusted_nodes
 from coordinator.metrics.canary_counts import canary_view
 from coordinator.simulation.simulated_clock import SimulatedClock
@@ -51,20 +53,22 @@ HONEST: Final = 50
 SYBILS: Final = 1_000
 SUBNETS: Final = 32
 MACHINES: Final = 10
-TURNAROUND: Final = 600.0
+TURNAROUND: Final = 1800.0
 """Seconds of a group on one core."""
 CV: Final = 0.25
-STEP: Final = 1200.0
+STEP: Final = 3600.0
 """Seconds of a step: honest supply is 1.25 times what the learner needs."""
 BATCH: Final = 80
 BEFORE: Final = 6.0
 """Hours."""
-PATIENCE: Final = 600.0
-OFTEN: Final = 30.0
+QUICK: Final = 8
+"""Groups after which a key is proven here: `BEFORE` hours suffice."""
+PATIENCE: Final = 3600.0
+OFTEN: Final = 120.0
 """Least seconds between two requests of an honest node that was refused."""
-REACH: Final = 20.0
+REACH: Final = 60.0
 """Most seconds until a version is with a node."""
-TICK: Final = 60.0
+TICK: Final = 300.0
 RENEWED: Final = 8 * 3600.0
 STRATEGIES: Final = ("idle", "junk", "a group", "work")
 
@@ -104,7 +108,7 @@ class SybilRun:
         self.clock, self.chance = SimulatedClock(), random.Random(seed)
         self.world = World(
             folder, batch_groups=BATCH, per_node=2, pacing="fresh", canaries=0.005, least_ms=int(2_000 * TURNAROUND),
-            first_ms=int(4_000 * TURNAROUND),
+            first_ms=int(4_000 * TURNAROUND), most_ms=int(8_000 * TURNAROUND),
         )  # fmt: skip
         self.honest = [Node(1 + number, f"8.{number}", Machine(), "") for number in range(HONEST)]
         machines = [Machine() for _ in range(MACHINES)]
@@ -159,8 +163,7 @@ class SybilRun:
         service = self.world.group_service
         while service.tick(self.world.now):
             pass
-        if int(self.clock.now / TICK) % 5 == 0:
-            service.registry.keep(one.node for one in trusted_nodes(service.database))
+        service.registry.keep(one.node for one in trusted_nodes(service.database))
         self.clock.after(TICK, self._tick)
 
     def _join(self, node: Node) -> None:
@@ -281,7 +284,7 @@ def sybil_table(hours: float, strategies: Sequence[str] = STRATEGIES, seed: int 
 
 
 def _played(strategy: str, hours: float, seed: int) -> Outcome:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(standing, "PROVEN", QUICK):
         run = SybilRun(Path(folder), strategy, seed)
         began = time.monotonic()
         outcome = run.play(hours)
