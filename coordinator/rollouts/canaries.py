@@ -3,6 +3,8 @@
 Rules
 1. The first group of a new key is a canary. So is later about one lease of every node in 1 / `share`, drawn at random;
    a draw for which no answer is at hand is kept for a later lease, at most `MOST_OWED` of them.
+   A new key whose first group is a canary gets no further lease until that is decided: it takes no room before it has
+   paid. A connection of new keys has one lease in most cases anyway (room_shares.py, rule 3).
 2. A canary is given only in place of a lease that the node would get now. Without an answer for the version that the
    node holds the node gets that lease, and its group is scored whole. So no lease comes later than without canaries.
 3. The answer is one that the scorer generated in idle time, else the accepted group of a proven node of another party,

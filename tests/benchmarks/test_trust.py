@@ -182,7 +182,7 @@ def test_a_run_beside_sybils_counts_what_they_get(
     assert outcome.steps > 1
     assert (outcome.leases > 0) == bool(strategy)
     assert (outcome.work > 0) == (outcome.groups > 0) == (strategy in ("a group", "work"))
-    assert 0 <= outcome.told < 0.6
+    assert 0 <= outcome.told < 0.7
 
 
 def test_the_price_of_a_hello_is_some_million_hashes(monkeypatch: pytest.MonkeyPatch) -> None:

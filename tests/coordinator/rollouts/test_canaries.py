@@ -28,7 +28,7 @@ from p2p.limits.origin import Origin
 from p2p.wire_types import encode
 from protocol.leases import Lease
 from protocol.requests import Refusal
-from tests.support.canary_world import DAVE, ERIN, CanaryWorld
+from tests.support.canary_world import DAVE, ERIN, NEWCOMERS, CanaryWorld
 from tests.support.group_world import ALICE, BOB, SPEC, group, honest_scores, name, opened, rollout
 from tests.support.ledger_sums import check_sums
 from tests.support.twin_world import HOMES
@@ -89,19 +89,28 @@ def test_a_draw_without_an_answer_is_kept_within_a_bound() -> None:
 
 
 def test_a_newcomers_first_lease_is_a_canary_and_its_second_is_not(world: CanaryWorld) -> None:
-    first, second = world.joins(DAVE), world.joins(DAVE)
-    assert (world.kind(first), world.kind(second)) == ("canary", "")
-    receipt = world.answered(first)
+    first = world.joins(DAVE)
+    assert world.kind(first) == "canary"
+    answer = world.ask_for(DAVE, home=NEWCOMERS[DAVE])
+    assert isinstance(answer, Refusal)
+    assert answer.code == "too-many-leases"
+    world.submit(group(first), DAVE)
+    assert isinstance(world.ask_for(DAVE, home=NEWCOMERS[DAVE]), Refusal)
+    (receipt,) = world.decide_all()
     assert (receipt.verdict, receipt.code, receipt.trainable) == ("accepted", "canary", False)
     assert world.scored.count(first.id) == 0
     assert world.kind(world.joins(DAVE)) == ""
 
 
 def test_no_field_of_a_canary_tells_that_it_is_one(world: CanaryWorld) -> None:
-    canary, other = world.joins(DAVE), world.joins(DAVE)
+    canary = world.joins(DAVE)
+    world.answered(canary)
+    sent, lasts = world.now, canary.expires - canary.sent
+    other = world.joins(DAVE)
+    assert (other.sent, other.expires - other.sent) == (sent, lasts)
     fields = [set(msgspec.json.decode(msgspec.json.encode(one))) for one in (canary, other)]
     assert fields[0] == fields[1]
-    same = ("node", "task", "task_version", "limit", "era", "version", "root", "sent", "expires", "calibration",
+    same = ("node", "task", "task_version", "limit", "era", "version", "root", "calibration",
             "ranges_asked", "at_once", "split")  # fmt: skip
     assert [getattr(canary, one) for one in same] == [getattr(other, one) for one in same]
     assert [len(one) for one in canary.seeds] == [len(one) for one in other.seeds]
@@ -109,7 +118,8 @@ def test_no_field_of_a_canary_tells_that_it_is_one(world: CanaryWorld) -> None:
 
 
 def test_until_it_is_decided_a_canary_is_answered_like_any_other_lease(world: CanaryWorld) -> None:
-    answers = [world.submit(group(lease), DAVE) for lease in (world.joins(DAVE), world.joins(DAVE))]
+    canary, other = world.joins(DAVE), world.given(BOB)
+    answers = [world.submit(group(lease), lease.node) for lease in (canary, other)]
     assert all(answer.received is not None and answer.receipt is None for answer in answers)
     assert len(answers[0].received or b"") == len(answers[1].received or b"")
 
