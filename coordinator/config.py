@@ -349,6 +349,13 @@ class NetworkSection(Section):
         Texts,
         Field(max_length=16, description="Addresses that nodes dial, if not those listened on: a public name."),
     ] = ()
+    work: Annotated[
+        bool,
+        Field(
+            description="Ask the first hello of a new key for about a second of work, so that keys are not free: true "
+            "or false. Nodes older than this are refused with a sentence."
+        ),
+    ] = True
     mdns: Annotated[
         bool, Field(description="Announce the run on private networks, by multicast DNS: true or false.")
     ] = True
@@ -527,6 +534,15 @@ class LeasesSection(Section):
             "another subnet as well, where that one would have no work. 0: none.",
         ),
     ] = 0.0
+    canaries: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=0.05,
+            description="Canaries, of all leases: leases whose answer is known, so that their groups are checked by "
+            "comparison. The first group of a new key is one as well. 0: none at all.",
+        ),
+    ] = 0.005
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:

@@ -174,8 +174,9 @@ class Coordinator:
         self._running_time = RunningTime()
         self.absence = Absence(self.group_service.leases, self._running_time)
         self._control = RequestHandler(
-            run, self.group_service, self.publisher, self.history, self.learning.arrived, self.absence, self.now
-        )
+            run, self.group_service, self.publisher, self.history, self.learning.arrived, self.absence, self.now,
+            work=run.config.network.work,
+        )  # fmt: skip
         self._control.serve(network.handlers, network.inbound.origin)
         ledger = LedgerService(self.ledger_heads, network.inbound.origin, self.group_service.durable, time.monotonic)
         LEDGER.serve(network.handlers, ledger.answer)
@@ -285,9 +286,9 @@ class Coordinator:
                     budget.payload_bytes,
                     self.learning.guarding.kept(),
                 )
-                self._network.inbound.keep_places(
-                    trusted_parties.parties_with_accepted_work(self.group_service.database)
-                )
+                trusted = trusted_parties.trusted_nodes(self.group_service.database)
+                self._network.inbound.keep_places(trusted_parties.parties_of(trusted))
+                self.group_service.registry.keep(one.node for one in trusted)
             await self._forget()
             await asyncio.sleep(TICK)
 
@@ -542,6 +543,7 @@ def terms_of(run: Run) -> LeaseTerms:
         pacing=config.leases.pacing,
         refill=config.run.refill,
         hedge_share=config.leases.hedge_share,
+        canaries=config.leases.canaries,
         draw=config.run.draw,
         prompts=config.run.prompts,
         by_length=config.leases.by_length,

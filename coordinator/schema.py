@@ -660,6 +660,43 @@ CREATE TRIGGER ledger_heads_are_never_removed BEFORE DELETE ON ledger_heads
     BEGIN SELECT RAISE(ABORT, 'a signed head of the ledger is never removed'); END;
 """,
     ),
+    Part(
+        "canaries: leases whose answer is known, which count in no share",
+        """
+CREATE TABLE canary_answers (
+    id INTEGER PRIMARY KEY, era INTEGER NOT NULL, version INTEGER NOT NULL, position INTEGER NOT NULL,
+    attempt INTEGER NOT NULL, lease BLOB UNIQUE, answer BLOB NOT NULL, at INTEGER NOT NULL, UNIQUE (position, attempt)
+) STRICT;
+CREATE TABLE unvested (
+    lease BLOB PRIMARY KEY REFERENCES leases, node BLOB NOT NULL, weight INTEGER NOT NULL, due INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX unvested_by_node ON unvested (node, due);
+CREATE INDEX buffer_by_lease ON buffer (era, version, lease);
+CREATE TRIGGER a_canary_is_never_learned BEFORE INSERT ON buffer
+WHEN (SELECT twin = 'canary' FROM leases WHERE id = NEW.lease)
+BEGIN SELECT RAISE(ABORT, 'a canary has no place in the buffer'); END;
+CREATE TRIGGER a_canary_never_counts BEFORE UPDATE OF counts ON leases WHEN NEW.twin = 'canary' AND NEW.counts
+BEGIN SELECT RAISE(ABORT, 'a canary does not count'); END;
+DROP TRIGGER a_lease_is_lent;
+DROP TRIGGER a_lent_lease_ends;
+CREATE TRIGGER a_lease_is_lent AFTER INSERT ON lent
+BEGIN
+    INSERT INTO shares SELECT NEW.share, NEW.era, NEW.version, 1
+        WHERE NOT EXISTS (SELECT 1 FROM leases WHERE id = NEW.lease AND twin = 'canary')
+        ON CONFLICT DO UPDATE SET groups = groups + 1;
+    INSERT INTO lent_over SELECT NEW.connection, 1 WHERE NEW.share = 'new' AND NEW.connection != ''
+        ON CONFLICT DO UPDATE SET groups = groups + 1;
+END;
+CREATE TRIGGER a_lent_lease_ends AFTER DELETE ON lent
+BEGIN
+    UPDATE shares SET groups = groups - 1 WHERE share = OLD.share AND era = OLD.era AND version = OLD.version
+        AND NOT EXISTS (SELECT 1 FROM leases WHERE id = OLD.lease AND twin = 'canary');
+    DELETE FROM shares WHERE share = OLD.share AND era = OLD.era AND version = OLD.version AND groups = 0;
+    UPDATE lent_over SET groups = groups - 1 WHERE OLD.share = 'new' AND connection = OLD.connection;
+    DELETE FROM lent_over WHERE connection = OLD.connection AND groups = 0;
+END;
+""",
+    ),
 )
 
 MIGRATIONS = (

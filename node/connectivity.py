@@ -11,10 +11,14 @@ Rules
    further type that the engine computes in is tried once, then the next engine that is installed, unless the owner
    names one.
 3. While the coordinator is unreachable, the node dials remembered peers and asks them for a newer Head.
+4. The work that a new key shows (protocol/hello_work.py) is computed in a thread, at most `MOST_WORK` times until the
+   coordinator has welcomed the node.
 """
 
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
+from threading import Event
+from typing import Final
 
 import anyio
 import structlog
@@ -34,8 +38,9 @@ from node.run_context import RunContext
 from node.versions.follower import Follower
 from p2p.discovery.dialer import PeerDialer
 from p2p.discovery.peer_records import RecordIssuer
+from p2p.identity import public_bytes
 from p2p.network import Network
-from protocol import refusals
+from protocol import hello_work, refusals
 from protocol.authority import RunSpec, TaskReference
 from protocol.engine_classes import parts
 from protocol.numbers import SPOKEN
@@ -43,6 +48,8 @@ from protocol.requests import Hello, Refusal, Welcome
 from protocol.task_kinds import PLAYED
 from runtime.units import MBIT
 from tasks.registry import known
+
+MOST_WORK: Final = 3
 
 _log = structlog.get_logger("node")
 
@@ -63,6 +70,9 @@ class Connectivity:
         self._tasks: TaskGroup | None = None
         self._succeeded = ""
         """The coordinator's last answer to the succession."""
+        self._work: bytes | None = None
+        self._computed = 0
+        """How often `_work` was computed since the last welcome."""
         self.on_calibrated: Callable[[list[str]], None] = lambda classes: None
         self.dialer = PeerDialer(network.links, context.run, context.clock.now)
         self.neighbours = Neighbours(network.links, self.dialer, context.folder / "peers", context.seed)
@@ -118,6 +128,7 @@ class Connectivity:
             record=await self.reachability.record(),
             kinds=list(PLAYED),
             succession=self._succession(),
+            work=self._work,
         )
 
     def _succession(self) -> bytes | None:
@@ -126,7 +137,10 @@ class Connectivity:
         return path.read_bytes() if path.exists() else None
 
     async def reconsider(self, refusal: Refusal) -> bool:
-        """Switch to the next type or engine if the refusal and rule 2 allow it; tell whether to greet again."""
+        """Compute the work that is asked for, or switch to the next type or engine if the refusal and rule 2 allow it;
+        tell whether to greet again."""
+        if refusals.then(refusal) == "work":
+            return refusal.hour is not None and await self._compute_work(refusal.hour)
         if refusals.then(refusal) != "other engine" or self._engine.chosen:
             return False
         if untried := self._untried_types():
@@ -138,6 +152,22 @@ class Connectivity:
         else:
             return False
         return True
+
+    async def _compute_work(self, hour: int) -> bool:
+        """Compute the work of this node's key for an hour (rule 4); tell whether it was computed."""
+        if self._computed >= MOST_WORK:
+            return False
+        self._computed += 1
+        stop, key = Event(), public_bytes(self._context.key)
+        _log.info("computing the work that this run asks of a new key, for about a second")
+        try:
+            work = await anyio.to_thread.run_sync(
+                hello_work.compute, self._context.run, key, hour, stop.is_set, abandon_on_cancel=True
+            )
+        finally:
+            stop.set()
+        self._work = work
+        return work is not None
 
     def _untried_types(self) -> list[Dtype]:
         probed, tried = self._engine.probed, DTYPES.index(self._engine.dtype)
@@ -166,6 +196,7 @@ class Connectivity:
 
     async def welcomed(self, peer: str, welcome: Welcome) -> None:
         """Follow the Head in the answer to a greeting, and dial some of the peers that it names."""
+        self._computed = 0
         self.on_calibrated(welcome.calibrated)
         if welcome.succession is not None and welcome.succession != self._succeeded:
             self._succeeded = welcome.succession

@@ -16,12 +16,13 @@ from protocol.requests import Refusal
 from runtime.figures import apart
 
 Fault = Literal["node", "operator", "nobody"]
-Then = Literal["", "greet", "end", "other engine", "finish", "other version", "wait", "fewer", "moved"]
+Then = Literal["", "greet", "work", "end", "other engine", "finish", "other version", "wait", "fewer", "moved"]
 """Empty: ask again after `retry_after`. "greet": send `hello` again, which returns the coordinator's time and the
-newest Root. "end": stop, since the run accepts no work of this node. "other engine": compute in another number format,
-or stop. "finish": deliver finished groups, and stop. "other version": ask again once another version is loaded. "wait":
-ask again after `retry_after`, even if a newer version arrives meanwhile. "fewer": ask again with fewer open leases.
-"moved": take the addresses of the peer's Head (node/links/coordinator_client.py, rule 7)."""
+newest Root. "work": compute the work that is asked for, and send `hello` with it. "end": stop, since the run accepts no
+work of this node. "other engine": compute in another number format, or stop. "finish": deliver finished groups, and
+stop. "other version": ask again once another version is loaded. "wait": ask again after `retry_after`, even if a newer
+version arrives meanwhile. "fewer": ask again with fewer open leases. "moved": take the addresses of the peer's Head
+(node/links/coordinator_client.py, rule 7)."""
 
 
 class Reason(NamedTuple):
@@ -65,6 +66,12 @@ REASONS: dict[str, Reason] = {
         True,
     ),
     "no-hello": Reason("This node has not said hello to this run: say hello, then ask again.", "node", then="greet"),
+    "work": Reason(
+        "The first hello of a new key shows about a second of work, and this one does not: update echo2, then join"
+        " again.",
+        "node",
+        then="work",
+    ),
     "protocol": Reason(
         "This run speaks protocols {low} to {high}, the node {theirs}: update echo2 to protocol {high}.",
         "node",
@@ -218,6 +225,11 @@ REASONS: dict[str, Reason] = {
     # --- submissions accepted, but not trained on
     "task-score": Reason("The task gives no finite reward for this group: it is paid, but not trained on.", "operator"),
     "heldout": Reason("A held-out group: it counts in the evaluation of its version, and is not trained on.", "nobody"),
+    "canary": Reason(
+        "The right tokens of this group were known before: it is not trained on, and is paid once {groups} further"
+        " groups of this node are accepted.",
+        "nobody",
+    ),
     "quarantine": Reason(
         "There was some evidence against this node's arithmetic today (UTC): until the day has ended its groups are"
         " accepted, not trained on, and their pay is kept.",

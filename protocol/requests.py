@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from p2p.wire_types import Hash, Id, Key, Milliseconds, Name, SealedRecord, Sentence, Wire
+from p2p.wire_types import Count, Hash, Id, Key, Milliseconds, Name, SealedRecord, Sentence, Wire
 from protocol.authority import MOST_ROOTS, TaskReference
 from protocol.leases import LeaseReport, VerdictsRequest, VerdictsResponse
 
@@ -28,12 +28,13 @@ class Refusal(Wire, frozen=True):
     """coordinator -> node. Data, not an exception: `code` is one of protocol/refusals.py, `sentence` is for people.
     `retry_after`: milliseconds after which to ask again; None: this very request never succeeds. `roots`: every sealed
     Root, in order, with the code `wrong-recipient` where the recipient is a former channel key of the run, and with the
-    code `moved`."""
+    code `moved`. `hour`: of the coordinator's clock, with the code `work` (protocol/hello_work.py)."""
 
     code: Name
     sentence: Sentence
     retry_after: Milliseconds | None = None
     roots: Annotated[list[bytes], Meta(max_length=MOST_ROOTS)] = []
+    hour: Count | None = None
 
 
 class Response(Wire, frozen=True):
@@ -51,7 +52,7 @@ class Hello(Wire, frozen=True):
     """node -> coordinator, method "hello". First message of every connection. `record`: the node's sealed
     PeerRecord. `kinds`: kinds of task other than pure that the node works for; none where it is older than this
     field. `succession`: the sealed statement by which an earlier key of this node named the present one; None: there is
-    none."""
+    none. `work`: that of a new key (protocol/hello_work.py); None until the coordinator asks for it."""
 
     protocols: tuple[int, int]
     software: Name
@@ -62,6 +63,7 @@ class Hello(Wire, frozen=True):
     record: SealedRecord
     kinds: Annotated[list[Name], Meta(max_length=16)] = []
     succession: SealedRecord | None = None
+    work: Annotated[bytes, Meta(max_length=8)] | None = None
 
 
 class Welcome(Wire, frozen=True):

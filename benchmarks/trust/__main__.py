@@ -11,7 +11,8 @@ integers:
                in random orders, and its tokens to refusal are counted
     doubted    a node that cheats where it costs nothing (benchmarks/trust/doubtful_days.py): its false groups that are
                trained on and paid
-    float32    the same nodes in float32, and honest ones on all machines, by the exact check of single tokens
+    float32    the same nodes in float32, and honest ones on all machines, by the exact check of single tokens; the
+               check of a canary against a pass of the scorer (benchmarks/trust/canary_check.py)
 
 `--versions` measures instead how soon a pass under the version before names a node that computes with it
 (benchmarks/trust/version_passes.py).
@@ -22,6 +23,8 @@ run.
 
 `--stalls` measures instead the gain of an owner who stalls leases so that another key of his may copy them
 (benchmarks/trust/stalling.py).
+
+`--sybils` measures instead the gain of an owner of 1,000 keys, and its cost (benchmarks/trust/sybils.py).
 
 The model has random weights, or is SmolLM2-135M. `--quick` takes fewer tokens. `--honest` leaves out the bad nodes.
 """
@@ -39,12 +42,14 @@ import numpy as np
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
 from benchmarks.trust import frauds
+from benchmarks.trust.canary_check import canary_check
 from benchmarks.trust.doubtful_days import doubted
 from benchmarks.trust.machines import PLAIN_LAYERS, Engines, Generated, compare
 from benchmarks.trust.receipt_checks import receipt_claims
 from benchmarks.trust.signed_documents import document_claims
 from benchmarks.trust.stalling import stalled
 from benchmarks.trust.streams import NEVER, left_out, named, pieces
+from benchmarks.trust.sybils import sybil_table
 from benchmarks.trust.version_passes import decided, pass_twice
 from coordinator.rollouts.verification import EXACT, wrong_tokens
 from coordinator.verification.calibration import fit
@@ -112,7 +117,8 @@ class Experiment:
         bench.table(["float32, honest machine", "groups", "tokens", "refused", "bound by 3/n"], rows)
         print(f"honest in float32: {refused} of {groups} groups, {tokens} tokens; the bound is {3 / groups:.2g}\n")
         honest_claim = Claim("honest groups refused in float32", float(refused), "0", 0, at_most=True)
-        return [await self._named_by_tokens(submitted), honest_claim]
+        canary = await canary_check(self._scorer, honest)
+        return [await self._named_by_tokens(submitted), honest_claim, canary]
 
     async def _named_by_tokens(self, submitted: dict[str, list[Generated]]) -> Claim:
         rows, worst = [], 1.0
@@ -186,6 +192,7 @@ def main() -> int:
     parser.add_argument("--versions", action="store_true", help="passes under two versions alone, with 40,960 tokens")
     parser.add_argument("--receipt", action="store_true", help="T0 and signed documents alone")
     parser.add_argument("--stalls", action="store_true", help="stalled leases alone")
+    parser.add_argument("--sybils", action="store_true", help="an owner of 1,000 keys alone; --quick: 3 hours")
     order = parser.parse_args()
     bench.one_thread()
     if order.stalls:
@@ -194,6 +201,9 @@ def main() -> int:
     if order.receipt:
         bench.header("T0 and signed documents", ["cryptography"])
         return bench.close(receipt_claims(order.quick) + document_claims(order.quick))
+    if order.sybils:
+        bench.header("sybils")
+        return bench.close(sybil_table(3.0 if order.quick else 24.0))
     bench.header("evidence against nodes", ["torch", "transformers", "numpy"])
     with tempfile.TemporaryDirectory() as name:
         claims = asyncio.run(measure(Path(name), order))

@@ -5,16 +5,18 @@ from coordinator.accounts.ledger import Ledger
 from coordinator.accounts.quarantine import Quarantine
 from coordinator.accounts.standing import Accounts
 from coordinator.accounts.strikes import Strikes
+from coordinator.accounts.vesting import Vesting
 from coordinator.database import Database
 
 
 class Accounting:
-    """The ledger, the standing of keys, their strikes, their groups in quarantine, and the lease ends that wait for
-    their common entry."""
+    """The ledger, the standing of keys, their strikes, their groups in quarantine, their canaries' pay, and the
+    lease ends that wait for their common entry."""
 
     def __init__(self, database: Database) -> None:
         self.ledger = Ledger(database)
         self.accounts = Accounts(database, self.ledger)
         self.strikes = Strikes(database, self.accounts)
         self.quarantine = Quarantine(database, self.ledger, self.accounts)
+        self.vesting = Vesting(database, self.ledger, self.accounts)
         self.lease_ends = LeaseEnds(database, self.ledger, self.accounts)

@@ -82,6 +82,11 @@ def accrued(node: str) -> str:
     return f"node:{node}:accrued"
 
 
+def unvested(node: str) -> str:
+    """Return the account that keeps the weight of a node's canaries until it is vested. `node`: its peer id."""
+    return f"node:{node}:unvested"
+
+
 def quarantined(node: str) -> str:
     """Return the account that keeps the weight of a node's groups in quarantine. `node`: its peer id."""
     return f"held:{node}"

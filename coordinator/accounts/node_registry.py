@@ -5,7 +5,8 @@ Rules
    (`forget`), and with it all rows of its leases, its Receipts too. Beyond `MOST_WITHOUT_GROUPS` nodes without any
    group, each new one replaces the one seen longest ago: one connection can say hello under fifty new keys per second.
    The ledger's entries and the key's account stay in any case.
-2. The answer to a hello contains peer records of other nodes (`records`). At least half of these nodes have accepted
+2. The answer to a hello contains peer records of other nodes (`records`). Up to half of them are of the nodes that
+   `keep` named, proven ones as a rule (trusted_parties.py), taken in turn. At least half of these nodes have accepted
    work, if there are enough of them. At most `PER_SUBNET` of them are dialled in one public subnet. A node that is
    reached only through a relay counts in no subnet: its addresses are the relay's.
 3. Memory is bounded (coordinator/accounts/sightings.py). No method reads all nodes.
@@ -14,13 +15,14 @@ Rules
 """
 
 import contextlib
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from coordinator.accounts.sightings import Sightings
 from coordinator.accounts.standing import SERVED
 from coordinator.database import Database
-from p2p.discovery.peer_records import VerifiedRecord, decode_own, expired
+from p2p.discovery.peer_records import LIFE, VerifiedRecord, decode_own, expired
 from p2p.errors import P2PError
 from p2p.limits.origin import SubnetOf
 from p2p.limits.subnets import subnet_of
@@ -56,6 +58,8 @@ class NodeRegistry:
         self._saving: list[tuple[bytes, int]] = []
         """Nodes that are next to be saved, and when they were seen."""
         self._saved = 0
+        self._kept: deque[bytes] = deque()
+        """Nodes that have a share of each list of records, the next one first (rule 2)."""
 
     def register(self, node: bytes, hello: Hello, record: VerifiedRecord | None, now: int) -> None:
         """Store a node's hello, its first or a later one. `record`: the node's own, verified; None: the hello's record
@@ -153,36 +157,58 @@ class NodeRegistry:
         known = self._record(node)
         return None if known is None or expired(known, now) else known
 
+    def keep(self, nodes: Iterable[bytes]) -> None:
+        """Name the nodes that have a share of each list of records (rule 2); replaces those named before."""
+        self._kept = deque(dict.fromkeys(nodes))
+
     def records(self, now: int, most: int = TOLD, subnet_of: SubnetOf = subnet_of) -> list[VerifiedRecord]:
         """Return the peer records that hellos are answered with, and that are dialled after a restart (rule 2): those
         of the nodes seen last, nodes with accepted work first."""
-        places: Counter[str] = Counter()
-        worked = self._told(True, most, now, places, subnet_of)
-        return worked + self._told(False, min(most - len(worked), len(worked) or most), now, places, subnet_of)
+        told = _Told(now, subnet_of)
+        told.take(self._rows_of_kept(now), most // 2)
+        told.take(self._rows(True, most, now), most)
+        worked = len(told.records)
+        told.take(self._rows(False, most, now), min(most, 2 * worked or most))
+        return told.records
 
-    def _told(
-        self, worked: bool, most: int, now: int, places: Counter[str], subnet_of: SubnetOf
-    ) -> list[VerifiedRecord]:
-        """Return the records of at most `most` nodes, all with or all without accepted work. `places`: how many were
-        taken per subnet, updated here."""
+    def _rows(self, worked: bool, most: int, now: int) -> Iterator[tuple[bytes, bool]]:
+        """Yield (record, served) of the nodes seen last, all with or all without accepted work."""
         query = f"SELECT addresses, {SERVED} FROM nodes WHERE (weight > 0) = ? ORDER BY last_seen DESC LIMIT ?"
-        told: list[VerifiedRecord] = []
         with contextlib.closing(self._database.each(query, (now, worked, LOOKED_AT * most))) as rows:
-            for sealed, served in rows:
-                if len(told) == most:
-                    break
-                known = _read(sealed)
-                if known is None or not served or not known.addresses or expired(known, now):
-                    continue
-                subnets = {subnet for ip in _dialled_at(sealed) if (subnet := subnet_of(ip)) is not None}
-                if all(places[subnet] < PER_SUBNET for subnet in subnets):
-                    places.update(subnets)
-                    told.append(known)
-        return told
+            yield from rows
+
+    def _rows_of_kept(self, now: int) -> Iterator[tuple[bytes, bool]]:
+        """Yield (record, served) of the nodes that have a share, each once, the next one first."""
+        query = f"SELECT addresses, {SERVED} FROM nodes WHERE key = ? AND last_seen > ?"
+        for _ in range(len(self._kept)):
+            node = self._kept[0]
+            self._kept.rotate(-1)
+            if (row := self._database.one(query, (now, node, now - LIFE))) is not None:
+                yield row
 
     def _record(self, node: bytes) -> VerifiedRecord | None:
         sealed: bytes | None = self._database.value("SELECT addresses FROM nodes WHERE key = ?", (node,))
         return None if sealed is None else _read(sealed)
+
+
+class _Told:
+    """A list of records under way."""
+
+    def __init__(self, now: int, subnet_of: SubnetOf) -> None:
+        self._now, self._subnet_of = now, subnet_of
+        self._places: Counter[str] = Counter()
+        self.records: list[VerifiedRecord] = []
+
+    def take(self, rows: Iterator[tuple[bytes, bool]], most: int) -> None:
+        """Add records until there are `most` (rule 2). `rows`: (record, whether its node is served)."""
+        while len(self.records) < most and (row := next(rows, None)) is not None:
+            known = _read(row[0]) if row[1] else None
+            if known is None or known in self.records or not known.addresses or expired(known, self._now):
+                continue
+            subnets = {subnet for ip in _dialled_at(row[0]) if (subnet := self._subnet_of(ip)) is not None}
+            if all(self._places[subnet] < PER_SUBNET for subnet in subnets):
+                self._places.update(subnets)
+                self.records.append(known)
 
 
 @lru_cache(maxsize=4096)

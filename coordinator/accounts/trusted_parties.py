@@ -1,20 +1,41 @@
-"""List the parties with accepted work: the network reserves places for their connections
-(p2p/limits/connection_places.py)."""
+"""List the nodes whose work was accepted last, and their parties: shares of connections, relay reservations and peer
+lists are kept for them (p2p/limits/connection_places.py, relay_quota.py, node_registry.py).
 
-from typing import Final
+Rules
+1. Of the nodes of the last `LOOKED_AT` accepted groups those that are proven count, all of them as long as none is.
+2. The cost does not grow with history. To crowd out a node, others must bring that many groups.
+"""
 
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from coordinator.accounts.standing import account_of, rank
 from coordinator.database import Database
 
 LOOKED_AT: Final = 1_000
 """The number of last accepted groups that are read."""
 
 
-def parties_with_accepted_work(database: Database, looked_at: int = LOOKED_AT) -> list[str]:
-    """Return the parties of the last accepted groups, each once. The cost does not grow with history."""
+class TrustedNode(NamedTuple):
+    """A node by its key, 32 bytes, and the party of a lease of it; empty: not known."""
+
+    node: bytes
+    party: str
+
+
+def trusted_nodes(database: Database, looked_at: int = LOOKED_AT) -> list[TrustedNode]:
+    """Return the nodes of the last accepted groups by rule 1, with each party that they had, once each."""
     rows = database.all(
-        "SELECT DISTINCT l.party"
+        "SELECT DISTINCT l.node, l.party"
         " FROM (SELECT lease FROM verdicts WHERE verdict = 'accepted' ORDER BY entry DESC LIMIT ?) v"
-        " JOIN leases l ON l.id = v.lease WHERE l.party != '' ORDER BY l.party",
+        " JOIN leases l ON l.id = v.lease ORDER BY l.party, l.node",
         (looked_at,),
     )
-    return [party for (party,) in rows]
+    ranks = {node: rank(account_of(database, node)) for node, _ in rows}
+    proven = [row for row in rows if ranks[row[0]] == "proven"]
+    return [TrustedNode(*row) for row in proven or rows]
+
+
+def parties_of(nodes: Iterable[TrustedNode]) -> list[str]:
+    """Return the parties of nodes, each once."""
+    return sorted({one.party for one in nodes if one.party})

@@ -89,12 +89,12 @@ def work(database: Database) -> int:
 
 
 class GroupCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Groups since the run began, and groups under way now. `too_old`: accepted, but too old to be trained on
-    when decided. `unscored`: accepted, but without a finite reward by the task. `heldout`: accepted for an evaluation.
-    `spare`: accepted, while a twin of it is learned from (coordinator/rollouts/twin_sets.py).
-    `refused`: by code. `rollouts`: of accepted groups. `skipped`: prompts that are not leased, or no longer, by the
-    codes of their leases' ends; those that the task did not give, or that are too long, by `no-prompt`
-    (coordinator/rollouts/prompt_positions.py)."""
+    """Groups since the run began, and groups under way now. `too_old`: accepted, but too old to be trained on when
+    decided. `unscored`: accepted, but without a finite reward by the task. `heldout`: accepted for an evaluation.
+    `canaries`: accepted, with an answer known before (coordinator/rollouts/canaries.py). `spare`: accepted, while a
+    twin of it is learned from (coordinator/rollouts/twin_sets.py). `refused`: by code. `rollouts`: of accepted groups.
+    `skipped`: prompts that are not leased, or no longer, by the codes of their leases' ends; those that the task did
+    not give, or that are too long, by `no-prompt` (coordinator/rollouts/prompt_positions.py)."""
 
     received: int
     accepted: int
@@ -102,6 +102,7 @@ class GroupCounts(msgspec.Struct, frozen=True, kw_only=True):
     unscored: int
     heldout: int
     spare: int
+    canaries: int
     refused: dict[str, int]
     expired: int
     undecided: int
@@ -122,7 +123,7 @@ def ledger(database: Database) -> LedgerView:
 
 def counts(database: Database, now: int) -> GroupCounts:
     """Count all groups, from the sums kept with each verdict and the table of groups under way."""
-    accepted = trainable = unscored = heldout = rollouts = expired = 0
+    accepted = trainable = unscored = heldout = canaries = rollouts = expired = 0
     refused: dict[str, int] = {}
     for verdict, code, *sums in database.all(
         "SELECT verdict, code, groups, trainable, rollouts FROM sums WHERE node = x''"
@@ -135,16 +136,18 @@ def counts(database: Database, now: int) -> GroupCounts:
             accepted, trainable, rollouts = accepted + sums[0], trainable + sums[1], rollouts + sums[2]
             unscored += sums[0] if code == "task-score" else 0
             heldout += sums[0] if code == "heldout" else 0
+            canaries += sums[0] if code == "canary" else 0
     running, undecided = database.all("SELECT coalesce(sum(open), 0), coalesce(sum(received), 0) FROM on_their_way")[0]
     spare = database.value("SELECT value FROM tallies WHERE name = 'spare twins'") or 0
     overdue = database.value("SELECT count(*) FROM leases WHERE state = 'open' AND expires < ?", (now,))
     return GroupCounts(
         received=accepted + sum(refused.values()) + undecided,
         accepted=accepted,
-        too_old=accepted - trainable - unscored - heldout - spare,
+        too_old=accepted - trainable - unscored - heldout - canaries - spare,
         unscored=unscored,
         heldout=heldout,
         spare=spare,
+        canaries=canaries,
         refused=refused,
         expired=expired,
         undecided=undecided,

@@ -272,6 +272,23 @@ class TaskRow(View, frozen=True, kw_only=True):
     greedy: float | None = None
 
 
+class CanaryView(msgspec.Struct, frozen=True, kw_only=True):
+    """Canaries since the run began (coordinator/rollouts/canaries.py): given, by whose answer; accepted by comparison,
+    accepted by the scorer's pass, refused. `largest_share`: of the answers at hand, of one party."""
+
+    of_proven: int = 0
+    of_scorer: int = 0
+    agreed: int = 0
+    scored: int = 0
+    refused: int = 0
+    largest_share: float = 0.0
+
+    @property
+    def given(self) -> int:
+        """All canaries that were given."""
+        return self.of_proven + self.of_scorer
+
+
 class RunState(View, frozen=True, kw_only=True):
     """The whole state of a run. `refused`: groups per reason code. `staleness`: index = age at draw, value = groups.
     `unscored`: accepted groups for which the task gave no finite reward. `spare`: accepted groups of which a twin is
@@ -328,6 +345,7 @@ class RunState(View, frozen=True, kw_only=True):
     weight: int = 0
     unscored: int = 0
     spare: int = 0
+    canaries: CanaryView = CanaryView()
     skipped: dict[str, int] = {}
     trouble: TroubleView = TroubleView()
     links: LinksView = LinksView()

@@ -16,7 +16,10 @@ from coordinator.accounts.accounting import Accounting
 from coordinator.accounts.node_registry import NodeRegistry
 from coordinator.config import EnvironmentSection
 from coordinator.database import Database
+from coordinator.learner.age import oldest_fresh
 from coordinator.metrics.broadcast_stats import BroadcastStats
+from coordinator.rollouts.canaries import verdict_by_answer
+from coordinator.rollouts.canary_answers import WantedAnswer
 from coordinator.rollouts.episode_record import EpisodeRecords
 from coordinator.rollouts.lease_table import Entropy, LeaseTable
 from coordinator.rollouts.lease_terms import Progress
@@ -33,6 +36,7 @@ from coordinator.rollouts.verification import Verdict
 from coordinator.rollouts.waiting_groups import Undecided, Visit, WaitingGroups
 from coordinator.verification.open_classes import OpenClasses
 from coordinator.verification.version_pairs import ONE_IN, is_doubted
+from engines.engine import Sample
 from p2p.identity import peer_id
 from p2p.limits.origin import LOCAL, Origin
 from protocol.broadcast_messages import Acknowledgement
@@ -126,6 +130,7 @@ class GroupService:
         leases = self.tokens.forget(covered, step, era, self.terms.staleness, now - WINDOW)
         kept = self.verdicts.evidence, self.verdicts.near_ties, self.verdicts.version_pairs
         evidence = sum(table.forget(now) for table in kept)
+        evidence += self.leases.canaries.forget(era, oldest_fresh(step, self.terms.staleness))
         return leases + self.registry.forget(now) + self.strikes.forget(now) + evidence
 
     def rebuild(self, drawn: Iterable[bytes], progress: Progress) -> None:
@@ -204,6 +209,23 @@ class GroupService:
             return None
         return int.from_bytes(self._entropy(8)) % samples
 
+    def compare_canary(self, group: Undecided) -> Verdict | None:
+        """Return the verdict on a canary that agrees with its answer (canaries.py, rule 6); None: the group must be
+        scored."""
+        answer = self.leases.canaries.answer_of(group.lease.id)
+        return None if answer is None else verdict_by_answer(group.submission.rollouts, answer)
+
+    def wanted_answer(self) -> WantedAnswer | None:
+        """Return the answer of a canary that the scorer should make in idle time; None: it is not needed."""
+        at = self.progress
+        if at is None or at.finished or self.paused or not self.terms.canaries:
+            return None
+        return self.leases.canaries.wanted(at.era, at.version, self.terms.group_size)
+
+    def answer_made(self, version: int, wanted: WantedAnswer, samples: list[Sample], now: int) -> None:
+        """Store an answer that the scorer made under a version."""
+        self.leases.canaries.made(self._standing().era, version, wanted, samples, now)
+
     def draw_pass_before(self, group: Undecided) -> bool:
         """Draw whether a good group is also passed under the version before its own (version_pairs.py, rule 1)."""
         if group.lease.calibration is None:
@@ -224,8 +246,14 @@ class GroupService:
         return min(recent, self.leases.oldest_in_use() or recent, self.leases.heldout.oldest_open() or recent)
 
     def is_rewarded_later(self, group: Undecided) -> bool:
-        """Tell whether the scores of a group come from an environment, after its verification."""
-        return self._context.kind(group.lease.task, group.lease.task_version) == SINGLE
+        """Tell whether the scores of a group come from an environment, after its verification. A canary is not learned
+        from, so it needs none."""
+        single = self.is_single(group.lease.task, group.lease.task_version)
+        return single and not self.leases.twins.is_canary(group.lease.id)
+
+    def is_single(self, task: str, version: int) -> bool:
+        """Tell whether the episodes of a task have one turn, which an environment rewards."""
+        return self._context.kind(task, version) == SINGLE
 
     def leave_for_reward(self, group: Undecided) -> None:
         """Take a verified group from those that wait for the scorer; it waits for its rewards."""

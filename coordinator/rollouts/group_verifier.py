@@ -86,7 +86,7 @@ class GroupVerifier:
     ) -> None:
         """`evidence`: of the classes that are not exact; None: their groups cannot be scored."""
         self._scorer = scorer
-        self._ends = ends
+        self.ends = ends
         self._published = published
         self._calibration = calibration
         self._cross_version = CrossVersionCheck(staleness)
@@ -125,7 +125,7 @@ class GroupVerifier:
             await self._fill(group, scores, numbers)
             try:
                 known = {number: score for number in numbers if (score := scores[number]) is not None}
-                compared |= {number: compare_rollout(rollouts[number], known[number], self._ends) for number in known}
+                compared |= {number: compare_rollout(rollouts[number], known[number], self.ends) for number in known}
             except Incomparable as error:
                 return _unscorable(str(error))
             if len(compared) < len(rollouts) and self._suffices(group, compared, tables):
@@ -210,8 +210,8 @@ class GroupVerifier:
             prompt=lease.prompt,
             seeds=[lease.seeds[number] for number in numbers],
             limit=lease.limit,
-            eos=self._ends[0],
-            other_ends=self._ends[1:],
+            eos=self.ends[0],
+            other_ends=self.ends[1:],
             task=lease.task,
             task_version=lease.task_version,
             split=lease.split,

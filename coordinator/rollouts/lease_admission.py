@@ -39,7 +39,8 @@ MEASURED_FOR: Final = 1_000
 
 class LeaseDemand(NamedTuple):
     """A lease request with the facts about its node. `lifetime`: of its lease, if it gets one. `holders`: of
-    its budgets (expiry_budgets.py, rule 2). `running`: its open leases, those that are overdue left out."""
+    its budgets (expiry_budgets.py, rule 2). `running`: its open leases, those that are overdue left out. `first`: the
+    key has no accepted group, and no canary that is open or undecided. `paying`: it has such a canary."""
 
     requester: Requester
     rank: Rank
@@ -47,6 +48,8 @@ class LeaseDemand(NamedTuple):
     holders: list[bytes]
     record: DeliveryRecord
     running: int
+    first: bool
+    paying: bool
 
 
 class LeaseOwner(NamedTuple):
@@ -103,12 +106,22 @@ class LeaseAdmission:
             open_leases = self._open_leases_over(origin.connection)
         holders = [holder for holder, _ in holders_of_new_key(origin)] if rank == "new" else []
         requester = Requester(node, share, origin, open_leases, undecided, record.rate, most_leases)
-        return LeaseDemand(requester, rank, lifetime, holders or [node], record, running)
+        unpaid = rank == "new" and not self._accounts.account(node).accepted
+        paying = unpaid and self._has_canary(node)
+        first = unpaid and not paying
+        return LeaseDemand(requester, rank, lifetime, holders or [node], record, running, first, paying)
+
+    def _has_canary(self, node: bytes) -> bool:
+        """Tell whether a node has a canary that is open or undecided."""
+        query = "SELECT 1 FROM lent o JOIN leases l ON l.id = o.lease WHERE o.node = ? AND l.twin = 'canary' LIMIT 1"
+        return self._database.one(query, (node,)) is not None
 
     def denied(self, demand: LeaseDemand, now: int) -> tuple[Denial, int] | None:
         """Return why a node gets no lease whatever room there is, and for how many milliseconds; 0: the least wait."""
         if demand.running >= demand.requester.most_open:
             return Denial("too-many-leases", {"held": demand.running, "most": demand.requester.most_open}), 0
+        if demand.paying:
+            return Denial("too-many-leases", {"held": max(1, demand.running), "most": 1}), 0
         debts = [debt for holder in demand.holders if (debt := self._budgets.debt(holder, now)) is not None]
         if debts:
             debt = max(debts, key=lambda one: one.wait)

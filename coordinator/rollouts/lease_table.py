@@ -19,6 +19,7 @@ Rules
 8. A known node that takes held-out groups gets one first in its turn, and whenever there is no room for training
    (heldout_plans.py).
 9. A proven node that gets none of these may cover a lease that is overdue (hedging.py, twin_sets.py).
+10. A lease of a training prompt may be replaced by one whose answer is known (canaries.py).
 """
 
 from collections.abc import Callable, Collection
@@ -30,6 +31,8 @@ from coordinator.accounts.standing import Accounts, Rank
 from coordinator.accounts.strikes import AT_ONCE, STRIKES
 from coordinator.database import Database
 from coordinator.learner.age import fresh, oldest_fresh
+from coordinator.rollouts.canaries import CanaryShare
+from coordinator.rollouts.canary_answers import CanaryAnswers
 from coordinator.rollouts.hedging import LEAST_SPARE, SPARE, overdue_after
 from coordinator.rollouts.heldout_plans import HeldoutGroup, HeldoutPlans
 from coordinator.rollouts.lease_admission import LeaseAdmission, LeaseDemand
@@ -83,7 +86,7 @@ class LeaseTable(LeaseRows):
         classes: OpenClasses,
         served: Collection[str] = (),
     ) -> None:
-        """`served`: names of tasks whose leases have no twins."""
+        """`served`: names of tasks whose leases have no twins and no canaries."""
         super().__init__(database)
         self.terms = terms
         self._served = served
@@ -97,6 +100,8 @@ class LeaseTable(LeaseRows):
         self.heldout = HeldoutPlans(database)
         self.twins = TwinSets(database)
         self._overdue_leases = OverdueLeases(database, terms.hedge_share, entropy)
+        self.canaries = CanaryAnswers(database, accounts, served, entropy)
+        self._canary_share = CanaryShare(terms.canaries)
         bounds = LifetimeBounds(terms.first_ms, terms.least_ms, terms.most_ms)
         self._admission = LeaseAdmission(database, bounds, terms.staleness == 0, accounts, terms.per_node)
         self.pacing = LeasePacing(
@@ -165,6 +170,8 @@ class LeaseTable(LeaseRows):
             return self._issued_heldout(group, demand, request, now)
         refused = self._lacks_room(demand, request.version, progress, buffered, now)
         if refused is None:
+            if (canary := self._issued_canary(demand, request, now)) is not None:
+                return canary
             try:
                 return self._issued(demand, request, now)
             except PromptPending:
@@ -185,7 +192,7 @@ class LeaseTable(LeaseRows):
         chosen = PromptPosition(-group.id, group.leases, "", prompt)
         with self._database.transaction():
             self.heldout.leased(group.id, demand.requester.node)
-            sealed = self._write(chosen, demand, request, now, seeds)
+            _, sealed = self._write(chosen, demand, request, now, seeds)
         self.heldout.note_lease(heldout=True)
         self._overdue_leases.share.note(hedge=False)
         return sealed
@@ -203,11 +210,31 @@ class LeaseTable(LeaseRows):
         prompt = Prompt(lease.task, lease.task_version, lease.index, lease.prompt)
         with self._database.transaction():
             chosen = PromptPosition(one.position, one.attempt, lent.reasons, prompt)
-            sealed = self._write(chosen, demand, request, now, lease.seeds, "hedge")
+            _, sealed = self._write(chosen, demand, request, now, lease.seeds, "hedge")
             self._overdue_leases.covered(lease.id)
             self._admission.covered(lent, now)
             self._recount(lease.id)
         self._overdue_leases.share.note(hedge=True)
+        self._note_given(demand, now)
+        return sealed
+
+    def _issued_canary(self, demand: LeaseDemand, request: LeaseRequest, now: int) -> bytes | None:
+        """Return a sealed Lease whose answer is known (rule 10); None: the node gets a normal one."""
+        node, first = demand.requester.node, demand.first
+        if not self._canary_share.share or not is_exact(request.engine):
+            return None
+        if not first and not self._canary_share.draw(self._entropy(4)):
+            return None
+        answer = self.canaries.choose(node, demand.requester.origin, request.era, request.version, now)
+        if answer is None:
+            return None
+        with self._database.transaction():
+            chosen = PromptPosition(answer.position, answer.attempt, "", answer.prompt)
+            lease, sealed = self._write(chosen, demand, request, now, answer.seeds, "canary")
+            self.canaries.given(answer, lease)
+        if not first:
+            self._canary_share.given()
+        self._overdue_leases.share.note(hedge=False)
         self._note_given(demand, now)
         return sealed
 
@@ -217,7 +244,7 @@ class LeaseTable(LeaseRows):
         with self._database.transaction():
             relied_on = self._admission.relied_on(demand, now)
             chosen = self.positions.take(node, origin, now, relied_on=relied_on, longest=self._longest(demand))
-            sealed = self._write(chosen, demand, request, now)
+            _, sealed = self._write(chosen, demand, request, now)
         self._overdue_leases.share.note(hedge=False)
         self._note_given(demand, now)
         return sealed
@@ -300,9 +327,9 @@ class LeaseTable(LeaseRows):
         now: int,
         seeds: list[bytes] | None = None,
         twin: Kind = "",
-    ) -> bytes:
-        """Write a lease, in the caller's transaction; return it sealed. `seeds`: of a held-out group or a twin; None:
-        they are drawn."""
+    ) -> tuple[bytes, bytes]:
+        """Write a lease, in the caller's transaction; return its id, and it sealed. `seeds`: of a held-out group or a
+        twin; None: they are drawn."""
         node, origin = demand.requester.node, demand.requester.origin
         lease = self._lease(chosen, demand, request, now, seeds)
         overdue = None if twin else self._overdue_at(lease, demand)
@@ -322,13 +349,14 @@ class LeaseTable(LeaseRows):
         )
         self._database.do(
             "INSERT INTO leases (id, node, nonce, position, era, version, sent, expires, document, sealed, attempt,"
-            " connection, party, twin, overdue, state) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'open')",
-            (*row, chosen.attempt, *origin, twin, overdue),
+            " connection, party, twin, counts, overdue, state)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'open')",
+            (*row, chosen.attempt, *origin, twin, twin != "canary", overdue),
         )
         self._admission.lend(demand, lease.id, request.era, request.version, chosen.reasons, now)
-        if chosen.position >= 0:
+        if chosen.position >= 0 and twin != "canary":
             self.pacing.given(lease.id, node, demand.record, request.era, request.version, now)
-        return sealed
+        return lease.id, sealed
 
     def _overdue_at(self, lease: Lease, demand: LeaseDemand) -> int | None:
         """Return from when on a lease is overdue; None: it is never covered (overdue_leases.py)."""
@@ -391,7 +419,7 @@ class LeaseTable(LeaseRows):
         position, attempt = self._database.all("SELECT position, attempt FROM leases WHERE id = ?", (lease,))[0]
         if position < 0:
             self.heldout.returned(-position)
-        elif not self.twins.is_pending(lease):
+        elif not self.twins.is_canary(lease) and not self.twins.is_pending(lease):
             self.positions.ended(position, attempt, lent.reasons, code, now)
         if code in ("expired", "declined"):
             if not self.twins.is_hedged(lease):

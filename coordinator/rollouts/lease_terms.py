@@ -12,11 +12,12 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
     "<engine>/<dtype>/<device>". `per_node`: most open leases per unmeasured node. `first_ms`: lifetime of a lease while
     its node is not measured and too few nodes are proven. `least_ms`, `most_ms`: bounds of every lifetime. `retry_ms`:
     the least wait after a refusal (coordinator/rollouts/retry_times.py). `pacing`: "fresh": by the law of leases
-    (coordinator/rollouts/pacing.py), "room": by room alone. `refill`: the learner's batches leave out
-    groups whose rewards are all equal. `hedge_share`: of hedges in all leases (coordinator/rollouts/hedging.py); 0:
-    there are none. `draw`: of the learner's batches (coordinator/rollouts/replay_buffer.py, rule 1). `prompts`:
-    "order": as the tasks have them, "variance": by their last groups
-    (coordinator/rollouts/prompt_choice.py). `by_length`: long ones to quick nodes (prompt_window.py)."""
+    (coordinator/rollouts/pacing.py), "room": by room alone. `refill`: the learner's batches leave out groups whose
+    rewards are all equal. `hedge_share`: of hedges in all leases (coordinator/rollouts/hedging.py); 0: there are none.
+    `canaries`: their share of all leases (coordinator/rollouts/canaries.py); 0: there are none. `draw`: of the
+    learner's batches (coordinator/rollouts/replay_buffer.py, rule 1). `prompts`: "order": as the tasks have them,
+    "variance": by their last groups (coordinator/rollouts/prompt_choice.py). `by_length`: long ones to quick nodes
+    (prompt_window.py)."""
 
     staleness: int
     batch_groups: int
@@ -31,6 +32,7 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
     pacing: Literal["fresh", "room"] = "room"
     refill: bool = False
     hedge_share: float = 0.0
+    canaries: float = 0.0
     draw: Literal["oldest", "signal"] = "oldest"
     prompts: Literal["order", "variance"] = "order"
     by_length: bool = False

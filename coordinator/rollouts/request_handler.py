@@ -19,6 +19,8 @@ Rules, in order
 8. A hello contains the record of the node's addresses (p2p/discovery/peer_records.py), signed by the node itself. An
    expired record, or one issued in the future, is ignored: the node may not know the time yet, and sends a new record
    with its next hello.
+   The first hello of a key that is not known shows some work (protocol/hello_work.py), which is checked before anything
+   is written. Without it the refusal `work` states the hour of the coordinator's clock.
 9. Open leases are extended by an absence before anything else (coordinator/rollouts/absence.py). A submission wakes
    the scorer.
 10. A report on the node's open leases is taken before its request: leases that it gives back make room for the one that
@@ -54,7 +56,7 @@ from p2p.identity import peer_id, public_bytes
 from p2p.limits.origin import LOCAL, Origin
 from p2p.multiaddr import Route, route_of_requester
 from p2p.wire_types import decode, encode
-from protocol import succession
+from protocol import hello_work, succession
 from protocol.authority import RunSpec
 from protocol.broadcast_messages import Acknowledgement
 from protocol.engine_classes import admits
@@ -144,9 +146,11 @@ class RequestHandler:
         arrived: asyncio.Event,
         absence: Absence,
         clock: Callable[[], int],
+        *,
+        work: bool = False,
     ) -> None:
         """Handle the requests of one run. `arrived`: set with each submission. `clock`: milliseconds since the Unix
-        epoch."""
+        epoch. `work`: whether the first hello of a key shows work (rule 8)."""
         self._run = run
         self._group_service = group_service
         self._publisher = publisher
@@ -154,6 +158,7 @@ class RequestHandler:
         self._arrived = arrived
         self._absence = absence
         self._clock = clock
+        self._work = work
         self._spec = run.runspec
         self._answers = ResponseLog()
         self._waiting = 0
@@ -291,11 +296,13 @@ class RequestHandler:
                 return refusal("task-version", task=task.name, version=task.version)
         if not admits(hello.engine, self._spec.engines):
             return refusal("engine", engine=hello.engine, admitted=", ".join(self._spec.engines))
+        registry = self._group_service.registry
+        if self._owes_work(context, hello.work):
+            return msgspec.structs.replace(refusal("work"), hour=hello_work.hour_of(context.now))
         try:
             record = self._record(context, hello.record)
         except BadSignature as error:
             return refusal("bad-signature", detail=error)
-        registry = self._group_service.registry
         registry.register(context.node, hello, record, context.now)
         return Welcome(
             succession=self._succeeded(context, hello),
@@ -315,6 +322,12 @@ class RequestHandler:
         except (BadSignature, Malformed) as error:
             return f"The statement of the old key does not hold: {error}"
         return succeed(self._group_service.accounts, statement, context.now)
+
+    def _owes_work(self, context: RequestContext, work: bytes | None) -> bool:
+        """Tell whether a hello lacks the work that the first one of a key shows (rule 8)."""
+        if not self._work or hello_work.is_shown(self._spec.run, context.node, work, context.now):
+            return False
+        return not self._group_service.registry.introduced(context.node)
 
     def lease(self, context: RequestContext, request: LeaseRequest) -> bytes | Refusal:
         """Give a node a sealed Lease, or refuse it."""

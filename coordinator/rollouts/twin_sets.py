@@ -3,13 +3,15 @@
 Rules
 1. The leases of one position and attempt (prompt_positions.py) are a *set* of twins. Each has its own id, node and
    lifetime, is judged by its own content alone, and is paid once. The column `twin` states why a lease is there: empty
-   for the first, "hedge" for one that covers a lease which is overdue (hedging.py). A unique index allows one lease
-   of each kind in a set. A Lease has no field for it, so no node can tell a twin from any other lease.
+   for the first, "hedge" for one that covers a lease which is overdue (hedging.py), "canary" for one whose answer is
+   known (canaries.py). A unique index allows one lease of each kind in a set. A Lease has no field for it, so no node
+   can tell a twin from any other lease.
 2. At most one group of a set is ever in the buffer: a unique index of the buffer's positions. A good group whose twin
    is there is accepted and paid in full, and not trainable. Its rewards are not counted a second time.
 3. A set counts once in the room and in the law of leases: as the lease whose group is in the buffer, else one that was
-   received, else the newest that is open (`counts`). The sums leave out the others of its leases.
-4. A position is returned once no lease of its set is open, waits for a verdict or was accepted.
+   received, else the newest that is open (`counts`). The sums leave out the others of its leases, and every canary.
+4. A position is returned once no lease of its set is open, waits for a verdict or was accepted; canaries are left out,
+   and return none.
 5. Equal tokens are what a set of honest nodes brings. Equality inside a set says nothing about copying.
 6. Leases of served tasks have no twins: their episodes are the operator's, one for each lease.
 """
@@ -18,14 +20,14 @@ from typing import Final, Literal, NamedTuple
 
 from coordinator.database import Database
 
-Kind = Literal["", "hedge"]
+Kind = Literal["", "hedge", "canary"]
 _OTHERS: Final = (
     "FROM leases o JOIN leases l ON l.position = o.position AND l.attempt = o.attempt AND l.id != o.id WHERE o.id = ?"
 )
 _BEST: Final = (
     "SELECT l.id FROM leases o JOIN leases l ON l.position = o.position AND l.attempt = o.attempt"
     " LEFT JOIN buffer b ON b.lease = l.id WHERE o.id = ?"
-    " ORDER BY b.lease IS NULL, l.state != 'received', l.state != 'open', l.rowid DESC LIMIT 1"
+    " AND l.twin != 'canary' ORDER BY b.lease IS NULL, l.state != 'received', l.state != 'open', l.rowid DESC LIMIT 1"
 )
 
 
@@ -57,9 +59,13 @@ class TwinSets:
         starts = [one for one, state in changed if one == best and state == "open"]
         return Recount([one for one, _ in changed if one != best], starts[0] if starts else None)
 
+    def is_canary(self, lease: bytes) -> bool:
+        """Tell whether a lease is a canary."""
+        return bool(self._database.value("SELECT twin = 'canary' FROM leases WHERE id = ?", (lease,)))
+
     def is_pending(self, lease: bytes) -> bool:
         """Tell whether a twin of a lease is open, waits for its verdict, or was accepted (rule 4)."""
-        where = "(l.state IN ('open', 'received') OR v.verdict = 'accepted')"
+        where = "l.twin != 'canary' AND (l.state IN ('open', 'received') OR v.verdict = 'accepted')"
         others = _OTHERS.replace(" WHERE", " LEFT JOIN verdicts v ON v.lease = l.id WHERE")
         return self._database.one(f"SELECT 1 {others} AND {where} LIMIT 1", (lease,)) is not None
 

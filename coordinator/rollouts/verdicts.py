@@ -23,6 +23,8 @@ Rules
    took the place of theirs, if there is one, and the re-run agrees with the node if that ends well.
    When its quarantine has ended, the group's Receipt is sealed anew with the code that says how: `quarantine-paid` or
    `quarantine-unpaid`. All else in it stays, its entry too.
+   A canary is accepted under the code `canary`: never trainable, and its weight is kept in `unvested` until further
+   groups of its key are accepted (coordinator/accounts/vesting.py). Its entry says so if its answer agreed (`audited`).
 7. The near-ties of groups of an exact class are counted per key and party (coordinator/verification/near_ties.py).
 """
 
@@ -35,13 +37,14 @@ import numpy as np
 
 from coordinator.accounts.accounting import Accounting
 from coordinator.accounts.lease_ends import LedgerPosition
-from coordinator.accounts.ledger import ESCROW, accrued, quarantined, transfer
+from coordinator.accounts.ledger import ESCROW, accrued, quarantined, transfer, unvested
 from coordinator.accounts.ledger_facts import VERDICT_RULES
 from coordinator.accounts.pay import pay_rule
 from coordinator.database import Database, marks
 from coordinator.learner.advantages import signal_of
 from coordinator.learner.age import fresh
 from coordinator.metrics.pass_rates import PromptAnswers
+from coordinator.rollouts.canaries import VESTED_AFTER
 from coordinator.rollouts.lease_rows import LeaseRecord
 from coordinator.rollouts.lease_table import Early, LeaseTable, Seal
 from coordinator.rollouts.lease_terms import Progress
@@ -67,7 +70,7 @@ from runtime.units import DAY
 from tasks.task import Score
 from tasks.turn_ends import is_end
 
-ACCEPTED = ("ok", "heldout", "task-score", "quarantine")
+ACCEPTED = ("ok", "heldout", "task-score", "quarantine", "canary")
 """Codes of accepted groups."""
 RECENT = 200
 """Decided groups whose codes are remembered."""
@@ -142,6 +145,12 @@ class CountedOutcome(LeaseOutcome, frozen=True, kw_only=True):
     near_ties: int
 
 
+class AuditedOutcome(CountedOutcome, frozen=True, kw_only=True):
+    """The end of a lease whose group was audited. `audited`: "canary": it agreed with the known answer."""
+
+    audited: str
+
+
 Basis = EvidenceStep | NearTieCount
 """The evidence that a verdict counts, or the near-ties."""
 
@@ -165,6 +174,7 @@ class VerdictService:
         self._accounts = accounting.accounts
         self._strikes = accounting.strikes
         self._ends = accounting.lease_ends
+        self._vesting = accounting.vesting
         self._quarantine = accounting.quarantine
         self._quarantine.rerun, self._quarantine.ended = self.rerun, self._end_quarantine
         self._classes = classes
@@ -198,7 +208,7 @@ class VerdictService:
                 return self.refuse(record, code, _sentence(code, record.lease, verdict.ties), now, basis)
             if verdict.behaviour is None:
                 return self.refuse(record, verdict.code, verdict.reason, now, basis)
-            return self._accept(record, rollouts, verdict.behaviour, progress, now, basis)
+            return self._accept(record, rollouts, verdict.behaviour, progress, now, basis, verdict.audited)
 
     def _blamed(self, lease: Lease, basis: Basis | None, now: int) -> str:
         """Return the code under which a group is refused by its node's groups so far; empty: it is not."""
@@ -293,6 +303,7 @@ class VerdictService:
         progress: Progress,
         now: int,
         basis: Basis | None,
+        audited: str,
     ) -> bytes:
         lease = record.lease
         (at,), scores = self._submission(lease.id, "at"), self._scores(lease.id)
@@ -302,6 +313,9 @@ class VerdictService:
             code, reason = "quarantine", sentence("quarantine")
         if code == "ok" and lease.split == "heldout":
             code, reason = "heldout", sentence("heldout")
+        canary = self._leases.twins.is_canary(lease.id)
+        if canary:
+            code, reason = "canary", sentence("canary", groups=VESTED_AFTER)
         young = lease.era == progress.era and fresh(progress.step, lease.version, self._leases.terms.staleness)
         spare = self._leases.twins.is_learned(lease.id)
         trainable = young and code == "ok" and not spare
@@ -310,9 +324,14 @@ class VerdictService:
         sampled = sum(map(sampled_tokens, rollouts))
         given = sum(lengths) - sampled
         end = self._end(record, at, code, len(rollouts), given, sampled, total, trainable)
-        end = _with_basis(end, lease, basis)
+        end = _with_basis(end, lease, basis, audited)
         self._pay.fund(self._ledger, now, total)
-        place = self._append(now, "lease.accepted", end, total, quarantined if doubted else accrued)
+        account = unvested if canary else quarantined if doubted else accrued
+        place = self._append(now, "lease.accepted", end, total, account)
+        if canary:
+            self._vesting.put(lease.id, lease.node, total, VESTED_AFTER)
+            self._leases.canaries.count("canaries agreed" if audited else "canaries scored")
+        self._vesting.release(lease.node, now)
         if doubted:
             self._quarantine.put(lease.id, lease.node, total, now)
         if trainable:
@@ -350,6 +369,8 @@ class VerdictService:
         (at,) = self._submission(lease.id, "at")
         end = self._end(record, at, code)
         end = _with_basis(end, lease, basis)
+        if self._leases.twins.is_canary(lease.id):
+            self._leases.canaries.count("canaries refused")
         if isinstance(basis, EvidenceStep) and basis.stored:
             place = self._append(now, "lease.refused", end, 0)
         else:
@@ -501,7 +522,7 @@ def _sentence(code: str, lease: Lease, ties: NearTieCount | None) -> str:
     return sentence(code, tokens=ties.sampled, count=ties.near_ties)
 
 
-def _with_basis(end: LeaseOutcome, lease: Lease, basis: Basis | None) -> LeaseOutcome:
+def _with_basis(end: LeaseOutcome, lease: Lease, basis: Basis | None, audited: str = "") -> LeaseOutcome:
     stated = msgspec.structs.asdict(end)
     if isinstance(basis, EvidenceStep):
         stated |= {"calibration": lease.calibration or b"", **basis.hashes._asdict(), "peak": basis.peak}
@@ -510,7 +531,10 @@ def _with_basis(end: LeaseOutcome, lease: Lease, basis: Basis | None) -> LeaseOu
             if basis.versions is None
             else PairedOutcome(**stated, **basis.versions._asdict())
         )
-    return end if basis is None else CountedOutcome(**stated, **basis._asdict())
+    if basis is None:
+        return end
+    stated |= basis._asdict()
+    return AuditedOutcome(**stated, audited=audited) if audited else CountedOutcome(**stated)
 
 
 def _key(lease: bytes) -> str:

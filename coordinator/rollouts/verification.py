@@ -90,7 +90,8 @@ class Verdict(NamedTuple):
     little-endian, per sample; None for a refused group. `compared`: the tokens of each scored sample where the class is
     not exact: the evidence against the node then decides (coordinator/rollouts/verdicts.py, rule 6). `ties`: the
     near-ties of a good group whose class is exact. `versions`: of a group that was passed a second time, under the
-    version before (coordinator/verification/version_pairs.py)."""
+    version before (coordinator/verification/version_pairs.py). `audited`: "canary" of a canary that agreed with its
+    answer (coordinator/rollouts/canaries.py); empty: not audited."""
 
     code: str
     reason: str
@@ -98,6 +99,7 @@ class Verdict(NamedTuple):
     compared: dict[int, TokenArray] | None = None
     ties: NearTieCount | None = None
     versions: VersionCount | None = None
+    audited: str = ""
 
     @property
     def accepted(self) -> bool:

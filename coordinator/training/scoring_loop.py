@@ -28,6 +28,9 @@ Rules
 10. Held-out groups that are left to the scorer (training/heldout_evaluation.py) wait like an evaluation, a slice at a
     time, and after it. Where their version is gone, or the scorer has failed or died at them `MOST_EVALUATIONS` times,
     they are lost.
+11. A canary whose group agrees with its answer is decided without the scorer (rollouts/canaries.py).
+12. Where nothing else waits, the scorer makes an answer for a canary that was wanted: one group at a time, at most
+    `FOR_ANSWERS` of its time.
 """
 
 import asyncio
@@ -41,6 +44,7 @@ import structlog
 
 from coordinator.metrics.history import History
 from coordinator.publishing.publisher import Publisher
+from coordinator.rollouts.canary_answers import WantedAnswer
 from coordinator.rollouts.group_service import GroupService
 from coordinator.rollouts.group_verifier import GroupVerifier
 from coordinator.rollouts.heldout_plans import HeldoutGroup
@@ -55,6 +59,7 @@ from coordinator.training.heldout_evaluation import HeldoutEvaluation
 from coordinator.training.reward_loop import Rewarding
 from coordinator.training.scorer_weights import ScorerWeights
 from coordinator.training.verified_rate import VerifiedRate
+from engines.engine import Job
 from runtime.child import ChildDied, ChildError
 
 PATIENCE = 2.0
@@ -62,6 +67,7 @@ PATIENCE = 2.0
 MOST_EVALUATIONS = 2
 """Attempts at one version's evaluation (rule 6)."""
 MOST_DEATHS = 3
+FOR_ANSWERS = 0.05
 MOST_TOKENS = 1 << 19
 """Most tokens in flight to the scorer, unless two groups have more: some 2 MiB in its pipe."""
 
@@ -111,6 +117,8 @@ class Scoring:
     _verdicts: int = 0
     """Groups that the present visit has decided."""
     _version: int | None = None
+    _answers_from: float = 0.0
+    """Before then the scorer makes no answer (rule 12), seconds."""
     _failed_evaluations: Counter[int] = field(default_factory=Counter)
     """Failures of the scorer at a version's evaluation."""
     _failed_heldout: Counter[int] = field(default_factory=Counter)
@@ -145,7 +153,41 @@ class Scoring:
             return True
         self._wanted_since = (self._wanted_since or self.clock()) if wanted else None
         await self._judge_waiting(self._wanted_since)
-        return bool(waiting) or wanted
+        return bool(waiting) or wanted or await self._make_answer()
+
+    async def _make_answer(self) -> bool:
+        """Make an answer of a canary (rule 12); return whether one was due."""
+        at, began = self.group_service.progress, self.clock()
+        wanted = self.group_service.wanted_answer() if began >= self._answers_from else None
+        if at is None or wanted is None:
+            return False
+        try:
+            if not await self._hold(at.version, at.root):
+                return False
+            (samples,) = await self.scorer.generate_all([self._job_of(wanted)])
+            self.group_service.answer_made(at.version, wanted, samples, self._now())
+        except ChildError as error:
+            log.error("scorer failed at the answer of a canary", task=wanted.prompt.task, reason=str(error))
+            await self.scorer.renew()
+        finally:
+            spent = self.clock() - began
+            self._answers_from = self.clock() + spent * (1 / FOR_ANSWERS - 1)
+        return True
+
+    def _job_of(self, wanted: WantedAnswer) -> Job:
+        prompt, terms = wanted.prompt, self.group_service.terms
+        return Job(
+            prompt=prompt.tokens,
+            seeds=wanted.seeds,
+            limit=terms.limit,
+            eos=self.verifier.ends[0],
+            other_ends=self.verifier.ends[1:],
+            task=prompt.task,
+            task_version=prompt.task_version,
+            split="train",
+            index=prompt.index,
+            single_turn=self.group_service.is_single(prompt.task, prompt.task_version),
+        )
 
     async def _generate_heldout(self, heldout: HeldoutEvaluation, left: Sequence[HeldoutGroup]) -> None:
         version = left[0].version
@@ -173,8 +215,10 @@ class Scoring:
 
     async def _visit(self, under: PendingVersion) -> None:
         """Verify at most `VISIT` waiting groups of one version: first together, then each failed one alone."""
-        groups = _taken(self.group_service.visit(under))
-        first = next(groups)
+        groups = self._not_compared(_taken(self.group_service.visit(under)))
+        first = next(groups, None)
+        if first is None:
+            return
         if not await self._hold(first.lease.version, first.lease.root):
             log.error("cannot score groups: their version is no longer available", version=under.version)
             for group in itertools.chain([first], groups):
@@ -190,6 +234,15 @@ class Scoring:
         self.rate.visited(rollouts, self.clock() - began, full=self._verdicts > together)
         for group in [one for one in self._failed.values() if one.lease.root == first.lease.root]:
             await self._judge_alone(group)
+
+    def _not_compared(self, groups: Iterator[Undecided]) -> Generator[Undecided, None, None]:
+        """Yield the groups that must be scored; decide the others at once (rule 11)."""
+        for group in groups:
+            verdict = self.group_service.compare_canary(group)
+            if verdict is None:
+                yield group
+            else:
+                self._decide(group, verdict)
 
     async def _judge_each(self, group: Undecided | None, groups: Generator[Undecided, None, None]) -> None:
         """Verify a group and then one after the other, concurrently with others on the same generator, until the scorer

@@ -109,6 +109,8 @@ def of_work(state: RunState) -> Iterator[Metric]:
     yield _counter("echo2_groups_heldout", "Groups accepted for held-out results.", state.heldout_groups)
     yield _counter("echo2_groups_too_old", "Groups accepted, but too old to learn from.", state.too_old)
     yield _counter("echo2_groups_spare", "Groups accepted of which a twin is learned from.", state.spare)
+    yield _counter("echo2_canaries", "Leases given whose answer was known.", state.canaries.given)
+    yield _counter("echo2_canaries_agreed", "Canaries accepted by comparison alone.", state.canaries.agreed)
     yield _counter("echo2_groups_unscored", "Groups accepted to which the task gave no finite reward.", state.unscored)
     refused = CounterMetricFamily("echo2_groups_refused", "Groups refused, by reason.", labels=["reason"])
     for code, count in sorted(state.refused.items()):

@@ -17,6 +17,7 @@ import msgspec
 from coordinator.database import Database
 from coordinator.metrics import run_metrics
 from coordinator.metrics.broadcast_stats import BroadcastStats
+from coordinator.metrics.canary_counts import canary_view
 from coordinator.metrics.capacity import Measured, view
 from coordinator.metrics.views import BroadcastView, CapacityView, LinksView, NodeRow, RunState
 from coordinator.publishing.publisher import Publisher
@@ -163,6 +164,7 @@ class RunViewBuilder:
             known = int(database.value("SELECT value FROM tallies WHERE name = 'nodes'"))
             online, weight = node_rows.known(database, live.connected), run_metrics.work(database)
             capacity = self._capacity(live, database)
+            canaries = canary_view(database, live.state.era, live.state.version)
             tasks = task_rows.completed(live.state.tasks, database)
             ledger = run_metrics.ledger(database)
         return msgspec.structs.replace(
@@ -176,6 +178,7 @@ class RunViewBuilder:
             refused=counted.refused,
             unscored=counted.unscored,
             spare=counted.spare,
+            canaries=canaries,
             heldout_groups=counted.heldout,
             expired=counted.expired,
             skipped=counted.skipped,

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from coordinator.config import WebSection
-from coordinator.metrics.views import GuardView, PauseView, RunState, TaskRow
+from coordinator.metrics.views import CanaryView, GuardView, PauseView, RunState, TaskRow
 from coordinator.run.run_folder import RunFolder
 from coordinator.web import heldout_rows
 from p2p.errors import Unreachable
@@ -133,6 +133,15 @@ def ledger_sentence(state: RunState) -> str:
     return f"{ledger.entries} entries; head {ledger.number}, signed {ago} s ago, covers {ledger.size}"
 
 
+def _canaries(canaries: CanaryView) -> str:
+    """Describe the leases whose answer was known."""
+    return (
+        f"{canaries.given} leases had a known answer ({canaries.of_scorer} of the scorer): {canaries.agreed} agreed, "
+        f"{canaries.scored} were scored and accepted, {canaries.refused} refused; of the answers at hand one owner may "
+        f"know {100 * canaries.largest_share:.0f} %"
+    )
+
+
 def _trouble(state: RunState) -> Iterator[tuple[str, str]]:
     """Describe refusals, failures, waiting, guard and pause."""
     if state.refused:
@@ -153,6 +162,8 @@ def _trouble(state: RunState) -> Iterator[tuple[str, str]]:
         yield ("unscored", f"{state.unscored} groups are paid to which the task gave no finite reward")
     if state.spare:
         yield ("spare", f"{state.spare} groups are paid of which a twin is learned from: their leases were covered")
+    if state.canaries.given:
+        yield ("canaries", _canaries(state.canaries))
     if left_out := state.skipped.get("no-prompt"):
         yield ("prompts", f"{left_out} left out: the task did not give them, or they are too long for the model")
     if trouble.waiting:

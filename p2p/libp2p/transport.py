@@ -293,6 +293,8 @@ class LibP2PTransport:
     def keep_places(self, parties: Collection[str]) -> None:
         """See `Transport`."""
         self.connections.places.keep(parties)
+        if self.relay_service is not None:
+            self.relay_service.table.keep(parties)
 
     def relayed(self) -> int:
         """See `Transport`."""

@@ -6,13 +6,16 @@ the share of its owner's uplink that is spent on others:
 1. A peer must reserve before it can be reached through this relay. It has one reservation, and reserving again renews
    it. A reservation ends when it expires, or with the connection of its holder.
 2. Each subnet (p2p/limits/subnets.py; private networks are exempt) has a bounded share of the reservations: many
-   identities in one subnet do not fill the table. The circuits of one peer, as source and as target, are bounded too.
+   identities in one subnet do not fill the table. A quarter of the reservations, at most one per party, is kept for the
+   subnets and peers that the host names (`keep`): at a coordinator those with accepted work. The circuits of one peer,
+   as source and as target, are bounded too.
 3. All circuits together carry at most `rate` bytes per second, both directions counted. Delayed pieces leave in the
    order of their arrival, at most one per circuit and direction, so that small messages pass beside bulk data.
 4. A circuit ends after `data` bytes or `duration` seconds. Its two ends dial again if they still need it.
 """
 
 from collections import Counter
+from collections.abc import Collection
 from enum import Enum
 
 import msgspec
@@ -62,11 +65,16 @@ class RelayTable:
         self.bucket = bandwidth(limits.rate)
         self._reservations: dict[str, tuple[float, str | None]] = {}
         self._circuits: Counter[tuple[str, str]] = Counter()
+        self._known: frozenset[str] = frozenset()
 
     @property
     def circuits(self) -> int:
         """Number of open circuits."""
         return self._circuits.total()
+
+    def keep(self, parties: Collection[str]) -> None:
+        """Reserve places for these subnets and peers (rule 2); replaces those named before."""
+        self._known = frozenset(parties)
 
     def holders(self, now: float) -> list[str]:
         """Return the peers with a reservation."""
@@ -78,12 +86,19 @@ class RelayTable:
         self._expire(now)
         place = subnet_of(ip) if ip is not None else None
         others = [subnet for holder, (_, subnet) in self._reservations.items() if holder != peer]
-        if len(others) >= self.limits.reservations:
+        if len(others) + self._kept_from(peer, place) >= self.limits.reservations:
             raise RelayRefused(RelayRefusal.FULL)
         if place is not None and others.count(place) >= self.limits.per_subnet:
             raise RelayRefused(RelayRefusal.CROWDED)
         self._reservations[peer] = now + self.limits.life, place
         return now + self.limits.life
+
+    def _kept_from(self, peer: str, place: str | None) -> int:
+        """Return the number of free places that are kept from this peer (rule 2)."""
+        if peer in self._reservations or {peer, place} & self._known:
+            return 0
+        here = sum(not self._known.isdisjoint((holder, at)) for holder, (_, at) in self._reservations.items())
+        return max(0, min(self.limits.reservations // 4, len(self._known)) - here)
 
     def forget(self, peer: str) -> None:
         """Remove the reservation of a peer whose connection ended."""

@@ -5,12 +5,13 @@ import sys
 from pathlib import Path
 from unittest import mock
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from benchmarks.trust import altered_host, doubtful_days, stalling
+from benchmarks.trust import altered_host, canary_check, doubtful_days, stalling, sybils
 from benchmarks.trust.doubtful_days import OURS, RULES, JudgedGroup, doubted, gain
 from benchmarks.trust.frauds import copied, other_seeds, replayed
 from benchmarks.trust.machines import Engines, Generated, Prompts, count, part
@@ -21,6 +22,7 @@ from coordinator.accounts import standing
 from coordinator.verification.token_evidence import BINS, DIFFERS, ONE, STATISTICS, TOKEN, TokenArray
 from coordinator.verification.version_pairs import VersionCount
 from engines.engine import Sample
+from protocol import hello_work
 
 TABLES = {name: [ONE * 51 // 100 if name in ("above", "below") else ONE // 50] * BINS for name in STATISTICS}
 ENGINES = Engines(Path(), Prompts([[7, 8], [9], [10, 11, 12]], eos=1), 0)
@@ -139,7 +141,7 @@ def test_half_the_layers_are_every_second_one() -> None:
 SHIFTED = """
 from engines import host, sampling
 host.main = lambda: print(sampling.keys([(bytes(16), 2)]).item())
-from benchmarks.trust import altered_host, doubtful_days, stalling
+from benchmarks.trust import altered_host, canary_check, doubtful_days, stalling, sybils
 altered_host.main()
 """
 
@@ -162,3 +164,32 @@ def test_an_owner_who_is_late_with_every_lease_earns_less_than_by_honest_work(tm
             paid[label] = run.outcome().paid
             run.world.close()
     assert 0 < paid["all"] < 0.8 * paid["honest"]
+
+
+@pytest.mark.parametrize("strategy", ["", "idle", "junk", "a group", "work"])
+def test_a_run_beside_sybils_counts_what_they_get(
+    strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sybils, "HONEST", 6)
+    monkeypatch.setattr(sybils, "SYBILS", 12)
+    monkeypatch.setattr(sybils, "BATCH", 4)
+    monkeypatch.setattr(sybils, "BEFORE", 3.0)
+    monkeypatch.setattr(standing, "PROVEN", 2)
+    run = sybils.SybilRun(tmp_path, strategy, seed=0)
+    outcome = run.play(4.0)
+    run.world.group_service.ledger.verify()
+    run.world.close()
+    assert outcome.steps > 1
+    assert (outcome.leases > 0) == bool(strategy)
+    assert (outcome.work > 0) == (outcome.groups > 0) == (strategy in ("a group", "work"))
+    assert 0 <= outcome.told < 0.7
+
+
+def test_the_price_of_a_hello_is_some_million_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hello_work, "BITS", 12)
+    assert 0 < sybils.hello_seconds(2) < 1
+
+
+def test_the_canary_check_compares_a_group_with_itself() -> None:
+    behaviour = msgspec.msgpack.encode([np.array([-1.0], "<f4").tobytes()] * 2)
+    assert 0 < canary_check._checked(canary_check._submission(group(1)), behaviour) < 1

@@ -20,12 +20,20 @@ pack, unpack = msgpack.packb, msgpack.unpackb
 
 
 class Refused(Exception):
-    """Bytes that fail verification; or a Refusal: code, sentence, retry_after in ms."""
+    """Bytes that fail verification; or a Refusal: code, sentence, retry_after in ms, hour."""
 
 
 def check(holds: object, why: str) -> None:
     if not holds:
         raise Refused(why)
+
+
+def shown(start: bytes) -> bytes:
+    """Return 8 bytes after which the hash of `start` begins with 20 zero bits."""
+    number = 0
+    while int.from_bytes(hashlib.sha256(start + number.to_bytes(8)).digest()[:4]) >> 12:
+        number += 1
+    return number.to_bytes(8)
 
 
 def order(head: Map) -> tuple[int, int]:

@@ -212,8 +212,16 @@ class World:
         return receipt
 
     def decide_all(self) -> list[Receipt]:
-        """Accept every waiting group; return the receipts."""
-        return [self.decide(group, honest_scores(group.submission)) for group in self.group_service.undecided(1000)]
+        """Accept every waiting group, those that agree with their answer without the scorer; return the receipts."""
+        return [self.decide_one(group) for group in self.group_service.undecided(1000)]
+
+    def decide_one(self, group: Undecided) -> Receipt:
+        """Accept a waiting group as the scoring loop does, with the scores of an honest scorer."""
+        verdict = self.group_service.compare_canary(group)
+        if verdict is None:
+            return self.decide(group, honest_scores(group.submission))
+        receipt: Receipt = opened("receipt", self.group_service.decide(group, verdict, self.now), Receipt)
+        return receipt
 
     def decide(self, group: Undecided, scores: list[SampleScore]) -> Receipt:
         verdict = judge(group.submission.rollouts, scores)

@@ -31,20 +31,28 @@ NODES = """
 SELECT n.key, coalesce(sum(v.weight), 0), count(v.lease) FROM nodes n LEFT JOIN verdicts v ON v.node = n.key
     GROUP BY n.key ORDER BY n.key
 """
-LENT = "SELECT share, era, version, count(*) FROM lent GROUP BY share, era, version ORDER BY share, era, version"
+LENT = """
+SELECT o.share, o.era, o.version, count(*) FROM lent o JOIN leases l ON l.id = o.lease WHERE l.twin != 'canary'
+    GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
+"""
 LENT_OVER = """
 SELECT connection, count(*) FROM lent WHERE share = 'new' AND connection != '' GROUP BY connection ORDER BY connection
 """
 SETS = """
 SELECT position, attempt FROM (
     SELECT position, attempt, counts, state IN ('open', 'received') AS live, id IN (SELECT lease FROM buffer) AS learned
-    FROM leases WHERE position >= 0
+    FROM leases WHERE position >= 0 AND twin != 'canary'
 ) GROUP BY position, attempt HAVING (sum(live) OR sum(learned)) AND sum(counts) != 1
     OR sum(learned AND NOT counts) OR (sum(counts AND NOT live AND NOT learned) AND sum(live))
 """
 SPARE = """
 SELECT count(*) FROM verdicts v JOIN leases l ON l.id = v.lease JOIN buffer b ON b.position = l.position
     WHERE b.lease != l.id AND v.code = 'ok'
+"""
+UNVESTED = """
+SELECT node, sum(weight) FROM unvested GROUP BY node HAVING sum(weight) != (
+    SELECT sum(v.weight) FROM verdicts v WHERE v.node = unvested.node AND v.code = 'canary'
+        AND v.lease IN (SELECT lease FROM unvested))
 """
 KEPT = (
     ("SELECT lease FROM lent ORDER BY lease", "SELECT id FROM leases WHERE state IN ('open', 'received') ORDER BY id"),
@@ -53,6 +61,8 @@ KEPT = (
     ("SELECT * FROM on_their_way", ON_THEIR_WAY),
     ("SELECT position, attempt FROM leases WHERE 0", SETS),
     ("SELECT coalesce(sum(value), 0) FROM tallies WHERE name = 'spare twins'", SPARE),
+    ("SELECT id FROM leases WHERE 0", "SELECT id FROM leases WHERE twin = 'canary' AND counts"),
+    ("SELECT account, amount FROM balances WHERE account LIKE '%:unvested' AND amount > 0 AND 0", UNVESTED),
     ("SELECT * FROM sums WHERE verdict != 'expired' AND node != x''", ENDS),
     ("SELECT * FROM refused_tokens WHERE nbytes > 0", REFUSED_TOKENS),
     ("SELECT key, weight, groups FROM nodes ORDER BY key", NODES),

@@ -5,7 +5,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.accounts import node_registry as roster_module
-from coordinator.accounts.node_registry import AWAY, SAVE
+from coordinator.accounts.node_registry import AWAY, SAVE, TOLD
 from p2p.discovery.peer_records import LIFE, RecordIssuer, VerifiedRecord, decode_own
 from p2p.identity import peer_id, public_bytes, public_key
 from tests.support.group_world import ALICE, BOB, HELLO, RUN, T0, World, group
@@ -200,3 +200,19 @@ def test_no_node_is_told_of_a_banned_node(world: World) -> None:
     world.accepted(node)
     world.group_service.accounts.remark(node, "node.banned", "poison", T0)
     assert world.group_service.registry.records(T0 + 10) == []
+
+
+def test_half_of_what_a_newcomer_is_told_is_kept_for_named_nodes_however_many_others_worked_since(world: World) -> None:
+    """Without the share 64 keys with one accepted group each, seen later, fill the list."""
+    registry = world.group_service.registry
+    proven = crowd(world, range(1, 41), "8.8.{}.1", T0)
+    others = crowd(world, range(100, 180), "9.9.{}.1", T0 + 1_000)
+    registry.keep(public_key(one.peer) for one in proven)
+    for one in [*proven, *others]:
+        world.group_service.database.do("UPDATE nodes SET weight = 1 WHERE key = ?", (public_key(one.peer),))
+    first, second = registry.records(T0 + 2_000), registry.records(T0 + 2_000)
+    assert len(first) == len({one.peer for one in first}) == TOLD
+    assert first[: TOLD // 2] == proven[: TOLD // 2]
+    assert set(proven[TOLD // 2 :]) <= set(second)  # in turn
+    registry.keep([])
+    assert not set(registry.records(T0 + 2_000)) & set(proven)

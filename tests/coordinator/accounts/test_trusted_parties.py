@@ -1,6 +1,9 @@
 """The parties for whose connections the network reserves places."""
 
-from coordinator.accounts.trusted_parties import parties_with_accepted_work
+import pytest
+
+from coordinator.accounts import standing
+from coordinator.accounts.trusted_parties import parties_of, trusted_nodes
 from p2p.limits.origin import Origin
 from protocol.leases import Lease
 from tests.support.group_world import ALICE, BOB, World, group, opened
@@ -20,5 +23,15 @@ def test_each_party_with_accepted_work_is_listed_once(world: World) -> None:
         submit_from(world, ALICE, party, good=True)
     submit_from(world, BOB, "10.0.2.0/24", good=False)
     database = world.group_service.database
-    assert parties_with_accepted_work(database) == ["10.0.0.0/24", "10.0.1.0/24"]
-    assert parties_with_accepted_work(database, looked_at=1) == ["10.0.0.0/24"]
+    assert parties_of(trusted_nodes(database)) == ["10.0.0.0/24", "10.0.1.0/24"]
+    assert {one.node for one in trusted_nodes(database)} == {ALICE}
+    assert parties_of(trusted_nodes(database, looked_at=1)) == ["10.0.0.0/24"]
+
+
+def test_once_a_node_is_proven_the_others_have_no_share(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standing, "PROVEN", 2)
+    submit_from(world, BOB, "10.0.2.0/24", good=True)
+    submit_from(world, ALICE, "10.0.0.0/24", good=True)
+    assert len(trusted_nodes(world.group_service.database)) == 2
+    submit_from(world, ALICE, "10.0.0.0/24", good=True)
+    assert trusted_nodes(world.group_service.database) == [(ALICE, "10.0.0.0/24")]

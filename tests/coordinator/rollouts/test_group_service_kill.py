@@ -82,4 +82,7 @@ def test_kill_nine_at_any_moment_loses_nothing_and_doubles_nothing(tmp_path: Pat
         hedges = "SELECT count(*), sum(state = 'decided') FROM leases WHERE twin = 'hedge'"
         covered, decided = database.all(hedges)[0]
         both = "SELECT value FROM tallies WHERE name = 'spare twins'"
+        kinds = dict(database.all("SELECT name, value FROM tallies WHERE name LIKE 'canaries %'"))
+        agreed = "SELECT count(*) FROM verdicts WHERE code = 'canary'"
+        assert kinds["canaries given"] >= kinds["canaries agreed"] == database.value(agreed) > 0
         assert covered >= decided >= database.value(both) > 0

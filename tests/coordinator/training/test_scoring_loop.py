@@ -1,7 +1,8 @@
 """The scoring loop verifies waiting groups, retries one alone after a failure, and refuses it after a second."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,8 +15,11 @@ from coordinator.rollouts.scoring_order import VISIT
 from coordinator.rollouts.verification import Verdict, judge
 from coordinator.rollouts.waiting_groups import Undecided
 from coordinator.training.scoring_loop import MOST_TOKENS, Scoring, at_once
+from engines.engine import Job, Sample
 from runtime.child import ChildDied, ChildError
-from tests.support.group_world import World, group, honest_scores
+from tasks.tokenizer import EOS
+from tests.support.canary_world import DAVE, ERIN, CanaryWorld
+from tests.support.group_world import BOB, World, group, honest_scores
 
 
 class StandIns:
@@ -284,3 +288,95 @@ async def test_heldout_groups_at_which_the_scorer_fails_twice_are_lost(
         assert await scoring.round()
     assert (len(left.lost), len(left.errors), scorer.renewed) == (1, 7, 2)
     assert not await scoring.round()
+
+
+# --- canaries (rules 11 and 12)
+
+
+class AnsweringScorer(StandIns):
+    """A scorer that also generates. `asked`: the jobs. `ends`: as those of a `GroupVerifier`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[Job] = []
+        self.ends = (EOS,)
+        self.fails = False
+
+    async def generate_all(self, jobs: list[Job]) -> list[list[Sample]]:
+        self.asked += jobs
+        if self.fails:
+            raise ChildError("EngineError", "it cannot")
+        return [[Sample(tokens=[5, EOS], turns=[2], logprobs=[-0.5, -0.5]) for _ in job.seeds] for job in jobs]
+
+
+@pytest.fixture
+def canaries(tmp_path: Path) -> Iterator[tuple[CanaryWorld, AnsweringScorer, Scoring]]:
+    world, scorer = CanaryWorld(tmp_path), AnsweringScorer()
+    world.prove(BOB)
+    parts: Any = {
+        "scorer": scorer,
+        "weights": scorer,
+        "verifier": scorer,
+        "publisher": SimpleNamespace(latest=None),
+        "history": SimpleNamespace(evaluations={}),
+        "evaluation_sets": [],
+    }
+    scoring = Scoring(
+        group_service=world.group_service, evaluate_every=1, clock=lambda: world.now / 1000, arrived=asyncio.Event(),
+        decided=asyncio.Event(), **parts,
+    )  # fmt: skip
+    yield world, scorer, scoring
+    world.close()
+
+
+async def test_a_canary_that_agrees_is_decided_without_the_scorer_and_without_its_weights(
+    canaries: tuple[CanaryWorld, AnsweringScorer, Scoring],
+) -> None:
+    world, scorer, scoring = canaries
+    world.answered(world.given(BOB))
+    scorer.available = False
+    passed: list[int] = []
+    scorer.verified = lambda: passed.append(1)
+    canary = world.joins(DAVE)
+    world.submit(group(canary), DAVE)
+    await scoring.round()
+    assert verdicts(world)[canary.id] == ("accepted", "canary")
+    assert not passed
+    assert scorer.at is None
+
+
+async def test_a_canary_that_differs_is_scored_in_the_same_visit_as_other_groups(
+    canaries: tuple[CanaryWorld, AnsweringScorer, Scoring],
+) -> None:
+    world, scorer, scoring = canaries
+    world.answered(world.given(BOB))
+    canary, other = world.joins(DAVE), world.given(BOB)
+    passed: list[int] = []
+    scorer.verified = lambda: passed.append(1)
+    world.submit(group(canary, texts=["4", "4"]), DAVE)
+    world.submit(group(other), BOB)
+    await scoring.round()
+    assert [verdicts(world)[one.id][0] for one in (canary, other)] == ["accepted", "accepted"]
+    assert len(passed) == 2
+
+
+async def test_an_answer_that_was_wanted_is_made_in_idle_time_and_at_most_a_twentieth_of_the_time(
+    canaries: tuple[CanaryWorld, AnsweringScorer, Scoring],
+) -> None:
+    world, scorer, scoring = canaries
+    world.joins(DAVE)
+    lease = world.given(BOB)
+    world.submit(group(lease), BOB)
+    assert await scoring.round()  # a group comes first
+    assert not scorer.asked
+    assert await scoring.round()
+    (job,) = scorer.asked
+    assert (job.split, job.eos, len(job.seeds)) == ("train", EOS, world.group_service.terms.group_size)
+    assert world.group_service.database.value("SELECT count(*) FROM canary_answers") == 1
+    scorer.fails = True
+    began, scoring._answers_from = world.now / 1000, world.now / 1000
+    world.joins(ERIN)
+    assert await scoring.round()
+    assert scorer.renewed == 1
+    assert scoring._answers_from >= began
+    assert world.group_service.database.value("SELECT count(*) FROM canary_answers") == 1

@@ -85,3 +85,28 @@ def test_a_private_network_has_no_share_limit():
         table.reserve(f"gpu {number}", "192.168.0.7", 0.0)
         table.reserve(f"from an unknown place {number}", None, 0.0)
     assert len(table.holders(0.0)) == 6
+
+
+def test_a_quarter_of_the_reservations_is_kept_for_the_parties_that_are_named():
+    table = RelayTable(RelayLimits(reservations=8, per_subnet=8, life=1000))
+    table.keep(["9.9.9.0/24", "peer known", "other"])
+    for number in range(6):
+        table.reserve(f"sybil {number}", f"8.8.{number}.8", 0.0)
+    assert refusal(table.reserve, "sybil 6", "8.8.6.8", 0.0) is RelayRefusal.FULL
+    table.reserve("sybil 0", "8.8.0.8", 1.0)  # renewed
+    table.reserve("honest", "9.9.9.9", 1.0)
+    table.reserve("peer known", "7.7.7.7", 1.0)
+    assert refusal(table.reserve, "sybil 6", "8.8.6.8", 1.0) is RelayRefusal.FULL
+    assert refusal(table.reserve, "late", "9.9.9.8", 1.0) is RelayRefusal.FULL
+    assert len(table.holders(1.0)) == 8
+
+
+def test_without_named_parties_all_reservations_are_for_everybody():
+    table = RelayTable(RelayLimits(reservations=4))
+    for number in range(4):
+        table.reserve(f"peer {number}", f"8.8.{number}.8", 0.0)
+    table.forget("peer 0")
+    table.keep(["5.5.5.0/24"])
+    assert refusal(table.reserve, "peer 9", "8.8.9.8", 0.0) is RelayRefusal.FULL
+    table.keep([])
+    table.reserve("peer 9", "8.8.9.8", 0.0)

@@ -1,0 +1,55 @@
+"""The pay of canaries: held apart until further groups of the key are accepted (coordinator/rollouts/canaries.py).
+
+Rules
+1. The weight of an accepted canary is posted to `node:<peer id>:unvested`.
+2. Once `VESTED_AFTER` further groups of the key are accepted, an entry `canary.vested` moves it to `accrued`, in the
+   transaction of the group that completes them.
+3. Table `unvested` has one row per canary until then. A row costs a whole group of work.
+"""
+
+import msgspec
+
+from coordinator.accounts.ledger import Ledger, accrued, transfer, unvested
+from coordinator.accounts.standing import Accounts
+from coordinator.database import Database
+from p2p.identity import peer_id
+
+AT_ONCE = 32
+"""Most entries of one verdict; the rest follow with the next group."""
+
+
+class CanaryVested(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of `canary.vested`: the pay of a canary is the node's own. `weight`: milli-RE."""
+
+    rules: int = 1
+    node: str
+    lease: bytes
+    weight: int
+
+
+class Vesting:
+    """The table `unvested`. A node is its public key, 32 bytes."""
+
+    def __init__(self, database: Database, ledger: Ledger, accounts: Accounts) -> None:
+        self._database = database
+        self._ledger = ledger
+        self._accounts = accounts
+
+    def put(self, lease: bytes, node: bytes, weight: int, after: int) -> None:
+        """Hold the weight of a canary until `after` further groups are accepted, in the transaction of its entry."""
+        row = (lease, node, weight, self._accounts.account(node).accepted + after)
+        self._database.do("INSERT INTO unvested VALUES (?, ?, ?, ?)", row)
+
+    def release(self, node: bytes, now: int) -> int:
+        """Pay what is due to a key (rule 2), in the transaction of an accepted group; return how many canaries."""
+        due = self._database.all(
+            "SELECT lease, weight FROM unvested WHERE node = ? AND due <= ? ORDER BY due LIMIT ?",
+            (node, self._accounts.account(node).accepted, AT_ONCE),
+        )
+        peer = peer_id(node) if due else ""
+        for lease, weight in due:
+            fact = CanaryVested(node=peer, lease=lease, weight=weight)
+            postings = transfer(unvested(peer), accrued(peer), weight)
+            self._ledger.append(now, "canary.vested", f"vested:{lease.hex()}", fact, postings)
+            self._database.do("DELETE FROM unvested WHERE lease = ?", (lease,))
+        return len(due)
