@@ -43,7 +43,7 @@ _WAITING: Final = ("no-room", "newer-version", "stale-version")
 """Refusals after which a lease is requested again."""
 
 
-class RequestRefused(Exception):
+class AttackRefused(Exception):
     """The coordinator's refusal."""
 
     def __init__(self, code: str) -> None:
@@ -87,10 +87,10 @@ class Client:
         return seal("request", self.invite.run, encode(Request(**fields | changes)), key or self.key)
 
     async def send(self, method: str, sealed: bytes) -> bytes:
-        """The answer's body. Raises `RequestRefused`."""
+        """The answer's body. Raises `AttackRefused`."""
         answer = decode(await self.network.request(self.peer, method, sealed, timeout=30), Response)
         if answer.refusal is not None:
-            raise RequestRefused(answer.refusal.code)
+            raise AttackRefused(answer.refusal.code)
         assert answer.body is not None
         return answer.body
 
@@ -135,7 +135,7 @@ class Client:
                 try:
                     sealed = await self.send("lease", self.sealed("lease", encode(await self.ask())))
                     return decode(decode_unverified(sealed).payload, Lease)
-                except RequestRefused as refused:
+                except AttackRefused as refused:
                     if refused.code not in _WAITING:
                         raise
                     await anyio.sleep(0.3)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from coordinator.redteam.attack import AttackFinding
-from coordinator.redteam.attack_client import RequestRefused
+from coordinator.redteam.attack_client import AttackRefused
 from coordinator.redteam.engine_place import EnginePlace
 from coordinator.redteam.forgeries import FORGERIES
 
@@ -21,7 +21,7 @@ class Forged:
         client = await place.client(self.sentence)
         try:
             self.code = await forge(client)
-        except RequestRefused as refused:
+        except AttackRefused as refused:
             self.code = refused.code
 
     def finding(self, place: EnginePlace) -> AttackFinding:

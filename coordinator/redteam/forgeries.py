@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.redteam.altered_weights import altered
-from coordinator.redteam.attack_client import PATIENCE, Client, RequestRefused
+from coordinator.redteam.attack_client import PATIENCE, AttackRefused, Client
 from engines import direct
 from engines.messages import float_bytes, floats
 from p2p.envelope import Envelope, Signature, decode_unverified
@@ -35,7 +35,7 @@ def _group(alter: Callable[[Client, Lease, Submission], Submission]) -> Forgery:
         lease = await client.lease()
         try:
             return await client.verdict(alter(client, lease, client.work(lease)))
-        except RequestRefused:  # without a receipt: the lease is as it was
+        except AttackRefused:  # without a receipt: the lease is as it was
             client.kept = lease
             raise
 
@@ -65,7 +65,7 @@ def _request(**changes: Any) -> Forgery:
 async def _code(answer: Awaitable[object]) -> str:
     try:
         await answer
-    except RequestRefused as refused:
+    except AttackRefused as refused:
         return refused.code
     return "ok"
 
@@ -153,7 +153,7 @@ async def _keeping(client: Client, sealed: bytes) -> str:
     """Ask for a lease and keep it; the code of the answer."""
     try:
         client.kept = decode(decode_unverified(await client.send("lease", sealed)).payload, Lease)
-    except RequestRefused as refused:
+    except AttackRefused as refused:
         return refused.code
     return "ok"
 

@@ -8,7 +8,7 @@ import anyio
 import anyio.to_thread
 
 from coordinator.redteam.attack import AttackFinding
-from coordinator.redteam.attack_client import RequestRefused
+from coordinator.redteam.attack_client import AttackRefused
 from coordinator.redteam.engine_place import EnginePlace
 from p2p.discovery.peer_records import RecordIssuer
 from p2p.wire_types import encode
@@ -45,7 +45,7 @@ class Names:
             self.tried += 1
             try:
                 await client.send("hello", client.sealed("hello", encode(greeting)))
-            except RequestRefused:
+            except AttackRefused:
                 continue
             await client.verdict(client.work(await client.lease()))
         await anyio.sleep(1.5)

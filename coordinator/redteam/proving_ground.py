@@ -50,7 +50,7 @@ _OURS: Final[dict[str, dict[str, Any]]] = {
         "name": "red team", "task": "reverse", "group_size": 8, "batch_groups": 4, "staleness": 4, "limit": 6,
         "heldout": 4, "evaluate_every": 1_000_000,
     },
-    "leases": {"minimum_seconds": 5.0, "maximum_seconds": 30.0},
+    "leases": {"minimum_seconds": 5.0, "maximum_seconds": 10.0},
 }  # fmt: skip
 _LOOPBACK: Final[dict[str, dict[str, Any]]] = {
     "network": {"listen": ("/ip4/127.0.0.1/tcp/0",), "announce": (), "mdns": False},

@@ -18,7 +18,7 @@ import numpy as np
 
 from coordinator.redteam.altered_weights import altered, to_three_bits
 from coordinator.redteam.attack import AttackFinding
-from coordinator.redteam.attack_client import RequestRefused
+from coordinator.redteam.attack_client import AttackRefused
 from coordinator.redteam.engine_place import EnginePlace
 from coordinator.redteam.flood_keys import Key
 from coordinator.redteam.floods import Crowd, learned
@@ -31,12 +31,14 @@ from protocol.leases import Lease
 
 WORK: Final = 6.0
 """Seconds in which prompts are left out."""
-SETTLED: Final = 20.0
+SETTLED: Final = 30.0
 """Seconds within which a prompt that was left out has to be learned all the same: the lease's life, and others."""
 LEARNED: Final = 0.8
 """Least share of the prompts left out that is learned all the same."""
 GAIN: Final = 1.2
 """Most groups of a key that chooses its leases, by those of an honest node of the same speed."""
+NAMED: Final = {"seeded-choice", "not-generated"}
+"""The refusals that name a rollout which is not that of its seed."""
 VARIANTS: Final = 1.0
 """Most other right answers in 1,000 tokens."""
 GROUPS: Final = 3
@@ -153,21 +155,19 @@ class NearTies:
     codes: list[str] = field(default_factory=list)
 
     async def run(self, place: EnginePlace) -> None:
-        """Count the near-ties of some leases; hand in the best of four draws for the last."""
-        client = await place.client("near ties")
-        for _ in range(GROUPS):
+        """Hand in the best of four draws under some keys, and count the near-ties of their leases."""
+        for number in range(GROUPS):
+            client = await place.client(f"near ties {number}")
             lease = await client.lease()
             samples = await place.samples(lease)
-            for number, sample in enumerate(samples):
+            best = await anyio.to_thread.run_sync(_best_of, place, lease, samples)
+            try:
+                self.codes.append(await client.verdict(submission_of(lease, best)))
+            except AttackRefused as refused:
+                self.codes.append(refused.code)
+            for row, sample in enumerate(samples):
                 self.tokens += len(sample.tokens)
-                self.variants += await anyio.to_thread.run_sync(_variants, place, lease, number, sample)
-            client.kept = lease
-        best = await anyio.to_thread.run_sync(_best_of, place, lease, samples)
-        client.kept = None
-        try:
-            self.codes.append(await client.verdict(submission_of(lease, best)))
-        except RequestRefused as refused:
-            self.codes.append(refused.code)
+                self.variants += await anyio.to_thread.run_sync(_variants, place, lease, row, sample)
 
     def finding(self, place: EnginePlace) -> AttackFinding:
         """State the variants per 1,000 tokens, and the verdict on the best of four."""
@@ -176,7 +176,7 @@ class NearTies:
         prevented = (
             "ok" not in self.codes and bool(self.codes) and rate <= VARIANTS * max(1.0, 3000 / max(1, self.tokens))
         )
-        return AttackFinding(tried=GROUPS, prevented=prevented, named=len(self.codes), note=note)
+        return AttackFinding(tried=GROUPS, prevented=prevented, named=1 if prevented else None, note=note)
 
 
 @dataclass

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.redteam.attack_client import Client, RequestRefused
+from coordinator.redteam.attack_client import AttackRefused, Client
 from coordinator.redteam.forgeries import FORGERIES, Forgery
 from tests.faults.audit import check_books, check_draws
 from tests.faults.liar import liar_at
@@ -164,7 +164,7 @@ async def _told(tell: Forgery, liar: Client) -> str:
     """Return the code of the answer, a Receipt or a Refusal."""
     try:
         return await tell(liar)
-    except RequestRefused as refused:
+    except AttackRefused as refused:
         return refused.code
 
 
