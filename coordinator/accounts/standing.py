@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from coordinator.accounts.ledger import Entry, Ledger
-from coordinator.accounts.ledger_facts import ROTATED, KeyAccount, KeyRotated, Remark, Suspended, apply
+from coordinator.accounts.ledger_facts import KeyAccount, KeyRotated, Remark, Suspended, apply
 from coordinator.database import Database
 from p2p.identity import peer_id, public_key
 
@@ -132,7 +132,7 @@ class Accounts:
 
     def rotate(self, old: bytes, new: bytes, now: int) -> Entry:
         """Write an entry by which the standing of `old` passes to `new`."""
-        return self._append(now, ROTATED, new, KeyRotated(node=peer_id(old), successor=peer_id(new)))
+        return self._append(now, "key.rotated", new, KeyRotated(node=peer_id(old), successor=peer_id(new)))
 
     def entries(self, node: bytes) -> list[Entry]:
         """Return the suspensions and remarks of a key, oldest first."""

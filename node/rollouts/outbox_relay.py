@@ -47,6 +47,8 @@ MOST_PAUSE: Final = 60.0
 """Longest pause after a refusal, seconds: a ban of days may be lifted earlier."""
 RIDE: Final = 30.0
 """Seconds without an answer until verdicts get a request of their own (rule 2)."""
+MOST_BEFORE: Final = 4
+"""Most submissions sent before Receipts that are no longer valid are requested again: a busy outbox is never empty."""
 CLOCKS: Final = 24 * 3600_000
 """Milliseconds by which this machine's clock may be behind the run's, for the choice of Receipts to check again."""
 
@@ -186,7 +188,8 @@ class OutboxRelay:
         return False
 
     async def _send(self) -> bool:
-        """Send all queued submissions; tell whether there were any. Raises `RequestRefused`, `P2PError`."""
+        """Send all queued submissions, but a few at a time while stored Receipts are no longer valid (rule 5); tell
+        whether there were any. Raises `RequestRefused`, `P2PError`."""
         sent: set[bytes] = set()
         while (row := self._outbox.queued()) is not None and row[0] not in sent:
             lease, body = row
@@ -201,6 +204,8 @@ class OutboxRelay:
             else:
                 self._take(lease, answer)
             self.on_sent()
+            if len(sent) >= MOST_BEFORE and (self._unproven or self._looked != self._trust_store.serial):
+                break
         return bool(sent)
 
     def _take(self, lease: bytes, answer: SubmitResponse) -> None:

@@ -57,7 +57,7 @@ from p2p.swarm import messages as wire
 from p2p.swarm.exchange import PROTOCOL as CHUNK_PROTOCOL
 from p2p.swarm.exchange import STREAMS_PER_PEER
 from p2p.wire_types import encode
-from protocol import authority, broadcast_messages, leases, ledger_heads, methods, requests, steps, versions
+from protocol import authority, broadcast_messages, leases, ledger_heads, methods, requests, steps, succession, versions
 from protocol.refusals import REASONS
 from protocol.requests import Refusal, Response
 from protocol.versions import Head
@@ -98,7 +98,9 @@ def structs(module: ModuleType) -> list[type[msgspec.Struct]]:
     ]  # fmt: skip
 
 
-WIRE_MODULES = (authority, broadcast_messages, leases, ledger_heads, requests, steps, versions, discovery_messages)
+WIRE_MODULES = (
+    authority, broadcast_messages, leases, ledger_heads, requests, steps, succession, versions, discovery_messages,
+)  # fmt: skip
 BASES = {"Wire", "Document"}
 LOCAL = {"Traffic", "PeerTransfer", "FetchReport"}
 """Structs of these modules that never leave the process."""

@@ -461,3 +461,43 @@ def test_of_two_roots_with_one_serial_the_first_stays_and_the_second_ends_nothin
     third = other.root_document(2)
     trusted.update_root(third, NOW)
     assert trusted.channel == public_bytes(other.channel), "the next Root joins both halves"
+
+
+WRONG_TYPES: list[object] = [None, True, -1, 1 << 53, "text", b"", [], {}, 1.5]
+REQUIRED = ("run", "serial", "roles", "expires")
+
+
+@pytest.mark.parametrize("field", [*REQUIRED, "issued", "revoked"])
+def test_a_signed_root_with_a_field_missing_or_of_a_wrong_type_is_refused_and_changes_nothing(field: str) -> None:
+    operator = Operator()
+    trusted = rooted(operator)
+    good = msgspec.msgpack.decode(decode_unverified(operator.root_document(1)).payload) | {"issued": NOW, "revoked": {}}
+    allowed: dict[str, tuple[object, ...]] = {"issued": (None,), "revoked": ({},)}
+    bad = [good | {field: wrong} for wrong in WRONG_TYPES if wrong not in allowed.get(field, ())]
+    if field in REQUIRED:
+        bad.append({name: one for name, one in good.items() if name != field})
+    for payload in bad:
+        sealed = seal("root", RUN, msgspec.msgpack.encode(payload), operator.root)
+        with pytest.raises((Malformed, WrongRoot)):
+            trusted.update_root(sealed, NOW)
+        assert len(trusted.roots) == 1
+    trusted.update_root(seal("root", RUN, msgspec.msgpack.encode(good), operator.root), NOW)
+
+
+def test_roots_at_the_limits_of_their_numbers() -> None:
+    """32 keys of a role, 16 roles and 256 revocations are read; one more of each is not."""
+    operator = Operator()
+    good = msgspec.msgpack.decode(decode_unverified(operator.root_document(1)).payload)
+    role = good["roles"]["ledger"]
+
+    def many(keys: int, roles: int, revoked: int) -> bytes:
+        keyed = {"keys": [bytes([n]) * 32 for n in range(keys)], "threshold": 1}
+        names = {f"role {n}": role for n in range(roles - 4)}
+        gone = {n.to_bytes(32, "big"): 1 for n in range(revoked)}
+        payload = good | {"roles": good["roles"] | {"ledger": keyed} | names, "revoked": gone}
+        return seal("root", RUN, msgspec.msgpack.encode(payload), operator.root)
+
+    for numbers in ((33, 4, 0), (1, 17, 0), (1, 4, 257), (0, 4, 0)):
+        with pytest.raises(Malformed):
+            rooted(operator).update_root(many(*numbers), NOW)
+    assert rooted(operator).update_root(many(32, 16, 256), NOW).serial == 1
