@@ -513,6 +513,13 @@ class LeasesSection(Section):
             "another subnet as well, where that one would have no work. 0: none.",
         ),
     ] = 0.0
+    move: Annotated[
+        bool,
+        Field(
+            description="Let nodes of exact classes report the tokens of groups that take longer than a minute, and "
+            "let another node go on behind them where the first one is lost: true or false."
+        ),
+    ] = False
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:

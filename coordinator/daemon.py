@@ -500,4 +500,5 @@ def terms_of(run: Run) -> LeaseTerms:
         draw=config.run.draw,
         prompts=config.run.prompts,
         by_length=config.leases.by_length,
+        move=config.leases.move,
     )

@@ -16,7 +16,8 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
     groups whose rewards are all equal. `hedge_share`: of hedges in all leases (coordinator/rollouts/hedging.py); 0:
     there are none. `draw`: of the learner's batches (coordinator/rollouts/replay_buffer.py, rule 1). `prompts`:
     "order": as the tasks have them, "variance": by their last groups
-    (coordinator/rollouts/prompt_choice.py). `by_length`: long ones to quick nodes (prompt_window.py)."""
+    (coordinator/rollouts/prompt_choice.py). `by_length`: long ones to quick nodes (prompt_window.py). `move`: whether
+    another node finishes what a lost one has begun (moving.py)."""
 
     staleness: int
     batch_groups: int
@@ -34,6 +35,7 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
     draw: Literal["oldest", "signal"] = "oldest"
     prompts: Literal["order", "variance"] = "order"
     by_length: bool = False
+    move: bool = False
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):

@@ -144,7 +144,7 @@ class TokenStorage:
         self._database.do("DELETE FROM compared WHERE lease = ?", (one.id,))
         self._database.do("UPDATE buffer SET behaviour = NULL WHERE lease = ?", (one.id,))
         document: bytes = self._database.value("SELECT document FROM leases WHERE id = ?", (one.id,))
-        bare = encode(msgspec.structs.replace(decode(document, Lease), prompt=[], seeds=[one.id]))
+        bare = encode(msgspec.structs.replace(decode(document, Lease), prompt=[], seeds=[one.id], begun=[]))
         query = "UPDATE leases SET document = ?, sealed = x'', nonce = id WHERE id = ?"
         self._database.do(query, (bare, one.id))
 

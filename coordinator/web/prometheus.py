@@ -109,6 +109,9 @@ def of_work(state: RunState) -> Iterator[Metric]:
     yield _counter("echo2_groups_heldout", "Groups accepted for held-out results.", state.heldout_groups)
     yield _counter("echo2_groups_too_old", "Groups accepted, but too old to learn from.", state.too_old)
     yield _counter("echo2_groups_spare", "Groups accepted of which a twin is learned from.", state.spare)
+    yield _counter("echo2_leases_moved", "Lost leases whose tokens so far hold and were paid.", state.moved)
+    yield _counter("echo2_moved_tokens", "Tokens of moved leases.", state.moved_tokens)
+    yield _counter("echo2_finished_tokens", "Tokens of moved leases that accepted groups have.", state.finished_tokens)
     yield _counter("echo2_groups_unscored", "Groups accepted to which the task gave no finite reward.", state.unscored)
     refused = CounterMetricFamily("echo2_groups_refused", "Groups refused, by reason.", labels=["reason"])
     for code, count in sorted(state.refused.items()):
