@@ -8,6 +8,8 @@ Rules
 3. The noise of a token is keyed by its index within the rollout, tokens given by the environment counted.
 4. The environment of a served rollout is elsewhere: after a sampled turn the rollout is parked until `answer`, which
    brings all tokens of the environment's turn at once. They are computed at once, or one per step.
+5. A rollout goes on behind the tokens that its job has of it (`Job.past`). A turn that has ended there waits for its
+   answer, or is answered by the task at once.
 """
 
 from collections import deque
@@ -106,11 +108,14 @@ class RolloutState:
         return Sample(tokens=self._tokens, turns=self._turns, logprobs=self._logprobs)
 
     def _take_up(self, past: Sample) -> None:
-        """Go on behind what a served rollout has; a sampled turn at its end waits for its answer."""
+        """Go on behind what a rollout has (rule 5)."""
         self._tokens, self._logprobs, self._turns = list(past.tokens), list(past.logprobs), list(past.turns) or [0]
         if len(self._turns) % 2 == 0:
             self._turns.append(0)
-        self.parked = self._turns[-1] > 0
+        if self._episode is None:
+            self.parked = self._turns[-1] > 0
+        elif self._tokens and (is_end(self.last, self._ends) or len(self._logprobs) == self._job.limit):
+            self._turn_ended()
 
     def _turn_ended(self) -> None:
         if self._episode is None:

@@ -97,8 +97,8 @@ class GroupCounts(msgspec.Struct, frozen=True, kw_only=True):
     `refused`: by code. `rollouts`: of accepted groups. `skipped`: prompts that are not leased, or no longer, by the
     codes of their leases' ends; those that the task did not give, or that are too long, by `no-prompt`
     (coordinator/rollouts/prompt_positions.py). `moved`: lost leases whose tokens so far hold and were
-    paid; `moved_tokens`: those tokens; `finished_tokens`: those of them behind which another node has finished the group
-    (coordinator/rollouts/moving.py)."""
+    paid; `moved_tokens`: those tokens; `finished_tokens`: those of them behind which another node has finished the
+    group (coordinator/rollouts/moving.py)."""
 
     received: int
     accepted: int

@@ -2,8 +2,8 @@
 
 Rules
 1. A node is asked to report its tokens so far (`Lease.report_every`) only for a lease of a training prompt, of an exact
-   class, of a task that is not served, to a key that is known or proven, and for no twin. Its request must say that its
-   engine can tell them (`LeaseRequest.begun`). Free keys are not asked: what is reported is kept on disk.
+   class, of a task that is not served, to a key that is known or proven, and for no twin. Its request must say that
+   its engine can tell them (`LeaseRequest.begun`). Free keys are not asked: what is reported is kept on disk.
 2. A report is taken once per `LEAST_BETWEEN` and lease, and only tokens behind those that are written. So an open
    lease keeps at most one group's tokens. They are deleted when its group is received, or it ends and is not moved.
 3. A lease that ends without a group, by expiry or given back, is *moved* if another node's finish would still be learned

@@ -5,8 +5,8 @@ Rules
    with the first node's log-probabilities. Samples without tokens take no part.
 2. If they hold, the first node is paid for them at once (moving.py, rule 6), by an entry `begun.paid`, whatever
    becomes of the second lease. They go on to another node if that is still in time.
-3. If they do not, an entry `begun.refused` says so, which counts as a refused group of the key, and the code is a strike
-   as it is for a group (coordinator/accounts/strikes.py). The position is leased anew, whole.
+3. If they do not, an entry `begun.refused` says so, which counts as a refused group of the key, and the code is a
+   strike as it is for a group (coordinator/accounts/strikes.py). The position is leased anew, whole.
 4. A verdict, its entry, its pay and the next state of the moved lease are one transaction. A second verdict changes
    nothing.
 5. Near-ties of these tokens are held to `close-choices` alone, and not counted over a key's groups: what a key may have

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from coordinator.database import Database
-from coordinator.rollouts.begun_table import BegunTable
+from coordinator.rollouts.begun_table import BegunTable, MovedGroup
 from coordinator.rollouts.deficit_round_robin import DeficitRoundRobin, OldestGroup
 from coordinator.rollouts.scoring_order import PendingVersion
 from coordinator.rollouts.submitted_group import SubmittedGroup, decode_stored_group
@@ -183,21 +183,19 @@ class Visit:
 
 
 def read_waiting_group(database: Database, lease: bytes) -> Undecided:
-    """Read a received group from run.sqlite."""
-    row = database.one(
+    """Read a group that waits from run.sqlite: a received one, or the tokens so far of a lease that is moved."""
+    moved = BegunTable(database).unverified(lease)
+    if moved is not None:
+        return _read_partial(database, moved)
+    document, payload, at = database.all(
         "SELECT l.document, s.payload, s.at FROM leases l JOIN submissions s ON s.lease = l.id WHERE l.id = ?", (lease,)
-    )
-    if row is None:
-        return _read_partial(database, lease)
-    document, payload, at = row
+    )[0]
     return Undecided(decode(document, Lease), decode_stored_group(payload), at)
 
 
-def _read_partial(database: Database, id: bytes) -> Undecided:
-    """Read the tokens so far of a lease that is moved."""
-    query = "SELECT l.document, b.since FROM leases l JOIN begun_groups b ON b.lease = l.id WHERE l.id = ?"
-    document, at = database.all(query, (id,))[0]
-    lease = decode(document, Lease)
+def _read_partial(database: Database, moved: MovedGroup) -> Undecided:
+    id, at = moved.lease, moved.since
+    lease = decode(database.value("SELECT document FROM leases WHERE id = ?", (id,)), Lease)
     begun = BegunTable(database).tokens(id, len(lease.seeds))
     segments = [Segment(version=lease.version, root=lease.root, first=0)]
     rollouts = [

@@ -34,6 +34,7 @@ from protocol.leases import (
     VerdictsRequest,
     VerdictsResponse,
 )
+from protocol.partial_groups import PartialRequest, PartialResponse, PartialSample
 from protocol.requests import DocumentsRequest, DocumentsResponse, Hello, Refusal, Request, Response, Welcome
 from protocol.steps import StepRequest, StepResponse
 from protocol.versions import Head, HeadRequest, HeadResponse
@@ -113,6 +114,11 @@ INSTANCES: list[Wire] = [
     SubmitResponse(received=b"sealed", receipt=None),
     StepRequest(lease=LEASE, sample=3, turn_number=2, tokens=[3, 300, 70_000, 2]),
     StepResponse(given=[5, 6], expires=THEN + 300_000),
+    PartialSample(first=2, tokens=[3, 300], logprobs=struct.pack("<2f", -0.5, 0)),
+    PartialRequest(
+        lease=LEASE, samples=[PartialSample(first=2, tokens=[3, 300], logprobs=struct.pack("<2f", -0.5, 0))]
+    ),
+    PartialResponse(tokens=[4, 0]),
     VerdictsRequest(leases=[LEASE], confirmed=[NONCE]),
     VerdictsResponse(receipts=[None, b"sealed"], unknown=[NONCE]),
     SENDER,
