@@ -6,9 +6,9 @@ Rules
    its engine can tell them (`LeaseRequest.begun`). Free keys are not asked: what is reported is kept on disk.
 2. A report is taken once per `LEAST_BETWEEN` and lease, and only tokens behind those that are written. So an open
    lease keeps at most one group's tokens. They are deleted when its group is received, or it ends and is not moved.
-3. A lease that ends without a group, by expiry or given back, is *moved* if another node's finish would still be learned
-   from one step later, and if at least as many tokens were reported as its samples' prompts have: the second node
-   computes those once more. Of a set of twins no other may be open, received or accepted. A set is moved at most once.
+3. A lease that ends without a group, by expiry or given back, is *moved* if another node's finish would still be
+   learned from one step later, and if at least as many tokens were reported as its samples' prompts have: the second
+   node computes those once more. Of a set of twins no other may be open, received or accepted. A set is moved at most once.
 4. The reported tokens are scored first, as a group is (partial_verdicts.py). False ones are refused, and count against
    the first node alone. Those that hold wait `WAIT` for a known or proven node that asks for a lease under their
    version; then the prompt is leased anew.
