@@ -39,7 +39,7 @@ from coordinator.rollouts.lease_lifetime import LifetimeBounds
 from coordinator.rollouts.lease_pacing import LearnerState, LeasePacing
 from coordinator.rollouts.lease_rows import LeaseRows, State
 from coordinator.rollouts.lease_terms import InFlight, LeaseTerms, Progress, free_slots
-from coordinator.rollouts.moving import REPORT_EVERY, is_in_time, is_worth_moving
+from coordinator.rollouts.moving import is_in_time, is_worth_moving
 from coordinator.rollouts.overdue_leases import OverdueLeases
 from coordinator.rollouts.prompt_positions import NO_PROMPT, PromptPosition, PromptPositions
 from coordinator.rollouts.prompts import Prompt, PromptPending, PromptSource
@@ -374,7 +374,7 @@ class LeaseTable(LeaseRows):
         """Return how often a node is asked to report its tokens so far; None: never (moving.py, rule 1)."""
         plain = lease.split == "train" and lease.calibration is None and lease.task not in self._served
         wanted = self.terms.move and self.terms.staleness > 0 and request.begun and demand.rank != "new"
-        return REPORT_EVERY if plain and wanted else None
+        return self.terms.report_ms if plain and wanted else None
 
     def _lease(
         self,

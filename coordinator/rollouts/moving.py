@@ -1,14 +1,17 @@
 """Decide which groups that a lost node has begun are finished by another one, and who is paid for what. Pure.
 
 Rules
-1. A node is asked to report its tokens so far (`Lease.report_every`) only for a lease of a training prompt, of an exact
-   class, of a task that is not served, to a key that is known or proven, and for no twin. Its request must say that
-   its engine can tell them (`LeaseRequest.begun`). Free keys are not asked: what is reported is kept on disk.
-2. A report is taken once per `LEAST_BETWEEN` and lease, and only tokens behind those that are written. So an open
-   lease keeps at most one group's tokens. They are deleted when its group is received, or it ends and is not moved.
+1. A node is asked to report its tokens so far (`Lease.report_every`, a minute as a rule) only for a lease of a training
+   prompt, of an exact class, of a task that is not served, to a key that is known or proven, and for no twin. Its
+   request must say that its engine can tell them (`LeaseRequest.begun`). Free keys are not asked: what is reported is
+   kept on disk.
+2. A report of a lease is taken after three quarters of that time (`least_between`), and only tokens behind those that
+   are written. So an open lease keeps at most one group's tokens. They are deleted when its group is received, or it
+   ends and is not moved.
 3. A lease that ends without a group, by expiry or given back, is *moved* if another node's finish would still be
    learned from one step later, and if at least as many tokens were reported as its samples' prompts have: the second
-   node computes those once more. Of a set of twins no other may be open, received or accepted. A set is moved at most once.
+   node computes those once more. Of a set of twins no other may be open, received or accepted. A set is moved at most
+   once.
 4. The reported tokens are scored first, as a group is (partial_verdicts.py). False ones are refused, and count against
    the first node alone. Those that hold wait `WAIT` for a known or proven node that asks for a lease under their
    version; then the prompt is leased anew.
@@ -31,9 +34,7 @@ from protocol.partial_groups import PartialSample
 from tasks.turn_ends import Ends, end_mask
 
 REPORT_EVERY: Final = 60_000
-"""Milliseconds between two reports that a node is asked for. A group that takes less is never reported."""
-LEAST_BETWEEN: Final = 45_000
-"""Milliseconds between two reports that are taken (rule 2): clocks and connections vary."""
+"""Milliseconds between two reports that a node is asked for, as a rule. A group that takes less is never reported."""
 WAIT: Final = 60_000
 """Milliseconds (rule 4). A node that works under the version and has a free place asks within this time."""
 _FLOOR: Final = -3.4028234663852886e38
@@ -53,6 +54,11 @@ class LeaseFacts(NamedTuple):
     limit: int
     vocabulary: int
     ends: Ends
+
+
+def least_between(report_every: int) -> int:
+    """Return the least time between two reports that are taken (rule 2): clocks and connections vary."""
+    return report_every * 3 // 4
 
 
 def continues(before: Sequence[SampleProgress], samples: Sequence[PartialSample]) -> bool:

@@ -11,7 +11,7 @@ Rules
 from coordinator.database import Database
 from coordinator.rollouts.lease_rows import LeaseRecord
 from coordinator.rollouts.lease_table import LeaseTable
-from coordinator.rollouts.moving import LEAST_BETWEEN, LeaseFacts, SampleProgress, continues, progress_after
+from coordinator.rollouts.moving import LeaseFacts, SampleProgress, continues, least_between, progress_after
 from coordinator.rollouts.rollout_context import RolloutContext
 from coordinator.rollouts.submitted_group import lease_of
 from p2p.wire_types import decode
@@ -45,9 +45,10 @@ class PartialReports:
         if record.lease.report_every is None or not self._leases.terms.move:
             return refusal("partial", detail="this lease asks for no reports")
         known = self._leases.begun.reported(record.lease.id)
-        wait = LEAST_BETWEEN - (now - known.at) if known is not None and now >= known.at else 0
+        least = least_between(record.lease.report_every)
+        wait = least - (now - known.at) if known is not None and now >= known.at else 0
         if wait > 0:
-            return refusal("partial-early", retry_after=wait, most=LEAST_BETWEEN / 1000, wait=wait / 1000)
+            return refusal("partial-early", retry_after=wait, most=least / 1000, wait=wait / 1000)
         return None
 
     def _taken(self, lease: Lease, data: bytes, now: int) -> PartialResponse | Refusal:

@@ -57,7 +57,7 @@ class PartialVerdicts:
         begun = [len(one.tokens) for one in self._leases.begun.tokens(lease.id, len(lease.seeds))]
         total, tokens = begun_weight(self._pay.weight, len(lease.prompt), begun), sum(begun)
         self._pay.fund(self._ledger, now, total)
-        self._append("begun.paid", lease, "moved", begun, total, now)
+        self._append(now, "begun.paid", lease, "moved", begun, total)
         self._database.do(TALLY, (MOVED, 1))
         self._database.do(TALLY, (MOVED_TOKENS, tokens))
         for holder in (lease.node, b""):
@@ -75,7 +75,7 @@ class PartialVerdicts:
     def _refuse(self, lease: Lease, group: MovedGroup, code: str, now: int) -> None:
         begun = self._leases.begun.tokens(lease.id, len(lease.seeds))
         evidence = blake3.blake3(b"".join(one.logprobs for one in begun)).digest()
-        self._append("begun.refused", lease, code, [len(one.tokens) for one in begun], 0, now)
+        self._append(now, "begun.refused", lease, code, [len(one.tokens) for one in begun], 0)
         self._leases.begun.refused(lease.id)
         self._leases.positions.ended(group.position, group.attempt, group.reasons, code, now)
         self._strikes.refused(lease.node, code, evidence, now)
@@ -97,7 +97,7 @@ class PartialVerdicts:
         terms = self._leases.terms
         return terms.move and group.era == at.era and is_in_time(group.version, at.step, terms.staleness)
 
-    def _append(self, kind: str, lease: Lease, code: str, begun: list[int], weight: int, now: int) -> None:
+    def _append(self, now: int, kind: str, lease: Lease, code: str, begun: list[int], weight: int) -> None:
         facts = BegunOutcome(
             node=peer_id(lease.node), lease=lease.id, era=lease.era, version=lease.version, code=code,
             tokens=begun, weight=weight,

@@ -29,7 +29,7 @@ from protocol.partial_groups import PartialRequest, PartialSample
 from runtime.child import ChildError
 
 AT_ONCE: Final = 2
-LEAST_BETWEEN: Final = 5.0
+LEAST_BETWEEN: Final = 2.0
 """Shortest time between two reports of a group, seconds, whatever the coordinator asks for."""
 
 _log = structlog.get_logger("node")

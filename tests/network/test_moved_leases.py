@@ -11,7 +11,6 @@ import pytest
 from coordinator.accounts.ledger import Ledger
 from coordinator.accounts.pay import points
 from coordinator.daemon import Coordinator
-from coordinator.rollouts import lease_table, partial_reports
 from coordinator.verification.verdict_replay import replay_verdicts
 from p2p.wire_types import decode
 from protocol.leases import Lease, Submission
@@ -20,19 +19,13 @@ from tests.support.fake_coordinator import Node, until
 from tests.support.ledger_sums import check_sums
 from tests.support.swarm import Swarm, accepted, make_swarm, step, working
 
-LEASES = {"minimum_seconds": 60.0, "maximum_seconds": 90.0, "move": True}
+LEASES = {"minimum_seconds": 60.0, "maximum_seconds": 90.0, "move": True, "report_seconds": 6.0}
 LONG = 20.0
 """Seconds of a long group: three reports, and most of its tokens are told."""
 
 
-@pytest.fixture(autouse=True)
-def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease_table, "REPORT_EVERY", 6_000)
-    monkeypatch.setattr(partial_reports, "LEAST_BETWEEN", 4_000)
-
-
 def made(tmp_path: Path, **leases: object) -> Swarm:
-    return make_swarm(tmp_path, group_size=2, batch_groups=4, limit=48, staleness=4, leases=LEASES | leases)
+    return make_swarm(tmp_path, group_size=2, batch_groups=12, limit=48, staleness=4, leases=LEASES | leases)
 
 
 def begun_leases(coordinator: Coordinator, where: str = "twin = 'finish'") -> list[Lease]:
@@ -49,7 +42,9 @@ async def known(coordinator: Coordinator, *nodes: Node) -> None:
 
 def in_mid_lease(coordinator: Coordinator, node: Node) -> Callable[[], bool]:
     """Return whether enough of a lease of this node is reported."""
-    query = "SELECT b.lease FROM begun_groups b JOIN leases l ON l.id = b.lease WHERE l.node = ? AND b.state = 'reported'"
+    query = (
+        "SELECT b.lease FROM begun_groups b JOIN leases l ON l.id = b.lease WHERE l.node = ? AND b.state = 'reported'"
+    )
 
     def reported() -> bool:
         begun = coordinator.group_service.leases.begun

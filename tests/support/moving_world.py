@@ -7,7 +7,7 @@ from typing import Any
 
 from coordinator.metrics import run_metrics
 from coordinator.metrics.run_metrics import GroupCounts
-from coordinator.rollouts.moving import LEAST_BETWEEN
+from coordinator.rollouts.moving import REPORT_EVERY, least_between
 from coordinator.rollouts.verification import Verdict, judge
 from coordinator.rollouts.waiting_groups import Undecided
 from engines.engine import SampleScore
@@ -19,6 +19,7 @@ from protocol.requests import Refusal
 from tests.support.group_world import SPEC, group, honest_scores
 from tests.support.twin_world import HOMES, TwinWorld
 
+LEAST_BETWEEN = least_between(REPORT_EVERY)
 KNOWN = 12
 """Groups that make a key known, and more than lifetimes are measured by."""
 

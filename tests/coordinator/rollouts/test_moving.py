@@ -11,7 +11,6 @@ from coordinator.accounts.ledger_facts import BegunOutcome
 from coordinator.accounts.pay import points
 from coordinator.accounts.strikes import ENOUGH
 from coordinator.rollouts.moving import (
-    LEAST_BETWEEN,
     REPORT_EVERY,
     WAIT,
     LeaseFacts,
@@ -31,7 +30,7 @@ from protocol.requests import Refusal
 from tasks.tokenizer import EOS
 from tests.support.group_world import ALICE, BOB, HELLO, TEXT, group, name, opened
 from tests.support.ledger_sums import check_sums
-from tests.support.moving_world import KNOWN, MovingWorld, part
+from tests.support.moving_world import KNOWN, LEAST_BETWEEN, MovingWorld, part
 from tests.support.twin_world import CAROL
 
 SIX, FIVE = TEXT.encode("123456"), TEXT.encode("23456")
