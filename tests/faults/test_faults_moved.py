@@ -39,7 +39,7 @@ def tally(run: Run, name: str) -> int:
 @pytest.mark.parametrize("comes_back", [True, False])
 def test_a_node_killed_in_mid_lease_is_finished_by_another_process(tmp_path: Path, comes_back: bool) -> None:
     with quick_folder() as folder:
-        template = make_template(folder / "run", {"limit": 64}, leases=LEASES)
+        template = make_template(folder / "run", {"limit": 64, "batch_groups": 400}, leases=LEASES)
         with running(template, tmp_path) as run:
             flag = tmp_path / "slow"
             env = {"SLOW_WHILE": str(flag), "PYTHONPATH": str(SLOW)}

@@ -3,6 +3,7 @@
 Reports come every 6 seconds here, not every minute."""
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -11,6 +12,7 @@ import pytest
 from coordinator.accounts.ledger import Ledger
 from coordinator.accounts.pay import points
 from coordinator.daemon import Coordinator
+from coordinator.database import Database
 from coordinator.verification.verdict_replay import replay_verdicts
 from p2p.wire_types import decode
 from protocol.leases import Lease, Submission
@@ -86,7 +88,8 @@ async def test_another_node_finishes_what_a_lost_one_has_begun(tmp_path: Path) -
         assert (state.moved, state.moved_tokens) == (1, sum(map(len, lease.begun)))
         check_sums(database)
         Ledger(database).verify()
-        assert replay_verdicts(database, lambda hash: None).faults == []
+    with closing(Database.read(swarm.run.folder.database)) as left:
+        assert replay_verdicts(left, lambda hash: None).faults == []
 
 
 @on_fake_clock
