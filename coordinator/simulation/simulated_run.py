@@ -141,11 +141,12 @@ class OpenLease(NamedTuple):
 
 class GroupWork(NamedTuple):
     """The work on a lease's group. `began`: seconds. `takes`: seconds for what is left of it. `begun`: share of its
-    tokens that another node had sampled before."""
+    tokens that another node had sampled before. `length`: of its prompt's answers."""
 
     began: float
     takes: float
     begun: float
+    length: float
 
     def share_at(self, seconds: float) -> float:
         """Return the share of the group's tokens that are there, so many seconds after `began`."""
@@ -211,7 +212,7 @@ class SimulatedRun:
         """Leases not covered, and from when on they are overdue, ms; sorted."""
         self.lost = 0
         self.work: dict[int, GroupWork] = {}
-        """By open lease."""
+        """By lease that a node works on."""
         self.told: dict[int, float] = {}
         """By open lease whose node is gone, the share of its group's tokens that was told."""
         self.begun: list[BegunGroup] = []
@@ -353,7 +354,7 @@ class SimulatedRun:
         self._note(node, self.clock.now + 1.5 * mean / 1000)
         takes = length * node.turnaround * self.random.lognormvariate(-(GROUP_CV**2) / 2, GROUP_CV)
         takes *= 1 - share
-        self.work[lease] = GroupWork(self.clock.now, takes, share)
+        self.work[lease] = GroupWork(self.clock.now, takes, share, length)
         self.clock.after(takes, self._returned, node, lease, takes, length)
         self.clock.after(lasts, self._expired, lease)
 
@@ -388,7 +389,7 @@ class SimulatedRun:
         if lease not in node.running:
             return
         node.running.remove(lease)
-        self.sampled += length * (1 - self.work[lease].begun)
+        self.sampled += length * (1 - self.work.pop(lease).begun)
         before = bool(node.measured)
         self._rates -= 1 / self._mean(node) if before else 0.0
         node.measured.append(takes)
@@ -403,7 +404,6 @@ class SimulatedRun:
         self._ask(node)
 
     def _end(self, lease: int) -> OpenLease | None:
-        self.work.pop(lease, None)
         return self.open.pop(lease, None)
 
     def _count(self, first: int, lease: int | None) -> None:
@@ -463,13 +463,11 @@ class SimulatedRun:
 
     def _tell(self, lease: int) -> None:
         """Count the tokens of a lease whose node leaves, and note those that it has told, if it tells any."""
-        one, work = self.open.get(lease), self.work.get(lease)
-        if one is None or work is None:
-            return
+        one, work = self.open.get(lease), self.work.pop(lease)
         gone = self.clock.now - work.began
-        self.sampled += one.length * (work.share_at(gone) - work.begun)
+        self.sampled += work.length * (work.share_at(gone) - work.begun)
         every = REPORT_EVERY / 1000
-        if self.scene.moves and not work.begun and one.first == lease and gone >= every:
+        if self.scene.moves and one is not None and one.first == lease and not work.begun and gone >= every:
             self.told[lease] = work.share_at(gone // every * every)
 
     def _come_back(self, node: SimulatedNode, left: list[int]) -> None:

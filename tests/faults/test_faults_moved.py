@@ -9,10 +9,11 @@ import pytest
 from coordinator.accounts.ledger import Ledger
 from coordinator.accounts.pay import points
 from coordinator.database import Database
+from p2p.identity import load_key, public_bytes
 from p2p.wire_types import decode
 from protocol.leases import Lease, Submission
 from tests.faults.audit import check_books
-from tests.faults.processes import Run, make_template, running, until
+from tests.faults.processes import Run, Volunteer, make_template, running, until
 from tests.support.quick_disk import quick_folder
 
 pytestmark = pytest.mark.slow
@@ -25,10 +26,15 @@ def value(run: Run, query: str, *given: object) -> int:
         return int(database.value(query, given) or 0)
 
 
-def reported(run: Run) -> int:
-    """Return the leases of which enough is told: some 30 tokens."""
-    size = "(SELECT sum(length(payload)) FROM begun_tokens t WHERE t.lease = b.lease)"
-    return value(run, f"SELECT count(*) FROM begun_groups b WHERE state = 'reported' AND {size} > 300")
+def told(run: Run, node: Volunteer) -> int:
+    """Return the leases of a node of which enough is told: as many tokens as the prompts have."""
+    query = (
+        "SELECT b.samples FROM begun_groups b JOIN leases l ON l.id = b.lease WHERE b.state = 'reported' AND l.node = ?"
+    )
+    key = public_bytes(load_key(node.home / "node.key", None))
+    with closing(Database.read(run.coordinator.folder.database)) as database:
+        samples = [msgspec.msgpack.decode(row[0]) for row in database.all(query, (key,))]
+    return sum(sum(tokens for tokens, _ in one) >= 30 for one in samples)
 
 
 def tally(run: Run, name: str) -> int:
@@ -46,7 +52,7 @@ def test_a_node_killed_in_mid_lease_is_finished_by_another_process(tmp_path: Pat
             alice, bob = run.volunteer("alice", env=env), run.volunteer("bob", env=env)
             until("both are known", lambda: min(alice.accepted(), bob.accepted()) >= 4)
             flag.touch()
-            until("a long group is told", lambda: reported(run))
+            until("a long group is told", lambda: told(run, alice))
             alice.kill()
             if comes_back:
                 alice.start(run.coordinator.invite())
