@@ -8,8 +8,8 @@ This node works for a lease only if
    b. its group has the RunSpec's size and no seed twice;
    c. its limit is within the RunSpec's;
    d. its prompt is not empty and consists of the model's tokens;
-   e. it gives first tokens only if the request takes those: the model's, for each sample, within its limit, and with no
-      end before the last;
+   e. it gives first tokens only if the request takes those and its task is not served: the model's, for each sample,
+      within its limit, and with no end before the last;
    f. prompt and limit together are within the model's context, so a lease can demand neither endless work nor more
       memory than the model was built for;
 4. it has not expired, by the coordinator's clock as the lease itself states it (`check_open`).
@@ -68,7 +68,7 @@ def check_lease(
         raise BadLease(f"the lease is for {lease.limit} tokens per rollout; the run's limit is {runspec.limit}")
     if not lease.prompt or max(lease.prompt) >= runspec.vocabulary:
         raise BadLease("the lease's prompt is empty, or has tokens that the model lacks")
-    if lease.begun and not (ask.begun and _begun_fits(lease, runspec)):
+    if lease.begun and (not ask.begun or kind == SERVED or not _begun_fits(lease, runspec)):
         raise BadLease("the lease gives first tokens that were not requested, or cannot be those of its samples")
     if context is not None and len(lease.prompt) + lease.limit > context:
         raise BadLease(
