@@ -110,6 +110,7 @@ async def test_a_node_that_starts_again_gives_its_leases_back_and_they_go_on_at_
         check_sums(coordinator.group_service.database)
 
 
+@pytest.mark.slow
 @on_fake_clock
 async def test_a_coordinator_that_is_killed_meanwhile_goes_on_with_it(tmp_path: Path) -> None:
     swarm = made(tmp_path)
@@ -126,6 +127,7 @@ async def test_a_coordinator_that_is_killed_meanwhile_goes_on_with_it(tmp_path: 
         check_sums(coordinator.group_service.database)
 
 
+@pytest.mark.slow
 @on_fake_clock
 @pytest.mark.parametrize("move", [True, False])
 async def test_nothing_is_reported_of_short_groups_nor_without_the_setting(tmp_path: Path, move: bool) -> None:
