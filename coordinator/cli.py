@@ -302,6 +302,10 @@ def simulate(
         float, typer.Option(min=0.0, max=2.0, help="Standard deviation of the logarithm of prompts' lengths.")
     ] = 0.0,
     hedges: Annotated[float, typer.Option(min=0.0, max=0.05, help="Most hedges, of all leases.")] = 0.0,
+    moves: Annotated[bool, typer.Option("--moves", help="Lost groups of over a minute go on elsewhere.")] = False,
+    gives_back: Annotated[
+        bool, typer.Option("--gives-back", help="A node that is back gives its open leases back.")
+    ] = False,
     ablate: Annotated[bool, typer.Option("--ablate", help="Also without single rules.")] = False,
     seeds: Annotated[int, typer.Option(min=1, max=100, help="Runs per row.")] = 1,
     svg: Annotated[Path | None, typer.Option(help="Draw them to this file.", show_default="not drawn")] = None,
@@ -315,22 +319,24 @@ def simulate(
         nodes, supply, not equal, batch, staleness, publish_every, at_once, step_seconds,
         life * 60 if life is not None else float("inf"), away * 60, broadcast, star, gamma, price, learner_price,
         length_spread,
-        hedges,
+        hedges, moves, gives_back,
     )  # fmt: skip
     columns = f"{'':<12} {'steps':>6} {'idle':>7} {'age':>5} {'leases':>7} {'hedges':>7} {'lost':>6}"
-    print(f"{columns} {'active':>7} {'cost':>9}")
+    print(f"{columns} {'wasted':>6} {'moved':>6} {'active':>7} {'cost':>9}")
     rows = list[comparison.Compared]()
     try:
         for row in comparison.compared(terms, minutes * 60, seeds, ablate):
             print(
                 f"{row.name:<12} {row.steps:>6.1f} {row.idle:>7.1%} {row.age:>5.2f} {row.leases:>7.2f} "
-                f"{row.hedges:>7.2%} {row.lost:>6.1%} {row.active:>7.1f} {row.cost:>9.4f}", flush=True,
+                f"{row.hedges:>7.2%} {row.lost:>6.1%} {row.wasted:>6.1%} {row.moved:>6.2%} {row.active:>7.1f} "
+                f"{row.cost:>9.4f}", flush=True,
             )  # fmt: skip
             rows.append(row)
     except ValueError as fault:
         raise LocalFault(f"{fault} in {minutes:g} minutes: raise --minutes, or --supply") from fault
     print("idle: of the learner's time; age: steps, of the groups learned; leases: per group learned; cost: of a step")
     print("hedges: of all leases; lost: prompts leased whose group could not be learned from, of all")
+    print("wasted: tokens sampled and not learned from, of all sampled; moved: leases finished by others, of all")
     if svg is not None:
         svg.write_text(drawn_runs.draw(rows, minutes * 60))
 

@@ -543,6 +543,16 @@ class LeasesSection(Section):
             "comparison. The first group of a new key is one as well. 0: none at all.",
         ),
     ] = 0.005
+    move: Annotated[
+        bool,
+        Field(
+            description="Let nodes of exact classes report the tokens of groups that take longer than "
+            "`report_seconds`, and let another node go on behind them where the first one is lost: true or false."
+        ),
+    ] = False
+    report_seconds: Annotated[
+        float, Field(ge=2, le=3600, description="From one such report of a group to the next, seconds.")
+    ] = 60.0
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:

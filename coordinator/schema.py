@@ -697,6 +697,31 @@ BEGIN
 END;
 """,
     ),
+    Part(
+        "tokens so far of groups under way, and groups that another node finishes",
+        """
+CREATE TABLE begun_groups (
+    lease BLOB PRIMARY KEY, at INTEGER NOT NULL, samples BLOB NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('reported', 'unverified', 'waiting', 'over')),
+    position INTEGER, attempt INTEGER, reasons TEXT, era INTEGER, version INTEGER, since INTEGER
+) STRICT, WITHOUT ROWID;
+CREATE INDEX begun_groups_moved ON begun_groups (state, era, version, since) WHERE state IN ('unverified', 'waiting');
+CREATE TABLE begun_tokens (
+    lease BLOB NOT NULL, number INTEGER NOT NULL, payload BLOB NOT NULL, PRIMARY KEY (lease, number)
+) STRICT;
+CREATE TRIGGER reports_end_with_their_group AFTER UPDATE OF state ON leases
+WHEN OLD.state = 'open' AND NEW.state = 'received'
+BEGIN
+    DELETE FROM begun_groups WHERE lease = OLD.id;
+    DELETE FROM begun_tokens WHERE lease = OLD.id;
+END;
+CREATE TRIGGER begun_tokens_go_with_their_lease AFTER DELETE ON leases
+BEGIN
+    DELETE FROM begun_groups WHERE lease = OLD.id;
+    DELETE FROM begun_tokens WHERE lease = OLD.id;
+END;
+""",
+    ),
 )
 
 MIGRATIONS = (

@@ -21,7 +21,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
-from engines.engine import EngineError, EngineRows, Finished, Job, LogitsNotFinite, NoMemory, SampledTurn
+from engines.engine import EngineError, EngineRows, Finished, Job, LogitsNotFinite, NoMemory, Sample, SampledTurn
 from engines.open_group import Group
 from engines.rollout_state import RolloutState
 from engines.row_limit import Memory, RowLimit
@@ -163,6 +163,13 @@ class ContinuousBatch(Generic[P]):
             self._end(group, EngineError("the group was cancelled"))
             del self._groups[ticket]
             self._vacate()
+
+    def so_far(self, name: bytes) -> list[Sample] | None:
+        """See `engines.engine.TellsTokens`."""
+        group = next((one for one in self._groups.values() if name and one.job.name == name), None)
+        if group is None or group.outcome is not None:
+            return None
+        return [state.sample() for state in group.states]
 
     def turns(self) -> list[SampledTurn]:
         """See `Engine.turns`."""

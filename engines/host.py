@@ -10,7 +10,7 @@ from typing import Any
 
 from engines import registry
 from engines.devices import Inventory, choose
-from engines.engine import DTYPES, Engine, EngineError, EngineRows, SampledTurn
+from engines.engine import DTYPES, Engine, EngineError, EngineRows, SampledTurn, TellsTokens
 from engines.messages import (
     CALLS,
     DEFERRED,
@@ -73,6 +73,7 @@ class EngineHost:
         return Probed(
             kind=device.kind, name=device.name, why=device.why, engine_class=engine_class,
             dtypes=[one for one in DTYPES if one in row.dtypes], builds=row.builds(),
+            tells_tokens=isinstance(self._engine, TellsTokens),
         )  # fmt: skip
 
     def run(self, call: EngineCall[Any]) -> Any:

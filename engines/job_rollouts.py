@@ -35,9 +35,14 @@ class JobRollouts:
         if job.served:
             return [RolloutState(job, seed, None, number=number) for number, seed in enumerate(job.seeds)]
         if job.single_turn:
-            return [RolloutState(job, seed, OneTurn(job.prompt)) for seed in job.seeds]
+            return [
+                RolloutState(job, seed, OneTurn(job.prompt), number=number) for number, seed in enumerate(job.seeds)
+            ]
         task, split = registry.get(job.task, job.task_version), _split(job)
-        return [RolloutState(job, seed, task.episode(split, job.index, self._text(job.ends))) for seed in job.seeds]
+        return [
+            RolloutState(job, seed, task.episode(split, job.index, self._text(job.ends)), number=number)
+            for number, seed in enumerate(job.seeds)
+        ]
 
     def _text(self, ends: Ends) -> Tokenizer:
         if ends not in self._texts:

@@ -13,6 +13,7 @@ passes; a caller that is cancelled takes its group back. `MOVES` wait until the 
     score          ScoreCall         -> list[PackedScore]
 
     answer         AnswerCall        -> None
+    so_far         SoFarCall         -> list[Sample] | None
 
 Notifications, child -> parent: "rows", with EngineRows, whenever places become free or full, a group begins or ends,
 and the limit changes; "sampled", with SampledTurn, at each end of a sampled turn of a served group, which goes on by
@@ -31,7 +32,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from engines.engine import Dtype, Engine, GroupToScore, Job, Loaded, Sample, SampleScore
+from engines.engine import Dtype, Engine, GroupToScore, Job, Loaded, Sample, SampleScore, TellsTokens
 from engines.rate import Rate, Workload, measure
 
 A = TypeVar("A")
@@ -56,7 +57,7 @@ class Probed(msgspec.Struct, frozen=True, kw_only=True):
     """`kind`, `name`, `why`: as in engines.devices.ComputeDevice. `engine_class`: "<engine>/<dtype>/<device kind>",
     for example transformers/float32/cpu: RunSpecs admit these, and each has a Calibration of its own. `dtypes`: the
     types that the engine computes in, in the order of `engines.engine.DTYPES`. `builds`: of the engine and of the
-    libraries that it computes with."""
+    libraries that it computes with. `tells_tokens`: whether the engine is one that `TellsTokens`."""
 
     kind: str
     name: str
@@ -64,6 +65,7 @@ class Probed(msgspec.Struct, frozen=True, kw_only=True):
     engine_class: str
     dtypes: list[Dtype] = []
     builds: list[str] = []
+    tells_tokens: bool = False
 
     @property
     def hardware(self) -> str:
@@ -153,6 +155,17 @@ class AnswerCall(EngineCall[None], frozen=True, kw_only=True):
         engine.answer(self.served, self.sample, self.turn_number, self.given)
 
 
+class SoFarCall(EngineCall[list[Sample] | None], frozen=True, kw_only=True):
+    """Tell what each sample of a group under way has. `name`: of its job."""
+
+    method: ClassVar[str] = "so_far"
+    answer: ClassVar[Any] = list[Sample] | None
+    name: bytes
+
+    def run(self, engine: Engine) -> list[Sample] | None:
+        return engine.so_far(self.name) if isinstance(engine, TellsTokens) else None
+
+
 class GenerateCall(EngineCall[list[Sample]], frozen=True, kw_only=True):
     method: ClassVar[str] = "generate"
     answer: ClassVar[Any] = list[Sample]
@@ -205,7 +218,7 @@ class ScoreCall(EngineCall[list[PackedScore]], frozen=True, kw_only=True):
         return GroupToScore(self.job, [one.sample() for one in self.samples])
 
 
-CALLS: Final[tuple[type[EngineCall[Any]], ...]] = (LoadCall, StepByCall, StepToCall, RateCall, AnswerCall)
+CALLS: Final[tuple[type[EngineCall[Any]], ...]] = (LoadCall, StepByCall, StepToCall, RateCall, AnswerCall, SoFarCall)
 """Calls that are answered at once."""
 DEFERRED: Final = (GenerateCall, ScoreCall)
 """Calls that are answered later (engines.host)."""

@@ -6,8 +6,8 @@ Rules
 2. The request of a sealed method travels in a `Request` under the node's key, and is answered by a `Response`.
    node/links/coordinator_client.py seals it, coordinator/rollouts/request_handler.py opens it. All other messages
    travel unsealed.
-3. A request longer than its method's limit is refused before it is read. The limit of `submit` grows by the largest
-   submission of the run, that of `step` by the longest turn.
+3. A request longer than its method's limit is refused before it is read. The limits of `submit` and `partial` grow by
+   the largest submission of the run, that of `step` by the longest turn.
 4. A row names no handler and no caller: `reachable` is answered by p2p, the others by the two daemons.
 
 To add a method: its messages, its row, `serve` in the server, `ask` in the client, its row in the document's table.
@@ -29,6 +29,7 @@ from protocol.broadcast_messages import Acknowledgement, PlanRequest, PlanRespon
 from protocol.document_service import decode_head_request
 from protocol.leases import Lease, LeaseRequest, Submission, SubmitResponse, VerdictsRequest, VerdictsResponse
 from protocol.ledger_heads import LedgerRequest, LedgerResponse
+from protocol.partial_groups import PartialRequest, PartialResponse
 from protocol.requests import DocumentsRequest, DocumentsResponse, Hello, Welcome
 from protocol.steps import StepRequest, StepResponse
 from protocol.versions import HeadResponse
@@ -113,6 +114,9 @@ VERDICTS: Final = Method(
     "verdicts", _NODE, message(VerdictsRequest), message(VerdictsResponse), SMALL, sealed=True, rank=1
 )
 STEP: Final = Method("step", _NODE, message(StepRequest), message(StepResponse), SMALL, sealed=True, rank=1)
+PARTIAL: Final = Method(
+    "partial", _NODE, encoded(PartialRequest.__name__), message(PartialResponse), SMALL, sealed=True, rank=4
+)
 ACKNOWLEDGE: Final = Method("acknowledge", _NODE, message(Acknowledgement), EMPTY, SMALL, sealed=True, rank=1)
 PLAN: Final = Method("plan", _NODE, message(PlanRequest), message(PlanResponse), 16 << 10)
 FOLLOW: Final = Method("follow", "coordinator -> node", message(PlanResponse), EMPTY, 128 << 10)
@@ -127,7 +131,8 @@ REACHABLE: Final = Method(
 )
 
 METHODS: Final[tuple[Method[Any, Any], ...]] = (
-    HELLO, LEASE, SUBMIT, STEP, VERDICTS, ACKNOWLEDGE, PLAN, FOLLOW, HEAD, DOCUMENTS, LEDGER, REMAKE, REACHABLE,
+    HELLO, LEASE, SUBMIT, STEP, PARTIAL, VERDICTS, ACKNOWLEDGE, PLAN, FOLLOW, HEAD, DOCUMENTS, LEDGER, REMAKE,
+    REACHABLE,
 )  # fmt: skip
 """All methods, in the order of docs/protocol/requests.md."""
 SEALED: Final = tuple(method for method in METHODS if method.sealed)

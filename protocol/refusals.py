@@ -169,6 +169,9 @@ REASONS: dict[str, Reason] = {
         "nobody",
         True,
     ),
+    # --- refused reports of a group under way
+    "partial": Reason("The tokens so far are not taken: {detail}.", "node"),
+    "partial-early": Reason("A lease's tokens are taken once in {most} s: report again in {wait} s.", "nobody", True),
     # --- submissions refused without a receipt
     "unknown-lease": Reason("There is no such lease.", "node"),
     "not-owner": Reason("This lease was given to another node.", "node"),
@@ -184,6 +187,7 @@ REASONS: dict[str, Reason] = {
     "turns": Reason("Sample {sample}: {detail}.", "node"),
     "logprobs": Reason("Sample {sample}: {detail}.", "node"),
     "segments": Reason("Sample {sample}: {detail}.", "node"),
+    "begun": Reason("Sample {sample}: {detail}.", "node"),
     "end": Reason("Sample {sample}: {detail}.", "node"),
     "transcript": Reason("Sample {sample}: {detail}.", "node"),
     "not-generated": Reason(

@@ -33,7 +33,7 @@ TOGETHER = 60_000
 """Age in milliseconds at which the oldest row is due."""
 KEPT = DAY
 """Milliseconds: the challenge window, as for tokens (coordinator/rollouts/token_storage.py)."""
-EXPIRED = ("expired", "superseded", "declined")
+EXPIRED = ("expired", "superseded", "declined", "moved")
 """Codes of leases that ended without a group."""
 MOST = 4096
 """Most ends of one entry: few enough that no request is delayed."""

@@ -67,6 +67,20 @@ class QuarantineEnded(msgspec.Struct, frozen=True, kw_only=True):
     calibration: bytes = b""
 
 
+class BegunOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of `begun.paid` and `begun.refused`: the tokens of a lease that was moved to another node. `tokens`: of
+    each sample. `weight`: milli-RE. `code`: of the refusal, else `moved`."""
+
+    rules: int = RULES
+    node: str
+    lease: bytes
+    era: int
+    version: int
+    code: str
+    tokens: list[int]
+    weight: int
+
+
 class LeaseCounts(msgspec.Struct, frozen=True, array_like=True):
     """The leases of one key in a `LeasesEnded`. `refused`: groups; `wrong`: those refused by the scorer's pass."""
 
@@ -201,6 +215,7 @@ def _quarantine_ended(entry: Entry) -> list[tuple[str, Change]]:
 _READ: dict[str, Callable[[Entry], list[tuple[str, Change]]]] = {
     "lease.accepted": _accepted,
     "lease.refused": _refused,
+    "begun.refused": _refused,
     "leases.ended": _ended,
     "quarantine.ended": _quarantine_ended,
     "node.suspended": _suspended,

@@ -23,7 +23,7 @@ from runtime.backoff import Backoff
 STRIKES = frozenset((
     # detected at receipt (T0)
     "malformed", "too-large", "not-owner", "other-bytes", "version-lie", "other-weights", "incomplete", "turns",
-    "tokens", "end", "segments", "logprobs", "transcript",
+    "tokens", "end", "segments", "logprobs", "begun", "transcript",
     # detected by the scorer (T1, T2)
     "seeded-choice", "close-choices", "drift", "drift-median", "evidence", "near-ties",
 ))  # fmt: skip

@@ -14,6 +14,7 @@ import msgspec
 
 from coordinator.accounts.accounting import Accounting
 from coordinator.accounts.node_registry import NodeRegistry
+from coordinator.accounts.pay import pay_rule
 from coordinator.config import EnvironmentSection
 from coordinator.database import Database
 from coordinator.learner.age import oldest_fresh
@@ -23,6 +24,8 @@ from coordinator.rollouts.canary_answers import WantedAnswer
 from coordinator.rollouts.episode_record import EpisodeRecords
 from coordinator.rollouts.lease_table import Entropy, LeaseTable
 from coordinator.rollouts.lease_terms import Progress
+from coordinator.rollouts.partial_reports import PartialReports
+from coordinator.rollouts.partial_verdicts import PartialVerdicts
 from coordinator.rollouts.replay_buffer import DrawnGroup, ReplayBuffer
 from coordinator.rollouts.rollout_context import RolloutContext, Sealing
 from coordinator.rollouts.scoring_order import PendingVersion
@@ -87,6 +90,9 @@ class GroupService:
         self.submissions = SubmissionService(
             database, self.leases, self.verdicts, self.strikes, self._waiting, context, sealing
         )
+        self.leases.progress = lambda: self.progress
+        self.reports = PartialReports(database, self.leases, context)
+        self.partial_verdicts = PartialVerdicts(database, self.leases, accounting, pay_rule(context.spec.price_mode))
         self.buffer = ReplayBuffer(database, terms.staleness, refill=terms.refill, by_signal=terms.draw == "signal")
         self.tokens = TokenStorage(database)
         self.registry = NodeRegistry(database)
@@ -122,6 +128,7 @@ class GroupService:
         self._quarantine.settle(self.verdicts.ended_badly, now)
         self.steps.tick(now)
         self.lease_ends.forget(now)
+        self.partial_verdicts.tick(self.progress, now)
         return self.verdicts.expire(now)
 
     def forget(self, covered: Collection[bytes], step: int, era: int, now: int) -> int:
@@ -239,17 +246,18 @@ class GroupService:
         return standing.rank == "new" or standing.suspended_until is not None or self.strikes.of(node) > 0
 
     def oldest_needed(self) -> tuple[int, int]:
-        """Return (era, version) of the oldest version that leases, undecided groups, held-out plans or joining nodes
-        may still need."""
+        """Return (era, version) of the oldest version that leases, undecided groups, moved leases, held-out plans or
+        joining nodes may still need."""
         at = self.progress
         recent = (at.era, max(0, at.version - self.terms.staleness - 1)) if at else (0, 0)
-        return min(recent, self.leases.oldest_in_use() or recent, self.leases.heldout.oldest_open() or recent)
+        open_plan, moved = self.leases.heldout.oldest_open(), self.leases.begun.oldest_in_use()
+        return min(recent, self.leases.oldest_in_use() or recent, open_plan or recent, moved or recent)
 
     def is_rewarded_later(self, group: Undecided) -> bool:
         """Tell whether the scores of a group come from an environment, after its verification. A canary is not learned
         from, so it needs none."""
         single = self.is_single(group.lease.task, group.lease.task_version)
-        return single and not self.leases.twins.is_canary(group.lease.id)
+        return single and not group.partial and not self.leases.twins.is_canary(group.lease.id)
 
     def is_single(self, task: str, version: int) -> bool:
         """Tell whether the episodes of a task have one turn, which an environment rewards."""
@@ -264,7 +272,10 @@ class GroupService:
         self.verdicts.reward(group.lease.id, scores)
 
     def decide(self, group: Undecided, verdict: Verdict, now: int) -> bytes:
-        """Decide a group by its verdict; return the sealed Receipt."""
+        """Decide a group by its verdict; return the sealed Receipt. That of a partial one is empty: nobody gets it."""
+        if group.partial:
+            self.partial_verdicts.decide(group.lease, verdict, self._standing(), now)
+            return b""
         if verdict.accepted and self._context.kind(group.lease.task, group.lease.task_version) in ANSWERED:
             self.episodes.of(group.lease.task).decided(group.lease.id, len(group.lease.seeds))
         return self.verdicts.decide(group.lease.id, group.submission.rollouts, verdict, self._standing(), now)

@@ -41,6 +41,7 @@ from coordinator.rollouts.verification import (
     find_fault,
     judge,
     mostly_wrong,
+    own_scores,
     right_tokens,
     sampled_tokens,
     wrong_tokens,
@@ -101,13 +102,15 @@ class GroupVerifier:
             return await self._compare(group, group.lease.calibration, first)
         if first is not None:
             await self._fill(group, scores, [first])
-        if first is None or find_fault(rollouts, scores, self._calibration) is None:
+        begun = group.lease.begun
+        if first is None or find_fault(rollouts, scores, self._calibration, begun=begun) is None:
             await self._fill(group, scores, [number for number, score in enumerate(scores) if score is None])
-        verdict = judge(rollouts, scores, self._calibration)
+        verdict = judge(rollouts, scores, self._calibration, begun=begun)
+        own = own_scores(scores, begun)
         if verdict.accepted:
             self._remember(group)
-        elif mostly_wrong(*wrong_tokens(scores, self._calibration)) and not await self._possible_elsewhere(group):
-            return judge(rollouts, scores, self._calibration, other_version_possible=False)
+        elif mostly_wrong(*wrong_tokens(own, self._calibration)) and not await self._possible_elsewhere(group):
+            return judge(rollouts, scores, self._calibration, other_version_possible=False, begun=begun)
         return verdict
 
     async def _compare(self, group: Undecided, calibration: bytes, first: int | None) -> Verdict:

@@ -20,9 +20,10 @@ Rules
    (heldout_plans.py).
 9. A proven node that gets none of these may cover a lease that is overdue (hedging.py, twin_sets.py).
 10. A lease of a training prompt may be replaced by one whose answer is known (canaries.py).
+11. A group that a lost node has begun goes before a new prompt, under its version (moving.py).
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
@@ -31,6 +32,7 @@ from coordinator.accounts.standing import Accounts, Rank
 from coordinator.accounts.strikes import AT_ONCE, STRIKES
 from coordinator.database import Database
 from coordinator.learner.age import fresh, oldest_fresh
+from coordinator.rollouts.begun_table import BegunTable, MovedGroup
 from coordinator.rollouts.canaries import CanaryShare
 from coordinator.rollouts.canary_answers import CanaryAnswers
 from coordinator.rollouts.hedging import LEAST_SPARE, SPARE, overdue_after
@@ -40,6 +42,7 @@ from coordinator.rollouts.lease_lifetime import LifetimeBounds
 from coordinator.rollouts.lease_pacing import LearnerState, LeasePacing
 from coordinator.rollouts.lease_rows import LeaseRows, State
 from coordinator.rollouts.lease_terms import InFlight, LeaseTerms, Progress, free_slots
+from coordinator.rollouts.moving import is_in_time, is_worth_moving
 from coordinator.rollouts.overdue_leases import OverdueLeases
 from coordinator.rollouts.prompt_positions import NO_PROMPT, PromptPosition, PromptPositions
 from coordinator.rollouts.prompts import Prompt, PromptPending, PromptSource
@@ -99,6 +102,9 @@ class LeaseTable(LeaseRows):
         self._quick = QuickNodes()
         self.heldout = HeldoutPlans(database)
         self.twins = TwinSets(database)
+        self.begun = BegunTable(database)
+        self.progress: Callable[[], Progress | None] = lambda: None
+        """Returns the progress of the run."""
         self._overdue_leases = OverdueLeases(database, terms.hedge_share, entropy)
         self.canaries = CanaryAnswers(database, accounts, served, entropy)
         self._canary_share = CanaryShare(terms.canaries)
@@ -169,6 +175,9 @@ class LeaseTable(LeaseRows):
         if group is not None and (progress.paused or self.heldout.share.may()):
             return self._issued_heldout(group, demand, request, now)
         refused = self._lacks_room(demand, request.version, progress, buffered, now)
+        begun = self._begun_for(demand, request) if refused is None or refused.code == "later" else None
+        if begun is not None:
+            return self._issued_begun(begun, demand, request, now)
         if refused is None:
             if (canary := self._issued_canary(demand, request, now)) is not None:
                 return canary
@@ -234,6 +243,25 @@ class LeaseTable(LeaseRows):
             self.canaries.given(answer, lease)
         if not first:
             self._canary_share.given()
+        return sealed
+
+    def _begun_for(self, demand: LeaseDemand, request: LeaseRequest) -> MovedGroup | None:
+        """Return the group that a lost node has begun and this one may finish (moving.py, rules 4 and 5)."""
+        fit = self.terms.move and request.begun and demand.rank != "new" and is_exact(request.engine)
+        return self.begun.waiting_under(request.era, request.version) if fit else None
+
+    def _issued_begun(self, group: MovedGroup, demand: LeaseDemand, request: LeaseRequest, now: int) -> bytes:
+        """Return a sealed Lease that goes on behind the tokens of a lost one (rule 11)."""
+        record = self.find(group.lease)
+        assert record is not None
+        lost = record.lease
+        prompt = Prompt(lost.task, lost.task_version, lost.index, lost.prompt)
+        chosen = PromptPosition(group.position, group.attempt, group.reasons, prompt)
+        begun = [one.tokens for one in self.begun.tokens(lost.id, len(lost.seeds))]
+        with self._database.transaction():
+            _, sealed = self._write(chosen, demand, request, now, lost.seeds, "finish", begun)
+            self.begun.end(lost.id)
+            self._recount(lost.id)
         self._overdue_leases.share.note(hedge=False)
         self._note_given(demand, now)
         return sealed
@@ -327,11 +355,14 @@ class LeaseTable(LeaseRows):
         now: int,
         seeds: list[bytes] | None = None,
         twin: Kind = "",
+        begun: Sequence[list[int]] = (),
     ) -> tuple[bytes, bytes]:
         """Write a lease, in the caller's transaction; return its id, and it sealed. `seeds`: of a held-out group or a
-        twin; None: they are drawn."""
+        twin; None: they are drawn. `begun`: see `Lease`."""
         node, origin = demand.requester.node, demand.requester.origin
         lease = self._lease(chosen, demand, request, now, seeds)
+        every = None if twin else self._report_every(lease, demand, request)
+        lease = msgspec.structs.replace(lease, report_every=every, begun=list(begun))
         overdue = None if twin else self._overdue_at(lease, demand)
         document = encode(lease)
         sealed = self._seal("lease", document)
@@ -364,6 +395,12 @@ class LeaseTable(LeaseRows):
             return None
         after = None if lease.calibration is not None else overdue_after(demand.record.turnarounds)
         return None if after is None else lease.sent + after
+
+    def _report_every(self, lease: Lease, demand: LeaseDemand, request: LeaseRequest) -> int | None:
+        """Return how often a node is asked to report its tokens so far; None: never (moving.py, rule 1)."""
+        plain = lease.split == "train" and lease.calibration is None and lease.task not in self._served
+        wanted = self.terms.move and self.terms.staleness > 0 and request.begun and demand.rank != "new"
+        return self.terms.report_ms if plain and wanted else None
 
     def _lease(
         self,
@@ -409,18 +446,26 @@ class LeaseTable(LeaseRows):
         if change.open is not None:
             self.pacing.counts(change.open)
 
-    def fail(self, lease: bytes, state: State, code: str, now: int) -> None:
+    def fail(self, lease: bytes, state: State, code: str, now: int) -> bool:
         """End a lease that earned nothing: its position may be leased again, and an expiry or a strike is counted
-        (expiry_budgets.py, rule 3). `code`: of the refusal, "expired", or an `Early` one."""
-        lent = self._admission.lent(lease)
+        (expiry_budgets.py, rule 3). `code`: of the refusal, "expired", or an `Early` one. Return whether it is moved
+        (moving.py)."""
+        lent, moved = self._admission.lent(lease), False
         self.move(lease, state)
         if lent is None:
-            return
+            return False
         position, attempt = self._database.all("SELECT position, attempt FROM leases WHERE id = ?", (lease,))[0]
         if position < 0:
             self.heldout.returned(-position)
         elif not self.twins.is_canary(lease) and not self.twins.is_pending(lease):
-            self.positions.ended(position, attempt, lent.reasons, code, now)
+            begun = self._moved(lease) if code in ("expired", "declined") else None
+            if begun is not None:
+                moved = True
+                self.begun.move(MovedGroup(lease, position, attempt, lent.reasons, begun.era, begun.version, now))
+            else:
+                self.positions.ended(position, attempt, lent.reasons, code, now)
+        if not moved:
+            self.begun.drop(lease)
         if code in ("expired", "declined"):
             if not self.twins.is_hedged(lease):
                 self._admission.expired(lent, now)
@@ -428,6 +473,17 @@ class LeaseTable(LeaseRows):
             self._admission.struck(lent, now)
         elif code == "superseded":
             self._note_superseded(lease)
+        return moved
+
+    def _moved(self, lease: bytes) -> Lease | None:
+        """Return a lease that ends without a group, if it is moved (moving.py, rule 3)."""
+        reported, at = self.begun.reported(lease), self.progress()
+        record = None if reported is None or not self.terms.move else self.find(lease)
+        if reported is None or record is None or at is None or at.era != record.lease.era:
+            return None
+        prompt, samples = len(record.lease.prompt), len(record.lease.seeds)
+        in_time = is_in_time(record.lease.version, at.step, self.terms.staleness)
+        return record.lease if in_time and is_worth_moving(reported.tokens, prompt, samples) else None
 
     def _note_superseded(self, lease: bytes) -> None:
         """Note that a lease was superseded while its node worked on earlier ones (superseded_leases.py, rule 6)."""

@@ -17,7 +17,8 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
     `canaries`: their share of all leases (coordinator/rollouts/canaries.py); 0: there are none. `draw`: of the
     learner's batches (coordinator/rollouts/replay_buffer.py, rule 1). `prompts`: "order": as the tasks have them,
     "variance": by their last groups (coordinator/rollouts/prompt_choice.py). `by_length`: long ones to quick nodes
-    (prompt_window.py)."""
+    (prompt_window.py). `move`: whether another node finishes what a lost one has begun (moving.py). `report_ms`: from
+    one report of a group under way to the next."""
 
     staleness: int
     batch_groups: int
@@ -36,6 +37,8 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
     draw: Literal["oldest", "signal"] = "oldest"
     prompts: Literal["order", "variance"] = "order"
     by_length: bool = False
+    move: bool = False
+    report_ms: int = 60_000
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):

@@ -62,7 +62,8 @@ from protocol.broadcast_messages import Acknowledgement
 from protocol.engine_classes import admits
 from protocol.leases import LeaseRequest, SubmitResponse, VerdictsRequest
 from protocol.leases import VerdictsResponse as VerdictsAnswer
-from protocol.methods import ACKNOWLEDGE, HELLO, LEASE, SEALED, STEP, SUBMIT, VERDICTS, A, Method, Q
+from protocol.methods import ACKNOWLEDGE, HELLO, LEASE, PARTIAL, SEALED, STEP, SUBMIT, VERDICTS, A, Method, Q
+from protocol.partial_groups import PartialResponse
 from protocol.refusals import STEP_PENDING, refusal
 from protocol.requests import Hello, Refusal, Request, Response, Welcome
 from protocol.steps import StepRequest, StepResponse
@@ -132,7 +133,7 @@ class ResponseLog:
 
 
 class RequestHandler:
-    """The coordinator's side of the methods hello, lease, submit, step, verdicts and acknowledge.
+    """The coordinator's side of the methods hello, lease, submit, step, partial, verdicts and acknowledge.
 
     `recipient`: this run's channel key, 32 bytes. `former`: its former channel keys. `told`: until when, ms, refusals
     of requests to a former key contain the Roots."""
@@ -172,6 +173,7 @@ class RequestHandler:
             LEASE.name: _decided(LEASE, self.lease),
             SUBMIT.name: _decided(SUBMIT, self.submit),
             STEP.name: _decided(STEP, self.step),
+            PARTIAL.name: _decided(PARTIAL, self.partial),
             VERDICTS.name: _decided(VERDICTS, self.verdicts),
             ACKNOWLEDGE.name: _decided(ACKNOWLEDGE, self.acknowledge),
         }
@@ -347,6 +349,10 @@ class RequestHandler:
         self._answered = steps.asked(request.lease, request.sample)
         return answer
 
+    def partial(self, context: RequestContext, data: bytes) -> PartialResponse | Refusal:
+        """Take a report of a group under way. Raises `Malformed`."""
+        return self._group_service.reports.report(context.node, data, context.now)
+
     def verdicts(self, context: RequestContext, request: VerdictsRequest) -> VerdictsAnswer:
         """Return the receipts of the leases that the node names, and note those that it confirms."""
         return self._group_service.submissions.verdicts(context.node, request)
@@ -377,7 +383,7 @@ async def _within(seconds: float, event: asyncio.Event) -> bool:
 
 def _room(method: Method[Any, Any], spec: RunSpec) -> int:
     """Return the bytes by which the requests of a method may exceed its row's limit in a run."""
-    if method is SUBMIT:
+    if method in (SUBMIT, PARTIAL):
         return submission_limit(spec)
     return 5 * spec.limit if method is STEP else 0
 

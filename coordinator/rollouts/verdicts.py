@@ -2,13 +2,15 @@
 
 Rules
 1. A lease ends once: accepted, refused or expired, and is paid at most once. It expires before its time where it is
-   superseded (superseded_leases.py) or given back. The ledger has one entry for it (key
+   superseded (superseded_leases.py) or given back. If its reported tokens go on to another node, it ends as `moved`,
+   and they are paid or refused by an entry of their own (partial_verdicts.py). The ledger has one entry for it (key
    "lease:<id>"). A new key's lease that earned nothing, and any key's that is superseded, shares an entry with others
    instead (coordinator/accounts/lease_ends.py).
 2. A group received before its lease expired is judged by its own content alone. If it is good it is paid. It is
    trainable iff its era is the learner's and step - version <= S at the verdict, and no twin of it is in the buffer
    (twin_sets.py); the buffer's draw checks the age again.
-3. An accepted group earns by the pay rule of the run's price mode (coordinator/accounts/pay.py).
+3. An accepted group earns by the pay rule of the run's price mode (coordinator/accounts/pay.py); without what another
+   node has earned by its first tokens (moving.py, rule 6).
 4. A group that comes too late is refused, with a receipt that refers to the lease's expiry in the ledger.
 5. A good group for which the task gave no finite reward is accepted and paid under the code `task-score`. It is not
    trainable: it never enters the buffer. Nor does a good held-out group, whose code is `heldout`: it counts in its
@@ -48,6 +50,8 @@ from coordinator.rollouts.canaries import VESTED_AFTER
 from coordinator.rollouts.lease_rows import LeaseRecord
 from coordinator.rollouts.lease_table import Early, LeaseTable, Seal
 from coordinator.rollouts.lease_terms import Progress
+from coordinator.rollouts.moving import begun_weight
+from coordinator.rollouts.partial_verdicts import FINISHED_TOKENS, TALLY
 from coordinator.rollouts.prompt_records import figures_of
 from coordinator.rollouts.submitted_group import ClaimedRollout
 from coordinator.rollouts.task_results import TaskResults, sums_of
@@ -320,9 +324,10 @@ class VerdictService:
         spare = self._leases.twins.is_learned(lease.id)
         trainable = young and code == "ok" and not spare
         lengths = [len(lease.prompt) + sum(rollout.turns) for rollout in rollouts]
-        total = self._pay.earned(lengths)
-        sampled = sum(map(sampled_tokens, rollouts))
-        given = sum(lengths) - sampled
+        begun = [len(tokens) for tokens in lease.begun]
+        total = self._pay.earned(lengths) - begun_weight(self._pay.weight, len(lease.prompt), begun)
+        sampled = sum(map(sampled_tokens, rollouts)) - sum(begun)
+        given = sum(lengths) - sampled - sum(begun)
         end = self._end(record, at, code, len(rollouts), given, sampled, total, trainable)
         end = _with_basis(end, lease, basis, audited)
         self._pay.fund(self._ledger, now, total)
@@ -352,7 +357,9 @@ class VerdictService:
             cut = sum(not is_end(last, self._ends_of_turns) for last in lasts)
             self.results.add(lease.task, lease.task_version, sums_of(scores if code == "ok" else [], cut))
         if code == "ok" and not spare:
-            self._note_prompt(lease, [score.reward for score in scores], sampled)
+            self._note_prompt(lease, [score.reward for score in scores], sampled + sum(begun))
+        if begun:
+            self._database.do(TALLY, (FINISHED_TOKENS, sum(begun)))
         self._leases.move(lease.id, "decided")
         return self._receipt(end, lease, place, "accepted", reason, now)
 
@@ -408,8 +415,9 @@ class VerdictService:
     def _expire(self, record: LeaseRecord, now: int, code: Early | Literal["expired"] = "expired") -> LedgerPosition:
         lease = record.lease
         if record.state == "open":
-            self._leases.fail(lease.id, "expired", code, now)
-            return self._append_unpaid(now, "lease.expired", self._end(record, None, code), lease.node)
+            moved = self._leases.fail(lease.id, "expired", code, now)
+            end = self._end(record, None, "moved" if moved else code)
+            return self._append_unpaid(now, "lease.expired", end, lease.node)
         place = self._place(lease.id)
         if place is None:
             raise LookupError(f"lease {lease.id.hex()} is {record.state}, and its end is not recorded")

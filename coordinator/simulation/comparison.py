@@ -7,6 +7,7 @@
     no hedges          leases that are overdue are not covered (coordinator/rollouts/hedging.py)
     star               the coordinator sends each version to each node itself, one after the other
     by signal          batches take the groups of most signal first, not the oldest (`run.draw`)
+    no moves           what lost nodes have begun is not finished by others (coordinator/rollouts/moving.py)
     by length          prompts differ in length, and long ones go to quick nodes (`leases.by_length`, elsewhere off)
 
 After Table 2 of ECHO-2 (arXiv 2602.02192), which leaves out the broadcast between peers and the choice by cost. Prices
@@ -31,7 +32,7 @@ class FleetTerms(NamedTuple):
     """A fleet and its run. `supply`: over what the learner consumes. `spread`: whether nodes differ tenfold in speed.
     `life`, `away`, `step_seconds`, `broadcast`: seconds; `broadcast` between peers, `star` of one copy after the other,
     0: not compared. `price`: median ask per hour. `learner_price`: per hour. `length_spread`: of the prompts
-    (simulated_run.py). `hedge_share`: of hedges in all leases."""
+    (simulated_run.py). `hedge_share`: of hedges in all leases. `moves`, `gives_back`: see `RunScene`."""
 
     nodes: int = 200
     supply: float = 1.5
@@ -50,11 +51,13 @@ class FleetTerms(NamedTuple):
     learner_price: float = 0.0
     length_spread: float = 0.0
     hedge_share: float = 0.0
+    moves: bool = False
+    gives_back: bool = False
 
 
 class Compared(NamedTuple):
-    """A row: means over the seeds. `hedges`, `lost`: as in `RunResult`. `cost`: of a step. `records`: the steps of the
-    first seed."""
+    """A row: means over the seeds. `hedges`, `lost`, `wasted`, `moved`: as in `RunResult`. `cost`: of a step.
+    `records`: the steps of the first seed."""
 
     name: str
     steps: float
@@ -63,6 +66,8 @@ class Compared(NamedTuple):
     leases: float
     hedges: float
     lost: float
+    wasted: float
+    moved: float
     active: float
     cost: float
     records: list[StepRecord]
@@ -92,6 +97,8 @@ def _variants(terms: FleetTerms, ablate: bool) -> Iterator[tuple[str, _Change]]:
         yield "everybody", _Change(lambda scene: scene._replace(order=None))
     if terms.hedge_share:
         yield "no hedges", _Change(lambda scene: scene._replace(hedge_share=0.0))
+    if terms.moves:
+        yield "no moves", _Change(lambda scene: scene._replace(moves=False))
     if terms.star:
         yield "star", _Change(lambda scene: scene._replace(broadcast=terms.star / terms.step_seconds))
     if terms.length_spread:
@@ -117,6 +124,8 @@ def _run(terms: FleetTerms, change: _Change, seconds: float, seed: int) -> tuple
         step_seconds=step,
         length_spread=terms.length_spread,
         hedge_share=terms.hedge_share,
+        moves=terms.moves,
+        gives_back=terms.gives_back,
     )
     run = SimulatedRun(change.scene(scene), paced=change.paced, seed=seed)
     return run, run.run(seconds=seconds)
@@ -134,6 +143,8 @@ def _row(name: str, terms: FleetTerms, runs: list[tuple[SimulatedRun, RunResult]
         leases=mean(lambda run, result: result.leases),
         hedges=mean(lambda run, result: result.hedges),
         lost=mean(lambda run, result: result.lost),
+        wasted=mean(lambda run, result: result.wasted),
+        moved=mean(lambda run, result: result.moved),
         active=mean(lambda run, result: statistics.fmean(record.active for record in run.records)),
         cost=mean(lambda run, result: result.paid / NANO + terms.learner_price * seconds / 3600 / run.step),
         records=runs[0][0].records,

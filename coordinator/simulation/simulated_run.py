@@ -7,7 +7,9 @@ of coordinator/rollouts tell which node gets which. Durations come from this sim
 groups of one node by `GROUP_CV`. The law knows what the coordinator would measure: turnarounds of groups that came, the
 learner's steps and waits, and the share of leases that brought a group. A node that leaves says nothing: its leases
 stay open until they expire, or are covered by hedges (coordinator/rollouts/hedging.py), for which every node counts as
-proven and as a subnet of its own.
+proven and as a subnet of its own. With `moves`, what a lost node has told of its group each minute is
+finished by the next node that asks under its version (coordinator/rollouts/moving.py). A node that starts again gives
+its leases back, where `gives_back`; each of the others leaves for good, or for longer than its leases last.
 
 Not simulated: the queue of the scorer (a verdict takes `verdict`), groups that are refused, and the measuring of rates:
 activation knows them. An active node is paid by the hour, as long as it is here.
@@ -27,6 +29,7 @@ from coordinator.rollouts.activation import ActivationOrder, ActivationTerms, Of
 from coordinator.rollouts.hedging import LEAST_SPARE, HedgeShare, may_have, overdue_after
 from coordinator.rollouts.lease_summary import LeaseCell, LeaseSummary, lease_cell
 from coordinator.rollouts.lease_terms import InFlight, LeaseTerms, Progress, free_slots
+from coordinator.rollouts.moving import REPORT_EVERY, WAIT, is_in_time
 from coordinator.rollouts.pacing import STEPS_KEPT, PacedSituation, is_due, learner_pace, retry_after, spare_supply
 from coordinator.rollouts.prompt_window import AHEAD, WaitingPrompt, in_order
 from coordinator.rollouts.quick_nodes import QuickNodes
@@ -58,7 +61,8 @@ class RunScene(NamedTuple):
     the need. `order`: of activation; None: everybody is active. `step_seconds`: mean of a step; all
     other times are in steps. `length_spread`: standard deviation of the logarithm of a prompt's length, whose mean is
     1 and which is predicted exactly. `by_length`: long prompts go to quick nodes. `hedge_share`: of hedges in all
-    leases. `by_signal`: batches take groups of most signal first, which is drawn by chance."""
+    leases. `by_signal`: batches take groups of most signal first, which is drawn by chance. `gives_back`: whether a
+    node that comes back gives its open leases back. `moves`: whether lost groups go on at other nodes."""
 
     turnarounds: tuple[float, ...]
     at_once: int = 1
@@ -77,6 +81,8 @@ class RunScene(NamedTuple):
     by_length: bool = False
     hedge_share: float = 0.0
     by_signal: bool = False
+    gives_back: bool = False
+    moves: bool = False
 
 
 class StepRecord(NamedTuple):
@@ -91,7 +97,8 @@ class StepRecord(NamedTuple):
 class RunResult(NamedTuple):
     """Means over a run, its first fifth left out but for `leases` and `paid`. `age`: of the groups learned. `idle`: the
     learner's idle share. `leases`: given per group learned. `paid`: to nodes per step, nano units. `hedges`: of all
-    leases. `lost`: prompts whose leases brought no group that could be drawn, of those leased."""
+    leases. `lost`: prompts whose leases brought no group that could be drawn, of those leased. `wasted`: tokens that
+    were sampled and never drawn, of all that were sampled. `moved`: leases that another node finished, of all."""
 
     age: float
     idle: float
@@ -99,6 +106,8 @@ class RunResult(NamedTuple):
     paid: float
     hedges: float = 0.0
     lost: float = 0.0
+    wasted: float = 0.0
+    moved: float = 0.0
 
 
 @dataclass
@@ -128,6 +137,29 @@ class OpenLease(NamedTuple):
     first: int
     sent: int
     length: float
+
+
+class GroupWork(NamedTuple):
+    """The work on a lease's group. `began`: seconds. `takes`: seconds for what is left of it. `begun`: share of its
+    tokens that another node had sampled before. `length`: of its prompt's answers."""
+
+    began: float
+    takes: float
+    begun: float
+    length: float
+
+    def share_at(self, seconds: float) -> float:
+        """Return the share of the group's tokens that are there, so many seconds after `began`."""
+        return self.begun + (1 - self.begun) * min(1.0, seconds / self.takes)
+
+
+class BegunGroup(NamedTuple):
+    """A group that waits for another node: `share` of its tokens are told (coordinator/rollouts/moving.py)."""
+
+    number: int
+    version: int
+    length: float
+    share: float
 
 
 class LastValues:
@@ -179,10 +211,17 @@ class SimulatedRun:
         self.overdue: list[tuple[int, int]] = []
         """Leases not covered, and from when on they are overdue, ms; sorted."""
         self.lost = 0
+        self.work: dict[int, GroupWork] = {}
+        """By lease that a node works on."""
+        self.told: dict[int, float] = {}
+        """By open lease whose node is gone, the share of its group's tokens that was told."""
+        self.begun: list[BegunGroup] = []
+        self.moved, self.sampled, self.learned = 0, 0.0, 0.0
+        """Leases finished by other nodes; tokens that were sampled, and those of drawn groups, in mean groups."""
         self.undecided = 0
-        self.buffer: list[tuple[float, int]] = []
-        """(rank, version) of the groups that may be drawn, in the order of the draw. The rank is 0, or less by the
-        group's signal."""
+        self.buffer: list[tuple[float, int, float]] = []
+        """(rank, version, length) of the groups that may be drawn, in the order of the draw. The rank is 0, or less by
+        the group's signal."""
         self.began: float | None = None
         self.drew = self.waits_since = 0.0
         self.steps, self.spans, self.waits = (deque[float](maxlen=STEPS_KEPT) for _ in range(3))
@@ -227,7 +266,9 @@ class SimulatedRun:
             self.given / (self.step * self.scene.batch),
             self.paid / self.step,
             self.hedges / max(1, self.given),
-            self.lost / max(1, self.given - self.hedges),
+            self.lost / max(1, self.given - self.hedges - self.moved),
+            1 - self.learned / max(1e-9, self.sampled - sum(length for *_, length in self.buffer)),
+            self.moved / max(1, self.given),
         )
 
     # nodes
@@ -235,6 +276,10 @@ class SimulatedRun:
     def _ask(self, node: SimulatedNode) -> None:
         while node.here and node.active and len(node.running) < self.scene.at_once:
             node.loaded, node.waits = node.newest, False
+            begun = self._begun_for(node)
+            if begun is not None:
+                self._give(node, begun=begun)
+                continue
             again = self._refused(node)
             covered = None if again is None else self._overdue_for(node)
             if covered is not None:
@@ -270,6 +315,14 @@ class SimulatedRun:
             place += 1
         return None
 
+    def _begun_for(self, node: SimulatedNode) -> BegunGroup | None:
+        """Take the group that waits longest for a node under this one's version."""
+        one = next((one for one in self.begun if one.version == node.loaded), None)
+        if one is None or not self._has_room(node):
+            return None
+        self.begun.remove(one)
+        return one
+
     def _has_spare(self) -> bool:
         if not self.paced:
             return True
@@ -279,23 +332,29 @@ class SimulatedRun:
             and spare_supply(min(self.summary.supply, at.least_supply), at.kept, at.pace, at.batch) >= LEAST_SPARE
         )
 
-    def _give(self, node: SimulatedNode, covers: int | None = None) -> None:
-        """Give a node a lease. `covers`: the lease of which it is the hedge."""
+    def _give(self, node: SimulatedNode, covers: int | None = None, begun: BegunGroup | None = None) -> None:
+        """Give a node a lease. `covers`: the lease of which it is the hedge. `begun`: the group that it goes on
+        with."""
         self.given += 1
         lease, mean, now = self.given, self._mean(node), self._now()
         lasts = max(LIFETIME * node.turnaround, self._step_seconds)
         place = lease_cell(node.loaded, mean, now)
-        length = self._length(node) if covers is None else self.open[covers].length
+        if begun is not None:
+            self.moved, length, share = self.moved + 1, begun.length, begun.share
+        else:
+            length, share = self._length(node) if covers is None else self.open[covers].length, 0.0
         self.open[lease] = OpenLease(node, place, covers or lease, now, length)
         self._count(covers or lease, lease)
         self.hedge_share.note(hedge=covers is not None)
         self.hedges += covers is not None
-        after = None if covers else overdue_after([int(1000 * takes) for takes in node.measured])
+        after = None if covers or begun else overdue_after([int(1000 * takes) for takes in node.measured])
         if after is not None and self.scene.hedge_share:
             insort(self.overdue, (now + after, lease))
         node.running.add(lease)
         self._note(node, self.clock.now + 1.5 * mean / 1000)
         takes = length * node.turnaround * self.random.lognormvariate(-(GROUP_CV**2) / 2, GROUP_CV)
+        takes *= 1 - share
+        self.work[lease] = GroupWork(self.clock.now, takes, share, length)
         self.clock.after(takes, self._returned, node, lease, takes, length)
         self.clock.after(lasts, self._expired, lease)
 
@@ -330,6 +389,7 @@ class SimulatedRun:
         if lease not in node.running:
             return
         node.running.remove(lease)
+        self.sampled += length * (1 - self.work.pop(lease).begun)
         before = bool(node.measured)
         self._rates -= 1 / self._mean(node) if before else 0.0
         node.measured.append(takes)
@@ -340,7 +400,7 @@ class SimulatedRun:
         if ended is not None and ended.first in self.counted:
             self._count(ended.first, None)
             self.undecided += 1
-            self.clock.after(self.scene.verdict * self._step_seconds, self._decided, ended.cell.version)
+            self.clock.after(self.scene.verdict * self._step_seconds, self._decided, ended.cell.version, length)
         self._ask(node)
 
     def _end(self, lease: int) -> OpenLease | None:
@@ -363,13 +423,31 @@ class SimulatedRun:
         self._count(ended.first, other)
         if other is None:
             self.outcomes.append(0.0)
+            self._move(ended, self.told.pop(lease, 0.0), lease)
+
+    def _move(self, ended: OpenLease, share: float, number: int) -> None:
+        """Let a lost group wait for another node, or count it as lost."""
+        version = ended.cell.version
+        if not share or not is_in_time(version, self.step, self.scene.staleness):
+            self.lost += 1
+            return
+        one = BegunGroup(number, version, ended.length, share)
+        self.begun.append(one)
+        self.clock.after(WAIT / 1000, self._nobody_came, one)
+        for node in self.nodes:
+            if one in self.begun and node.waits and node.loaded == version:
+                self._ask(node)
+
+    def _nobody_came(self, one: BegunGroup) -> None:
+        if one in self.begun:
+            self.begun.remove(one)
             self.lost += 1
 
-    def _decided(self, version: int) -> None:
+    def _decided(self, version: int, length: float) -> None:
         self.undecided -= 1
         self.outcomes.append(1.0)
         if fresh(self.step, version, self.scene.staleness):
-            insort(self.buffer, (-self.random.random() if self.scene.by_signal else 0.0, version))
+            insort(self.buffer, (-self.random.random() if self.scene.by_signal else 0.0, version, length))
             self._draw()
         else:
             self.lost += 1
@@ -377,11 +455,25 @@ class SimulatedRun:
     def _leave(self, node: SimulatedNode) -> None:
         node.here = node.waits = False
         self._count_hours(node)
+        left = list(node.running)
+        for lease in left:
+            self._tell(lease)
         node.running.clear()
-        self.clock.after(self.random.expovariate(1 / self.scene.away) * self._step_seconds, self._come_back, node)
+        self.clock.after(self.random.expovariate(1 / self.scene.away) * self._step_seconds, self._come_back, node, left)
 
-    def _come_back(self, node: SimulatedNode) -> None:
+    def _tell(self, lease: int) -> None:
+        """Count the tokens of a lease whose node leaves, and note those that it has told, if it tells any."""
+        one, work = self.open.get(lease), self.work.pop(lease)
+        gone = self.clock.now - work.began
+        self.sampled += work.length * (work.share_at(gone) - work.begun)
+        every = REPORT_EVERY / 1000
+        if self.scene.moves and one is not None and one.first == lease and not work.begun and gone >= every:
+            self.told[lease] = work.share_at(gone // every * every)
+
+    def _come_back(self, node: SimulatedNode, left: list[int]) -> None:
         node.here, node.newest = True, self.published
+        for lease in left if self.scene.gives_back else ():
+            self._expired(lease)
         self._count_hours(node)
         self.clock.after(self.random.expovariate(1 / self.scene.life) * self._step_seconds, self._leave, node)
         self._ask(node)
@@ -429,13 +521,9 @@ class SimulatedRun:
 
     def _refused(self, node: SimulatedNode) -> float | None:
         """Return after how many seconds a node may ask again; None: it gets a lease."""
-        scene = self.scene
         self._note(node, self.clock.now + 2.5 * RETRY * self._step_seconds)
         self.summary.forget(self._now())
-        at = Progress(era=1, step=self.step, version=self.published, root=b"")
-        load = InFlight(self.undecided, self.summary.running)
-        fits = fresh(self.step, node.loaded, scene.staleness)
-        if not fits or free_slots(at, self.terms, node.loaded, len(self.buffer), load) <= 0:
+        if not self._has_room(node):
             return RETRY * self._step_seconds
         if not self.paced:
             return None
@@ -444,6 +532,12 @@ class SimulatedRun:
             return None
         assert situation is not None
         return retry_after(situation) / 1000
+
+    def _has_room(self, node: SimulatedNode) -> bool:
+        at = Progress(era=1, step=self.step, version=self.published, root=b"")
+        load = InFlight(self.undecided, self.summary.running)
+        fits = fresh(self.step, node.loaded, self.scene.staleness)
+        return fits and free_slots(at, self.terms, node.loaded, len(self.buffer), load) > 0
 
     def situation(self) -> PacedSituation | None:
         """Return what the law knows; None before the first step."""
@@ -478,7 +572,8 @@ class SimulatedRun:
         drawn, self.buffer = self.buffer[: scene.batch], self.buffer[scene.batch :]
         now = self.clock.now
         waited = now - self.waits_since
-        age = self.step - statistics.fmean(version for _, version in drawn)
+        age = self.step - statistics.fmean(version for _, version, _ in drawn)
+        self.learned += sum(length for *_, length in drawn)
         self.records.append(StepRecord(now, waited, age, sum(node.here and node.active for node in self.nodes)))
         self.waits.append(1000 * waited)
         self.supplies.append(self.summary.supply)

@@ -102,7 +102,9 @@ def _row(
     node = _peer_id(key)
     accepted = rollouts = tokens = 0
     refusals: dict[str, int] = {}
-    query = "SELECT verdict, code, groups, rollouts, tokens FROM sums WHERE node = ? AND verdict != 'expired'"
+    query = (
+        "SELECT verdict, code, groups, rollouts, tokens FROM sums WHERE node = ? AND verdict IN ('accepted', 'refused')"
+    )
     for verdict, code, *sums in database.all(query, (key,)):
         if verdict == "refused":
             refusals[code] = sums[0]

@@ -111,6 +111,9 @@ def of_work(state: RunState) -> Iterator[Metric]:
     yield _counter("echo2_groups_spare", "Groups accepted of which a twin is learned from.", state.spare)
     yield _counter("echo2_canaries", "Leases given whose answer was known.", state.canaries.given)
     yield _counter("echo2_canaries_agreed", "Canaries accepted by comparison alone.", state.canaries.agreed)
+    yield _counter("echo2_leases_moved", "Lost leases whose tokens so far hold and were paid.", state.moved)
+    yield _counter("echo2_moved_tokens", "Tokens of moved leases.", state.moved_tokens)
+    yield _counter("echo2_finished_tokens", "Tokens of moved leases that accepted groups have.", state.finished_tokens)
     yield _counter("echo2_groups_unscored", "Groups accepted to which the task gave no finite reward.", state.unscored)
     refused = CounterMetricFamily("echo2_groups_refused", "Groups refused, by reason.", labels=["reason"])
     for code, count in sorted(state.refused.items()):

@@ -95,6 +95,10 @@ class TransformersEngine(BatchEngine[_Live]):
         batch = ContinuousBatch(decoder, rollouts.begun, self._limit, decoder.clock)
         return _Live(built, weights, rollouts, batch, GroupScorer(built))
 
+    def so_far(self, name: bytes) -> list[Sample] | None:
+        """See `engines.engine.TellsTokens`."""
+        return None if self._live is None else self._live.batch.so_far(name)
+
     def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]:
         """See `Engine.score`."""
         (outcome,) = self.score_groups([GroupToScore(job, samples)])

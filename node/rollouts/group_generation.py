@@ -21,6 +21,7 @@ import structlog
 from engines.engine import NoMemory, Sample
 from engines.versioned import VersionedEngine
 from node.rollouts.lease_check import is_served, job_of
+from node.rollouts.partial_reporter import PartialReporter
 from node.rollouts.served_groups import ServedGroups
 from node.run_context import RunContext
 from p2p.errors import Stale
@@ -44,8 +45,14 @@ _log = structlog.get_logger("node")
 class GroupGeneration:
     """The groups of one engine. `on_given`: called with the lease of each group that is given to it."""
 
-    def __init__(self, engine: VersionedEngine, served_groups: ServedGroups, context: RunContext) -> None:
-        self._engine, self._served_groups = engine, served_groups
+    def __init__(
+        self,
+        engine: VersionedEngine,
+        served_groups: ServedGroups,
+        context: RunContext,
+        reporter: PartialReporter,
+    ) -> None:
+        self._engine, self._served_groups, self._reporter = engine, served_groups, reporter
         self._trust_store, self._clock = context.trust_store, context.clock
         self._random = random.Random(context.seed)
         self.on_given: Callable[[bytes], None] = lambda lease: None
@@ -79,7 +86,8 @@ class GroupGeneration:
         spec = self._trust_store.trusted.runspec
         assert spec is not None
         try:
-            return await self._generated(lease, spec.value)
+            async with self._reporter.reporting(lease):
+                return await self._generated(lease, spec.value)
         finally:
             self._short.pop(lease.id, None)
 

@@ -45,6 +45,7 @@ from node.rollouts.lease_check import check_lease, check_open, submission_of
 from node.rollouts.lease_prefetch import LeasePrefetch
 from node.rollouts.lease_signers import LeaseSigners
 from node.rollouts.outbox_relay import OutboxRelay
+from node.rollouts.partial_reporter import PartialReporter
 from node.rollouts.served_groups import ServedGroups
 from node.run_context import RunContext
 from node.run_state import NodeRunState
@@ -96,7 +97,7 @@ class RolloutWorker:
         self._coordinator_client, self._outbox_relay = coordinator_client, outbox_relay
         self._run_state, self._once = run_state, once
         self._served_groups = served_groups
-        self._generation = GroupGeneration(engine, served_groups, context)
+        self._generation = GroupGeneration(engine, served_groups, context, PartialReporter(engine, coordinator_client))
         self._random = random.Random(context.seed)
         self._prefetch = LeasePrefetch()
         self._generation.on_given = self._prefetch.given
@@ -355,6 +356,7 @@ class RolloutWorker:
             engine=probed.engine_class,
             at_once=at_once,
             heldout=True,
+            begun=probed.tells_tokens,
         )
         asked, began = self._clock.local(), asyncio.get_running_loop().time()
         _log.debug("lease asked", version=current.version)

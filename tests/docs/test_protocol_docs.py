@@ -24,7 +24,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import inspect
 
-from coordinator.accounts import ledger, pay
+from coordinator.accounts import ledger, ledger_facts, pay
 from coordinator.accounts.standing import Remarked
 from coordinator.config import LeasesSection, NetworkSection
 from coordinator.learner import checkpoint, journal
@@ -57,7 +57,18 @@ from p2p.swarm import messages as wire
 from p2p.swarm.exchange import PROTOCOL as CHUNK_PROTOCOL
 from p2p.swarm.exchange import STREAMS_PER_PEER
 from p2p.wire_types import encode
-from protocol import authority, broadcast_messages, leases, ledger_heads, methods, requests, steps, succession, versions
+from protocol import (
+    authority,
+    broadcast_messages,
+    leases,
+    ledger_heads,
+    methods,
+    partial_groups,
+    requests,
+    steps,
+    succession,
+    versions,
+)
 from protocol.refusals import REASONS
 from protocol.requests import Refusal, Response
 from protocol.versions import Head
@@ -99,7 +110,8 @@ def structs(module: ModuleType) -> list[type[msgspec.Struct]]:
 
 
 WIRE_MODULES = (
-    authority, broadcast_messages, leases, ledger_heads, requests, steps, succession, versions, discovery_messages,
+    authority, broadcast_messages, leases, ledger_heads, partial_groups, requests, steps, succession, versions,
+    discovery_messages,
 )  # fmt: skip
 BASES = {"Wire", "Document"}
 LOCAL = {"Traffic", "PeerTransfer", "FetchReport"}
@@ -115,6 +127,7 @@ DESCRIBED = {
     "Base": checkpoint.Base,
     "JournalEntry": journal.JournalEntry,
     "LeaseOutcome": verdicts.LeaseOutcome,
+    "BegunOutcome": ledger_facts.BegunOutcome,
 }
 
 
@@ -224,7 +237,7 @@ def method_row(method: methods.Method[Any, Any]) -> list[str]:
     limit = spelled_bytes(method.limit)
     if method.at_coordinator is not None:
         limit += f", {spelled_bytes(method.at_coordinator)} at the coordinator"
-    if method is methods.SUBMIT:
+    if method in (methods.SUBMIT, methods.PARTIAL):
         limit += " and the largest submission"
     if method is methods.STEP:
         limit += " and 5 bytes per token of `limit`"

@@ -54,9 +54,9 @@ def until(what: str, condition: Callable[[], T | None], seconds: float = PATIENC
         time.sleep(0.05)
 
 
-def make_template(folder: Path, run: Mapping[str, Any] | None = None) -> Path:
-    """Make a run folder to copy: the smallest model, twenty steps of warm-up, a learner step well below 1 s. `run`:
-    further settings of its section."""
+def make_template(folder: Path, run: Mapping[str, Any] | None = None, leases: Mapping[str, Any] | None = None) -> Path:
+    """Make a run folder to copy: the smallest model, twenty steps of warm-up, a learner step well below 1 s. `run`,
+    `leases`: further settings of these sections."""
     flags: dict[str, dict[str, Any]] = {
         "run": {
             "name": "faults", "task": "reverse", "group_size": 4, "batch_groups": 2, "limit": 6, "heldout": 4,
@@ -69,7 +69,9 @@ def make_template(folder: Path, run: Mapping[str, Any] | None = None) -> Path:
         # A lease must outlive its node's way back: a killed node delivers once its engine has started again. It stays
         # open so long where the group was lost with the engine, and counts as the node's.
         # Every request that has room is to get its lease at once, whatever the learner will draw.
-        "leases": {"minimum_seconds": 240.0, "maximum_seconds": 240.0, "per_node": 16, "pacing": "room"},
+        "leases": {
+            "minimum_seconds": 240.0, "maximum_seconds": 240.0, "per_node": 16, "pacing": "room", **(leases or {}),
+        },
     }  # fmt: skip
     config = setup.settings_for(TINY, flags, env={})
     warm_up = WarmUp(folder="", task="", task_version=0, steps=20, noise=0.3, batch=32, shape=_SHAPE)
@@ -286,9 +288,16 @@ class Run:
         self.coordinator = Coordinator(template, folder, disk)
         self.volunteers: list[Volunteer] = []
 
-    def volunteer(self, name: str, disk: Path | None = None, via: str | None = None, gpu: str = "cpu") -> Volunteer:
-        """Start a new node. `via`: its only route. `gpu`: its devices."""
-        volunteer = Volunteer(self.folder, name, disk=disk, via=via, gpu=gpu)
+    def volunteer(
+        self,
+        name: str,
+        disk: Path | None = None,
+        via: str | None = None,
+        gpu: str = "cpu",
+        env: dict[str, str] | None = None,
+    ) -> Volunteer:
+        """Start a new node. `via`: its only route. `gpu`: its devices. `env`: further variables."""
+        volunteer = Volunteer(self.folder, name, env, disk=disk, via=via, gpu=gpu)
         self.volunteers.append(volunteer)
         volunteer.start(self.coordinator.invite())
         return volunteer

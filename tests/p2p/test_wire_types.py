@@ -35,6 +35,7 @@ from protocol.leases import (
     VerdictsResponse,
 )
 from protocol.ledger_heads import EntryProof, GrownHead, LedgerHead, LedgerRequest, LedgerResponse
+from protocol.partial_groups import PartialRequest, PartialResponse, PartialSample
 from protocol.requests import DocumentsRequest, DocumentsResponse, Hello, Refusal, Request, Response, Welcome
 from protocol.steps import StepRequest, StepResponse
 from protocol.succession import Succession
@@ -125,6 +126,11 @@ INSTANCES: list[Wire] = [
     SubmitResponse(received=b"sealed", receipt=None),
     StepRequest(lease=LEASE, sample=3, turn_number=2, tokens=[3, 300, 70_000, 2]),
     StepResponse(given=[5, 6], expires=THEN + 300_000),
+    PartialSample(first=2, tokens=[3, 300], logprobs=struct.pack("<2f", -0.5, 0)),
+    PartialRequest(
+        lease=LEASE, samples=[PartialSample(first=2, tokens=[3, 300], logprobs=struct.pack("<2f", -0.5, 0))]
+    ),
+    PartialResponse(tokens=[4, 0]),
     VerdictsRequest(leases=[LEASE], confirmed=[NONCE]),
     VerdictsResponse(receipts=[None, b"sealed"], unknown=[NONCE]),
     SENDER,

@@ -73,6 +73,8 @@ class Replay:
                 check(told["code"] == "quarantine", f"entry {seq} is outside quarantine on a day in doubt")
             if told["code"] == "quarantine":
                 self.kept.setdefault(day, []).append((told["lease"], told["weight"], told.get("peak", 0)))
+        elif kind in ("begun.paid", "begun.refused"):
+            self.begun(seq, kind, key, postings, told)
         elif kind == "leases.ended":
             self.together(seq, told)
         elif kind == "quarantine.ended":
@@ -89,6 +91,16 @@ class Replay:
                 self.vouched = (self.vouched - {old}) | {new}
         elif kind == "node.vouched":
             self.vouched.add(told["node"])
+
+    def begun(self, seq: int, kind: str, key: str, postings: list[list[Any]], told: Map) -> None:
+        """Check an entry on the tokens of a lease that moved on."""
+        check(key == f"begun:{told['lease'].hex()}", f"entry {seq} is of another lease than its key")
+        paid = [["escrow:run", -told["weight"]], [f"node:{told['node']}:accrued", told["weight"]]]
+        check(postings == (paid if kind == "begun.paid" else []), f"entry {seq} pays other than it says")
+        check((told["code"] == "moved") == (kind == "begun.paid"), f"entry {seq} has a code of another kind")
+        end = self.ends.get(told["lease"])
+        check(end is None or end[0]["code"] == "moved", f"entry {seq} is of a lease that ended otherwise")
+        self.groups.setdefault(told["node"], []).extend([told["code"]] * (kind == "begun.refused"))
 
     def released(self, seq: int, key: str, postings: list[list[Any]], told: Map) -> None:
         """Check an entry that ends the quarantine of one node and day."""

@@ -252,9 +252,10 @@ async def test_on_a_network_each_method_is_answered_by_its_name(desk: Desk) -> N
     desk.control.serve(handlers, lambda peer: Origin(peer, peer))
     served = {name: method.handler for name, method in handlers.methods.items()}
     limits = {name: method.limit for name, method in handlers.methods.items()}
-    assert set(served) == {"hello", "lease", "submit", "step", "verdicts", "acknowledge"}
+    assert set(served) == {"hello", "lease", "submit", "step", "partial", "verdicts", "acknowledge"}
     assert limits["submit"] > submission_limit(SPEC) > limits["lease"]
     assert limits["step"] == limits["lease"] + 5 * SPEC.limit
+    assert limits["partial"] == limits["submit"]
     answer = decode(await served["hello"]("peer", desk.request("hello", encode(HELLO))), Response)
     assert answer.body is not None
     message = Acknowledgement(era=1, version=0, heard=0, complete=0, applied=0)

@@ -58,3 +58,22 @@ def test_a_set_of_twins_counts_once_in_the_simulated_summary() -> None:
     assert sorted(run.summary.cells.elements()) == sorted(run.cells.values())
     assert set(run.counted.values()) == set(run.cells)
     assert len({run.open[lease].first for lease in run.cells}) == len(run.cells)
+
+
+def test_groups_of_nodes_that_start_again_are_finished_by_others_and_fewer_tokens_are_wasted() -> None:
+    scene = RunScene(
+        fleet(False, 16, 1.5, 16, 1, 0), life=4.0, away=0.1, step_seconds=600.0, publish_every=3, gives_back=True
+    )
+    plain = SimulatedRun(scene, paced=True, seed=1).run(steps=40)
+    moving = SimulatedRun(scene._replace(moves=True), paced=True, seed=1).run(steps=40)
+    assert plain.moved == 0.0
+    assert moving.moved > 0.01
+    assert moving.wasted < plain.wasted
+    assert moving.lost < plain.lost
+
+
+def test_tokens_of_groups_that_take_less_than_a_minute_are_never_moved() -> None:
+    scene = RunScene(
+        fleet(False, 16, 1.5, 16, 1, 0), life=4.0, away=0.1, step_seconds=20.0, gives_back=True, moves=True
+    )
+    assert SimulatedRun(scene, paced=True, seed=1).run(steps=40).moved == 0.0
