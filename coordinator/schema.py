@@ -646,9 +646,19 @@ UPDATE buffer SET signal = 1 WHERE varied = 1;
     ),
 )
 
+SCHEMA_16 = (
+    Part(
+        "names that look alike",
+        """
+ALTER TABLE nodes ADD COLUMN skeleton TEXT NOT NULL DEFAULT '';
+CREATE INDEX nodes_by_skeleton ON nodes (skeleton, weight);
+""",
+    ),
+)
+
 MIGRATIONS = (
     SCHEMA_1, SCHEMA_2, SCHEMA_3, SCHEMA_4, SCHEMA_5, SCHEMA_6, SCHEMA_7, SCHEMA_8, SCHEMA_9, SCHEMA_10, SCHEMA_11,
-    SCHEMA_12, SCHEMA_13, SCHEMA_14, SCHEMA_15,
+    SCHEMA_12, SCHEMA_13, SCHEMA_14, SCHEMA_15, SCHEMA_16,
 )  # fmt: skip
 SCHEMA_VERSION = len(MIGRATIONS)
 SCRIPT = "".join(part.script for parts in MIGRATIONS for part in parts)

@@ -158,6 +158,8 @@ class Connectivity:
     async def welcomed(self, peer: str, welcome: Welcome) -> None:
         """Follow the Head in the answer to a greeting, and dial some of the peers that it names."""
         self.on_calibrated(welcome.calibrated)
+        if welcome.shown:
+            _log.warning("name changed by the run", shown=welcome.shown, name=self._config.name)
         if welcome.head is not None:
             await self._follower.hear(peer, welcome.head)
         if self._tasks is not None:

@@ -64,7 +64,8 @@ class Hello(Wire, frozen=True):
 class Welcome(Wire, frozen=True):
     """coordinator -> node, to "hello". `roots`: every sealed Root since the first, in order. `peers`: sealed
     PeerRecords, as received, of nodes to dial. `calibrated`: engine classes that a Calibration of this run opens; none
-    where the coordinator is older than this field."""
+    where the coordinator is older than this field. `shown`: the name under which the run shows the node, where that is
+    not the one in its hello; else empty."""
 
     roots: Annotated[list[bytes], Meta(min_length=1, max_length=MOST_ROOTS)]
     runspec: bytes
@@ -72,6 +73,7 @@ class Welcome(Wire, frozen=True):
     peers: Annotated[list[SealedRecord], Meta(max_length=64)]
     now: Milliseconds
     calibrated: Annotated[list[Name], Meta(max_length=256)] = []
+    shown: Annotated[str, Meta(max_length=80)] = ""
 
 
 class DocumentsRequest(Wire, frozen=True):

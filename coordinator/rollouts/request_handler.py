@@ -49,7 +49,7 @@ from p2p.discovery.peer_records import VerifiedRecord, verify
 from p2p.envelope import open_signed
 from p2p.errors import BadSignature, Malformed, Stale
 from p2p.handlers import Handlers
-from p2p.identity import peer_id, public_bytes
+from p2p.identity import check_peer_id, peer_id, public_bytes
 from p2p.limits.origin import LOCAL, Origin
 from p2p.multiaddr import Route, route_of_requester
 from p2p.wire_types import decode, encode
@@ -294,7 +294,7 @@ class RequestHandler:
         except BadSignature as error:
             return refusal("bad-signature", detail=error)
         registry = self._group_service.registry
-        registry.register(context.node, hello, record, context.now)
+        shown = registry.register(context.node, hello, record, context.now)
         return Welcome(
             roots=list(self._run.roots),
             runspec=self._run.runspec_sealed,
@@ -302,6 +302,7 @@ class RequestHandler:
             peers=[known.sealed for known in registry.records(context.now)],
             now=context.now,
             calibrated=self._group_service.classes.names[:MOST_CLASSES],
+            shown="" if shown == hello.name else shown,
         )
 
     def lease(self, context: RequestContext, request: LeaseRequest) -> bytes | Refusal:
@@ -327,7 +328,11 @@ class RequestHandler:
         return self._group_service.submissions.verdicts(context.node, request)
 
     def acknowledge(self, context: RequestContext, message: Acknowledgement) -> None:
-        """Note that the node has applied a version."""
+        """Note that the node has applied a version. Raises `Malformed` where a sender is no peer id: page and API show
+        the senders."""
+        for taken in message.taken:
+            for sender in taken.senders:
+                check_peer_id(sender.peer)
         self._group_service.acknowledge(context.node, message, context.now)
 
     def _record(self, context: RequestContext, sealed: bytes) -> VerifiedRecord | None:

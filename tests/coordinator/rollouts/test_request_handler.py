@@ -21,7 +21,7 @@ from p2p.limits.origin import Origin
 from p2p.wire_types import decode, encode
 from protocol import numbers
 from protocol.authority import TaskReference
-from protocol.broadcast_messages import Acknowledgement
+from protocol.broadcast_messages import Acknowledgement, PayloadTransfer, TransferSource
 from protocol.leases import Lease, LeaseReport, SubmitResponse, VerdictsRequest, VerdictsResponse
 from protocol.requests import Hello, Refusal, Request, Response, Welcome
 from protocol.steps import StepRequest
@@ -30,6 +30,7 @@ from tests.support.group_world import ALICE, EOS, KEYS, RUN, SPEC, T0, World, co
 
 ALICE_KEY = Ed25519PrivateKey.from_private_bytes(bytes([1]) * 32)
 BOB_KEY = Ed25519PrivateKey.from_private_bytes(bytes([2]) * 32)
+BOB = peer_id(public_bytes(BOB_KEY))
 COORDINATOR = public_bytes(KEYS["channel"])
 HELLO = Hello(
     protocols=(1, 1),
@@ -183,6 +184,25 @@ def test_a_wrong_request_changes_nothing(greeted: Desk, how: str, code: str) -> 
     method, data = bent(greeted, how)
     assert refusal(greeted.send(method, data)).code == code
     assert run_metrics.counts(greeted.world.group_service.database, greeted.world.now).running == 0
+
+
+@pytest.mark.parametrize("peer", ["<b>source</b>", "a\u202eb", "12D3KooW", BOB + "1", " " + BOB])
+def test_an_acknowledgement_names_senders_by_peer_ids_alone(greeted: Desk, peer: str) -> None:
+    def told(sender: str) -> Response:
+        source = TransferSource(peer=sender, nbytes=5, began=2, ended=1)
+        taken = [PayloadTransfer(payload_hash=bytes(32), took=5, senders=[source])]
+        message = Acknowledgement(era=1, version=0, heard=3, complete=2, applied=1, taken=taken)
+        return greeted.ask("acknowledge", encode(message))
+
+    assert refusal(told(peer)).code == "malformed"
+    for known in (BOB, "QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N"):
+        assert told(known).refusal is None
+
+
+def test_a_name_that_is_shown_otherwise_is_told(desk: Desk) -> None:
+    answer = desk.ask("hello", encode(msgspec.structs.replace(HELLO, name="the coordinator\n")))
+    assert body(answer, Welcome).shown == f"the coordinator? ({peer_id(ALICE)[-8:]})"
+    assert body(desk.ask("hello", encode(HELLO)), Welcome).shown == ""
 
 
 def test_a_clock_that_is_minutes_off_does_no_harm_and_hello_puts_it_right(greeted: Desk) -> None:
