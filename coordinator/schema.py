@@ -654,6 +654,14 @@ ALTER TABLE nodes ADD COLUMN skeleton TEXT NOT NULL DEFAULT '';
 CREATE INDEX nodes_by_skeleton ON nodes (skeleton, weight);
 """,
     ),
+    Part(
+        "audited work of keys",
+        """
+ALTER TABLE accounts ADD COLUMN audited INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE accounts ADD COLUMN aged INTEGER NOT NULL DEFAULT 0;
+UPDATE accounts SET audited = accepted << 32;
+""",
+    ),
 )
 
 MIGRATIONS = (

@@ -56,6 +56,12 @@ REASONS: dict[str, Reason] = {
         "node",
         True,
     ),
+    "suspended-by-proof": Reason(
+        "This node is suspended, since a group of it was refused with proof ({reason}): `echo2-node why` names its"
+        " lease, `echo2-node appeal` asks for another check of it, and the run's operator can lift the suspension.",
+        "node",
+        True,
+    ),
     "no-hello": Reason("This node has not said hello to this run: say hello, then ask again.", "node", then="greet"),
     "protocol": Reason(
         "This run speaks protocols {low} to {high}, the node {theirs}: update echo2 to protocol {high}.",

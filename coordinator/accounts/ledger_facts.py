@@ -4,8 +4,10 @@ Rules
 1. The field `rules` states the rules under which an entry was written. Older entries without the field count under
    rules 1, except for `node.suspended`, which was a ban then. Under rules 1 doubt ended with the group after which E
    was below it, a day's peak was not regarded (coordinator/verification/evidence.py, rules 8 and 9), and near-ties of
-   a party refused each of its keys (coordinator/verification/near_ties.py, rule 6). Under `VERDICT_RULES` that is so no
-   longer.
+   a party refused each of its keys (coordinator/verification/near_ties.py, rule 6). Under rules 2 that is so no longer.
+   Under rules 1 and 2 each accepted group counts as audited work and no count decays; these entries are never judged
+   anew. Under `VERDICT_RULES` a group counts that its entry states as `audited`, and counts decay
+   (coordinator/accounts/audited_work.py).
 2. A `KeyAccount` follows from the entries alone, in their order: it depends on no clock and no other table.
 """
 
@@ -14,10 +16,13 @@ from typing import NamedTuple
 
 import msgspec
 
+from coordinator.accounts.audited_work import ONE, decayed
 from coordinator.accounts.ledger import Entry
 
 RULES = 1
-VERDICT_RULES = 2
+AUDITING = 3
+"""The first rules under which entries state whether a group was audited."""
+VERDICT_RULES = AUDITING
 """Of LeaseOutcomes and `QuarantineEnded`."""
 WRONG = frozenset(("seeded-choice", "close-choices", "drift", "drift-median", "not-generated", "evidence", "near-ties"))
 """Codes of groups that were refused by the scorer's pass (T1 and T2, coordinator/rollouts/verification.py)."""
@@ -80,6 +85,8 @@ class _CountedEnd(msgspec.Struct, frozen=True):
 
     node: str
     code: str
+    rules: int = 1
+    audited: str = ""
 
 
 class _EarlierBan(msgspec.Struct, frozen=True):
@@ -96,7 +103,8 @@ class KeyAccount(NamedTuple):
     group that the scorer's pass refused; 0: none. `code`, `since`, `until`: of the last suspension, times in ms.
     `doubted`: 1 while there is evidence against the key (coordinator/verification/evidence.py). A group accepted into
     quarantine or refused by evidence sets it, and so does a quarantine that ends without release. A group accepted
-    outside quarantine clears it, and so does a release."""
+    outside quarantine clears it, and so does a release. `audited`: audited work, in units of 2^-32 groups; `aged`:
+    until when it has decayed, ms; 0: it never did (coordinator/accounts/audited_work.py)."""
 
     accepted: int = 0
     groups: int = 0
@@ -107,6 +115,8 @@ class KeyAccount(NamedTuple):
     since: int = 0
     until: int = 0
     doubted: int = 0
+    audited: int = 0
+    aged: int = 0
 
 
 Change = Callable[[KeyAccount], KeyAccount]
@@ -122,8 +132,10 @@ def _accepted(entry: Entry) -> list[tuple[str, Change]]:
     end = msgspec.msgpack.decode(entry.facts, type=_CountedEnd)
 
     def change(account: KeyAccount) -> KeyAccount:
-        doubted = int(end.code == "quarantine")
-        return account._replace(accepted=account.accepted + 1, groups=account.groups + 1, doubted=doubted)
+        account, doubted = _aged(account, end, entry.at), int(end.code == "quarantine")
+        audited = account.audited + ONE * (end.rules < AUDITING or bool(end.audited))
+        groups = account.groups + 1
+        return account._replace(accepted=account.accepted + 1, groups=groups, doubted=doubted, audited=audited)
 
     return [(end.node, change)]
 
@@ -131,7 +143,20 @@ def _accepted(entry: Entry) -> list[tuple[str, Change]]:
 def _refused(entry: Entry) -> list[tuple[str, Change]]:
     end = msgspec.msgpack.decode(entry.facts, type=_CountedEnd)
     count, doubted = _counted(1, int(end.code in WRONG)), end.code == "evidence"
-    return [(end.node, lambda account: count(account._replace(doubted=int(doubted or account.doubted))))]
+
+    def change(account: KeyAccount) -> KeyAccount:
+        account = _aged(account, end, entry.at)
+        return count(account._replace(doubted=int(doubted or account.doubted)))
+
+    return [(end.node, change)]
+
+
+def _aged(account: KeyAccount, end: _CountedEnd, now: int) -> KeyAccount:
+    """Let an account's audited work decay until `now`, ms. The first entry under `AUDITING` only starts the clock."""
+    if end.rules < AUDITING:
+        return account
+    audited, aged = decayed(account.audited, account.aged, now) if account.aged else (account.audited, now)
+    return account._replace(audited=audited, aged=aged)
 
 
 def _ended(entry: Entry) -> list[tuple[str, Change]]:

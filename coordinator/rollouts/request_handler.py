@@ -37,7 +37,7 @@ from typing import Any, NamedTuple
 import blake3
 import msgspec
 
-from coordinator.accounts.standing import Standing, minute
+from coordinator.accounts.standing import FOREVER, Standing, minute
 from coordinator.metrics.history import History
 from coordinator.publishing.publisher import Publisher
 from coordinator.rollouts.absence import Absence
@@ -70,6 +70,8 @@ TOLD = 24 * 3600 * 1000
 """Milliseconds for which refusals contain the Roots (rule 2)."""
 SERVED_WITHIN = 0.25
 """Seconds for which a request waits for the environment (rule 11)."""
+ASK_AGAIN = 3_600_000
+"""Milliseconds after which a key that is suspended for a proof may ask whether that was lifted."""
 MOST_CLASSES = 256
 MOST_ANSWERS = 4096
 MOST_ANSWER_BYTES = 64 << 20
@@ -366,6 +368,8 @@ def _shut_out(standing: Standing, until: int, now: int) -> Refusal:
     """Return the refusal for a key that is banned or suspended."""
     if standing.code == "banned":
         return refusal("banned", why=standing.why)
+    if until >= FOREVER:
+        return refusal("suspended-by-proof", retry_after=ASK_AGAIN, reason=standing.code)
     return refusal("suspended", retry_after=until - now, until=minute(until), reason=standing.code)
 
 

@@ -92,7 +92,9 @@ MOST_REASON = 300
 
 
 class LeaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts of a ledger entry about the end of a lease. Times in ms, `weight` in milli-RE."""
+    """The facts of a ledger entry about the end of a lease. Times in ms, `weight` in milli-RE. `audited`: how the group
+    was audited: "exact", by T1 and T2 in an exact class; "evidence", in another class, with the evidence against its
+    node below `AUDITED` after it; "canary", equal to a known answer; empty: it was not (accounts/audited_work.py)."""
 
     node: str
     lease: bytes
@@ -109,6 +111,7 @@ class LeaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
     trainable: bool
     submission_hash: bytes | None
     rules: int = 1
+    audited: str = ""
 
 
 class EvidencedOutcome(LeaseOutcome, frozen=True, kw_only=True):
@@ -310,7 +313,7 @@ class VerdictService:
         sampled = sum(map(sampled_tokens, rollouts))
         given = sum(lengths) - sampled
         end = self._end(record, at, code, len(rollouts), given, sampled, total, trainable)
-        end = _with_basis(end, lease, basis)
+        end = msgspec.structs.replace(_with_basis(end, lease, basis), audited=_audited(basis))
         self._pay.fund(self._ledger, now, total)
         place = self._append(now, "lease.accepted", end, total, quarantined if doubted else accrued)
         if doubted:
@@ -498,6 +501,13 @@ def _sentence(code: str, lease: Lease, ties: NearTieCount | None) -> str:
         return sentence(code, era=lease.era, version=lease.version, detail=STALE)
     ties = ties or NearTieCount(0, 0)
     return sentence(code, tokens=ties.sampled, count=ties.near_ties)
+
+
+def _audited(basis: Basis | None) -> str:
+    """Return how an accepted group was audited; empty: it was not."""
+    if not isinstance(basis, EvidenceStep):
+        return "exact"
+    return "evidence" if basis.low else ""
 
 
 def _with_basis(end: LeaseOutcome, lease: Lease, basis: Basis | None) -> LeaseOutcome:

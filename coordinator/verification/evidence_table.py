@@ -68,7 +68,8 @@ class EvidenceAgain(NamedTuple):
 
 class EvidenceStep(NamedTuple):
     """The evidence against a key after a further group. `stored`: whether it is in the table (rule 1). `peak`: of rule
-    3. `versions`: of a group that was passed twice (version_pairs.py); `stale`: whether it is refused for that."""
+    3. `versions`: of a group that was passed twice (version_pairs.py); `stale`: whether it is refused for that. `low`:
+    whether the group counts as audited work."""
 
     conclusion: Conclusion
     hashes: EvidenceHashes
@@ -76,6 +77,7 @@ class EvidenceStep(NamedTuple):
     peak: int
     versions: VersionCount | None = None
     stale: bool = False
+    low: bool = False
 
 
 class RunAnew(NamedTuple):
@@ -129,7 +131,7 @@ class EvidenceTable:
             self._database.do("INSERT OR REPLACE INTO bets VALUES (?, ?, ?)", (node, new, after.day))
         self._database.do("INSERT INTO compared VALUES (?, ?, ?)", (lease, packed, old))
         hashes = EvidenceHashes(_hash(packed), evidence_hash(old), _hash(new))
-        return EvidenceStep(conclusion, hashes, stored, _peak(before, after))
+        return EvidenceStep(conclusion, hashes, stored, _peak(before, after), low=after.is_low())
 
     def run_again(self, lease: bytes, tables: Tables, now: int) -> EvidenceAgain | None:
         """Repeat the bet on a group from what was stored with it; None if that was deleted. `now`: as at the verdict.

@@ -24,7 +24,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import inspect
 
-from coordinator.accounts import ledger, pay
+from coordinator.accounts import audited_work, ledger, pay
 from coordinator.accounts.standing import Remarked
 from coordinator.config import LeasesSection, NetworkSection
 from coordinator.learner import checkpoint, journal
@@ -593,6 +593,12 @@ def tasks_example() -> dict[str, str]:
     return episodes
 
 
+def decay_example() -> dict[str, str]:
+    known = {f"n({hours})": str(audited_work.table()[hours]) for hours in (0, 1, 84, 167)}
+    after, _ = audited_work.decayed(30 * audited_work.ONE, 0, 24 * audited_work.HOUR)
+    return known | {"30 groups after 24 h": str(after)}
+
+
 def weight_example() -> dict[str, str]:
     return {f"{tokens} tokens": f"{pay.points(tokens)} milli-RE" for tokens in (128, 14, 1, 200)}
 
@@ -608,6 +614,7 @@ EXAMPLES: dict[str, Callable[[], dict[str, str]]] = {
     "https": https_example,
     "mux": mux_example,
     "ledger": ledger_example,
+    "decay": decay_example,
     "weight": weight_example,
     "tasks": tasks_example,
     "cost": cost_example,

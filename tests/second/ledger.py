@@ -27,6 +27,18 @@ def tree(leaves: list[bytes]) -> bytes:
     return sha256(b"\x01" + tree(leaves[:half]) + tree(leaves[half:]))
 
 
+ONE, HOUR, HALF_LIFE = 1 << 32, 3_600_000, 168
+
+
+def decayed(count: int, hours: int) -> int:
+    """Let a count of audited work decay; n is found by halving the interval."""
+    low, high, power = 0, ONE + 1, 1 << (32 * HALF_LIFE - hours % HALF_LIFE)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if middle**HALF_LIFE <= power else (low, middle)
+    return max((count * low // ONE) // 2 ** (hours // HALF_LIFE), min(count, 3 * ONE))
+
+
 class Replay:
     """`ends`: by lease, with the (number, hash) that a receipt names. `groups`: codes of a node's groups in order."""
 
@@ -39,7 +51,7 @@ class Replay:
         self.balances, self.ends, self.before = Counter[str](), dict[bytes, tuple[Map, tuple[int, bytes]]](), bytes(32)
         self.groups, self.vouched = dict[str, list[str]](), set[str]()
         self.kept, self.lost = dict[tuple[str, int], list[tuple[bytes, int, int]]](), set[bytes]()
-        self.doubted = dict[str, bool]()
+        self.doubted, self.audited, self.aged = dict[str, bool](), Counter[str](), dict[str, int]()
         check(len({row[3] for row in rows}) == len(rows), "two entries under one key")
         for self.number, row in enumerate(rows, start=1):
             self.entry(*row)
@@ -66,6 +78,8 @@ class Replay:
             check(key == f"lease:{told['lease'].hex()}", f"entry {seq} is of another lease than its key")
             self.ends[told["lease"]] = told, (seq, named)
             self.groups.setdefault(told["node"], []).extend([told["code"]] * (kind != "lease.expired"))
+            if kind != "lease.expired":
+                self.audit(told, at, kind == "lease.accepted")
             if kind == "lease.accepted" or told["code"] == "evidence":
                 self.doubted[told["node"]] = told["code"] in ("quarantine", "evidence")
             day = (told["node"], at // 86_400_000)
@@ -79,6 +93,16 @@ class Replay:
             self.released(seq, key, postings, told)
         elif kind == "node.vouched":
             self.vouched.add(told["node"])
+
+    def audit(self, told: Map, at: int, accepted: bool) -> None:
+        """Count the audited work of an accepted or refused group's node."""
+        node, rules = told["node"], told.get("rules", 1)
+        if rules > 2:
+            since = self.aged.setdefault(node, at)
+            hours = max(0, at - since) // HOUR
+            self.audited[node], self.aged[node] = decayed(self.audited[node], hours), since + hours * HOUR
+        check(rules < 3 or told["audited"] in ("", "exact", "evidence", "canary"), "audited in an unknown way")
+        self.audited[node] += ONE * (accepted and (rules < 3 or bool(told["audited"])))
 
     def released(self, seq: int, key: str, postings: list[list[Any]], told: Map) -> None:
         """Check an entry that ends the quarantine of one node and day."""
@@ -119,10 +143,10 @@ class Replay:
         codes = self.groups.get(node, [])
         if self.doubted.get(node):
             return "new"
-        accepted = sum(code in ("ok", "task-score", "quarantine") for code in codes)
-        if accepted >= 30 and not set(WRONG) & set(codes[-300:]):
+        audited = self.audited[node] // ONE
+        if audited >= 30 and not set(WRONG) & set(codes[-300:]):
             return "proven"
-        return "known" if accepted >= 3 or node in self.vouched else "new"
+        return "known" if audited >= 3 or node in self.vouched else "new"
 
 
 def main(path: str, told: str) -> None:

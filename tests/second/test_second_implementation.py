@@ -89,7 +89,7 @@ def test_a_package_of_ours_cannot_be_imported_there(name: str, tmp_path: Path) -
     assert f"ImportError: {name} is a package of the product" in done.stderr
 
 
-def test_it_has_at_most_860_lines() -> None:
+def test_it_has_at_most_900_lines() -> None:
     lines = {path.name: len(path.read_text().splitlines()) for path in MODULES}
     assert sum(lines.values()) <= MOST_LINES, lines
 
