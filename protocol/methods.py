@@ -25,6 +25,7 @@ from p2p.handlers import Handlers
 from p2p.limits.request_slots import CLASS_OF, OTHER
 from p2p.network import Rpc
 from p2p.wire_types import decode, encode
+from protocol.appeals import AppealRequest, AppealResponse
 from protocol.broadcast_messages import Acknowledgement, PlanRequest, PlanResponse
 from protocol.document_service import decode_head_request
 from protocol.leases import Lease, LeaseRequest, Submission, SubmitResponse, VerdictsRequest, VerdictsResponse
@@ -113,6 +114,7 @@ VERDICTS: Final = Method(
 )
 STEP: Final = Method("step", _NODE, message(StepRequest), message(StepResponse), SMALL, sealed=True, rank=1)
 ACKNOWLEDGE: Final = Method("acknowledge", _NODE, message(Acknowledgement), EMPTY, SMALL, sealed=True, rank=1)
+APPEAL: Final = Method("appeal", _NODE, message(AppealRequest), message(AppealResponse), SMALL, sealed=True, rank=3)
 PLAN: Final = Method("plan", _NODE, message(PlanRequest), message(PlanResponse), 16 << 10)
 FOLLOW: Final = Method("follow", "coordinator -> node", message(PlanResponse), EMPTY, 128 << 10)
 HEAD: Final = Method(
@@ -125,7 +127,7 @@ REACHABLE: Final = Method(
 )
 
 METHODS: Final[tuple[Method[Any, Any], ...]] = (
-    HELLO, LEASE, SUBMIT, STEP, VERDICTS, ACKNOWLEDGE, PLAN, FOLLOW, HEAD, DOCUMENTS, REMAKE, REACHABLE,
+    HELLO, LEASE, SUBMIT, STEP, VERDICTS, ACKNOWLEDGE, APPEAL, PLAN, FOLLOW, HEAD, DOCUMENTS, REMAKE, REACHABLE,
 )  # fmt: skip
 """All methods, in the order of docs/protocol/requests.md."""
 SEALED: Final = tuple(method for method in METHODS if method.sealed)

@@ -160,6 +160,11 @@ REASONS: dict[str, Reason] = {
         "nobody",
         True,
     ),
+    # --- refused appeals
+    "no-appeal": Reason("This verdict cannot be appealed: {detail}.", "node"),
+    "one-appeal": Reason(
+        "An appeal of this node waits for its answer: the next one can be made after that.", "nobody", True
+    ),
     # --- submissions refused without a receipt
     "unknown-lease": Reason("There is no such lease.", "node"),
     "not-owner": Reason("This lease was given to another node.", "node"),
@@ -231,6 +236,9 @@ REASONS: dict[str, Reason] = {
         " paid. Look for quantised weights, another temperature, faulty memory.",
         "node",
     ),
+    # --- verdicts that were reversed
+    "reversed-paid": Reason("The verdict was reversed: the group is paid after all ({why}).", "nobody"),
+    "reversed-unpaid": Reason("The verdict was reversed: the group is taken back ({why}).", "node"),
     # --- the code of an acceptance
     "ok": Reason("", "nobody"),
 }

@@ -80,6 +80,41 @@ class LeasesEnded(msgspec.Struct, frozen=True, kw_only=True):
     counts: list[LeaseCounts]
 
 
+class LeaseReversed(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of `lease.reversed`. `code`: of the first verdict. `paid`: whether a refused group is paid after all, else
+    an accepted one is taken back. `weight`: of the group, milli-RE. `lacking`: what the node's account lacked of it.
+    `audited`: whether the group counts, or counted, as audited work. `by`: "appeal", "audit" or "operator"."""
+
+    rules: int = VERDICT_RULES
+    node: str
+    lease: bytes
+    code: str
+    paid: bool
+    weight: int
+    lacking: int = 0
+    audited: bool
+    by: str
+    why: str
+
+    def lacks(self, lacking: int) -> "LeaseReversed":
+        """Return the fact with what the node's account lacked."""
+        return msgspec.structs.replace(self, lacking=lacking)
+
+
+class AppealAnswered(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of `appeal.answered`: both answers about one group. `code`: of the verdict. `again`: of the further check;
+    "lost": there was none, for `reason`. `by`: "appeal", "audit" or "operator"."""
+
+    rules: int = VERDICT_RULES
+    node: str
+    lease: bytes
+    by: str
+    asked: int
+    code: str
+    again: str
+    reason: str
+
+
 class _CountedEnd(msgspec.Struct, frozen=True):
     """The fields of a LeaseOutcome (coordinator/rollouts/verdicts.py) that are counted."""
 
@@ -128,12 +163,21 @@ def changes(entry: Entry) -> list[tuple[str, Change]]:
     return [] if read is None else read(entry)
 
 
+def counts_as_audited(entry: Entry) -> bool:
+    """Tell whether the group of a `lease.accepted` counts as audited work."""
+    return _is_audited(msgspec.msgpack.decode(entry.facts, type=_CountedEnd))
+
+
+def _is_audited(end: "_CountedEnd") -> bool:
+    return end.rules < AUDITING or bool(end.audited)
+
+
 def _accepted(entry: Entry) -> list[tuple[str, Change]]:
     end = msgspec.msgpack.decode(entry.facts, type=_CountedEnd)
 
     def change(account: KeyAccount) -> KeyAccount:
         account, doubted = _aged(account, end, entry.at), int(end.code == "quarantine")
-        audited = account.audited + ONE * (end.rules < AUDITING or bool(end.audited))
+        audited = account.audited + ONE * _is_audited(end)
         groups = account.groups + 1
         return account._replace(accepted=account.accepted + 1, groups=groups, doubted=doubted, audited=audited)
 
@@ -201,10 +245,25 @@ def _quarantine_ended(entry: Entry) -> list[tuple[str, Change]]:
     return [(fact.node, lambda account: account._replace(doubted=int(not fact.released)))]
 
 
+def _reversed(entry: Entry) -> list[tuple[str, Change]]:
+    fact = msgspec.msgpack.decode(entry.facts, type=LeaseReversed)
+
+    def change(account: KeyAccount) -> KeyAccount:
+        audited = account.audited + (ONE if fact.paid else -ONE) * fact.audited
+        if fact.paid:
+            until = min(account.until, entry.at)
+            return account._replace(accepted=account.accepted + 1, audited=audited, wrong=0, until=until)
+        accepted = max(0, account.accepted - 1)
+        return account._replace(accepted=accepted, audited=max(0, audited), wrong=account.groups)
+
+    return [(fact.node, change)]
+
+
 _READ: dict[str, Callable[[Entry], list[tuple[str, Change]]]] = {
     "lease.accepted": _accepted,
     "lease.refused": _refused,
     "leases.ended": _ended,
+    "lease.reversed": _reversed,
     "quarantine.ended": _quarantine_ended,
     "node.suspended": _suspended,
     "node.vouched": _vouched,

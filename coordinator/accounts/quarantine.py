@@ -58,6 +58,10 @@ class Quarantine:
         query = "SELECT 1 FROM quarantine WHERE day = ? AND node = ? LIMIT 1"
         return self._database.one(query, (now // DAY, node)) is not None
 
+    def holds(self, lease: bytes) -> bool:
+        """Tell whether a group is in quarantine."""
+        return self._database.one("SELECT 1 FROM quarantine WHERE lease = ?", (lease,)) is not None
+
     def leases(self, node: bytes, day: int) -> list[bytes]:
         """Return the leases of a key's groups in quarantine of a day."""
         query = "SELECT lease FROM quarantine WHERE day = ? AND node = ?"

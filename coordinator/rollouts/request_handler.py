@@ -13,9 +13,10 @@ Rules, in order
 5. An answer is sent once everything that was written before is committed (coordinator/group_commit.py).
 6. Requests are answered in the order of coordinator/rollouts/request_priority.py.
 7. Any request of a banned or suspended node is refused with the reason, and with the end of a suspension; this costs
-   the check of one signature (coordinator/accounts/). A node with another protocol is told the versions to update to. A
-   node that never said hello gets no lease, since the hello shows that it can work for the run's tasks. One hello is
-   enough, also across restarts.
+   the check of one signature (coordinator/accounts/). A suspended node may appeal. With accepted work it may also say
+   hello where no time ends its suspension, so that it can appeal after a restart. A node with another protocol is told
+   the versions to update to. A node that never said hello gets no lease, since the hello shows that it can work for the
+   run's tasks. One hello is enough, also across restarts.
 8. A hello contains the record of the node's addresses (p2p/discovery/peer_records.py), signed by the node itself. An
    expired record, or one issued in the future, is ignored: the node may not know the time yet, and sends a new record
    with its next hello.
@@ -43,6 +44,7 @@ from coordinator.publishing.publisher import Publisher
 from coordinator.rollouts.absence import Absence
 from coordinator.rollouts.group_service import GroupService
 from coordinator.rollouts.request_priority import AdmissionQueue
+from coordinator.rollouts.verdict_report import Basis, basis_of
 from coordinator.rollouts.verification import submission_limit
 from coordinator.run.setup import Run
 from p2p.discovery.peer_records import VerifiedRecord, verify
@@ -53,12 +55,13 @@ from p2p.identity import check_peer_id, peer_id, public_bytes
 from p2p.limits.origin import LOCAL, Origin
 from p2p.multiaddr import Route, route_of_requester
 from p2p.wire_types import decode, encode
+from protocol.appeals import AppealRequest, AppealResponse, CheckAnswer
 from protocol.authority import RunSpec
 from protocol.broadcast_messages import Acknowledgement
 from protocol.engine_classes import admits
 from protocol.leases import LeaseRequest, SubmitResponse, VerdictsRequest
 from protocol.leases import VerdictsResponse as VerdictsAnswer
-from protocol.methods import ACKNOWLEDGE, HELLO, LEASE, SEALED, STEP, SUBMIT, VERDICTS, A, Method, Q
+from protocol.methods import ACKNOWLEDGE, APPEAL, HELLO, LEASE, SEALED, STEP, SUBMIT, VERDICTS, A, Method, Q
 from protocol.refusals import STEP_PENDING, refusal
 from protocol.requests import Hello, Refusal, Request, Response, Welcome
 from protocol.steps import StepRequest, StepResponse
@@ -130,7 +133,7 @@ class ResponseLog:
 
 
 class RequestHandler:
-    """The coordinator's side of the methods hello, lease, submit, step, verdicts and acknowledge.
+    """The coordinator's side of the methods hello, lease, submit, step, verdicts, acknowledge and appeal.
 
     `recipient`: this run's channel key, 32 bytes. `former`: its former channel keys. `told`: until when, ms, refusals
     of requests to a former key contain the Roots."""
@@ -169,6 +172,7 @@ class RequestHandler:
             STEP.name: _decided(STEP, self.step),
             VERDICTS.name: _decided(VERDICTS, self.verdicts),
             ACKNOWLEDGE.name: _decided(ACKNOWLEDGE, self.acknowledge),
+            APPEAL.name: _decided(APPEAL, self.appeal),
         }
         self.take_keys()
 
@@ -274,11 +278,19 @@ class RequestHandler:
         if off > SKEW and method != "hello":
             return refusal("clock", off=off / 1000, most=SKEW / 1000)
         standing = self._group_service.accounts.of(node, now)
-        if standing.suspended_until is not None:
+        if standing.suspended_until is not None and not self._may_appeal(node, standing, method):
             return _shut_out(standing, standing.suspended_until, now)
         if method == "lease" and not self._group_service.registry.introduced(node):
             return refusal("no-hello")
         return None
+
+    def _may_appeal(self, node: bytes, standing: Standing, method: str) -> bool:
+        """Tell whether a suspended node is served by this method all the same (rule 7)."""
+        if standing.code == "banned" or method not in (APPEAL.name, HELLO.name):
+            return False
+        if method == APPEAL.name:
+            return True
+        return standing.suspended_until == FOREVER and self._group_service.accounts.account(node).accepted > 0
 
     def hello(self, context: RequestContext, hello: Hello) -> Welcome | Refusal:
         """Register a node that can take part (rules 7 and 8). Raises `Malformed` for a malformed record."""
@@ -337,6 +349,21 @@ class RequestHandler:
                 check_peer_id(sender.peer)
         self._group_service.acknowledge(context.node, message, context.now)
 
+    def appeal(self, context: RequestContext, request: AppealRequest) -> AppealResponse | Refusal:
+        """Tell a node the basis of the verdict on a lease of its own, and take its appeal."""
+        service = self._group_service
+        record = service.leases.find(request.lease)
+        if record is None:
+            return refusal("unknown-lease")
+        if record.lease.node != context.node:
+            return refusal("not-owner")
+        refused = service.reviews.appeal(context.node, request.lease, context.now) if request.ask else None
+        if refused is not None:
+            return refused
+        self._arrived.set()
+        basis = basis_of(service.database, service.classes, request.lease)
+        return refusal("no-appeal", detail="there is no verdict yet") if basis is None else _told(basis)
+
     def _record(self, context: RequestContext, sealed: bytes) -> VerifiedRecord | None:
         """Verify the record of a hello; None if it is not valid now (rule 8). Raises `Malformed`, `BadSignature`."""
         try:
@@ -346,6 +373,27 @@ class RequestHandler:
         if known.peer != peer_id(context.node):
             raise BadSignature(f"the record is of another peer, {known.peer}")
         return known
+
+
+def _told(basis: Basis) -> AppealResponse:
+    """Return the basis of a verdict as its node is told it."""
+    reviews, receipt = basis.reviews, basis.receipt
+    states = [review.state for review in reviews]
+    return AppealResponse(
+        code=receipt.code,
+        reason=receipt.reason,
+        statistic=basis.statistic[:2000],
+        threshold=basis.threshold,
+        calibration=basis.lease.calibration,
+        stored=basis.stored,
+        state="waiting" if "waiting" in states else states[0] if states else "none",
+        answers=[
+            CheckAnswer(by=one.by, code=one.code, reason=one.reason[:2000], at=one.answered)
+            for one in reviews
+            if one.state != "waiting"
+        ],
+        reversed=None if basis.reversal is None else basis.reversal.paid,
+    )
 
 
 async def _within(seconds: float, event: asyncio.Event) -> bool:

@@ -23,20 +23,22 @@ Rules
    took the place of theirs, if there is one, and the re-run agrees with the node if that ends well.
    When its quarantine has ended, the group's Receipt is sealed anew with the code that says how: `quarantine-paid` or
    `quarantine-unpaid`. All else in it stays, its entry too.
-7. The near-ties of groups of an exact class are counted per key and party (coordinator/verification/near_ties.py).
+7. A verdict may be checked again and reversed (coordinator/rollouts/reviews.py, coordinator/accounts/reversals.py).
+8. The near-ties of groups of an exact class are counted per key and party (coordinator/verification/near_ties.py).
 """
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
 
+from coordinator.accounts import reversals
 from coordinator.accounts.accounting import Accounting
 from coordinator.accounts.lease_ends import LedgerPosition
-from coordinator.accounts.ledger import ESCROW, accrued, quarantined, transfer
-from coordinator.accounts.ledger_facts import VERDICT_RULES
+from coordinator.accounts.ledger import ESCROW, Entry, accrued, quarantined, transfer
+from coordinator.accounts.ledger_facts import VERDICT_RULES, LeaseReversed, counts_as_audited
 from coordinator.accounts.pay import pay_rule
 from coordinator.database import Database, marks
 from coordinator.learner.advantages import signal_of
@@ -46,7 +48,7 @@ from coordinator.rollouts.lease_rows import LeaseRecord
 from coordinator.rollouts.lease_table import Early, LeaseTable, Seal
 from coordinator.rollouts.lease_terms import Progress
 from coordinator.rollouts.prompt_records import figures_of
-from coordinator.rollouts.submitted_group import ClaimedRollout
+from coordinator.rollouts.submitted_group import ClaimedRollout, decode_stored_group
 from coordinator.rollouts.task_results import TaskResults, sums_of
 from coordinator.rollouts.token_storage import TokenStorage
 from coordinator.rollouts.verification import Verdict, is_learnable, sampled_tokens
@@ -55,7 +57,7 @@ from coordinator.verification.evidence_table import EvidenceStep, EvidenceTable
 from coordinator.verification.near_tie_table import NearTieTable
 from coordinator.verification.near_ties import NearTieCount
 from coordinator.verification.open_classes import OpenClasses
-from coordinator.verification.token_evidence import RAISING
+from coordinator.verification.token_evidence import RAISING, TokenArray
 from coordinator.verification.version_pair_table import VersionPairTable
 from p2p.envelope import decode_unverified
 from p2p.identity import peer_id
@@ -145,6 +147,15 @@ class CountedOutcome(LeaseOutcome, frozen=True, kw_only=True):
     near_ties: int
 
 
+class _Stated(NamedTuple):
+    """A verdict, as its row states it."""
+
+    node: bytes
+    verdict: str
+    code: str
+    weight: int
+
+
 Basis = EvidenceStep | NearTieCount
 """The evidence that a verdict counts, or the near-ties."""
 
@@ -200,7 +211,8 @@ class VerdictService:
             if code:
                 return self.refuse(record, code, _sentence(code, record.lease, verdict.ties), now, basis)
             if verdict.behaviour is None:
-                return self.refuse(record, verdict.code, verdict.reason, now, basis)
+                place = verdict.sample, verdict.position
+                return self.refuse(record, verdict.code, verdict.reason, now, basis, *place)
             return self._accept(record, rollouts, verdict.behaviour, progress, now, basis)
 
     def _blamed(self, lease: Lease, basis: Basis | None, now: int) -> str:
@@ -244,12 +256,17 @@ class VerdictService:
 
     def _end_quarantine(self, lease: bytes, paid: bool, now: int) -> None:
         """Put a Receipt that says how a group's quarantine ended in the place of the first one (rule 6)."""
+        code = "quarantine-paid" if paid else "quarantine-unpaid"
+        reason = sentence("quarantine-paid") if paid else sentence("quarantine-unpaid")
+        self._reseal_as(code, reason, lease, now)
+
+    def _reseal_as(self, code: str, reason: str, lease: bytes, now: int) -> None:
+        """Seal the Receipt of a lease anew with another code and reason; all else in it stays."""
         sealed = self.receipt(lease)
         if sealed is None:
             raise LookupError(f"lease {lease.hex()} has no Receipt")
         first = decode(decode_unverified(sealed).payload, Receipt)
-        code = "quarantine-paid" if paid else "quarantine-unpaid"
-        reason = sentence("quarantine-paid") if paid else sentence("quarantine-unpaid")
+        reason = reason[:MOST_REASON]
         sealed = self._seal("receipt", encode(msgspec.structs.replace(first, code=code, reason=reason, at=now)))
         self._database.do("UPDATE verdicts SET receipt = ? WHERE lease = ?", (sealed, lease))
 
@@ -259,11 +276,7 @@ class VerdictService:
         if verdict.compared is None or tables is None:
             return None
         self._quarantine.settle_key(lease.node, self.ended_badly, now)
-        rewards = [score.reward for score in self._scores(lease.id)]
-        average = sum(rewards) / max(1, len(rewards))
-        for number, tokens in verdict.compared.items():
-            tokens["flags"] |= RAISING * (number < len(rewards) and rewards[number] > average)
-        joined = np.concatenate([verdict.compared[number] for number in sorted(verdict.compared)])
+        joined = self._joined(lease.id, verdict.compared)
         versions = verdict.versions
         stale = versions is not None and self.version_pairs.refuses(lease.node, versions, now)
         refused = verdict.behaviour is None or stale
@@ -272,6 +285,72 @@ class VerdictService:
         if versions is not None and step.stored:
             self.version_pairs.put(lease.node, versions, now)
         return step._replace(versions=versions, stale=stale)
+
+    def _joined(self, lease: bytes, compared: dict[int, TokenArray]) -> TokenArray:
+        """Return the compared tokens of a group in their order, with `RAISING` set."""
+        rewards = [score.reward for score in self._scores(lease)]
+        average = sum(rewards) / max(1, len(rewards))
+        for number, tokens in compared.items():
+            tokens["flags"] |= RAISING * (number < len(rewards) and rewards[number] > average)
+        return np.concatenate([compared[number] for number in sorted(compared)])
+
+    def judge_again(self, lease: Lease, verdict: Verdict) -> tuple[str, str]:
+        """Return (code, reason) to which a second check of a decided group leads, with the node's groups before it as
+        they were at the verdict. A refusal by the node's groups so far stands unless the group itself shows less."""
+        first, at = self._database.all("SELECT code, at FROM verdicts WHERE lease = ?", (lease.id,))[0]
+        tables = None if lease.calibration is None else self._classes.tables(lease.calibration)
+        if verdict.behaviour is not None and verdict.compared is not None and tables is not None:
+            joined = self._joined(lease.id, verdict.compared)
+            conclusion = self.evidence.conclude(lease.id, joined, tables, at)
+            if conclusion == "refusal" or (first == "version-lie" and conclusion is not None):
+                return first, sentence("evidence") if conclusion == "refusal" else STALE
+            return ("quarantine", sentence("quarantine")) if conclusion == "doubt" else ("ok", "")
+        ties = verdict.ties
+        if first.endswith("near-ties") and ties is not None and ties.near_ties:
+            return first, _sentence(first, lease, ties)
+        return verdict.code, verdict.reason
+
+    def reverse(self, lease: bytes, by: str, why: str, now: int) -> Entry:
+        """Reverse the verdict of a lease (coordinator/accounts/reversals.py); return the entry. Raises `LookupError`
+        with the reason where that cannot be done."""
+        end = self._stated(lease)
+        if reversals.find(self._ledger, lease) is not None:
+            raise LookupError("its verdict was reversed before")
+        if self._quarantine.holds(lease):
+            raise LookupError("its group is in quarantine: its day decides")
+        paid = end.verdict == "refused"
+        weight = self._weight_of(lease) if paid else end.weight
+        fact = LeaseReversed(
+            node=peer_id(end.node), lease=lease, code=end.code, paid=paid, weight=weight,
+            audited=paid or self._was_audited(lease), by=by, why=why[:MOST_REASON],
+        )  # fmt: skip
+        with self._database.transaction():
+            if paid:
+                self._pay.fund(self._ledger, now, weight)
+            entry = reversals.reverse(self._ledger, self._accounts, fact, now)
+            reason = sentence("reversed-paid", why=why) if paid else sentence("reversed-unpaid", why=why)
+            self._reseal_as("reversed-paid" if paid else "reversed-unpaid", reason, lease, now)
+        return entry
+
+    def _stated(self, lease: bytes) -> "_Stated":
+        row = self._database.one("SELECT node, verdict, code, weight FROM verdicts WHERE lease = ?", (lease,))
+        if row is None:
+            raise LookupError("there is no verdict on this lease")
+        return _Stated(*row)
+
+    def _was_audited(self, lease: bytes) -> bool:
+        entry = self._ledger.find(_key(lease))
+        return entry is not None and counts_as_audited(entry)
+
+    def _weight_of(self, lease: bytes) -> int:
+        """Return what a refused group would have earned. Raises `LookupError`."""
+        row = self._database.one(
+            "SELECT l.document, s.payload FROM leases l JOIN submissions s ON s.lease = l.id WHERE l.id = ?", (lease,)
+        )
+        if row is None or row[1] is None:
+            raise LookupError("its group is no longer stored, so its weight is not known")
+        prompt, group = decode(row[0], Lease).prompt, decode_stored_group(row[1])
+        return self._pay.earned(len(prompt) + sum(rollout.turns) for rollout in group.rollouts)
 
     def reward(self, lease: bytes, scores: Sequence[Score]) -> None:
         """Store the scores of a group that its environment gave, before the group is decided. Empty: an episode
@@ -344,10 +423,19 @@ class VerdictService:
         group = figures_of(self._leases.party_of(lease.id), lease.node, rewards, sampled)
         self._leases.positions.window.note(lease.id, lease.task, lease.task_version, lease.index, group)
 
-    def refuse(self, record: LeaseRecord, code: str, reason: str, now: int, basis: Basis | None = None) -> bytes:
+    def refuse(
+        self,
+        record: LeaseRecord,
+        code: str,
+        reason: str,
+        now: int,
+        basis: Basis | None = None,
+        sample: int | None = None,
+        position: int | None = None,
+    ) -> bytes:
         """Refuse a group that was stored for a lease, in the caller's transaction; return the sealed Receipt.
-        `basis`: of a group that the scorer's pass compared. Evidence that is stored has an entry of its own, as the
-        entries of a key are a chain."""
+        `basis`: of a group that the scorer's pass compared. `sample`, `position`: the place that decided it. Evidence
+        that is stored has an entry of its own, as the entries of a key are a chain."""
         lease = record.lease
         (at,) = self._submission(lease.id, "at")
         end = self._end(record, at, code)
@@ -357,6 +445,8 @@ class VerdictService:
         else:
             place = self._append_unpaid(now, "lease.refused", end, lease.node)
         self._leases.fail(lease.id, "decided", code, now)
+        if sample is not None:
+            self._tokens.decided_at(lease.id, sample, position, now)
         sealed = self._receipt(end, lease, place, "refused", reason, now)
         self._strikes.refused(lease.node, code, end.submission_hash or bytes(32), now)
         return sealed

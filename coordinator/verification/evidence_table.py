@@ -147,6 +147,15 @@ class EvidenceTable:
             after, hashes, suffices(before, tokens, tables), _peak(before, after), _doubted_on(before, now)
         )
 
+    def conclude(self, lease: bytes, tokens: TokenArray, tables: Tables, at: int) -> Conclusion | None:
+        """Return the conclusion about a group whose tokens were compared a second time, from the evidence before its
+        verdict at `at`, ms; None: that was deleted. Nothing is stored."""
+        old = self._database.value("SELECT before FROM compared WHERE lease = ?", (lease,))
+        if old is None:
+            return None
+        before = _decoded(old)
+        return before.after(products(tokens, tables), at).conclusion(doubted=_doubted_on(before, at))
+
     def run_anew(self, groups: Sequence[tuple[bytes, int]], tables: Tables) -> RunAnew | None:
         """Bet on successive groups of one key, given by lease and time of verdict (ms), against other tables than at
         their verdicts. The evidence before the first is that of then. None: a group's tokens were deleted."""

@@ -24,7 +24,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import inspect
 
-from coordinator.accounts import audited_work, ledger, pay
+from coordinator.accounts import audited_work, ledger, ledger_facts, pay
 from coordinator.accounts.standing import Remarked
 from coordinator.config import LeasesSection, NetworkSection
 from coordinator.learner import checkpoint, journal
@@ -56,7 +56,7 @@ from p2p.swarm import messages as wire
 from p2p.swarm.exchange import PROTOCOL as CHUNK_PROTOCOL
 from p2p.swarm.exchange import STREAMS_PER_PEER
 from p2p.wire_types import encode
-from protocol import authority, broadcast_messages, leases, methods, requests, steps, versions
+from protocol import appeals, authority, broadcast_messages, leases, methods, requests, steps, versions
 from protocol.refusals import REASONS
 from protocol.requests import Refusal, Response
 from protocol.versions import Head
@@ -97,7 +97,7 @@ def structs(module: ModuleType) -> list[type[msgspec.Struct]]:
     ]  # fmt: skip
 
 
-WIRE_MODULES = (authority, broadcast_messages, leases, requests, steps, versions, discovery_messages)
+WIRE_MODULES = (appeals, authority, broadcast_messages, leases, requests, steps, versions, discovery_messages)
 BASES = {"Wire", "Document"}
 LOCAL = {"Traffic", "PeerTransfer", "FetchReport"}
 """Structs of these modules that never leave the process."""
@@ -112,6 +112,8 @@ DESCRIBED = {
     "Base": checkpoint.Base,
     "JournalEntry": journal.JournalEntry,
     "LeaseOutcome": verdicts.LeaseOutcome,
+    "LeaseReversed": ledger_facts.LeaseReversed,
+    "AppealAnswered": ledger_facts.AppealAnswered,
 }
 
 

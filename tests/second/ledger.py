@@ -52,6 +52,7 @@ class Replay:
         self.groups, self.vouched = dict[str, list[str]](), set[str]()
         self.kept, self.lost = dict[tuple[str, int], list[tuple[bytes, int, int]]](), set[bytes]()
         self.doubted, self.audited, self.aged = dict[str, bool](), Counter[str](), dict[str, int]()
+        self.moved = Counter[str]()
         check(len({row[3] for row in rows}) == len(rows), "two entries under one key")
         for self.number, row in enumerate(rows, start=1):
             self.entry(*row)
@@ -71,7 +72,7 @@ class Replay:
             self.balances[account] += amount
         others = [self.balances[account] for account, _ in postings if account != "fund:operator"]
         check(min(others, default=0) >= 0, f"an account falls below zero in entry {seq}")
-        if kind.startswith("lease."):
+        if kind in ("lease.accepted", "lease.refused", "lease.expired"):
             account = f"held:{told['node']}" if told["code"] == "quarantine" else f"node:{told['node']}:accrued"
             paid = [["escrow:run", -told["weight"]], [account, told["weight"]]]
             check(postings == (paid if kind == "lease.accepted" else []), f"entry {seq} pays other than it says")
@@ -89,6 +90,11 @@ class Replay:
                 self.kept.setdefault(day, []).append((told["lease"], told["weight"], told.get("peak", 0)))
         elif kind == "leases.ended":
             self.together(seq, told)
+        elif kind == "lease.reversed":
+            self.reversed(seq, key, postings, told)
+        elif kind == "appeal.answered":
+            check(not postings, f"entry {seq} moves something")
+            check(key == f"{told['by']}:{told['lease'].hex()}:{told['asked']}", f"entry {seq} is of another appeal")
         elif kind == "quarantine.ended":
             self.released(seq, key, postings, told)
         elif kind == "node.vouched":
@@ -103,6 +109,21 @@ class Replay:
             self.audited[node], self.aged[node] = decayed(self.audited[node], hours), since + hours * HOUR
         check(rules < 3 or told["audited"] in ("", "exact", "evidence", "canary"), "audited in an unknown way")
         self.audited[node] += ONE * (accepted and (rules < 3 or bool(told["audited"])))
+
+    def reversed(self, seq: int, key: str, postings: list[list[Any]], told: Map) -> None:
+        """Check an entry that reverses a verdict: a refused group is paid, or an accepted one is taken back."""
+        node, weight, taken = told["node"], told["weight"], told["weight"] - told["lacking"]
+        check(key == f"reversed:{told['lease'].hex()}", f"entry {seq} is of another lease than its key")
+        end, _ = self.ends.get(told["lease"], ({"code": told["code"], "weight": weight * (not told["paid"])}, None))
+        check((end["code"], end["weight"] == 0) == (told["code"], told["paid"]), f"entry {seq}: another verdict")
+        account, codes = f"node:{node}:accrued", self.groups.setdefault(node, [])
+        source, target = ("escrow:run", account) if told["paid"] else (account, "escrow:run")
+        paid = [[source, -taken], [target, taken]]
+        check(postings == (paid if taken else []), f"entry {seq} pays other than it says")
+        check(taken >= 0 and (not told["lacking"] or self.balances[account] == 0), f"entry {seq} takes too little")
+        self.moved[node] += weight if told["paid"] else -taken
+        self.audited[node] = max(0, self.audited[node] + ONE * told["audited"] * (1 if told["paid"] else -1))
+        codes[:] = ["?" if code in WRONG else code for code in codes] if told["paid"] else [*codes[:-1], "drift"]
 
     def released(self, seq: int, key: str, postings: list[list[Any]], told: Map) -> None:
         """Check an entry that ends the quarantine of one node and day."""
@@ -158,6 +179,7 @@ def main(path: str, told: str) -> None:
         check(end["weight"] == receipt["weight"], "the ledger pays other than the receipt says")
     away = replay.lost | {lease for kept in replay.kept.values() for lease, *_ in kept}
     earned = sum(receipt["weight"] for receipt in receipts if receipt["lease"] not in away)
+    earned += replay.moved[mine["peer"]]
     rank = replay.rank(mine["peer"])
     check(replay.balances[f"node:{mine['peer']}:accrued"] == earned, "the account is not what the receipts add up to")
     print(json.dumps({"entries": replay.number, "earned": earned, "rank": rank, "balances": replay.balances}))
