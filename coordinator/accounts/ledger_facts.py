@@ -50,7 +50,9 @@ class Remark(msgspec.Struct, frozen=True, kw_only=True):
 class QuarantineEnded(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of `quarantine.ended`: the groups of one key that one day (days since the Unix epoch) kept in quarantine.
     `released`: whether they are paid to the node, else they go back to escrow. `weight`: milli-RE. `calibration`: hash
-    of that by which a re-run agreed; empty: the evidence itself decided."""
+    of that by which a re-run agreed; empty: none did. `decided`: of a day that ended badly: "rerun", by a second check
+    of the group that began the doubt; "window", for the node, as none was made in time. Empty: the evidence or the
+    Calibration decided."""
 
     rules: int = 1
     node: str
@@ -59,6 +61,7 @@ class QuarantineEnded(msgspec.Struct, frozen=True, kw_only=True):
     weight: int
     released: bool
     calibration: bytes = b""
+    decided: str = ""
 
 
 class LeaseCounts(msgspec.Struct, frozen=True, array_like=True):

@@ -23,7 +23,7 @@ from coordinator.rollouts.episode_record import EpisodeRecords
 from coordinator.rollouts.lease_table import Entropy, LeaseTable
 from coordinator.rollouts.lease_terms import Progress
 from coordinator.rollouts.replay_buffer import DrawnGroup, ReplayBuffer
-from coordinator.rollouts.reviews import LOST, Review, Reviews
+from coordinator.rollouts.reviews import LOST, Review
 from coordinator.rollouts.rollout_context import RolloutContext, Sealing
 from coordinator.rollouts.scoring_order import PendingVersion
 from coordinator.rollouts.shortage import Shortage
@@ -81,9 +81,9 @@ class GroupService:
             database, terms, context.prompts, sealing.seal, entropy, self.accounts, self.classes, served
         )
         self.verdicts = VerdictService(database, self.leases, accounting, sealing.seal, context.spec, self.classes)
+        self.reviews = self.verdicts.reviews
         self._quarantine = accounting.quarantine
         self._waiting = WaitingGroups(database)
-        self.reviews = Reviews(database, self.ledger)
         self.submissions = SubmissionService(
             database, self.leases, self.verdicts, self.strikes, self._waiting, context, sealing
         )

@@ -10,6 +10,7 @@ Rules
    is known and changes nothing.
 4. Checks are made oldest first, by a scorer process that did not make the verdict (coordinator/training/
    review_loop.py). They survive a restart.
+   The group that began a day of quarantine which ended badly is checked so too, by an "audit".
 5. Both answers are stored, in an entry `appeal.answered`. Where a refused group is right in the second check, the
    verdict is reversed in its node's favour (coordinator/accounts/reversals.py). No check takes anything from a node:
    the operator does that, by `echo2-coord verdict reverse`.
@@ -115,6 +116,10 @@ class Reviews:
             " WHERE l.id = ? AND l.sealed != x'' AND s.payload NOT NULL"
         )
         return self._database.one(query, (lease,)) is not None
+
+    def decided_at(self, lease: bytes) -> int:
+        """Return when the verdict on a lease was given, ms."""
+        return int(self._database.value("SELECT at FROM verdicts WHERE lease = ?", (lease,)) or 0)
 
     def find(self, lease: bytes, by: By) -> Review | None:
         """Return the check of a verdict that was asked for so; None: none was."""

@@ -40,6 +40,7 @@ from coordinator.accounts.lease_ends import LedgerPosition
 from coordinator.accounts.ledger import ESCROW, Entry, accrued, quarantined, transfer
 from coordinator.accounts.ledger_facts import VERDICT_RULES, LeaseReversed, counts_as_audited
 from coordinator.accounts.pay import pay_rule
+from coordinator.accounts.quarantine import Outcome
 from coordinator.database import Database, marks
 from coordinator.learner.advantages import signal_of
 from coordinator.learner.age import fresh
@@ -48,9 +49,10 @@ from coordinator.rollouts.lease_rows import LeaseRecord
 from coordinator.rollouts.lease_table import Early, LeaseTable, Seal
 from coordinator.rollouts.lease_terms import Progress
 from coordinator.rollouts.prompt_records import figures_of
+from coordinator.rollouts.reviews import LOST, Reviews
 from coordinator.rollouts.submitted_group import ClaimedRollout, decode_stored_group
 from coordinator.rollouts.task_results import TaskResults, sums_of
-from coordinator.rollouts.token_storage import TokenStorage
+from coordinator.rollouts.token_storage import WINDOW, TokenStorage
 from coordinator.rollouts.verification import Verdict, is_learnable, sampled_tokens
 from coordinator.verification.evidence import MOST_PEAK
 from coordinator.verification.evidence_table import EvidenceStep, EvidenceTable
@@ -181,6 +183,8 @@ class VerdictService:
         self._ends = accounting.lease_ends
         self._quarantine = accounting.quarantine
         self._quarantine.rerun, self._quarantine.ended = self.rerun, self._end_quarantine
+        self._quarantine.check = self.check_day
+        self.reviews = Reviews(database, self._ledger)
         self._classes = classes
         self.evidence = EvidenceTable(database)
         self.near_ties = NearTieTable(database)
@@ -193,6 +197,8 @@ class VerdictService:
         self.recent_of: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=RECENT))
         self.results = TaskResults(database)
         self._ends_of_turns = spec.ends
+        self.check_wanted: Callable[[], None] = lambda: None
+        """Called when a check of a verdict is asked for (coordinator/training/review_loop.py)."""
 
     def decide(
         self, lease: bytes, rollouts: Sequence[ClaimedRollout], verdict: Verdict, progress: Progress, now: int
@@ -229,8 +235,23 @@ class VerdictService:
 
     def ended_badly(self, node: bytes, day: int) -> bool:
         """Tell whether a key's day in quarantine did not end well (coordinator/verification/evidence.py, rule 9). The
-        evidence is that after the key's last group."""
-        return self.in_doubt(node) or max(map(self._peak, self._quarantine.leases(node, day)), default=0) >= MOST_PEAK
+        evidence is that after the key's last group. Once a check of the day was asked for, it stays so: the evidence
+        moves on while the check waits."""
+        leases = self._quarantine.leases(node, day)
+        if leases and self.reviews.find(leases[0], "audit") is not None:
+            return True
+        return self.in_doubt(node) or max(map(self._peak, leases), default=0) >= MOST_PEAK
+
+    def check_day(self, node: bytes, day: int, now: int) -> Outcome:
+        """Tell what a second check of the group says that began a day's doubt, and ask for it
+        (coordinator/accounts/quarantine.py, rule 4)."""
+        first, in_time = self._quarantine.leases(node, day)[0], now < (day + 1) * DAY + WINDOW
+        answered = [one for one in self.reviews.of(first) if one.state == "answered"]
+        if answered:
+            return "cleared" if answered[-1].code == "ok" else "confirmed"
+        if in_time and self.reviews.find(first, "audit") is None and self.reviews.ask(first, "audit", now):
+            self.check_wanted()
+        return "waits" if in_time and self.reviews.of(first) else "none"
 
     def _peak(self, lease: bytes) -> int:
         entry = self._ledger.find(_key(lease))
@@ -302,7 +323,9 @@ class VerdictService:
         if verdict.behaviour is not None and verdict.compared is not None and tables is not None:
             joined = self._joined(lease.id, verdict.compared)
             conclusion = self.evidence.conclude(lease.id, joined, tables, at)
-            if conclusion == "refusal" or (first == "version-lie" and conclusion is not None):
+            if conclusion is None:
+                return LOST, "the evidence before the group is no longer stored"
+            if conclusion == "refusal" or first == "version-lie":
                 return first, sentence("evidence") if conclusion == "refusal" else STALE
             return ("quarantine", sentence("quarantine")) if conclusion == "doubt" else ("ok", "")
         ties = verdict.ties

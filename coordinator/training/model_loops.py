@@ -107,6 +107,7 @@ class Learning:
             rated=self.guarding.rated,
         )
         self.training.on_version = self.heldout.look
+        group_service.verdicts.check_wanted = self.arrived.set
         verifier = verifier_of(run, models.scorer, group_service, publisher, weights)
         self.scoring = Scoring(
             scorer=models.scorer,

@@ -4,8 +4,9 @@ Rules
 1. All appeals together take at most `SHARE` of the time that the scorer spends on groups: each second of scoring is a
    credit of `SHARE` seconds, each second of an appeal is debited. An appeal begins while the credit is above 0; a
    process starts with `CREDIT`. The operator's checks and audits are made whatever the credit.
-2. A check is made by a scorer process that did not make the verdict: the present one is ended first, so a fault of its
-   memory or of its device's state is not repeated.
+2. A check is made by a scorer process that did not make the verdict: one that was started after it. Where there is
+   none, the present one is ended first, so a fault of its memory or of its device's state is not repeated. Several
+   checks of earlier verdicts share one process.
 3. A check at which the scorer fails or dies `MOST_FAILURES` times is lost, with that reason. So one bad group does not
    stop the others. A version that cannot be loaded loses its checks likewise.
 """
@@ -47,6 +48,8 @@ class Reviewing:
         self._scorer = scorer
         self._clock = clock
         self._failures: Counter[bytes] = Counter()
+        self._renewed = 0
+        """When a check last began a process, ms."""
         self.spent = self.scored = 0.0
 
     def due(self) -> Review | None:
@@ -72,7 +75,9 @@ class Reviewing:
         if group is None:
             self._lose(review, "its group is no longer stored")
             return
-        await self._scorer.renew()
+        if self._group_service.reviews.decided_at(review.lease) >= self._renewed:
+            self._renewed = self._now()
+            await self._scorer.renew()
         if not await hold(group.lease.version, group.lease.root):
             self._lose(review, f"version {group.lease.version} can no longer be loaded")
             return

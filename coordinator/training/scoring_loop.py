@@ -25,8 +25,8 @@ Rules
    the scorer undoes one step and passes all of them under the version before. So a visit costs at most two further
    changes of version. Where one step back does not lead there, or that pass fails, they are decided without it.
 9. A good group whose task runs in an environment is decided once that has scored it (training/reward_loop.py).
-10. Further checks of verdicts come before both, each whole (training/review_loop.py): appeals are few by their share of
-    the scorer's time.
+10. Further checks of verdicts come before both, each whole (training/review_loop.py). Appeals are few by their share of
+    the scorer's time, and between two checks the groups that wait have a round.
 11. Held-out groups that are left to the scorer (training/heldout_evaluation.py) wait like an evaluation, a slice at a
     time, and after it. Where their version is gone, or the scorer has failed or died at them `MOST_EVALUATIONS` times,
     they are lost.
@@ -104,6 +104,8 @@ class Scoring:
     guarding: Guarding | None = None
     """Gets each evaluation."""
     rate: VerifiedRate = field(default_factory=VerifiedRate)
+    _checked: bool = False
+    """Whether the last round was a further check: between two of them waiting groups have a round."""
     _wanted_since: float | None = None
     _failed: dict[bytes, Undecided] = field(default_factory=dict)
     """Groups at which a scorer failed or died once, by lease."""
@@ -138,10 +140,12 @@ class Scoring:
         """Score the waiting groups, or run an evaluation; return whether there was work. Raises `ChildDied`."""
         if self.group_service.progress is None:
             return False
-        if self.reviewing is not None and (review := self.reviewing.due()) is not None:
+        waiting = self.group_service.waiting()
+        review = None if self.reviewing is None or (self._checked and waiting) else self.reviewing.due()
+        self._checked = review is not None
+        if self.reviewing is not None and review is not None:
             await self.reviewing.make(review, self._hold)
             return True
-        waiting = self.group_service.waiting()
         version = self._evaluation_due()
         left = [] if self.heldout is None or version is not None else self.heldout.left_to_scorer()
         wanted = version is not None or bool(left)

@@ -52,7 +52,7 @@ class Replay:
         self.groups, self.vouched = dict[str, list[str]](), set[str]()
         self.kept, self.lost = dict[tuple[str, int], list[tuple[bytes, int, int]]](), set[bytes]()
         self.doubted, self.audited, self.aged = dict[str, bool](), Counter[str](), dict[str, int]()
-        self.moved = Counter[str]()
+        self.moved, self.answers = Counter[str](), dict[bytes, str]()
         check(len({row[3] for row in rows}) == len(rows), "two entries under one key")
         for self.number, row in enumerate(rows, start=1):
             self.entry(*row)
@@ -94,6 +94,7 @@ class Replay:
             self.reversed(seq, key, postings, told)
         elif kind == "appeal.answered":
             check(not postings, f"entry {seq} moves something")
+            self.answers[told["lease"]] = told["again"]
             check(key == f"{told['by']}:{told['lease'].hex()}:{told['asked']}", f"entry {seq} is of another appeal")
         elif kind == "quarantine.ended":
             self.released(seq, key, postings, told)
@@ -133,7 +134,11 @@ class Replay:
         check((told["groups"], told["weight"]) == (len(kept), weight), f"entry {seq} ends another quarantine")
         rerun = told.get("calibration", b"")
         check(not rerun or (told["released"] and len(rerun) == 32), f"entry {seq} names a re-run that does not release")
-        if told.get("rules", 1) > 1 and told["released"] and not rerun:
+        decided, again = told.get("decided", ""), self.answers.get(kept[0][0], "lost") if kept else "lost"
+        if decided:
+            check(told["released"] == (again in ("ok", "lost")), f"entry {seq} ends other than its check says")
+            check((decided == "window") == (again == "lost"), f"entry {seq} names a check that there is not")
+        elif told.get("rules", 1) > 1 and told["released"] and not rerun:
             check(all(peak < 4 for *_, peak in kept), f"entry {seq} releases a day whose evidence rose too high")
         target = f"node:{node}:accrued" if told["released"] else "escrow:run"
         check(postings == [[f"held:{node}", -weight], [target, weight]], f"entry {seq} pays other than it says")
