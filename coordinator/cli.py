@@ -523,6 +523,16 @@ def nodes_show(
     print(msgspec.json.encode(key_report).decode() if as_json else "\n".join(nodes_report.format_report(key_report)))
 
 
+@nodes_app.command("evidence")
+@errors_reported
+def nodes_evidence(node: Peer, home: Home = Path(".")) -> None:
+    """Compare a node's groups of the last 24 hours with the others'. Evidence for you; no verdict follows."""
+    from coordinator.run import over_time_report
+    from coordinator.run.run_folder import RunFolder
+
+    print("\n".join(over_time_report.report(RunFolder(home).database, node)))
+
+
 @nodes_app.command("vouch")
 @errors_reported
 def nodes_vouch(node: Peer, home: Home = Path("."), why: Annotated[str, typer.Option(help="A reason.")] = "") -> None:
