@@ -527,7 +527,7 @@ def nodes_show(
 @errors_reported
 def nodes_evidence(node: Peer, home: Home = Path(".")) -> None:
     """Compare a node's groups of the last 24 hours with the others'. Evidence for you; no verdict follows."""
-    from coordinator.run import over_time_report
+    from coordinator.rollouts import over_time_report
     from coordinator.run.run_folder import RunFolder
 
     print("\n".join(over_time_report.report(RunFolder(home).database, node)))

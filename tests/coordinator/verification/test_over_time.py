@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.run.over_time_report import report
+from coordinator.rollouts.over_time_report import report
 from coordinator.verification.over_time import ALIKE, Figure, SeenGroup, figures, min_hashes
 from p2p.identity import peer_id
 from runtime.errors import LocalFault
