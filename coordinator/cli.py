@@ -43,11 +43,14 @@ policy_app = typer.Typer(help="The published versions in the run's store.", no_a
 app.add_typer(policy_app, name="policy")
 ledger_app = typer.Typer(help="The ledger of accepted work.", no_args_is_help=True)
 app.add_typer(ledger_app, name="ledger")
+verdict_app = typer.Typer(help="Verdicts on groups, by the lease.", no_args_is_help=True)
+app.add_typer(verdict_app, name="verdict")
 task_app = typer.Typer(help="Tasks that a run can learn.", no_args_is_help=True)
 app.add_typer(task_app, name="task")
 
 Home = Annotated[Path, typer.Option("--home", envvar="ECHO2_COORD_HOME", help="The run folder.")]
 Peer = Annotated[str, typer.Argument(metavar="NODE", help="Its peer id: 12D3Koo...", show_default=False)]
+LeaseId = Annotated[str, typer.Argument(metavar="LEASE", help="Its 32 hexadecimal digits.", show_default=False)]
 LoraRank = Annotated[
     int | None,
     typer.Option(min=1, max=1024, help="Train an adapter of this rank, the model frozen.", show_default="whole model"),
@@ -656,6 +659,16 @@ def nodes_show(
     print(msgspec.json.encode(key_report).decode() if as_json else "\n".join(nodes_report.format_report(key_report)))
 
 
+@nodes_app.command("evidence")
+@errors_reported
+def nodes_evidence(node: Peer, home: Home = Path(".")) -> None:
+    """Compare a node's groups of the last 24 hours with the others'. Evidence for you; no verdict follows."""
+    from coordinator.rollouts import over_time_report
+    from coordinator.run.run_folder import RunFolder
+
+    print("\n".join(over_time_report.report(RunFolder(home).database, node)))
+
+
 @nodes_app.command("vouch")
 @errors_reported
 def nodes_vouch(node: Peer, home: Home = Path("."), why: Annotated[str, typer.Option(help="A reason.")] = "") -> None:
@@ -682,6 +695,38 @@ def nodes_unban(node: Peer, home: Home = Path("."), why: Annotated[str, typer.Op
 def nodes_note(node: Peer, text: str, home: Home = Path(".")) -> None:
     """Add a note on a node. It stays in the ledger for ever, visible to every reader of the ledger."""
     _remark(home, "note", node, text)
+
+
+@verdict_app.command("show")
+@errors_reported
+def verdict_show(lease: LeaseId, home: Home = Path(".")) -> None:
+    """Show a verdict: statistic, threshold, Calibration, stored evidence, further checks. Works at any time."""
+    from coordinator.rollouts import verdict_commands
+    from coordinator.run import replay_report
+    from coordinator.run.run_folder import RunFolder
+
+    place = RunFolder(home)
+    print("\n".join(verdict_commands.show(place, replay_report.classes_of(place), lease)))
+
+
+@verdict_app.command("rerun")
+@errors_reported
+def verdict_rerun(lease: LeaseId, home: Home = Path(".")) -> None:
+    """Have a verdict checked again by another scorer process, within 24 hours. Needs the running coordinator."""
+    from coordinator.rollouts import verdict_commands
+
+    print(verdict_commands.submit(home, "rerun", lease))
+
+
+@verdict_app.command("reverse")
+@errors_reported
+def verdict_reverse(
+    lease: LeaseId, why: Annotated[str, typer.Option(help="The node is told.")], home: Home = Path(".")
+) -> None:
+    """Reverse a verdict: pay a refused group, or take an accepted one back. Needs the running coordinator."""
+    from coordinator.rollouts import verdict_commands
+
+    print(verdict_commands.submit(home, "reverse", lease, why))
 
 
 @policy_app.command("ls")

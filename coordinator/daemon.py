@@ -44,6 +44,7 @@ from coordinator.publishing.advertiser import Advertiser
 from coordinator.publishing.broadcast_planner import BroadcastPlanner, PlanInputs
 from coordinator.publishing.publisher import Publisher
 from coordinator.publishing.signing_keys import Signing
+from coordinator.rollouts import verdict_commands
 from coordinator.rollouts.absence import Absence
 from coordinator.rollouts.group_service import GroupService
 from coordinator.rollouts.lease_lifetime import first_lifetime
@@ -161,8 +162,9 @@ class Coordinator:
             clock=clock,
         )
         self.operator = OperatorSocket(
-            run.folder.path, self.learning.training.watch, self.renew, self.remark, self.learning.guarding.order
-        )
+            run.folder.path, self.learning.training.watch, self.renew, self.remark, self.learning.guarding.order,
+            self.on_verdict,
+        )  # fmt: skip
         self.feeding = self._planner()
         self.beside: list[Callable[[], Coroutine[Any, Any, None]]] = []
         """Parts that run beside this daemon, and whose end does not end it."""
@@ -236,6 +238,13 @@ class Coordinator:
         """Record the operator's remark on a key; return the key's new state as a sentence. `word`: vouch, ban, unban or
         note. Raises `LocalFault`."""
         said = operator_remarks.record_remark(self.group_service.accounts, word, peer, why, self.now())
+        await self.group_service.durable()
+        return said
+
+    async def on_verdict(self, word: str, lease: str, why: str) -> str:
+        """Have a verdict checked again, or reverse it; return the outcome as a sentence. Raises `LocalFault`."""
+        said = verdict_commands.carry_out(self.group_service, word, lease, why, self.now())
+        self.learning.arrived.set()
         await self.group_service.durable()
         return said
 

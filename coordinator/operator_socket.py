@@ -1,5 +1,5 @@
 """Serve the operator's commands over the run folder's local socket: `pause`, `resume`, `keys`, `remark`,
-`rollback`.
+`rollback`, `verdict`.
 
 Only the owner of the run folder can open this socket, while the page is public.
 """
@@ -20,7 +20,9 @@ class OperatorSocket:
     """The server of the commands. `home`: the run folder. `renew`: loads the folder's newest Root and returns its
     serial. `remark`: records a remark on a key (coordinator/accounts/operator_remarks.py) from word, peer id and
     reason, and returns the key's new state as a sentence. `roll_back`: orders a version (None: the best) to be
-    published again with a factor of the learning rate (training/guarding.py), and returns a sentence."""
+    published again with a factor of the learning rate (training/guarding.py), and returns a sentence. `on_verdict`: has
+    a verdict checked again or reversed (rollouts/verdict_commands.py) by word, lease and reason, and returns a
+    sentence."""
 
     def __init__(
         self,
@@ -29,17 +31,20 @@ class OperatorSocket:
         renew: Callable[[], Awaitable[int]] | None = None,
         remark: Callable[[str, str, str], Awaitable[str]] | None = None,
         roll_back: Callable[[int | None, float], str] | None = None,
+        on_verdict: Callable[[str, str, str], Awaitable[str]] | None = None,
     ) -> None:
         self._watch = watch
         self._renew = renew
         self._remark = remark
         self._roll_back = roll_back
+        self._on_verdict = on_verdict
         commands: dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]] = {
             "pause": self._pause,
             "resume": self._resume,
             "keys": self._keys,
             "remark": self._remarked,
             "rollback": self._rolled_back,
+            "verdict": self._verdict,
         }
         self.server = ControlSocket(socket_path(home), commands, logger="coordinator")
 
@@ -77,6 +82,15 @@ class OperatorSocket:
             raise ValueError("a remark needs three texts: word, node (a peer id) and why (a reason)")
         try:
             return {"said": await self._remark(*map(str, words))}
+        except LocalFault as error:
+            raise ValueError(str(error)) from error
+
+    async def _verdict(self, asked: dict[str, Any]) -> dict[str, Any]:
+        words = [asked.get(name) for name in ("word", "lease", "why")]
+        if self._on_verdict is None or not all(isinstance(word, str) for word in words):
+            raise ValueError("it needs three texts: word (rerun or reverse), lease and why (a reason)")
+        try:
+            return {"said": await self._on_verdict(*map(str, words))}
         except LocalFault as error:
             raise ValueError(str(error)) from error
 

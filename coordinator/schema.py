@@ -722,6 +722,37 @@ BEGIN
 END;
 """,
     ),
+    Part(
+        "names that look alike",
+        """
+ALTER TABLE nodes ADD COLUMN skeleton TEXT NOT NULL DEFAULT '';
+CREATE INDEX nodes_by_skeleton ON nodes (skeleton, weight);
+""",
+    ),
+    Part(
+        "audited work of keys",
+        """
+ALTER TABLE accounts ADD COLUMN audited INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE accounts ADD COLUMN aged INTEGER NOT NULL DEFAULT 0;
+UPDATE accounts SET audited = accepted << 32;
+""",
+    ),
+    Part(
+        "further checks of verdicts",
+        """
+CREATE TABLE excerpts (
+    lease BLOB PRIMARY KEY, sample INTEGER NOT NULL, position INTEGER, at INTEGER NOT NULL, tokens BLOB NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX excerpts_oldest_first ON excerpts (at);
+CREATE TABLE reviews (
+    lease BLOB NOT NULL, by TEXT NOT NULL, node BLOB NOT NULL, asked INTEGER NOT NULL, state TEXT NOT NULL,
+    code TEXT NOT NULL, reason TEXT NOT NULL, answered INTEGER NOT NULL, PRIMARY KEY (lease, by)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX reviews_waiting ON reviews (asked) WHERE state = 'waiting';
+CREATE INDEX reviews_of_node ON reviews (node) WHERE state = 'waiting';
+CREATE INDEX reviews_answered ON reviews (answered) WHERE state != 'waiting';
+""",
+    ),
 )
 
 MIGRATIONS = (

@@ -43,7 +43,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     tokens so far are asked for (`TellsTokens`).
     Sampling is at temperature 1 without top-p or top-k, with the noise of engines.sampling. `greedy`: the most likely
     token instead, no noise; the seeds then only say how many samples.
-"""
+    """
 
     prompt: list[int]
     seeds: list[bytes]

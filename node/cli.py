@@ -121,9 +121,29 @@ def status(home: Home = None, as_json: Json = False) -> None:
 
 @app.command()
 @errors_reported
-def why(home: Home = None, as_json: Json = False) -> None:
-    """Show the one rule that blocks work now, and recent refusals."""
+def why(
+    lease: Annotated[
+        str | None, typer.Option(metavar="LEASE", help="Of this lease's verdict.", show_default="of the node")
+    ] = None,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Show the one rule that blocks work now, and recent refusals; or the basis of one verdict."""
+    if lease is not None:
+        _show(_ask(home, command="verdict", lease=lease), as_json)
+        return
     _show(_ask(home, command="why"), as_json)
+
+
+@app.command()
+@errors_reported
+def appeal(
+    lease: Annotated[str, typer.Argument(help="Its 32 hexadecimal digits.", show_default=False)],
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Ask for another check of a refused group, by another scorer process; later it shows both answers."""
+    _show(_ask(home, command="verdict", lease=lease, ask=True), as_json)
 
 
 @app.command()

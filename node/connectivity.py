@@ -201,6 +201,8 @@ class Connectivity:
         if welcome.succession is not None and welcome.succession != self._succeeded:
             self._succeeded = welcome.succession
             _log.info("standing of the old key", answer=welcome.succession)
+        if welcome.shown:
+            _log.warning("name changed by the run", shown=welcome.shown, name=self._config.name)
         if welcome.head is not None:
             await self._follower.hear(peer, welcome.head)
         if self._tasks is not None:

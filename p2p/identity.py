@@ -52,6 +52,18 @@ def public_key(peer: str) -> bytes:
     return raw[len(_PEER_ID_PREFIX) :]
 
 
+def check_peer_id(peer: str) -> None:
+    """Raise `Malformed` for a text that is no peer id of any key type: a multihash in base58, which is the key itself
+    (identity, at most 42 bytes) or its SHA-256."""
+    try:
+        raw = base58.b58decode(peer)
+    except ValueError as error:
+        raise Malformed(f"not a peer id: {peer[:80]!r}") from error
+    is_key = len(raw) > 2 and raw[0] == 0 and raw[1] == len(raw) - 2 <= 42
+    if not (is_key or (len(raw) == 34 and raw[:2] == b"\x12\x20")) or base58.b58encode(raw).decode() != peer:
+        raise Malformed(f"not a peer id: {peer[:80]!r}")
+
+
 def write_key(path: Path, key: Ed25519PrivateKey | EllipticCurvePrivateKey, passphrase: str | None = None) -> None:
     """Write a new key file, mode 0600, durable. Raises `LocalNetworkFault` if it exists or cannot be written."""
     encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()

@@ -25,6 +25,7 @@ from p2p.handlers import Handlers
 from p2p.limits.request_slots import CLASS_OF, OTHER
 from p2p.network import Rpc
 from p2p.wire_types import decode, encode
+from protocol.appeals import AppealRequest, AppealResponse
 from protocol.broadcast_messages import Acknowledgement, PlanRequest, PlanResponse
 from protocol.document_service import decode_head_request
 from protocol.leases import Lease, LeaseRequest, Submission, SubmitResponse, VerdictsRequest, VerdictsResponse
@@ -118,6 +119,7 @@ PARTIAL: Final = Method(
     "partial", _NODE, encoded(PartialRequest.__name__), message(PartialResponse), SMALL, sealed=True, rank=4
 )
 ACKNOWLEDGE: Final = Method("acknowledge", _NODE, message(Acknowledgement), EMPTY, SMALL, sealed=True, rank=1)
+APPEAL: Final = Method("appeal", _NODE, message(AppealRequest), message(AppealResponse), SMALL, sealed=True, rank=3)
 PLAN: Final = Method("plan", _NODE, message(PlanRequest), message(PlanResponse), 16 << 10)
 FOLLOW: Final = Method("follow", "coordinator -> node", message(PlanResponse), EMPTY, 128 << 10)
 HEAD: Final = Method(
@@ -131,7 +133,7 @@ REACHABLE: Final = Method(
 )
 
 METHODS: Final[tuple[Method[Any, Any], ...]] = (
-    HELLO, LEASE, SUBMIT, STEP, PARTIAL, VERDICTS, ACKNOWLEDGE, PLAN, FOLLOW, HEAD, DOCUMENTS, LEDGER, REMAKE,
+    HELLO, LEASE, SUBMIT, STEP, PARTIAL, VERDICTS, ACKNOWLEDGE, APPEAL, PLAN, FOLLOW, HEAD, DOCUMENTS, LEDGER, REMAKE,
     REACHABLE,
 )  # fmt: skip
 """All methods, in the order of docs/protocol/requests.md."""

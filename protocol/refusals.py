@@ -65,6 +65,12 @@ REASONS: dict[str, Reason] = {
         "node",
         True,
     ),
+    "suspended-by-proof": Reason(
+        "This node is suspended, since a group of it was refused with proof ({reason}): `echo2-node why` names its"
+        " lease, `echo2-node appeal` asks for another check of it, and the run's operator can lift the suspension.",
+        "node",
+        True,
+    ),
     "no-hello": Reason("This node has not said hello to this run: say hello, then ask again.", "node", then="greet"),
     "work": Reason(
         "The first hello of a new key shows about a second of work, and this one does not: update echo2, then join"
@@ -172,6 +178,11 @@ REASONS: dict[str, Reason] = {
     # --- refused reports of a group under way
     "partial": Reason("The tokens so far are not taken: {detail}.", "node"),
     "partial-early": Reason("A lease's tokens are taken once in {most} s: report again in {wait} s.", "nobody", True),
+    # --- refused appeals
+    "no-appeal": Reason("This verdict cannot be appealed: {detail}.", "node"),
+    "one-appeal": Reason(
+        "An appeal of this node waits for its answer: the next one can be made after that.", "nobody", True
+    ),
     # --- submissions refused without a receipt
     "unknown-lease": Reason("There is no such lease.", "node"),
     "not-owner": Reason("This lease was given to another node.", "node"),
@@ -249,6 +260,9 @@ REASONS: dict[str, Reason] = {
         " paid. Look for quantised weights, another temperature, faulty memory.",
         "node",
     ),
+    # --- verdicts that were reversed
+    "reversed-paid": Reason("The verdict was reversed: the group is paid after all ({why}).", "nobody"),
+    "reversed-unpaid": Reason("The verdict was reversed: the group is taken back ({why}).", "node"),
     # --- the code of an acceptance
     "ok": Reason("", "nobody"),
 }

@@ -70,7 +70,8 @@ class Welcome(Wire, frozen=True):
     """coordinator -> node, to "hello". `roots`: every sealed Root since the first, in order. `peers`: sealed
     PeerRecords, as received, of nodes to dial. `calibrated`: engine classes that a Calibration of this run opens; none
     where the coordinator is older than this field. `succession`: what became of the Hello's, a sentence; None: it had
-    none, or the coordinator is older than this field."""
+    none, or the coordinator is older than this field. `shown`: the name under which the run shows the node, where that
+    is not the one in its hello; else empty."""
 
     roots: Annotated[list[bytes], Meta(min_length=1, max_length=MOST_ROOTS)]
     runspec: bytes
@@ -79,6 +80,7 @@ class Welcome(Wire, frozen=True):
     now: Milliseconds
     calibrated: Annotated[list[Name], Meta(max_length=256)] = []
     succession: Sentence | None = None
+    shown: Annotated[str, Meta(max_length=80)] = ""
 
 
 class DocumentsRequest(Wire, frozen=True):

@@ -4,8 +4,10 @@ Rules
 1. The field `rules` states the rules under which an entry was written. Older entries without the field count under
    rules 1, except for `node.suspended`, which was a ban then. Under rules 1 doubt ended with the group after which E
    was below it, a day's peak was not regarded (coordinator/verification/evidence.py, rules 8 and 9), and near-ties of
-   a party refused each of its keys (coordinator/verification/near_ties.py, rule 6). Under `VERDICT_RULES` that is so no
-   longer.
+   a party refused each of its keys (coordinator/verification/near_ties.py, rule 6). Under rules 2 that is so no longer.
+   Under rules 1 and 2 each accepted group counts as audited work and no count decays; these entries are never judged
+   anew. Under `VERDICT_RULES` a group counts that its entry states as `audited`, and counts decay
+   (coordinator/accounts/audited_work.py).
 2. A `KeyAccount` follows from the entries alone, in their order: it depends on no clock and no other table.
 """
 
@@ -14,13 +16,16 @@ from typing import NamedTuple
 
 import msgspec
 
+from coordinator.accounts.audited_work import ONE, decayed
 from coordinator.accounts.ledger import Entry
 
 RULES = 1
 ROTATED = "key.rotated"
 REPLACED = "its key was replaced by "
 """How `KeyAccount.banned` of a replaced key begins."""
-VERDICT_RULES = 2
+AUDITING = 3
+"""The first rules under which entries state whether a group was audited."""
+VERDICT_RULES = AUDITING
 """Of LeaseOutcomes and `QuarantineEnded`."""
 WRONG = frozenset(("seeded-choice", "close-choices", "drift", "drift-median", "not-generated", "evidence", "near-ties"))
 """Codes of groups that were refused by the scorer's pass (T1 and T2, coordinator/rollouts/verification.py)."""
@@ -56,7 +61,9 @@ class KeyRotated(msgspec.Struct, frozen=True, kw_only=True):
 class QuarantineEnded(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of `quarantine.ended`: the groups of one key that one day (days since the Unix epoch) kept in quarantine.
     `released`: whether they are paid to the node, else they go back to escrow. `weight`: milli-RE. `calibration`: hash
-    of that by which a re-run agreed; empty: the evidence itself decided."""
+    of that by which a re-run agreed; empty: none did. `decided`: of a day that ended badly: "rerun", by a second check
+    of the group that began the doubt; "window", for the node, as none was made in time. Empty: the evidence or the
+    Calibration decided."""
 
     rules: int = 1
     node: str
@@ -65,6 +72,7 @@ class QuarantineEnded(msgspec.Struct, frozen=True, kw_only=True):
     weight: int
     released: bool
     calibration: bytes = b""
+    decided: str = ""
 
 
 class BegunOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,11 +108,48 @@ class LeasesEnded(msgspec.Struct, frozen=True, kw_only=True):
     counts: list[LeaseCounts]
 
 
+class LeaseReversed(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of `lease.reversed`. `code`: of the first verdict. `paid`: whether a refused group is paid after all, else
+    an accepted one is taken back. `weight`: of the group, milli-RE. `lacking`: what the node's account lacked of it.
+    `audited`: whether the group counts, or counted, as audited work. `by`: "appeal", "audit" or "operator"."""
+
+    rules: int = VERDICT_RULES
+    node: str
+    lease: bytes
+    code: str
+    paid: bool
+    weight: int
+    lacking: int = 0
+    audited: bool
+    by: str
+    why: str
+
+    def lacks(self, lacking: int) -> "LeaseReversed":
+        """Return the fact with what the node's account lacked."""
+        return msgspec.structs.replace(self, lacking=lacking)
+
+
+class AppealAnswered(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of `appeal.answered`: both answers about one group. `code`: of the verdict. `again`: of the further check;
+    "lost": there was none, for `reason`. `by`: "appeal", "audit" or "operator"."""
+
+    rules: int = VERDICT_RULES
+    node: str
+    lease: bytes
+    by: str
+    asked: int
+    code: str
+    again: str
+    reason: str
+
+
 class _CountedEnd(msgspec.Struct, frozen=True):
     """The fields of a LeaseOutcome (coordinator/rollouts/verdicts.py) that are counted."""
 
     node: str
     code: str
+    rules: int = 1
+    audited: str = ""
 
 
 class _EarlierBan(msgspec.Struct, frozen=True):
@@ -121,7 +166,8 @@ class KeyAccount(NamedTuple):
     group that the scorer's pass refused; 0: none. `code`, `since`, `until`: of the last suspension, times in ms.
     `doubted`: 1 while there is evidence against the key (coordinator/verification/evidence.py). A group accepted into
     quarantine or refused by evidence sets it, and so does a quarantine that ends without release. A group accepted
-    outside quarantine clears it, and so does a release."""
+    outside quarantine clears it, and so does a release. `audited`: audited work, in units of 2^-32 groups; `aged`:
+    until when it has decayed, ms; 0: it never did (coordinator/accounts/audited_work.py)."""
 
     accepted: int = 0
     groups: int = 0
@@ -132,6 +178,8 @@ class KeyAccount(NamedTuple):
     since: int = 0
     until: int = 0
     doubted: int = 0
+    audited: int = 0
+    aged: int = 0
 
 
 Change = Callable[[KeyAccount], KeyAccount]
@@ -154,12 +202,23 @@ def apply(entry: Entry, of: Callable[[str], KeyAccount], put: Callable[[str, Key
         put(node, change(of(node)))
 
 
+def counts_as_audited(entry: Entry) -> bool:
+    """Tell whether the group of a `lease.accepted` counts as audited work."""
+    return _is_audited(msgspec.msgpack.decode(entry.facts, type=_CountedEnd))
+
+
+def _is_audited(end: "_CountedEnd") -> bool:
+    return end.rules < AUDITING or bool(end.audited)
+
+
 def _accepted(entry: Entry) -> list[tuple[str, Change]]:
     end = msgspec.msgpack.decode(entry.facts, type=_CountedEnd)
 
     def change(account: KeyAccount) -> KeyAccount:
-        doubted = int(end.code == "quarantine")
-        return account._replace(accepted=account.accepted + 1, groups=account.groups + 1, doubted=doubted)
+        account, doubted = _aged(account, end, entry.at), int(end.code == "quarantine")
+        audited = account.audited + ONE * _is_audited(end)
+        groups = account.groups + 1
+        return account._replace(accepted=account.accepted + 1, groups=groups, doubted=doubted, audited=audited)
 
     return [(end.node, change)]
 
@@ -167,7 +226,20 @@ def _accepted(entry: Entry) -> list[tuple[str, Change]]:
 def _refused(entry: Entry) -> list[tuple[str, Change]]:
     end = msgspec.msgpack.decode(entry.facts, type=_CountedEnd)
     count, doubted = _counted(1, int(end.code in WRONG)), end.code == "evidence"
-    return [(end.node, lambda account: count(account._replace(doubted=int(doubted or account.doubted))))]
+
+    def change(account: KeyAccount) -> KeyAccount:
+        account = _aged(account, end, entry.at)
+        return count(account._replace(doubted=int(doubted or account.doubted)))
+
+    return [(end.node, change)]
+
+
+def _aged(account: KeyAccount, end: _CountedEnd, now: int) -> KeyAccount:
+    """Let an account's audited work decay until `now`, ms. The first entry under `AUDITING` only starts the clock."""
+    if end.rules < AUDITING:
+        return account
+    audited, aged = decayed(account.audited, account.aged, now) if account.aged else (account.audited, now)
+    return account._replace(audited=audited, aged=aged)
 
 
 def _ended(entry: Entry) -> list[tuple[str, Change]]:
@@ -212,11 +284,26 @@ def _quarantine_ended(entry: Entry) -> list[tuple[str, Change]]:
     return [(fact.node, lambda account: account._replace(doubted=int(not fact.released)))]
 
 
+def _reversed(entry: Entry) -> list[tuple[str, Change]]:
+    fact = msgspec.msgpack.decode(entry.facts, type=LeaseReversed)
+
+    def change(account: KeyAccount) -> KeyAccount:
+        audited = account.audited + (ONE if fact.paid else -ONE) * fact.audited
+        if fact.paid:
+            until = min(account.until, entry.at)
+            return account._replace(accepted=account.accepted + 1, audited=audited, wrong=0, until=until)
+        accepted = max(0, account.accepted - 1)
+        return account._replace(accepted=accepted, audited=max(0, audited), wrong=account.groups)
+
+    return [(fact.node, change)]
+
+
 _READ: dict[str, Callable[[Entry], list[tuple[str, Change]]]] = {
     "lease.accepted": _accepted,
     "lease.refused": _refused,
     "begun.refused": _refused,
     "leases.ended": _ended,
+    "lease.reversed": _reversed,
     "quarantine.ended": _quarantine_ended,
     "node.suspended": _suspended,
     "node.vouched": _vouched,

@@ -12,6 +12,8 @@ Rules
 3. Memory is bounded (coordinator/accounts/sightings.py). No method reads all nodes.
 4. The texts of a hello are stored with "?" for each character that cannot be printed: page, files and terminals show
    them, and an escape, a new line or a mark that turns the direction of writing would change what stands beside it.
+   The name is stored as coordinator/accounts/node_names.py shows it. At the hello of a proven node `RENAMED` other
+   nodes, which took its name before it was proven, are shown with the ends of their peer ids.
 """
 
 import contextlib
@@ -19,11 +21,13 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
+from coordinator.accounts import node_names
 from coordinator.accounts.sightings import Sightings
-from coordinator.accounts.standing import SERVED
+from coordinator.accounts.standing import SERVED, account_of, rank
 from coordinator.database import Database
 from p2p.discovery.peer_records import LIFE, VerifiedRecord, decode_own, expired
 from p2p.errors import P2PError
+from p2p.identity import peer_id
 from p2p.limits.origin import SubnetOf
 from p2p.limits.subnets import subnet_of
 from p2p.multiaddr import address_of
@@ -43,6 +47,9 @@ TOLD = 64
 PER_SUBNET = 2
 LOOKED_AT = 4
 """Rows that are read per record that is returned: the newest. More new rows of one subnet than that hide all others."""
+NAMESAKES = 16
+"""Nodes with accepted work that are looked at for a name: those with the most work."""
+RENAMED = 64
 SAVE = 10_000
 """Milliseconds between two writes of the times of last contact."""
 SAVED_AT_ONCE = 1_000
@@ -61,20 +68,24 @@ class NodeRegistry:
         self._kept: deque[bytes] = deque()
         """Nodes that have a share of each list of records, the next one first (rule 2)."""
 
-    def register(self, node: bytes, hello: Hello, record: VerifiedRecord | None, now: int) -> None:
-        """Store a node's hello, its first or a later one. `record`: the node's own, verified; None: the hello's record
-        had expired, or was issued in the future. Of two records the one issued later is kept."""
+    def register(self, node: bytes, hello: Hello, record: VerifiedRecord | None, now: int) -> str:
+        """Store a node's hello, its first or a later one; return the name under which the node is shown. `record`: the
+        node's own, verified; None: the hello's record had expired, or was issued in the future. Of two records the one
+        issued later is kept."""
+        name, skeleton = self._shown_name(node, hello.name)
         known = self._record(node)
         newest = record if known is None or (record is not None and record.issued > known.issued) else known
         self._database.do(
-            "INSERT INTO nodes (key, name, software, engine, device, addresses, first_seen, last_seen)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-            " ON CONFLICT DO UPDATE SET name = excluded.name, software = excluded.software,"
-            " engine = excluded.engine, device = excluded.device,"
+            "INSERT INTO nodes (key, name, skeleton, software, engine, device, addresses, first_seen, last_seen)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            " ON CONFLICT DO UPDATE SET name = excluded.name, skeleton = excluded.skeleton,"
+            " software = excluded.software, engine = excluded.engine, device = excluded.device,"
             " addresses = excluded.addresses, last_seen = excluded.last_seen",
             (
                 node,
-                *map(printable, (hello.name, hello.software, hello.engine, hello.device)),
+                name,
+                skeleton,
+                *map(printable, (hello.software, hello.engine, hello.device)),
                 newest.sealed if newest is not None else b"",
                 now,
                 now,
@@ -85,6 +96,29 @@ class NodeRegistry:
         if sighting.since is None or now - sighting.seen > AWAY:
             sighting.since = now
         sighting.seen = now
+        return name
+
+    def _shown_name(self, node: bytes, name: str) -> tuple[str, str]:
+        """Return the name under which a node is shown that calls itself `name` (rule 4), and the skeleton that it
+        occupies: a name with the end of its peer id occupies its own alone."""
+        name = node_names.shown(name)
+        skeleton = node_names.skeleton(name)
+        query = "SELECT key FROM nodes WHERE skeleton = ? AND key != ? AND weight > 0 ORDER BY weight DESC LIMIT ?"
+        namesakes = self._database.all(query, (skeleton, node, NAMESAKES))
+        if node_names.is_reserved(name) or any(self._is_proven(other) for (other,) in namesakes):
+            return (full := node_names.qualified(name, peer_id(node))), full
+        if self._is_proven(node):
+            self._rename_others(node, skeleton)
+        return name, skeleton
+
+    def _rename_others(self, node: bytes, skeleton: str) -> None:
+        query = "SELECT key, name FROM nodes WHERE skeleton = ? AND key != ? ORDER BY weight DESC LIMIT ?"
+        for other, name in self._database.all(query, (skeleton, node, RENAMED)):
+            full = node_names.qualified(name, peer_id(other))
+            self._database.do("UPDATE nodes SET name = ?, skeleton = ? WHERE key = ?", (full, full, other))
+
+    def _is_proven(self, node: bytes) -> bool:
+        return rank(account_of(self._database, node)) == "proven"
 
     def introduced(self, node: bytes) -> bool:
         """Tell whether a hello of this node was ever accepted."""

@@ -14,7 +14,7 @@ import msgspec
 from coordinator.accounts.ledger import Entry, Ledger
 from coordinator.accounts.ledger_facts import ROTATED, KeyAccount, KeyRotated, Remark, Suspended
 from coordinator.accounts.operator_remarks import key_of
-from coordinator.accounts.standing import Accounts, Rank, Standing, at, describe, minute
+from coordinator.accounts.standing import Accounts, Rank, Standing, at, describe, minute, until
 from coordinator.accounts.strikes import WINDOW
 from coordinator.database import Database
 from p2p.identity import peer_id
@@ -169,7 +169,7 @@ def _told(entry: Entry) -> str:
     said = f"{minute(entry.at)}  entry {entry.seq}: "
     if entry.kind == "node.suspended":
         fact = msgspec.msgpack.decode(entry.facts, type=Suspended)
-        return f"{said}suspended until {minute(fact.until)} for {fact.code}, evidence {fact.evidence.hex()}"
+        return f"{said}suspended until {until(fact.until)} for {fact.code}, evidence {fact.evidence.hex()}"
     if entry.kind == ROTATED:
         return f"{said}took the standing of {msgspec.msgpack.decode(entry.facts, type=KeyRotated).node}"
     why = msgspec.msgpack.decode(entry.facts, type=Remark).why

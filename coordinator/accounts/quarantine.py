@@ -4,18 +4,21 @@ Rules
 1. A group in quarantine is accepted, never trainable, and its weight is posted to `held:<node>` instead of `accrued`.
    From a key's first such group of a day (UTC) on, its groups of that day that have evidence are in quarantine.
 2. A day that has ended is settled by one entry per node. The weight goes to the node if the day ended well
-   (coordinator/verification/evidence.py, rule 9), else back to escrow. Nothing stays in `held:<node>` of a day before
-   yesterday. Before a further group moves the evidence on, the key's ended days are settled.
+   (coordinator/verification/evidence.py, rule 9), else a second check decides (rule 4). Before a further group moves
+   the evidence on, the key's ended days are settled.
 3. Where a day did not end well, its groups may be run again against a newer Calibration (`Rerun`). If that agrees with
    the node, the weight goes to the node all the same, and the entry names the Calibration.
-4. `ended` is called for each group in the transaction of that entry, so that its node is told.
-5. A call settles at most `AT_ONCE` nodes, and no further one after `MOST_GROUPS` groups or after a day that was run
+4. Where no re-run agrees with the node, the group that began the doubt is checked a second time (`Check`,
+   coordinator/rollouts/reviews.py). The weight goes back to escrow if that confirms the doubt, else to the node. A day
+   without such a check 24 hours after its end, the challenge window, is decided for the node.
+5. `ended` is called for each group in the transaction of that entry, so that its node is told.
+6. A call settles at most `AT_ONCE` nodes, and no further one after `MOST_GROUPS` groups or after a day that was run
    again: the others wait for the next call. So the end of a day in which many nodes were in doubt delays no request for
    long.
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Literal
 
 from coordinator.accounts.ledger import ESCROW, Ledger, accrued, quarantined, transfer
 from coordinator.accounts.ledger_facts import VERDICT_RULES, QuarantineEnded
@@ -24,6 +27,7 @@ from coordinator.database import Database
 from p2p.identity import peer_id
 from runtime.units import DAY
 
+_START: Final = -1, b""
 AT_ONCE: Final = 64
 MOST_GROUPS: Final = 256
 """Some 50 ms; a re-run of the most tokens takes 4 s."""
@@ -32,6 +36,9 @@ Rerun = Callable[[bytes, int], bytes | None]
 the node; empty: they do not; None: they were not run."""
 
 
+Outcome = Literal["waits", "confirmed", "cleared", "none"]
+Check = Callable[[bytes, int, int], Outcome]
+"""Tells what a second check of a key's day says, at a time (ms); "none": there was none in time."""
 Doubted = Callable[[bytes, int], bool]
 """Tells whether a key's day, as it stands after the key's last group, did not end well."""
 Ended = Callable[[bytes, bool, int], None]
@@ -39,12 +46,15 @@ Ended = Callable[[bytes, bool, int], None]
 
 
 class Quarantine:
-    """The table `quarantine`. A node is its public key, 32 bytes. `rerun`, `ended`: of rules 3 and
-    4, by the verdicts' owner."""
+    """The table `quarantine`. A node is its public key, 32 bytes. `rerun`, `check`, `ended`: of rules 3 to 5, by the
+    verdicts' owner."""
 
     def __init__(self, database: Database, ledger: Ledger, accounts: Accounts) -> None:
         self.rerun: Rerun = lambda node, day: None
+        self.check: Check = lambda node, day, now: "confirmed"
         self.ended: Ended = lambda lease, paid, now: None
+        self._after = _START
+        """The day and node that were looked at last: those whose check is waited for keep out no others."""
         self._database = database
         self._ledger = ledger
         self._accounts = accounts
@@ -58,23 +68,36 @@ class Quarantine:
         query = "SELECT 1 FROM quarantine WHERE day = ? AND node = ? LIMIT 1"
         return self._database.one(query, (now // DAY, node)) is not None
 
+    def holds(self, lease: bytes) -> bool:
+        """Tell whether a group is in quarantine."""
+        return self._database.one("SELECT 1 FROM quarantine WHERE lease = ?", (lease,)) is not None
+
     def leases(self, node: bytes, day: int) -> list[bytes]:
-        """Return the leases of a key's groups in quarantine of a day."""
-        query = "SELECT lease FROM quarantine WHERE day = ? AND node = ?"
+        """Return the leases of a key's groups in quarantine of a day, in the order of their verdicts."""
+        query = (
+            "SELECT q.lease FROM quarantine q LEFT JOIN verdicts v ON v.lease = q.lease WHERE q.day = ? AND q.node = ?"
+            " ORDER BY v.rowid"
+        )
         return [lease for (lease,) in self._database.all(query, (day, node))]
 
     def settle(self, doubted: Doubted, now: int) -> int:
-        """Settle days that have ended (rules 2 and 5); return how many entries were written."""
+        """Settle days that have ended (rules 2 and 6); return how many entries were written."""
         rows = self._database.all(
-            "SELECT day, node, count(*), sum(weight) FROM quarantine WHERE day < ? GROUP BY day, node LIMIT ?",
-            (now // DAY, AT_ONCE),
+            "SELECT day, node, count(*), sum(weight) FROM quarantine WHERE day < ? AND (day, node) > (?, ?)"
+            " GROUP BY day, node ORDER BY day, node LIMIT ?",
+            (now // DAY, *self._after, AT_ONCE),
         )
-        settled, before = 0, 0
+        settled, before, self._after = 0, 0, self._after if len(rows) == AT_ONCE else _START
         for day, node, groups, weight in rows:
             if settled and before + groups > MOST_GROUPS:
                 break
+            ended = self._end(node, day, groups, weight, doubted=doubted(node, day), now=now)
+            if len(rows) == AT_ONCE:
+                self._after = day, node
+            if ended is None:
+                continue
             settled, before = settled + 1, before + groups
-            if self._end(node, day, groups, weight, doubted=doubted(node, day), now=now):
+            if ended:
                 break
         return settled
 
@@ -84,13 +107,18 @@ class Quarantine:
         for day, groups, weight in self._database.all(query, (now // DAY, node)):
             self._end(node, day, groups, weight, doubted=doubted(node, day), now=now)
 
-    def _end(self, node: bytes, day: int, groups: int, weight: int, *, doubted: bool, now: int) -> bool:
-        """Settle a day; return whether its groups were run again."""
+    def _end(self, node: bytes, day: int, groups: int, weight: int, *, doubted: bool, now: int) -> bool | None:
+        """Settle a day; return whether its groups were run again. None: it waits for its check."""
         peer, by = peer_id(node), self.rerun(node, day) if doubted else None
-        released = not doubted or bool(by)
+        outcome: Outcome = self.check(node, day, now) if doubted and not by else "cleared"
+        if outcome == "waits":
+            return None
+        released, decided = outcome != "confirmed", ""
+        if doubted and not by:
+            decided = "window" if outcome == "none" else "rerun"
         fact = QuarantineEnded(
             rules=VERDICT_RULES, node=peer, day=day, groups=groups, weight=weight, released=released,
-            calibration=by or b"",
+            calibration=by or b"", decided=decided,
         )  # fmt: skip
         postings = transfer(quarantined(peer), accrued(peer) if released else ESCROW, weight)
         with self._database.transaction():

@@ -1,11 +1,13 @@
 """The standing of a key: its rank (new, known or proven), and whether it is suspended or banned.
 
 Rules
-1. A key is *known* after `KNOWN` accepted groups, or once the operator vouches for it. It is *proven* after `PROVEN`
-   accepted groups, as long as the scorer's pass (T1 and T2, coordinator/rollouts/verification.py) refused none of its
-   last `CLEAN`. Every other key is *new*. A key with evidence against it (`KeyAccount.doubted`) is *new* too, until a
-   later entry clears it.
-2. A suspension ends at the time that its entry states. A ban ends when the operator lifts it, which also ends a
+1. A key is *known* once it has done `KNOWN` groups of audited work, or once the operator vouches for it. It is *proven*
+   while it has `PROVEN` groups of audited work, as long as the scorer's pass (T1 and T2,
+   coordinator/rollouts/verification.py) refused none of its last `CLEAN`. Audited work decays, but never below `KNOWN`
+   (coordinator/accounts/audited_work.py). Every other key is *new*. A key with evidence against it
+   (`KeyAccount.doubted`) is *new* too, until a later entry clears it.
+2. A suspension ends at the time that its entry states; one for a proof states none (`FOREVER`), and ends by an appeal
+   or by the operator (coordinator/accounts/strikes.py). A ban ends when the operator lifts it, which also ends a
    suspension.
 3. Standing follows from the ledger alone: `standing` reads the entries. `Accounts.of` reads a row that is updated in
    the transaction of each entry. Both agree (tests/coordinator/accounts/test_standing.py).
@@ -21,19 +23,18 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from coordinator.accounts.audited_work import KNOWN, ONE, PROVEN
 from coordinator.accounts.ledger import Entry, Ledger
 from coordinator.accounts.ledger_facts import KeyAccount, KeyRotated, Remark, Suspended, apply
-from coordinator.database import Database
+from coordinator.database import Database, marks
 from p2p.identity import peer_id, public_key
 
 Rank = Literal["new", "known", "proven"]
 Remarked = Literal["node.vouched", "node.banned", "node.unbanned", "node.noted"]
-KNOWN = 3
-PROVEN = 30
 CLEAN = 300
 """Groups."""
 FOREVER = (1 << 53) - 1
-"""`Standing.suspended_until` of a banned key, ms."""
+"""`Standing.suspended_until` of a banned key, and of one that is suspended for a proof, ms."""
 SERVED = "NOT EXISTS (SELECT 1 FROM accounts a WHERE a.node = key AND (a.banned IS NOT NULL OR a.until > ?))"
 """SQL condition: a row of `nodes` is neither banned nor suspended at `?`, ms (rule 2)."""
 
@@ -72,9 +73,9 @@ def rank(account: KeyAccount) -> Rank:
     """Return the rank of an account (rule 1)."""
     if account.doubted:
         return "new"
-    if account.accepted >= PROVEN and (not account.wrong or account.groups - account.wrong >= CLEAN):
+    if account.audited >= PROVEN * ONE and (not account.wrong or account.groups - account.wrong >= CLEAN):
         return "proven"
-    return "known" if account.accepted >= KNOWN or account.vouched else "new"
+    return "known" if account.audited >= KNOWN * ONE or account.vouched else "new"
 
 
 def describe(standing: Standing) -> str:
@@ -83,7 +84,12 @@ def describe(standing: Standing) -> str:
         return standing.rank
     if standing.code == "banned":
         return f"{standing.rank}, banned" + (f": {standing.why}" if standing.why else "")
-    return f"{standing.rank}, suspended until {minute(standing.suspended_until)} ({standing.code})"
+    return f"{standing.rank}, suspended until {until(standing.suspended_until)} ({standing.code})"
+
+
+def until(end: int) -> str:
+    """Return the end of a suspension, given in ms, in words."""
+    return "an appeal or the operator lifts it" if end >= FOREVER else minute(end)
 
 
 def minute(at: int) -> str:
@@ -118,7 +124,7 @@ class Accounts:
 
     def _put(self, node: str, account: KeyAccount) -> None:
         self._database.do(
-            "INSERT OR REPLACE INTO accounts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (public_key(node), *account)
+            f"INSERT OR REPLACE INTO accounts VALUES (?, {marks(KeyAccount._fields)})", (public_key(node), *account)
         )
 
     def remark(self, node: bytes, kind: Remarked, why: str, now: int) -> Entry:

@@ -4,21 +4,24 @@ Rules
 1. A submission that is refused under a code in `STRIKES` is a strike, also if its bytes are no group at all. Codes that
    may be bad luck, or the fault of the operator or of others, are not (`late`, `expired`, `unknown-lease`,
    `not-scorable`, `task-score`, `party-near-ties`).
-2. `ENOUGH` strikes among a key's last `WINDOW` groups suspend it for `TERM`. A single strike does not, since faulty
-   memory can cause it. A group that was not generated (`AT_ONCE`) suspends the key at once.
-3. A suspension that starts within `MEMORY` after the end of the previous one lasts twice as long, at most `LONGEST`.
-   Faults that are detected during a suspension date from before it, and are not counted.
-4. Strikes are operational state in run.sqlite. A suspension, an entry of the ledger, deletes the key's strikes. A
+2. `ENOUGH` strikes among a key's last `WINDOW` groups are a soft finding, which suspends it for a time. A single strike
+   is none, since faulty memory can cause it. A soft finding takes no pay and no audited work.
+3. The first suspension lasts the first of `TERMS`. One that starts within `MEMORY` after the end of the previous one
+   lasts the next longer of them. Faults that are detected during a suspension date from before it, and are not counted.
+4. A group that was not generated (`AT_ONCE`) is proof that its node did not work. It suspends the key at once, until an
+   appeal or the operator lifts it.
+5. Strikes are operational state in run.sqlite. A suspension, an entry of the ledger, deletes the key's strikes. A
    strike older than `MEMORY` is deleted. For keys without accepted work only the newest `OF_FREE_KEYS` strikes are
    kept, since keys are free.
-5. A key without a lease, now or before, cannot lose anything: the next key is free. Its requests are refused and leave
+6. A key without a lease, now or before, cannot lose anything: the next key is free. Its requests are refused and leave
    no row. Otherwise a few bytes under each fresh key would fill the ledger.
+7. A strike is against the key that signed the submission. So nothing is ever counted against a node whose tokens
+   another one copies, or whose lease another one names.
 """
 
 from coordinator.accounts.ledger_facts import KeyAccount
-from coordinator.accounts.standing import Accounts
+from coordinator.accounts.standing import FOREVER, Accounts
 from coordinator.database import Database
-from runtime.backoff import Backoff
 
 STRIKES = frozenset((
     # detected at receipt (T0)
@@ -31,22 +34,23 @@ AT_ONCE = frozenset(("not-generated",))
 ENOUGH = 3
 WINDOW = 100
 """Groups."""
-TERM = 3_600_000
-"""Milliseconds of a first suspension."""
-LONGEST = 7 * 24 * TERM
-"""Milliseconds of the longest suspension."""
-_TERMS = Backoff(TERM, LONGEST)
-MEMORY = 30 * 24 * TERM
-"""Milliseconds for which a strike, and the length of the last suspension, are remembered (rules 3 and 4)."""
+HOUR = 3_600_000
+TERMS = (HOUR, 6 * HOUR, 24 * HOUR)
+"""Milliseconds of a suspension by a soft finding: the first, the second, and each later one."""
+MEMORY = 30 * 24 * HOUR
+"""Milliseconds for which a strike, and the length of the last suspension, are remembered (rules 3 and 5)."""
 OF_FREE_KEYS = 1024
 FORGOTTEN_AT_ONCE = 32
 
 
-def suspended_until(account: KeyAccount, now: int) -> int:
-    """Return when a suspension that starts now ends, ms (rule 3)."""
+def suspended_until(account: KeyAccount, now: int, code: str = "") -> int:
+    """Return when a suspension under a code that starts now ends, ms (rules 3 and 4)."""
+    if code in AT_ONCE:
+        return FOREVER
     if account.until == 0 or now >= account.until + MEMORY:
-        return now + TERM
-    return now + int(_TERMS.after(account.until - account.since))
+        return now + TERMS[0]
+    last = account.until - account.since
+    return now + next((term for term in TERMS if term > last), TERMS[-1])
 
 
 class Strikes:
@@ -75,11 +79,11 @@ class Strikes:
             query = "INSERT INTO strikes (node, number, code, evidence, at, worked) VALUES (?, ?, ?, ?, ?, ?)"
             self._database.do(query, row)
         if code in AT_ONCE or self.of(node) >= ENOUGH:
-            self._accounts.suspend(node, code, evidence, now, suspended_until(account, now))
+            self._accounts.suspend(node, code, evidence, now, suspended_until(account, now, code))
             self._database.do("DELETE FROM strikes WHERE node = ?", (node,))
 
     def forget(self, now: int, most: int = FORGOTTEN_AT_ONCE) -> int:
-        """Delete at most `most` strikes by age, and at most as many of keys without accepted work (rule 4), oldest
+        """Delete at most `most` strikes by age, and at most as many of keys without accepted work (rule 5), oldest
         first; return how many."""
         query = "DELETE FROM strikes WHERE id IN (SELECT id FROM strikes ORDER BY id LIMIT ?) AND at < ?"
         old = self._database.do(query, (most, now - MEMORY))

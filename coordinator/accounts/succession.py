@@ -10,8 +10,9 @@ Rules
 
 from typing import Final
 
+from coordinator.accounts.audited_work import KNOWN
 from coordinator.accounts.ledger_facts import REPLACED, ROTATED, KeyAccount
-from coordinator.accounts.standing import KNOWN, Accounts, describe
+from coordinator.accounts.standing import Accounts, describe
 from p2p.identity import peer_id
 from protocol.succession import Succession
 from runtime.units import DAY

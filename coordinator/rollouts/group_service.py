@@ -12,7 +12,9 @@ from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
+from coordinator.accounts import reversals
 from coordinator.accounts.accounting import Accounting
+from coordinator.accounts.ledger import Entry
 from coordinator.accounts.node_registry import NodeRegistry
 from coordinator.accounts.pay import pay_rule
 from coordinator.config import EnvironmentSection
@@ -27,6 +29,7 @@ from coordinator.rollouts.lease_terms import Progress
 from coordinator.rollouts.partial_reports import PartialReports
 from coordinator.rollouts.partial_verdicts import PartialVerdicts
 from coordinator.rollouts.replay_buffer import DrawnGroup, ReplayBuffer
+from coordinator.rollouts.reviews import LOST, Review
 from coordinator.rollouts.rollout_context import RolloutContext, Sealing
 from coordinator.rollouts.scoring_order import PendingVersion
 from coordinator.rollouts.shortage import Shortage
@@ -43,7 +46,7 @@ from engines.engine import Sample
 from p2p.identity import peer_id
 from p2p.limits.origin import LOCAL, Origin
 from protocol.broadcast_messages import Acknowledgement
-from protocol.leases import LeaseReport, LeaseRequest
+from protocol.leases import Lease, LeaseReport, LeaseRequest
 from protocol.refusals import sentence
 from protocol.requests import Refusal
 from protocol.task_kinds import ANSWERED, SINGLE
@@ -85,6 +88,7 @@ class GroupService:
             database, terms, context.prompts, sealing.seal, entropy, self.accounts, self.classes, served
         )
         self.verdicts = VerdictService(database, self.leases, accounting, sealing.seal, context.spec, self.classes)
+        self.reviews = self.verdicts.reviews
         self._quarantine = accounting.quarantine
         self._waiting = WaitingGroups(database)
         self.submissions = SubmissionService(
@@ -138,7 +142,8 @@ class GroupService:
         kept = self.verdicts.evidence, self.verdicts.near_ties, self.verdicts.version_pairs
         evidence = sum(table.forget(now) for table in kept)
         evidence += self.leases.canaries.forget(era, oldest_fresh(step, self.terms.staleness))
-        return leases + self.registry.forget(now) + self.strikes.forget(now) + evidence
+        checks = self.reviews.forget(now) + self.tokens.forget_excerpts(now)
+        return leases + self.registry.forget(now) + self.strikes.forget(now) + evidence + checks
 
     def rebuild(self, drawn: Iterable[bytes], progress: Progress) -> None:
         """Start anew from a learner's checkpoint: its draws, and its progress."""
@@ -250,8 +255,13 @@ class GroupService:
         joining nodes may still need."""
         at = self.progress
         recent = (at.era, max(0, at.version - self.terms.staleness - 1)) if at else (0, 0)
-        open_plan, moved = self.leases.heldout.oldest_open(), self.leases.begun.oldest_in_use()
-        return min(recent, self.leases.oldest_in_use() or recent, open_plan or recent, moved or recent)
+        in_use = (
+            self.leases.oldest_in_use(),
+            self.leases.heldout.oldest_open(),
+            self.leases.begun.oldest_in_use(),
+            self.reviews.oldest_version(),
+        )
+        return min(recent, *(one or recent for one in in_use))
 
     def is_rewarded_later(self, group: Undecided) -> bool:
         """Tell whether the scores of a group come from an environment, after its verification. A canary is not learned
@@ -285,6 +295,30 @@ class GroupService:
         None: its version is gone."""
         detail = f"version {group.lease.version} can no longer be loaded" if why is None else why
         return self.decide(group, Verdict("not-scorable", sentence("not-scorable", detail=detail), None), now)
+
+    def answer_review(self, review: Review, verdict: Verdict, lease: Lease, now: int) -> str:
+        """Store the answer of a further check, and reverse a refusal that it does not confirm; return its code."""
+        first, said = self.database.all("SELECT code, verdict FROM verdicts WHERE lease = ?", (review.lease,))[0]
+        again, reason = self.verdicts.judge_again(lease, verdict)
+        with self.database.transaction():
+            self.reviews.answer(review, first, again, reason, now)
+            if said == "refused" and again == "ok" and reversals.find(self.ledger, review.lease) is None:
+                self.reverse(review.lease, review.by, "a further check does not confirm it", now)
+        return again
+
+    def lose_review(self, review: Review, why: str, now: int) -> None:
+        """Note that a check cannot be made."""
+        first: str = self.database.value("SELECT code FROM verdicts WHERE lease = ?", (review.lease,)) or ""
+        with self.database.transaction():
+            self.reviews.answer(review, first, LOST, why, now)
+
+    def reverse(self, lease: bytes, by: str, why: str, now: int) -> Entry:
+        """Reverse a verdict; a group that is taken back is not learned from, unless it was drawn. Raises
+        `LookupError`."""
+        entry = self.verdicts.reverse(lease, by, why, now)
+        if self.database.one("SELECT 1 FROM buffer WHERE lease = ?", (lease,)) is not None:
+            self.buffer.set_aside([lease], "its verdict was reversed", now)
+        return entry
 
     def draw(self, again: Sequence[bytes] = ()) -> list[DrawnGroup] | None:
         """Draw the learner's next batch, that of step `progress.step + 1`. `again`: see `ReplayBuffer.draw`."""

@@ -13,9 +13,10 @@ Rules, in order
 5. An answer is sent once everything that was written before is committed (coordinator/group_commit.py).
 6. Requests are answered in the order of coordinator/rollouts/request_priority.py.
 7. Any request of a banned or suspended node is refused with the reason, and with the end of a suspension; this costs
-   the check of one signature (coordinator/accounts/). A node with another protocol is told the versions to update to. A
-   node that never said hello gets no lease, since the hello shows that it can work for the run's tasks. One hello is
-   enough, also across restarts.
+   the check of one signature (coordinator/accounts/). A suspended node may appeal. With accepted work it may also say
+   hello where no time ends its suspension, so that it can appeal after a restart. A node with another protocol is told
+   the versions to update to. A node that never said hello gets no lease, since the hello shows that it can work for the
+   run's tasks. One hello is enough, also across restarts.
 8. A hello contains the record of the node's addresses (p2p/discovery/peer_records.py), signed by the node itself. An
    expired record, or one issued in the future, is ignored: the node may not know the time yet, and sends a new record
    with its next hello.
@@ -39,30 +40,45 @@ from typing import Any, NamedTuple
 import blake3
 import msgspec
 
-from coordinator.accounts.standing import Standing, minute
+from coordinator.accounts.standing import FOREVER, Standing, minute
 from coordinator.accounts.succession import succeed
 from coordinator.metrics.history import History
 from coordinator.publishing.publisher import Publisher
 from coordinator.rollouts.absence import Absence
 from coordinator.rollouts.group_service import GroupService
 from coordinator.rollouts.request_priority import AdmissionQueue
+from coordinator.rollouts.verdict_report import Basis, basis_of
 from coordinator.rollouts.verification import submission_limit
 from coordinator.run.setup import Run
 from p2p.discovery.peer_records import VerifiedRecord, verify
 from p2p.envelope import open_signed
 from p2p.errors import BadSignature, Malformed, Stale
 from p2p.handlers import Handlers
-from p2p.identity import peer_id, public_bytes
+from p2p.identity import check_peer_id, peer_id, public_bytes
 from p2p.limits.origin import LOCAL, Origin
 from p2p.multiaddr import Route, route_of_requester
 from p2p.wire_types import decode, encode
 from protocol import hello_work, succession
+from protocol.appeals import AppealRequest, AppealResponse, CheckAnswer
 from protocol.authority import RunSpec
 from protocol.broadcast_messages import Acknowledgement
 from protocol.engine_classes import admits
 from protocol.leases import LeaseRequest, SubmitResponse, VerdictsRequest
 from protocol.leases import VerdictsResponse as VerdictsAnswer
-from protocol.methods import ACKNOWLEDGE, HELLO, LEASE, PARTIAL, SEALED, STEP, SUBMIT, VERDICTS, A, Method, Q
+from protocol.methods import (
+    ACKNOWLEDGE,
+    APPEAL,
+    HELLO,
+    LEASE,
+    PARTIAL,
+    SEALED,
+    STEP,
+    SUBMIT,
+    VERDICTS,
+    A,
+    Method,
+    Q,
+)
 from protocol.partial_groups import PartialResponse
 from protocol.refusals import STEP_PENDING, refusal
 from protocol.requests import Hello, Refusal, Request, Response, Welcome
@@ -75,6 +91,8 @@ TOLD = 24 * 3600 * 1000
 """Milliseconds for which refusals contain the Roots (rule 2)."""
 SERVED_WITHIN = 0.25
 """Seconds for which a request waits for the environment (rule 11)."""
+ASK_AGAIN = 3_600_000
+"""Milliseconds after which a key that is suspended for a proof may ask whether that was lifted."""
 MOST_CLASSES = 256
 MOST_ANSWERS = 4096
 MOST_ANSWER_BYTES = 64 << 20
@@ -133,7 +151,7 @@ class ResponseLog:
 
 
 class RequestHandler:
-    """The coordinator's side of the methods hello, lease, submit, step, partial, verdicts and acknowledge.
+    """The coordinator's side of the methods hello, lease, submit, step, partial, verdicts, acknowledge and appeal.
 
     `recipient`: this run's channel key, 32 bytes. `former`: its former channel keys. `told`: until when, ms, refusals
     of requests to a former key contain the Roots."""
@@ -176,6 +194,7 @@ class RequestHandler:
             PARTIAL.name: _decided(PARTIAL, self.partial),
             VERDICTS.name: _decided(VERDICTS, self.verdicts),
             ACKNOWLEDGE.name: _decided(ACKNOWLEDGE, self.acknowledge),
+            APPEAL.name: _decided(APPEAL, self.appeal),
         }
         self.take_keys()
 
@@ -281,11 +300,19 @@ class RequestHandler:
         if off > SKEW and method != "hello":
             return refusal("clock", off=off / 1000, most=SKEW / 1000)
         standing = self._group_service.accounts.of(node, now)
-        if standing.suspended_until is not None:
+        if standing.suspended_until is not None and not self._may_appeal(node, standing, method):
             return _shut_out(standing, standing.suspended_until, now)
         if method == "lease" and not self._group_service.registry.introduced(node):
             return refusal("no-hello")
         return None
+
+    def _may_appeal(self, node: bytes, standing: Standing, method: str) -> bool:
+        """Tell whether a suspended node is served by this method all the same (rule 7)."""
+        if standing.code == "banned" or method not in (APPEAL.name, HELLO.name):
+            return False
+        if method == APPEAL.name:
+            return True
+        return standing.suspended_until == FOREVER and self._group_service.accounts.account(node).accepted > 0
 
     def hello(self, context: RequestContext, hello: Hello) -> Welcome | Refusal:
         """Register a node that can take part (rules 7 and 8). Raises `Malformed` for a malformed record."""
@@ -305,7 +332,7 @@ class RequestHandler:
             record = self._record(context, hello.record)
         except BadSignature as error:
             return refusal("bad-signature", detail=error)
-        registry.register(context.node, hello, record, context.now)
+        shown = registry.register(context.node, hello, record, context.now)
         return Welcome(
             succession=self._succeeded(context, hello),
             roots=list(self._run.roots),
@@ -314,6 +341,7 @@ class RequestHandler:
             peers=[known.sealed for known in registry.records(context.now)],
             now=context.now,
             calibrated=self._group_service.classes.names[:MOST_CLASSES],
+            shown="" if shown == hello.name else shown,
         )
 
     def _succeeded(self, context: RequestContext, hello: Hello) -> str | None:
@@ -358,8 +386,27 @@ class RequestHandler:
         return self._group_service.submissions.verdicts(context.node, request)
 
     def acknowledge(self, context: RequestContext, message: Acknowledgement) -> None:
-        """Note that the node has applied a version."""
+        """Note that the node has applied a version. Raises `Malformed` where a sender is no peer id: page and API show
+        the senders."""
+        for taken in message.taken:
+            for sender in taken.senders:
+                check_peer_id(sender.peer)
         self._group_service.acknowledge(context.node, message, context.now)
+
+    def appeal(self, context: RequestContext, request: AppealRequest) -> AppealResponse | Refusal:
+        """Tell a node the basis of the verdict on a lease of its own, and take its appeal."""
+        service = self._group_service
+        record = service.leases.find(request.lease)
+        if record is None:
+            return refusal("unknown-lease")
+        if record.lease.node != context.node:
+            return refusal("not-owner")
+        refused = service.reviews.appeal(context.node, request.lease, context.now) if request.ask else None
+        if refused is not None:
+            return refused
+        self._arrived.set()
+        basis = basis_of(service.database, service.classes, request.lease)
+        return refusal("no-appeal", detail="there is no verdict yet") if basis is None else _told(basis)
 
     def _record(self, context: RequestContext, sealed: bytes) -> VerifiedRecord | None:
         """Verify the record of a hello; None if it is not valid now (rule 8). Raises `Malformed`, `BadSignature`."""
@@ -370,6 +417,27 @@ class RequestHandler:
         if known.peer != peer_id(context.node):
             raise BadSignature(f"the record is of another peer, {known.peer}")
         return known
+
+
+def _told(basis: Basis) -> AppealResponse:
+    """Return the basis of a verdict as its node is told it."""
+    reviews, receipt = basis.reviews, basis.receipt
+    states = [review.state for review in reviews]
+    return AppealResponse(
+        code=receipt.code,
+        reason=receipt.reason,
+        statistic=basis.statistic[:2000],
+        threshold=basis.threshold,
+        calibration=basis.lease.calibration,
+        stored=basis.stored,
+        state="waiting" if "waiting" in states else states[0] if states else "none",
+        answers=[
+            CheckAnswer(by=one.by, code=one.code, reason=one.reason[:2000], at=one.answered)
+            for one in reviews
+            if one.state != "waiting"
+        ],
+        reversed=None if basis.reversal is None else basis.reversal.paid,
+    )
 
 
 async def _within(seconds: float, event: asyncio.Event) -> bool:
@@ -392,6 +460,8 @@ def _shut_out(standing: Standing, until: int, now: int) -> Refusal:
     """Return the refusal for a key that is banned or suspended."""
     if standing.code == "banned":
         return refusal("banned", why=standing.why)
+    if until >= FOREVER:
+        return refusal("suspended-by-proof", retry_after=ASK_AGAIN, reason=standing.code)
     return refusal("suspended", retry_after=until - now, until=minute(until), reason=standing.code)
 
 

@@ -101,7 +101,7 @@ class SubmissionService:
         examined = self._examined(record.lease, submission)
         if isinstance(examined, GroupFault):
             self._store_refused(lease, digest, now, data)
-            self._verdicts.refuse(record, examined.code, examined.sentence, now)
+            self._verdicts.refuse(record, examined.code, examined.sentence, now, sample=examined.sample)
             return self._answer(lease)
         received = self._sealing.seal("received", encode(Received(lease=lease, submission_hash=digest, at=now)))
         self._store(lease, digest, now, data, examined, received)

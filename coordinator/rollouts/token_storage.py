@@ -8,24 +8,34 @@ Rules
    Beyond that only the hash is stored: forged bytes cost nothing to make, but fill the disk.
 3. After the window the content is deleted (`forget`), whether or not the node has confirmed its receipt. Only tokens
    that the learner may still draw are kept longer; the room for leases bounds them.
-4. The row of a lease stays for its receipt, with a nonce that no request can name. A lease that ended without a
+4. Of a refused group the sample and the position that decided it stay for `EXCERPTS`, at most `EXCERPT` bytes, where
+   its key has accepted work. Keys without accepted work are free, and leave nothing.
+5. The row of a lease stays for its receipt, with a nonce that no request can name. A lease that ended without a
    submission has no receipt: its row is deleted. The ledger states the end of every lease, in an entry of its own or as
    one of many (coordinator/accounts/lease_ends.py).
 """
 
 import contextlib
 import itertools
-from collections.abc import Collection
+import struct
+from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 
 from coordinator.database import Database
 from coordinator.learner.age import oldest_fresh
+from p2p.errors import Malformed
 from p2p.wire_types import decode, encode
-from protocol.leases import Lease
+from protocol.leases import Lease, Submission
 from runtime.units import DAY
 
+EXCERPT: Final = 10_000
+EXCERPT_TOKENS: Final = 2_000
+"""Most tokens of an excerpt, the deciding one the last of them."""
+EXCERPTS: Final = 30 * DAY
+"""Milliseconds."""
+FORGOTTEN_EXCERPTS: Final = 32
 WINDOW: Final = DAY
 """The challenge window, milliseconds."""
 MOST_REFUSED: Final = 64 << 20
@@ -41,6 +51,50 @@ _ENDED = (
     " LEFT JOIN buffer b ON b.lease = l.id LEFT JOIN set_aside a ON a.lease = l.id"
     " WHERE l.state IN ('decided', 'expired') AND l.sealed != x'' AND l.expires < ? ORDER BY l.expires"
 )
+
+
+class Excerpt(msgspec.Struct, frozen=True, kw_only=True):
+    """The place that decided a refused group. `first`: position in the rollout of the first of `tokens`. `position`: of
+    the deciding sampled token; None: the sample as a whole. `logprob`: claimed of it; None: there is none."""
+
+    sample: int
+    position: int | None
+    seed: bytes
+    first: int
+    tokens: list[int]
+    logprob: float | None
+
+
+def excerpt_of(payload: bytes, lease: Lease, sample: int, position: int | None) -> bytes | None:
+    """Return the encoded excerpt of a stored submission; None where it has no such sample."""
+    try:
+        rollouts = decode(payload, Submission).rollouts
+    except Malformed:
+        return None
+    if not sample < min(len(rollouts), len(lease.seeds)):
+        return None
+    rollout = rollouts[sample]
+    end = len(rollout.tokens) if position is None else _index_of(rollout.turns, position) + 1
+    first = max(0, end - EXCERPT_TOKENS)
+    claimed = None if position is None else rollout.logprobs[4 * position : 4 * position + 4]
+    excerpt = Excerpt(
+        sample=sample, position=position, seed=lease.seeds[sample], first=first, tokens=rollout.tokens[first:end],
+        logprob=struct.unpack("<f", claimed)[0] if claimed and len(claimed) == 4 else None,
+    )  # fmt: skip
+    packed = msgspec.msgpack.encode(excerpt)
+    return packed if len(packed) <= EXCERPT else None
+
+
+def _index_of(turns: Sequence[int], position: int) -> int:
+    """Return the position in a rollout of its sampled token `position`."""
+    start = 0
+    for number, length in enumerate(turns):
+        if number % 2 == 0:
+            if position < length:
+                return start + position
+            position -= length
+        start += length
+    return start - 1
 
 
 class _Ended(NamedTuple):
@@ -84,6 +138,33 @@ class TokenStorage:
         else:
             self._database.do("UPDATE submissions SET payload = NULL WHERE lease = ?", (lease,))
             self._database.do("DELETE FROM compared WHERE lease = ?", (lease,))
+
+    def decided_at(self, lease: bytes, sample: int, position: int | None, now: int) -> None:
+        """Note the place that decided a refused group (rule 4). Part of the caller's transaction."""
+        row = (lease, sample, position, now)
+        self._database.do("INSERT OR IGNORE INTO excerpts VALUES (?, ?, ?, ?, x'')", row)
+
+    def _keep_excerpt(self, lease: bytes) -> None:
+        """Cut the excerpt out of a group that is about to be deleted (rule 4)."""
+        row = self._database.one(
+            "SELECT e.sample, e.position, s.payload, l.document, coalesce(a.accepted, 0) FROM excerpts e"
+            " JOIN submissions s ON s.lease = e.lease JOIN leases l ON l.id = e.lease"
+            " LEFT JOIN accounts a ON a.node = l.node WHERE e.lease = ?",
+            (lease,),
+        )
+        if row is None:
+            return
+        sample, position, payload, document, worked = row
+        packed = excerpt_of(payload, decode(document, Lease), sample, position) if payload and worked else None
+        if packed is None:
+            self._database.do("DELETE FROM excerpts WHERE lease = ?", (lease,))
+        else:
+            self._database.do("UPDATE excerpts SET tokens = ? WHERE lease = ?", (packed, lease))
+
+    def forget_excerpts(self, now: int) -> int:
+        """Delete the oldest excerpts whose time has passed; return how many."""
+        query = "DELETE FROM excerpts WHERE lease IN (SELECT lease FROM excerpts WHERE at < ? ORDER BY at LIMIT ?)"
+        return self._database.do(query, (now - EXCERPTS, FORGOTTEN_EXCERPTS))
 
     def other_bytes(self, lease: bytes, digest: bytes, data: bytes, now: int) -> None:
         """Store the first other bytes that were submitted for a lease, or only their hash (rule 2). Part of the
@@ -138,6 +219,7 @@ class TokenStorage:
             nbytes += self._size(one.id)
         if nbytes:
             self._uncount(one.party, nbytes)
+        self._keep_excerpt(one.id)
         self._database.do("UPDATE evidence SET payload = x'' WHERE lease = ? AND payload != x''", (one.id,))
         self._database.do("UPDATE submissions SET payload = NULL, scores = NULL WHERE lease = ?", (one.id,))
         self._database.do("DELETE FROM episode_scores WHERE lease = ?", (one.id,))

@@ -28,20 +28,23 @@ Rules
    A canary is accepted under the code `canary`: never trainable, and its weight is kept in `unvested` until further
    groups of its key are accepted (coordinator/accounts/vesting.py). Its entry says so if its answer agreed (`audited`).
 7. The near-ties of groups of an exact class are counted per key and party (coordinator/verification/near_ties.py).
+8. A verdict may be checked again and reversed (coordinator/rollouts/reviews.py, coordinator/accounts/reversals.py).
 """
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
 
+from coordinator.accounts import reversals
 from coordinator.accounts.accounting import Accounting
 from coordinator.accounts.lease_ends import LedgerPosition
-from coordinator.accounts.ledger import ESCROW, accrued, quarantined, transfer, unvested
-from coordinator.accounts.ledger_facts import VERDICT_RULES
+from coordinator.accounts.ledger import ESCROW, Entry, accrued, quarantined, transfer, unvested
+from coordinator.accounts.ledger_facts import VERDICT_RULES, LeaseReversed, counts_as_audited
 from coordinator.accounts.pay import pay_rule
+from coordinator.accounts.quarantine import Outcome
 from coordinator.database import Database, marks
 from coordinator.learner.advantages import signal_of
 from coordinator.learner.age import fresh
@@ -53,16 +56,17 @@ from coordinator.rollouts.lease_terms import Progress
 from coordinator.rollouts.moving import begun_weight
 from coordinator.rollouts.partial_verdicts import FINISHED_TOKENS, TALLY
 from coordinator.rollouts.prompt_records import figures_of
-from coordinator.rollouts.submitted_group import ClaimedRollout
+from coordinator.rollouts.reviews import LOST, Reviews
+from coordinator.rollouts.submitted_group import ClaimedRollout, decode_stored_group
 from coordinator.rollouts.task_results import TaskResults, sums_of
-from coordinator.rollouts.token_storage import TokenStorage
+from coordinator.rollouts.token_storage import WINDOW, TokenStorage
 from coordinator.rollouts.verification import Verdict, is_learnable, sampled_tokens
 from coordinator.verification.evidence import MOST_PEAK
 from coordinator.verification.evidence_table import EvidenceStep, EvidenceTable
 from coordinator.verification.near_tie_table import NearTieTable
 from coordinator.verification.near_ties import NearTieCount
 from coordinator.verification.open_classes import OpenClasses
-from coordinator.verification.token_evidence import RAISING
+from coordinator.verification.token_evidence import RAISING, TokenArray
 from coordinator.verification.version_pair_table import VersionPairTable
 from p2p.envelope import decode_unverified
 from p2p.identity import peer_id
@@ -99,7 +103,9 @@ MOST_REASON = 300
 
 
 class LeaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts of a ledger entry about the end of a lease. Times in ms, `weight` in milli-RE."""
+    """The facts of a ledger entry about the end of a lease. Times in ms, `weight` in milli-RE. `audited`: how the group
+    was audited: "exact", by T1 and T2 in an exact class; "evidence", in another class, with the evidence against its
+    node below `AUDITED` after it; "canary", equal to a known answer; empty: it was not (accounts/audited_work.py)."""
 
     node: str
     lease: bytes
@@ -116,6 +122,7 @@ class LeaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
     trainable: bool
     submission_hash: bytes | None
     rules: int = 1
+    audited: str = ""
 
 
 class EvidencedOutcome(LeaseOutcome, frozen=True, kw_only=True):
@@ -149,10 +156,13 @@ class CountedOutcome(LeaseOutcome, frozen=True, kw_only=True):
     near_ties: int
 
 
-class AuditedOutcome(CountedOutcome, frozen=True, kw_only=True):
-    """The end of a lease whose group was audited. `audited`: "canary": it agreed with the known answer."""
+class _Stated(NamedTuple):
+    """A verdict, as its row states it."""
 
-    audited: str
+    node: bytes
+    verdict: str
+    code: str
+    weight: int
 
 
 Basis = EvidenceStep | NearTieCount
@@ -181,6 +191,8 @@ class VerdictService:
         self._vesting = accounting.vesting
         self._quarantine = accounting.quarantine
         self._quarantine.rerun, self._quarantine.ended = self.rerun, self._end_quarantine
+        self._quarantine.check = self.check_day
+        self.reviews = Reviews(database, self._ledger)
         self._classes = classes
         self.evidence = EvidenceTable(database)
         self.near_ties = NearTieTable(database)
@@ -193,6 +205,8 @@ class VerdictService:
         self.recent_of: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=RECENT))
         self.results = TaskResults(database)
         self._ends_of_turns = spec.ends
+        self.check_wanted: Callable[[], None] = lambda: None
+        """Called when a check of a verdict is asked for (coordinator/training/review_loop.py)."""
 
     def decide(
         self, lease: bytes, rollouts: Sequence[ClaimedRollout], verdict: Verdict, progress: Progress, now: int
@@ -211,7 +225,8 @@ class VerdictService:
             if code:
                 return self.refuse(record, code, _sentence(code, record.lease, verdict.ties), now, basis)
             if verdict.behaviour is None:
-                return self.refuse(record, verdict.code, verdict.reason, now, basis)
+                place = verdict.sample, verdict.position
+                return self.refuse(record, verdict.code, verdict.reason, now, basis, *place)
             return self._accept(record, rollouts, verdict.behaviour, progress, now, basis, verdict.audited)
 
     def _blamed(self, lease: Lease, basis: Basis | None, now: int) -> str:
@@ -228,8 +243,23 @@ class VerdictService:
 
     def ended_badly(self, node: bytes, day: int) -> bool:
         """Tell whether a key's day in quarantine did not end well (coordinator/verification/evidence.py, rule 9). The
-        evidence is that after the key's last group."""
-        return self.in_doubt(node) or max(map(self._peak, self._quarantine.leases(node, day)), default=0) >= MOST_PEAK
+        evidence is that after the key's last group. Once a check of the day was asked for, it stays so: the evidence
+        moves on while the check waits."""
+        leases = self._quarantine.leases(node, day)
+        if leases and self.reviews.find(leases[0], "audit") is not None:
+            return True
+        return self.in_doubt(node) or max(map(self._peak, leases), default=0) >= MOST_PEAK
+
+    def check_day(self, node: bytes, day: int, now: int) -> Outcome:
+        """Tell what a second check of the group says that began a day's doubt, and ask for it
+        (coordinator/accounts/quarantine.py, rule 4)."""
+        first, in_time = self._quarantine.leases(node, day)[0], now < (day + 1) * DAY + WINDOW
+        answered = [one for one in self.reviews.of(first) if one.state == "answered"]
+        if answered:
+            return "cleared" if answered[-1].code == "ok" else "confirmed"
+        if in_time and self.reviews.find(first, "audit") is None and self.reviews.ask(first, "audit", now):
+            self.check_wanted()
+        return "waits" if in_time and self.reviews.of(first) else "none"
 
     def _peak(self, lease: bytes) -> int:
         entry = self._ledger.find(_key(lease))
@@ -255,12 +285,17 @@ class VerdictService:
 
     def _end_quarantine(self, lease: bytes, paid: bool, now: int) -> None:
         """Put a Receipt that says how a group's quarantine ended in the place of the first one (rule 6)."""
+        code = "quarantine-paid" if paid else "quarantine-unpaid"
+        reason = sentence("quarantine-paid") if paid else sentence("quarantine-unpaid")
+        self._reseal_as(code, reason, lease, now)
+
+    def _reseal_as(self, code: str, reason: str, lease: bytes, now: int) -> None:
+        """Seal the Receipt of a lease anew with another code and reason; all else in it stays."""
         sealed = self.receipt(lease)
         if sealed is None:
             raise LookupError(f"lease {lease.hex()} has no Receipt")
         first = decode(decode_unverified(sealed).payload, Receipt)
-        code = "quarantine-paid" if paid else "quarantine-unpaid"
-        reason = sentence("quarantine-paid") if paid else sentence("quarantine-unpaid")
+        reason = reason[:MOST_REASON]
         sealed = self._seal("receipt", encode(msgspec.structs.replace(first, code=code, reason=reason, at=now)))
         self._database.do("UPDATE verdicts SET receipt = ? WHERE lease = ?", (sealed, lease))
 
@@ -270,11 +305,7 @@ class VerdictService:
         if verdict.compared is None or tables is None:
             return None
         self._quarantine.settle_key(lease.node, self.ended_badly, now)
-        rewards = [score.reward for score in self._scores(lease.id)]
-        average = sum(rewards) / max(1, len(rewards))
-        for number, tokens in verdict.compared.items():
-            tokens["flags"] |= RAISING * (number < len(rewards) and rewards[number] > average)
-        joined = np.concatenate([verdict.compared[number] for number in sorted(verdict.compared)])
+        joined = self._joined(lease.id, verdict.compared)
         versions = verdict.versions
         stale = versions is not None and self.version_pairs.refuses(lease.node, versions, now)
         refused = verdict.behaviour is None or stale
@@ -283,6 +314,74 @@ class VerdictService:
         if versions is not None and step.stored:
             self.version_pairs.put(lease.node, versions, now)
         return step._replace(versions=versions, stale=stale)
+
+    def _joined(self, lease: bytes, compared: dict[int, TokenArray]) -> TokenArray:
+        """Return the compared tokens of a group in their order, with `RAISING` set."""
+        rewards = [score.reward for score in self._scores(lease)]
+        average = sum(rewards) / max(1, len(rewards))
+        for number, tokens in compared.items():
+            tokens["flags"] |= RAISING * (number < len(rewards) and rewards[number] > average)
+        return np.concatenate([compared[number] for number in sorted(compared)])
+
+    def judge_again(self, lease: Lease, verdict: Verdict) -> tuple[str, str]:
+        """Return (code, reason) to which a second check of a decided group leads, with the node's groups before it as
+        they were at the verdict. A refusal by the node's groups so far stands unless the group itself shows less."""
+        first, at = self._database.all("SELECT code, at FROM verdicts WHERE lease = ?", (lease.id,))[0]
+        tables = None if lease.calibration is None else self._classes.tables(lease.calibration)
+        if verdict.behaviour is not None and verdict.compared is not None and tables is not None:
+            joined = self._joined(lease.id, verdict.compared)
+            conclusion = self.evidence.conclude(lease.id, joined, tables, at)
+            if conclusion is None:
+                return LOST, "the evidence before the group is no longer stored"
+            if conclusion == "refusal" or first == "version-lie":
+                return first, sentence("evidence") if conclusion == "refusal" else STALE
+            return ("quarantine", sentence("quarantine")) if conclusion == "doubt" else ("ok", "")
+        ties = verdict.ties
+        if first.endswith("near-ties") and ties is not None and ties.near_ties:
+            return first, _sentence(first, lease, ties)
+        return verdict.code, verdict.reason
+
+    def reverse(self, lease: bytes, by: str, why: str, now: int) -> Entry:
+        """Reverse the verdict of a lease (coordinator/accounts/reversals.py); return the entry. Raises `LookupError`
+        with the reason where that cannot be done."""
+        end = self._stated(lease)
+        if reversals.find(self._ledger, lease) is not None:
+            raise LookupError("its verdict was reversed before")
+        if self._quarantine.holds(lease):
+            raise LookupError("its group is in quarantine: its day decides")
+        paid = end.verdict == "refused"
+        weight = self._weight_of(lease) if paid else end.weight
+        fact = LeaseReversed(
+            node=peer_id(end.node), lease=lease, code=end.code, paid=paid, weight=weight,
+            audited=paid or self._was_audited(lease), by=by, why=why[:MOST_REASON],
+        )  # fmt: skip
+        with self._database.transaction():
+            if paid:
+                self._pay.fund(self._ledger, now, weight)
+            entry = reversals.reverse(self._ledger, self._accounts, fact, now)
+            reason = sentence("reversed-paid", why=why) if paid else sentence("reversed-unpaid", why=why)
+            self._reseal_as("reversed-paid" if paid else "reversed-unpaid", reason, lease, now)
+        return entry
+
+    def _stated(self, lease: bytes) -> "_Stated":
+        row = self._database.one("SELECT node, verdict, code, weight FROM verdicts WHERE lease = ?", (lease,))
+        if row is None:
+            raise LookupError("there is no verdict on this lease")
+        return _Stated(*row)
+
+    def _was_audited(self, lease: bytes) -> bool:
+        entry = self._ledger.find(_key(lease))
+        return entry is not None and counts_as_audited(entry)
+
+    def _weight_of(self, lease: bytes) -> int:
+        """Return what a refused group would have earned. Raises `LookupError`."""
+        row = self._database.one(
+            "SELECT l.document, s.payload FROM leases l JOIN submissions s ON s.lease = l.id WHERE l.id = ?", (lease,)
+        )
+        if row is None or row[1] is None:
+            raise LookupError("its group is no longer stored, so its weight is not known")
+        prompt, group = decode(row[0], Lease).prompt, decode_stored_group(row[1])
+        return self._pay.earned(len(prompt) + sum(rollout.turns) for rollout in group.rollouts)
 
     def reward(self, lease: bytes, scores: Sequence[Score]) -> None:
         """Store the scores of a group that its environment gave, before the group is decided. Empty: an episode
@@ -329,7 +428,7 @@ class VerdictService:
         sampled = sum(map(sampled_tokens, rollouts)) - sum(begun)
         given = sum(lengths) - sampled - sum(begun)
         end = self._end(record, at, code, len(rollouts), given, sampled, total, trainable)
-        end = _with_basis(end, lease, basis, audited)
+        end = msgspec.structs.replace(_with_basis(end, lease, basis), audited=audited or _audited(basis))
         self._pay.fund(self._ledger, now, total)
         account = unvested if canary else quarantined if doubted else accrued
         place = self._append(now, "lease.accepted", end, total, account)
@@ -368,10 +467,19 @@ class VerdictService:
         group = figures_of(self._leases.party_of(lease.id), lease.node, rewards, sampled)
         self._leases.positions.window.note(lease.id, lease.task, lease.task_version, lease.index, group)
 
-    def refuse(self, record: LeaseRecord, code: str, reason: str, now: int, basis: Basis | None = None) -> bytes:
+    def refuse(
+        self,
+        record: LeaseRecord,
+        code: str,
+        reason: str,
+        now: int,
+        basis: Basis | None = None,
+        sample: int | None = None,
+        position: int | None = None,
+    ) -> bytes:
         """Refuse a group that was stored for a lease, in the caller's transaction; return the sealed Receipt.
-        `basis`: of a group that the scorer's pass compared. Evidence that is stored has an entry of its own, as the
-        entries of a key are a chain."""
+        `basis`: of a group that the scorer's pass compared. `sample`, `position`: the place that decided it. Evidence
+        that is stored has an entry of its own, as the entries of a key are a chain."""
         lease = record.lease
         (at,) = self._submission(lease.id, "at")
         end = self._end(record, at, code)
@@ -383,6 +491,8 @@ class VerdictService:
         else:
             place = self._append_unpaid(now, "lease.refused", end, lease.node)
         self._leases.fail(lease.id, "decided", code, now)
+        if sample is not None:
+            self._tokens.decided_at(lease.id, sample, position, now)
         sealed = self._receipt(end, lease, place, "refused", reason, now)
         self._strikes.refused(lease.node, code, end.submission_hash or bytes(32), now)
         return sealed
@@ -530,7 +640,14 @@ def _sentence(code: str, lease: Lease, ties: NearTieCount | None) -> str:
     return sentence(code, tokens=ties.sampled, count=ties.near_ties)
 
 
-def _with_basis(end: LeaseOutcome, lease: Lease, basis: Basis | None, audited: str = "") -> LeaseOutcome:
+def _audited(basis: Basis | None) -> str:
+    """Return how an accepted group was audited; empty: it was not."""
+    if not isinstance(basis, EvidenceStep):
+        return "exact"
+    return "evidence" if basis.low else ""
+
+
+def _with_basis(end: LeaseOutcome, lease: Lease, basis: Basis | None) -> LeaseOutcome:
     stated = msgspec.structs.asdict(end)
     if isinstance(basis, EvidenceStep):
         stated |= {"calibration": lease.calibration or b"", **basis.hashes._asdict(), "peak": basis.peak}
@@ -542,7 +659,7 @@ def _with_basis(end: LeaseOutcome, lease: Lease, basis: Basis | None, audited: s
     if basis is None:
         return end
     stated |= basis._asdict()
-    return AuditedOutcome(**stated, audited=audited) if audited else CountedOutcome(**stated)
+    return CountedOutcome(**stated)
 
 
 def _key(lease: bytes) -> str:

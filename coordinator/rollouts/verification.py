@@ -58,10 +58,13 @@ _FLOOR = -3.4028234663852886e38  # the lowest finite float32
 
 
 class GroupFault(NamedTuple):
-    """The reason of a refusal: a code of protocol/refusals.py, and its sentence."""
+    """The reason of a refusal: a code of protocol/refusals.py, and its sentence. `sample`, `position`: where it stands,
+    if at one place: the sampled token of the sample; None: of the sample as a whole."""
 
     code: str
     sentence: str
+    sample: int | None = None
+    position: int | None = None
 
 
 class ExactThresholds(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +96,7 @@ class Verdict(NamedTuple):
     not exact: the evidence against the node then decides (coordinator/rollouts/verdicts.py, rule 6). `ties`: the
     near-ties of a good group whose class is exact. `versions`: of a group that was passed a second time, under the
     version before (coordinator/verification/version_pairs.py). `audited`: "canary" of a canary that agreed with its
-    answer (coordinator/rollouts/canaries.py); empty: not audited."""
+    answer (coordinator/rollouts/canaries.py); empty: by the pass alone. `sample`, `position`: as of `GroupFault`."""
 
     code: str
     reason: str
@@ -102,6 +105,8 @@ class Verdict(NamedTuple):
     ties: NearTieCount | None = None
     versions: VersionCount | None = None
     audited: str = ""
+    sample: int | None = None
+    position: int | None = None
 
     @property
     def accepted(self) -> bool:
@@ -299,7 +304,7 @@ def judge(
     ValueError if no scored sample is wrong and not all of them were scored."""
     fault = find_fault(rollouts, scores, calibration, other_version_possible=other_version_possible, begun=begun)
     if fault is not None:
-        return Verdict(*fault, None)
+        return Verdict(fault.code, fault.sentence, None, sample=fault.sample, position=fault.position)
     known = [score for score in scores if score is not None]
     own = [score for score in own_scores(scores, begun) if score is not None]
     if len(known) < len(scores):
@@ -310,7 +315,8 @@ def judge(
     most = close_choices_allowed(tokens, calibration)
     if len(close) > most:
         facts = {"count": len(close), "tokens": tokens, "most": most, "sample": close[0][0], "position": close[0][1]}
-        return Verdict(*_fault("close-choices", **facts), None)
+        fault = _fault("close-choices", **facts)
+        return Verdict(fault.code, fault.sentence, None, sample=fault.sample, position=fault.position)
     ties = NearTieCount(tokens, len(close))
     return Verdict("ok", "", [float_bytes(score.logprobs) for score in known], ties=ties)
 
@@ -479,4 +485,5 @@ def sampled_tokens(rollout: Rollout | ClaimedRollout) -> int:
 
 
 def _fault(code: str, **facts: object) -> GroupFault:
-    return GroupFault(code, sentence(code, **facts))
+    places = (fact if isinstance(fact, int) else None for fact in (facts.get("sample"), facts.get("position")))
+    return GroupFault(code, sentence(code, **facts), *places)

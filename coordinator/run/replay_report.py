@@ -12,11 +12,17 @@ from coordinator.verification.verdict_replay import ReplayedVerdicts, replay_ver
 
 def replay(place: RunFolder) -> ReplayedVerdicts:
     """Run the verdicts of a folder again, also while its coordinator runs. Raises `LocalFault`, `Untrusted`."""
+    classes = classes_of(place)
+    with Database.read(place.database) as database:
+        return replay_verdicts(database, classes.tables)
+
+
+def classes_of(place: RunFolder) -> OpenClasses:
+    """Return the classes that a folder's Calibrations open. Raises `LocalFault`, `Untrusted`."""
     _, chain, _, spec = setup.read_documents(place)
     classes = OpenClasses()
     classes.read(place.calibrations, spec.run, ledger_keys(chain))
-    with Database.read(place.database) as database:
-        return replay_verdicts(database, classes.tables)
+    return classes
 
 
 def lines(replayed: ReplayedVerdicts) -> list[str]:

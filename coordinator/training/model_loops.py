@@ -28,6 +28,7 @@ from coordinator.training.guarding import Guarding
 from coordinator.training.heldout_evaluation import HeldoutEvaluation
 from coordinator.training.model_processes import Models
 from coordinator.training.publish_period import PublishPeriod
+from coordinator.training.review_loop import Reviewing
 from coordinator.training.reward_loop import Rewarding
 from coordinator.training.run_watch import Watch
 from coordinator.training.scorer_weights import ScorerWeights
@@ -106,6 +107,8 @@ class Learning:
             rated=self.guarding.rated,
         )
         self.training.on_version = self.heldout.look
+        group_service.verdicts.check_wanted = self.arrived.set
+        verifier = verifier_of(run, models.scorer, group_service, publisher, weights)
         self.scoring = Scoring(
             scorer=models.scorer,
             group_service=group_service,
@@ -115,7 +118,8 @@ class Learning:
             heldout=self.heldout,
             guarding=self.guarding,
             weights=weights,
-            verifier=verifier_of(run, models.scorer, group_service, publisher, weights),
+            verifier=verifier,
+            reviewing=Reviewing(group_service, verifier, models.scorer, clock),
             evaluate_every=run.config.run.evaluate_every,
             clock=clock,
             arrived=self.arrived,

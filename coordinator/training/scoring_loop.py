@@ -25,7 +25,9 @@ Rules
    the scorer undoes one step and passes all of them under the version before. So a visit costs at most two further
    changes of version. Where one step back does not lead there, or that pass fails, they are decided without it.
 9. A good group whose task runs in an environment is decided once that has scored it (training/reward_loop.py).
-10. Held-out groups that are left to the scorer (training/heldout_evaluation.py) wait like an evaluation, a slice at a
+10. Further checks of verdicts come before both, each whole (training/review_loop.py). Appeals are few by their share of
+    the scorer's time, and between two checks the groups that wait have a round.
+11. Held-out groups that are left to the scorer (training/heldout_evaluation.py) wait like an evaluation, a slice at a
     time, and after it. Where their version is gone, or the scorer has failed or died at them `MOST_EVALUATIONS` times,
     they are lost.
 11. A canary whose group agrees with its answer is decided without the scorer (rollouts/canaries.py).
@@ -56,6 +58,7 @@ from coordinator.rollouts.waiting_groups import Undecided, Visit
 from coordinator.training.evaluation import EvaluationSet, evaluate
 from coordinator.training.guarding import Guarding
 from coordinator.training.heldout_evaluation import HeldoutEvaluation
+from coordinator.training.review_loop import Reviewing
 from coordinator.training.reward_loop import Rewarding
 from coordinator.training.scorer_weights import ScorerWeights
 from coordinator.training.verified_rate import VerifiedRate
@@ -101,10 +104,14 @@ class Scoring:
     rewarding: Rewarding | None = None
     """Takes the good groups of a task that runs in an environment (rule 9)."""
     heldout: HeldoutEvaluation | None = None
-    """Leaves held-out groups to the scorer (rule 10)."""
+    """Leaves held-out groups to the scorer (rule 11)."""
+    reviewing: Reviewing | None = None
+    """Makes further checks of verdicts (rule 10)."""
     guarding: Guarding | None = None
     """Gets each evaluation."""
     rate: VerifiedRate = field(default_factory=VerifiedRate)
+    _checked: bool = False
+    """Whether the last round was a further check: between two of them waiting groups have a round."""
     _wanted_since: float | None = None
     _failed: dict[bytes, Undecided] = field(default_factory=dict)
     """Groups at which a scorer failed or died once, by lease."""
@@ -142,6 +149,11 @@ class Scoring:
         if self.group_service.progress is None:
             return False
         waiting = self.group_service.waiting()
+        review = None if self.reviewing is None or (self._checked and waiting) else self.reviewing.due()
+        self._checked = review is not None
+        if self.reviewing is not None and review is not None:
+            await self.reviewing.make(review, self._hold)
+            return True
         version = self._evaluation_due()
         left = [] if self.heldout is None or version is not None else self.heldout.left_to_scorer()
         wanted = version is not None or bool(left)
@@ -231,6 +243,8 @@ class Scoring:
         await _all(self._judge_each(group, todo) for group in begun)
         await self._pass_before(first.lease.root)
         rollouts = self._verdicts * self.group_service.terms.group_size
+        if self.reviewing is not None:
+            self.reviewing.scored += self.clock() - began
         self.rate.visited(rollouts, self.clock() - began, full=self._verdicts > together)
         for group in [one for one in self._failed.values() if one.lease.root == first.lease.root]:
             await self._judge_alone(group)

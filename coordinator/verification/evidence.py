@@ -45,6 +45,8 @@ BETS: Final = (8, 16, 40, 96, 240)
 LEAST_P: Final = ONE >> 12
 DOUBT: Final = 10**3
 REFUSAL: Final = 10**6
+AUDITED: Final = 10
+"""A group after which E is below counts as audited work of its node."""
 LIFELONG_REFUSAL: Final = 10**9
 MOST_PEAK: Final = 4
 IDLE: Final = 90
@@ -198,6 +200,10 @@ class NodeEvidence(NamedTuple):
         if today.reaches(REFUSAL) or self.lifelong.value().reaches(LIFELONG_REFUSAL):
             return "refusal"
         return "doubt" if doubted or today.reaches(DOUBT) else "honest"
+
+    def is_low(self) -> bool:
+        """Tell whether both processes are below `AUDITED`."""
+        return not any(process.value().reaches(AUDITED) for process in (self.daily, self.lifelong))
 
     def power_on(self, day: int) -> int:
         """Return the power of ten that E reached after the last group, if that was on this day; else 0."""

@@ -68,7 +68,8 @@ class EvidenceAgain(NamedTuple):
 
 class EvidenceStep(NamedTuple):
     """The evidence against a key after a further group. `stored`: whether it is in the table (rule 1). `peak`: of rule
-    3. `versions`: of a group that was passed twice (version_pairs.py); `stale`: whether it is refused for that."""
+    3. `versions`: of a group that was passed twice (version_pairs.py); `stale`: whether it is refused for that. `low`:
+    whether the group counts as audited work."""
 
     conclusion: Conclusion
     hashes: EvidenceHashes
@@ -76,6 +77,7 @@ class EvidenceStep(NamedTuple):
     peak: int
     versions: VersionCount | None = None
     stale: bool = False
+    low: bool = False
 
 
 class RunAnew(NamedTuple):
@@ -129,7 +131,7 @@ class EvidenceTable:
             self._database.do("INSERT OR REPLACE INTO bets VALUES (?, ?, ?)", (node, new, after.day))
         self._database.do("INSERT INTO compared VALUES (?, ?, ?)", (lease, packed, old))
         hashes = EvidenceHashes(_hash(packed), evidence_hash(old), _hash(new))
-        return EvidenceStep(conclusion, hashes, stored, _peak(before, after))
+        return EvidenceStep(conclusion, hashes, stored, _peak(before, after), low=after.is_low())
 
     def run_again(self, lease: bytes, tables: Tables, now: int) -> EvidenceAgain | None:
         """Repeat the bet on a group from what was stored with it; None if that was deleted. `now`: as at the verdict.
@@ -144,6 +146,15 @@ class EvidenceTable:
         return EvidenceAgain(
             after, hashes, suffices(before, tokens, tables), _peak(before, after), _doubted_on(before, now)
         )
+
+    def conclude(self, lease: bytes, tokens: TokenArray, tables: Tables, at: int) -> Conclusion | None:
+        """Return the conclusion about a group whose tokens were compared a second time, from the evidence before its
+        verdict at `at`, ms; None: that was deleted. Nothing is stored."""
+        old = self._database.value("SELECT before FROM compared WHERE lease = ?", (lease,))
+        if old is None:
+            return None
+        before = _decoded(old)
+        return before.after(products(tokens, tables), at).conclusion(doubted=_doubted_on(before, at))
 
     def run_anew(self, groups: Sequence[tuple[bytes, int]], tables: Tables) -> RunAnew | None:
         """Bet on successive groups of one key, given by lease and time of verdict (ms), against other tables than at

@@ -14,7 +14,8 @@ Rules
    stored (rule 3). Each `version-lie` by it, and at the end each row of `version_pairs`, must follow from these.
 6. A `quarantine.ended` pays the node if the evidence after the node's last group before that entry was honest, and no
    group of the day states a peak of `MOST_PEAK`, and escrow otherwise. If it names a Calibration, it pays the node, and
-   the bets on the groups of that day made again against it must end well.
+   the bets on the groups of that day made again against it must end well. If a second check decided it, its answer in
+   the ledger, of the day's first group in quarantine, leads to it.
 7. Nothing is written: a running coordinator is not disturbed.
 """
 
@@ -43,7 +44,9 @@ SELECT coalesce(e.facts, n.document), v.at, e.seq IS NOT NULL, l.party FROM verd
 
 
 _ENDS_OF_QUARANTINE = """
-SELECT kind, facts, at FROM entries WHERE kind IN ('lease.accepted', 'lease.refused', 'quarantine.ended') ORDER BY seq
+SELECT kind, facts, at FROM entries WHERE kind IN (
+    'lease.accepted', 'lease.refused', 'quarantine.ended', 'appeal.answered'
+) ORDER BY seq
 """
 
 
@@ -95,6 +98,14 @@ class _QuarantineEnded(msgspec.Struct, frozen=True):
     released: bool
     calibration: bytes = b""
     rules: int = 1
+    decided: str = ""
+
+
+class _Answered(msgspec.Struct, frozen=True):
+    """The fields of an AppealAnswered that may decide a day in quarantine."""
+
+    lease: bytes
+    again: str
 
 
 class _Decided(NamedTuple):
@@ -251,18 +262,34 @@ class _Replay:
         """Run each end of a quarantine again whose evidence is still at hand (rule 6)."""
         last: dict[str, tuple[_Stated, int]] = {}
         kept: dict[tuple[str, int], list[_Kept]] = {}
+        answers: dict[bytes, str] = {}
         with closing(database.each(_ENDS_OF_QUARANTINE)) as rows:
             for kind, facts, at in rows:
-                if kind == "quarantine.ended":
+                if kind == "appeal.answered":
+                    answer = msgspec.msgpack.decode(facts, type=_Answered)
+                    answers[answer.lease] = answer.again
+                elif kind == "quarantine.ended":
                     ended = msgspec.msgpack.decode(facts, type=_QuarantineEnded)
                     groups = kept.pop((ended.node, ended.day), [])
-                    if not (self._reran(ended, groups) if ended.calibration else self._follows(ended, groups, last)):
+                    if not self._leads_to(ended, groups, last, answers):
                         fault = f"quarantine of {ended.node} on day {ended.day}: the evidence does not lead to its end"
                         self.faults.append(fault)
                 elif (end := msgspec.msgpack.decode(facts, type=_Stated)).tokens:
                     last[end.node] = end, at
                     if end.code == "quarantine":
                         kept.setdefault((end.node, at // DAY), []).append(_Kept(end.lease, at, end.peak))
+
+    def _leads_to(
+        self, ended: _QuarantineEnded, groups: list[_Kept], last: dict[str, tuple[_Stated, int]],
+        answers: dict[bytes, str],
+    ) -> bool:  # fmt: skip
+        """Tell whether a day's groups and the answers so far lead to its end."""
+        if not ended.decided:
+            return self._reran(ended, groups) if ended.calibration else self._follows(ended, groups, last)
+        again = answers.get(groups[0].lease, "lost") if groups else "lost"
+        if ended.decided == "window":
+            return ended.released and again == "lost"
+        return again != "lost" and ended.released == (again == "ok")
 
     def _reran(self, ended: _QuarantineEnded, groups: list[_Kept]) -> bool:
         """Tell whether a re-run leads to this end, or can no longer be made."""

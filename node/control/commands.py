@@ -11,7 +11,7 @@ from engines.engine_fleet import EngineFleet
 from node.config import NodeConfig
 from node.connectivity import Connectivity
 from node.control.owner_socket import Command
-from node.links.coordinator_client import CoordinatorClient
+from node.links.coordinator_client import CoordinatorClient, RequestRefused
 from node.rollouts.engine_workers import EngineWorkers
 from node.rollouts.outbox import Outbox
 from node.rollouts.worker import STARTING
@@ -20,7 +20,10 @@ from node.run_state import NodeRunState
 from node.trust.ledger_store import LedgerStore
 from node.versions.follower import Follower
 from node.versions.payload_fetcher import PayloadFetcher
+from p2p.errors import P2PError
 from p2p.network import Network
+from protocol.appeals import AppealRequest
+from protocol.methods import APPEAL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +58,7 @@ class ControlCommands:
             "pause": self.pause,
             "resume": self.resume,
             "finish": self.finish,
+            "verdict": self.verdict,
         }
 
     async def status(self, asked: dict[str, Any]) -> dict[str, Any]:
@@ -134,6 +138,34 @@ class ControlCommands:
                 for until, (groups, weight) in sorted(self._parts.outbox.quarantined(self._now()).items())
             ],
             "not_believed": [*self._parts.follower.refused, *self._coordinator_client.lies],
+        }
+
+    async def verdict(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Return the basis of the verdict on a lease of this node, as the coordinator tells it. `ask`: appeal it."""
+        try:
+            lease = bytes.fromhex(str(asked.get("lease", "")))
+        except ValueError:
+            lease = b""
+        if len(lease) != 16:
+            raise ValueError("a lease has 32 hexadecimal digits: `echo2-node receipts list` shows them")
+        request = AppealRequest(lease=lease, ask=asked.get("ask") is True)
+        try:
+            basis = await self._coordinator_client.call(APPEAL, request)
+        except RequestRefused as error:
+            raise ValueError(str(error)) from error
+        except P2PError as error:
+            raise ValueError(f"the coordinator does not answer: {error}") from error
+        return {
+            "lease": lease.hex(),
+            "code": basis.code,
+            "reason": basis.reason,
+            "statistic": basis.statistic,
+            "threshold": basis.threshold,
+            "calibration": "none: the class is exact" if basis.calibration is None else basis.calibration.hex(),
+            "stored": basis.stored,
+            "checks": basis.state,
+            "answers": [{"by": one.by, "code": one.code, "reason": one.reason, "at": one.at} for one in basis.answers],
+            "reversed": {None: "no", True: "paid after all", False: "taken back"}[basis.reversed],
         }
 
     async def pause(self, asked: dict[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import inspect
 
-from coordinator.accounts import ledger, ledger_facts, pay
+from coordinator.accounts import audited_work, ledger, ledger_facts, pay
 from coordinator.accounts.standing import Remarked
 from coordinator.config import LeasesSection, NetworkSection
 from coordinator.learner import checkpoint, journal
@@ -58,6 +58,7 @@ from p2p.swarm.exchange import PROTOCOL as CHUNK_PROTOCOL
 from p2p.swarm.exchange import STREAMS_PER_PEER
 from p2p.wire_types import encode
 from protocol import (
+    appeals,
     authority,
     broadcast_messages,
     leases,
@@ -110,7 +111,7 @@ def structs(module: ModuleType) -> list[type[msgspec.Struct]]:
 
 
 WIRE_MODULES = (
-    authority, broadcast_messages, leases, ledger_heads, partial_groups, requests, steps, succession, versions,
+    appeals, authority, broadcast_messages, leases, ledger_heads, partial_groups, requests, steps, succession, versions,
     discovery_messages,
 )  # fmt: skip
 BASES = {"Wire", "Document"}
@@ -128,6 +129,8 @@ DESCRIBED = {
     "JournalEntry": journal.JournalEntry,
     "LeaseOutcome": verdicts.LeaseOutcome,
     "BegunOutcome": ledger_facts.BegunOutcome,
+    "LeaseReversed": ledger_facts.LeaseReversed,
+    "AppealAnswered": ledger_facts.AppealAnswered,
 }
 
 
@@ -615,6 +618,12 @@ def tasks_example() -> dict[str, str]:
     return episodes
 
 
+def decay_example() -> dict[str, str]:
+    known = {f"n({hours})": str(audited_work.table()[hours]) for hours in (0, 1, 84, 167)}
+    after, _ = audited_work.decayed(30 * audited_work.ONE, 0, 24 * audited_work.HOUR)
+    return known | {"30 groups after 24 h": str(after)}
+
+
 def weight_example() -> dict[str, str]:
     return {f"{tokens} tokens": f"{pay.points(tokens)} milli-RE" for tokens in (128, 14, 1, 200)}
 
@@ -630,6 +639,7 @@ EXAMPLES: dict[str, Callable[[], dict[str, str]]] = {
     "https": https_example,
     "mux": mux_example,
     "ledger": ledger_example,
+    "decay": decay_example,
     "weight": weight_example,
     "tasks": tasks_example,
     "cost": cost_example,

@@ -27,6 +27,18 @@ def tree(leaves: list[bytes]) -> bytes:
     return sha256(b"\x01" + tree(leaves[:half]) + tree(leaves[half:]))
 
 
+ONE, HOUR, HALF_LIFE = 1 << 32, 3_600_000, 168
+
+
+def decayed(count: int, hours: int) -> int:
+    """Let a count of audited work decay; n is found by halving the interval."""
+    low, high, power = 0, ONE + 1, 1 << (32 * HALF_LIFE - hours % HALF_LIFE)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if middle**HALF_LIFE <= power else (low, middle)
+    return max((count * low // ONE) // 2 ** (hours // HALF_LIFE), min(count, 3 * ONE))
+
+
 class Replay:
     """`ends`: by lease, with the (number, hash) that a receipt names. `groups`: codes of a node's groups in order."""
 
@@ -39,7 +51,8 @@ class Replay:
         self.balances, self.ends, self.before = Counter[str](), dict[bytes, tuple[Map, tuple[int, bytes]]](), bytes(32)
         self.groups, self.vouched = dict[str, list[str]](), set[str]()
         self.kept, self.lost = dict[tuple[str, int], list[tuple[bytes, int, int]]](), set[bytes]()
-        self.doubted = dict[str, bool]()
+        self.doubted, self.audited, self.aged = dict[str, bool](), Counter[str](), dict[str, int]()
+        self.moved, self.answers = Counter[str](), dict[bytes, str]()
         check(len({row[3] for row in rows}) == len(rows), "two entries under one key")
         for self.number, row in enumerate(rows, start=1):
             self.entry(*row)
@@ -59,13 +72,15 @@ class Replay:
             self.balances[account] += amount
         others = [self.balances[account] for account, _ in postings if account != "fund:operator"]
         check(min(others, default=0) >= 0, f"an account falls below zero in entry {seq}")
-        if kind.startswith("lease."):
+        if kind in ("lease.accepted", "lease.refused", "lease.expired"):
             account = f"held:{told['node']}" if told["code"] == "quarantine" else f"node:{told['node']}:accrued"
             paid = [["escrow:run", -told["weight"]], [account, told["weight"]]]
             check(postings == (paid if kind == "lease.accepted" else []), f"entry {seq} pays other than it says")
             check(key == f"lease:{told['lease'].hex()}", f"entry {seq} is of another lease than its key")
             self.ends[told["lease"]] = told, (seq, named)
             self.groups.setdefault(told["node"], []).extend([told["code"]] * (kind != "lease.expired"))
+            if kind != "lease.expired":
+                self.audit(told, at, kind == "lease.accepted")
             if kind == "lease.accepted" or told["code"] == "evidence":
                 self.doubted[told["node"]] = told["code"] in ("quarantine", "evidence")
             day = (told["node"], at // 86_400_000)
@@ -77,6 +92,12 @@ class Replay:
             self.begun(seq, kind, key, postings, told)
         elif kind == "leases.ended":
             self.together(seq, told)
+        elif kind == "lease.reversed":
+            self.reversed(seq, key, postings, told)
+        elif kind == "appeal.answered":
+            check(not postings, f"entry {seq} moves something")
+            self.answers[told["lease"]] = told["again"]
+            check(key == f"{told['by']}:{told['lease'].hex()}:{told['asked']}", f"entry {seq} is of another appeal")
         elif kind == "quarantine.ended":
             self.released(seq, key, postings, told)
         elif kind == "key.rotated":
@@ -87,6 +108,9 @@ class Replay:
             )
             self.groups[new] = self.groups.pop(old, [])
             self.doubted[new] = self.doubted.pop(old, False)
+            self.audited[new] = self.audited.pop(old, 0)
+            if old in self.aged:
+                self.aged[new] = self.aged.pop(old)
             if old in self.vouched:
                 self.vouched = (self.vouched - {old}) | {new}
         elif kind == "node.vouched":
@@ -102,6 +126,31 @@ class Replay:
         check(end is None or end[0]["code"] == "moved", f"entry {seq} is of a lease that ended otherwise")
         self.groups.setdefault(told["node"], []).extend([told["code"]] * (kind == "begun.refused"))
 
+    def audit(self, told: Map, at: int, accepted: bool) -> None:
+        """Count the audited work of an accepted or refused group's node."""
+        node, rules = told["node"], told.get("rules", 1)
+        if rules > 2:
+            since = self.aged.setdefault(node, at)
+            hours = max(0, at - since) // HOUR
+            self.audited[node], self.aged[node] = decayed(self.audited[node], hours), since + hours * HOUR
+        check(rules < 3 or told["audited"] in ("", "exact", "evidence", "canary"), "audited in an unknown way")
+        self.audited[node] += ONE * (accepted and (rules < 3 or bool(told["audited"])))
+
+    def reversed(self, seq: int, key: str, postings: list[list[Any]], told: Map) -> None:
+        """Check an entry that reverses a verdict: a refused group is paid, or an accepted one is taken back."""
+        node, weight, taken = told["node"], told["weight"], told["weight"] - told["lacking"]
+        check(key == f"reversed:{told['lease'].hex()}", f"entry {seq} is of another lease than its key")
+        end, _ = self.ends.get(told["lease"], ({"code": told["code"], "weight": weight * (not told["paid"])}, None))
+        check((end["code"], end["weight"] == 0) == (told["code"], told["paid"]), f"entry {seq}: another verdict")
+        account, codes = f"node:{node}:accrued", self.groups.setdefault(node, [])
+        source, target = ("escrow:run", account) if told["paid"] else (account, "escrow:run")
+        paid = [[source, -taken], [target, taken]]
+        check(postings == (paid if taken else []), f"entry {seq} pays other than it says")
+        check(taken >= 0 and (not told["lacking"] or self.balances[account] == 0), f"entry {seq} takes too little")
+        self.moved[node] += weight if told["paid"] else -taken
+        self.audited[node] = max(0, self.audited[node] + ONE * told["audited"] * (1 if told["paid"] else -1))
+        codes[:] = ["?" if code in WRONG else code for code in codes] if told["paid"] else [*codes[:-1], "drift"]
+
     def released(self, seq: int, key: str, postings: list[list[Any]], told: Map) -> None:
         """Check an entry that ends the quarantine of one node and day."""
         node, kept = told["node"], self.kept.pop((told["node"], told["day"]), [])
@@ -110,7 +159,11 @@ class Replay:
         check((told["groups"], told["weight"]) == (len(kept), weight), f"entry {seq} ends another quarantine")
         rerun = told.get("calibration", b"")
         check(not rerun or (told["released"] and len(rerun) == 32), f"entry {seq} names a re-run that does not release")
-        if told.get("rules", 1) > 1 and told["released"] and not rerun:
+        decided, again = told.get("decided", ""), self.answers.get(kept[0][0], "lost") if kept else "lost"
+        if decided:
+            check(told["released"] == (again in ("ok", "lost")), f"entry {seq} ends other than its check says")
+            check((decided == "window") == (again == "lost"), f"entry {seq} names a check that there is not")
+        elif told.get("rules", 1) > 1 and told["released"] and not rerun:
             check(all(peak < 4 for *_, peak in kept), f"entry {seq} releases a day whose evidence rose too high")
         target = f"node:{node}:accrued" if told["released"] else "escrow:run"
         check(postings == [[f"held:{node}", -weight], [target, weight]], f"entry {seq} pays other than it says")
@@ -141,10 +194,10 @@ class Replay:
         codes = self.groups.get(node, [])
         if self.doubted.get(node):
             return "new"
-        accepted = sum(code in ("ok", "task-score", "quarantine") for code in codes)
-        if accepted >= 30 and not set(WRONG) & set(codes[-300:]):
+        audited = self.audited[node] // ONE
+        if audited >= 30 and not set(WRONG) & set(codes[-300:]):
             return "proven"
-        return "known" if accepted >= 3 or node in self.vouched else "new"
+        return "known" if audited >= 3 or node in self.vouched else "new"
 
 
 def main(path: str, told: str) -> None:
@@ -156,6 +209,7 @@ def main(path: str, told: str) -> None:
         check(end["weight"] == receipt["weight"], "the ledger pays other than the receipt says")
     away = replay.lost | {lease for kept in replay.kept.values() for lease, *_ in kept}
     earned = sum(receipt["weight"] for receipt in receipts if receipt["lease"] not in away)
+    earned += replay.moved[mine["peer"]]
     rank = replay.rank(mine["peer"])
     check(replay.balances[f"node:{mine['peer']}:accrued"] == earned, "the account is not what the receipts add up to")
     print(json.dumps({"entries": replay.number, "earned": earned, "rank": rank, "balances": replay.balances}))

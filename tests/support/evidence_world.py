@@ -16,6 +16,7 @@ from p2p.identity import peer_id, public_bytes
 from p2p.wire_types import encode
 from protocol.authority import RoleKeys
 from protocol.leases import Lease, Receipt
+from runtime.units import DAY
 from tests.support.group_world import ALICE, KEYS, RUN, SPEC, World, group, name, opened, sealed_by_role
 
 CLASS = "transformers/bfloat16/cpu"
@@ -115,6 +116,26 @@ class Bfloat16World:
             verdict = asyncio.run(self.verifier.pass_before(undecided, verdict))
         receipt: Receipt = opened("receipt", self.service.decide(undecided, verdict, self.world.now), Receipt)
         return receipt
+
+    def check_again(self, wrong: int = 1) -> list[str]:
+        """Make the checks of verdicts that are asked for, by a pass in which `wrong` tokens per sample differ; return
+        their codes."""
+        codes: list[str] = []
+        self.scorer.wrong = wrong
+        while (review := self.service.reviews.next(appeals=True)) is not None:
+            undecided = self.service.reviews.group(review)
+            assert undecided is not None
+            verdict = asyncio.run(self.verifier.verify(undecided, None))
+            codes.append(self.service.answer_review(review, verdict, undecided.lease, self.world.now))
+        return codes
+
+    def end_day(self, wrong: int = 1) -> list[str]:
+        """Let the day end, and settle it with the checks that it asks for; return their codes."""
+        self.world.now += DAY
+        self.service.tick(self.world.now)
+        codes = self.check_again(wrong)
+        self.service.tick(self.world.now)
+        return codes
 
     def into_doubt(self) -> list[str]:
         """Hand in honest groups and then others, until E is above 10^3 and below 10^4; return the codes."""

@@ -8,10 +8,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from coordinator.accounts import standing as rules
+from coordinator.accounts.audited_work import ONE, decayed
 from coordinator.accounts.ledger import Ledger
 from coordinator.accounts.ledger_facts import KeyAccount, LeaseCounts, LeasesEnded
 from coordinator.accounts.standing import FOREVER, NEW_KEY, Accounts, Standing, describe, standing
-from coordinator.accounts.strikes import LONGEST, MEMORY, TERM, suspended_until
+from coordinator.accounts.strikes import HOUR, MEMORY, suspended_until
 from coordinator.database import Database
 from coordinator.rollouts.verdicts import LeaseOutcome
 from p2p.identity import peer_id
@@ -33,11 +34,12 @@ class Register:
         self.groups: dict[bytes, list[str]] = {ALICE: [], BOB: []}
         """Codes of decided groups, oldest first."""
 
-    def end(self, node: bytes, code: str) -> None:
+    def end(self, node: bytes, code: str, rules: int = 1, audited: str = "") -> None:
         lease = self.ledger.tip().entries.to_bytes(16, "big")
         end = LeaseOutcome(
             node=peer_id(node), lease=lease, era=1, version=0, sent=0, expires=0, received=None, code=code, rollouts=0,
             tokens_in=0, tokens_out=0, weight=0, trainable=False, submission_hash=None,
+            rules=rules, audited=audited,
         )  # fmt: skip
         kind = "accepted" if code in ("ok", "task-score") else "expired" if code == "expired" else "refused"
         with self.database.transaction():
@@ -90,7 +92,7 @@ def test_a_wrong_token_costs_the_rank_for_300_groups(register: Register, monkeyp
 def test_expiries_and_late_groups_change_no_rank(register: Register) -> None:
     for code in ("ok", "expired", "tokens", "ok", "expired", "ok"):
         register.end(ALICE, code)
-    assert register.accounts.account(ALICE) == KeyAccount(accepted=3, groups=4)
+    assert register.accounts.account(ALICE) == KeyAccount(accepted=3, groups=4, audited=3 * ONE)
 
 
 def test_a_key_that_the_operator_vouches_for_is_known(register: Register) -> None:
@@ -194,12 +196,70 @@ def test_the_cost_of_a_standing_does_not_grow_with_the_ledger(register: Register
     assert steps() == few < 50
 
 
-def test_a_repeated_suspension_lasts_twice_as_long_up_to_a_week() -> None:
+def test_soft_findings_suspend_for_an_hour_then_six_then_a_day_and_a_proof_for_good() -> None:
     account, terms, now = KeyAccount(), [], NOW
-    for _ in range(10):
+    for _ in range(5):
         until = suspended_until(account, now)
-        terms.append((until - now) // TERM)
+        terms.append((until - now) // HOUR)
         account, now = account._replace(since=now, until=until), until + 1
-    assert terms == [1, 2, 4, 8, 16, 32, 64, 128, 168, 168]
-    assert LONGEST == 168 * TERM
-    assert suspended_until(account, account.until + MEMORY) == account.until + MEMORY + TERM
+    assert terms == [1, 6, 24, 24, 24]
+    assert suspended_until(account, account.until + MEMORY) == account.until + MEMORY + HOUR
+    assert suspended_until(account, now, "not-generated") == FOREVER
+    assert describe(Standing("new", FOREVER, "not-generated")).startswith("new, suspended until an appeal")
+
+
+def test_audited_work_alone_makes_a_key_known_and_proven(register: Register) -> None:
+    for _ in range(100):
+        register.end(ALICE, "ok", rules=3)
+    assert register.accounts.of(ALICE, NOW).rank == "new"
+    ranks = []
+    for how in ("exact", "evidence", "canary") * 11:
+        register.end(ALICE, "ok", 3, how)
+        ranks.append(register.accounts.of(ALICE, NOW).rank)
+    assert ranks == ["new"] * 2 + ["known"] * 27 + ["proven"] * 4
+
+
+def test_entries_of_earlier_rules_are_never_judged_anew(register: Register) -> None:
+    for _ in range(30):
+        register.end(ALICE, "ok")
+    register.now += 365 * 24 * HOUR
+    assert register.accounts.of(ALICE, register.now).rank == "proven"
+    register.end(ALICE, "ok", 3, "exact")  # starts the clock
+    assert register.accounts.account(ALICE).audited == 31 << 32
+
+
+def test_audited_work_decays_at_the_next_entry_and_never_below_known(register: Register) -> None:
+    for _ in range(40):
+        register.end(ALICE, "ok", 3, "exact")
+    register.now += 7 * 24 * HOUR
+    assert register.accounts.of(ALICE, register.now).rank == "proven"
+    register.end(ALICE, "tokens", 3)
+    assert register.accounts.account(ALICE).audited == 20 << 32
+    register.now -= 7 * 24 * HOUR  # a clock that is wrong by years either way takes no more than time does
+    register.end(ALICE, "tokens", 3)
+    assert register.accounts.account(ALICE).audited == 20 << 32
+    register.now += 100 * 365 * 24 * HOUR
+    register.end(ALICE, "tokens", 3)
+    assert register.accounts.account(ALICE).audited == 3 << 32
+    assert register.accounts.of(ALICE, register.now).rank == "known"
+    told = standing(register.ledger.entries(), register.now)
+    assert register.accounts.of(ALICE, register.now) == told[peer_id(ALICE)]
+
+
+def test_an_honest_node_with_twenty_groups_a_day_is_proven_in_three_days_and_stays_so(register: Register) -> None:
+    ranks = []
+    for _ in range(20 * 60):
+        register.end(ALICE, "ok", 3, "exact")
+        register.now += 24 * HOUR // 20
+        ranks.append(register.accounts.of(ALICE, register.now).rank)
+    assert ranks.index("known") == 2
+    assert ranks.index("proven") < 20 * 3
+    assert set(ranks[20 * 3 :]) == {"proven"}
+
+
+def test_the_decay_is_that_of_exact_powers() -> None:
+    for hours in range(0, 500):
+        count, aged = decayed(1000 * ONE, 5, 5 + hours * HOUR + 1)
+        assert aged == 5 + hours * HOUR
+        assert count / ONE == pytest.approx(1000 * 0.5 ** (hours / 168), abs=1e-5)
+    assert decayed(2 * ONE, 0, 10**15)[0] == 2 * ONE

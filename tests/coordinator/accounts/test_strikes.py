@@ -9,7 +9,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.accounts.ledger_facts import Suspended
-from coordinator.accounts.strikes import AT_ONCE, STRIKES, TERM, WINDOW
+from coordinator.accounts.standing import FOREVER
+from coordinator.accounts.strikes import AT_ONCE, STRIKES, TERMS, WINDOW
 from coordinator.rollouts.request_handler import RequestHandler
 from coordinator.rollouts.verification import Verdict
 from engines.engine import SampleScore
@@ -97,7 +98,7 @@ def test_one_key_that_makes_groups_up_is_suspended_after_three(world: World, mak
     assert looked_at <= 3
     assert refusal is not None
     assert refusal.code == "suspended"
-    assert refusal.retry_after == TERM
+    assert refusal.retry_after == TERMS[0]
     assert "is suspended until 2023-11-14 23:13 UTC" in refusal.sentence
 
 
@@ -138,7 +139,7 @@ def test_a_suspension_ends_by_itself_and_the_next_one_lasts_longer(world: World)
         assert refusal.retry_after is not None
         waits.append(refusal.retry_after)
         world.now += refusal.retry_after
-    assert waits == [TERM, 2 * TERM, 4 * TERM]
+    assert waits == list(TERMS)
 
 
 def test_the_strikes_of_one_key_affect_no_other_key(world: World) -> None:
@@ -153,7 +154,7 @@ def test_the_ledger_says_why_and_until_when(world: World) -> None:
         world.refused(lie)
     (entry,) = world.group_service.accounts.entries(ALICE)
     fact = msgspec.msgpack.decode(entry.facts, type=Suspended)
-    assert (fact.code, fact.since, fact.until) == ("incomplete", world.now, world.now + TERM)
+    assert (fact.code, fact.since, fact.until) == ("incomplete", world.now, world.now + TERMS[0])
     assert fact.evidence == world.group_service.database.value("SELECT hash FROM submissions ORDER BY at DESC LIMIT 1")
     assert world.group_service.strikes.of(ALICE) == 0
 
@@ -193,7 +194,19 @@ def test_a_group_of_which_nothing_was_generated_suspends_at_once(world: World) -
     lease = world.lease()
     world.submit(group(lease))
     world.group_service.verdicts.decide(lease.id, [], Verdict("not-generated", "made up", None), world.at(0), world.now)
-    assert world.group_service.accounts.of(ALICE, world.now) == ("new", world.now + TERM, "not-generated", "")
+    assert world.group_service.accounts.of(ALICE, world.now) == ("new", FOREVER, "not-generated", "")
+    refusal = Node(world, 2).ask("lease", encode(world.ask())).refusal
+    assert refusal is None
+    refused = control_of(world, RequestHandler)
+    key = Ed25519PrivateKey.from_private_bytes(bytes([1]) * 32)
+    request = Request(
+        method="lease", recipient=CHANNEL, id=secrets.token_bytes(16), expires=world.now + 60_000, body=b"",
+    )  # fmt: skip
+    told = decode(refused.answer("lease", seal("request", RUN, encode(request), key), world.now), Response).refusal
+    assert told is not None
+    assert (told.code, told.retry_after) == ("suspended-by-proof", 3_600_000)
+    world.group_service.accounts.remark(ALICE, "node.unbanned", "its engine was mended", world.now)
+    assert world.group_service.accounts.of(ALICE, world.now).suspended_until is None
 
 
 def test_faults_detected_during_a_suspension_do_not_extend_it(world: World) -> None:

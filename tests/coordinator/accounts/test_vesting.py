@@ -9,11 +9,11 @@ from coordinator.accounts.accounting import Accounting
 from coordinator.accounts.ledger import ESCROW, accrued, transfer, unvested
 from coordinator.accounts.vesting import AT_ONCE, CanaryVested
 from coordinator.database import Database
-from coordinator.rollouts.verdicts import AuditedOutcome
+from coordinator.rollouts.verdicts import CountedOutcome
 from p2p.identity import peer_id
 from tests.support.group_world import ALICE
 
-END = AuditedOutcome(
+END = CountedOutcome(
     node=peer_id(ALICE), lease=bytes(range(16)), era=1, version=7, sent=1_000, expires=2_000, received=1_500,
     code="canary", rollouts=2, tokens_in=10, tokens_out=20, weight=234, trainable=False,
     submission_hash=bytes(32), rules=2, sampled=20, near_ties=1, audited="canary",

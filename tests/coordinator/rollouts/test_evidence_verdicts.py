@@ -71,8 +71,7 @@ def test_what_is_in_quarantine_goes_back_to_escrow_at_the_end_of_a_bad_day(bench
     bench.open()
     bench.until("quarantine")
     earned = bench.service.ledger.balance(accrued(PEER))
-    bench.world.now += DAY
-    bench.service.tick(bench.world.now)
+    assert bench.end_day() == ["quarantine"]
     assert bench.service.ledger.balance(quarantined(PEER)) == 0
     assert bench.service.ledger.balance(accrued(PEER)) == earned
 
@@ -126,8 +125,7 @@ def test_a_day_on_which_the_evidence_rose_too_high_is_not_paid_although_it_fell(
     while bench.service.verdicts.in_doubt(ALICE):
         bench.decide(0)
     earned = bench.service.ledger.balance(accrued(PEER))
-    bench.world.now += DAY
-    bench.service.tick(bench.world.now)
+    assert bench.end_day() == ["quarantine"]
     assert bench.service.ledger.balance(quarantined(PEER)) == 0
     assert bench.service.ledger.balance(accrued(PEER)) == earned
     bench.service.ledger.verify()
@@ -160,8 +158,7 @@ def test_the_node_gets_a_receipt_that_says_how_its_quarantine_ended(bench: Bfloa
         bench.decide(0)
     assert first.code == "quarantine"
     bench.service.verdicts.confirm(ALICE, [first.lease])
-    bench.world.now += DAY
-    bench.service.tick(bench.world.now)
+    bench.end_day()
     bench.reopen()
     (sealed,) = bench.service.submissions.verdicts(ALICE, VerdictsRequest(leases=[first.lease])).receipts
     assert sealed is not None
@@ -183,14 +180,38 @@ def test_a_bad_day_is_run_again_against_a_newer_calibration_and_paid_if_that_agr
     bench.open(newer)
     if again == "has lost the tokens":
         bench.service.database.do("DELETE FROM compared")
-    bench.world.now += DAY
+    bench.end_day()
+    bench.world.now += 2 * DAY * (again == "has lost the tokens")
     bench.service.tick(bench.world.now)
     (entry,) = [entry for entry in bench.service.ledger.entries() if entry.kind == "quarantine.ended"]
     told = msgspec.msgpack.decode(entry.facts, type=QuarantineEnded)
-    released = again == "agrees"
-    assert (told.released, told.calibration) == (released, document_hash(newer) if released else b"")
+    released, by = again != "does not agree", document_hash(newer) if again == "agrees" else b""
+    decided = {"agrees": "", "does not agree": "rerun", "has lost the tokens": "window"}[again]
+    assert (told.released, told.calibration, told.decided) == (released, by, decided)
     assert bench.service.ledger.balance(accrued(PEER)) == earned + kept * released
     assert bench.service.verdicts.in_doubt(ALICE)
+    bench.service.ledger.verify()
+
+
+def test_a_bad_day_that_a_second_check_does_not_confirm_is_paid(bench: Bfloat16World) -> None:
+    """The scorer's own memory was at fault."""
+    bench.open()
+    bench.until("quarantine")
+    kept, earned = (bench.service.ledger.balance(account(PEER)) for account in (quarantined, accrued))
+    assert bench.end_day(wrong=0) == ["ok"]
+    assert bench.service.ledger.balance(accrued(PEER)) == earned + kept
+    assert bench.service.accounts.account(ALICE).doubted == 0
+
+
+def test_a_bad_day_without_a_check_is_decided_for_the_node_when_its_window_has_ended(bench: Bfloat16World) -> None:
+    bench.open()
+    bench.until("quarantine")
+    kept, earned = (bench.service.ledger.balance(account(PEER)) for account in (quarantined, accrued))
+    midnight = (bench.world.now // DAY + 1) * DAY
+    for now, there in ((midnight, kept), (midnight + DAY - 1, kept), (midnight + DAY, 0)):
+        bench.service.tick(now)
+        assert bench.service.ledger.balance(quarantined(PEER)) == there
+    assert bench.service.ledger.balance(accrued(PEER)) == earned + kept
     bench.service.ledger.verify()
 
 
@@ -201,8 +222,7 @@ def test_a_day_with_a_group_that_the_evidence_refused_is_not_run_again(bench: Bf
     kept, earned = (bench.service.ledger.balance(account(PEER)) for account in (quarantined, accrued))
     assert kept
     bench.open(TOLERANT)
-    bench.world.now += DAY
-    bench.service.tick(bench.world.now)
+    bench.end_day()
     assert bench.service.ledger.balance(accrued(PEER)) == earned
     assert bench.service.ledger.balance(quarantined(PEER)) == 0
     bench.service.ledger.verify()
@@ -219,6 +239,11 @@ def test_a_day_is_judged_by_how_it_ended_also_after_a_restart_at_the_first_group
     bench.reopen()  # a kill in the evening, a start in the morning, and a group before the first tick
     bench.world.now += DAY
     bench.decide(0)
+    assert bench.service.verdicts.reviews.next(appeals=False) is not None
+    for _ in range(20):  # the evidence moves on while the check waits
+        bench.decide(0)
+    assert bench.check_again() == ["quarantine"]
+    bench.service.tick(bench.world.now)
     (ended,) = [entry for entry in bench.service.ledger.entries() if entry.kind == "quarantine.ended"]
     assert msgspec.msgpack.decode(ended.facts)["released"] is False
     bench.service.tick(bench.world.now)

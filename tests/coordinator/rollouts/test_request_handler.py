@@ -9,10 +9,12 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from coordinator.accounts.standing import FOREVER
 from coordinator.metrics import run_metrics
 from coordinator.rollouts.request_handler import MOST_ANSWERS, SKEW, RequestHandler, ResponseLog
 from coordinator.rollouts.request_priority import BURST, PER_ITERATION
 from coordinator.rollouts.verification import submission_limit
+from engines.engine import SampleScore
 from p2p.discovery.peer_records import LIFE, RecordIssuer
 from p2p.envelope import seal
 from p2p.handlers import Handlers
@@ -20,16 +22,30 @@ from p2p.identity import peer_id, public_bytes
 from p2p.limits.origin import Origin
 from p2p.wire_types import decode, encode
 from protocol import hello_work, numbers
+from protocol.appeals import AppealRequest, AppealResponse
 from protocol.authority import TaskReference
-from protocol.broadcast_messages import Acknowledgement
+from protocol.broadcast_messages import Acknowledgement, PayloadTransfer, TransferSource
 from protocol.leases import Lease, LeaseReport, SubmitResponse, VerdictsRequest, VerdictsResponse
 from protocol.requests import Hello, Refusal, Request, Response, Welcome
 from protocol.steps import StepRequest
 from protocol.task_kinds import SERVED
-from tests.support.group_world import ALICE, EOS, KEYS, RUN, SPEC, T0, World, control_of, group, opened
+from tests.support.group_world import (
+    ALICE,
+    EOS,
+    KEYS,
+    RUN,
+    SPEC,
+    T0,
+    World,
+    control_of,
+    group,
+    honest_scores,
+    opened,
+)  # fmt: skip
 
 ALICE_KEY = Ed25519PrivateKey.from_private_bytes(bytes([1]) * 32)
 BOB_KEY = Ed25519PrivateKey.from_private_bytes(bytes([2]) * 32)
+BOB = peer_id(public_bytes(BOB_KEY))
 COORDINATOR = public_bytes(KEYS["channel"])
 HELLO = Hello(
     protocols=(1, 1),
@@ -185,6 +201,50 @@ def test_a_wrong_request_changes_nothing(greeted: Desk, how: str, code: str) -> 
     assert run_metrics.counts(greeted.world.group_service.database, greeted.world.now).running == 0
 
 
+@pytest.mark.parametrize("peer", ["<b>source</b>", "a\u202eb", "12D3KooW", BOB + "1", " " + BOB])
+def test_an_acknowledgement_names_senders_by_peer_ids_alone(greeted: Desk, peer: str) -> None:
+    def told(sender: str) -> Response:
+        source = TransferSource(peer=sender, nbytes=5, began=2, ended=1)
+        taken = [PayloadTransfer(payload_hash=bytes(32), took=5, senders=[source])]
+        message = Acknowledgement(era=1, version=0, heard=3, complete=2, applied=1, taken=taken)
+        return greeted.ask("acknowledge", encode(message))
+
+    assert refusal(told(peer)).code == "malformed"
+    for known in (BOB, "QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N"):
+        assert told(known).refusal is None
+
+
+def test_a_name_that_is_shown_otherwise_is_told(desk: Desk) -> None:
+    answer = desk.ask("hello", encode(msgspec.structs.replace(HELLO, name="the coordinator\n")))
+    assert body(answer, Welcome).shown == f"the coordinator? ({peer_id(ALICE)[-8:]})"
+    assert body(desk.ask("hello", encode(HELLO)), Welcome).shown == ""
+
+
+def test_a_suspended_node_may_appeal_and_a_banned_one_may_not(greeted: Desk) -> None:
+    world, accounts = greeted.world, greeted.world.group_service.accounts
+    world.accepted()
+    lease = world.lease()
+    world.submit(group(lease))
+    (waiting,) = world.group_service.undecided()
+    scores = [SampleScore(logprobs=one.logprobs, margins=[0.01] * 4) for one in honest_scores(waiting.submission)]
+    world.decide(waiting, scores)
+    accounts.suspend(ALICE, "not-generated", bytes(32), world.now, FOREVER)
+    assert refusal(greeted.ask("lease", encode(world.ask()))).code == "suspended-by-proof"
+    basis = body(greeted.ask("appeal", encode(AppealRequest(lease=lease.id))), AppealResponse)
+    assert (basis.code, basis.state, basis.stored, basis.calibration) == ("seeded-choice", "none", "group", None)
+    assert "better by 0.01 nats" in basis.statistic
+    assert "0.0005" in basis.threshold
+    for _ in range(2):
+        basis = body(greeted.ask("appeal", encode(AppealRequest(lease=lease.id, ask=True))), AppealResponse)
+        assert basis.state == "waiting"
+    assert body(greeted.ask("hello", encode(HELLO)), Welcome)
+    assert refusal(greeted.ask("appeal", encode(AppealRequest(lease=bytes(16))))).code == "unknown-lease"
+    theirs = world.lease(public_bytes(BOB_KEY))
+    assert refusal(greeted.ask("appeal", encode(AppealRequest(lease=theirs.id, ask=True)))).code == "not-owner"
+    accounts.remark(ALICE, "node.banned", "spam", world.now)
+    assert refusal(greeted.ask("appeal", encode(AppealRequest(lease=lease.id)))).code == "banned"
+
+
 def test_a_clock_that_is_minutes_off_does_no_harm_and_hello_puts_it_right(greeted: Desk) -> None:
     for off in (-SKEW, SKEW):
         assert greeted.ask("lease", encode(greeted.world.ask()), expires=greeted.world.now + off).body is not None
@@ -252,7 +312,7 @@ async def test_on_a_network_each_method_is_answered_by_its_name(desk: Desk) -> N
     desk.control.serve(handlers, lambda peer: Origin(peer, peer))
     served = {name: method.handler for name, method in handlers.methods.items()}
     limits = {name: method.limit for name, method in handlers.methods.items()}
-    assert set(served) == {"hello", "lease", "submit", "step", "partial", "verdicts", "acknowledge"}
+    assert set(served) == {"hello", "lease", "submit", "step", "partial", "verdicts", "acknowledge", "appeal"}
     assert limits["submit"] > submission_limit(SPEC) > limits["lease"]
     assert limits["step"] == limits["lease"] + 5 * SPEC.limit
     assert limits["partial"] == limits["submit"]

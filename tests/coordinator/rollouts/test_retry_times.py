@@ -53,7 +53,7 @@ def test_a_refusal_writes_nothing(tmp_path: Path) -> None:
     database = world.group_service.database
     for number in range(5):
         world.group_service.database.do(
-            "INSERT INTO nodes VALUES (?, '', '', 'x', '', x'', 0, 0, 0, 0, 0)", (node(number),)
+            "INSERT INTO nodes VALUES (?, '', '', 'x', '', x'', 0, 0, 0, 0, 0, '')", (node(number),)
         )
     asks_in(world, 5, 2_000)  # so that each has been seen
     before = written_rows(database)
@@ -66,7 +66,7 @@ def test_when_a_node_was_seen_last_is_written_now_and_then_and_survives(tmp_path
     world = crowded(tmp_path)
     database = world.group_service.database
     who = node(1)
-    database.do("INSERT INTO nodes VALUES (?, '', '', 'x', '', x'', ?, ?, NULL, 0, 0)", (who, T0, T0))
+    database.do("INSERT INTO nodes VALUES (?, '', '', 'x', '', x'', ?, ?, NULL, 0, 0, '')", (who, T0, T0))
     world.group_service.tick(world.now)
     asks_in(world, 2, MINUTE)
     asked = world.now

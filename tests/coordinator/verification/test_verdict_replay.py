@@ -186,14 +186,15 @@ def test_an_altered_peak_is_named_and_a_high_one_withholds_the_pay(bench: Bfloat
     high = bench.decide(1)
     while bench.service.verdicts.in_doubt(ALICE):
         bench.decide(0)
-    bench.world.now += DAY
-    bench.service.tick(bench.world.now)
+    bench.end_day()
     assert replayed(bench).faults == []
     ended = bench.service.database.value("SELECT seq FROM entries WHERE kind = 'quarantine.ended'")
     change_facts(bench, ended, released=True)
     (fault,) = replayed(bench).faults
     assert "does not lead to its end" in fault
-    change_facts(bench, ended, released=False)
+    change_facts(bench, ended, released=False, decided="window")
+    assert "does not lead to its end" in replayed(bench).faults[0]
+    change_facts(bench, ended, released=False, decided="rerun")
     change_facts(bench, high.entry, peak=3)
     assert "another peak" in replayed(bench).faults[0]
 
@@ -203,8 +204,7 @@ def test_the_end_of_a_quarantine_follows_from_the_evidence(bench: Bfloat16World,
     bench.into_doubt()
     while mended and bench.service.verdicts.in_doubt(ALICE):
         bench.decide(0)
-    bench.world.now += DAY
-    bench.service.tick(bench.world.now)
+    bench.end_day()
     assert replayed(bench).faults == []
     other = msgspec.msgpack.encode({"node": peer_id(ALICE), "day": 0, "released": not mended})
     bench.service.database.do("DROP TRIGGER entries_are_never_changed")

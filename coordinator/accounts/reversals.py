@@ -1,0 +1,39 @@
+"""Reverse a verdict by a compensating entry of the ledger: an entry is never changed.
+
+Rules
+1. A lease is reversed at most once, under the key "reversed:<id>": a refused group is paid after all, or an accepted
+   one is taken back. A group in quarantine is not reversed: its day decides.
+2. In points mode the weight moves between `escrow:run` and the node's `accrued`. An account is never below zero: what a
+   node lacks when a group is taken back is stated as `lacking`, and nobody owes it.
+3. The group counts for the key's standing as if the second verdict had been the first (coordinator/accounts/
+   ledger_facts.py). One that is paid after all ends a suspension, since a proof may rest on it.
+4. The group's Receipt is sealed anew with the code `reversed-paid` or `reversed-unpaid`. All else in it stays.
+"""
+
+from typing import Final
+
+from coordinator.accounts.ledger import ESCROW, Entry, Ledger, accrued, transfer
+from coordinator.accounts.ledger_facts import LeaseReversed
+from coordinator.accounts.standing import Accounts
+
+PREFIX: Final = "reversed:"
+
+
+def find(ledger: Ledger, lease: bytes) -> Entry | None:
+    """Return the entry that reversed the verdict of a lease; None: none did."""
+    return ledger.find(f"{PREFIX}{lease.hex()}")
+
+
+def reverse(ledger: Ledger, accounts: Accounts, fact: LeaseReversed, now: int) -> Entry:
+    """Write the entry of a reversal, in the caller's transaction, with escrow already covering a payment. `lacking` of
+    the fact is set here. Raises `LedgerFault` for a second reversal of the lease."""
+    account = accrued(fact.node)
+    if fact.paid:
+        postings = transfer(ESCROW, account, fact.weight)
+    else:
+        there = min(ledger.balance(account), fact.weight)
+        fact = fact.lacks(fact.weight - there)
+        postings = transfer(account, ESCROW, there)
+    entry = ledger.append(now, "lease.reversed", f"{PREFIX}{fact.lease.hex()}", fact, postings)
+    accounts.take(entry)
+    return entry

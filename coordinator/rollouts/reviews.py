@@ -1,0 +1,177 @@
+"""Further checks of verdicts: who may ask for one, in which order they come, and what follows from their answers.
+
+Rules
+1. A node may appeal the refusal of a group of its own, and the operator may have any verdict checked again, while the
+   whole group is stored (coordinator/rollouts/token_storage.py): the challenge window. After that nothing is left to
+   check, and the request is refused.
+2. An appeal is for refusals by the scorer's pass (`BY_PASS`). All other codes follow from the submission's bytes and
+   from times, and would come out the same. Refusals that no pass can change are refused with that reason.
+3. Only keys with accepted work may appeal, one group at a time. A lease is appealed once: a second appeal returns what
+   is known and changes nothing.
+4. Checks are made oldest first, by a scorer process that did not make the verdict (coordinator/training/
+   review_loop.py). They survive a restart.
+   The group that began a day of quarantine which ended badly is checked so too, by an "audit".
+5. Both answers are stored, in an entry `appeal.answered`. Where a refused group is right in the second check, the
+   verdict is reversed in its node's favour (coordinator/accounts/reversals.py). No check takes anything from a node:
+   the operator does that, by `echo2-coord verdict reverse`.
+6. A check that cannot be made is lost, with a reason: its version can no longer be loaded, or the scorer failed at it.
+7. Rows of answered checks are deleted after `KEPT`; the ledger keeps the answers.
+"""
+
+from typing import Final, Literal, NamedTuple
+
+from coordinator.accounts.ledger import Ledger
+from coordinator.accounts.ledger_facts import WRONG, AppealAnswered
+from coordinator.database import Database
+from coordinator.rollouts.submitted_group import decode_stored_group
+from coordinator.rollouts.waiting_groups import Undecided
+from p2p.identity import peer_id
+from p2p.wire_types import decode
+from protocol.leases import Lease
+from protocol.refusals import refusal
+from protocol.requests import Refusal
+from runtime.units import DAY
+
+By = Literal["appeal", "operator", "audit"]
+BY_PASS: Final = WRONG | {"version-lie", "other-weights", "not-scorable", "party-near-ties"}
+"""Codes of refusals by the scorer's pass."""
+KEPT: Final = 30 * DAY
+"""Milliseconds."""
+FORGOTTEN_AT_ONCE: Final = 32
+RETRY: Final = 60_000
+"""Milliseconds after which a node may ask whether it can appeal another group."""
+LOST: Final = "lost"
+
+
+class Review(NamedTuple):
+    """One check. `asked`, `answered`: ms. `state`: waiting, answered or lost. `code`, `reason`: its answer."""
+
+    lease: bytes
+    by: By
+    node: bytes
+    asked: int
+    state: str
+    code: str
+    reason: str
+    answered: int
+
+
+class Reviews:
+    """The table `reviews`."""
+
+    def __init__(self, database: Database, ledger: Ledger) -> None:
+        self._database = database
+        self._ledger = ledger
+
+    def appeal(self, node: bytes, lease: bytes, now: int) -> Refusal | None:
+        """Take a node's appeal; return why not, if so (rules 1 to 3)."""
+        known = self._database.one("SELECT node FROM leases WHERE id = ?", (lease,))
+        if known is None:
+            return refusal("unknown-lease")
+        if known[0] != node:
+            return refusal("not-owner")
+        if self.find(lease, "appeal") is not None:
+            return None
+        detail = self._hindrance(node, lease)
+        if detail is not None:
+            return refusal("no-appeal", detail=detail)
+        if self._database.one("SELECT 1 FROM reviews WHERE node = ? AND by = 'appeal' AND state = 'waiting'", (node,)):
+            return refusal("one-appeal", retry_after=RETRY)
+        self._put(lease, "appeal", node, now)
+        return None
+
+    def _hindrance(self, node: bytes, lease: bytes) -> str | None:
+        """Return why a node's own lease cannot be appealed; None: it can be."""
+        row = self._database.one("SELECT verdict, code FROM verdicts WHERE lease = ?", (lease,))
+        if row is None:
+            return "there is no verdict yet"
+        if row[0] != "refused":
+            return "the group was accepted"
+        if row[1] not in BY_PASS:
+            return f"{row[1]} follows from the submission and its time, which a further check does not change"
+        if not self._database.value("SELECT accepted FROM accounts WHERE node = ?", (node,)):
+            return "no group of this node was accepted yet"
+        return None if self.is_stored(lease) else "its challenge window has ended, and the group is no longer stored"
+
+    def ask(self, lease: bytes, by: By, now: int) -> bool:
+        """Ask for a check of a verdict by the operator or an audit; tell whether its group is stored (rule 1). A check
+        that was asked for before is not asked for twice while it waits."""
+        row = self._database.one("SELECT node FROM verdicts WHERE lease = ?", (lease,))
+        if row is None or not self.is_stored(lease):
+            return False
+        known = self.find(lease, by)
+        if known is None or known.state != "waiting":
+            self._database.do("DELETE FROM reviews WHERE lease = ? AND by = ?", (lease, by))
+            self._put(lease, by, row[0], now)
+        return True
+
+    def _put(self, lease: bytes, by: By, node: bytes, now: int) -> None:
+        query = "INSERT INTO reviews VALUES (?, ?, ?, ?, 'waiting', '', '', 0)"
+        self._database.do(query, (lease, by, node, now))
+
+    def is_stored(self, lease: bytes) -> bool:
+        """Tell whether the whole group of a lease is stored."""
+        query = (
+            "SELECT 1 FROM leases l JOIN submissions s ON s.lease = l.id"
+            " WHERE l.id = ? AND l.sealed != x'' AND s.payload NOT NULL"
+        )
+        return self._database.one(query, (lease,)) is not None
+
+    def decided_at(self, lease: bytes) -> int:
+        """Return when the verdict on a lease was given, ms."""
+        return int(self._database.value("SELECT at FROM verdicts WHERE lease = ?", (lease,)) or 0)
+
+    def find(self, lease: bytes, by: By) -> Review | None:
+        """Return the check of a verdict that was asked for so; None: none was."""
+        row = self._database.one("SELECT * FROM reviews WHERE lease = ? AND by = ?", (lease, by))
+        return None if row is None else Review(*row)
+
+    def of(self, lease: bytes) -> list[Review]:
+        """Return the checks of a verdict."""
+        return [Review(*row) for row in self._database.all("SELECT * FROM reviews WHERE lease = ?", (lease,))]
+
+    def next(self, *, appeals: bool) -> Review | None:
+        """Return the check that is due, oldest first. `appeals`: whether appeals have time left."""
+        where = "" if appeals else " AND by != 'appeal'"
+        row = self._database.one(f"SELECT * FROM reviews WHERE state = 'waiting'{where} ORDER BY asked, lease LIMIT 1")
+        return None if row is None else Review(*row)
+
+    def oldest_version(self) -> tuple[int, int] | None:
+        """Return (era, version) of the oldest version that a waiting check needs; None: none waits."""
+        query = (
+            "SELECT l.era, l.version FROM reviews r JOIN leases l ON l.id = r.lease WHERE r.state = 'waiting'"
+            " ORDER BY l.era, l.version LIMIT 1"
+        )
+        row = self._database.one(query)
+        return None if row is None else (row[0], row[1])
+
+    def group(self, review: Review) -> Undecided | None:
+        """Read the group of a check; None: it is no longer stored."""
+        if not self.is_stored(review.lease):
+            return None
+        document, payload, at = self._database.all(
+            "SELECT l.document, s.payload, s.at FROM leases l JOIN submissions s ON s.lease = l.id WHERE l.id = ?",
+            (review.lease,),
+        )[0]
+        return Undecided(decode(document, Lease), decode_stored_group(payload), at)
+
+    def answer(self, review: Review, first: str, again: str, reason: str, now: int) -> None:
+        """Store the answer of a check, and its entry (rules 5 and 6), in the caller's transaction. `first`: the code of
+        the verdict. `again`: that of the check, or `LOST`."""
+        state = LOST if again == LOST else "answered"
+        query = "UPDATE reviews SET state = ?, code = ?, reason = ?, answered = ? WHERE lease = ? AND by = ?"
+        self._database.do(query, (state, again, reason, now, review.lease, review.by))
+        fact = AppealAnswered(
+            node=peer_id(review.node), lease=review.lease, by=review.by, asked=review.asked, code=first, again=again,
+            reason=reason[:300],
+        )  # fmt: skip
+        key = f"{review.by}:{review.lease.hex()}:{review.asked}"
+        self._ledger.append(now, "appeal.answered", key, fact)
+
+    def forget(self, now: int) -> int:
+        """Delete the oldest answered checks whose time has passed (rule 7); return how many."""
+        query = (
+            "DELETE FROM reviews WHERE (lease, by) IN (SELECT lease, by FROM reviews WHERE state != 'waiting'"
+            " AND answered < ? ORDER BY answered LIMIT ?)"
+        )
+        return self._database.do(query, (now - KEPT, FORGOTTEN_AT_ONCE))

@@ -1,0 +1,105 @@
+"""The basis of one verdict: what was measured, what it was held against, and which evidence is still stored.
+
+A node is told it by the method `appeal`, the operator by `echo2-coord verdict show`. A lookup reads a few rows by their
+keys, whatever the ledger's length.
+"""
+
+from math import log10
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from coordinator.accounts import reversals
+from coordinator.accounts.ledger import Entry, Ledger
+from coordinator.accounts.ledger_facts import LeaseReversed
+from coordinator.database import Database
+from coordinator.rollouts.reviews import Review, Reviews
+from coordinator.rollouts.token_storage import Excerpt
+from coordinator.rollouts.verification import EXACT
+from coordinator.verification.evidence import DOUBT, LIFELONG_REFUSAL, REFUSAL, EProcess, NodeEvidence
+from coordinator.verification.evidence_table import EvidenceTable
+from coordinator.verification.open_classes import OpenClasses
+from p2p.envelope import decode_unverified
+from p2p.wire_types import decode
+from protocol.leases import Lease, Receipt
+
+THRESHOLDS: Final = {
+    "seeded-choice": f"the submitted token may be worse than the seeded choice by at most {EXACT.margin} nats",
+    "close-choices": f"honest tokens narrowly miss the seeded choice at a rate of {EXACT.close_rate}",
+    "drift": f"a log-probability may be off by at most {EXACT.drift_most} nats",
+    "drift-median": f"log-probabilities may be off by at most {EXACT.drift_median} nats in the median",
+    "not-generated": "at least nine tenths of at least 32 tokens are wrong, under any version of the run",
+    "near-ties": "an honest node reaches this count with a chance of one in a million",
+    "party-near-ties": "an honest network reaches this count with a chance of one in a million",
+}
+BY_EVIDENCE: Final = (
+    f"refused where E reaches {REFUSAL} on a day or {LIFELONG_REFUSAL} in all,"
+    f" in doubt where it reaches {DOUBT} on a day"
+)
+
+
+class Basis(NamedTuple):
+    """The basis of a verdict. `statistic`, `threshold`: for people. `stored`: "group", "excerpt" or "nothing".
+    `reversal`: None while the verdict stands. `first`: facts of the ledger's entry, empty if it has none."""
+
+    lease: Lease
+    receipt: Receipt
+    statistic: str
+    threshold: str
+    stored: str
+    excerpt: Excerpt | None
+    reviews: list[Review]
+    reversal: LeaseReversed | None
+    first: dict[str, Any]
+
+
+def basis_of(database: Database, classes: OpenClasses, lease: bytes) -> Basis | None:
+    """Return the basis of the verdict on a lease; None: there is no verdict."""
+    row = database.one(
+        "SELECT l.document, v.receipt, v.at FROM verdicts v JOIN leases l ON l.id = v.lease WHERE v.lease = ?", (lease,)
+    )
+    if row is None:
+        return None
+    ledger = Ledger(database)
+    document, receipt = decode(row[0], Lease), decode(decode_unverified(row[1]).payload, Receipt)
+    entry, reversal = ledger.find(f"lease:{lease.hex()}"), reversals.find(ledger, lease)
+    first: dict[str, Any] = {} if entry is None else msgspec.msgpack.decode(entry.facts)
+    reviews, excerpt = Reviews(database, ledger), _excerpt(database, lease)
+    stored = "group" if reviews.is_stored(lease) else "nothing" if excerpt is None else "excerpt"
+    return Basis(
+        document, receipt, _statistic(database, classes, document, receipt, first, row[2]),
+        BY_EVIDENCE if "calibration" in first else THRESHOLDS.get(receipt.code, ""),
+        stored, excerpt, reviews.of(lease), _reversal(reversal), first,
+    )  # fmt: skip
+
+
+def _statistic(
+    database: Database, classes: OpenClasses, lease: Lease, receipt: Receipt, first: dict[str, Any], at: int
+) -> str:
+    if "sampled" in first:
+        return f"{first['near_ties']} of {first['sampled']} sampled tokens narrowly miss the seeded choice"
+    if "calibration" not in first:
+        return receipt.reason
+    tables = classes.tables(first["calibration"])
+    again = None if tables is None else EvidenceTable(database).run_again(lease.id, tables, at)
+    if again is None:
+        return f"E of the day had reached 10^{first.get('peak', 0)}; the tokens are no longer stored"
+    return _powers(again.after)
+
+
+def _powers(evidence: NodeEvidence) -> str:
+    return f"E of the day is {_power(evidence.daily)}, of all groups {_power(evidence.lifelong)}"
+
+
+def _power(process: EProcess) -> str:
+    value = process.value()
+    return f"10^{log10(value.mantissa) + value.exponent * log10(2):.1f}" if value.mantissa else "0"
+
+
+def _excerpt(database: Database, lease: bytes) -> Excerpt | None:
+    packed = database.value("SELECT tokens FROM excerpts WHERE lease = ?", (lease,))
+    return msgspec.msgpack.decode(packed, type=Excerpt) if packed else None
+
+
+def _reversal(entry: Entry | None) -> LeaseReversed | None:
+    return None if entry is None else msgspec.msgpack.decode(entry.facts, type=LeaseReversed)

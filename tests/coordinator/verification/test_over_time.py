@@ -1,0 +1,124 @@
+"""Figures over time: each names the node that does what it looks for, and no honest one."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from coordinator.rollouts.over_time_report import report
+from coordinator.verification.over_time import ALIKE, Figure, SeenGroup, figures, min_hashes
+from p2p.identity import peer_id
+from runtime.errors import LocalFault
+from tests.support.group_world import ALICE, BOB, World
+
+NODES = [f"node {number}" for number in range(8)]
+BAD = NODES[0]
+
+
+def honest(node: str, number: int, rng: random.Random) -> SeenGroup:
+    rollouts = tuple(tuple(rng.randrange(500) for _ in range(30)) for _ in range(4))
+    rewards = tuple(float(rng.random() < 0.5) for _ in rollouts)
+    return SeenGroup(
+        node, "add", ("add", number % 90), number, rewards, rollouts, took=120 * rng.randrange(90, 110),
+        near_ties=int(rng.random() < 0.2),
+    )  # fmt: skip
+
+
+def fleet(seed: int = 0) -> list[SeenGroup]:
+    rng = random.Random(seed)
+    return [honest(node, number, rng) for number in range(80) for node in NODES]
+
+
+FLEET = fleet()
+
+
+def by_name(node: str, groups: list[SeenGroup]) -> dict[str, Figure]:
+    return {one.what: one for one in figures(node, groups)}
+
+
+def test_honest_nodes_lie_within_five_standard_errors() -> None:
+    for seed in range(2):
+        groups = fleet(seed)
+        assert max(abs(one.errors) for node in NODES[:2] for one in figures(node, groups)) < 5
+
+
+def selects(group: SeenGroup, rng: random.Random) -> SeenGroup:
+    return group._replace(rewards=tuple(max(one, float(rng.random() < 0.5)) for one in group.rewards))
+
+
+def drops(group: SeenGroup, rng: random.Random) -> SeenGroup:
+    return group if (group.reward or 0) > 0.3 else SeenGroup(*group[:4])
+
+
+def copies(group: SeenGroup, rng: random.Random) -> SeenGroup:
+    return group._replace(rollouts=FLEET[rng.randrange(8, 600) // 8 * 8 + 3].rollouts)
+
+
+def shortens(group: SeenGroup, rng: random.Random) -> SeenGroup:
+    return group._replace(rollouts=tuple(one[: 12 + rng.randrange(4)] for one in group.rollouts))
+
+
+def ties(group: SeenGroup, rng: random.Random) -> SeenGroup:
+    return group._replace(near_ties=int((group.reward or 0) > 0.5))
+
+
+CHEATS = {
+    "reward against the swarm": selects,
+    "missing groups": drops,
+    "near-duplicates of other nodes": copies,
+    "sampled tokens": shortens,
+    "milliseconds per sampled token": shortens,
+    "reward of groups with near-ties, less that of others": ties,
+}
+
+
+@pytest.mark.parametrize("what", CHEATS)
+def test_each_figure_shows_the_node_that_does_it(what: str) -> None:
+    rng = random.Random(1)
+    groups = [CHEATS[what](one, rng) if one.node == BAD else one for one in fleet()]
+    assert abs(by_name(BAD, groups)[what].errors) > 6
+
+
+def test_prompts_that_a_node_left_and_others_brought_have_low_rewards() -> None:
+    groups = fleet()
+    for number, one in enumerate(groups):
+        if one.position % 4 == 0 and one.node == NODES[1]:
+            groups[number] = one._replace(rewards=(0.0, 0.0))
+    left = [SeenGroup(*one[:4]) if one.position % 4 == 0 and one.node == BAD else one for one in groups]
+    few = [one for one in left if one.position % 4 or one.node in (BAD, NODES[1])]
+    assert by_name(BAD, few)["rewards of prompts that others brought after it"].errors < -6
+
+
+def test_twins_and_short_rollouts_are_no_duplicates() -> None:
+    groups = fleet()
+    twins = [one._replace(rollouts=groups[number // 8 * 8].rollouts) for number, one in enumerate(groups)]
+    assert by_name(BAD, twins)["near-duplicates of other nodes"].own == 0.0
+    assert min_hashes(range(7)) == ()
+
+
+def test_min_hashes_estimate_how_alike_two_rollouts_are() -> None:
+    one = list(range(200))
+    near = [*one[:100], 999, *one[101:]]
+    same = sum(a == b for a, b in zip(min_hashes(one), min_hashes(near), strict=True)) / 32
+    assert same >= ALIKE  # 8 of 193 runs differ: Jaccard 0.92
+    assert min_hashes(one) == min_hashes(one)
+    assert sum(a == b for a, b in zip(min_hashes(one), min_hashes(range(500, 700)), strict=True)) == 0
+
+
+def test_a_text_that_everybody_gives_costs_no_square() -> None:
+    groups = [one._replace(rollouts=((7,) * 30,) * 4) for one in fleet()] * 2
+    assert by_name(BAD, groups)["near-duplicates of other nodes"].errors == pytest.approx(0, abs=40)
+
+
+def test_the_report_reads_a_run(tmp_path: Path) -> None:
+    world = World(tmp_path, batch_groups=100)
+    assert "too few groups" in report(world.path, peer_id(ALICE))[0]
+    for _ in range(6):
+        for node in (ALICE, BOB):
+            world.accepted(node)
+    lines = report(world.path, peer_id(ALICE))
+    assert lines[0].startswith("of 12 leases")
+    assert any(line.startswith("sampled tokens") for line in lines)
+    with pytest.raises(LocalFault):
+        report(world.path, "nobody")
+    world.close()
