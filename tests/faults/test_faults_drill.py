@@ -6,6 +6,8 @@ of leases that were open at the revocation are accepted, whatever key signed the
 
 import re
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -18,8 +20,7 @@ from node.rollouts.outbox import Outbox
 from p2p.envelope import decode_unverified
 from p2p.identity import load_key, public_bytes
 from tests.faults.audit import check_books
-from tests.faults.processes import Run, Volunteer, make_template, running, until
-from tests.faults.test_faults_keys import keys
+from tests.faults.processes import PATIENCE, ROOT, Run, Volunteer, make_template, running, until
 from tests.faults.thief import Thief, named, thieving
 from tests.support.quick_disk import quick_folder
 
@@ -33,6 +34,12 @@ def slow_steps() -> Iterator[Path]:
     """Return a run whose steps, and so its Heads, are seconds apart."""
     with quick_folder() as folder:
         yield make_template(folder / "run", {"batch_groups": 96})
+
+
+def keys(run: Run, *words: str) -> None:
+    """Run `echo2-coord keys ...` in another process."""
+    argv = [sys.executable, "-m", "coordinator.cli", "keys", *words, "--home", str(run.coordinator.home)]
+    subprocess.run(argv, timeout=PATIENCE, cwd=ROOT, check=True)
 
 
 def serial(node: Volunteer) -> int:
