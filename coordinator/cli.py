@@ -453,10 +453,10 @@ def ledger_head(home: Home = Path(".")) -> None:
 @errors_reported
 def doctor(home: Home = Path(".")) -> None:
     """Say which protections of the run's keys are in force here, and what to do for the others."""
-    from coordinator.run import doctor as checks
+    from coordinator.run import key_checks
     from coordinator.run.run_folder import RunFolder
 
-    print("\n".join(one.line() for one in checks.examine(RunFolder(home), unix_milliseconds())))
+    print("\n".join(one.described() for one in key_checks.examine(RunFolder(home), unix_milliseconds())))
 
 
 @app.command()

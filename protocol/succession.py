@@ -3,7 +3,7 @@
 Rules
 1. Both keys sign it, for one run: the old one passes its standing on, and the new one takes it. No third signature
    counts.
-2. The coordinator decides what follows from it (coordinator/accounts/succession.py).
+2. The coordinator decides what follows from it (coordinator/accounts/key_successor.py).
 """
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

@@ -12,7 +12,7 @@ Rules
 3. Standing follows from the ledger alone: `standing` reads the entries. `Accounts.of` reads a row that is updated in
    the transaction of each entry. Both agree (tests/coordinator/accounts/test_standing.py).
 4. A `key.rotated` passes the whole account of a key to its successor, and bans the old key for good
-   (coordinator/accounts/succession.py).
+   (coordinator/accounts/key_successor.py).
 5. Rank decides how much room a key gets (coordinator/rollouts/room_shares.py) and how its groups are verified
    (coordinator/rollouts/group_verifier.py), but never the pay of an accepted group.
 """

@@ -40,8 +40,8 @@ from typing import Any, NamedTuple
 import blake3
 import msgspec
 
+from coordinator.accounts.key_successor import succeed
 from coordinator.accounts.standing import FOREVER, Standing, minute
-from coordinator.accounts.succession import succeed
 from coordinator.metrics.history import History
 from coordinator.publishing.publisher import Publisher
 from coordinator.rollouts.absence import Absence

@@ -159,7 +159,7 @@ def _described(asked: RootRequest) -> list[str]:
 
 def _enough(place: Path, role: RoleKeys, secret: str | None) -> None:
     """Check that `place` holds as many root keys as must sign (rule 4). Raises `LocalFault`."""
-    here = len(root_keys.held(place, role.keys, secret))
+    here = len(root_keys.present(place, role.keys, secret))
     if here >= role.threshold:
         return
     needed = (
@@ -173,7 +173,7 @@ def _enough(place: Path, role: RoleKeys, secret: str | None) -> None:
 def _signed(asked: RootRequest, place: Path, secret: str | None, earlier: SignedRoot | None) -> SignedRoot:
     before, root = root_request.checked(asked)
     wanted = list(dict.fromkeys([*before.roles[ROOT].keys, *root.roles[ROOT].keys]))
-    given = root_keys.held(place, wanted, secret)
+    given = root_keys.present(place, wanted, secret)
     if not given:
         shown = ", ".join(keys.spaced(key) for key in wanted)
         which = f"the root key {shown} is not" if len(wanted) == 1 else f"none of the root keys {shown} is"

@@ -67,7 +67,7 @@ def make_planned(plan: RootPlan, folder: RunFolder, secret: str | None) -> list[
     return [make(plan.out, secret) for _ in range(plan.number)]
 
 
-def held(place: Path, publics: Collection[bytes], secret: str | None) -> list[Ed25519PrivateKey]:
+def present(place: Path, publics: Collection[bytes], secret: str | None) -> list[Ed25519PrivateKey]:
     """Return those of the given root keys whose files are in `place`, in the order of `publics`. Raises `LocalFault`
     for a file that cannot be opened."""
     by_public: dict[bytes, Ed25519PrivateKey] = {}

@@ -23,20 +23,20 @@ PROBE: Final = "import os, sys; from runtime.hidden_folder import hide_named; hi
 _PATIENCE: Final = 60.0
 
 
-class Finding(NamedTuple):
+class KeyCheck(NamedTuple):
     """One check. `remedy`: what to do; empty where it holds."""
 
     check: str
     actual: str
     remedy: str = ""
 
-    def line(self) -> str:
+    def described(self) -> str:
         """Return the finding as a line for people."""
         mark = "ok  " if not self.remedy else "warn"
         return f"{mark}  {self.check}: {self.actual}" + (f"; {self.remedy}" if self.remedy else "")
 
 
-def examine(place: RunFolder, now: int) -> list[Finding]:
+def examine(place: RunFolder, now: int) -> list[KeyCheck]:
     """Return the findings for a run folder. `now`: ms. Raises `Untrusted`, `LocalFault`."""
     _, chain, _, _ = setup.read_documents(place)
     return [
@@ -49,58 +49,58 @@ def examine(place: RunFolder, now: int) -> list[Finding]:
     ]
 
 
-def hidden_from_children(folder: Path) -> Finding:
+def hidden_from_children(folder: Path) -> KeyCheck:
     """Probe whether this system hides the key folder from learner and scorer (rule 2)."""
     check = "learner and scorer cannot read the keys"
     env = {**os.environ, **python_path(), "ECHO2_HIDDEN_FOLDER": str(folder.resolve())}
     argv = [sys.executable, "-c", PROBE + " and sys.exit(3)", str(folder)]
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=_PATIENCE, check=False)
     if done.returncode == 0:
-        return Finding(check, "their processes see an empty folder, and cannot trace the coordinator")
+        return KeyCheck(check, "their processes see an empty folder, and cannot trace the coordinator")
     why = done.stderr.strip().splitlines()[-1:] or [f"the probe ended with {done.returncode}"]
-    return Finding(check, why[0], "they run as the coordinator's user and can: allow user namespaces to it")
+    return KeyCheck(check, why[0], "they run as the coordinator's user and can: allow user namespaces to it")
 
 
-def _passphrase() -> Finding:
+def _passphrase() -> KeyCheck:
     check = "key files are encrypted"
     if keys.passphrase():
-        return Finding(check, f"{keys.PASSPHRASE_VARIABLE} is set; learner and scorer do not get it")
-    return Finding(check, "no", f"set {keys.PASSPHRASE_VARIABLE} at `init`, and for `run`")
+        return KeyCheck(check, f"{keys.PASSPHRASE_VARIABLE} is set; learner and scorer do not get it")
+    return KeyCheck(check, "no", f"set {keys.PASSPHRASE_VARIABLE} at `init`, and for `run`")
 
 
-def _modes(place: RunFolder) -> Finding:
+def _modes(place: RunFolder) -> KeyCheck:
     check = "key files are readable by their owner alone"
     open_ones = [path.name for path in place.keys.glob("*.pem") if stat.S_IMODE(path.stat().st_mode) & 0o077]
     if not open_ones:
-        return Finding(check, "yes")
-    return Finding(check, f"not {', '.join(sorted(open_ones))}", f"chmod 600 them in {place.keys}")
+        return KeyCheck(check, "yes")
+    return KeyCheck(check, f"not {', '.join(sorted(open_ones))}", f"chmod 600 them in {place.keys}")
 
 
-def _root_keys(place: RunFolder, chain: Sequence[Root]) -> list[Finding]:
+def _root_keys(place: RunFolder, chain: Sequence[Root]) -> list[KeyCheck]:
     role = chain[-1].roles[ROOT]
     here = [path for key in role.keys if (path := keys.path_in(place.keys, ROOT, key)).exists()]
-    several = Finding("root keys", f"{role.threshold} of {len(role.keys)} sign a Root")
+    several = KeyCheck("root keys", f"{role.threshold} of {len(role.keys)} sign a Root")
     if role.threshold == 1:
         several = several._replace(
             remedy="one stolen key is enough: `keys export-root --threshold` (docs/operations.md)"
         )
-    offline = Finding("root keys are offline", "yes")
+    offline = KeyCheck("root keys are offline", "yes")
     if here:
         names = ", ".join(sorted({path.name for path in here}))
-        offline = Finding("root keys are offline", f"{names} in {place.keys}", "copy and delete: a thief owns the run")
+        offline = KeyCheck("root keys are offline", f"{names} in {place.keys}", "copy and delete: a thief owns the run")
     return [several, offline]
 
 
-def _life(root: Root, now: int) -> Finding:
+def _life(root: Root, now: int) -> KeyCheck:
     soon = signing.ends_soon(root, now)
-    return Finding("the Root lasts", soon or "more than 30 days", "`echo2-coord keys renew`" if soon else "")
+    return KeyCheck("the Root lasts", soon or "more than 30 days", "`echo2-coord keys renew`" if soon else "")
 
 
-def _former(place: RunFolder, chain: Sequence[Root], now: int) -> Finding:
+def _former(place: RunFolder, chain: Sequence[Root], now: int) -> KeyCheck:
     check = "network identity"
     own = peer_id(keys.identity(chain))
     missing = [role for role in ONLINE if not keys.path_of(place, role, chain[-1]).exists()]
     if missing:
-        return Finding(check, own, f"no key file for {', '.join(missing)}: put it back, or `keys rotate` it")
+        return KeyCheck(check, own, f"no key file for {', '.join(missing)}: put it back, or `keys rotate` it")
     former = keys.former_identity(chain, now)
-    return Finding(check, own if former is None else f"{own}, before {peer_id(former.public)}")
+    return KeyCheck(check, own if former is None else f"{own}, before {peer_id(former.public)}")

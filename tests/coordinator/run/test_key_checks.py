@@ -6,15 +6,15 @@ import pytest
 from typer.testing import CliRunner
 
 from coordinator import cli
-from coordinator.run import doctor, keys_commands
+from coordinator.run import key_checks, keys_commands
 from coordinator.run.keys import PASSPHRASE_VARIABLE
 from coordinator.run.run_folder import RunFolder
 from coordinator.run.signing import ROOT_LIFE
 from tests.support.run_folders import NOW
 
 
-def findings(home: Path, now: int = NOW) -> dict[str, doctor.Finding]:
-    return {one.check: one for one in doctor.examine(RunFolder(home), now)}
+def findings(home: Path, now: int = NOW) -> dict[str, key_checks.KeyCheck]:
+    return {one.check: one for one in key_checks.examine(RunFolder(home), now)}
 
 
 def test_a_new_run_is_told_of_its_one_root_key_beside_the_online_ones(home: Path) -> None:

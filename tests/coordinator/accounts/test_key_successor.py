@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.accounts.key_successor import PAUSE, succeed
 from coordinator.accounts.ledger import Ledger, canonical
 from coordinator.accounts.ledger_facts import REPLACED
 from coordinator.accounts.nodes_report import describe_key
 from coordinator.accounts.standing import NEW_KEY, Accounts, standing
-from coordinator.accounts.succession import PAUSE, succeed
 from coordinator.database import Database
 from coordinator.rollouts.verdicts import LeaseOutcome
 from p2p.identity import peer_id
