@@ -21,7 +21,14 @@ import msgspec
 
 from coordinator import config as configuration
 from coordinator import config_docs
-from coordinator.config import MOST_PROMPTS, CoordinatorConfig, EnvironmentSection, RunSection, Settings
+from coordinator.config import (
+    MOST_PROMPTS,
+    CoordinatorConfig,
+    EnvironmentSection,
+    LearnerSection,
+    RunSection,
+    Settings,
+)
 from coordinator.environments.task_host import TaskFacts, facts_of
 from coordinator.learner.messages import WarmUp
 from coordinator.run import chat_settings, https_identity, keys, model_folder, signing, task_mix
@@ -45,6 +52,7 @@ from tasks.chat import PLAIN
 from tasks.task import Task
 from tasks.tokenizer import CHAR_SIZE, EOS
 from weights.errors import WeightsError
+from weights.lora.adapter_config import CONFIG as ADAPTER
 from weights.lora.adapter_folder import AdapterOrder, make_adapter
 
 PRESETS: Final[Mapping[str, Settings]] = {
@@ -167,6 +175,8 @@ def init(
         if kind == PURE:
             check_sizes(config, facts_of(model_folder.task_named(task.name)), share[task.name])
     check_admitted(config.run)
+    if adapter is not None:
+        _check_ranks(config.learner)
     if model not in PRESETS:
         model_folder.check_importable(Path(model))
     target = RunFolder(folder)
@@ -216,10 +226,22 @@ def load_run(
     _check_prompts(place, config.run, spec)
     check_model(place, spec)
     check_context(place, spec)
+    if (place.model / ADAPTER).exists():
+        _check_ranks(config.learner)
     run_keys = keys.load(place, chain, secret)
     if config.https.listen:
         https_identity.prepare(place, peer_id(keys.identity(chain[0])), now, secret)
     return Run(place, config, run_keys, roots, chain, sealed, spec, https_identity.pin(place, config))
+
+
+def _check_ranks(learner: LearnerSection) -> None:
+    """Check that an adapter is trained by one rank (learner/sharded_model.py, rule 4). Raises `SettingsFault`."""
+    count = learner.ranks * learner.hosts
+    if count > 1:
+        raise SettingsFault(
+            f"the learner has {count} ranks, and the versions of this run are an adapter, which one rank trains: "
+            "set learner.ranks and learner.hosts to 1"
+        )
 
 
 def read_again(run: Run, secret: str | None) -> Run:

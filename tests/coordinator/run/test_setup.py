@@ -53,6 +53,20 @@ def test_no_run_is_made_of_an_adapter_for_layers_that_the_model_lacks(tmp_path: 
     assert not (tmp_path / "run").exists()
 
 
+def test_an_adapter_is_for_one_rank_which_init_and_a_later_start_say(tmp_path: Path) -> None:
+    source = write_model(tmp_path / "source", "model.layers.0.mlp.up_proj.weight", (2, 32))
+    asked: dict[str, Any] = {"run": {"name": "adapted", "task": "reverse"}, "learner": {"ranks": 2}}
+    told = "the learner has 2 ranks, and the versions of this run are an adapter, which one rank trains"
+    config = setup.settings_for(str(source), asked, env={})
+    with pytest.raises(SettingsFault, match=told):
+        setup.init(tmp_path / "run", str(source), config, now=NOW, adapter=AdapterOrder(4, 8.0))
+    assert not (tmp_path / "run").exists()
+    config = setup.settings_for(str(source), {"run": asked["run"]}, env={})
+    setup.init(tmp_path / "run", str(source), config, now=NOW, adapter=AdapterOrder(4, 8.0))
+    with pytest.raises(SettingsFault, match=told):
+        setup.load_run(tmp_path / "run", env={}, now=NOW, flags={"learner": {"ranks": 2}})
+
+
 def test_the_invite_pins_the_first_root_and_ends_each_address_in_the_channel_keys_peer(home: Path) -> None:
     run = load(home)
     invite = Invite.from_text(run.invite(["/ip4/192.0.2.1/tcp/4310"]))
