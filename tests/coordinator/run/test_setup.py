@@ -123,6 +123,15 @@ def test_no_run_is_made_where_nothing_can_be_written(tmp_path: Path, model: Path
     assert (tmp_path / "file").read_text() == "mine"
 
 
+def test_no_run_is_made_whose_batch_no_learner_here_could_hold(model: Path, tmp_path: Path) -> None:
+    large = {"name": "large", "task": "add", "batch_groups": 9000, "group_size": 1024, "limit": 1 << 20}
+    config = setup.settings_for(str(model), {"run": large}, env={})
+    told = r"up to 9,663,676,416,000 tokens \(run.batch_groups 9000 x run.group_size 1024 x run.limit 1048576\), which"
+    with pytest.raises(SettingsFault, match=told + r" take 72,000 GiB in the learner, and this machine has [\d,]+ GiB"):
+        setup.init(tmp_path / "run", str(model), config, now=NOW)
+    assert not (tmp_path / "run").exists()
+
+
 def test_no_run_is_made_of_an_unknown_task_or_of_more_groups_than_prompts(model: Path, tmp_path: Path) -> None:
     for flags, sentence in (
         ({"task": "reverze"}, "there is no task reverze; installed are add, "),
