@@ -139,7 +139,8 @@ def _variants(terms: FleetTerms, ablate: bool) -> Iterator[tuple[str, _Change]]:
         yield "everybody", _Change(lambda scene: scene._replace(order=None))
     if terms.hedge_share:
         yield "no hedges", _Change(lambda scene: scene._replace(hedge_share=0.0))
-    copy = terms.star / terms.nodes if terms.version is None else terms.version.payload / terms.version.uplink
+    nodes = sum(one.number for one in terms.classes) or terms.nodes
+    copy = terms.star / nodes if terms.version is None else terms.version.payload / terms.version.uplink
     if copy:
         yield "star", _Change(lambda scene: scene._replace(star=copy / terms.step_seconds))
     if terms.length_spread:
