@@ -6,7 +6,7 @@ step lasts 1 s, four nodes supply 1.2 times what the learner then needs, and the
 each mode and seed gives both figures: held-out accuracy `SECONDS` after the first version, and at version `VERSION`.
 
 `run` adds the runs that are missing to docs/results/modes.json, about 2 minutes each on a free machine; `draw` writes
-modes.md from them.
+modes.md and modes.svg from them.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.harness import bench
+from benchmarks.harness import bars, bench
 from benchmarks.harness.seeds import shown
 from benchmarks.paced import paced_run
 from benchmarks.paced.paced_run import Pace
@@ -102,6 +102,7 @@ def markdown(known: Mapping[str, Mapping[str, float]]) -> str:
         "# Modes at equal time and at equal rollouts", "",
         f"Held-out accuracy, sampled, {SECONDS:.0f} s after the first version and at version {VERSION}; mean and "
         "standard error of the seeds. Made by `python -m benchmarks.modes`.", "",
+        "![Held-out accuracy by mode](modes.svg)", "",
         f"| mode | seeds | {' | '.join(columns)} |", "|---" * (len(columns) + 2) + "|",
     ]  # fmt: skip
     for mode in MODES:
@@ -112,6 +113,21 @@ def markdown(known: Mapping[str, Mapping[str, float]]) -> str:
     return "\n".join([*rows, ""])
 
 
+def drawing(known: Mapping[str, Mapping[str, float]]) -> str:
+    """Return the SVG: accuracy at equal time and at equal rollouts, a bar per mode."""
+    groups = {
+        figure: {
+            mode: [figures[figure] for name, figures in known.items() if name.startswith(f"{mode}, seed")]
+            for mode in MODES
+            if any(name.startswith(f"{mode}, seed") for name in known)
+        }
+        for figure in ("at equal time", "at equal rollouts")
+    }
+    return bars.drawing(
+        "Held-out accuracy by mode", "sampled; means of the seeds, bars of one standard error", groups, 1.0
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", choices=["run", "draw"])
@@ -119,7 +135,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     place = FOLDER / "modes.json"
     if chosen.what == "draw":
-        (FOLDER / "modes.md").write_text(markdown(json.loads(place.read_text())))
+        known = json.loads(place.read_text())
+        (FOLDER / "modes.md").write_text(markdown(known))
+        (FOLDER / "modes.svg").write_text(drawing(known))
         return 0
     bench.one_thread()
     bench.header("modes: sequential and async runs", ["torch", "libp2p"])

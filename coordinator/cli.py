@@ -309,37 +309,41 @@ def simulate(
     gives_back: Annotated[
         bool, typer.Option("--gives-back", help="A node that is back gives its open leases back.")
     ] = False,
+    classes: Annotated[
+        list[str] | None,
+        typer.Option("--class", help="COUNT:SPEED:ASK of nodes alike, repeated; for --nodes, --equal and --price."),
+    ] = None,
+    version_mb: Annotated[
+        float | None, typer.Option(min=0.001, help="MB of a version; for --broadcast and --star.")
+    ] = None,
+    uplink: Annotated[float, typer.Option(min=0.001, help="The coordinator's, Mbit/s.")] = 1000.0,
+    node_uplink: Annotated[float, typer.Option(min=0.0, help="A node's, Mbit/s.")] = 100.0,
+    node_downlink: Annotated[float, typer.Option(min=0.001, help="A node's, Mbit/s.")] = 1000.0,
+    uplink_price: Annotated[float, typer.Option(min=0.0, help="Per GB that the coordinator sends.")] = 0.0,
     ablate: Annotated[bool, typer.Option("--ablate", help="Also without single rules.")] = False,
     seeds: Annotated[int, typer.Option(min=1, max=100, help="Runs per row.")] = 1,
     svg: Annotated[Path | None, typer.Option(help="Draw them to this file.", show_default="not drawn")] = None,
 ) -> None:
     """Simulate a fleet on the product's own rules: idle share, age of groups, cost of a step."""
-    from coordinator.simulation import comparison, drawn_runs
+    from coordinator.simulation import comparison, drawn_runs, told
 
     if publish_every > staleness + 1:
         raise LocalFault(f"publish-every is {publish_every}, and S = {staleness} allows at most {staleness + 1}")
     terms = comparison.FleetTerms(
         nodes, supply, not equal, batch, staleness, publish_every, at_once, step_seconds,
         life * 60 if life is not None else float("inf"), away * 60, broadcast, star, gamma, price, learner_price,
-        length_spread,
-        hedges, moves, gives_back,
+        length_spread, hedges, moves, gives_back, tuple(told.node_class(text) for text in classes or ()),
+        told.version_terms(version_mb, uplink, node_uplink, node_downlink, uplink_price),
     )  # fmt: skip
-    columns = f"{'':<12} {'steps':>6} {'idle':>7} {'age':>5} {'leases':>7} {'hedges':>7} {'lost':>6}"
-    print(f"{columns} {'wasted':>6} {'moved':>6} {'active':>7} {'cost':>9}")
+    print(told.HEAD)
     rows = list[comparison.Compared]()
     try:
         for row in comparison.compared(terms, minutes * 60, seeds, ablate):
-            print(
-                f"{row.name:<12} {row.steps:>6.1f} {row.idle:>7.1%} {row.age:>5.2f} {row.leases:>7.2f} "
-                f"{row.hedges:>7.2%} {row.lost:>6.1%} {row.wasted:>6.1%} {row.moved:>6.2%} {row.active:>7.1f} "
-                f"{row.cost:>9.4f}", flush=True,
-            )  # fmt: skip
+            print(told.row(row, seeds), flush=True)
             rows.append(row)
     except ValueError as fault:
         raise LocalFault(f"{fault} in {minutes:g} minutes: raise --minutes, or --supply") from fault
-    print("idle: of the learner's time; age: steps, of the groups learned; leases: per group learned; cost: of a step")
-    print("hedges: of all leases; lost: prompts leased whose group could not be learned from, of all")
-    print("wasted: tokens sampled and not learned from, of all sampled; moved: leases finished by others, of all")
+    print(told.FOOT)
     if svg is not None:
         svg.write_text(drawn_runs.draw(rows, minutes * 60))
 

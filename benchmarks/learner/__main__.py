@@ -28,6 +28,8 @@ def measured(candidate: str, shape: Shape, layers: int, steps: int) -> dict[str,
     """Run a candidate in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.learner.one_process", candidate, shape.name, str(layers), str(steps)]
     answer: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    peak = answer["peak"] / 2**20
+    print(f"{shape.name}, {candidate}: {answer['seconds'][-1]:.1f} CPU s, {peak:,.0f} MiB", flush=True)
     return answer
 
 
@@ -52,6 +54,7 @@ def main() -> int:
     """Run the benchmark; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.learner", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="4 layers of 30 and one round")
+    parser.add_argument("--rounds", type=int, default=3, help="measurements of each")
     order = parser.parse_args()
     if importlib.util.find_spec("trl") is None:
         print("TRL is not installed: pip install trl==1.16.0", file=sys.stderr)
@@ -60,7 +63,7 @@ def main() -> int:
     claims: list[Claim] = []
     rows: list[list[object]] = []
     for shape in (MIXED, EQUAL):
-        of_shape, some, state = claims_of(shape, 4 if order.quick else 30, 1 if order.quick else 3)
+        of_shape, some, state = claims_of(shape, 4 if order.quick else 30, 1 if order.quick else order.rounds)
         claims, rows = claims + of_shape, rows + some
     bench.table(("batch", "learner", "CPU s of a step", "peak MiB"), rows)
     return bench.close([*claims, Claim("state", state, "bytes per parameter", 18.1, at_most=True)])

@@ -8,9 +8,10 @@ hard churn (a life of 5), with one and with eight groups at once in each node, a
 3. leases per group learned, against `room`: geometric mean at 1.5 times the supply;
 4. CPU time of a request at 10,000 nodes, against one at 100.
 
-With c groups at once in each node the batch has 16 c groups, so a turnaround is as long in steps as with one. Versions
-every 2 and 3 steps are printed for one group at once, without a bar. `--seeds` and `--steps`: runs per cell, and steps
-per run.
+With c groups at once in each node the batch has 16 c groups, so a turnaround is as long in steps as with one. Printed
+without a bar: versions every 2 and 3 steps; and the same table where nodes ask for money and activation chooses the
+cheapest for 1.1 and 1.5 times the need (coordinator/rollouts/activation.py). `--seeds` and `--steps`: runs per cell,
+and steps per run.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from typing import NamedTuple
 from benchmarks.harness.bench import Claim, Measured, close, header, ratio, table, take_turns, timed
 from coordinator.rollouts.lease_summary import LeaseSummary, lease_cell
 from coordinator.rollouts.pacing import LearnerPace, PacedSituation, is_due
+from coordinator.simulation.comparison import NANO, PRICE_SPREAD
 from coordinator.simulation.simulated_run import RunResult, RunScene, SimulatedRun, fleet
 
 BATCH = 16
@@ -31,6 +33,7 @@ AGE_BARS = {1.5: 0.70, 3.0: 0.55}
 IDLE_BARS = {1.1: 0.04, 1.5: 0.01, 3.0: 0.01}
 LEASES_BAR = 0.90
 ASK_BAR = 1.5
+GAMMAS = (1.1, 1.5)
 FEW, MANY = 100, 10_000
 ASKS = 400
 
@@ -53,33 +56,55 @@ FLEETS = (
 )
 
 
+class Block(NamedTuple):
+    """What the rows of a table share. `gamma`: reserve with which activation chooses; None: everybody is active."""
+
+    at_once: int = 1
+    publish_every: int = 1
+    gamma: float | None = None
+
+    @property
+    def title(self) -> str:
+        chosen = "" if self.gamma is None else f", nodes chosen for {self.gamma:g} times the need"
+        batch = f"{BATCH * self.at_once} groups per step"
+        return f"{self.at_once} at once per node, {batch}, a version every {self.publish_every} steps{chosen}"
+
+
+BLOCKS = (
+    *(Block(at_once, publish_every) for publish_every in (1, 2, 3) for at_once in (1, 8)),
+    *(Block(at_once, gamma=gamma) for gamma in GAMMAS for at_once in (1, 8)),
+)
+
+
 class Cell(NamedTuple):
     """A row of the table: a fleet under both rules."""
 
     fleet: Fleet
     supply: float
-    at_once: int
-    publish_every: int
+    block: Block
     room: RunResult
     paced: RunResult
 
 
-def cell(one: Fleet, supply: float, at_once: int, publish_every: int, steps: int, seeds: int) -> Cell:
+def cell(one: Fleet, supply: float, block: Block, steps: int, seeds: int) -> Cell:
     """Simulate a fleet under both rules, with the same seeds."""
     here = one.life / (one.life + RunScene(()).away) if math.isfinite(one.life) else 1.0
     results: dict[bool, list[RunResult]] = {False: [], True: []}
     for seed in range(seeds):
-        batch = BATCH * at_once
+        batch, chances = BATCH * block.at_once, random.Random(seed)
         scene = RunScene(
-            fleet(one.spread, one.nodes, supply / here, batch, at_once, seed),
-            at_once=at_once,
+            fleet(one.spread, one.nodes, supply / here, batch, block.at_once, seed),
+            at_once=block.at_once,
             batch=batch,
-            publish_every=publish_every,
+            publish_every=block.publish_every,
             life=one.life,
         )
+        if block.gamma is not None:
+            asks = tuple(int(NANO * chances.lognormvariate(0.0, PRICE_SPREAD)) for _ in scene.turnarounds)
+            scene = scene._replace(asks=asks, gamma=block.gamma, order="cheapest")
         for paced, runs in results.items():
             runs.append(SimulatedRun(scene, paced=paced, seed=seed).run(steps))
-    return Cell(one, supply, at_once, publish_every, _mean(results[False]), _mean(results[True]))
+    return Cell(one, supply, block, _mean(results[False]), _mean(results[True]))
 
 
 def _mean(runs: list[RunResult]) -> RunResult:
@@ -87,9 +112,9 @@ def _mean(runs: list[RunResult]) -> RunResult:
 
 
 def claims(cells: list[Cell]) -> list[Claim]:
-    """Return claims 1 to 3 over the cells of one version per step."""
-    result = []
-    judged = {supply: [one for one in cells if (one.supply, one.publish_every) == (supply, 1)] for supply in SUPPLIES}
+    """Return claims 1 to 3 over the cells of one version per step with everybody active."""
+    result, plain = [], [one for one in cells if one.block.publish_every == 1 and one.block.gamma is None]
+    judged = {supply: [one for one in plain if one.supply == supply] for supply in SUPPLIES}
     for supply, bar in AGE_BARS.items():
         ages = statistics.geometric_mean(one.paced.age / one.room.age for one in judged[supply])
         result.append(Claim(f"age at {supply:g} x", ages, "room", bar, at_most=True))
@@ -167,16 +192,14 @@ def main() -> int:
     header("the law of leases against room alone, simulated", ["numpy"])
     print(f"{steps} steps, {seeds} seeds per cell; S = 4; age and idle over the last four fifths\n", flush=True)
     cells = []
-    for at_once, publish_every in [(1, 1)] if chosen.quick else [(1, 1), (8, 1), (1, 2), (1, 3)]:
-        block = [
-            cell(one, supply, at_once, publish_every, steps, seeds) for one in FLEETS for supply in SUPPLIES
-        ]  # fmt: skip
-        print(f"{at_once} at once per node, {BATCH * at_once} groups per step, a version every {publish_every} steps")
+    for block in BLOCKS[:1] if chosen.quick else BLOCKS:
+        made = [cell(one, supply, block, steps, seeds) for one in FLEETS for supply in SUPPLIES]
+        print(block.title)
         table(
             ("fleet", "supply", "room: age", "idle", "leases", "law: age", "idle", "leases"),
-            [(one.fleet.name, f"{one.supply:g}", *_cells(one.room), *_cells(one.paced)) for one in block],
+            [(one.fleet.name, f"{one.supply:g}", *_cells(one.room), *_cells(one.paced)) for one in made],
         )
-        cells += block
+        cells += made
     claim, measured = cost_of_asks(3 if chosen.quick else 9)
     for name, nodes in (("few", FEW), ("many", MANY)):
         cost = statistics.median(1e6 / one.rate for one in measured[name])

@@ -65,7 +65,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     its number of groups in `drawn`), oldest first; absent in older files, where `drawn` has all groups of the run.
     `export`: the last exported version. `published`: versions whose snapshots are kept for diffs, oldest first.
     `anchor`: the first version of the era, from which cumulative diffs start. `rate`: factor of the learning rate.
-    `republished`: id of the last order to go back to a version that was obeyed; 0: none was."""
+    `republished`: id of the last order to go back to a version that was obeyed; 0: none was. `run`: the run's id, in
+    hex; empty in older files."""
 
     step: int
     era: int
@@ -77,6 +78,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     draws: list[tuple[int, int]] = []
     rate: float = 1.0
     republished: int = 0
+    run: str = ""
 
 
 class TensorFile(msgspec.Struct, frozen=True, array_like=True):

@@ -58,7 +58,7 @@ class Open(msgspec.Struct, frozen=True, kw_only=True):
     `database`: run.sqlite, which the learner only reads. `ends`: tokens that end a turn, by which answers that the
     limit cut are counted; empty: they are not counted. `limit`: most sampled tokens per rollout; 0: unknown.
     `republish`: a version to go back to, once. `checkpoint_share`: of the time that full checkpoints may take
-    (learner/checkpoint_pace.py)."""
+    (learner/checkpoint_pace.py). `run`: the run's id, in hex; empty: unknown."""
 
     model: str
     folder: str
@@ -77,6 +77,7 @@ class Open(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = 0
     republish: "Republish | None" = None
     checkpoint_share: float = 1.0
+    run: str = ""
 
 
 class Republish(msgspec.Struct, frozen=True, kw_only=True):

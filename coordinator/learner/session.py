@@ -73,6 +73,8 @@ class Session:
             folder.mkdir(parents=True, exist_ok=True)
         sync_folder(Path(order.folder))
         checkpoint_found, trainer = checkpoint.load(self._checkpoints, report), None
+        if checkpoint_found is not None:
+            _check_run(order, checkpoint_found.state)
         journalled = journal.newest_version(self._journal)
         if checkpoint_found is not None and self._ordered_again(checkpoint_found) is None:
             checkpoint_found, trainer = remade(order, checkpoint_found, self._journal, read, trainer_of, report)
@@ -179,7 +181,10 @@ class Session:
 
     def _fresh(self, era: int, step: int, published: list[Base], *, steps: int = 0) -> State:
         """Return the first state of an era."""
-        return State(step=step, era=era, steps=steps, drawn=[], export=None, published=published, anchor=None)
+        return State(
+            step=step, era=era, steps=steps, drawn=[], export=None, published=published, anchor=None,
+            run=self._order.run,
+        )  # fmt: skip
 
     def _resumed(self, state: State, published: list[Base]) -> State:
         """Return the checkpoint's state, with the published version as main names it."""
@@ -189,7 +194,9 @@ class Session:
         if state.anchor is None and state.export and state.export.version == newest:
             anchor = published[-1]
         draws = state.draws or ([(state.step, len(state.drawn))] if state.drawn else [])
-        return msgspec.structs.replace(state, published=[*older, *published], anchor=anchor, draws=draws)
+        return msgspec.structs.replace(
+            state, published=[*older, *published], anchor=anchor, draws=draws, run=self._order.run or state.run
+        )  # fmt: skip
 
     def _published(self) -> list[Base]:
         """Return the published version as main names it, its file read and checked; empty if there is none."""
@@ -272,6 +279,15 @@ class Session:
         export.sweep(self._exports, kept, snapshots)
         remaining = [base for base in state.published if base.version in snapshots]
         self._state = msgspec.structs.replace(state, published=remaining)
+
+
+def _check_run(order: Open, state: State) -> None:
+    """Check that a checkpoint is of this run. Raises WrongOrder."""
+    if order.run and state.run not in ("", order.run):
+        raise WrongOrder(
+            f"{Path(order.folder) / checkpoint.FOLDER} has checkpoints of run {state.run}, and this is run "
+            f"{order.run}: move the learner's folder away to go on from the published version, or put this run's back"
+        )
 
 
 def check_hyper(hyper: Hyper, limit: int = 0, ends: Ends = ()) -> None:

@@ -138,6 +138,11 @@ class LeaseSummary:
         """The mean turnaround of the servers here, ms; None if no node is here."""
         return float(self._servers.sum()) / SERVER / self.supply if self.supply > 0 else None
 
+    @property
+    def at_once(self) -> float:
+        """Leases that a node here works on at once, in the mean; 1 if no node is here."""
+        return float(self._servers.sum()) / SERVER / len(self.nodes) if self.nodes else 1.0
+
     def table(self) -> "LeaseClasses":
         """Return the sums by class, for the classes in use and those between them."""
         if self._table is None:

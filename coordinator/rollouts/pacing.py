@@ -18,7 +18,8 @@ Terms
 - *later(t)*: the groups that the nodes here are expected to begin after f, or when they are free if that is later, and
   to end by t. They are divided by `GAMMA`.
 - *kept*: the share of the last leases whose groups came into the buffer. It multiplies each chance.
-- *deviation*: the standard deviation of the sum of these chances.
+- *deviation*: the standard deviation of the sum of these chances. A node that leaves takes all its c groups with it, so
+  its groups are kept or lost together, and come at their times each by itself.
 
 Rules
 1. A lease is given if some draw k is short:  buffered + back(t_k) + later(t_k) - z deviation < k batch.  Draws that the
@@ -149,12 +150,13 @@ def lack(summary: LeaseSummary, at: PacedSituation, version: int, turnaround: fl
         return math.inf
     times = _first_draw(at) + (draws - 1) * at.pace.step - at.pace.lead
     wanted = draws * at.batch - at.buffered
-    back = _back(classes, at, likely, times)
+    clump = _clump(at, summary.at_once)
+    back = _back(classes, at, likely, times, clump)
     lacking = wanted - _less(back, z)
     short = lacking > 0
     if not short.any():
         return float(lacking.max())
-    later = _later(classes, at, likely, times[short], _next_version(at, version))
+    later = _later(classes, at, likely, times[short], _next_version(at, version), clump)
     both = GroupForecast(back.expected[short] + later.expected, back.variance[short] + later.variance)
     lacking[short] = np.minimum(lacking[short], wanted[short] - _less(both, z))
     return float(lacking.max())
@@ -222,17 +224,25 @@ def _back_within_a_turnaround(classes: LeaseClasses, at: PacedSituation, likely:
     return float(classes.running @ _returns(classes, at, likely, until))
 
 
-def _back(classes: LeaseClasses, at: PacedSituation, likely: TurnaroundOdds, times: Floats) -> GroupForecast:
+def _clump(at: PacedSituation, at_once: float) -> float:
+    """Return what the variance of c groups that are kept or lost together has above that of c alone, over the squares
+    of their chances: (c - 1) (1 - kept) / kept."""
+    return max(0.0, at_once - 1) * (1 - at.kept) / at.kept if at.kept > 0 else 0.0
+
+
+def _back(
+    classes: LeaseClasses, at: PacedSituation, likely: TurnaroundOdds, times: Floats, clump: float
+) -> GroupForecast:
     chances = _returns(classes, at, likely, times[:, None])
     decided = at.kept * np.minimum(np.maximum((times - at.now) / max(at.verdict, 1.0), 0.0), 1.0)
     return GroupForecast(
         chances @ classes.running + at.undecided * decided,
-        (chances * (1 - chances)) @ classes.running + at.undecided * decided * (1 - decided),
+        (chances * (1 + (clump - 1) * chances)) @ classes.running + at.undecided * decided * (1 - decided),
     )
 
 
 def _later(
-    classes: LeaseClasses, at: PacedSituation, likely: TurnaroundOdds, times: Floats, begins: float
+    classes: LeaseClasses, at: PacedSituation, likely: TurnaroundOdds, times: Floats, begins: float, clump: float
 ) -> GroupForecast:
     turnaround = classes.turnaround[classes.rows]
     working = np.where(at.now - classes.sent < OVERDUE * turnaround, classes.running, 0.0)
@@ -244,4 +254,5 @@ def _later(
     groups, variance = likely.groups((times[:, None] - at.verdict - free) / each)
     expected, spread = groups @ servers, variance @ servers
     share = at.kept / GAMMA
-    return GroupForecast(share * expected, share * expected - share * share * (expected - spread))
+    together = clump * (groups * groups) @ servers
+    return GroupForecast(share * expected, share * expected - share * share * (expected - spread - together))

@@ -18,10 +18,18 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+import psutil
 
 from coordinator import config as configuration
 from coordinator import config_docs
-from coordinator.config import MOST_PROMPTS, CoordinatorConfig, EnvironmentSection, RunSection, Settings
+from coordinator.config import (
+    MOST_PROMPTS,
+    CoordinatorConfig,
+    EnvironmentSection,
+    LearnerSection,
+    RunSection,
+    Settings,
+)
 from coordinator.environments.task_host import TaskFacts, facts_of
 from coordinator.learner.messages import WarmUp
 from coordinator.run import chat_settings, https_identity, keys, model_folder, root_keys, signing, task_mix
@@ -46,8 +54,12 @@ from tasks.chat import PLAIN
 from tasks.task import Task
 from tasks.tokenizer import CHAR_SIZE, EOS
 from weights.errors import WeightsError
+from weights.lora.adapter_config import CONFIG as ADAPTER
 from weights.lora.adapter_folder import AdapterOrder, make_adapter
 
+TOKEN_BYTES: Final = 8
+"""Of a sampled token in the learner's batch, at least: its id and its log-probability."""
+GIB: Final = 1 << 30
 PRESETS: Final[Mapping[str, Settings]] = {
     model_folder.TINY: {"run": {"task": "reverse", "group_size": 16, "batch_groups": 16, "limit": 8}},
     model_folder.SMOLLM2: {
@@ -171,6 +183,9 @@ def init(
         if kind == PURE:
             check_sizes(config, facts_of(model_folder.task_named(task.name)), share[task.name])
     check_admitted(config.run)
+    _check_memory(config.run)
+    if adapter is not None:
+        _check_ranks(config.learner)
     if model not in PRESETS:
         model_folder.check_importable(Path(model))
     target = RunFolder(folder)
@@ -220,10 +235,36 @@ def load_run(
     _check_prompts(place, config.run, spec)
     check_model(place, spec)
     check_context(place, spec)
+    _check_memory(config.run)
+    if (place.model / ADAPTER).exists():
+        _check_ranks(config.learner)
     run_keys = keys.load(place, chain, secret)
     if config.https.listen:
         https_identity.prepare(place, peer_id(keys.identity(chain)), now, secret)
     return Run(place, config, run_keys, roots, chain, sealed, spec, https_identity.pin(place, config))
+
+
+def _check_memory(section: RunSection) -> None:
+    """Check that the learner, on this machine, can hold a batch whose rollouts all have `run.limit` tokens. Raises
+    `SettingsFault`."""
+    tokens = section.batch_groups * section.group_size * section.limit
+    memory = psutil.virtual_memory().total
+    if tokens * TOKEN_BYTES > memory:
+        raise SettingsFault(
+            f"a batch has up to {tokens:,} tokens (run.batch_groups {section.batch_groups} x run.group_size "
+            f"{section.group_size} x run.limit {section.limit}), which take {tokens * TOKEN_BYTES / GIB:,.0f} GiB in "
+            f"the learner, and this machine has {memory / GIB:,.0f} GiB: lower one of the three"
+        )
+
+
+def _check_ranks(learner: LearnerSection) -> None:
+    """Check that an adapter is trained by one rank (learner/sharded_model.py, rule 4). Raises `SettingsFault`."""
+    count = learner.ranks * learner.hosts
+    if count > 1:
+        raise SettingsFault(
+            f"the learner has {count} ranks, and the versions of this run are an adapter, which one rank trains: "
+            "set learner.ranks and learner.hosts to 1"
+        )
 
 
 def read_again(run: Run, secret: str | None) -> Run:

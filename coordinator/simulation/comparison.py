@@ -5,22 +5,24 @@
     any nodes          activation by lottery instead of by cost
     everybody          no activation: all nodes are active and paid
     no hedges          leases that are overdue are not covered (coordinator/rollouts/hedging.py)
-    star               the coordinator sends each version to each node itself, one after the other
+    star               the coordinator sends each version to each active node itself, one copy after the other
     by signal          batches take the groups of most signal first, not the oldest (`run.draw`)
     no moves           what lost nodes have begun is not finished by others (coordinator/rollouts/moving.py)
     by length          prompts differ in length, and long ones go to quick nodes (`leases.by_length`, elsewhere off)
 
 After Table 2 of ECHO-2 (arXiv 2602.02192), which leaves out the broadcast between peers and the choice by cost. Prices
-are those of the caller; a step costs the learner's time, idle time included, and the nodes' hours.
+are those of the caller: of the learner and of nodes per hour, and of bytes that the coordinator sends. A step costs the
+learner's time, idle time included, the nodes' hours while they are active, and those bytes.
 """
 
 import math
 import random
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from coordinator.simulation.simulated_run import RunResult, RunScene, SimulatedRun, StepRecord, fleet
+from coordinator.simulation.simulated_run import RunResult, RunScene, SimulatedRun, StepRecord, fleet, scaled
+from coordinator.training.run_plan import NodeTerms, RunTerms, broadcast_seconds, copies_sent
 
 NANO: Final = 1_000_000_000
 PRICE_SPREAD: Final = 0.35
@@ -28,11 +30,31 @@ PRICE_SPREAD: Final = 0.35
 ALL: Final = "all rules"
 
 
+class NodeClass(NamedTuple):
+    """Nodes that are alike. `number`: of them. `speed`: relative to other classes. `ask`: of each, per hour."""
+
+    number: int
+    speed: float
+    ask: float
+
+
+class VersionTerms(NamedTuple):
+    """What it takes to send a version. `payload`: bytes. `uplink`: of the coordinator, `node_uplink`, `node_downlink`:
+    bytes per second. `price`: per byte that the coordinator sends."""
+
+    payload: float
+    uplink: float
+    node_uplink: float
+    node_downlink: float
+    price: float = 0.0
+
+
 class FleetTerms(NamedTuple):
     """A fleet and its run. `supply`: over what the learner consumes. `spread`: whether nodes differ tenfold in speed.
-    `life`, `away`, `step_seconds`, `broadcast`: seconds; `broadcast` between peers, `star` of one copy after the other,
-    0: not compared. `price`: median ask per hour. `learner_price`: per hour. `length_spread`: of the prompts
-    (simulated_run.py). `hedge_share`: of hedges in all leases. `moves`, `gives_back`: see `RunScene`."""
+    `life`, `away`, `step_seconds`, `broadcast`: seconds; `broadcast` between peers, `star` of one copy after the other
+    to all nodes, 0: not compared. `price`: median ask per hour. `learner_price`: per hour. `length_spread`: of the
+    prompts (simulated_run.py). `hedge_share`: of hedges in all leases. `moves`, `gives_back`: see `RunScene`.
+    `classes`: the nodes, in place of `nodes`, `spread` and `price`. `version`: in place of `broadcast` and `star`."""
 
     nodes: int = 200
     supply: float = 1.5
@@ -53,13 +75,19 @@ class FleetTerms(NamedTuple):
     hedge_share: float = 0.0
     moves: bool = False
     gives_back: bool = False
+    classes: tuple[NodeClass, ...] = ()
+    version: VersionTerms | None = None
+
+    @property
+    def asked(self) -> bool:
+        """Whether any node asks for money."""
+        return self.price > 0 or any(one.ask for one in self.classes)
 
 
-class Compared(NamedTuple):
-    """A row: means over the seeds. `hedges`, `lost`, `wasted`, `moved`: as in `RunResult`. `cost`: of a step.
-    `records`: the steps of the first seed."""
+class RunFigures(NamedTuple):
+    """Of a run. `steps`: made. `hedges`, `lost`, `wasted`, `moved`: as in `RunResult`. `copies`: of a version that the
+    coordinator sent, per step. `of_nodes`, `of_uplink`: parts of `cost`, which is of a step."""
 
-    name: str
     steps: float
     idle: float
     age: float
@@ -69,16 +97,35 @@ class Compared(NamedTuple):
     wasted: float
     moved: float
     active: float
+    copies: float
+    of_nodes: float
+    of_uplink: float
     cost: float
+
+
+class Compared(NamedTuple):
+    """A row. `mean`, `error`: over the seeds, `error` the standard error of the mean. `records`: the steps of the first
+    seed."""
+
+    name: str
+    mean: RunFigures
+    error: RunFigures
     records: list[StepRecord]
 
 
-def compared(terms: FleetTerms, seconds: float, seeds: int, ablate: bool) -> Iterator[Compared]:
-    """Simulate `seconds` with each of the seeds; with `ablate` also without single rules. Raises `ValueError` if the
-    learner makes no step in that time."""
+def compared(
+    terms: FleetTerms, seconds: float, seeds: int, ablate: bool, only: Collection[str] | None = None
+) -> Iterator[Compared]:
+    """Simulate `seconds` with each of the seeds; with `ablate` also without single rules. `only`: names of rows; None:
+    all. Raises `ValueError` if the learner makes no step in that time."""
     for name, change in _variants(terms, ablate):
+        if only is not None and name not in only:
+            continue
         runs = [_run(terms, change, seconds, seed) for seed in range(seeds)]
-        yield _row(name, terms, runs, seconds)
+        some = [_figures(terms, run, result, seconds) for run, result in runs]
+        mean = RunFigures(*(statistics.fmean(values) for values in zip(*some, strict=True)))
+        error = RunFigures(*(_error(values) for values in zip(*some, strict=True)))
+        yield Compared(name, mean, error, runs[0][0].records)
 
 
 class _Change(NamedTuple):
@@ -92,60 +139,94 @@ def _variants(terms: FleetTerms, ablate: bool) -> Iterator[tuple[str, _Change]]:
         return
     yield "without law", _Change(lambda scene: scene, paced=False)
     yield "by signal", _Change(lambda scene: scene._replace(by_signal=True))
-    if terms.price:
+    if terms.asked:
         yield "any nodes", _Change(lambda scene: scene._replace(order="random"))
         yield "everybody", _Change(lambda scene: scene._replace(order=None))
     if terms.hedge_share:
         yield "no hedges", _Change(lambda scene: scene._replace(hedge_share=0.0))
     if terms.moves:
         yield "no moves", _Change(lambda scene: scene._replace(moves=False))
-    if terms.star:
-        yield "star", _Change(lambda scene: scene._replace(broadcast=terms.star / terms.step_seconds))
+    nodes = sum(one.number for one in terms.classes) or terms.nodes
+    copy = terms.star / nodes if terms.version is None else terms.version.payload / terms.version.uplink
+    if copy:
+        yield "star", _Change(lambda scene: scene._replace(star=copy / terms.step_seconds))
     if terms.length_spread:
         yield "by length", _Change(lambda scene: scene._replace(by_length=True))
 
 
 def _run(terms: FleetTerms, change: _Change, seconds: float, seed: int) -> tuple[SimulatedRun, RunResult]:
-    step, chances = terms.step_seconds, random.Random(seed)
-    here = terms.life / (terms.life + terms.away) if math.isfinite(terms.life) else 1.0
-    asks = [int(NANO * terms.price * chances.lognormvariate(0.0, PRICE_SPREAD)) for _ in range(terms.nodes)]
+    step = terms.step_seconds
+    turnarounds, asks = _nodes(terms, seed)
+    wanted = min(1.0, terms.gamma / terms.supply) if terms.asked else 1.0
+    broadcast, copies = _broadcast(terms, math.ceil(wanted * len(turnarounds)))
     scene = RunScene(
-        fleet(terms.spread, terms.nodes, terms.supply / here, terms.batch, terms.at_once, seed),
+        turnarounds,
         at_once=terms.at_once,
         batch=terms.batch,
         staleness=terms.staleness,
         publish_every=terms.publish_every,
         life=terms.life / step,
         away=terms.away / step,
-        broadcast=terms.broadcast / step,
-        asks=tuple(asks),
+        broadcast=broadcast / step,
+        asks=asks,
         gamma=terms.gamma,
-        order="cheapest" if terms.price else None,
+        order="cheapest" if terms.asked else None,
         step_seconds=step,
         length_spread=terms.length_spread,
         hedge_share=terms.hedge_share,
         moves=terms.moves,
         gives_back=terms.gives_back,
+        copies=copies,
     )
     run = SimulatedRun(change.scene(scene), paced=change.paced, seed=seed)
     return run, run.run(seconds=seconds)
 
 
-def _row(name: str, terms: FleetTerms, runs: list[tuple[SimulatedRun, RunResult]], seconds: float) -> Compared:
-    def mean(of: Callable[[SimulatedRun, RunResult], float]) -> float:
-        return statistics.fmean(of(run, result) for run, result in runs)
+def _nodes(terms: FleetTerms, seed: int) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """Return turnarounds, steps, and asks."""
+    here = terms.life / (terms.life + terms.away) if math.isfinite(terms.life) else 1.0
+    supply = terms.supply / here
+    if terms.classes:
+        alike = [one for one in terms.classes for _ in range(one.number)]
+        turnarounds = scaled([1 / one.speed for one in alike], supply, terms.batch, terms.at_once)
+        return turnarounds, tuple(int(NANO * one.ask) for one in alike)
+    chances = random.Random(seed)
+    asks = tuple(int(NANO * terms.price * chances.lognormvariate(0.0, PRICE_SPREAD)) for _ in range(terms.nodes))
+    return fleet(terms.spread, terms.nodes, supply, terms.batch, terms.at_once, seed), asks
 
-    return Compared(
-        name=name,
-        steps=mean(lambda run, result: run.step),
-        idle=mean(lambda run, result: result.idle),
-        age=mean(lambda run, result: result.age),
-        leases=mean(lambda run, result: result.leases),
-        hedges=mean(lambda run, result: result.hedges),
-        lost=mean(lambda run, result: result.lost),
-        wasted=mean(lambda run, result: result.wasted),
-        moved=mean(lambda run, result: result.moved),
-        active=mean(lambda run, result: statistics.fmean(record.active for record in run.records)),
-        cost=mean(lambda run, result: result.paid / NANO + terms.learner_price * seconds / 3600 / run.step),
-        records=runs[0][0].records,
+
+def _broadcast(terms: FleetTerms, nodes: int) -> tuple[float, float]:
+    """Return the seconds of a version to so many nodes that pass it on, and the copies that the coordinator sends."""
+    version = terms.version
+    if version is None:
+        return terms.broadcast, 1.0
+    run = RunTerms(
+        step_seconds=terms.step_seconds, rollouts=terms.batch, group_size=1, tokens=1.0, staleness=terms.staleness,
+        payload=version.payload, uplink=version.uplink,
+    )  # fmt: skip
+    node = NodeTerms(tokens_per_second=1.0, uplink=version.node_uplink, downlink=version.node_downlink)
+    return broadcast_seconds(run, node, nodes), copies_sent(run, node, nodes)
+
+
+def _figures(terms: FleetTerms, run: SimulatedRun, result: RunResult, seconds: float) -> RunFigures:
+    of_nodes = result.paid / NANO
+    of_uplink = 0.0 if terms.version is None else result.copies * terms.version.payload * terms.version.price
+    return RunFigures(
+        steps=run.step,
+        idle=result.idle,
+        age=result.age,
+        leases=result.leases,
+        hedges=result.hedges,
+        lost=result.lost,
+        wasted=result.wasted,
+        moved=result.moved,
+        active=statistics.fmean(record.active for record in run.records),
+        copies=result.copies,
+        of_nodes=of_nodes,
+        of_uplink=of_uplink,
+        cost=of_nodes + of_uplink + terms.learner_price * seconds / 3600 / run.step,
     )
+
+
+def _error(values: Sequence[float]) -> float:
+    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0

@@ -12,7 +12,7 @@ finished by the next node that asks under its version (coordinator/rollouts/movi
 its leases back, where `gives_back`; each of the others leaves for good, or for longer than its leases last.
 
 Not simulated: the queue of the scorer (a verdict takes `verdict`), groups that are refused, and the measuring of rates:
-activation knows them. An active node is paid by the hour, as long as it is here.
+activation knows them. A node is paid by the hour, as long as it is here, and active or still at work.
 """
 
 import math
@@ -20,6 +20,7 @@ import random
 import statistics
 from bisect import insort
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final, NamedTuple
@@ -55,14 +56,16 @@ FEWEST: Final = 8
 
 
 class RunScene(NamedTuple):
-    """A setting of the simulation. `turnarounds`: of the nodes, in steps. `at_once`: c, groups under way in each node.
-    `batch`: groups per step. `life`, `away`: mean time until a node leaves, and until it is back, in steps. `verdict`,
-    `broadcast`: in steps. `asks`: of the nodes, nano units per hour; empty: nobody asks for money. `gamma`: reserve of
-    the need. `order`: of activation; None: everybody is active. `step_seconds`: mean of a step; all
-    other times are in steps. `length_spread`: standard deviation of the logarithm of a prompt's length, whose mean is
-    1 and which is predicted exactly. `by_length`: long prompts go to quick nodes. `hedge_share`: of hedges in all
-    leases. `by_signal`: batches take groups of most signal first, which is drawn by chance. `gives_back`: whether a
-    node that comes back gives its open leases back. `moves`: whether lost groups go on at other nodes."""
+    """A setting of the simulation. `turnarounds`: of the nodes, in steps. `at_once`: c, groups under way in each
+    node. `batch`: groups per step. `life`, `away`: mean time until a node leaves, and until it is back, in steps.
+    `verdict`, `broadcast`: in steps. `asks`: of the nodes, nano units per hour; empty: nobody asks for money.
+    `gamma`: reserve of the need. `order`: of activation; None: everybody is active. `step_seconds`: mean of a step;
+    all other times are in steps. `star`: of a copy of a version to one node; above 0 the coordinator sends each
+    version itself, one copy after the other. `copies`: that it sends of a version where peers pass it on.
+    `length_spread`: standard deviation of the logarithm of a prompt's length, whose mean is 1 and which is
+    predicted exactly. `by_length`: long prompts go to quick nodes. `hedge_share`: of hedges in all leases.
+    `by_signal`: batches take groups of most signal first, which is drawn by chance. `gives_back`:
+    whether a node that comes back gives its open leases back. `moves`: whether lost groups go on at other nodes."""
 
     turnarounds: tuple[float, ...]
     at_once: int = 1
@@ -83,6 +86,8 @@ class RunScene(NamedTuple):
     by_signal: bool = False
     gives_back: bool = False
     moves: bool = False
+    star: float = 0.0
+    copies: float = 1.0
 
 
 class StepRecord(NamedTuple):
@@ -98,7 +103,8 @@ class RunResult(NamedTuple):
     """Means over a run, its first fifth left out but for `leases` and `paid`. `age`: of the groups learned. `idle`: the
     learner's idle share. `leases`: given per group learned. `paid`: to nodes per step, nano units. `hedges`: of all
     leases. `lost`: prompts whose leases brought no group that could be drawn, of those leased. `wasted`: tokens that
-    were sampled and never drawn, of all that were sampled. `moved`: leases that another node finished, of all."""
+    were sampled and never drawn, of all that were sampled. `moved`: leases that another node finished, of all.
+    `copies`: of a version, sent by the coordinator per step."""
 
     age: float
     idle: float
@@ -108,9 +114,10 @@ class RunResult(NamedTuple):
     lost: float = 0.0
     wasted: float = 0.0
     moved: float = 0.0
+    copies: float = 0.0
 
 
-@dataclass
+@dataclass(eq=False)
 class SimulatedNode:
     """A node. `loaded`, `newest`: the version that it works under and the newest one that it knows."""
 
@@ -235,7 +242,9 @@ class SimulatedRun:
         self.records: list[StepRecord] = []
         self.window: list[WaitingPrompt] = []
         self.quick, self._next_position = QuickNodes(), 0
-        self.paid = 0.0
+        self.paid, self.copies, self._sends = 0.0, 0.0, False
+        self.waiting: dict[SimulatedNode, None] = {}
+        """Nodes that wait for a copy of a version, in the order in which they are sent one."""
         self._rates, self._known = 0.0, 0
         """Sum of 1 / mean turnaround over the nodes with groups, ms, and their number."""
         if scene.order is not None:
@@ -269,6 +278,7 @@ class SimulatedRun:
             self.lost / max(1, self.given - self.hedges - self.moved),
             1 - self.learned / max(1e-9, self.sampled - sum(length for *_, length in self.buffer)),
             self.moved / max(1, self.given),
+            self.copies / self.step,
         )
 
     # nodes
@@ -390,6 +400,8 @@ class SimulatedRun:
             return
         node.running.remove(lease)
         self.sampled += length * (1 - self.work.pop(lease).begun)
+        if not node.active:
+            self._count_hours(node)
         before = bool(node.measured)
         self._rates -= 1 / self._mean(node) if before else 0.0
         node.measured.append(takes)
@@ -454,11 +466,11 @@ class SimulatedRun:
 
     def _leave(self, node: SimulatedNode) -> None:
         node.here = node.waits = False
-        self._count_hours(node)
         left = list(node.running)
         for lease in left:
             self._tell(lease)
         node.running.clear()
+        self._count_hours(node)
         self.clock.after(self.random.expovariate(1 / self.scene.away) * self._step_seconds, self._come_back, node, left)
 
     def _tell(self, lease: int) -> None:
@@ -471,9 +483,10 @@ class SimulatedRun:
             self.told[lease] = work.share_at(gone // every * every)
 
     def _come_back(self, node: SimulatedNode, left: list[int]) -> None:
-        node.here, node.newest = True, self.published
+        node.here = True
         for lease in left if self.scene.gives_back else ():
             self._expired(lease)
+        self._catch_up(node)
         self._count_hours(node)
         self.clock.after(self.random.expovariate(1 / self.scene.life) * self._step_seconds, self._leave, node)
         self._ask(node)
@@ -484,10 +497,11 @@ class SimulatedRun:
             self._ask(node)
 
     def _count_hours(self, node: SimulatedNode) -> None:
-        """Pay a node up to now, and from now on while it is active and here."""
+        """Pay a node up to now, and from now on while it is here, and active or still at work."""
         if node.paid_since is not None:
             self.paid += node.ask * (self.clock.now - node.paid_since) / 3600
-        node.paid_since = self.clock.now if node.here and node.active and node.ask else None
+        works = node.here and (node.active or bool(node.running))
+        node.paid_since = self.clock.now if works and node.ask else None
 
     # coordinator
 
@@ -513,7 +527,7 @@ class SimulatedRun:
         self.clock.after(EPOCH, self._activate)
 
     def _begin_again(self, node: SimulatedNode) -> None:
-        node.newest = self.published
+        self._catch_up(node)
         self._ask(node)
 
     def _now(self) -> int:
@@ -593,16 +607,53 @@ class SimulatedRun:
         self.summary.set_oldest(self.step - self.scene.staleness)
         if self.step % scene.publish_every == 0:
             self.published = self.step
-            for node in self.nodes:
-                if node.here:
-                    late = scene.broadcast * self.random.uniform(0.7, 1.3)
-                    self.clock.after(late * self._step_seconds, self._hear, node, self.published)
+            self._broadcast()
         self._draw()
+
+    # versions
+
+    def _broadcast(self) -> None:
+        self.copies += 0 if self.scene.star else self.scene.copies
+        for node in self.nodes:
+            if self.scene.star:
+                self._queue(node)
+            elif node.here:
+                late = self.scene.broadcast * self.random.uniform(0.7, 1.3)
+                self.clock.after(late * self._step_seconds, self._hear, node, self.published)
+
+    def _queue(self, node: SimulatedNode) -> None:
+        """Let a node wait for its copy of the newest version."""
+        self.waiting.setdefault(node)
+        self._send_next()
+
+    def _send_next(self) -> None:
+        while self.waiting and not self._sends:
+            node = next(iter(self.waiting))
+            del self.waiting[node]
+            if node.here and node.active and node.newest < self.published:
+                self._sends = True
+                self.clock.after(self.scene.star * self._step_seconds, self._sent, node, self.published)
+
+    def _sent(self, node: SimulatedNode, version: int) -> None:
+        self._sends, self.copies = False, self.copies + 1
+        self._hear(node, version)
+        self._send_next()
+
+    def _catch_up(self, node: SimulatedNode) -> None:
+        """Let a node that was away or inactive have the newest version."""
+        if self.scene.star:
+            self._queue(node)
+        else:
+            node.newest = self.published
 
 
 def fleet(spread: bool, nodes: int, ratio: float, batch: int, at_once: int, seed: int) -> tuple[float, ...]:
     """Return the turnarounds, in steps, of a fleet that makes `ratio` batches per step. `spread`: tenfold."""
     chances = random.Random(seed)
-    raw = [10 ** chances.random() if spread else 1.0 for _ in range(nodes)]
+    return scaled([10 ** chances.random() if spread else 1.0 for _ in range(nodes)], ratio, batch, at_once)
+
+
+def scaled(raw: Sequence[float], ratio: float, batch: int, at_once: int) -> tuple[float, ...]:
+    """Return turnarounds in the proportions of `raw`, in steps, that make `ratio` batches per step together."""
     rate = at_once * sum(1 / turnaround for turnaround in raw)
     return tuple(turnaround * rate / (ratio * batch) for turnaround in raw)

@@ -193,4 +193,5 @@ def course_of(run: Run) -> TrainingConfig:
         config.run.steps,
         run.runspec.ends,
         section.checkpoint_share,
+        run.id.hex(),
     )

@@ -56,7 +56,7 @@ log = structlog.get_logger("coordinator")
 @dataclass(frozen=True)
 class TrainingConfig:
     """The learner's settings. `steps`: steps after which the run is finished; None: endless. `ends`: tokens that end a
-    turn. `checkpoint_share`: see `Open`."""
+    turn. `checkpoint_share`, `run`: see `Open`."""
 
     model: Path
     folder: Path
@@ -67,6 +67,7 @@ class TrainingConfig:
     steps: int | None
     ends: Ends = ()
     checkpoint_share: float = 1.0
+    run: str = ""
 
 
 @dataclass
@@ -187,6 +188,7 @@ class Training:
                 limit=self.group_service.terms.limit,
                 republish=order,
                 checkpoint_share=self.course.checkpoint_share,
+                run=self.course.run,
             )
         )
         self.parameters, self._era = opened.parameters, opened.era

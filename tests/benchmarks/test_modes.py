@@ -1,5 +1,7 @@
 """The figures of the modes benchmark."""
 
+from xml.etree import ElementTree
+
 import msgspec
 import pytest
 
@@ -43,3 +45,11 @@ def test_the_table_has_a_row_per_mode() -> None:
     rows = modes.markdown(known).splitlines()
     assert [row.split(" | ")[0] for row in rows if "±" in row] == [f"| {mode}" for mode in modes.MODES]
     assert rows[-1].endswith("| 2 | 11.000 ± 1.000 |")
+
+
+def test_the_picture_has_two_bars_per_mode_that_was_run() -> None:
+    columns = {"at equal time": 0.5, "at equal rollouts": 0.6}
+    some = list(modes.MODES)[:2]
+    known = {f"{mode}, seed {seed}": columns for mode in some for seed in (0, 1)}
+    rectangles = ElementTree.fromstring(modes.drawing(known)).findall(".//{*}rect")
+    assert len(rectangles) == 2 * len(some) + len(some)  # bars, and the key

@@ -135,7 +135,7 @@ class Main:
         self.era, self.now, self.staleness = 0, 0.0, staleness
         self.session_era = 0
         self.republish: Republish | None = None
-        self.checkpoint_share, self.threads = 1.0, 1
+        self.checkpoint_share, self.threads, self.run = 1.0, 1, ""
 
     def order(self) -> Open:
         last = self.published[-1] if self.published else None
@@ -155,6 +155,7 @@ class Main:
             republish=self.republish,
             checkpoint_share=self.checkpoint_share,
             threads=self.threads,
+            run=self.run,
         )
 
     def open(self, *, publish: bool = True) -> Session:

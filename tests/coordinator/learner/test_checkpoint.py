@@ -224,6 +224,8 @@ def test_the_state_on_disk_is_pinned(repository: Path) -> None:
     vector = json.loads((repository / "tests/vectors/learner_checkpoint.json").read_text())
     assert msgspec.msgpack.encode(state(2)).hex() == vector["state"]
     assert msgspec.msgpack.decode(bytes.fromhex(vector["state"]), type=State) == state(2)
+    of_run = msgspec.structs.replace(state(2), run="0a" * 16)
+    assert msgspec.msgpack.encode(of_run).hex() == vector["of_run"]
 
 
 def test_a_state_that_cannot_be_finished_leaves_the_checkpoint_before(folder: Path) -> None:

@@ -368,6 +368,19 @@ def test_a_published_file_with_another_root_is_refused(main: Main) -> None:
         main.open()
 
 
+def test_a_checkpoint_of_another_run_is_refused_and_one_that_names_none_is_taken(main: Main) -> None:
+    session = main.open()
+    main.step(session, 1)
+    main.run = "0a" * 16
+    assert main.open().opened().step == 1
+    main.step(main.open(), 2)
+    main.run = "0b" * 16
+    with pytest.raises(WrongOrder, match=f"checkpoints of run {'0a' * 16}, and this is run {'0b' * 16}: move"):
+        main.open()
+    main.run = "0a" * 16
+    assert main.open().opened().step == 2
+
+
 BAD_SETTINGS = {
     "an objective that does not exist": ({"objective": "ppo"}, "objective 'ppo' is unknown: choose one of"),
     "a weight that does not exist": ({"weight": "heavy"}, "weight: choose one of m2po, none"),

@@ -126,6 +126,16 @@ def test_of_an_older_version_there_is_no_more_than_the_draws_that_it_may_serve()
     assert is_due(summarised(quick()), situation(), 8, 60_000)
 
 
+def test_groups_that_a_node_would_take_with_it_ask_for_more_certainty_where_nodes_leave() -> None:
+    apart = [Node(60_000, 1, [6_000]) for _ in range(32)]
+    together = [Node(60_000, 8, 8 * [6_000]) for _ in range(4)]
+    one, eight = summarised(apart), summarised(together)
+    assert (one.at_once, eight.at_once, LeaseSummary().at_once) == (1.0, 8.0, 1.0)
+    sure, leaving = situation(kept=1.0), situation(kept=0.8)
+    assert lack(one, sure, 8, 60_000) == lack(eight, sure, 8, 60_000)
+    assert lack(one, leaving, 8, 60_000) < lack(eight, leaving, 8, 60_000)
+
+
 def test_an_unmeasured_node_counts_as_the_mean_of_the_fleet() -> None:
     summary = summarised(quick(leases=26))
     assert lack(summary, situation(), 8, None) == lack(summary, situation(), 8, 60_000)
@@ -181,6 +191,7 @@ def plain(nodes: list[Node], at: PacedSituation, version: int, own: float) -> fl
         begins = NOW + ends * at.pace.step + at.broadcast
     else:
         begins = first + (ends - 1) * at.pace.step + at.broadcast
+    clump = max(0.0, sum(node.servers for node in nodes) / len(nodes) - 1) * (1 - at.kept) / at.kept
     lacks = []
     for k in range(1, at.staleness + version - at.step + (at.training_since is None) + 1):
         if chance((first + (k - 1) * at.pace.span - NOW) / own, at.cv) < SERVES:
@@ -189,22 +200,26 @@ def plain(nodes: list[Node], at: PacedSituation, version: int, own: float) -> fl
             return math.inf
         z, until = max(Z, SPARE / spare), first + (k - 1) * at.pace.step - at.pace.lead
         soon = [back(lease, until) for lease in leases]
+        together = clump * sum(one * one for one in soon)
         soon += at.undecided * [at.kept * min(1.0, max(0.0, (until - NOW) / at.verdict))]
         after: list[float] = []
+        also = together
         for known, some in groups.items():
             mean = means[known]
             busy = [lease for lease in leases if lease[0] == mean and NOW - lease[1] < OVERDUE * mean]
             idle = max(0, sum(node.servers for node in some) - len(busy))
             after += [c for _, sent in busy for c in later(sent + mean, mean, until)]
             after += [c for c in later(begins, mean, until) for _ in range(idle)]
+            also += clump * sum(sum(later(sent + mean, mean, until)) ** 2 for _, sent in busy)
+            also += clump * idle * sum(later(begins, mean, until)) ** 2
         wanted = k * at.batch - at.buffered
-        lacking = wanted - less(soon, z)
-        lacks.append(lacking if lacking <= 0 else min(lacking, wanted - less(soon + after, z)))
+        lacking = wanted - less(soon, z, together)
+        lacks.append(lacking if lacking <= 0 else min(lacking, wanted - less(soon + after, z, also)))
     return max(lacks, default=-math.inf)
 
 
-def less(chances: list[float], z: float) -> float:
-    return sum(chances) - z * math.sqrt(sum(c * (1 - c) for c in chances))
+def less(chances: list[float], z: float, together: float) -> float:
+    return sum(chances) - z * math.sqrt(sum(c * (1 - c) for c in chances) + together)
 
 
 nodes_of_a_fleet = st.builds(

@@ -54,6 +54,20 @@ def test_no_run_is_made_of_an_adapter_for_layers_that_the_model_lacks(tmp_path: 
     assert not (tmp_path / "run").exists()
 
 
+def test_an_adapter_is_for_one_rank_which_init_and_a_later_start_say(tmp_path: Path) -> None:
+    source = write_model(tmp_path / "source", "model.layers.0.mlp.up_proj.weight", (2, 32))
+    asked: dict[str, Any] = {"run": {"name": "adapted", "task": "reverse"}, "learner": {"ranks": 2}}
+    told = "the learner has 2 ranks, and the versions of this run are an adapter, which one rank trains"
+    config = setup.settings_for(str(source), asked, env={})
+    with pytest.raises(SettingsFault, match=told):
+        setup.init(tmp_path / "run", str(source), config, now=NOW, adapter=AdapterOrder(4, 8.0))
+    assert not (tmp_path / "run").exists()
+    config = setup.settings_for(str(source), {"run": asked["run"]}, env={})
+    setup.init(tmp_path / "run", str(source), config, now=NOW, adapter=AdapterOrder(4, 8.0))
+    with pytest.raises(SettingsFault, match=told):
+        setup.load_run(tmp_path / "run", env={}, now=NOW, flags={"learner": {"ranks": 2}})
+
+
 def test_the_invite_pins_the_first_root_and_ends_each_address_in_the_channel_keys_peer(home: Path) -> None:
     run = load(home)
     invite = Invite.from_text(run.invite(["/ip4/192.0.2.1/tcp/4310"]))
@@ -108,6 +122,15 @@ def test_no_run_is_made_where_nothing_can_be_written(tmp_path: Path, model: Path
             make_run(place, model)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "model"]
     assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_no_run_is_made_whose_batch_no_learner_here_could_hold(model: Path, tmp_path: Path) -> None:
+    large = {"name": "large", "task": "add", "batch_groups": 9000, "group_size": 1024, "limit": 1 << 20}
+    config = setup.settings_for(str(model), {"run": large}, env={})
+    told = r"up to 9,663,676,416,000 tokens \(run.batch_groups 9000 x run.group_size 1024 x run.limit 1048576\), which"
+    with pytest.raises(SettingsFault, match=told + r" take 72,000 GiB in the learner, and this machine has [\d,]+ GiB"):
+        setup.init(tmp_path / "run", str(model), config, now=NOW)
+    assert not (tmp_path / "run").exists()
 
 
 def test_no_run_is_made_of_an_unknown_task_or_of_more_groups_than_prompts(model: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """`echo2-coord simulate`: a fleet with and without single rules of echo2, its figures and its picture."""
 
+import re
 from pathlib import Path
 from statistics import fmean
 from xml.etree import ElementTree
@@ -8,11 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from coordinator import cli
-from coordinator.simulation.comparison import ALL, Compared, FleetTerms, compared
+from coordinator.simulation.comparison import ALL, Compared, FleetTerms, NodeClass, VersionTerms, compared
 from coordinator.simulation.simulated_run import LastValues, RunScene, SimulatedRun, fleet
 from runtime.exit_codes import Exit
 
-PAID = FleetTerms(nodes=60, supply=2.0, batch=24, price=0.1, learner_price=2.0, star=200.0)
+PAID = FleetTerms(nodes=60, supply=2.0, batch=24, price=0.1, learner_price=2.0, star=600.0)
 SECONDS = 2400.0
 
 
@@ -23,12 +24,14 @@ def rows() -> dict[str, Compared]:
 
 def test_the_cheapest_nodes_cost_less_than_any_and_far_less_than_everybody(rows: dict[str, Compared]) -> None:
     assert list(rows) == [ALL, "without law", "by signal", "any nodes", "everybody", "star"]
-    assert rows[ALL].cost < 0.9 * rows["any nodes"].cost < rows["everybody"].cost
-    assert rows[ALL].active < 0.7 * rows["everybody"].active
+    assert rows[ALL].mean.cost < 0.9 * rows["any nodes"].mean.cost < rows["everybody"].mean.cost
+    assert rows[ALL].mean.active < 0.7 * rows["everybody"].mean.active
 
 
-def test_a_slow_broadcast_makes_groups_older(rows: dict[str, Compared]) -> None:
-    assert rows["star"].age > rows[ALL].age + 0.3
+def test_without_peers_the_coordinator_sends_each_copy_and_late_versions_cost_groups(rows: dict[str, Compared]) -> None:
+    assert rows[ALL].mean.copies == 1.0
+    assert rows["star"].mean.copies > 5
+    assert rows["star"].mean.lost > 2 * rows[ALL].mean.lost
 
 
 def test_by_length_quick_nodes_get_the_long_prompts() -> None:
@@ -60,14 +63,14 @@ def test_prompts_of_several_lengths_are_a_row_of_their_own() -> None:
 def test_hedges_are_left_out_where_they_are_turned_on() -> None:
     terms = FleetTerms(nodes=32, batch=16, supply=3.0, life=300.0, publish_every=3, hedge_share=0.05)
     hedged, without = (row for row in compared(terms, SECONDS, 1, ablate=True) if row.name in (ALL, "no hedges"))
-    assert hedged.hedges > 0 == without.hedges
-    assert hedged.lost < without.lost
+    assert hedged.mean.hedges > 0 == without.mean.hedges
+    assert hedged.mean.lost < without.mean.lost
 
 
 def test_the_cost_of_a_step_is_that_of_the_learner_and_of_the_nodes_hours() -> None:
     free = FleetTerms(nodes=20, batch=12, learner_price=3.0)
     (row,) = compared(free, SECONDS, 1, ablate=False)
-    assert row.cost == pytest.approx(3.0 * SECONDS / 3600 / row.steps)
+    assert row.mean.cost == pytest.approx(3.0 * SECONDS / 3600 / row.mean.steps)
 
 
 def test_nodes_are_paid_for_the_time_in_which_they_are_active() -> None:
@@ -94,11 +97,42 @@ def test_the_command_prints_a_row_per_rule_left_out_and_draws_them(tmp_path: Pat
     assert len(drawn.findall(".//{*}polyline")) == 3 * 3
 
 
+CLASSES = ["--class", "8:1:0.5", "--class", "8:0.5:0.1"]
+
+
+def test_classes_of_nodes_have_the_speeds_and_the_asks_that_are_stated() -> None:
+    classes = (NodeClass(8, 1.0, 0.5), NodeClass(8, 0.5, 0.1))
+    version = VersionTerms(1e9, 1e8, 1e7, 1e8, price=2e-9)
+    terms = FleetTerms(supply=2.0, batch=24, classes=classes, version=version, learner_price=3.0)
+    by_name = {row.name: row.mean for row in compared(terms, SECONDS, 1, ablate=True)}
+    assert list(by_name) == [ALL, "without law", "by signal", "any nodes", "everybody", "star"]
+    dear = 8 * 0.5 / 3600 * SECONDS + 8 * 0.1 / 3600 * SECONDS
+    assert by_name["everybody"].of_nodes == pytest.approx(dear / by_name["everybody"].steps, rel=0.01)
+    full = by_name[ALL]
+    assert full.of_nodes < 0.9 * by_name["any nodes"].of_nodes
+    assert full.of_uplink == pytest.approx(2.0 * full.copies)
+    assert full.cost == pytest.approx(full.of_nodes + full.of_uplink + 3.0 * SECONDS / 3600 / full.steps)
+    assert full.copies < by_name["star"].copies <= 6  # a copy takes 10 s, a step 60
+
+
+def test_the_command_takes_classes_and_lines_and_prints_the_error_over_the_seeds() -> None:
+    words = ["simulate", *CLASSES, "--batch", "8", "--minutes", "15", "--seeds", "2", "--version-mb", "100"]
+    result = CliRunner().invoke(cli.app, [*words, "--uplink-price", "0.05", "--learner-price", "2"])
+    assert result.exit_code == Exit.OK, result.output
+    (row,) = (text_row for text_row in result.stdout.splitlines() if text_row.startswith(ALL))
+    assert re.fullmatch(r".* \d+\.\d{4} ± \d+\.\d{4}", row)
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         (["--supply", "0.01", "--minutes", "5"], "the learner has not made a step in 5 minutes: raise --minutes"),
         (["--publish-every", "6"], "publish-every is 6, and S = 4 allows at most 5"),
+        (["--class", "8:1"], "'8:1' is no class of nodes: write COUNT:SPEED:ASK, as 6:1.5:0.70"),
+        (["--class", "0:1:1"], "'0:1:1' is no class of nodes"),
+        (["--class", "8:nan:1"], "'8:nan:1' is no class of nodes"),
+        (["--class", "8:1:-1"], "'8:1:-1' is no class of nodes"),
+        (["--uplink-price", "1"], "--uplink-price needs --version-mb too: how large a version is"),
     ],
 )
 def test_a_fleet_that_cannot_be_simulated_is_refused(words: list[str], told: str) -> None:

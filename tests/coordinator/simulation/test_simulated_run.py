@@ -77,3 +77,31 @@ def test_tokens_of_groups_that_take_less_than_a_minute_are_never_moved() -> None
         fleet(False, 16, 1.5, 16, 1, 0), life=4.0, away=0.1, step_seconds=20.0, gives_back=True, moves=True
     )
     assert SimulatedRun(scene, paced=True, seed=1).run(steps=40).moved == 0.0
+
+
+def test_without_peers_the_coordinator_sends_one_copy_after_the_other_and_none_that_is_outdated() -> None:
+    scene = RunScene(fleet(False, 8, 1.5, 16, 1, seed=0), star=0.5)  # a round of eight copies takes four steps
+    run = SimulatedRun(scene, paced=False, seed=1)
+    result = run.run(20)
+    assert result.copies == pytest.approx(2.0, abs=0.2)  # the line is full from the first version on
+    newest = sorted(node.newest for node in run.nodes)
+    assert newest[-1] - newest[0] <= 5
+    assert newest[-1] <= run.published
+    quick = SimulatedRun(scene._replace(star=0.01), paced=False, seed=1).run(20)
+    assert quick.copies == pytest.approx(8.0, abs=0.5)
+
+
+def test_a_node_that_is_no_longer_chosen_is_paid_until_its_groups_have_come() -> None:
+    scene = RunScene((0.5, 0.5), batch=1, asks=(3_600, 3_600))
+    run = SimulatedRun(scene, paced=False, seed=1)
+    run.clock.run(lambda: bool(run.nodes[0].running), 60.0)
+    first, began = run.nodes[0], run.clock.now
+    first.active = False
+    run._count_hours(first)
+    run.clock.run(lambda: not first.running, 600.0)
+    ended = run.clock.now
+    assert ended > began + 1
+    run.clock.now = ended + 100
+    before = run.paid
+    run._count_hours(first)
+    assert run.paid == before  # nothing since its group came

@@ -1,0 +1,40 @@
+"""The table and the picture of the ablation benchmark, and the command that it names."""
+
+import shlex
+from xml.etree import ElementTree
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks import ablation
+from coordinator import cli
+from runtime.exit_codes import Exit
+
+PART = {"steps": 30.0, "idle": 0.01, "age": 2.0, "active": 20.0, "copies": 1.0, "of_nodes": 4.0, "of_uplink": 1.0}
+FOUND = {
+    scene: {
+        name: {"mean": {**PART, "cost": 10.0 + place}, "error": {**PART, "cost": 0.5}, "seeds": 5}
+        for place, name in enumerate(ablation.ROWS)
+    }
+    for scene in ablation.SCENES
+}
+
+
+def test_a_row_stands_beside_the_papers_share() -> None:
+    rows = [row for row in ablation.markdown(FOUND).splitlines() if row.startswith("| without peers")]
+    assert len(rows) == len(ablation.SCENES)
+    assert rows[0].startswith("| without peers | 11.000 ± 0.500 | 1.100 | 1.041 | 1.0%")
+
+
+def test_the_picture_has_a_bar_of_three_parts_per_row() -> None:
+    drawn = ElementTree.fromstring(ablation.drawing(FOUND))
+    assert len(drawn.findall(".//{*}rect")) == 3 * len(ablation.ROWS) * len(ablation.SCENES) + 3
+
+
+@pytest.mark.parametrize("scene", ablation.SCENES)
+def test_the_command_that_the_table_names_is_one(scene: str) -> None:
+    words = shlex.split(ablation.command(ablation.SCENES[scene], 1))[1:]
+    words[words.index("--minutes") + 1] = "90"
+    words.remove("--ablate")
+    result = CliRunner().invoke(cli.app, words)
+    assert result.exit_code == Exit.OK, result.output
