@@ -30,8 +30,8 @@ Rules
 11. Held-out groups that are left to the scorer (training/heldout_evaluation.py) wait like an evaluation, a slice at a
     time, and after it. Where their version is gone, or the scorer has failed or died at them `MOST_EVALUATIONS` times,
     they are lost.
-11. A canary whose group agrees with its answer is decided without the scorer (rollouts/canaries.py).
-12. Where nothing else waits, the scorer makes an answer for a canary that was wanted: one group at a time, at most
+12. A canary whose group agrees with its answer is decided without the scorer (rollouts/canaries.py).
+13. Where nothing else waits, the scorer makes an answer for a canary that was wanted: one group at a time, at most
     `FOR_ANSWERS` of its time.
 """
 
@@ -71,6 +71,7 @@ MOST_EVALUATIONS = 2
 """Attempts at one version's evaluation (rule 6)."""
 MOST_DEATHS = 3
 FOR_ANSWERS = 0.05
+"""Share of the scorer's time (rule 13)."""
 MOST_TOKENS = 1 << 19
 """Most tokens in flight to the scorer, unless two groups have more: some 2 MiB in its pipe."""
 
@@ -125,7 +126,7 @@ class Scoring:
     """Groups that the present visit has decided."""
     _version: int | None = None
     _answers_from: float = 0.0
-    """Before then the scorer makes no answer (rule 12), seconds."""
+    """Before then the scorer makes no answer (rule 13), seconds."""
     _failed_evaluations: Counter[int] = field(default_factory=Counter)
     """Failures of the scorer at a version's evaluation."""
     _failed_heldout: Counter[int] = field(default_factory=Counter)
@@ -168,7 +169,7 @@ class Scoring:
         return bool(waiting) or wanted or await self._make_answer()
 
     async def _make_answer(self) -> bool:
-        """Make an answer of a canary (rule 12); return whether one was due."""
+        """Make an answer of a canary (rule 13); return whether one was due."""
         at, began = self.group_service.progress, self.clock()
         wanted = self.group_service.wanted_answer() if began >= self._answers_from else None
         if at is None or wanted is None:
@@ -250,7 +251,7 @@ class Scoring:
             await self._judge_alone(group)
 
     def _not_compared(self, groups: Iterator[Undecided]) -> Generator[Undecided, None, None]:
-        """Yield the groups that must be scored; decide the others at once (rule 11)."""
+        """Yield the groups that must be scored; decide the others at once (rule 12)."""
         for group in groups:
             verdict = self.group_service.compare_canary(group)
             if verdict is None:
