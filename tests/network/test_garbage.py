@@ -18,9 +18,12 @@ from p2p.memory.transport import MemoryTransport
 from p2p.peer import rpc
 from p2p.peer.peer import Peer
 from p2p.swarm import exchange
+from protocol.appeals import AppealRequest
 from protocol.broadcast_messages import Acknowledgement, PlanRequest, PlanResponse
 from protocol.leases import LeaseReport, LeaseRequest, Rollout, Segment, Submission, VerdictsRequest
+from protocol.ledger_heads import LedgerRequest
 from protocol.methods import METHODS, SEALED
+from protocol.partial_groups import PartialRequest, PartialSample
 from protocol.requests import DocumentsRequest, Hello, Request
 from protocol.steps import StepRequest
 from protocol.versions import HeadRequest
@@ -66,6 +69,11 @@ def examples(peer: str) -> dict[str, msgspec.Struct]:
         "lease": LeaseRequest(nonce=lease, era=1, version=0, root=root, engine="bigram/float32/cpu"),
         "submit": Submission(lease=lease, era=1, version=0, root=root, rollouts=[rollout, rollout]),
         "step": StepRequest(lease=lease, sample=0, turn_number=0, tokens=[2, 3]),
+        "partial": PartialRequest(
+            lease=lease, samples=[PartialSample(first=0, tokens=[2], logprobs=bytes(4)) for _ in range(2)]
+        ),
+        "appeal": AppealRequest(lease=lease, ask=True),
+        "ledger": LedgerRequest(after=0, entries=[1, 2], size=2),
         "verdicts": VerdictsRequest(leases=[lease]),
         "acknowledge": Acknowledgement(era=1, version=0, heard=3, complete=2, applied=1),
         "plan": PlanRequest(uplink=1, failed=[peer]),
