@@ -20,8 +20,10 @@ from engines.engine import Job, Sample, dtype_named
 from p2p.discovery.invite import Invite
 from p2p.discovery.peer_records import RecordIssuer
 from p2p.envelope import decode_unverified, seal
+from p2p.identity import public_bytes
 from p2p.network import Rpc
 from p2p.wire_types import decode, encode  # fmt: skip
+from protocol import hello_work  # fmt: skip
 from protocol.authority import Root, RunSpec, TaskReference  # fmt: skip
 from protocol.leases import (  # fmt: skip
     Lease,
@@ -100,9 +102,21 @@ class Client:
             tasks=[TaskReference(name="reverse", version=1)],
             record=RecordIssuer(self.key, self.invite.run).issue([], int(time.time() * 1000)),
         )  # fmt: skip
-        welcome = decode(await self.send("hello", self.sealed("hello", encode(greeting))), Welcome)
+        try:
+            body = await self.send("hello", self.sealed("hello", encode(greeting)))
+        except AttackRefused as refused:
+            if refused.code != "work":
+                raise
+            body = await self.send("hello", self.sealed("hello", encode(await self._with_work(greeting))))
+        welcome = decode(body, Welcome)
         self.channel = decode(decode_unverified(welcome.roots[-1]).payload, Root).roles["channel"].keys[0]
         self.spec = decode(decode_unverified(welcome.runspec).payload, RunSpec)
+
+    async def _with_work(self, greeting: Hello) -> Hello:
+        """Return a greeting with the work of a new key (protocol/hello_work.py)."""
+        hour, key = hello_work.hour_of(int(time.time() * 1000)), public_bytes(self.key)
+        work = await anyio.to_thread.run_sync(hello_work.compute, self.invite.run, key, hour)
+        return msgspec.structs.replace(greeting, work=work)
 
     async def newest(self) -> tuple[Head, Path]:
         """The newest Head, and its version's snapshot."""

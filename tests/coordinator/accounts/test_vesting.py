@@ -16,7 +16,7 @@ from tests.support.group_world import ALICE
 END = CountedOutcome(
     node=peer_id(ALICE), lease=bytes(range(16)), era=1, version=7, sent=1_000, expires=2_000, received=1_500,
     code="canary", rollouts=2, tokens_in=10, tokens_out=20, weight=234, trainable=False,
-    submission_hash=bytes(32), rules=2, sampled=20, near_ties=1, audited="canary",
+    submission_hash=bytes(32), rules=3, sampled=20, near_ties=1, audited="canary",
 )  # fmt: skip
 VESTED = CanaryVested(node=peer_id(ALICE), lease=bytes(range(16)), weight=234)
 
