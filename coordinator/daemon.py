@@ -27,8 +27,8 @@ import anyio.to_thread
 import structlog
 
 from coordinator.accounts import operator_remarks, trusted_parties
+from coordinator.accounts.head_signing import LedgerHeads
 from coordinator.accounts.ledger import Tampered
-from coordinator.accounts.ledger_heads import LedgerHeads
 from coordinator.accounts.ledger_service import LedgerService
 from coordinator.config import CoordinatorConfig, LearnerSection
 from coordinator.database import CHECK_EVERY, Database, check

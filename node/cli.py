@@ -251,11 +251,11 @@ def receipts_verify(home: Home = None) -> int:
     """Check every Receipt, and its proof in the ledger, against the run's ledger key, offline."""
     from node.rollouts.receipts import verified
 
-    found = verified(_config(home=home).home, _passphrase())
-    for fault in found.faults:
+    checked = verified(_config(home=home).home, _passphrase())
+    for fault in checked.faults:
         _say(fault)
-    typer.echo(found.sentence())
-    return Exit.TRUST if found.faults else Exit.OK
+    typer.echo(checked.sentence())
+    return Exit.TRUST if checked.faults else Exit.OK
 
 
 @keys_app.command("show")

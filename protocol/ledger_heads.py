@@ -82,8 +82,8 @@ def checkpoint(head: LedgerHead) -> str:
 def signed_note(text: str, name: str, key: bytes, sign: Callable[[bytes], bytes]) -> str:
     """Return a text with its signature line (C2SP signed-note, Ed25519), as witnesses of transparency logs read it.
     `key`: the public key, 32 bytes."""
-    line = base64.b64encode(key_id(name, key) + sign(text.encode())).decode()
-    return f"{text}\n— {name} {line}\n"
+    signature = base64.b64encode(key_id(name, key) + sign(text.encode())).decode()
+    return f"{text}\n— {name} {signature}\n"
 
 
 def key_id(name: str, key: bytes) -> bytes:

@@ -7,6 +7,7 @@ Rules
    (coordinator/environments/limits.py). Others map models and device memory, which no such limit can tell from use:
    the parent watches their own resident memory (runtime/resident_memory.py), and ends the child beyond `RESIDENT` of
    the machine's.
+   An engine of another package has the row of `OTHER`.
 3. A child may open sockets as its row says. `local`: within this machine's kernel alone, no Internet address, which
    Linux enforces (runtime/system_call_filter.py). The other rows name the one use of a network that a child has; a
    filter of system calls cannot tell addresses apart, so there the child's own code alone keeps to it.
@@ -43,11 +44,13 @@ BUDGETS: Final[dict[str, Budget]] = {
 """Kind of a child -> its budget. The scorer is an engine, and a bridge to verifiers an environment with processes."""
 
 
+OTHER: Final = Budget(4096, "resident", "loopback")
+"""Of a kind without a row: nothing is known of its use of a network."""
+
+
 def confine(kind: str) -> str:
     """Keep this process to its row, as far as the system can. Return the reason of what is missing; empty: nothing."""
-    budget = BUDGETS.get(kind)
-    if budget is None:
-        return f"there is no budget for {kind}"
+    budget = BUDGETS.get(kind, OTHER)
     limit_files(budget.files)
     if budget.network != "local":
         return ""

@@ -120,11 +120,11 @@ def _write_entries(folder: Path, ledger: Ledger, first: int, last: int) -> None:
 
 
 def _rows(ledger: Ledger, first: int, last: int) -> list[tuple[bytes, bytes]]:
-    def found() -> Iterator[tuple[bytes, bytes]]:
+    def taken() -> Iterator[tuple[bytes, bytes]]:
         for entry in itertools.islice(ledger.entries(after=first - 1), last - first + 1):
             yield canonical(*entry[:6]), entry.hash
 
-    return list(found())
+    return list(taken())
 
 
 def _write(path: Path, data: bytes) -> None:

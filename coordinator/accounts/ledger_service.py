@@ -11,7 +11,7 @@ Rules
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from coordinator.accounts.ledger_heads import LedgerHeads
+from coordinator.accounts.head_signing import LedgerHeads
 from p2p.limits.origin import Origin
 from p2p.limits.token_bucket import TokenBucket, TokenBuckets
 from protocol.ledger_heads import LedgerRequest, LedgerResponse

@@ -25,6 +25,7 @@ from p2p.network import Rpc
 from p2p.wire_types import decode, encode  # fmt: skip
 from protocol import hello_work  # fmt: skip
 from protocol.authority import Root, RunSpec, TaskReference  # fmt: skip
+from protocol.engine_classes import parts  # fmt: skip
 from protocol.leases import (  # fmt: skip
     Lease,
     LeaseRequest,
@@ -74,7 +75,7 @@ class Client:
         self.target, self.network, self.peer, self.key = target, network, peer, key
         self.invite = Invite.from_text(target.invite)
         self.engine_class = engine_class
-        self.engine = TransformersEngine("cpu", dtype_named(engine_class.split("/")[1]) or "float32")
+        self.engine = TransformersEngine("cpu", dtype_named(parts(engine_class)[1]) or "float32")
         self.channel = bytes(32)
         self.spec: RunSpec | None = None
         self.kept: Lease | None = None

@@ -18,6 +18,7 @@ from coordinator.redteam.engine_place import EnginePlace
 from coordinator.redteam.flood_keys import Connection
 from p2p.discovery.messages import ReachableRequest
 from p2p.errors import P2PError
+from p2p.multiaddr import address_of
 from p2p.wire_types import encode
 from protocol.methods import METHODS
 
@@ -40,7 +41,7 @@ class SilentConnections:
 
     async def run(self, place: EnginePlace) -> None:
         """Open connections without end, and hold as many as stay open."""
-        port = place.order.page if self.page else int(place.order.addresses[0].split("/")[4])
+        port = place.order.page if self.page else (address_of(place.order.addresses[0]).port or 0)
         sockets = list[socket.socket]()
         try:
             while True:

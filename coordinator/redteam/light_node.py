@@ -14,6 +14,7 @@ from p2p.envelope import decode_unverified, seal
 from p2p.identity import public_bytes
 from p2p.wire_types import decode, encode
 from protocol.authority import TaskReference
+from protocol.engine_classes import parts
 from protocol.leases import Lease, LeaseRequest, VerdictsRequest
 from protocol.requests import Hello, Refusal, Request, Response
 
@@ -36,7 +37,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 def terms_of(run: Run, version: int, root: bytes, tokens: int, era: int = 1) -> Terms:
     """Return the facts about the run, with this version as the newest. The engine is of the first admitted class."""
     reference = run.runspec.tasks[0]
-    named = run.runspec.engines[0].split("/")
+    named = parts(run.runspec.engines[0])
     engine = "/".join([*named, *["", run.runspec.compute_dtype, "cpu"][len(named) :]])
     return Terms(
         run=run.id,

@@ -47,13 +47,13 @@ _LAST: Final = b"\xff" * 17
 
 
 class ChosenAnswer(NamedTuple):
-    """An answer for a canary that is about to be given. `made`: its row if the scorer made it, else None."""
+    """An answer for a canary that is about to be given. `row`: its row if the scorer made it, else None."""
 
     position: int
     attempt: int
     prompt: Prompt
     seeds: list[bytes]
-    made: int | None
+    row: int | None
 
 
 class WantedAnswer(NamedTuple):
@@ -65,7 +65,7 @@ class WantedAnswer(NamedTuple):
     seeds: list[bytes]
 
 
-class _Made(msgspec.Struct, frozen=True):
+class _ScorersAnswer(msgspec.Struct, frozen=True):
     """An answer of the scorer, as it is stored."""
 
     prompt: Prompt
@@ -89,9 +89,9 @@ class CanaryAnswers:
     def choose(self, node: bytes, origin: Origin, era: int, version: int, now: int) -> ChosenAnswer | None:
         """Choose an answer under a version for a node; None: there is none at hand."""
         self._wanted = min(self._wanted + 1, KEPT)
-        return self._made(era, version) or next(self._of_proven(node, origin, era, version, now), None)
+        return self._of_scorer(era, version) or next(self._of_proven(node, origin, era, version, now), None)
 
-    def _made(self, era: int, version: int) -> ChosenAnswer | None:
+    def _of_scorer(self, era: int, version: int) -> ChosenAnswer | None:
         row = self._database.one(
             "SELECT id, position, attempt, answer FROM canary_answers WHERE era = ? AND version = ? AND lease IS NULL"
             " ORDER BY id LIMIT 1",
@@ -99,8 +99,8 @@ class CanaryAnswers:
         )
         if row is None:
             return None
-        made = msgspec.msgpack.decode(row[3], type=_Made)
-        return ChosenAnswer(row[1], row[2], made.prompt, made.seeds, row[0])
+        stored = msgspec.msgpack.decode(row[3], type=_ScorersAnswer)
+        return ChosenAnswer(row[1], row[2], stored.prompt, stored.seeds, row[0])
 
     def _of_proven(self, node: bytes, origin: Origin, era: int, version: int, now: int) -> Iterator[ChosenAnswer]:
         pivot = self._entropy(16)
@@ -115,17 +115,17 @@ class CanaryAnswers:
 
     def given(self, answer: ChosenAnswer, lease: bytes) -> None:
         """Note the canary to which an answer went, in the transaction that writes the lease."""
-        if answer.made is not None:
-            self._database.do("UPDATE canary_answers SET lease = ? WHERE id = ?", (lease, answer.made))
-        self.count("canaries given by the scorer's answer" if answer.made is not None else "canaries given")
+        if answer.row is not None:
+            self._database.do("UPDATE canary_answers SET lease = ? WHERE id = ?", (lease, answer.row))
+        self.count("canaries given by the scorer's answer" if answer.row is not None else "canaries given")
 
     def answer_of(self, lease: bytes) -> KnownAnswer | None:
         """Return the answer of a canary; None: the lease is none, or its answer is no longer stored."""
         if self._database.value("SELECT twin FROM leases WHERE id = ?", (lease,)) != "canary":
             return None
-        made = self._database.value("SELECT answer FROM canary_answers WHERE lease = ?", (lease,))
-        if made is not None:
-            return KnownAnswer([_known(one) for one in msgspec.msgpack.decode(made, type=_Made).samples], 0)
+        stored = self._database.value("SELECT answer FROM canary_answers WHERE lease = ?", (lease,))
+        if stored is not None:
+            return KnownAnswer([_known(one) for one in msgspec.msgpack.decode(stored, type=_ScorersAnswer).samples], 0)
         row = self._database.one(
             "SELECT s.payload, b.behaviour, e.facts FROM leases c JOIN leases l ON l.position = c.position"
             " AND l.attempt = c.attempt AND l.id != c.id JOIN buffer b ON b.lease = l.id"
@@ -150,10 +150,10 @@ class CanaryAnswers:
         chosen = rows[int.from_bytes(self._entropy(8)) % len(rows)]
         return chosen._replace(seeds=[self._entropy(16) for _ in range(group_size)])
 
-    def made(self, era: int, version: int, wanted: WantedAnswer, samples: list[Sample], now: int) -> None:
+    def put(self, era: int, version: int, wanted: WantedAnswer, samples: list[Sample], now: int) -> None:
         """Store an answer that the scorer made."""
         self._wanted -= 1
-        packed = msgspec.msgpack.encode(_Made(wanted.prompt, wanted.seeds, samples))
+        packed = msgspec.msgpack.encode(_ScorersAnswer(wanted.prompt, wanted.seeds, samples))
         row = (era, version, wanted.position, wanted.attempt, packed, now)
         query = "INSERT INTO canary_answers (era, version, position, attempt, answer, at) VALUES (?, ?, ?, ?, ?, ?)"
         self._database.do(query, row)

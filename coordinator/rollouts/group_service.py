@@ -236,7 +236,7 @@ class GroupService:
 
     def answer_made(self, version: int, wanted: WantedAnswer, samples: list[Sample], now: int) -> None:
         """Store an answer that the scorer made under a version."""
-        self.leases.canaries.made(self._standing().era, version, wanted, samples, now)
+        self.leases.canaries.put(self._standing().era, version, wanted, samples, now)
 
     def draw_pass_before(self, group: Undecided) -> bool:
         """Draw whether a good group is also passed under the version before its own (version_pairs.py, rule 1)."""

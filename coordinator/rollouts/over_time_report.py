@@ -34,10 +34,13 @@ def report(path: Path, peer: str) -> list[str]:
     key_of(peer)
     with Database.read(path) as database:
         groups = [_seen(*row) for row in database.all(_GROUPS, (MOST,))]
-    made = figures(peer, groups)
-    if not made:
+    told = figures(peer, groups)
+    if not told:
         return [f"too few groups of {peer} are stored for a comparison: their content is kept for 24 hours"]
-    return [f"of {len(groups)} leases, the newest; evidence, from which nothing follows by itself", *map(_line, made)]
+    return [
+        f"of {len(groups)} leases, the newest; evidence, from which nothing follows by itself",
+        *map(_sentence, told),
+    ]
 
 
 def _seen(
@@ -64,5 +67,5 @@ def _sampled(rollout: Any) -> tuple[int, ...]:
     return tuple(int(token) for token, own in zip(rollout.tokens, mask, strict=True) if own)
 
 
-def _line(one: Figure) -> str:
+def _sentence(one: Figure) -> str:
     return f"{one.what:<52}{one.own:>12.4g}{one.others:>12.4g}  {one.errors:+.1f} standard errors, {one.counted} values"

@@ -79,8 +79,8 @@ def figures(node: str, groups: Sequence[SeenGroup]) -> list[Figure]:
         "milliseconds per sampled token": (_times(own), _times(others)),
         "reward of groups with near-ties, less that of others": _near_tied(own, against),
     }
-    made = [_figure(what, list(one), list(other)) for what, (one, other) in pairs.items()]
-    return [figure for figure in made if figure is not None]
+    figures_of = [_figure(what, list(one), list(other)) for what, (one, other) in pairs.items()]
+    return [figure for figure in figures_of if figure is not None]
 
 
 def _figure(what: str, own: list[float], others: list[float]) -> Figure | None:

@@ -148,10 +148,10 @@ class LedgerExchange:
             answer = await LEDGER.ask(self._rpc, coordinator, ask, timeout=PATIENCE)
             self._take_proofs([ReceiptProof(proof, size) for proof in answer.proofs], wanted)
 
-    def _take_proofs(self, found: Sequence[ReceiptProof], wanted: Mapping[int, Receipt]) -> None:
+    def _take_proofs(self, proofs: Sequence[ReceiptProof], wanted: Mapping[int, Receipt]) -> None:
         """Check and store proofs. `wanted`: Receipts by entry. Raises `NotProved`, also where none is proved."""
         proved = []
-        for one in found:
+        for one in proofs:
             receipt = wanted.get(one.proof.entry)
             if receipt is not None:
                 check_receipt(receipt, one, self._store.root_of)

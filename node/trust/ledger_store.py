@@ -44,8 +44,8 @@ class LedgerStore:
 
     def like(self, head: LedgerHead) -> list[WitnessedHead]:
         """Return the heads that have a head's number or its size."""
-        found = self._head("WHERE number = ?", head.number), self._head("WHERE size = ?", head.size)
-        return [one for one in found if one is not None]
+        alike = self._head("WHERE number = ?", head.number), self._head("WHERE size = ?", head.size)
+        return [one for one in alike if one is not None]
 
     def root_of(self, size: int) -> bytes | None:
         """Return the root of the head of `size` entries; None without one."""

@@ -88,7 +88,7 @@ class GymTask:
         self.name, self._make = name, make
         self._places = [one for one in sorted(weights) for _ in range(weights[one])]
         Random(0).shuffle(self._places)
-        self._found: dict[tuple[Split, int], int] = {}
+        self._tries: dict[tuple[Split, int], int] = {}
         """By split and index, the number of the try that gave the item (rule 3)."""
 
     def size(self, split: Split) -> int:
@@ -120,7 +120,7 @@ class GymTask:
         if not 0 <= index < SIZE[split]:
             raise IndexError(f"{self.name}: index {index} is outside {split}, which has {SIZE[split]} prompts")
         name = self.set_at(index)
-        for number in range(self._found.get((split, index), 0), TRIES):
+        for number in range(self._tries.get((split, index), 0), TRIES):
             digest = hashlib.blake2b(f"{name}/{split}/{index}/{number}".encode(), digest_size=4).digest()
             items = self._make(name, int.from_bytes(digest, "little") >> 1)
             item = items[0]
@@ -130,9 +130,9 @@ class GymTask:
         raise LookupError(f"{name}: none of {TRIES} seeds gives a question of {split}")
 
     def _remember(self, split: Split, index: int, number: int) -> None:
-        self._found[split, index] = number
-        if len(self._found) > REMEMBERED:
-            del self._found[next(iter(self._found))]
+        self._tries[split, index] = number
+        if len(self._tries) > REMEMBERED:
+            del self._tries[next(iter(self._tries))]
 
 
 def task(argument: str) -> GymTask:

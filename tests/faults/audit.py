@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from coordinator.accounts.ledger import Ledger, accrued
+from coordinator.accounts.ledger import Ledger, accrued, unvested
 from coordinator.database import Database
 from coordinator.rollouts.verdicts import ACCEPTED, LeaseOutcome
 from p2p.envelope import decode_unverified
@@ -71,7 +71,9 @@ def check_ledger(database: Database) -> None:
     assert sum(one["weight"] for one in paid) == sum(weight for _, weight in database.all(moved))
     for node, weight in database.all(moved):
         earned[node] += weight
-    assert {node: ledger.balance(accrued(peer_id(node))) for node in earned} == dict(earned)
+    peers = {node: peer_id(node) for node in earned}
+    paid_to = {node: ledger.balance(accrued(peer)) + ledger.balance(unvested(peer)) for node, peer in peers.items()}
+    assert paid_to == dict(earned)
 
 
 def receipts(volunteer: Volunteer) -> dict[bytes, bytes]:

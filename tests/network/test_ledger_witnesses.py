@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.accounts.head_signing import LedgerHeads
 from coordinator.accounts.ledger import Ledger
 from coordinator.accounts.ledger_audit import audit
 from coordinator.accounts.ledger_export import export
-from coordinator.accounts.ledger_heads import LedgerHeads
 from coordinator.database import Database
 from coordinator.run.sealing import Sealer
 from coordinator.run.setup import Run

@@ -19,6 +19,7 @@ from p2p.errors import Malformed
 from p2p.network import Manifest
 from p2p.swarm import messages
 from p2p.wire_types import Wire, decode, encode
+from protocol.appeals import AppealRequest, AppealResponse, CheckAnswer
 from protocol.authority import Asset, RoleKeys, Root, RunSpec, TaskReference
 from protocol.broadcast_messages import Acknowledgement, PayloadTransfer, PlanRequest, PlanResponse, TransferSource
 from protocol.leases import (
@@ -70,6 +71,7 @@ KEYS = RoleKeys(keys=[b"k" * 32], threshold=1)
 
 LEDGER_HEAD = LedgerHead(log=RUN, number=7, size=400, root=ROOT, tip=b"t" * 32, issued=THEN, previous=b"p" * 32)
 GROWN = GrownHead(sealed=b"sealed", consistency=[b"c" * 32])
+CHECK = CheckAnswer(by="appeal", code="ok", reason="", at=THEN)
 PROOF = EntryProof(entry=300, previous=b"p" * 32, canonical=b"canonical", path=[b"s" * 32])
 
 INSTANCES: list[Wire] = [
@@ -104,6 +106,12 @@ INSTANCES: list[Wire] = [
     PlanResponse(parents=["QmC", "QmD"], records=[b"sealed"]),
     HeadRequest(),
     HeadResponse(head=b"sealed"),
+    AppealRequest(lease=LEASE, ask=True),
+    CHECK,
+    AppealResponse(
+        code="drift", reason="too far", statistic="0.2", threshold="0.1", calibration=None, stored="group",
+        state="answered", answers=[CHECK], reversed=True,
+    ),
     LEDGER_HEAD,
     LedgerRequest(after=6, entries=[1, 300], size=400),
     GROWN,

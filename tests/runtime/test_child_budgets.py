@@ -9,7 +9,7 @@ import pytest
 
 from runtime import child, resident_memory
 from runtime.child import Child, ChildDied, python_path
-from runtime.child_budgets import BUDGETS, confine
+from runtime.child_budgets import BUDGETS
 from tests.support.paths import ROOT
 
 TRIES = """
@@ -50,8 +50,8 @@ def test_a_child_whose_row_names_a_network_may_open_sockets(kind: str) -> None:
     assert tried(kind)[1:4] == ["open", "open", "open"]
 
 
-def test_a_kind_without_a_row_is_named() -> None:
-    assert confine("abacus") == "there is no budget for abacus"
+def test_an_engine_of_another_package_may_open_sockets_and_has_a_limit_of_files() -> None:
+    assert tried("abacus")[1:4] == ["open", "open", "open"]
 
 
 def test_memory_that_a_process_uses_is_measured_and_a_process_that_has_ended_uses_none() -> None:

@@ -8,10 +8,10 @@ import pytest
 import zstandard
 
 from coordinator.accounts import ledger_export
+from coordinator.accounts.head_signing import LedgerHeads
 from coordinator.accounts.ledger import ESCROW, Ledger, Tampered, accrued, transfer
 from coordinator.accounts.ledger_audit import audit, lines
 from coordinator.accounts.ledger_export import export
-from coordinator.accounts.ledger_heads import LedgerHeads
 from coordinator.database import Database
 from coordinator.errors import own_code
 from coordinator.run.run_folder import RunFolder

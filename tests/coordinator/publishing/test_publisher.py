@@ -20,14 +20,14 @@ async def asked(folder: Path, documents: list[bytes], order: list[int]) -> list[
         return decode(await handlers.answer("documents", "a node", request), DocumentsResponse).documents
 
 
-async def test_documents_come_in_the_order_asked(tmp_path: Path) -> None:
-    assert await asked(tmp_path, [b"a", b"b", b"c"], [2, 0, 2]) == [b"c", b"a", b"c"]
+async def test_documents_come_in_the_order_asked_each_once(tmp_path: Path) -> None:
+    assert await asked(tmp_path, [b"a", b"b", b"c"], [2, 0, 2]) == [b"c", b"a", None]
 
 
 async def test_an_answer_is_bounded_however_often_a_long_document_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(document_service, "ANSWER_BYTES", 250)
-    long, short = b"x" * 100, b"y"
-    answer = await asked(tmp_path, [long, short], [0, 0, 0, 0, 1])
-    assert answer == [long, long, None, None, short]
+    first, second, third, short = b"x" * 100, b"y" * 100, b"z" * 100, b"short"
+    answer = await asked(tmp_path, [first, second, third, short], [0, 1, 0, 2, 3])
+    assert answer == [first, second, None, None, short]

@@ -130,7 +130,7 @@ def test_a_canary_that_agreed_is_stated_in_the_ledger_and_its_pay_vests_after_te
     canary = world.joins(DAVE)
     weight, dave = world.answered(canary).weight, peer_id(DAVE)
     assert facts(world, canary)["audited"] == "canary"
-    assert facts(world, canary)["rules"] == 2
+    assert facts(world, canary)["rules"] == 3
     assert world.unvested(dave) == weight > 0
     earned = 0
     for _ in range(VESTED_AFTER):
@@ -138,7 +138,7 @@ def test_a_canary_that_agreed_is_stated_in_the_ledger_and_its_pay_vests_after_te
         other = world.joins(DAVE)
         earned += world.answered(other).weight
         world.learn()
-        assert "audited" not in facts(world, other)
+        assert facts(world, other)["audited"] == "exact"
     assert (world.unvested(dave), world.group_service.ledger.balance(accrued(dave))) == (0, earned + weight)
     assert world.group_service.database.value("SELECT count(*) FROM unvested") == 0
     entry = world.group_service.ledger.find(f"vested:{canary.id.hex()}")
@@ -151,7 +151,7 @@ def test_a_canary_that_differs_is_scored_like_any_other_group_and_paid_alike(wor
     receipt = world.answered(canary, texts=["7", "8"])  # right as well, by the scorer
     assert world.scored[-1] == canary.id
     assert (receipt.verdict, receipt.code, receipt.trainable) == ("accepted", "canary", False)
-    assert "audited" not in facts(world, canary)
+    assert facts(world, canary)["audited"] == "exact"
     assert world.unvested(peer_id(DAVE)) == receipt.weight > 0
     view = canary_view(world.group_service.database, 1, world.version)
     assert (view.given, view.agreed, view.scored, view.refused) == (1, 0, 1, 0)

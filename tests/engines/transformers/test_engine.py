@@ -353,7 +353,7 @@ BAD_SAMPLES: dict[str, tuple[list[Sample], str]] = {
     "too few samples": ([], "0 samples for 1 seeds"),
     "an empty sample": ([Sample(tokens=[], turns=[], logprobs=[])], "is empty"),
     "turns that do not add up": ([Sample(tokens=[2, 3], turns=[1], logprobs=[0.0])], "do not add up"),
-    "a turn of no tokens": ([Sample(tokens=[2], turns=[0, 1], logprobs=[])], "do not add up"),
+    "a turn of no tokens": ([Sample(tokens=[2], turns=[1, 0], logprobs=[0.0])], "do not add up"),
     "a token outside the model": ([Sample(tokens=[2, 64], turns=[2], logprobs=[0.0, 0.0])], "outside the model"),
 }
 

@@ -100,8 +100,8 @@ class LedgerHeads:
 
     def newest(self) -> StoredHead | None:
         """Return the newest head."""
-        found = self._select("ORDER BY number DESC LIMIT 1")
-        return found[0] if found else None
+        rows = self._select("ORDER BY number DESC LIMIT 1")
+        return rows[0] if rows else None
 
     def all(self) -> Iterator[StoredHead]:
         """Yield every head in order."""

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from coordinator.accounts.head_signing import LedgerHeads
 from coordinator.accounts.ledger import ESCROW, FUND, Ledger, Tampered, transfer
-from coordinator.accounts.ledger_heads import LedgerHeads
 from coordinator.database import Database
 from p2p.envelope import seal, verify_envelope
 from p2p.identity import public_bytes
