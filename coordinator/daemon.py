@@ -277,7 +277,7 @@ class Coordinator:
             while ended == EXPIRED_AT_ONCE:
                 ended = self.group_service.tick(self.now())
                 await asyncio.sleep(0)
-            self._sign_head(self.ledger_heads.tick)
+            self._sign_head(self._due_head)
             if self.group_service.classes.waiting:
                 self._open_classes()
             self.learning.training.watch.look()
@@ -300,6 +300,10 @@ class Coordinator:
                 self.group_service.registry.keep(one.node for one in trusted)
             await self._forget()
             await asyncio.sleep(TICK)
+
+    def _due_head(self, now: int) -> LedgerHead | None:
+        progress = self.group_service.progress
+        return self.ledger_heads.tick(now, at_once=progress is not None and progress.finished)
 
     def _sign_head(self, sign: Callable[[int], LedgerHead | None]) -> None:
         """Sign a head of the ledger if it is due. A ledger that contradicts its last head gets none."""

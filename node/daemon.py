@@ -59,6 +59,9 @@ from runtime.exit_codes import Exit
 FREED_WITHIN: Final = 4.0
 """Most seconds from the start of a pause until the device's memory is free."""
 
+LAST_PROOFS: Final = 5.0
+"""Most seconds for which a node that ends waits for the proofs of its last Receipts."""
+
 _log = structlog.get_logger("node")
 
 
@@ -217,6 +220,10 @@ class NodeDaemon:
                     self.outbox_relay.settled.clear()
                     self.outbox_relay.finish()
                     await self.outbox_relay.settled.wait()
+        if self._delivers:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LAST_PROOFS):
+                    await self.ledger_exchange.finish()
 
     async def _rest_while_paused(self) -> None:
         while True:

@@ -1,8 +1,8 @@
 """Sign the heads of the ledger, and answer for them: which entries a head covers, and that the ledger only grew.
 
 Rules
-1. A head is signed once the ledger has grown since the last one and that is `every` old, and when the coordinator
-   stops.
+1. A head is signed once the ledger has grown since the last one and that is `every` old, at once when the run has
+   finished, and when the coordinator stops.
 2. Heads are numbered without a gap. Each names the hash of the sealed head before it, and is issued after it.
 3. No head contradicts an earlier one: the tree of the last head's size must have its root, or nothing is signed,
    `Tampered` is raised, and the next attempt is made `every` later. The run goes on, and nodes see no newer head.
@@ -59,11 +59,12 @@ class LedgerHeads:
         self._failed: int | None = None
         self._remembered: OrderedDict[int, GrownHead] = OrderedDict()
 
-    def tick(self, now: int) -> LedgerHead | None:
-        """Sign a head if one is due (rule 1); return it. Call every second or so."""
+    def tick(self, now: int, *, at_once: bool = False) -> LedgerHead | None:
+        """Sign a head if one is due (rule 1); return it. Call every second or so. `at_once`: the run has finished."""
         newest = self.newest()
         last = self._failed if newest is None or self._failed is not None else newest.head.issued
-        return None if last is not None and 0 <= now - last < self._every else self.sign(now)
+        waits = last is not None and 0 <= now - last < self._every
+        return None if waits and not (at_once and self._failed is None) else self.sign(now)
 
     def sign(self, now: int) -> LedgerHead | None:
         """Sign a head if the ledger has grown since the last one; return it. Raises `Tampered`."""

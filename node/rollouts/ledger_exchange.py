@@ -1,8 +1,8 @@
 """Fetch the heads of the ledger and the proofs of this node's receipts, and compare heads with other peers.
 
 Rules
-1. Every `ASK_EVERY` seconds the node asks the coordinator for the heads after its newest one. Each is checked
-   (node/trust/ledger_witness.py) and stored before it is used.
+1. Every `ASK_EVERY` seconds, and before it ends, the node asks the coordinator for the heads after its newest one.
+   Each is checked (node/trust/ledger_witness.py) and stored before it is used.
 2. Then it asks `OTHERS` peers at random for their newest head. One that this node does not hold yet is compared once
    this node has the head of that number; at most `WAITING` heads wait for that.
 3. Proofs are requested for the receipts that a head covers, at most `PROOFS` per round, the oldest first.
@@ -42,6 +42,8 @@ from protocol.methods import LEDGER
 
 ASK_EVERY: Final = 60.0
 """Seconds between two rounds."""
+LOOK: Final = 1.0
+"""Seconds between two looks for the coordinator, or two rounds once the run has finished."""
 PATIENCE: Final = 15.0
 """Seconds to wait for an answer."""
 OTHERS: Final = 2
@@ -79,20 +81,34 @@ class LedgerExchange:
         if (stored := self._store.fork()) is not None:
             raise TrustFailure(_sentence(stored))
         while True:
-            try:
-                await self.round()
-            except LedgerFork as fork:
-                self._store.put_fork(fork)
-                raise TrustFailure(_sentence(str(fork))) from fork
-            except P2PError as error:
-                _log.info("ledger not proved yet", reason=str(error))
-            await asyncio.sleep(ASK_EVERY)
+            asked = await self._checked_round()
+            await asyncio.sleep(ASK_EVERY if asked else LOOK)
 
-    async def round(self) -> None:
-        """Do one round (rules 1 to 3). Raises `LedgerFork`, and `P2PError` for a peer at fault or out of reach."""
+    async def finish(self) -> None:
+        """Do one more round; of a run that has finished, one per second until every Receipt is proved. The caller
+        limits the time. Raises `TrustFailure` for a fork."""
+        while await self._checked_round():
+            head = self._context.trust_store.trusted.head
+            if head is None or not head.value.finished or not self._outbox.unproved(1 << 53, 1):
+                return
+            await asyncio.sleep(LOOK)
+
+    async def _checked_round(self) -> bool:
+        """Do one round, and store a fork; return whether the coordinator was asked. Raises `TrustFailure`."""
         coordinator = self._coordinator()
         if coordinator is None:
-            return
+            return False
+        try:
+            await self._round(coordinator)
+        except LedgerFork as fork:
+            self._store.put_fork(fork)
+            raise TrustFailure(_sentence(str(fork))) from fork
+        except P2PError as error:
+            _log.info("ledger not proved yet", reason=str(error))
+        return True
+
+    async def _round(self, coordinator: str) -> None:
+        """Do one round (rules 1 to 3). Raises `LedgerFork`, and `P2PError` for a peer at fault or out of reach."""
         await self._fetch_heads(coordinator)
         await self._compare(coordinator)
         await self._fetch_proofs(coordinator)

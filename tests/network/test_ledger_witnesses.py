@@ -65,6 +65,19 @@ def test_a_node_keeps_every_head_and_proves_its_receipts(tmp_path: Path) -> None
     run_fake(main)
 
 
+def test_a_node_that_ends_with_its_run_has_a_proof_for_every_receipt(tmp_path: Path) -> None:
+    async def main() -> None:
+        swarm = make_swarm(tmp_path, steps=12)
+        node = swarm.node("alice")
+        async with swarm.coordinating():
+            await node.daemon.run()
+        found = receipts.verified(as_on_disk(node, swarm.invite()), None)
+        assert found.faults == []
+        assert found.proved == found.good > 0
+
+    run_fake(main)
+
+
 class TwoFaced:
     """A coordinator that shows some peers another history of its ledger, signed with the same keys."""
 

@@ -77,6 +77,16 @@ def test_a_head_is_signed_once_the_ledger_has_grown_and_it_is_time(database: Dat
     assert heads.tick(1_000 + 60 * MINUTE) is None
 
 
+def test_a_head_of_a_finished_run_waits_for_nothing_but_a_new_entry(database: Database, heads: LedgerHeads) -> None:
+    grow(database, 0, 3)
+    heads.tick(1_000)
+    assert heads.tick(2_000, at_once=True) is None
+    grow(database, 3, 1)
+    second = heads.tick(3_000, at_once=True)
+    assert second is not None
+    assert second.size == 4
+
+
 def test_a_clock_that_goes_back_delays_no_head_and_issues_none_earlier(database: Database, heads: LedgerHeads) -> None:
     grow(database, 0, 1)
     heads.tick(1_000_000)
