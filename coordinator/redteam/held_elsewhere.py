@@ -32,7 +32,8 @@ HELD_ELSEWHERE: Final[dict[str, str]] = {
     "partition, latency, loss": "tests/network/test_faults.py::test_a_node_cut_off_catches_up_when_the_partition_heals",
     "clock skew": "tests/node/trust/test_run_clock.py::test_a_clock_that_is_a_day_wrong_stops_no_work",
     "disk full": "tests/coordinator/test_database.py::test_a_full_disk_rolls_back_and_is_reported",
-    "ledger equivocation": "tests/coordinator/accounts/test_ledger.py::test_another_entry_under_a_known_key_is_a_fault",
+    "ledger equivocation": "tests/network/test_ledger_witnesses.py::"
+    "test_two_nodes_that_were_shown_two_histories_find_it_and_stop",
     "stolen or cloned node key": "tests/coordinator/run/test_keys_commands.py::"
     "test_a_revoked_key_is_named_in_every_later_root_with_its_time",
     "ask bait-and-switch": _PAY,
