@@ -1,4 +1,6 @@
-"""What a step costs without single rules, at stated prices: `python -m benchmarks.ablation run|draw [--quick]`.
+"""Compare the cost of a step with and without single rules, at stated prices.
+
+    python -m benchmarks.ablation run|draw [--quick]
 
 After Table 2 of ECHO-2 (arXiv 2602.02192): in full, without the broadcast between peers, without the choice of nodes by
 cost; and with everybody paid. Runs in simulated time (coordinator/simulation) at the paper's scale: steps of 1,649 s on

@@ -57,7 +57,7 @@ _POLL, _START, _DRAIN = 0.5, 300.0, 120.0  # seconds
 
 
 class Orders(NamedTuple):
-    """What a run is put through. `restart`: the rate of its second start, with `--auto-rollback`; None: there is none.
+    """The conditions of a run. `restart`: the rate of its second start, with `--auto-rollback`; None: there is none.
     `stays`: it is one that breaks each time. `factor`: of the operator's one rollback; 0: none. `seconds`: longest time
     after set-up."""
 

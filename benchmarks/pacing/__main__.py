@@ -57,7 +57,7 @@ FLEETS = (
 
 
 class Block(NamedTuple):
-    """What the rows of a table share. `gamma`: reserve with which activation chooses; None: everybody is active."""
+    """The terms of all rows of a table. `gamma`: reserve with which activation chooses; None: everybody is active."""
 
     at_once: int = 1
     publish_every: int = 1

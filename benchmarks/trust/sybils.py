@@ -90,7 +90,7 @@ class Node:
 
 
 class Outcome(NamedTuple):
-    """What the sybils got, as shares, and the learner's steps during the attack. `groups`: that they generated."""
+    """The shares of the sybils, and the learner's steps during the attack. `groups`: that they generated."""
 
     leases: float
     room: float

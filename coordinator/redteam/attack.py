@@ -14,7 +14,7 @@ from coordinator.redteam.engine_place import EnginePlace
 
 
 class AttackFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of an attack. `tried`: groups, requests or connections. `prevented`: whether it was kept from its end.
+    """Findings of an attack. `tried`: groups, requests or connections. `prevented`: whether it was kept from its end.
     `named`: groups that were judged until the key was refused; None: the attack hands none in. `note`: figures."""
 
     tried: int

@@ -1,4 +1,4 @@
-"""What an attack did: to itself, to honest nodes, and to the operator. Pure.
+"""The outcome of an attack: for itself, for honest nodes, and for the operator. Pure.
 
 1. Broken: the attack got what it wants, an honest node had a group refused, or the accepted groups of honest nodes fell
    below `FLOOR` of calm.
