@@ -22,8 +22,13 @@ _LOOK: Final = 0.01
 class PacedHost(host.EngineHost):
     """An engine host whose generated groups wait. `seconds`: of a group."""
 
-    def __init__(self, notify: Callable[[EngineRows], None], sampled: Callable[[SampledTurn], None]) -> None:
-        super().__init__(notify, sampled)
+    def __init__(
+        self,
+        notify: Callable[[EngineRows], None],
+        sampled: Callable[[SampledTurn], None],
+        confine: Callable[[str], str] = lambda engine: "",
+    ) -> None:
+        super().__init__(notify, sampled, confine)
         self.seconds = float(os.environ[GROUP_SECONDS])
         self._due: dict[int, float] = {}
         self._ready: dict[int, object] = {}

@@ -24,6 +24,7 @@ from coordinator.redteam.flood_keys import Key
 from coordinator.redteam.floods import Crowd, learned
 from coordinator.redteam.groups import nothing, submission_of
 from coordinator.redteam.place import AttackPlace
+from coordinator.rollouts.verdicts import ACCEPTED
 from coordinator.rollouts.verification import EXACT
 from engines import direct
 from engines.engine import Job, Sample
@@ -173,9 +174,8 @@ class NearTies:
         """State the variants per 1,000 tokens, and the verdict on the best of four."""
         rate = 1000 * self.variants / max(1, self.tokens)
         note = f"best of 4: {', '.join(self.codes)}; {self.variants} other right answers in {self.tokens} tokens"
-        prevented = (
-            "ok" not in self.codes and bool(self.codes) and rate <= VARIANTS * max(1.0, 3000 / max(1, self.tokens))
-        )
+        refused = bool(self.codes) and not set(ACCEPTED) & set(self.codes)
+        prevented = refused and rate <= VARIANTS * max(1.0, 3000 / max(1, self.tokens))
         return AttackFinding(tried=GROUPS, prevented=prevented, named=1 if prevented else None, note=note)
 
 
@@ -197,8 +197,9 @@ class CheckedDraft:
 
     def finding(self, place: EnginePlace) -> AttackFinding:
         """State how many rollouts the check replaced; each group has to be accepted."""
-        note = f"allowed: {self.codes.count('ok')} groups accepted, {self.corrected} of {self.drafted} drafts corrected"
-        return AttackFinding(tried=GROUPS, prevented=set(self.codes) == {"ok"}, note=note)
+        accepted = [code for code in self.codes if code in ACCEPTED]
+        note = f"allowed: {len(accepted)} groups accepted, {self.corrected} of {self.drafted} drafts corrected"
+        return AttackFinding(tried=GROUPS, prevented=bool(accepted) and accepted == self.codes, note=note)
 
     def _checked(self, place: EnginePlace, lease: Lease) -> list[Sample]:
         job = place.job(lease)

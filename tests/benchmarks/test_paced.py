@@ -1,5 +1,6 @@
 """Runs whose steps and groups take given times: the engine that waits, and the figures."""
 
+import inspect
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ from benchmarks.harness.log_events import Event
 from benchmarks.paced.paced_host import GROUP_SECONDS, PacedHost
 from benchmarks.paced.paced_run import BATCH, NODES, Looked, Pace, PacedFigures, figures
 from engines.engine import EngineRows, Job
+from engines.host import EngineHost
 from engines.messages import GenerateCall
 from tests.support import pictures
 
@@ -60,6 +62,10 @@ def test_a_paced_engine_answers_one_group_after_another(monkeypatch: pytest.Monk
         for id, _ in host.step():
             answered[id] = now
     assert answered == {1: pytest.approx(102.0, abs=0.02), 2: pytest.approx(104.0, abs=0.02)}
+
+
+def test_a_paced_engine_is_made_as_the_child_of_a_node_makes_its_engine() -> None:
+    assert list(inspect.signature(PacedHost).parameters) == list(inspect.signature(EngineHost).parameters)
 
 
 def looked(step: int, accepted: int, staleness: list[int], busy: float) -> Looked:
