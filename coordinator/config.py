@@ -25,7 +25,7 @@ from runtime.settings import Loader, SettingsFault, read_toml
 
 ENV_PREFIX = "ECHO2_COORD_"
 ENV_OF_THE_COMMAND = frozenset({"ECHO2_COORD_HOME"})
-"""Variables with the prefix that are not settings: coordinator.cli reads them."""
+"""Variables with the prefix that are not settings: the command line reads them."""
 SIGNED = ("name", "model", "task", "staleness", "group_size", "limit", "compute_dtype", "engines")
 """Keys of [run] that are in the signed RunSpec."""
 MOST_PROMPTS: Final = 1 << 16

@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from coordinator import cli
+from coordinator.command_line import command_options, making_app
 from coordinator.config import WebSection
 from coordinator.demo.demo import Played
 from coordinator.demo.demo_settings import DemoOptions
@@ -28,7 +29,7 @@ from tests.support.run_folders import NOW, write_model
 
 @pytest.fixture(autouse=True)
 def _at_the_time_of_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "unix_milliseconds", lambda: NOW)
+    monkeypatch.setattr(command_options, "now", lambda: NOW)
 
 
 def said(*words: str | Path) -> tuple[int, str, str]:
@@ -146,7 +147,7 @@ def test_init_makes_an_adapter_over_a_frozen_base(tmp_path: Path) -> None:
 def test_on_a_terminal_init_asks_before_it_signs(
     answer: str, code: int, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli, "_at_a_terminal", lambda: True)
+    monkeypatch.setattr(making_app, "_at_a_terminal", lambda: True)
     words = ["init", str(tmp_path / "run"), "--model", str(model), "--task", "reverse"]
     result = CliRunner().invoke(cli.app, words, input=answer)
     assert result.exit_code == code

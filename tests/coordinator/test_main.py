@@ -27,7 +27,8 @@ async def serve(run):
         print("drained", flush=True)
 sys.modules["coordinator.daemon"] = types.SimpleNamespace(serve=serve)
 from coordinator import cli
-cli.unix_milliseconds = lambda: {now}
+from coordinator.command_line import command_options
+command_options.now = lambda: {now}
 anywhere = ["--set", "network.listen=/ip4/127.0.0.1/tcp/0", "--set", "https.listen=/ip4/127.0.0.1/tcp/0"]
 sys.argv = ["echo2-coord", "run", "--home", {home!r}, "--port", "0", *anywhere]
 cli.main()

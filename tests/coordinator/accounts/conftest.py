@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator import cli
+from coordinator.command_line import command_options
 from coordinator.run.run_folder import RunFolder
 from protocol.authority import TaskReference
 from protocol.requests import Hello
@@ -36,4 +36,4 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def at_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Set the clock of the commands to ten seconds after the events."""
-    monkeypatch.setattr(cli, "unix_milliseconds", lambda: 1_700_000_010_000)
+    monkeypatch.setattr(command_options, "now", lambda: 1_700_000_010_000)

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from coordinator import cli
+from coordinator.command_line import command_options
 from coordinator.run import setup
 from tests.support.run_folders import NOW
 
@@ -46,7 +47,7 @@ def test_the_next_init_names_the_draft_of_a_killed_one_and_keeps_it(
         result = CliRunner().invoke(cli.app, ["init", str(tmp_path / folder), *words[1:]])
         assert result.exit_code == 0
         assert (holds in result.stderr, f"rm -r '{left}'" in result.stderr) == (told, told)
-        assert setup.load_run(tmp_path / folder, env={}, now=cli.unix_milliseconds()).id.hex()
+        assert setup.load_run(tmp_path / folder, env={}, now=command_options.now()).id.hex()
     assert sorted(path.relative_to(left) for path in left.rglob("*")) == paths
 
 

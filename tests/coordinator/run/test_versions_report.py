@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from typer.testing import CliRunner
 
 from coordinator import cli
+from coordinator.command_line import command_options
 from coordinator.run import setup
 from coordinator.run.setup import Run
 from p2p.envelope import seal
@@ -21,7 +22,7 @@ from weights.store import Store
 
 @pytest.fixture(autouse=True)
 def _at_the_time_of_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "unix_milliseconds", lambda: NOW)
+    monkeypatch.setattr(command_options, "now", lambda: NOW)
 
 
 def said(*words: str | Path) -> tuple[int, str, str]:

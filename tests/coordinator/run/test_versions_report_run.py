@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from coordinator import cli
+from coordinator.command_line import command_options
 from coordinator.learner.checkpoint import Base
 from coordinator.learner.export import starts
 from coordinator.learner.messages import Export, ExportedEdge
@@ -71,7 +72,7 @@ def quick_home(home: Path) -> Iterator[Path]:
 
 
 def test_the_store_of_a_run_is_listed_and_verified(quick_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "unix_milliseconds", lambda: NOW)
+    monkeypatch.setattr(command_options, "now", lambda: NOW)
     home, exported = quick_home, quick_home / "exports"
     run = setup.load_run(home, env={}, now=NOW)
     exported.mkdir()

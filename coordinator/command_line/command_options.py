@@ -1,0 +1,46 @@
+"""What the commands share: the program's name, options, and how an error ends a command.
+
+An error is one line on stderr and an exit code (runtime/cli_errors.py, coordinator/errors.py).
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from runtime.cli_errors import report_errors
+from runtime.exit_codes import Exit
+from runtime.units import unix_milliseconds
+
+PROGRAM: Final = "echo2-coord"
+
+Home = Annotated[Path, typer.Option("--home", envvar="ECHO2_COORD_HOME", help="The run folder.")]
+Peer = Annotated[str, typer.Argument(metavar="NODE", help="Its peer id: 12D3Koo...", show_default=False)]
+LeaseId = Annotated[str, typer.Argument(metavar="LEASE", help="Its 32 hexadecimal digits.", show_default=False)]
+Sets = Annotated[
+    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any setting, as often as needed.")
+]
+
+
+def _own_code(error: BaseException) -> Exit | None:
+    from coordinator.errors import own_code
+
+    return own_code(error)
+
+
+errors_reported = report_errors(PROGRAM, _own_code)
+
+
+def now() -> int:
+    """Return the time of a command, in milliseconds: its only clock."""
+    return unix_milliseconds()
+
+
+def settings_of(sets: list[str] | None, **sections: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the settings given on the command line, by section; options that were not given are left out."""
+    from coordinator.config import from_assignments
+
+    given = from_assignments(sets or [])
+    for section, values in sections.items():
+        given.setdefault(section, {}).update({key: value for key, value in values.items() if value is not None})
+    return given

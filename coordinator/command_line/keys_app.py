@@ -1,0 +1,160 @@
+"""`echo2-coord keys`: the run's keys."""
+
+import time
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from coordinator.command_line import command_options
+from coordinator.command_line.command_options import Home, errors_reported
+
+keys_app = typer.Typer(help="The run's keys.", no_args_is_help=True)
+Request = Annotated[
+    Path | None, typer.Option("--request", help="Write a request to this file, to be signed where the root key is.")
+]
+Role = Annotated[
+    Literal["root", "policy", "channel", "ledger", "network"], typer.Argument(help="The role whose key it is.")
+]
+RootPlace = Annotated[
+    Path | None, typer.Option("--keys", help="The folder with the root keys.", show_default="keys/ of the run folder")
+]
+
+
+@keys_app.command("show")
+@errors_reported
+def keys_show(home: Home = Path(".")) -> None:
+    """Show the public half of each key, and where its file is. Opens no private key."""
+    from coordinator import config
+    from coordinator.run import keys, setup
+    from coordinator.run.run_folder import RunFolder
+
+    place = RunFolder(home)
+    config.read(place.config)
+    _, chain, _, _ = setup.read_documents(place)
+    root = chain[-1]
+    signers = root.roles[keys.ROOT]
+    print(f"run      {root.run.hex()}")
+    print(f"Root     {root.serial}, expires {time.strftime('%Y-%m-%d', time.gmtime(root.expires / 1000))}")
+    print(f"signed   by {signers.threshold} of {len(signers.keys)} root keys")
+    for key in keys.shown(place, chain):
+        there = str(key.path) if key.present else "offline" if key.role == keys.ROOT else f"missing: {key.path}"
+        print(f"{key.role:<9}{key.fingerprint}  {key.peer}  {there}")
+
+
+@keys_app.command("renew")
+@errors_reported
+def keys_renew(home: Home = Path("."), request: Request = None, place: RootPlace = None) -> None:
+    """Give the run another year: a new Root with the same keys."""
+    _change(home, None, request, place)
+
+
+@keys_app.command("rotate")
+@errors_reported
+def keys_rotate(role: Role, home: Home = Path("."), request: Request = None, place: RootPlace = None) -> None:
+    """Replace the key of a role. Documents that the old key signed before stay valid."""
+    _change(home, role, request, place)
+
+
+@keys_app.command("revoke")
+@errors_reported
+def keys_revoke(
+    role: Role,
+    home: Home = Path("."),
+    request: Request = None,
+    since: Annotated[str | None, typer.Option("--from", help="UTC, as 2026-11-22T08:00.", show_default="now")] = None,
+    place: RootPlace = None,
+) -> None:
+    """Replace the stolen key of a role: the old key is invalid from a given time on."""
+    from coordinator.run.keys_commands import time_of
+
+    now = command_options.now()
+    _change(home, role, request, place, now if since is None else time_of(since, now))
+
+
+@keys_app.command("make-root")
+@errors_reported
+def keys_make_root(
+    out: Annotated[Path, typer.Option("--out", help="The folder of the new key.")] = Path("."),
+) -> None:
+    """Make another root key, and print its public half for `export-root --add`. It counts once a Root names it."""
+    from coordinator.run import keys, root_keys
+    from p2p.identity import public_bytes
+
+    public = public_bytes(root_keys.make(out, keys.passphrase()))
+    print(f"{public.hex()}\nfingerprint {keys.spaced(public)}, in {out}")
+
+
+@keys_app.command("export-root")
+@errors_reported
+def keys_export_root(
+    request: Annotated[Path, typer.Argument(help="The request that it writes.", show_default=False)],
+    home: Home = Path("."),
+    threshold: Annotated[
+        int | None, typer.Option(min=1, max=16, help="Root keys that must sign.", show_default="as before")
+    ] = None,
+    add: Annotated[list[str] | None, typer.Option(metavar="KEY", help="A root key to add, from make-root.")] = None,
+    drop: Annotated[
+        list[str] | None, typer.Option(metavar="FINGERPRINT", help="A root key that counts no more.")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option("--revoke-from", help="When the dropped keys were stolen.", show_default="not stolen")
+    ] = None,
+) -> None:
+    """Write a request for other root keys or another threshold; without options, for another year."""
+    from coordinator.run import keys_commands
+    from coordinator.run.root_request import SetChange
+
+    now = command_options.now()
+    change = SetChange(
+        threshold,
+        [keys_commands.key_of(one) for one in add or []],
+        [one.replace(" ", "").lower() for one in drop or []],
+        None if since is None else keys_commands.time_of(since, now),
+    )
+    print("\n".join(keys_commands.export_root(home, request, change, now=now)))
+
+
+@keys_app.command("sign-root")
+@keys_app.command("sign", hidden=True)
+@errors_reported
+def keys_sign(
+    request: Annotated[Path, typer.Argument(help="The request.", show_default=False)],
+    place: Annotated[Path, typer.Option("--keys", help="The folder with the root keys.")] = Path("."),
+    yes: Annotated[bool, typer.Option("--yes", help="Ask nothing.")] = False,
+    set_changes: Annotated[
+        bool, typer.Option("--changes-root", help="Sign other root keys or another threshold, too.")
+    ] = False,
+) -> None:
+    """Sign a request with the root keys in a folder. Needs no run folder and no network."""
+    from coordinator.run import keys, keys_commands
+
+    def confirm(lines: list[str]) -> bool:
+        print("\n".join(lines), flush=True)
+        return yes or typer.confirm("Sign this?", default=False)
+
+    lines = keys_commands.sign(request, place, secret=keys.passphrase(), confirm=confirm, set_changes=set_changes)
+    print("\n".join(lines))
+
+
+@keys_app.command("import-root")
+@keys_app.command("install", hidden=True)
+@errors_reported
+def keys_install(
+    signed: Annotated[list[Path], typer.Argument(help="The signed Root; several files of one.", show_default=False)],
+    home: Home = Path("."),
+) -> None:
+    """Install a signed Root. A running coordinator switches to it at once."""
+    from coordinator.run import keys, keys_commands
+
+    print("\n".join(keys_commands.install(home, *signed, secret=keys.passphrase())))
+
+
+def _change(
+    home: Path, role: str | None, request: Path | None, place: Path | None = None, since: int | None = None
+) -> None:
+    from coordinator.run import keys, keys_commands
+
+    now, secret = command_options.now(), keys.passphrase()
+    lines = keys_commands.change(home, role, now=now, secret=secret, since=since, out=request, root_place=place)
+    print("\n".join(lines))

@@ -1,0 +1,60 @@
+"""`echo2-coord ledger`: export, verification, balances, the signed head."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coordinator.command_line.command_options import Home, errors_reported
+
+ledger_app = typer.Typer(help="The ledger of accepted work.", no_args_is_help=True)
+
+
+@ledger_app.command("export")
+@errors_reported
+def ledger_export(
+    folder: Annotated[Path, typer.Argument(help="The folder to write; an earlier export is continued.")],
+    home: Home = Path("."),
+    unsigned: Annotated[bool, typer.Option("--unsigned", help="Also entries that no head covers yet.")] = False,
+) -> None:
+    """Export the ledger: entries, signed heads, Roots, RunSpec, Calibrations. Works while the coordinator runs."""
+    from coordinator.accounts import ledger_export
+    from coordinator.run.run_folder import RunFolder
+
+    done = ledger_export.export(RunFolder(home), folder, unsigned=unsigned)
+    print(f"{done.entries} entries in {done.size} bytes and {done.heads} heads are in {folder}")
+    print(f"anybody verifies it with: echo2-coord ledger verify {folder}")
+
+
+@ledger_app.command("verify")
+@errors_reported
+def ledger_verify(
+    folder: Annotated[Path, typer.Argument(help="An export, by `ledger export`.", show_default=False)],
+) -> None:
+    """Verify an export, without keys: chain, tree, heads, signatures, balances. Exits with 81 at the first fault."""
+    from coordinator.accounts import ledger_audit
+
+    print("\n".join(ledger_audit.lines(ledger_audit.audit(folder))))
+
+
+@ledger_app.command("balance")
+@errors_reported
+def ledger_balance(home: Home = Path(".")) -> None:
+    """Print the balance of every account, in milli-RE. Works while the coordinator runs."""
+    from coordinator.accounts.ledger import Ledger
+    from coordinator.database import Database
+    from coordinator.run.run_folder import RunFolder
+
+    with Database.read(RunFolder(home).database) as database:
+        for account, amount in Ledger(database).balances().items():
+            print(f"{amount:>20}  {account}")
+
+
+@ledger_app.command("head")
+@errors_reported
+def ledger_head(home: Home = Path(".")) -> None:
+    """Print the newest signed head as a checkpoint, which witnesses of transparency logs read."""
+    from coordinator.accounts import ledger_export
+    from coordinator.run.run_folder import RunFolder
+
+    print(ledger_export.newest_note(RunFolder(home)), end="")

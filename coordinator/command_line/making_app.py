@@ -1,0 +1,128 @@
+"""`echo2-coord init`: a new run."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coordinator.command_line import command_options
+from coordinator.command_line.adapter_options import BaseFormatOption, LoraRank, adapter_of
+from coordinator.command_line.command_options import PROGRAM, Sets, errors_reported, settings_of
+from runtime.cli_errors import print_error
+
+if TYPE_CHECKING:
+    from coordinator.config import CoordinatorConfig
+    from coordinator.run.setup import Run
+
+making_app = typer.Typer()
+
+
+@making_app.command()
+@errors_reported
+def init(
+    folder: Annotated[Path, typer.Argument(help="The run folder to make.", show_default=False)],
+    model: Annotated[str, typer.Option(help="tiny, smollm2, or the path of a model folder.")] = "tiny",
+    name: Annotated[str | None, typer.Option(help="The run's name.", show_default="the folder's")] = None,
+    task: Annotated[
+        list[str] | None,
+        typer.Option(help="The task to learn; several times, as '3 add': several by weight.", show_default="by model"),
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps after which it finishes.", show_default="endless")] = None,
+    port: Annotated[int | None, typer.Option(help="Port of the page.", show_default="8420")] = None,
+    lora_rank: LoraRank = None,
+    lora_alpha: Annotated[
+        float | None, typer.Option(min=0.001, help="The adapter's factor is alpha / rank.", show_default="2 x rank")
+    ] = None,
+    lora_targets: Annotated[
+        str | None, typer.Option(help="Its layers, such as q_proj,v_proj.", show_default="all of attention and MLP")
+    ] = None,
+    base_format: BaseFormatOption = "bfloat16",
+    sets: Sets = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Ask nothing.")] = False,
+    calibrate: Annotated[bool, typer.Option(help="Calibrate admitted classes that are not exact.")] = True,
+    root_key_plan: Annotated[
+        str | None, typer.Option("--root-keys", metavar="M-of-N", help="Root keys: how many of how many must sign.")
+    ] = None,
+    root_out: Annotated[
+        Path | None, typer.Option(help="Folder for the root keys, outside the run folder.", show_default="keys/")
+    ] = None,
+) -> None:
+    """Make a run: keys, signed documents, model, settings, Calibrations. Prints the invite."""
+    from coordinator.run import keys, own_classes, root_keys, setup, task_mix
+    from coordinator.run.draft import left_over
+
+    for sentence in left_over(folder):
+        print_error(PROGRAM, sentence)
+    tasks = task_mix.joined(task) if task else None
+    root_plan = root_keys.plan(root_key_plan, root_out, folder)
+    flags = settings_of(
+        sets, run={"name": name or folder.resolve().name, "task": tasks, "steps": steps}, web={"port": port}
+    )
+    config = setup.settings_for(model, flags)
+    if not yes and _at_a_terminal() and not _confirmed(config):
+        return
+    new_run = setup.init(
+        folder,
+        model,
+        config,
+        now=command_options.now(),
+        adapter=adapter_of(lora_rank, lora_alpha, lora_targets, base_format),
+        secret=keys.passphrase(),
+        report=_say_making,
+        root_plan=root_plan,
+    )
+    if calibrate:
+        closed = own_classes.calibrate_own(new_run, command_options.now(), _say_making)
+    else:
+        closed = own_classes.how_to_open(new_run)
+    _print_made(new_run, root_keys.meaning(root_plan, new_run.folder.path))
+    for sentence in closed:
+        print_error(PROGRAM, sentence)
+
+
+def _at_a_terminal() -> bool:
+    return sys.stdin.isatty()
+
+
+def _confirmed(config: "CoordinatorConfig") -> bool:
+    print("These are signed, and cannot be changed later:")
+    _print_signed(config)
+    try:
+        return typer.confirm("Make this run?", default=True)
+    except typer.Abort:
+        raise KeyboardInterrupt from None
+
+
+def _print_signed(config: "CoordinatorConfig") -> None:
+    from coordinator.config import SIGNED
+
+    for key in (*SIGNED, "kind", "template", "thinking"):
+        value = getattr(config.run, key)
+        value = "not passed to the template" if value is None else value
+        print(f"  {key:<14}{', '.join(value) if isinstance(value, tuple) else value}")
+
+
+def _say_making(part: str) -> None:
+    print(f"making {part}", flush=True)
+
+
+def _print_made(run: "Run", about_root_keys: list[str]) -> None:
+    from coordinator.run.https_identity import ports_are_chosen_at_start
+    from coordinator.run.keys import PASSPHRASE_VARIABLE
+
+    encrypted = "encrypted" if os.environ.get(PASSPHRASE_VARIABLE) else f"in the clear ({PASSPHRASE_VARIABLE} is unset)"
+    joining = f"echo2-node join {run.invite()}"
+    if ports_are_chosen_at_start(run.config):
+        joining = (
+            f"`echo2-coord invite --home {run.folder.path}` prints the invite while it runs (port 0: any free one)"
+        )
+    print("\nSigned, by --model where no option said otherwise:")
+    _print_signed(run.config)
+    print(
+        f"\nThe run is in {run.folder.path}; its keys are {encrypted}.\n\n"
+        f"Start it:         echo2-coord run --home {run.folder.path}\n"
+        f"Volunteers join:  {joining}\n"
+    )
+    print("\n".join(about_root_keys))

@@ -1,0 +1,61 @@
+"""`echo2-coord policy`: the published versions."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coordinator.command_line.command_options import PROGRAM, Home, errors_reported
+from runtime.cli_errors import print_error
+from runtime.exit_codes import Exit
+
+policy_app = typer.Typer(help="The published versions in the run's store.", no_args_is_help=True)
+
+
+@policy_app.command("ls")
+@errors_reported
+def policy_ls(
+    home: Home = Path("."),
+    as_json: Annotated[bool, typer.Option("--json", help="JSON for programs.")] = False,
+) -> None:
+    """List the versions and the edges that lead to them. Works while the coordinator runs."""
+    import msgspec
+
+    from coordinator.run import versions_report
+    from coordinator.run.run_folder import RunFolder
+
+    rows = versions_report.versions(RunFolder(home))
+    print(msgspec.json.encode(rows).decode() if as_json else "\n".join(versions_report.lines(rows)))
+
+
+@policy_app.command("verify")
+@errors_reported
+def policy_verify(home: Home = Path(".")) -> int:
+    """Hash every payload and snapshot again. Exits with 81 if one has changed."""
+    from coordinator.run import versions_report
+    from coordinator.run.run_folder import RunFolder
+
+    findings = versions_report.verify(RunFolder(home))
+    bad = [one for one in findings if one.fault is not None]
+    for one in bad:
+        fix = "stop the coordinator and move this file away"
+        print_error(PROGRAM, f"{one.path} (version {one.version} of era {one.era}): {one.fault}; {fix}")
+    print(f"{len(findings)} files hashed again: {len(findings) - len(bad)} intact, {len(bad)} damaged")
+    return Exit.TRUST if bad else Exit.OK
+
+
+@policy_app.command("rollback")
+@errors_reported
+def policy_rollback(
+    version: Annotated[
+        int | None, typer.Argument(min=0, help="Its number.", show_default="the best by held-out results")
+    ] = None,
+    home: Home = Path("."),
+    rate_factor: Annotated[
+        float, typer.Option(min=0.000001, max=1000, help="Of the learning rate, relative to the present one.")
+    ] = 1.0,
+) -> None:
+    """Publish a kept version again, as a newer one in a new era. Ends a pause of the guard."""
+    from coordinator.run import operator_commands
+
+    print(operator_commands.command(home, "rollback", version=version, factor=rate_factor)["said"])

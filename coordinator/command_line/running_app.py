@@ -1,0 +1,160 @@
+"""`echo2-coord run` and the commands about a run that exists."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coordinator.command_line import command_options
+from coordinator.command_line.command_options import Home, Sets, errors_reported, settings_of
+from runtime.exit_codes import Exit
+
+running_app = typer.Typer()
+
+
+@running_app.command()
+@errors_reported
+def run(
+    home: Home = Path("."),
+    port: Annotated[int | None, typer.Option(help="Port of the page.", show_default="from the settings")] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps after which it finishes.")] = None,
+    auto_rollback: Annotated[
+        bool, typer.Option("--auto-rollback", help="Publish the best version again where the policy breaks.")
+    ] = False,
+    sets: Sets = None,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+) -> None:
+    """Run the coordinator of a run folder until it is stopped."""
+    from coordinator.main import check_start, serve_until_stopped
+    from coordinator.run import keys, setup
+    from runtime.logs import LEVELS, set_up_logging, to_file, to_stream
+    from runtime.settings import SettingsFault
+
+    if log_level not in LEVELS:
+        raise SettingsFault(f"--log-level should be one of {', '.join(LEVELS)}, not {log_level!r}")
+    flags = settings_of(sets, run={"steps": steps}, web={"port": port}, guard={"auto_rollback": auto_rollback or None})
+    loaded = setup.load_run(home, now=command_options.now(), flags=flags, secret=keys.passphrase())
+    check_start(loaded)
+    set_up_logging(to_stream(), to_file(loaded.folder.log), level=log_level, named=True)
+    serve_until_stopped(loaded)
+
+
+@running_app.command()
+@errors_reported
+def status(
+    home: Home = Path("."),
+    url: Annotated[str | None, typer.Option(help="The coordinator's page.", show_default="by the run folder")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The whole state, as /api/v1/run gives it.")] = False,
+) -> None:
+    """Print the state of a running coordinator."""
+    from coordinator import config
+    from coordinator.run.run_folder import RunFolder
+    from coordinator.web import status as asked
+
+    place = RunFolder(home)
+    body = asked.fetch(url or asked.address_in(place, config.load(place.config).web))
+    print(body.decode() if as_json else "\n".join(asked.lines(asked.decode(body), home)))
+
+
+@running_app.command()
+@errors_reported
+def pause(
+    home: Home = Path("."),
+    why: Annotated[str, typer.Option(help="A reason; the page shows it.")] = "",
+) -> None:
+    """Pause a running coordinator: no lease, no step. Groups of open leases are still accepted and paid."""
+    from coordinator.run import operator_commands
+
+    operator_commands.command(home, "pause", why=why)
+    print("paused until `echo2-coord resume`; a step that has begun is still finished")
+
+
+@running_app.command()
+@errors_reported
+def resume(home: Home = Path(".")) -> None:
+    """Resume a paused run at once, whatever paused it."""
+    from coordinator.run import operator_commands
+
+    was = operator_commands.command(home, "resume")["was_paused"]
+    print("the run goes on" if was else "the run was not paused")
+
+
+@running_app.command()
+@errors_reported
+def calibrate(
+    engine_class: Annotated[str, typer.Argument(metavar="CLASS", help="As transformers/bfloat16/cpu.")],
+    home: Home = Path("."),
+    tokens: Annotated[
+        int | None, typer.Option(min=2_000, max=1_000_000, help="Tokens per machine.", show_default="by the settings")
+    ] = None,
+) -> None:
+    """Calibrate an engine class that is not exact, and open it to nodes. Works while the coordinator runs."""
+    from coordinator.run import calibrate as calibration
+    from coordinator.run import keys, setup
+
+    loaded = setup.load_run(home, now=command_options.now(), secret=keys.passphrase())
+    wanted = tokens or loaded.config.calibration.tokens
+    path = calibration.calibrate(loaded, engine_class, wanted, command_options.now())
+    print(f"{engine_class} is calibrated: {path}")
+    print("a running coordinator opens it within half a minute")
+
+
+@running_app.command()
+@errors_reported
+def recheck(home: Home = Path(".")) -> int:
+    """Run the verdicts by evidence again, from ledger and stored tokens. Exits with 81 if one comes out otherwise."""
+    from coordinator.run import replay_report
+    from coordinator.run.run_folder import RunFolder
+
+    replayed = replay_report.replay(RunFolder(home))
+    print("\n".join(replay_report.lines(replayed)))
+    return Exit.TRUST if replayed.faults else Exit.OK
+
+
+@running_app.command()
+@errors_reported
+def doctor(home: Home = Path(".")) -> None:
+    """Say which protections of the run's keys are in force here, and what to do for the others."""
+    from coordinator.run import key_checks
+    from coordinator.run.run_folder import RunFolder
+
+    print("\n".join(one.described() for one in key_checks.examine(RunFolder(home), command_options.now())))
+
+
+@running_app.command()
+@errors_reported
+def invite(home: Home = Path(".")) -> None:
+    """Print the invite: the only string that a volunteer needs. It holds no secret. Its fingerprint goes to stderr."""
+    from coordinator import config
+    from coordinator.run import https_identity, keys, setup
+    from coordinator.run.run_folder import RunFolder
+    from coordinator.web import status
+    from p2p.discovery.invite import Invite
+    from p2p.identity import peer_id
+
+    place = RunFolder(home)
+    settings = config.load(place.config)
+    roots, chain, _, _ = setup.read_documents(place)
+    if https_identity.ports_are_chosen_at_start(settings):
+        text = status.invite_of_the_running(place, settings.web)
+    else:
+        peer = peer_id(keys.identity(chain))
+        text = setup.invite(settings, roots, chain[0].run, peer, https_identity.pin(place, settings))
+    print(text)
+    print(f"fingerprint: {Invite.from_text(text).fingerprint}", file=sys.stderr)
+
+
+@running_app.command()
+@errors_reported
+def version() -> None:
+    """Print the version of echo2 and of its protocol."""
+    import importlib.metadata
+
+    from protocol.numbers import SPOKEN
+
+    try:
+        release = importlib.metadata.version("echo2")
+    except importlib.metadata.PackageNotFoundError:
+        release = "from source, not installed"
+    print(f"echo2 {release}, protocol {SPOKEN[0]} to {SPOKEN[1]}")

@@ -1,0 +1,90 @@
+"""`echo2-coord task`: the tasks, tried and measured."""
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from coordinator.command_line.command_options import errors_reported
+from runtime.errors import LocalFault
+
+task_app = typer.Typer(help="Tasks that a run can learn.", no_args_is_help=True)
+
+
+@task_app.command("ls")
+@errors_reported
+def task_ls() -> None:
+    """List the tasks of this build, those that need an extra, and the plug-ins."""
+    from coordinator.run import task_trial
+
+    print("\n".join(task_trial.list_families()))
+
+
+@task_app.command("try")
+@errors_reported
+def task_try(
+    name: Annotated[str, typer.Argument(help="As in run.task: NAME or NAME:ARGUMENT.", show_default=False)],
+    split: Annotated[Literal["train", "heldout"], typer.Option(help="Which prompts.")] = "train",
+    prompts: Annotated[int, typer.Option(min=1, max=1000, help="Number of prompts.")] = 3,
+    answer: Annotated[list[str] | None, typer.Option(help="An answer to score, as often as needed.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Show the answers of a model: smollm2, or the path of a model folder.")
+    ] = None,
+    weights: Annotated[Path | None, typer.Option(help="Of another version.", show_default="the folder's")] = None,
+    answers: Annotated[int, typer.Option(min=1, max=256, help="The model's answers to a prompt.")] = 4,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Most sampled tokens of one.", show_default="128, or half of the context")
+    ] = None,
+    greedy: Annotated[bool, typer.Option("--greedy", help="Its most likely answer alone.")] = False,
+    template: Annotated[Literal["plain", "chat"], typer.Option(help="As run.template.")] = "plain",
+    thinking: Annotated[
+        bool | None, typer.Option(help="As run.thinking.", show_default="not passed to the template")
+    ] = None,
+) -> None:
+    """Show prompts of a task and scores: of its own answers and yours, or with --model of a model's."""
+    from coordinator.run import model_trial, task_mix, task_trial
+
+    name = task_mix.only(name)
+    if model is not None and answer:
+        raise LocalFault("--answer and --model are for two calls: leave out one of them")
+    trial = model_trial.ModelTrial(split, prompts, answers, limit, greedy, template, thinking)
+    if model is not None:
+        model_trial.try_model(name, model, weights, trial, partial(print, flush=True))
+        return
+    if weights is not None or trial != model_trial.ModelTrial(split, prompts):
+        raise LocalFault(
+            "--weights, --answers, --limit, --greedy, --template and --thinking say how a model answers: add --model"
+        )
+    for part in task_trial.try_task(name, split, prompts, answer or []):
+        print(part)
+
+
+@task_app.command("measure")
+@errors_reported
+def task_measure(
+    name: Annotated[str, typer.Argument(help="poker:kuhn, poker:leduc or poker:holdem.", show_default=False)],
+    model: Annotated[Path, typer.Argument(help="Folder of a model.", show_default=False)],
+    weights: Annotated[Path | None, typer.Option(help="Of another version.", show_default="the folder's")] = None,
+    hands: Annotated[int, typer.Option(min=1, max=1000, help="Hand numbers to ask for (kuhn, leduc).")] = 4,
+    play: Annotated[
+        int | None,
+        typer.Option(min=0, max=100_000, help="Held-out hands to play.", show_default="200 in holdem, else 0"),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Most sampled tokens of a hand that is played.")] = 64,
+    template: Annotated[Literal["plain", "chat"], typer.Option(help="As run.template.")] = "plain",
+) -> None:
+    """Tell how well a model plays poker: what it can lose (0 is an equilibrium), and what it wins from the opponent."""
+    from coordinator.run import poker_measure
+
+    task, measured_model = poker_measure.poker_task(name), poker_measure.model_of(model, weights, template)
+    policy = poker_measure.measured(task, measured_model, hands)
+    if policy is not None:
+        print(f"exploitability {policy.exploitability:.4f} chips per hand (nash_conv {policy.nash_conv:.4f})")
+        print(f"probability of a legal move {policy.legal:.4f}, of which the policy is made")
+    if number := play if play is not None else 200 * (policy is None):
+        won = poker_measure.won(task, measured_model, number, limit)
+        print(
+            f"won {won.mean:+.3f} chips per hand from {task.opponent} in {number} hands "
+            f"(95 % interval {won.low:+.3f} to {won.high:+.3f})"
+        )
