@@ -8,6 +8,7 @@ Rules
    *distinct* keys of the role signed it.
 4. Only `verify` and `verify_named` create a `Verified`. It keeps the verified bytes and the value decoded from them:
    no payload is decoded twice, and none before its signatures are verified.
+5. No field stands twice in a map of a document that a role of the Root signs: two programs would read two documents.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Final, Generic, TypeVar
 
 import blake3
+import msgpack
 import msgspec
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -111,9 +113,13 @@ def decode_unverified(data: bytes) -> Envelope:
 def verify_envelope(data: bytes, kind: str, run: bytes, keys: Collection[bytes], threshold: int = 1) -> bytes:
     """Return the payload, if at least `threshold` distinct keys out of `keys` signed it for this kind and run.
 
-    Raises `Malformed` for bytes that are no sealed document, `BadSignature` for everything else.
+    Raises `Malformed` for bytes that are no sealed document, and for a payload that breaks rule 5; `BadSignature` for
+    everything else.
     """
-    return _verified_payload(decode_unverified(data), kind, run, keys, threshold)
+    payload = _verified_payload(decode_unverified(data), kind, run, keys, threshold)
+    if _names_twice(payload):
+        raise Malformed(f"a field stands twice in this {kind}")
+    return payload
 
 
 def open_signed(data: bytes, kind: str, run: bytes) -> tuple[bytes, bytes]:
@@ -135,6 +141,27 @@ def _verified_payload(sealed: Envelope, kind: str, run: bytes, keys: Collection[
     if len(good) < threshold:
         raise BadSignature(f"{kind}: {len(good)} of {threshold} required signatures of role {ROLES[kind]}")
     return sealed.payload
+
+
+class _Twice(ValueError):
+    """A field that stands twice in one map."""
+
+
+def _unique(pairs: list[tuple[object, object]]) -> None:
+    """Raise `_Twice` for the fields of a map, two of which have one name."""
+    names = [name for name, _ in pairs]
+    if len(set(names)) < len(names):
+        raise _Twice
+
+
+def _names_twice(payload: bytes) -> bool:
+    try:
+        msgpack.unpackb(payload, object_pairs_hook=_unique, strict_map_key=False)
+    except _Twice:
+        return True
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException):
+        return False  # no MessagePack at all, or a map as a name: the caller's `decode` says so
+    return False
 
 
 def _signers(sealed: Envelope, keys: Collection[bytes]) -> set[bytes]:

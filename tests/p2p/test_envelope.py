@@ -3,6 +3,7 @@
 import json
 
 import blake3
+import msgpack
 import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -199,6 +200,27 @@ def test_a_document_that_does_not_verify_is_not_decoded() -> None:
     with pytest.raises(BadSignature, match="not the one named"):
         verify_named(b"other", document_hash(b"named"), lambda data: pytest.fail("decoded"))
     assert verify_named(b"named", document_hash(b"named"), len) == verify_named(b"named", document_hash(b"named"), len)
+
+
+def _map_with_a_field_twice(fields: dict[str, object], name: str) -> bytes:
+    pairs = [*fields.items(), (name, fields[name])]
+    return msgpack.Packer().pack_map_pairs(pairs)
+
+
+@pytest.mark.parametrize("name", ["head", "serial"])
+def test_a_signed_document_in_which_a_field_stands_twice_is_malformed(name: str) -> None:
+    fields = {"head": {"version": 3}, "serial": 4}
+    sound = seal("head", RUN, msgpack.packb(fields), FIRST)
+    assert msgpack.unpackb(verify_envelope(sound, "head", RUN, KEYS)) == fields
+    inner = b"\x81\xa4head" + _map_with_a_field_twice({"version": 3}, "version")
+    for payload in (_map_with_a_field_twice(fields, name), inner):
+        with pytest.raises(Malformed, match=r"^a field stands twice in this head$"):
+            verify_envelope(seal("head", RUN, payload, FIRST), "head", RUN, KEYS)
+
+
+def test_bytes_that_are_no_messagepack_are_left_to_the_decoder_of_their_kind() -> None:
+    for payload in (b"", b"\xc1", b"\x81\x80\x01", b"\x91" * 5000, b"\x81\xa1\xff\x01"):
+        assert verify_envelope(seal("head", RUN, payload, FIRST), "head", RUN, KEYS) == payload
 
 
 def test_only_verification_creates_a_verified_document() -> None:
