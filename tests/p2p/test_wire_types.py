@@ -248,6 +248,34 @@ def test_a_field_without_a_default_may_not_be_missing(type_: type[Wire]) -> None
                 decode(msgspec.msgpack.encode(rest), type_)
 
 
+OTHER_TYPES: dict[str, Any] = {
+    "no known type": msgspec.msgpack.Ext(7, b"x"),
+    "a number with a fraction": 0.5,
+    "a map of numbers": {1: 2},
+    "a number beyond 53 bits": 1 << 63,
+}
+
+
+@pytest.mark.parametrize("other", OTHER_TYPES)
+@pytest.mark.parametrize("message", INSTANCES, ids=lambda message: type(message).__name__)
+def test_each_field_of_another_type_is_refused(message: Wire, other: str) -> None:
+    fields = msgspec.msgpack.decode(encode(message))
+    taken = [
+        name
+        for name in (field.encode_name for field in msgspec.structs.fields(message))
+        if _is_taken(msgspec.msgpack.encode(fields | {name: OTHER_TYPES[other]}), type(message))
+    ]
+    assert not taken
+
+
+def _is_taken(data: bytes, type_: type[Wire]) -> bool:
+    try:
+        decode(data, type_)
+    except Malformed:
+        return False
+    return True
+
+
 MEGABYTE = 1 << 20
 
 
