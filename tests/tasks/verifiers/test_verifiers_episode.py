@@ -136,6 +136,49 @@ def test_a_prompt_that_begins_otherwise_fails_its_episode_and_shortens_those_pos
     assert replied(begun(task, "heldout", 0, TEXT), [], prompt=[4]) == [9, 8]
 
 
+def test_a_rollout_that_fails_to_pose_its_prompt_fails_no_other_sample_of_its_row() -> None:
+    failed: list[dict[str, Any]] = [{"fault": "KeyError: 'x'"}]
+    task, server = task_on(TWO_TURNS, TWO_TURNS, failed, TWO_TURNS)
+    left(begun(task, "train", 0, TEXT))  # the first row is tried twice
+    for turn in (None, [8, 9]):
+        episode = begun(task, "train", 1, TEXT)
+        if turn is None:
+            with pytest.raises(TaskFault, match="KeyError: 'x'"):
+                replied(episode, ENDED)
+        else:
+            assert replied(episode, ENDED) == turn
+        left(episode)
+    assert server.orders("leave") == 2
+
+
+@pytest.mark.parametrize(
+    "odd", [[{"fault": "KeyError: 'x'"}], [{"called": [9, 9]}]], ids=["fails", "begins otherwise"]
+)
+def test_a_sample_that_cannot_be_opened_takes_no_other_sample_of_its_row_with_it(odd: list[dict[str, Any]]) -> None:
+    task, server = task_on(*calls()[:TRIED], odd, *calls([4, 5, 8])[TRIED:], opened=True)
+    assert prompt_of(task, "heldout", 0, TEXT) == [4, 5]
+    first, second = begun(task, "heldout", 0, TEXT), begun(task, "heldout", 0, TEXT)
+    with pytest.raises(TaskFault):
+        replied(first, [], prompt=[4, 5])
+    left(first)
+    assert replied(second, [], prompt=[4, 5]) == [8]
+    assert server.orders("leave") == 1
+
+
+def test_rollouts_that_fail_at_the_trial_of_beginnings_are_left_out() -> None:
+    task, server = task_on([{"fault": "KeyError: 'x'"}], *calls()[1:], opened=True)
+    assert prompt_of(task, "train", 3, TEXT) == [4, 5]
+    assert (server.orders("begin"), server.orders("leave")) == (TRIED, 1)
+
+
+def test_a_trial_of_beginnings_that_failed_is_made_again() -> None:
+    failed: list[list[dict[str, Any]]] = [[{"fault": "no answer within 8 s"}] for _ in range(TRIED)]
+    task, _ = task_on(*failed, *calls(), opened=True)
+    with pytest.raises(TaskFault, match="no answer within 8 s"):
+        prompt_of(task, "train", 3, TEXT)
+    assert prompt_of(task, "train", 3, TEXT) == [4, 5]
+
+
 def test_the_last_token_of_a_prompt_is_always_the_environments_own() -> None:
     task, _ = task_on([{"called": [4, 5, 6]}], opened=True)
     assert prompt_of(task, "train", 0, TEXT) == [4, 5]
