@@ -83,9 +83,13 @@ class StepQueue(Generic[T]):
             times.append(self._known_until)
         return max(0.0, min(times) - now) if times and self._waiting[True] else None
 
+    def known_play(self, now: float) -> bool:
+        """Tell whether known keys play (rule 3)."""
+        return bool(self._waiting[False]) or self._under_way[False] > 0 or now < self._known_until
+
     def _may_begin(self, now: float) -> bool:
         """Tell whether a new key's turn may begin (rules 1 and 3)."""
-        if not self._waiting[False] and not self._under_way[False] and now >= self._known_until:
+        if not self.known_play(now):
             return True
         return self._under_way[True] < self._most_new and now >= self._new_from
 

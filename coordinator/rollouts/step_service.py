@@ -62,7 +62,7 @@ SHARES: Final[dict[Rank, int]] = {"new": 4, "known": 16, "proven": 64}
 
 class AskedStep:
     """A turn that waits for the environment. `rank`, `party`: of its key. `before`: the steps of its episode so far.
-    `last`: rule 7. `answered`: set with the answer."""
+    `last`: rule 7. `answered`: set with the answer. `apart`: its key is new, and known keys play."""
 
     def __init__(
         self, lease: Lease, request: StepRequest, rank: Rank, party: str, before: list[Step], *, last: bool
@@ -71,7 +71,7 @@ class AskedStep:
         self.rank: Rank = rank
         self.party = party
         self.sampled, self.before, self.last = request.tokens, before, last
-        self.answered = asyncio.Event()
+        self.answered, self.apart = asyncio.Event(), False
 
     @property
     def is_new(self) -> bool:
@@ -220,6 +220,7 @@ class StepService:
                     async with asyncio.timeout(waiting.queue.look_again(now)):
                         await waiting.changed.wait()
             elif self._leases.still_open({asked.lease.id}):
+                asked.apart = asked.is_new and waiting.queue.known_play(now)
                 return asked
             else:
                 waiting.queue.ended(0.0, now, new=asked.is_new)

@@ -25,16 +25,16 @@ import json
 import random
 import string
 import tempfile
+import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from functools import cached_property
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from tasks.chat import ChatTokenizer
 from tasks.measure import Measure
-from tasks.task import Score, Split, TaskFault, Tokenizer
+from tasks.task import Score, Split, TaskBroken, TaskFault, Tokenizer
 from tasks.tokenizer import FileTokenizer
 from tasks.verifiers import taskset_file
 from tasks.verifiers.other_side import SCRIPTS, OtherSide
@@ -45,6 +45,8 @@ FIRST: Final = 120.0
 MOST_SPARE: Final = 64
 MOST_PROMPTS: Final = 4096
 """Prompts that are remembered for rule 3."""
+SOON: Final = 0.1
+"""Least seconds for the first call of a rollout that was begun beside others."""
 TRIED: Final = 16
 """Rollouts whose first calls tell how prompts begin (rule 6)."""
 MOST_TURNS: Final = 2
@@ -66,20 +68,27 @@ class ServerRollout:
 
     def __init__(self, server: EnvironmentServer, name: str, split: Split, index: int, seconds: float) -> None:
         self._server, self._name, self._seconds = server, name, seconds
+        self._prompt: list[int] | None = None
         self._tokens = list[int]()
         self._sampled = list[list[int]]()
         self._ended: dict[str, Any] | None = None
         server.listen(name)
         server.tell("begin", name, split=split, index=index)
 
-    @cached_property
+    @property
     def prompt(self) -> list[int]:
         """The tokens of the first call. Raises `TaskFault`."""
-        told = self._server.hear(self._name, self._seconds)
-        if "called" not in told:
-            raise TaskFault("it ended before the model was asked anything", verified=True)
-        self._tokens = [int(token) for token in told["called"]]
-        return list(self._tokens)
+        return self.prompt_within(self._seconds)
+
+    def prompt_within(self, seconds: float) -> list[int]:
+        """Return the tokens of the first call, which comes within so many seconds. Raises `TaskFault`."""
+        if self._prompt is None:
+            told = self._server.hear(self._name, seconds)
+            if "called" not in told:
+                raise TaskFault("it ended before the model was asked anything", verified=True)
+            self._prompt = [int(token) for token in told["called"]]
+            self._tokens = list(self._prompt)
+        return list(self._prompt)
 
     @property
     def is_new(self) -> bool:
@@ -314,15 +323,17 @@ class VerifiersTask:
         self._server.close()
 
     def _try_many(self) -> None:
-        """Pose rows that are spread over the training split, all at once (rule 6). Raises `TaskFault` if none is
-        posed."""
+        """Pose rows that are spread over the training split, all at once and in the time of one (rule 6). Raises
+        `TaskFault` if none is posed."""
         indices = [number * self._sizes["train"] // TRIED for number in range(TRIED)]
         rollouts = [self.rollout("train", index) for index in indices]
-        fault: TaskFault | None = None
+        fault, until = None, time.monotonic() + self._seconds
         for index, rollout in zip(indices, rollouts, strict=True):
             try:
-                self.note_call(rollout.prompt)
+                self.note_call(rollout.prompt_within(max(SOON, until - time.monotonic())))
                 self.give_back("train", index, rollout)
+            except TaskBroken:
+                raise
             except TaskFault as one:
                 rollout.leave()
                 fault = one
