@@ -120,10 +120,10 @@ class OtherSide:
             self._names.discard("")
 
 
-def _message(line: bytes) -> dict[str, Any] | None:
+def _message(data: bytes) -> dict[str, Any] | None:
     """Return a line's message; None: it is none (rule 2)."""
     try:
-        told: object = json.loads(line)
+        told: object = json.loads(data)
     except (ValueError, RecursionError):
         return None
     return told if isinstance(told, dict) and isinstance(told.get("name", ""), str) else None

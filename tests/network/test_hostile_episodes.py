@@ -7,30 +7,45 @@ from pathlib import Path
 
 import msgspec
 
+from coordinator.database import Database
 from coordinator.environments.played_group import MOST_GIVEN
 from coordinator.environments.task_host import TurnAnswer
 from coordinator.rollouts.step_loop import LOOK, StepLoop
+from p2p.wire_types import decode
 from protocol.authority import TaskReference
-from protocol.leases import Lease
+from protocol.leases import Lease, Submission
 from protocol.requests import Refusal
 from protocol.steps import StepRequest, StepResponse
 from protocol.task_kinds import OPENED
 from tasks.task import Split, Tokenizer
-from tests.network.test_served_tasks import groups, riddles, rows
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import until
 from tests.support.group_world import EOS, SPEC, TEXT, World, name
 from tests.support.hosted_task import Dealt, DealtEpisode, ServedTask
-from tests.support.swarm import finished, whole, working
+from tests.support.swarm import Swarm, finished, make_swarm, whole, working
 
 TASK = TaskReference(name="guess", version=1, kind=OPENED)
 KEYS = 40
 
 
+def riddles(folder: Path, host: ServedTask) -> Swarm:
+    return make_swarm(folder, host=host, task="riddles", ends=3.0, kind="served", limit=24, steps=30)
+
+
+def rows(database: Database, table: str) -> int:
+    return int(database.value(f"SELECT count(*) FROM {table}"))
+
+
+def turns(database: Database) -> list[list[list[int]]]:
+    """Return the turns of each rollout of each group that was received."""
+    payloads = database.all("SELECT payload FROM submissions")
+    return [[one.turns for one in decode(payload, Submission).rollouts] for (payload,) in payloads]
+
+
 @on_fake_clock
 async def test_an_environment_that_opens_no_episode_pauses_the_run_and_harms_no_node(tmp_path: Path) -> None:
     host = ServedTask(TEXT, Dealt(2), kind=OPENED, failing=1)
-    swarm = riddles(tmp_path, host, steps=30)
+    swarm = riddles(tmp_path, host)
     async with swarm.coordinating() as coordinator:
         async with working(swarm.node("alice"), swarm.node("bob")):
             await until(lambda: coordinator.learning.training.watch.pause, 3600)
@@ -38,8 +53,10 @@ async def test_an_environment_that_opens_no_episode_pauses_the_run_and_harms_no_
         assert pause is not None
         assert "division by zero" in pause.why
         state = coordinator.view_builder.build()
-        assert (state.step, state.refused, state.expired, rows(coordinator, "strikes")) == (0, {}, 0, 0)
-        assert {tuple(one.turns) for _, rollouts in groups(coordinator) for one in rollouts} == {(0,)}
+        database = coordinator.group_service.database
+        assert (state.step, state.refused, state.expired, rows(database, "strikes")) == (0, {}, 0, 0)
+        assert all(one == [0] for group in turns(database) for one in group)
+        assert rows(database, "verdicts WHERE weight > 0") == 0
 
 
 class Crowded(Dealt):
@@ -53,15 +70,16 @@ class Crowded(Dealt):
 
 @on_fake_clock
 async def test_an_opening_for_which_the_model_has_no_room_fails_its_sample_and_harms_no_node(tmp_path: Path) -> None:
-    swarm = riddles(tmp_path, ServedTask(TEXT, Crowded(2), kind=OPENED), steps=30)
+    swarm = riddles(tmp_path, ServedTask(TEXT, Crowded(2), kind=OPENED))
     async with swarm.coordinating() as coordinator:
         async with working(swarm.node("alice")):
             await until(lambda: finished(coordinator), 900)
             whole(swarm)
         state = coordinator.view_builder.build()
-        assert (state.refused, state.expired, rows(coordinator, "strikes")) == ({}, 0, 0)
+        database = coordinator.group_service.database
+        assert (state.refused, state.expired, rows(database, "strikes")) == ({}, 0, 0)
         assert set(state.trouble.episodes) == {"its answer leaves no room in the model's context"}
-        sizes = [{len(one.turns) for one in rollouts} for _, rollouts in groups(coordinator)]
+        sizes = [{len(one) for one in group} for group in turns(database)]
         assert any(one > {1} for one in sizes), "some sample of the same group was played to its end"
 
 
@@ -112,9 +130,9 @@ async def test_free_keys_that_open_episodes_and_vanish_leave_nothing(tmp_path: P
     await asyncio.sleep(2 * LOOK)
     assert (host.open, loop._open, steps._asked, steps._spent, len(steps._queues["guess"].queue)) == (0, {}, {}, {}, 0)
     assert steps.table.open_episodes(held[0][0]) == set()
-    assert world.group_service.database.value("SELECT count(*) FROM steps") == 0
+    assert rows(world.group_service.database, "steps") == 0
     assert [code(await sent(key, lease, turn_number=2, tokens=[5, EOS])) for key, lease in held] == ["late"] * KEYS
-    assert world.group_service.database.value("SELECT count(*) FROM strikes") == 0
+    assert rows(world.group_service.database, "strikes") == 0
     running.cancel()
     world.close()
 
@@ -130,9 +148,6 @@ async def test_an_opening_that_comes_behind_the_end_of_its_lease_changes_nothing
     while world.group_service.tick(world.now):
         pass
     steps.answered(asked, TurnAnswer([7, 8]), 1.0, world.now)
-    assert (steps.asked(lease.id, 0), steps._spent, rows_of(world)) == (None, {}, 0)
+    assert (steps.asked(lease.id, 0), steps._spent) == (None, {})
+    assert rows(world.group_service.database, "steps") == 0
     world.close()
-
-
-def rows_of(world: World) -> int:
-    return int(world.group_service.database.value("SELECT count(*) FROM steps"))

@@ -1,5 +1,6 @@
 """Turns of served episodes: who may send which, what is answered, and what a group's submission is compared with."""
 
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from coordinator.accounts.audited_work import KNOWN
+from coordinator.accounts.pay import points
 from coordinator.environments.task_host import TurnAnswer
 from coordinator.rollouts.step_service import LATEST, SHARES, AskedStep
 from coordinator.rollouts.token_storage import WINDOW
@@ -325,6 +328,39 @@ async def test_a_group_with_an_episode_that_failed_is_paid_and_not_learned_from(
     assert (receipt.verdict, receipt.code, receipt.trainable) == ("accepted", "task-score", False)
     assert receipt.weight > 0
     assert list(world.group_service.episodes.of("guess").failed) == [True, False]
+
+
+async def unopened(world: World, lease: Lease, node: bytes, played: int = 0) -> Submission:
+    """Let the environment fail to open the episodes of a lease, but for the first `played`; return the group."""
+    rollouts = []
+    for sample in range(len(lease.seeds)):
+        assert code(world, turn_of(lease, sample=sample, tokens=[]), node) == "step-pending"
+        await answer(world, TurnAnswer(GIVEN) if sample < played else None)
+        tokens, turns = list[int](), [0]
+        if sample < played:
+            assert code(world, turn_of(lease, sample=sample, turn_number=2), node) == "step-pending"
+            await answer(world, WON)
+            tokens, turns = [*GIVEN, *SPOKEN], [0, len(GIVEN), len(SPOKEN)]
+        logprobs = struct.pack(f"<{sum(turns[2:])}f", *[-0.5] * sum(turns[2:]))
+        rollouts.append(rollout(lease, "", tokens=tokens, turns=turns, logprobs=logprobs))
+    return group(lease, rollouts=rollouts)
+
+
+async def test_groups_of_which_no_episode_was_opened_earn_nothing_and_make_no_key_known(opened: World) -> None:
+    for _ in range(KNOWN + 1):
+        lease = opened.lease(BOB)
+        opened.submit(await unopened(opened, lease, BOB), BOB)
+        (receipt,) = opened.decide_all()
+        assert (receipt.verdict, receipt.code, receipt.weight) == ("accepted", "task-score", 0)
+    assert opened.group_service.accounts.of(BOB, opened.now).rank == "new"
+    opened.group_service.ledger.verify()
+
+
+async def test_a_rollout_that_was_not_opened_earns_nothing_and_the_others_of_its_group_do(opened: World) -> None:
+    lease = opened.lease(BOB)
+    opened.submit(await unopened(opened, lease, BOB, played=1), BOB)
+    (receipt,) = opened.decide_all()
+    assert receipt.weight == points(len(lease.prompt) + len(GIVEN) + len(SPOKEN))
 
 
 async def test_a_group_with_other_turns_than_those_answered_is_refused(world: World) -> None:
