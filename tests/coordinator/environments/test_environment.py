@@ -217,6 +217,12 @@ async def test_an_environment_may_use_threads(tmp_path: Path) -> None:
         assert await one.score("train", 0, ANSWER, 8) == Score(3.0, True)
 
 
+async def test_an_environment_may_print(tmp_path: Path) -> None:
+    async with environment(tmp_path, "speaks") as one:
+        for _ in range(3):
+            assert await one.score("train", 0, ANSWER, 8) == Score(1.0, True)
+
+
 async def test_an_environment_may_signal_itself(tmp_path: Path) -> None:
     async with environment(tmp_path, "signals itself") as one:
         assert await one.score("train", 0, ANSWER, 8) == Score(1.0, True)

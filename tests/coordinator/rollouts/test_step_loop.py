@@ -10,11 +10,12 @@ import pytest
 
 from coordinator.environments.environment import ONE_APART_IN
 from coordinator.environments.task_host import EpisodeLost, TurnAnswer
+from coordinator.rollouts import step_loop
 from coordinator.rollouts.episode_record import LOST
 from coordinator.rollouts.step_loop import StepLoop
 from coordinator.rollouts.step_queue import NEW_ONE_IN, RECENT
 from protocol.authority import TaskReference
-from protocol.leases import Lease
+from protocol.leases import Lease, LeaseReport
 from protocol.requests import Refusal
 from protocol.steps import StepRequest, StepResponse
 from protocol.task_kinds import SERVED
@@ -130,6 +131,27 @@ class TwiceTriedTask(ServedTask):
         apart: bool = False,
     ) -> TwiceTriedEpisode:
         return TwiceTriedEpisode(self._wait)
+
+
+class ApartTask(ShiftingTask):
+    """A task that notes which of its episodes are apart."""
+
+    def __init__(self) -> None:
+        super().__init__(asyncio.Event(), lambda: None)
+        self._free.set()
+        self.apart = list[bool]()
+
+    def episode(  # type: ignore[override]
+        self,
+        split: str,
+        index: int,
+        past: Sequence[Sequence[int]] = (),
+        *,
+        prompt: Sequence[int] = (),
+        apart: bool = False,
+    ) -> ShiftingEpisode:
+        self.apart.append(apart)
+        return super().episode(split, index, past, prompt=prompt)
 
 
 @pytest.fixture
@@ -254,3 +276,36 @@ async def test_episodes_of_new_keys_are_apart_while_known_keys_play(world: World
     world.now += int(1000 * RECENT)
     assert not await taken(BOB)
     assert ONE_APART_IN == NEW_ONE_IN
+
+
+async def test_episodes_of_new_keys_are_apart_while_one_of_a_known_key_is_open(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_loop, "LOOK", 0.01)
+    steps, task = world.group_service.steps, ApartTask()
+    record = world.group_service.episodes.of("guess")
+    loop = StepLoop(task, steps, record, workers=1, clock=lambda: world.now / 1000)
+
+    async def opened(node: bytes) -> Lease:
+        lease = world.lease(node)
+        steps.step(node, StepRequest(lease=lease.id, sample=0, turn_number=0, tokens=[5, EOS]), world.now)
+        answered = steps.asked(lease.id, 0)
+        assert answered is not None
+        await answered.wait()
+        world.now += int(1500 * RECENT)
+        return lease
+
+    def give_back(node: bytes, lease: Lease) -> None:
+        world.group_service.take_report(node, LeaseReport(returned=[lease.id]), world.now)
+
+    running = asyncio.create_task(loop.run())
+    try:
+        give_back(BOB, await opened(BOB))
+        of_alice = await opened(ALICE)
+        give_back(BOB, await opened(BOB))
+        give_back(ALICE, of_alice)
+        await asyncio.sleep(0.1)
+        await opened(BOB)
+    finally:
+        running.cancel()
+    assert task.apart == [False, False, True, False]
