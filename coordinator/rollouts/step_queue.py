@@ -32,16 +32,20 @@ class StepQueue(Generic[T]):
         self._waiting: dict[bool, _Parties[T]] = {False: OrderedDict(), True: OrderedDict()}
         """By whether the key is new."""
         self._under_way = {False: 0, True: 0}
-        self._number = 0
+        self._number = {False: 0, True: 0}
         self._new_from = self._known_until = float("-inf")
 
     def __len__(self) -> int:
-        return self._number
+        return sum(self._number.values())
+
+    def unanswered(self, *, new: bool) -> int:
+        """Count the turns of new keys, or of the others, that wait or are being answered."""
+        return self._number[new] + self._under_way[new]
 
     def put(self, step: T, party: str, now: float, *, new: bool) -> None:
         """Add a turn. `new`: whether its key is new."""
         self._waiting[new].setdefault(party, OrderedDict())[step] = None
-        self._number += 1
+        self._number[new] += 1
         self._note(now, new)
 
     def take(self, now: float) -> T | None:
@@ -54,7 +58,7 @@ class StepQueue(Generic[T]):
         step, _ = steps.popitem(last=False)
         if steps:
             parties[party] = steps
-        self._number -= 1
+        self._number[new] -= 1
         self._under_way[new] += 1
         return step
 
@@ -70,7 +74,7 @@ class StepQueue(Generic[T]):
         parties = self._waiting[new]
         if step in parties.get(party, ()):
             del parties[party][step]
-            self._number -= 1
+            self._number[new] -= 1
             if not parties[party]:
                 del parties[party]
 

@@ -11,7 +11,7 @@ import pytest
 from coordinator.accounts.audited_work import KNOWN
 from coordinator.accounts.pay import points
 from coordinator.environments.task_host import TurnAnswer
-from coordinator.rollouts.step_service import LATEST, SHARES, AskedStep
+from coordinator.rollouts.step_service import LATEST, SHARES, SOONEST, AskedStep
 from coordinator.rollouts.token_storage import WINDOW
 from protocol.authority import TaskReference
 from protocol.leases import Lease, LeaseReport, Submission
@@ -29,7 +29,7 @@ TASK = TaskReference(name="guess", version=1, kind=SERVED)
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    one = World(tmp_path, spec=msgspec.structs.replace(SPEC, tasks=[TASK]))
+    one = World(tmp_path, spec=msgspec.structs.replace(SPEC, tasks=[TASK]), batch_groups=10)
     one.group_service.accounts.remark(ALICE, "node.vouched", "", one.now)
     yield one
     one.close()
@@ -376,6 +376,21 @@ async def test_a_group_with_other_turns_than_those_answered_is_refused(world: Wo
 async def test_a_group_whose_episodes_are_not_over_is_refused(world: World) -> None:
     lease = world.lease()
     assert world.refused(group(lease)).code == "transcript"
+
+
+async def test_slow_turns_of_new_keys_make_no_known_key_wait(world: World) -> None:
+    for number in range(20):
+        node = name("free key", number, 32)
+        send(world, turn_of(world.lease(node)), node)
+        if number < 3:
+            await answer(world, WON, seconds=300.0)
+    crowd = world.lease(BOB)
+    refused = send(world, turn_of(crowd), BOB)
+    assert isinstance(refused, Refusal)
+    assert refused.retry_after == LATEST
+    refused = send(world, turn_of(world.lease()))
+    assert isinstance(refused, Refusal)
+    assert refused.retry_after == SOONEST
 
 
 async def test_the_wait_for_a_slow_environment_grows_to_a_bound(world: World) -> None:
