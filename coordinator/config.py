@@ -445,7 +445,10 @@ class EnvironmentSection(Section):
     """The processes in which a task of the kind single or served runs, and their limits. They have an empty environment
     and a folder of their own."""
 
-    workers: Annotated[int, Field(ge=1, le=256, description="Number of processes.")] = 1
+    workers: Annotated[
+        int,
+        Field(ge=1, le=256, description="Number of processes. From 2 on, episodes of new keys keep to some of them."),
+    ] = 1
     seconds: Annotated[
         float, Field(gt=0, le=3600, description="Most time of one prompt, score or answer; then the process is killed.")
     ] = 10.0

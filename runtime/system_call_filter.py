@@ -5,9 +5,12 @@ Rules
    sockets of this machine alone stay possible, too: Unix ones, which drivers of devices use, and netlink.
 2. Without `subprocesses` fork, vfork and a clone that makes no thread fail with EPERM. clone3, whose flags a filter
    cannot read, fails with ENOSYS: the C library then uses clone.
-3. io_uring, which could open sockets without the call socket, fails with ENOSYS, and so does every call in another
+3. Without `subprocesses` signals, limits and writes into memory reach no other process, the parent least of all: such
+   calls fail with EPERM unless they name the process itself. With `subprocesses` a namespace of process ids keeps the
+   parent out of reach (coordinator/environments/own_processes.py).
+4. io_uring, which could open sockets without the call socket, fails with ENOSYS, and so does every call in another
    architecture's numbers with EPERM.
-4. The filter binds the process, all threads that it has by then, and its children until they end. No new privileges
+5. The filter binds the process, all threads that it has by then, and its children until they end. No new privileges
    can be had.
 
 Source: seccomp(2), linux/filter.h and linux/audit.h. Only x86_64 and aarch64 on Linux are known; elsewhere
@@ -16,6 +19,7 @@ Source: seccomp(2), linux/filter.h and linux/audit.h. Only x86_64 and aarch64 on
 
 import ctypes
 import errno
+import os
 import platform
 import sys
 from typing import Final, NamedTuple
@@ -50,18 +54,23 @@ class Instruction(NamedTuple):
 
 
 class _Calls(NamedTuple):
-    """An architecture: its name to the kernel, and its numbers of the calls concerned."""
+    """An architecture: its name to the kernel, and its numbers of the calls concerned. `own`: kill, tgkill, prlimit64,
+    rt_sigqueueinfo and rt_tgsigqueueinfo, whose first argument is a process id. `foreign`: tkill, ptrace and
+    process_vm_writev."""
 
     architecture: int
     socket: int
     clone: int
     forks: tuple[int, ...]
+    own: tuple[int, ...]
+    foreign: tuple[int, ...]
 
 
 _CALLS: Final = {
-    "x86_64": _Calls(0xC000003E, 41, 56, (57, 58)),
-    "aarch64": _Calls(0xC00000B7, 198, 220, ()),
+    "x86_64": _Calls(0xC000003E, 41, 56, (57, 58), (62, 234, 302, 129, 297), (200, 101, 311)),
+    "aarch64": _Calls(0xC00000B7, 198, 220, (), (129, 131, 261, 138, 240), (130, 117, 271)),
 }
+_PIDFD_SEND_SIGNAL: Final = 424
 _CLONE3: Final = 435
 _IO_URING_SETUP: Final = 425
 
@@ -70,8 +79,9 @@ class FilterUnavailable(Exception):
     """This system has no such filter; the message says why."""
 
 
-def rules(machine: str, *, network: bool, subprocesses: bool, local: bool = False) -> list[Instruction]:
-    """Return the filter's program for a machine, as platform.machine() names it. Raises `FilterUnavailable`."""
+def rules(machine: str, *, network: bool, subprocesses: bool, local: bool = False, own: int = 0) -> list[Instruction]:
+    """Return the filter's program for a machine, as platform.machine() names it. `own`: id of the process. Raises
+    `FilterUnavailable`."""
     calls = _CALLS.get(machine)
     if calls is None:
         raise FilterUnavailable(f"the system calls of {machine} are not known")
@@ -91,11 +101,26 @@ def rules(machine: str, *, network: bool, subprocesses: bool, local: bool = Fals
         program += _fails(_CLONE3, errno.ENOSYS)
         program += [Instruction(_EQUAL, 0, 3, calls.clone), Instruction(_LOAD, 0, 0, _FIRST_ARGUMENT_AT)]
         program += [Instruction(_ANY_BIT, 1, 0, _CLONE_THREAD), _error(errno.EPERM)]
+        program += [Instruction(_LOAD, 0, 0, _NUMBER_AT)]
+        program += [one for number in (*calls.foreign, _PIDFD_SEND_SIGNAL) for one in _fails(number, errno.EPERM)]
+        program += [one for number in calls.own for one in _reaches(number, own)]
     return [*program, Instruction(_RETURN, 0, 0, _ALLOW)]
 
 
 def _fails(number: int, error: int) -> list[Instruction]:
     return [Instruction(_EQUAL, 0, 1, number), _error(error)]
+
+
+def _reaches(number: int, own: int) -> list[Instruction]:
+    """Return a call's rule: its first argument is the process itself, by its id or by 0."""
+    return [
+        Instruction(_EQUAL, 0, 5, number),
+        Instruction(_LOAD, 0, 0, _FIRST_ARGUMENT_AT),
+        Instruction(_EQUAL, 2, 0, 0),
+        Instruction(_EQUAL, 1, 0, own),
+        _error(errno.EPERM),
+        Instruction(_LOAD, 0, 0, _NUMBER_AT),
+    ]
 
 
 def _error(number: int) -> Instruction:
@@ -116,7 +141,7 @@ def install(*, network: bool, subprocesses: bool, local: bool = False) -> None:
         return
     if not sys.platform.startswith("linux"):
         raise FilterUnavailable(f"{sys.platform} has no seccomp")
-    program = rules(platform.machine(), network=network, subprocesses=subprocesses, local=local)
+    program = rules(platform.machine(), network=network, subprocesses=subprocesses, local=local, own=os.getpid())
     instructions = (_Filter * len(program))(*(_Filter(*one) for one in program))
     order = _Program(len(program), instructions)
     library = ctypes.CDLL(None, use_errno=True)

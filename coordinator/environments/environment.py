@@ -18,9 +18,15 @@ Rules
    behind that answer.
 8. A process forgets an episode that was left, with the next turn that it takes. A turn of an episode that is left while
    the turn waits for the process is not taken.
+9. A turn that ended its process fails once the task is open in the next one, or could not be opened at the first try.
+   So the time of opening is charged to the turn that caused it, not to the turns that wait for it.
+10. One process in `ONE_APART_IN`, at least one of several, is set apart: an episode that is to be `apart` begins there
+    and nowhere else. All other calls go there only while no other process is free. So an episode that ends its process
+    takes no other with it than those apart, and those that began while all other processes were busy.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from typing import Final, TypeVar
@@ -61,6 +67,8 @@ AT_ONCE: Final = 64
 """Demonstrations of one call."""
 TRIES: Final = 2
 """Processes in which a call is tried (rule 2)."""
+ONE_APART_IN: Final = 4
+"""New keys play in as many at once (coordinator/rollouts/step_queue.py, rule 1)."""
 REPLAYED: Final = 4
 """Turns in full time that taking up an episode may last (rule 5)."""
 TROUBLE: Final = 2_000
@@ -113,7 +121,9 @@ class Environment:
         self._opened: TaskOpened | None = None
         self._vocabulary, self._kind, self._make, self._tell = vocabulary, kind, make, tell
         self._workers = [_Worker() for _ in range(workers)]
-        self._idle = Places(self._workers)
+        self._apart = self._workers[: max(1, workers // ONE_APART_IN)] if workers > 1 else []
+        """The places of episodes that are to be apart (rule 10)."""
+        self._idle = Places(self._workers, self._apart)
         self._names = count()
 
     @property
@@ -175,11 +185,21 @@ class Environment:
         return rows
 
     def episode(
-        self, split: Split, index: int, past: Sequence[Sequence[int]] = (), *, prompt: Sequence[int] = ()
+        self,
+        split: Split,
+        index: int,
+        past: Sequence[Sequence[int]] = (),
+        *,
+        prompt: Sequence[int] = (),
+        apart: bool = False,
     ) -> "HostedEpisode":
         """See `TaskHost.episode`."""
         behind = prompt if self.facts.kind == OPENED else ()
-        return HostedEpisode(self, b"%d" % next(self._names), split, index, past, behind)
+        episode = HostedEpisode(self, b"%d" % next(self._names), split, index, past, behind)
+        if apart and self._apart:
+            free = (worker for worker in self._apart if not self.is_busy(worker))
+            episode.worker = next(free, self._apart[0])
+        return episode
 
     def is_busy(self, worker: "_Worker") -> bool:
         """Tell whether a place's process is answering a call."""
@@ -201,7 +221,7 @@ class Environment:
             asked = AskTurn(episode=episode.name, tokens=sampled, last=last, left=left)
             return await process.call("turn", asked, TurnTaken, timeout=self.limits.seconds)
 
-        answer = await self._ask(taken, wanted=episode.worker)
+        answer = await self._ask(taken, wanted=episode.worker, opens=True)
         if answer.fault:
             raise TaskFault(_shown(answer.fault), verified=True)
         if answer.given is not None:
@@ -247,10 +267,14 @@ class Environment:
         return await self._ask(lambda worker, process: process.call(method, asked, answer, timeout=seconds))
 
     async def _ask(
-        self, call: Callable[[_Worker, EnvironmentProcess], Awaitable[A]], *, wanted: _Worker | None = None
+        self,
+        call: Callable[[_Worker, EnvironmentProcess], Awaitable[A]],
+        *,
+        wanted: _Worker | None = None,
+        opens: bool = False,
     ) -> A:
-        """Let a call be answered by a process (rules 1 and 2). `wanted`: in this place; None: in any. Raises
-        `TaskFault`."""
+        """Let a call be answered by a process (rules 1 and 2). `wanted`: in this place; None: in any. `opens`: see rule
+        9. Raises `TaskFault`."""
         worker, fault = await self._idle.take(wanted), ""
         try:
             for _ in range(TRIES):
@@ -277,6 +301,11 @@ class Environment:
                     await worker.end()
                     raise
             raise TaskFault(fault, verified=True)
+        except TaskFault:
+            if opens and worker.process is None:
+                with contextlib.suppress(EnvironmentFault):  # the next call says so
+                    await self._start(worker)
+            raise
         finally:
             self._idle.give(worker)
 
@@ -332,8 +361,8 @@ class Environment:
 
 class HostedEpisode:
     """An `OpenEpisode` of an `Environment`. `name`: unique in it. `past`: its turns, sampled and given alternating.
-    `prompt`: behind which it is opened; empty: the task is not of that kind. `worker`, `process`: where it was last;
-    None: nowhere yet. `is_left`: nobody plays it any more."""
+    `prompt`: behind which it is opened; empty: the task is not of that kind. `worker`, `process`: where it was last,
+    or is to begin; None: nowhere yet. `is_left`: nobody plays it any more."""
 
     def __init__(
         self,

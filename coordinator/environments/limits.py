@@ -5,7 +5,7 @@ Rules
    process. Open files: runtime/child_budgets.py.
 2. Output: a file that it writes has at most `FILE` bytes. The daemon bounds what its folder holds
    (work_folders.py), its answers and the text that it prints (runtime/child.py).
-3. Network and processes: runtime/system_call_filter.py. Where a system has no such filter, the
+3. Network, processes and signals to others: runtime/system_call_filter.py. Where a system has no such filter, the
    environment runs without it, and the daemon's log says so.
    A task that speaks with processes of its own (`loopback`) may start them and open sockets, in a network of its own
    (own_network.py). Where a system has none, it is refused: the operator may then allow it the system's network.

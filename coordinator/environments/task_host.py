@@ -62,7 +62,8 @@ class OpenEpisode(Protocol):
     async def reply(
         self, sampled: Sequence[int], *, last: bool, begin: Callable[[], None] = lambda: None
     ) -> TurnAnswer:
-        """Give it the next sampled turn; one without tokens opens it. `begin`: called when a process takes the turn.
+        """Give it the next sampled turn; one without tokens opens it. `begin`: called when a process takes the turn,
+        again for a second one.
         `last`: it is over whatever the answer. One call at a time. Raises `TaskFault`: it has failed, and has no score;
         `EpisodeLost`: it has ended without one."""
 
@@ -83,10 +84,17 @@ class TaskHost(Protocol):
         """Return the score of an episode. `limit`: most sampled tokens. Raises `InvalidTranscript`, `TaskFault`."""
 
     def episode(
-        self, split: Split, index: int, past: Sequence[Sequence[int]] = (), *, prompt: Sequence[int] = ()
+        self,
+        split: Split,
+        index: int,
+        past: Sequence[Sequence[int]] = (),
+        *,
+        prompt: Sequence[int] = (),
+        apart: bool = False,
     ) -> OpenEpisode:
         """Return an episode to be played. `past`: the turns that it has already, sampled and given alternating.
-        `prompt`: of its lease, behind which a task of the kind opened goes on."""
+        `prompt`: of its lease, behind which a task of the kind opened goes on. `apart`: whether it is kept from the
+        processes of other episodes, as far as there are some."""
 
 
 class LocalTask:
@@ -110,7 +118,13 @@ class LocalTask:
         return replay(episode, transcript, ends=self._text.ends, limit=limit)
 
     def episode(
-        self, split: Split, index: int, past: Sequence[Sequence[int]] = (), *, prompt: Sequence[int] = ()
+        self,
+        split: Split,
+        index: int,
+        past: Sequence[Sequence[int]] = (),
+        *,
+        prompt: Sequence[int] = (),
+        apart: bool = False,
     ) -> "LocalEpisode":
         """See `TaskHost.episode`."""
         return LocalEpisode(begun(self._task, split, index, self._text), past, prompt)

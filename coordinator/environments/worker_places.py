@@ -1,5 +1,6 @@
 """Places that one caller uses at a time: any that is free, or one in particular. First come, first served, as far as
-the place that each wants is free."""
+the place that each wants is free. Some places may be set apart: of the free ones, a caller that wants any gets another
+first."""
 
 import asyncio
 from collections import deque
@@ -12,8 +13,9 @@ P = TypeVar("P")
 class Places(Generic[P]):
     """The places. Use from the event loop's thread."""
 
-    def __init__(self, places: Sequence[P]) -> None:
-        self._free = list(places)
+    def __init__(self, places: Sequence[P], apart: Sequence[P] = ()) -> None:
+        """`apart`: those that are set apart."""
+        self._free, self._apart = list(places), list(apart)
         self._waiting: deque[tuple[P | None, asyncio.Future[P]]] = deque()
 
     def has(self, place: P) -> bool:
@@ -21,9 +23,10 @@ class Places(Generic[P]):
         return place in self._free
 
     async def take(self, wanted: P | None = None) -> P:
-        """Wait for a place and take it. `wanted`: this one; None: any, the one given back last first."""
+        """Wait for a place and take it. `wanted`: this one; None: any, the one given back last first, those that are
+        set apart last."""
         if self._free and (wanted is None or wanted in self._free):
-            place = self._free[-1] if wanted is None else wanted
+            place = self._any() if wanted is None else wanted
             self._free.remove(place)
             return place
         ticket: asyncio.Future[P] = asyncio.get_running_loop().create_future()
@@ -34,6 +37,9 @@ class Places(Generic[P]):
             if ticket.done() and not ticket.cancelled():
                 self.give(ticket.result())
             raise
+
+    def _any(self) -> P:
+        return next((place for place in reversed(self._free) if place not in self._apart), self._free[-1])
 
     def give(self, place: P) -> None:
         """Give a place back: to the first who waits for it, or for any."""

@@ -3,13 +3,16 @@
 Rules
 1. As many turns are answered at a time as the environment has workers. A turn whose episode stands in a process that
    is answering another keeps nobody waiting: the next turn is taken meanwhile. Its lease is charged from the moment at
-   which the process takes it.
+   which a process first takes it: a turn that ends its process pays for the next try, too.
 2. An episode stays open in the environment between its turns, until it is over or its lease has ended. After a
    restart it is begun anew, and taken through the turns that are written (coordinator/environments/environment.py,
    rule 5).
 3. An episode that fails, or is lost with its process, ends there: the node is told that it is over, and its group is
    checked and paid, but not learned from. Once the group is accepted its reason is counted (episode_record.py).
-4. An answer that is being computed is waited for, though its lease may end meanwhile: to take it back would end the
+4. Episodes of new keys begin in processes of their own, as far as there are several, while known keys play
+   (step_queue.py), or have an episode open: tokens that a stranger made up end no process in which others' episodes
+   are open.
+5. An answer that is being computed is waited for, though its lease may end meanwhile: to take it back would end the
    process, and with it the episodes of others. It takes at most the time of one answer. Turns that wait go with their
    lease (step_service.py).
 """
@@ -46,6 +49,8 @@ class StepLoop:
         self._workers, self._clock = workers, clock
         self._open: dict[tuple[bytes, int], OpenEpisode] = {}
         """By lease and sample."""
+        self._of_known: set[tuple[bytes, int]] = set()
+        """Those of keys that are not new (rule 4)."""
 
     async def run(self) -> None:
         """Answer turns, until cancelled."""
@@ -60,7 +65,7 @@ class StepLoop:
             leases = {lease for lease, _ in self._open}
             ended = leases - self._steps.still_open(leases)
             for key in [key for key in self._open if key[0] in ended]:
-                self._open.pop(key).leave()
+                self._leave(key)
             await asyncio.sleep(LOOK)
 
     async def _answer_each(self, tasks: asyncio.TaskGroup) -> None:
@@ -73,21 +78,32 @@ class StepLoop:
                 await self._answer(asked)
 
     async def _answer(self, asked: AskedStep) -> None:
-        began = self._clock()
+        began, is_taken = self._clock(), False
 
         def begin() -> None:
-            nonlocal began
-            began = self._clock()
+            nonlocal began, is_taken
+            if not is_taken:
+                began, is_taken = self._clock(), True
 
         answer, reason = await self._reply(asked, begin)
         now = self._clock()
         if reason or answer is None or answer.given is None:
             if reason:
                 self._record.note_undecided(asked.lease.id, reason)
-            episode = self._open.pop((asked.lease.id, asked.sample), None)
-            if episode is not None:
-                episode.leave()
+            self._leave((asked.lease.id, asked.sample))
         self._steps.answered(asked, answer, now - began, int(now * 1000))
+
+    def _begin(self, key: tuple[bytes, int], asked: AskedStep) -> None:
+        lease, apart = asked.lease, asked.apart or (asked.is_new and bool(self._of_known))
+        self._open[key] = self._host.episode(lease.split, lease.index, asked.past, prompt=lease.prompt, apart=apart)
+        if not asked.is_new:
+            self._of_known.add(key)
+
+    def _leave(self, key: tuple[bytes, int]) -> None:
+        episode = self._open.pop(key, None)
+        self._of_known.discard(key)
+        if episode is not None:
+            episode.leave()
 
     async def _reply(self, asked: AskedStep, begin: Callable[[], None]) -> tuple[TurnAnswer | None, str]:
         """Return the environment's answer, or None and why the episode has failed. `begin`: as of
@@ -98,7 +114,7 @@ class StepLoop:
                 raise TaskFault("the environment's time for this lease is used up", verified=True)
             key = lease.id, asked.sample
             if key not in self._open:
-                self._open[key] = self._host.episode(lease.split, lease.index, asked.past, prompt=lease.prompt)
+                self._begin(key, asked)
             answer = await self._open[key].reply(asked.sampled, last=asked.last, begin=begin)
             if answer.given is not None and not self._steps.fits(asked, len(answer.given)):
                 raise TaskFault("its answer leaves no room in the model's context", verified=True)

@@ -32,16 +32,20 @@ class StepQueue(Generic[T]):
         self._waiting: dict[bool, _Parties[T]] = {False: OrderedDict(), True: OrderedDict()}
         """By whether the key is new."""
         self._under_way = {False: 0, True: 0}
-        self._number = 0
+        self._number = {False: 0, True: 0}
         self._new_from = self._known_until = float("-inf")
 
     def __len__(self) -> int:
-        return self._number
+        return sum(self._number.values())
+
+    def unanswered(self, *, new: bool) -> int:
+        """Count the turns of new keys, or of the others, that wait or are being answered."""
+        return self._number[new] + self._under_way[new]
 
     def put(self, step: T, party: str, now: float, *, new: bool) -> None:
         """Add a turn. `new`: whether its key is new."""
         self._waiting[new].setdefault(party, OrderedDict())[step] = None
-        self._number += 1
+        self._number[new] += 1
         self._note(now, new)
 
     def take(self, now: float) -> T | None:
@@ -54,7 +58,7 @@ class StepQueue(Generic[T]):
         step, _ = steps.popitem(last=False)
         if steps:
             parties[party] = steps
-        self._number -= 1
+        self._number[new] -= 1
         self._under_way[new] += 1
         return step
 
@@ -70,7 +74,7 @@ class StepQueue(Generic[T]):
         parties = self._waiting[new]
         if step in parties.get(party, ()):
             del parties[party][step]
-            self._number -= 1
+            self._number[new] -= 1
             if not parties[party]:
                 del parties[party]
 
@@ -83,9 +87,13 @@ class StepQueue(Generic[T]):
             times.append(self._known_until)
         return max(0.0, min(times) - now) if times and self._waiting[True] else None
 
+    def known_play(self, now: float) -> bool:
+        """Tell whether known keys play (rule 3)."""
+        return bool(self._waiting[False]) or self._under_way[False] > 0 or now < self._known_until
+
     def _may_begin(self, now: float) -> bool:
         """Tell whether a new key's turn may begin (rules 1 and 3)."""
-        if not self._waiting[False] and not self._under_way[False] and now >= self._known_until:
+        if not self.known_play(now):
             return True
         return self._under_way[True] < self._most_new and now >= self._new_from
 

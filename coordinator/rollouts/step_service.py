@@ -7,8 +7,8 @@ Rules
    after the episode's end. It is held against T0 (`verification.check_turn`) before the environment sees it.
 2. The same turn again gets the stored answer. Other tokens for a turn that is written are refused as `other-bytes`, and
    the first of them are stored as evidence. That is no strike: the tokens that were written are what T1 and T2 judge.
-3. A turn without an answer is refused as `step-pending`; the node asks again. A caller may wait for the answer instead
-   (`asked`).
+3. A turn without an answer is refused as `step-pending`; the node asks again, after a time by the turns of its task
+   and class of key alone: new keys do not make others wait. A caller may wait for the answer instead (`asked`).
 4. A new key has one episode open at a time: the first turn of another one is refused as `one-episode`.
 5. The time of the environment for the episodes of one lease is bounded by the standing of its key: `SHARES` answers in
    full time for each rollout. Beyond that its episodes fail.
@@ -62,7 +62,7 @@ SHARES: Final[dict[Rank, int]] = {"new": 4, "known": 16, "proven": 64}
 
 class AskedStep:
     """A turn that waits for the environment. `rank`, `party`: of its key. `before`: the steps of its episode so far.
-    `last`: rule 7. `answered`: set with the answer."""
+    `last`: rule 7. `answered`: set with the answer. `apart`: its key is new, and known keys play."""
 
     def __init__(
         self, lease: Lease, request: StepRequest, rank: Rank, party: str, before: list[Step], *, last: bool
@@ -71,7 +71,7 @@ class AskedStep:
         self.rank: Rank = rank
         self.party = party
         self.sampled, self.before, self.last = request.tokens, before, last
-        self.answered = asyncio.Event()
+        self.answered, self.apart = asyncio.Event(), False
 
     @property
     def is_new(self) -> bool:
@@ -90,11 +90,13 @@ class AskedStep:
 
 
 class _Waiting:
-    """The turns that wait for the environment of one task. `changed`: set with each that comes or ends."""
+    """The turns that wait for the environment of one task. `changed`: set with each that comes or ends. `usual`: by
+    whether the key is new, the seconds of an answer, a running mean."""
 
     def __init__(self, workers: int) -> None:
         self.queue: StepQueue[AskedStep] = StepQueue(workers)
         self.changed = asyncio.Event()
+        self.usual = {False: 0.0, True: 0.0}
 
 
 class StepService:
@@ -123,8 +125,6 @@ class StepService:
         self._clocks = StoppedClocks(leases)
         self._spent: dict[bytes, float] = {}
         """By lease, the seconds of the environment."""
-        self._usual = 0.0
-        """Seconds of an answer, a running mean."""
 
     def step(self, node: bytes, request: StepRequest, now: int) -> StepResponse | Refusal:
         """Take a sampled turn, or return the stored answer (rules 1 to 4)."""
@@ -169,7 +169,7 @@ class StepService:
         if step.state == "asked":
             if (request.lease, request.sample) not in self._asked:  # the process that took it has ended
                 self._ask(record.lease, request, before, now)
-            return refusal("step-pending", retry_after=self._wait())
+            return refusal("step-pending", retry_after=self._wait(record.lease, now))
         expires = record.expires + self._clocks.extend_one(request.lease, now)
         return StepResponse(given=step.given, expires=expires)
 
@@ -188,7 +188,7 @@ class StepService:
             return refusal("one-episode", retry_after=ONE_EPISODE)
         self.table.ask(lease.id, request.sample, request.turn_number, request.tokens)
         self._ask(lease, request, steps, now)
-        return refusal("step-pending", retry_after=self._wait())
+        return refusal("step-pending", retry_after=self._wait(lease, now))
 
     def _ask(self, lease: Lease, request: StepRequest, before: list[Step], now: int) -> None:
         """Let a written turn wait for the environment."""
@@ -220,6 +220,7 @@ class StepService:
                     async with asyncio.timeout(waiting.queue.look_again(now)):
                         await waiting.changed.wait()
             elif self._leases.still_open({asked.lease.id}):
+                asked.apart = asked.is_new and waiting.queue.known_play(now)
                 return asked
             else:
                 waiting.queue.ended(0.0, now, new=asked.is_new)
@@ -248,7 +249,7 @@ class StepService:
         self.table.answer(*key, asked.turn_number, answer)
         del self._asked[key]
         self._spent[asked.lease.id] = self._spent.get(asked.lease.id, 0.0) + seconds
-        self._usual += 0.05 * (seconds - self._usual)
+        waiting.usual[asked.is_new] += 0.05 * (seconds - waiting.usual[asked.is_new])
         self._clocks.go_on(asked.lease.id, now)
         asked.answered.set()
 
@@ -272,9 +273,12 @@ class StepService:
     def _rank(self, node: bytes, now: int) -> Rank:
         return self._accounts.of(node, now).rank
 
-    def _wait(self) -> int:
-        """Return the milliseconds after which a turn that waits is asked for again: about when it is answered."""
-        return min(LATEST, max(SOONEST, int(1000 * self._usual * len(self._asked) / self._workers)))
+    def _wait(self, lease: Lease, now: int) -> int:
+        """Return the milliseconds after which a lease's turn that waits is asked for again: about when it is
+        answered."""
+        waiting, new = self._queues[lease.task], self._rank(lease.node, now) == "new"
+        seconds = waiting.usual[new] * waiting.queue.unanswered(new=new) / self._workers
+        return min(LATEST, max(SOONEST, int(1000 * seconds)))
 
 
 def _sampled(steps: list[Step]) -> int:

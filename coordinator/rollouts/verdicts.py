@@ -10,7 +10,8 @@ Rules
    trainable iff its era is the learner's and step - version <= S at the verdict, and no twin of it is in the buffer
    (twin_sets.py); the buffer's draw checks the age again.
 3. An accepted group earns by the pay rule of the run's price mode (coordinator/accounts/pay.py); without what another
-   node has earned by its first tokens (moving.py, rule 6).
+   node has earned by its first tokens (moving.py, rule 6). A rollout without a sampled token, whose environment failed
+   to open it, earns nothing. A group without any is not audited work: nothing was computed for it.
 4. A group that comes too late is refused, with a receipt that refers to the lease's expiry in the ledger.
 5. A good group for which the task gave no finite reward is accepted and paid under the code `task-score`. It is not
    trainable: it never enters the buffer. Nor does a good held-out group, whose code is `heldout`: it counts in its
@@ -381,7 +382,7 @@ class VerdictService:
         if row is None or row[1] is None:
             raise LookupError("its group is no longer stored, so its weight is not known")
         prompt, group = decode(row[0], Lease).prompt, decode_stored_group(row[1])
-        return self._pay.earned(len(prompt) + sum(rollout.turns) for rollout in group.rollouts)
+        return self._pay.earned(_paid_lengths(len(prompt), group.rollouts))
 
     def reward(self, lease: bytes, scores: Sequence[Score]) -> None:
         """Store the scores of a group that its environment gave, before the group is decided. Empty: an episode
@@ -424,11 +425,13 @@ class VerdictService:
         trainable = young and code == "ok" and not spare
         lengths = [len(lease.prompt) + sum(rollout.turns) for rollout in rollouts]
         begun = [len(tokens) for tokens in lease.begun]
-        total = self._pay.earned(lengths) - begun_weight(self._pay.weight, len(lease.prompt), begun)
+        paid = self._pay.earned(_paid_lengths(len(lease.prompt), rollouts))
+        total = paid - begun_weight(self._pay.weight, len(lease.prompt), begun)
         sampled = sum(map(sampled_tokens, rollouts)) - sum(begun)
         given = sum(lengths) - sampled - sum(begun)
         end = self._end(record, at, code, len(rollouts), given, sampled, total, trainable)
-        end = msgspec.structs.replace(_with_basis(end, lease, basis), audited=audited or _audited(basis))
+        audited = (audited or _audited(basis)) if sampled or begun else ""
+        end = msgspec.structs.replace(_with_basis(end, lease, basis), audited=audited)
         self._pay.fund(self._ledger, now, total)
         account = unvested if canary else quarantined if doubted else accrued
         place = self._append(now, "lease.accepted", end, total, account)
@@ -638,6 +641,11 @@ def _sentence(code: str, lease: Lease, ties: NearTieCount | None) -> str:
         return sentence(code, era=lease.era, version=lease.version, detail=STALE)
     ties = ties or NearTieCount(0, 0)
     return sentence(code, tokens=ties.sampled, count=ties.near_ties)
+
+
+def _paid_lengths(prompt: int, rollouts: Iterable[ClaimedRollout]) -> list[int]:
+    """Return the tokens of each rollout that earns (rule 3). `prompt`: its tokens."""
+    return [prompt + sum(rollout.turns) for rollout in rollouts if sampled_tokens(rollout)]
 
 
 def _audited(basis: Basis | None) -> str:

@@ -2,7 +2,8 @@
 
 Rules
 1. Orders and answers are lines of JSON on its pipes. It ends with its standard input.
-2. Nothing that it says is trusted: a message is an object of at most `MOST_LINE` bytes that names its episode.
+2. Nothing that it says is trusted: a message is an object of at most `MOST_LINE` bytes that names its episode. A line
+   that is none is passed over: what it stood for costs its episode the time of an answer.
 3. Without it no episode goes on: when it ends, this process ends too, and the coordinator starts both again.
 4. It plays all episodes on one thread. Where no answer comes in time it is asked for a sign of life: if there is one,
    that episode alone has failed; else all hang, and this process is to be ended (`TaskBroken`).
@@ -112,11 +113,20 @@ class OtherSide:
         *lines, self._read = (self._read + data).split(b"\n")
         if len(self._read) > MOST_LINE:
             _end(f"the environment server of verifiers said more than {MOST_LINE} bytes at once")
-        for message in map(json.loads, lines):
+        for message in filter(None, map(_message, lines)):
             name = message.get("name", "")
             if name in self._names:
                 self._told[name].append(message)
             self._names.discard("")
+
+
+def _message(data: bytes) -> dict[str, Any] | None:
+    """Return a line's message; None: it is none (rule 2)."""
+    try:
+        told: object = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return told if isinstance(told, dict) and isinstance(told.get("name", ""), str) else None
 
 
 def _end(why: str) -> NoReturn:

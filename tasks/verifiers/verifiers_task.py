@@ -12,27 +12,29 @@ Rules
 3. Unless the file says `opened`, all samples of a group see one prompt: the first calls for a row must have the same
    tokens. The first row is tried twice at once, so that a taskset without it is refused before the run begins.
 4. A rollout whose prompt alone was asked for stays open for the first sample of its row, `MOST_SPARE` of them at most.
+   One whose first call failed, or does not fit, is cancelled: it would fail the next sample, too.
 5. Time per answer is bounded here, so that one rollout that waits for ever costs the others nothing. One that computes
    for ever stops them all: the server is then started anew (other_side.py, rule 4).
 6. Where it says so, the prompts of all leases are the tokens with which all first calls begin, as far as they are
-   known: of `TRIED` rollouts at first, and each later one may shorten them. What a sample's first call has behind the
-   prompt of its lease is the environment's first turn. A call that begins otherwise fails its episode.
+   known: of `TRIED` rollouts at first, those of them that make a call, and each later one may shorten them. What a
+   sample's first call has behind the prompt of its lease is the environment's first turn. A call that begins otherwise
+   fails its episode.
 """
 
 import json
 import random
 import string
 import tempfile
+import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from functools import cached_property
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from tasks.chat import ChatTokenizer
 from tasks.measure import Measure
-from tasks.task import Score, Split, TaskFault, Tokenizer
+from tasks.task import Score, Split, TaskBroken, TaskFault, Tokenizer
 from tasks.tokenizer import FileTokenizer
 from tasks.verifiers import taskset_file
 from tasks.verifiers.other_side import SCRIPTS, OtherSide
@@ -43,6 +45,8 @@ FIRST: Final = 120.0
 MOST_SPARE: Final = 64
 MOST_PROMPTS: Final = 4096
 """Prompts that are remembered for rule 3."""
+SOON: Final = 0.1
+"""Least seconds for the first call of a rollout that was begun beside others."""
 TRIED: Final = 16
 """Rollouts whose first calls tell how prompts begin (rule 6)."""
 MOST_TURNS: Final = 2
@@ -64,20 +68,27 @@ class ServerRollout:
 
     def __init__(self, server: EnvironmentServer, name: str, split: Split, index: int, seconds: float) -> None:
         self._server, self._name, self._seconds = server, name, seconds
+        self._prompt: list[int] | None = None
         self._tokens = list[int]()
         self._sampled = list[list[int]]()
         self._ended: dict[str, Any] | None = None
         server.listen(name)
         server.tell("begin", name, split=split, index=index)
 
-    @cached_property
+    @property
     def prompt(self) -> list[int]:
         """The tokens of the first call. Raises `TaskFault`."""
-        told = self._server.hear(self._name, self._seconds)
-        if "called" not in told:
-            raise TaskFault("it ended before the model was asked anything", verified=True)
-        self._tokens = [int(token) for token in told["called"]]
-        return list(self._tokens)
+        return self.prompt_within(self._seconds)
+
+    def prompt_within(self, seconds: float) -> list[int]:
+        """Return the tokens of the first call, which comes within so many seconds. Raises `TaskFault`."""
+        if self._prompt is None:
+            told = self._server.hear(self._name, seconds)
+            if "called" not in told:
+                raise TaskFault("it ended before the model was asked anything", verified=True)
+            self._prompt = [int(token) for token in told["called"]]
+            self._tokens = list(self._prompt)
+        return list(self._prompt)
 
     @property
     def is_new(self) -> bool:
@@ -134,6 +145,8 @@ class VerifiersEpisode:
     def __init__(self, task: "VerifiersTask", split: Split, index: int, ends: Sequence[int]) -> None:
         self._task, self._split, self._index, self._ends = task, split, index, ends
         self._rollout: ServerRollout | None = None
+        self._fits = False
+        """Whether the rollout's first call may be another sample's (rule 4)."""
 
     @property
     def prompt(self) -> Sequence[int]:
@@ -148,6 +161,7 @@ class VerifiersEpisode:
         if self._rollout is None:
             self._rollout = self._task.rollout(self._split, self._index)
             self._task.check_prompt(self._split, self._index, self._rollout.prompt)
+            self._fits = True
         return self._rollout
 
     def open(self, prompt: Sequence[int]) -> Sequence[int]:
@@ -157,6 +171,7 @@ class VerifiersEpisode:
         self._task.note_call(called)
         if called[: len(prompt)] != list(prompt) or len(called) == len(prompt):
             raise TaskFault("its prompt does not begin as those of other episodes do", verified=True)
+        self._fits = True
         return called[len(prompt) :]
 
     def reply(self, sampled: Sequence[int]) -> Sequence[int] | None:
@@ -170,8 +185,10 @@ class VerifiersEpisode:
 
     def leave(self) -> None:
         """See `tasks.task.left`."""
-        if self._rollout is not None:
+        if self._rollout is not None and self._fits:
             self._task.give_back(self._split, self._index, self._rollout)
+        elif self._rollout is not None:
+            self._rollout.leave()
 
 
 class VerifiersTask:
@@ -213,7 +230,10 @@ class VerifiersTask:
         if self._text is not text:
             self._server.tell("write", **written(text, Path(tempfile.mkdtemp()), self._renderer))
             self._text, self._common = text, None
-            self._try_many() if self.opened else self._try(split, index, text)
+            if not self.opened:
+                self._try(split, index, text)
+        if self.opened and self._common is None:
+            self._try_many()
         return VerifiersEpisode(self, split, index, text.ends)
 
     def beginning(self) -> list[int]:
@@ -303,15 +323,22 @@ class VerifiersTask:
         self._server.close()
 
     def _try_many(self) -> None:
-        """Pose rows that are spread over the training split, all at once (rule 6). Raises `TaskFault`."""
+        """Pose rows that are spread over the training split, all at once and in the time of one (rule 6). Raises
+        `TaskFault` if none is posed."""
         indices = [number * self._sizes["train"] // TRIED for number in range(TRIED)]
         rollouts = [self.rollout("train", index) for index in indices]
-        try:
-            for called in [rollout.prompt for rollout in rollouts]:
-                self.note_call(called)
-        finally:
-            for index, rollout in zip(indices, rollouts, strict=True):
+        fault, until = None, time.monotonic() + self._seconds
+        for index, rollout in zip(indices, rollouts, strict=True):
+            try:
+                self.note_call(rollout.prompt_within(max(SOON, until - time.monotonic())))
                 self.give_back("train", index, rollout)
+            except TaskBroken:
+                raise
+            except TaskFault as one:
+                rollout.leave()
+                fault = one
+        if self._common is None and fault is not None:
+            raise fault
 
     def _try(self, split: Split, index: int, text: Tokenizer) -> None:
         """Pose a row twice at once (rule 3). Raises `TaskFault`."""

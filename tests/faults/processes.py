@@ -98,7 +98,8 @@ class Program:
     def start(self, *more: str, **options: Any) -> None:
         """Start it, with `more` arguments this time."""
         assert self.popen is None or self.popen.poll() is not None
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", **self.env}
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", **self.env}
         with self.log.open("ab") as log:
             self.popen = subprocess.Popen(
                 [*self.within, sys.executable, "-m", *self.argv, *more],

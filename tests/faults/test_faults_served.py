@@ -11,16 +11,19 @@ import pytest
 from coordinator.database import Database
 from tests.faults.audit import check_books
 from tests.faults.processes import Run, make_template, running, until
+from tests.support import plugin_packages
 from tests.support.quick_disk import quick_folder
 
 pytestmark = pytest.mark.slow
 ENVIRONMENT = "coordinator.environments.environment_host"
 
 
-@pytest.fixture(scope="module")
-def talk() -> Iterator[Path]:
-    with quick_folder() as folder:
-        yield make_template(folder / "run", {"task": "guess", "kind": "served", "limit": 12})
+@pytest.fixture(scope="module", params=["guess", "dealt"])
+def talk(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A run of an episode of several turns: of this build, and of a plug-in that opens each one by chance."""
+    with quick_folder() as folder, pytest.MonkeyPatch.context() as patch:
+        plugin_packages.install(folder / "packages", patch, {"dealt": "tests.support.dealt_task:DEALT"})
+        yield make_template(folder / "run", {"task": request.param, "kind": "served", "limit": 12})
 
 
 def count(run: Run, query: str) -> int:

@@ -74,7 +74,7 @@ class Replay:
         check(min(others, default=0) >= 0, f"an account falls below zero in entry {seq}")
         if kind in ("lease.accepted", "lease.refused", "lease.expired"):
             account = f"held:{told['node']}" if told["code"] == "quarantine" else f"node:{told['node']}:accrued"
-            paid = [["escrow:run", -told["weight"]], [account, told["weight"]]]
+            paid = [["escrow:run", -told["weight"]], [account, told["weight"]]] if told["weight"] else []
             check(postings == (paid if kind == "lease.accepted" else []), f"entry {seq} pays other than it says")
             check(key == f"lease:{told['lease'].hex()}", f"entry {seq} is of another lease than its key")
             self.ends[told["lease"]] = told, (seq, named)

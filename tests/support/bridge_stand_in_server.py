@@ -1,13 +1,15 @@
 """A stand-in for the environment server of verifiers, a script: it says what
 tasks/verifiers/other_python/bridge_server.py would. A rollout is over with its first turn. A turn that begins with
-`HANGS` computes for ever, one that begins with `WAITS` is never answered.
+`HANGS` computes for ever, one that begins with `WAITS` is never answered, one that begins with `GARBLES` is answered
+behind lines that are no messages.
 """
 
 import json
 import sys
 import time
 
-HANGS, WAITS = 9, 8
+HANGS, WAITS, GARBLES = 9, 8, 6
+GARBAGE = "[1]", "", "null", "{", "\x00\xff", "[" * 100_000, "9" * 5_000, '{"name": 3}', '{"name": ["a"]}'
 PROMPT = [4, 5]
 
 
@@ -24,6 +26,8 @@ def serve() -> None:
             time.sleep(3600)
         elif order["do"] == "answer" and order["tokens"][0] != WAITS:
             told |= {"reward": 1.0, "sampled": [order["tokens"]]}
+            if order["tokens"][0] == GARBLES:
+                print(*GARBAGE, sep="\n")
         if len(told) > 1:
             print(json.dumps(told), flush=True)
 

@@ -41,7 +41,13 @@ class HostedTask:
         return await self._task.score(split, index, transcript, limit)
 
     def episode(
-        self, split: Split, index: int, past: Sequence[Sequence[int]] = (), *, prompt: Sequence[int] = ()
+        self,
+        split: Split,
+        index: int,
+        past: Sequence[Sequence[int]] = (),
+        *,
+        prompt: Sequence[int] = (),
+        apart: bool = False,
     ) -> OpenEpisode:
         return self._task.episode(split, index, past)
 
@@ -176,7 +182,13 @@ class ServedTask:
         raise AssertionError("a served group is scored turn by turn")
 
     def episode(
-        self, split: Split, index: int, past: Sequence[Sequence[int]] = (), *, prompt: Sequence[int] = ()
+        self,
+        split: Split,
+        index: int,
+        past: Sequence[Sequence[int]] = (),
+        *,
+        prompt: Sequence[int] = (),
+        apart: bool = False,
     ) -> "ServedEpisode":
         episode = self._task.episode(split, index, past, prompt=prompt)
         if split == "heldout":

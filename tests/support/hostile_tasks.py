@@ -1,9 +1,12 @@
 """An environment's process with tasks that misbehave, in the place of coordinator.environments.environment_host."""
 
 import os
+import resource
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 
@@ -94,6 +97,13 @@ def prints(text: str) -> float:
     return 1.0
 
 
+def speaks(text: str) -> float:
+    print("a line", flush=True)
+    for descriptor in (1, 2):
+        os.write(descriptor, b"\x00\x00\x00\x05no frame\n")
+    return 1.0
+
+
 def hangs(text: str) -> float:
     while True:
         pass
@@ -104,6 +114,33 @@ def allocates(text: str) -> float:
 
 
 _KEPT: list[bytearray | int] = []
+
+
+def signals_its_parent(text: str) -> float:
+    os.kill(os.getppid(), signal.SIGCONT)  # of no effect; any other signal would go the same way
+    return 1.0
+
+
+def signals_all(text: str) -> float:
+    os.kill(-1, 0)
+    return 1.0
+
+
+def limits_its_parent(text: str) -> float:
+    return float(resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE)[0])
+
+
+def signals_its_parent_by_a_descriptor(text: str) -> float:
+    signal.pidfd_send_signal(os.pidfd_open(os.getppid()), signal.SIGCONT)
+    return 1.0
+
+
+def signals_itself(text: str) -> float:
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    resource.prlimit(os.getpid(), resource.RLIMIT_NOFILE)
+    return 1.0
 
 
 def leaks_memory(text: str) -> float:
@@ -146,12 +183,19 @@ SCORES: dict[str, Callable[[str], float]] = {
     "hangs": hangs,
     "allocates": allocates,
     "prints": prints,
+    "speaks": speaks,
     "fills the disk": fills_the_disk,
     "writes many files": writes_many_files,
     "writes large files": writes_large_files,
     "nests folders": nests_folders,
     "connects": connects,
     "forks": forks,
+    "signals its parent": signals_its_parent,
+    "signals all": signals_all,
+    "limits its parent": limits_its_parent,
+    "signals its parent by a descriptor": signals_its_parent_by_a_descriptor,
+    "signals itself": signals_itself,
+    "aborts": lambda text: os.abort(),
     "sees": sees,
     "leaves a process": leaves_a_process,
     "leaves a process and ends": leaves_a_process_and_ends,

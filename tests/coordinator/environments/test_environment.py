@@ -103,6 +103,11 @@ async def test_an_episode_that_the_task_cannot_have_had_is_the_nodes_fault(tmp_p
         "a file of 65 MiB": ("fills the disk", "score raised OSError: .*File too large"),
         "a connection": ("connects", "score raised PermissionError"),
         "a process of its own": ("forks", "score raised PermissionError"),
+        "a signal to the coordinator": ("signals its parent", "score raised PermissionError"),
+        "a signal to all processes": ("signals all", "score raised PermissionError"),
+        "a signal by a descriptor": ("signals its parent by a descriptor", "score raised PermissionError"),
+        "the coordinator's limits": ("limits its parent", "score raised PermissionError"),
+        "an abort": ("aborts", "environment ended with -6"),
     }.values(),
     ids=lambda value: value if " " not in value else "",
 )
@@ -210,6 +215,17 @@ async def test_a_reason_is_one_line_of_bounded_length(tmp_path: Path, task: str)
 async def test_an_environment_may_use_threads(tmp_path: Path) -> None:
     async with environment(tmp_path, "threads") as one:
         assert await one.score("train", 0, ANSWER, 8) == Score(3.0, True)
+
+
+async def test_an_environment_may_print(tmp_path: Path) -> None:
+    async with environment(tmp_path, "speaks") as one:
+        for _ in range(3):
+            assert await one.score("train", 0, ANSWER, 8) == Score(1.0, True)
+
+
+async def test_an_environment_may_signal_itself(tmp_path: Path) -> None:
+    async with environment(tmp_path, "signals itself") as one:
+        assert await one.score("train", 0, ANSWER, 8) == Score(1.0, True)
 
 
 async def test_an_environment_sees_nothing_of_the_operators_and_works_in_an_empty_folder(

@@ -125,6 +125,25 @@ async def test_an_episode_that_another_one_takes_down_is_lost_and_the_one_that_h
             await honest.reply(said("a"), last=False)
 
 
+async def test_an_episode_that_is_apart_takes_no_other_down(tmp_path: Path) -> None:
+    async with talking(tmp_path, "hangs at x and depends on its process", workers=2) as one:
+        honest = [one.environment.episode("train", 0), one.environment.episode("train", 1)]
+        answers = [await episode.reply(said("a"), last=False) for episode in honest]
+        for number in range(2):
+            hostile = one.environment.episode("train", number, apart=True)
+            await hostile.reply(said("a"), last=False)
+            with pytest.raises(TaskFault, match="no answer within 2 s"):
+                await hostile.reply(said("x"), last=False)
+        assert [await episode.reply(said("a"), last=False) for episode in honest] == answers
+        assert len(one.processes) == 4
+
+
+async def test_with_one_process_no_episode_is_apart(tmp_path: Path) -> None:
+    async with talking(tmp_path, "counts") as one:
+        assert await one.environment.episode("train", 0, apart=True).reply(said("ab"), last=False) == given("12")
+        assert len(one.processes) == 1
+
+
 async def test_an_episode_that_ends_its_process_by_its_own_turn_has_failed(tmp_path: Path) -> None:
     async with talking(tmp_path, "ends its process at x and depends on it") as one:
         episode = one.environment.episode("train", 0)
@@ -139,7 +158,34 @@ async def test_a_task_that_is_broken_gets_another_process_behind_that_answer(tmp
         for number in range(2):
             with pytest.raises(TaskFault, match="its server is silent"):
                 await one.environment.episode("train", number).reply(said("a"), last=False)
-        assert len(one.processes) == 2
+        assert len(one.processes) == 3
+
+
+@pytest.mark.parametrize(
+    ("task", "tries"),
+    [("never answers", 1), ("ends its process at x and depends on it", 2), ("breaks for good", 1)],
+)
+async def test_a_turn_that_ended_its_process_fails_once_the_next_process_is_open(
+    tmp_path: Path, task: str, tries: int
+) -> None:
+    async with talking(tmp_path, task) as one:
+        begun = list[int]()
+        with pytest.raises(TaskFault):
+            await one.environment.episode("train", 0).reply(
+                said("x"), last=False, begin=lambda: begun.append(len(one.processes))
+            )
+        assert begun == list(range(1, tries + 1))
+        assert len(one.processes) == tries + 1
+        assert not one.processes[-1].has_ended
+
+
+async def test_a_turn_that_ended_its_process_fails_though_the_task_cannot_be_opened_again(tmp_path: Path) -> None:
+    async with talking(tmp_path, "never answers") as one:
+        (tmp_path / "tokenizer.json").unlink()
+        with pytest.raises(TaskFault, match="no answer within 2 s"):
+            await one.environment.episode("train", 0).reply(said("x"), last=False)
+        char_tokenizer().save(str(tmp_path / "tokenizer.json"))
+        assert len(await one.environment.prompt("train", 0)) == 2
 
 
 async def test_an_episode_is_taken_up_from_what_an_earlier_coordinator_wrote(tmp_path: Path) -> None:

@@ -8,16 +8,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from coordinator.environments.environment import ONE_APART_IN
 from coordinator.environments.task_host import EpisodeLost, TurnAnswer
+from coordinator.rollouts import step_loop
 from coordinator.rollouts.episode_record import LOST
 from coordinator.rollouts.step_loop import StepLoop
+from coordinator.rollouts.step_queue import NEW_ONE_IN, RECENT
 from protocol.authority import TaskReference
-from protocol.leases import Lease
+from protocol.leases import Lease, LeaseReport
 from protocol.requests import Refusal
 from protocol.steps import StepRequest, StepResponse
 from protocol.task_kinds import SERVED
-from tasks.task import TaskFault
-from tests.support.group_world import ALICE, EOS, SPEC, TEXT, World
+from tasks.task import Score, TaskFault
+from tests.support.group_world import ALICE, BOB, EOS, SPEC, TEXT, World
 from tests.support.hosted_task import Echoes, ServedTask
 
 HANG = 400
@@ -47,7 +50,13 @@ class EndingTask(ServedTask):
         self._fault = fault
 
     def episode(  # type: ignore[override]
-        self, split: str, index: int, past: Sequence[Sequence[int]] = (), *, prompt: Sequence[int] = ()
+        self,
+        split: str,
+        index: int,
+        past: Sequence[Sequence[int]] = (),
+        *,
+        prompt: Sequence[int] = (),
+        apart: bool = False,
     ) -> EndingEpisode:
         return EndingEpisode(self._fault)
 
@@ -77,9 +86,72 @@ class ShiftingTask(ServedTask):
         self._free, self._wait = free, wait
 
     def episode(  # type: ignore[override]
-        self, split: str, index: int, past: Sequence[Sequence[int]] = (), *, prompt: Sequence[int] = ()
+        self,
+        split: str,
+        index: int,
+        past: Sequence[Sequence[int]] = (),
+        *,
+        prompt: Sequence[int] = (),
+        apart: bool = False,
     ) -> ShiftingEpisode:
         return ShiftingEpisode(self._free, self._wait)
+
+
+class TwiceTriedEpisode:
+    """An episode whose turn ends two processes. `wait`: called while each computes."""
+
+    waits = False
+
+    def __init__(self, wait: Callable[[], None]) -> None:
+        self._wait = wait
+
+    async def reply(self, sampled: Sequence[int], *, last: bool, begin: Callable[[], None]) -> TurnAnswer:
+        for _ in range(2):
+            begin()
+            self._wait()
+        raise TaskFault("environment ended with -9", verified=True)
+
+    def leave(self) -> None: ...
+
+
+class TwiceTriedTask(ServedTask):
+    """A task of such episodes."""
+
+    def __init__(self, wait: Callable[[], None]) -> None:
+        super().__init__(TEXT, Echoes(2), name="guess")
+        self._wait = wait
+
+    def episode(  # type: ignore[override]
+        self,
+        split: str,
+        index: int,
+        past: Sequence[Sequence[int]] = (),
+        *,
+        prompt: Sequence[int] = (),
+        apart: bool = False,
+    ) -> TwiceTriedEpisode:
+        return TwiceTriedEpisode(self._wait)
+
+
+class ApartTask(ShiftingTask):
+    """A task that notes which of its episodes are apart."""
+
+    def __init__(self) -> None:
+        super().__init__(asyncio.Event(), lambda: None)
+        self._free.set()
+        self.apart = list[bool]()
+
+    def episode(  # type: ignore[override]
+        self,
+        split: str,
+        index: int,
+        past: Sequence[Sequence[int]] = (),
+        *,
+        prompt: Sequence[int] = (),
+        apart: bool = False,
+    ) -> ShiftingEpisode:
+        self.apart.append(apart)
+        return super().episode(split, index, past, prompt=prompt)
 
 
 @pytest.fixture
@@ -158,3 +230,82 @@ async def test_a_turn_that_waits_for_a_busy_process_delays_no_other_and_costs_it
         assert (await answer(0, 4)).given == [5], "the environment's time for the lease is not used up"
     finally:
         running.cancel()
+
+
+async def test_a_turn_that_ends_its_process_twice_is_charged_for_both(world: World) -> None:
+    steps = world.group_service.steps
+
+    def wait() -> None:
+        world.now += 9_000
+
+    loop = StepLoop(
+        TwiceTriedTask(wait), steps, world.group_service.episodes.of("guess"), workers=1,
+        clock=lambda: world.now / 1000,
+    )  # fmt: skip
+    lease = world.lease(BOB)
+    running = asyncio.create_task(loop.run())
+    try:
+        steps.step(BOB, StepRequest(lease=lease.id, sample=0, turn_number=0, tokens=[5, EOS]), world.now)
+        answered = steps.asked(lease.id, 0)
+        assert answered is not None
+        await answered.wait()
+    finally:
+        running.cancel()
+    other = world.lease()
+    for node, one, sample in ((ALICE, other, 0), (BOB, lease, 1)):
+        steps.step(node, StepRequest(lease=one.id, sample=sample, turn_number=0, tokens=[5, EOS]), world.now)
+    assert (await steps.take("guess", lambda: world.now / 1000)).lease == other
+    paused = steps._queues["guess"].queue.look_again(world.now / 1000)
+    assert paused == (NEW_ONE_IN - 1) * 18.0
+
+
+async def test_episodes_of_new_keys_are_apart_while_known_keys_play(world: World) -> None:
+    steps = world.group_service.steps
+
+    async def taken(node: bytes) -> bool:
+        lease = world.lease(node)
+        steps.step(node, StepRequest(lease=lease.id, sample=0, turn_number=0, tokens=[5, EOS]), world.now)
+        asked = await steps.take("guess", lambda: world.now / 1000)
+        assert asked.lease == lease
+        steps.answered(asked, TurnAnswer(None, Score(1.0, True)), 0.0, world.now)
+        return asked.apart
+
+    assert not await taken(BOB)
+    assert not await taken(ALICE)
+    assert await taken(BOB)
+    world.now += int(1000 * RECENT)
+    assert not await taken(BOB)
+    assert ONE_APART_IN == NEW_ONE_IN
+
+
+async def test_episodes_of_new_keys_are_apart_while_one_of_a_known_key_is_open(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_loop, "LOOK", 0.01)
+    steps, task = world.group_service.steps, ApartTask()
+    record = world.group_service.episodes.of("guess")
+    loop = StepLoop(task, steps, record, workers=1, clock=lambda: world.now / 1000)
+
+    async def opened(node: bytes) -> Lease:
+        lease = world.lease(node)
+        steps.step(node, StepRequest(lease=lease.id, sample=0, turn_number=0, tokens=[5, EOS]), world.now)
+        answered = steps.asked(lease.id, 0)
+        assert answered is not None
+        await answered.wait()
+        world.now += int(1500 * RECENT)
+        return lease
+
+    def give_back(node: bytes, lease: Lease) -> None:
+        world.group_service.take_report(node, LeaseReport(returned=[lease.id]), world.now)
+
+    running = asyncio.create_task(loop.run())
+    try:
+        give_back(BOB, await opened(BOB))
+        of_alice = await opened(ALICE)
+        give_back(BOB, await opened(BOB))
+        give_back(ALICE, of_alice)
+        await asyncio.sleep(0.1)
+        await opened(BOB)
+    finally:
+        running.cancel()
+    assert task.apart == [False, False, True, False]

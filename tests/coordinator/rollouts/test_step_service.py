@@ -1,5 +1,6 @@
 """Turns of served episodes: who may send which, what is answered, and what a group's submission is compared with."""
 
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -7,8 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from coordinator.accounts.audited_work import KNOWN
+from coordinator.accounts.pay import points
 from coordinator.environments.task_host import TurnAnswer
-from coordinator.rollouts.step_service import LATEST, SHARES, AskedStep
+from coordinator.rollouts.step_service import LATEST, SHARES, SOONEST, AskedStep
 from coordinator.rollouts.token_storage import WINDOW
 from protocol.authority import TaskReference
 from protocol.leases import Lease, LeaseReport, Submission
@@ -26,7 +29,7 @@ TASK = TaskReference(name="guess", version=1, kind=SERVED)
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    one = World(tmp_path, spec=msgspec.structs.replace(SPEC, tasks=[TASK]))
+    one = World(tmp_path, spec=msgspec.structs.replace(SPEC, tasks=[TASK]), batch_groups=10)
     one.group_service.accounts.remark(ALICE, "node.vouched", "", one.now)
     yield one
     one.close()
@@ -327,6 +330,39 @@ async def test_a_group_with_an_episode_that_failed_is_paid_and_not_learned_from(
     assert list(world.group_service.episodes.of("guess").failed) == [True, False]
 
 
+async def unopened(world: World, lease: Lease, node: bytes, played: int = 0) -> Submission:
+    """Let the environment fail to open the episodes of a lease, but for the first `played`; return the group."""
+    rollouts = []
+    for sample in range(len(lease.seeds)):
+        assert code(world, turn_of(lease, sample=sample, tokens=[]), node) == "step-pending"
+        await answer(world, TurnAnswer(GIVEN) if sample < played else None)
+        tokens, turns = list[int](), [0]
+        if sample < played:
+            assert code(world, turn_of(lease, sample=sample, turn_number=2), node) == "step-pending"
+            await answer(world, WON)
+            tokens, turns = [*GIVEN, *SPOKEN], [0, len(GIVEN), len(SPOKEN)]
+        logprobs = struct.pack(f"<{sum(turns[2:])}f", *[-0.5] * sum(turns[2:]))
+        rollouts.append(rollout(lease, "", tokens=tokens, turns=turns, logprobs=logprobs))
+    return group(lease, rollouts=rollouts)
+
+
+async def test_groups_of_which_no_episode_was_opened_earn_nothing_and_make_no_key_known(opened: World) -> None:
+    for _ in range(KNOWN + 1):
+        lease = opened.lease(BOB)
+        opened.submit(await unopened(opened, lease, BOB), BOB)
+        (receipt,) = opened.decide_all()
+        assert (receipt.verdict, receipt.code, receipt.weight) == ("accepted", "task-score", 0)
+    assert opened.group_service.accounts.of(BOB, opened.now).rank == "new"
+    opened.group_service.ledger.verify()
+
+
+async def test_a_rollout_that_was_not_opened_earns_nothing_and_the_others_of_its_group_do(opened: World) -> None:
+    lease = opened.lease(BOB)
+    opened.submit(await unopened(opened, lease, BOB, played=1), BOB)
+    (receipt,) = opened.decide_all()
+    assert receipt.weight == points(len(lease.prompt) + len(GIVEN) + len(SPOKEN))
+
+
 async def test_a_group_with_other_turns_than_those_answered_is_refused(world: World) -> None:
     lease = world.lease()
     submission = await play(world, lease)
@@ -340,6 +376,21 @@ async def test_a_group_with_other_turns_than_those_answered_is_refused(world: Wo
 async def test_a_group_whose_episodes_are_not_over_is_refused(world: World) -> None:
     lease = world.lease()
     assert world.refused(group(lease)).code == "transcript"
+
+
+async def test_slow_turns_of_new_keys_make_no_known_key_wait(world: World) -> None:
+    for number in range(20):
+        node = name("free key", number, 32)
+        send(world, turn_of(world.lease(node)), node)
+        if number < 3:
+            await answer(world, WON, seconds=300.0)
+    crowd = world.lease(BOB)
+    refused = send(world, turn_of(crowd), BOB)
+    assert isinstance(refused, Refusal)
+    assert refused.retry_after == LATEST
+    refused = send(world, turn_of(world.lease()))
+    assert isinstance(refused, Refusal)
+    assert refused.retry_after == SOONEST
 
 
 async def test_the_wait_for_a_slow_environment_grows_to_a_bound(world: World) -> None:

@@ -13,7 +13,7 @@ from protocol.task_kinds import SERVED
 from tasks.task import Score, TaskBroken, TaskFault
 from tasks.tokenizer import CHAR_SIZE, EOS, char_tokenizer
 from tasks.verifiers.other_side import OtherSide
-from tests.support.bridge_stand_in_server import HANGS, PROMPT, WAITS
+from tests.support.bridge_stand_in_server import GARBLES, HANGS, PROMPT, WAITS
 from tests.support.stand_in_bridge import started
 
 SOON = 0.3
@@ -38,6 +38,13 @@ def test_an_episode_that_waits_for_ever_has_failed_and_the_others_go_on(server: 
         assert not isinstance(failed.value, TaskBroken)
     server.tell("answer", "b", tokens=[7, EOS])
     assert server.hear("b", 30.0)["reward"] == 1.0
+
+
+def test_lines_that_are_no_messages_are_passed_over(server: OtherSide) -> None:
+    for name in ("a", "b"):
+        server.tell("answer", name, tokens=[GARBLES, EOS])
+    for name in ("b", "a"):
+        assert server.hear(name, 30.0)["reward"] == 1.0
 
 
 def test_an_episode_that_computes_for_ever_breaks_the_server(server: OtherSide) -> None:

@@ -5,21 +5,26 @@ from typing import Any
 
 import pytest
 
-from tasks.task import Score, TaskFault, Transcript, begun, left, prompt_of, replay, replied
+from tasks.task import Score, TaskBroken, TaskFault, Transcript, begun, left, prompt_of, replay, replied
 from tasks.tokenizer import EOS, FileTokenizer, char_tokenizer
-from tasks.verifiers.verifiers_task import MOST_SPARE, TRIED, VerifiersTask
+from tasks.verifiers.verifiers_task import MOST_SPARE, SOON, TRIED, VerifiersTask
 
 TEXT = FileTokenizer(char_tokenizer(), EOS)
 ENDED = [7, EOS]
 
 
+SILENT = "the environment server hangs"
+
+
 class WrittenServer:
-    """Says what is written down for each rollout, one message for each that is asked for. `told`: the orders."""
+    """Says what is written down for each rollout, one message for each that is asked for. `told`: the orders. `waited`:
+    seconds for which it might have been waited for."""
 
     def __init__(self, *rollouts: list[dict[str, Any]]) -> None:
         self._rollouts = deque(rollouts)
         self._open: dict[str, deque[dict[str, Any]]] = {}
         self.told: list[tuple[str, str]] = []
+        self.waited = 0.0
 
     def listen(self, name: str) -> None: ...
 
@@ -34,6 +39,9 @@ class WrittenServer:
 
     def hear(self, name: str, seconds: float) -> dict[str, Any]:
         message = self._open[name].popleft()
+        self.waited += seconds
+        if message.get("fault") == SILENT:
+            raise TaskBroken(SILENT)
         if "fault" in message:
             raise TaskFault(message["fault"], verified=True)
         return message
@@ -134,6 +142,63 @@ def test_a_prompt_that_begins_otherwise_fails_its_episode_and_shortens_those_pos
         replied(begun(task, "heldout", 0, TEXT), [], prompt=[4, 5])
     assert prompt_of(task, "train", 1, TEXT) == [4]
     assert replied(begun(task, "heldout", 0, TEXT), [], prompt=[4]) == [9, 8]
+
+
+def test_a_rollout_that_fails_to_pose_its_prompt_fails_no_other_sample_of_its_row() -> None:
+    failed: list[dict[str, Any]] = [{"fault": "KeyError: 'x'"}]
+    task, server = task_on(TWO_TURNS, TWO_TURNS, failed, TWO_TURNS)
+    left(begun(task, "train", 0, TEXT))  # the first row is tried twice
+    for turn in (None, [8, 9]):
+        episode = begun(task, "train", 1, TEXT)
+        if turn is None:
+            with pytest.raises(TaskFault, match="KeyError: 'x'"):
+                replied(episode, ENDED)
+        else:
+            assert replied(episode, ENDED) == turn
+        left(episode)
+    assert server.orders("leave") == 2
+
+
+@pytest.mark.parametrize("odd", [[{"fault": "KeyError: 'x'"}], [{"called": [9, 9]}]], ids=["fails", "begins otherwise"])
+def test_a_sample_that_cannot_be_opened_takes_no_other_sample_of_its_row_with_it(odd: list[dict[str, Any]]) -> None:
+    task, server = task_on(*calls()[:TRIED], odd, *calls([4, 5, 8])[TRIED:], opened=True)
+    assert prompt_of(task, "heldout", 0, TEXT) == [4, 5]
+    first, second = begun(task, "heldout", 0, TEXT), begun(task, "heldout", 0, TEXT)
+    with pytest.raises(TaskFault):
+        replied(first, [], prompt=[4, 5])
+    left(first)
+    assert replied(second, [], prompt=[4, 5]) == [8]
+    assert server.orders("leave") == 1
+
+
+def test_rollouts_that_fail_at_the_trial_of_beginnings_are_left_out() -> None:
+    task, server = task_on([{"fault": "KeyError: 'x'"}], *calls()[1:], opened=True)
+    assert prompt_of(task, "train", 3, TEXT) == [4, 5]
+    assert (server.orders("begin"), server.orders("leave")) == (TRIED, 1)
+
+
+def test_a_trial_of_beginnings_that_failed_is_made_again() -> None:
+    failed: list[list[dict[str, Any]]] = [[{"fault": "no answer within 8 s"}] for _ in range(TRIED)]
+    task, _ = task_on(*failed, *calls(), opened=True)
+    with pytest.raises(TaskFault, match="no answer within 8 s"):
+        prompt_of(task, "train", 3, TEXT)
+    assert prompt_of(task, "train", 3, TEXT) == [4, 5]
+
+
+def test_a_trial_of_beginnings_takes_the_time_of_one_answer_and_ends_with_a_server_that_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task, server = task_on([{"fault": "no answer"}], opened=True)
+    clock = iter([0.0] + [8.0 * number for number in range(TRIED)])
+    monkeypatch.setattr("tasks.verifiers.verifiers_task.time.monotonic", lambda: next(clock))
+    with pytest.raises(TaskFault, match="no answer"):
+        task.episode("train", 3, TEXT)
+    assert server.waited == pytest.approx(8.0 + SOON * (TRIED - 1))
+    monkeypatch.undo()
+    task, server = task_on([{"fault": SILENT}], opened=True)
+    with pytest.raises(TaskBroken):
+        task.episode("train", 3, TEXT)
+    assert server.waited < 8.1
 
 
 def test_the_last_token_of_a_prompt_is_always_the_environments_own() -> None:
