@@ -12,6 +12,7 @@ Rules
 3. Unless the file says `opened`, all samples of a group see one prompt: the first calls for a row must have the same
    tokens. The first row is tried twice at once, so that a taskset without it is refused before the run begins.
 4. A rollout whose prompt alone was asked for stays open for the first sample of its row, `MOST_SPARE` of them at most.
+   One that failed, has ended meanwhile, or has another prompt than its row is cancelled: no sample waits for it.
 5. Time per answer is bounded here, so that one rollout that waits for ever costs the others nothing. One that computes
    for ever stops them all: the server is then started anew (other_side.py, rule 4).
 6. Where it says so, the prompts of all leases are the tokens with which all first calls begin, as far as they are
@@ -56,6 +57,7 @@ class EnvironmentServer(Protocol):
     def forget(self, name: str) -> None: ...
     def tell(self, do: str, name: str = "", **what: object) -> None: ...
     def hear(self, name: str, seconds: float) -> dict[str, Any]: ...
+    def has_said(self, name: str) -> bool: ...
     def close(self) -> None: ...
 
 
@@ -80,9 +82,9 @@ class ServerRollout:
         return list(self._tokens)
 
     @property
-    def is_new(self) -> bool:
-        """Whether no turn was given to it."""
-        return not self._sampled
+    def is_spare(self) -> bool:
+        """Whether its first call is there, unanswered: a sample may play it."""
+        return bool(self._tokens) and not self._sampled and not self._server.has_said(self._name)
 
     def give(self, sampled: Sequence[int], *, cut: bool) -> list[int] | None:
         """Answer the pending call; return what the environment says, None at the end. Raises `TaskFault`."""
@@ -146,17 +148,27 @@ class VerifiersEpisode:
     def begin(self) -> ServerRollout:
         """Return the rollout, begun, with its first call there. Raises `TaskFault` (rule 3)."""
         if self._rollout is None:
-            self._rollout = self._task.rollout(self._split, self._index)
-            self._task.check_prompt(self._split, self._index, self._rollout.prompt)
+            rollout = self._task.rollout(self._split, self._index)
+            try:
+                self._task.check_prompt(self._split, self._index, rollout.prompt)
+            except TaskFault:
+                rollout.leave()
+                raise
+            self._rollout = rollout
         return self._rollout
 
     def open(self, prompt: Sequence[int]) -> Sequence[int]:
         """Return what the first call has behind a lease's prompt. Raises `TaskFault` (rule 6)."""
-        self._rollout = self._task.rollout(self._split, self._index)
-        called = self._rollout.prompt
-        self._task.note_call(called)
-        if called[: len(prompt)] != list(prompt) or len(called) == len(prompt):
-            raise TaskFault("its prompt does not begin as those of other episodes do", verified=True)
+        rollout = self._task.rollout(self._split, self._index)
+        try:
+            called = rollout.prompt
+            self._task.note_call(called)
+            if called[: len(prompt)] != list(prompt) or len(called) == len(prompt):
+                raise TaskFault("its prompt does not begin as those of other episodes do", verified=True)
+        except TaskFault:
+            rollout.leave()
+            raise
+        self._rollout = rollout
         return called[len(prompt) :]
 
     def reply(self, sampled: Sequence[int]) -> Sequence[int] | None:
@@ -269,14 +281,16 @@ class VerifiersTask:
 
     def rollout(self, split: Split, index: int) -> ServerRollout:
         """Return a rollout of a row: one that is open already, or a new one (rule 4)."""
-        key = next((key for key in self._spare if key[:2] == (split, index)), None)
-        if key is not None:
-            return self._spare.pop(key)
+        for key in [key for key in self._spare if key[:2] == (split, index)]:
+            spare = self._spare.pop(key)
+            if spare.is_spare:
+                return spare
+            spare.leave()
         return ServerRollout(self._server, str(next(self._names)), split, index, self._seconds)
 
     def give_back(self, split: Split, index: int, rollout: ServerRollout) -> None:
         """Keep a rollout that nobody played, or cancel it (rule 4)."""
-        if not rollout.is_new:
+        if not rollout.is_spare:
             rollout.leave()
             return
         self._spare[split, index, next(self._names)] = rollout
@@ -316,10 +330,12 @@ class VerifiersTask:
     def _try(self, split: Split, index: int, text: Tokenizer) -> None:
         """Pose a row twice at once (rule 3). Raises `TaskFault`."""
         both = [VerifiersEpisode(self, split, index, text.ends) for _ in range(2)]
-        for episode in both:
-            episode.begin()
-        for episode in both:
-            episode.leave()
+        try:
+            for episode in both:
+                episode.begin()
+        finally:
+            for episode in both:
+                episode.leave()
 
 
 def written(text: Tokenizer, folder: Path, renderer: dict[str, Any] | None) -> dict[str, Any]:
