@@ -90,11 +90,14 @@ class AskedStep:
 
 
 class _Waiting:
-    """The turns that wait for the environment of one task. `changed`: set with each that comes or ends."""
+    """The turns that wait for the environment of one task. `changed`: set with each that comes or ends. `asked`: by
+    lease and sample, those without an answer. `usual`: seconds of an answer, as a moving mean."""
 
     def __init__(self, workers: int) -> None:
         self.queue: StepQueue[AskedStep] = StepQueue(workers)
         self.changed = asyncio.Event()
+        self.asked = set[tuple[bytes, int]]()
+        self.usual = 0.0
 
 
 class StepService:
@@ -123,7 +126,6 @@ class StepService:
         self._clocks = StoppedClocks(leases)
         self._spent: dict[bytes, float] = {}
         """By lease, the seconds of the environment."""
-        self._usual = 0.0
         """Seconds of an answer, a running mean."""
 
     def step(self, node: bytes, request: StepRequest, now: int) -> StepResponse | Refusal:
@@ -169,7 +171,7 @@ class StepService:
         if step.state == "asked":
             if (request.lease, request.sample) not in self._asked:  # the process that took it has ended
                 self._ask(record.lease, request, before, now)
-            return refusal("step-pending", retry_after=self._wait())
+            return refusal("step-pending", retry_after=self._wait(record.lease.task))
         expires = record.expires + self._clocks.extend_one(request.lease, now)
         return StepResponse(given=step.given, expires=expires)
 
@@ -188,7 +190,7 @@ class StepService:
             return refusal("one-episode", retry_after=ONE_EPISODE)
         self.table.ask(lease.id, request.sample, request.turn_number, request.tokens)
         self._ask(lease, request, steps, now)
-        return refusal("step-pending", retry_after=self._wait())
+        return refusal("step-pending", retry_after=self._wait(lease.task))
 
     def _ask(self, lease: Lease, request: StepRequest, before: list[Step], now: int) -> None:
         """Let a written turn wait for the environment."""
@@ -199,6 +201,7 @@ class StepService:
         self._asked[lease.id, request.sample] = asked
         self._clocks.stop(lease.id, now, int(1000 * self._most_seconds(asked)))
         waiting = self._queues[lease.task]
+        waiting.asked.add((lease.id, request.sample))
         waiting.queue.put(asked, party, now / 1000, new=asked.is_new)
         waiting.changed.set()
 
@@ -247,8 +250,9 @@ class StepService:
             return  # its lease has ended
         self.table.answer(*key, asked.turn_number, answer)
         del self._asked[key]
+        waiting.asked.discard(key)
         self._spent[asked.lease.id] = self._spent.get(asked.lease.id, 0.0) + seconds
-        self._usual += 0.05 * (seconds - self._usual)
+        waiting.usual += 0.05 * (seconds - waiting.usual)
         self._clocks.go_on(asked.lease.id, now)
         asked.answered.set()
 
@@ -262,7 +266,9 @@ class StepService:
             self._spent.pop(lease, None)
         for key in [key for key in self._asked if key[0] in ended]:
             asked = self._asked.pop(key)
-            self._queues[asked.lease.task].queue.drop(asked, asked.party, new=asked.is_new)
+            waiting = self._queues[asked.lease.task]
+            waiting.asked.discard(key)
+            waiting.queue.drop(asked, asked.party, new=asked.is_new)
             asked.answered.set()
 
     def still_open(self, leases: set[bytes]) -> set[bytes]:
@@ -272,9 +278,11 @@ class StepService:
     def _rank(self, node: bytes, now: int) -> Rank:
         return self._accounts.of(node, now).rank
 
-    def _wait(self) -> int:
-        """Return the milliseconds after which a turn that waits is asked for again: about when it is answered."""
-        return min(LATEST, max(SOONEST, int(1000 * self._usual * len(self._asked) / self._workers)))
+    def _wait(self, task: str) -> int:
+        """Return the milliseconds after which a turn that waits is asked for again: about when its task's environment
+        has answered it."""
+        waiting = self._queues[task]
+        return min(LATEST, max(SOONEST, int(1000 * waiting.usual * len(waiting.asked) / self._workers)))
 
 
 def _sampled(steps: list[Step]) -> int:
