@@ -23,13 +23,17 @@ Rules
 10. One process in `ONE_APART_IN`, at least one of several, is set apart: an episode that is to be `apart` begins there
     and nowhere else. All other calls go there only while no other process is free. So an episode that ends its process
     takes no other with it than those apart, and those that began while all other processes were busy.
+11. A process is started before a call comes: the first by `open`, the others behind it, one after the other, and each
+    one that ended is replaced at once. A place whose process is not open yet takes no call that another place can take.
+12. An episode begins in the free process that has the fewest open ones, so that their later turns do not wait for each
+    other beside idle processes. Calls of an evaluation (`aside`) take turns with all others (worker_places.py).
 """
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from itertools import count
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 import structlog
@@ -50,7 +54,7 @@ from coordinator.environments.messages import (
     TaskOpened,
     TurnTaken,
 )
-from coordinator.environments.task_host import EpisodeLost, TaskFacts, TurnAnswer
+from coordinator.environments.task_host import EnvironmentAway, EpisodeLost, TaskFacts, TurnAnswer
 from coordinator.environments.worker_places import Places
 from protocol.task_kinds import ANSWERED, OPENED, SINGLE
 from runtime.backoff import Backoff
@@ -84,16 +88,18 @@ class EnvironmentFault(Exception):
 
 class _Worker:
     """A place for one process. `process`: None until the next call starts one. `failures`: to open, in a row. `left`:
-    episodes that the process is to forget."""
+    episodes that the process is to forget. `open`: those that stand in it and are played."""
 
     def __init__(self) -> None:
         self.process: EnvironmentProcess | None = None
         self.failures = 0
         self.left: list[bytes] = []
+        self.open: set[bytes] = set()
 
     async def end(self) -> None:
         process, self.process = self.process, None
         self.left.clear()
+        self.open.clear()
         if process is not None:
             await process.end()
 
@@ -123,8 +129,13 @@ class Environment:
         self._workers = [_Worker() for _ in range(workers)]
         self._apart = self._workers[: max(1, workers // ONE_APART_IN)] if workers > 1 else []
         """The places of episodes that are to be apart (rule 10)."""
-        self._idle = Places(self._workers, self._apart)
+        self._idle = Places(self._workers, self._apart, load=lambda worker: len(worker.open))
         self._names = count()
+        self._starting = set[asyncio.Task[None]]()
+        """Starts that no call waits for (rule 11)."""
+        self._closed = False
+        self._away = asyncio.Event()
+        """Set while no process is open and the last one could not be opened."""
 
     @property
     def facts(self) -> TaskFacts:
@@ -142,25 +153,32 @@ class Environment:
             await self._start(worker)
         finally:
             self._idle.give(worker)
+        self._start_behind([one for one in self._workers if one.process is None])
         if self._opened is not None and self._opened.unfiltered:
             log.warning("the environment's network and processes are not limited", reason=self._opened.unfiltered)
         return self.facts
 
-    async def prompt(self, split: Split, index: int) -> list[int]:
-        """See `TaskHost.prompt`."""
+    def aside(self) -> "Aside":
+        """Return this environment for an evaluation (rule 12)."""
+        return Aside(self)
+
+    async def prompt(self, split: Split, index: int, *, aside: bool = False) -> list[int]:
+        """See `TaskHost.prompt`. `aside`: see rule 12."""
         asked = AskPrompt(split=split, index=index)
-        answer = await self._call("prompt", asked, Prompted)
+        answer = await self._call("prompt", asked, Prompted, aside=aside)
         if answer.fault:
             raise TaskFault(_shown(answer.fault), verified=False)
         if not self._is_written(answer.tokens):
             raise TaskFault("its prompt is empty, or has tokens that the model lacks", verified=False)
         return answer.tokens
 
-    async def score(self, split: Split, index: int, transcript: Transcript, limit: int) -> Score:
-        """See `TaskHost.score`."""
+    async def score(
+        self, split: Split, index: int, transcript: Transcript, limit: int, *, aside: bool = False
+    ) -> Score:
+        """See `TaskHost.score`. `aside`: see rule 12."""
         tokens = [int(token) for token in transcript.tokens]
         asked = AskScore(split=split, index=index, tokens=tokens, turns=list(transcript.turns), limit=limit)
-        answer = await self._call("score", asked, Scored)
+        answer = await self._call("score", asked, Scored, aside=aside)
         if answer.fault == "transcript":
             raise InvalidTranscript(_shown(answer.reason))
         if answer.fault:
@@ -192,14 +210,20 @@ class Environment:
         *,
         prompt: Sequence[int] = (),
         apart: bool = False,
+        aside: bool = False,
     ) -> "HostedEpisode":
-        """See `TaskHost.episode`."""
+        """See `TaskHost.episode`. `aside`: see rule 12."""
         behind = prompt if self.facts.kind == OPENED else ()
-        episode = HostedEpisode(self, b"%d" % next(self._names), split, index, past, behind)
+        episode = HostedEpisode(self, b"%d" % next(self._names), split, index, past, behind, aside=aside)
         if apart and self._apart:
             free = (worker for worker in self._apart if not self.is_busy(worker))
             episode.worker = next(free, self._apart[0])
         return episode
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether each place has its process, with the task opened."""
+        return all(worker.process is not None for worker in self._workers)
 
     def is_busy(self, worker: "_Worker") -> bool:
         """Tell whether a place's process is answering a call."""
@@ -209,7 +233,7 @@ class Environment:
         self, episode: "HostedEpisode", sampled: list[int], *, last: bool, begin: Callable[[], None]
     ) -> TurnAnswer:
         """Give an episode its next sampled turn (rules 5 and 6). `begin`: as of `OpenEpisode.reply`. Raises
-        `TaskFault`, `EpisodeLost`."""
+        `TaskFault`, `EpisodeLost`, and for an evaluation `EnvironmentAway`."""
 
         async def taken(worker: _Worker, process: EnvironmentProcess) -> TurnTaken:
             begin()
@@ -221,7 +245,8 @@ class Environment:
             asked = AskTurn(episode=episode.name, tokens=sampled, last=last, left=left)
             return await process.call("turn", asked, TurnTaken, timeout=self.limits.seconds)
 
-        answer = await self._ask(taken, wanted=episode.worker, opens=True)
+        asked = self._ask(taken, wanted=episode.worker, aside=episode.aside, opens=True)
+        answer = await (self._unless_away(asked) if episode.aside else asked)
         if answer.fault:
             raise TaskFault(_shown(answer.fault), verified=True)
         if answer.given is not None:
@@ -240,6 +265,10 @@ class Environment:
 
     async def close(self) -> None:
         """End the processes."""
+        self._closed = True
+        for starting in self._starting:
+            starting.cancel()
+        await asyncio.gather(*self._starting, return_exceptions=True)
         await asyncio.gather(*(worker.end() for worker in self._workers))
 
     async def _begin(self, episode: "HostedEpisode", worker: _Worker, process: EnvironmentProcess) -> None:
@@ -260,22 +289,40 @@ class Environment:
         if begun.fault:
             raise EpisodeLost(_shown(begun.fault)) if turns else TaskFault(_shown(begun.fault), verified=True)
         episode.worker, episode.process = worker, process
+        worker.open.add(episode.name)
 
-    async def _call(self, method: str, asked: msgspec.Struct, answer: type[A], *, times: int = 1) -> A:
+    async def _unless_away(self, asked: Coroutine[Any, Any, A]) -> A:
+        """Await a call. Raises `EnvironmentAway` once no process is open or can be opened, and what the call raises."""
+        call, away = asyncio.ensure_future(asked), asyncio.ensure_future(self._away.wait())
+        try:
+            await asyncio.wait([call, away], return_when=asyncio.FIRST_COMPLETED)
+            if not call.done():
+                raise EnvironmentAway(self.trouble)
+            return call.result()
+        finally:
+            call.cancel()
+            away.cancel()
+
+    async def _call(
+        self, method: str, asked: msgspec.Struct, answer: type[A], *, times: int = 1, aside: bool = False
+    ) -> A:
         """Call any process. `times`: `Limits.seconds` that it may take. Raises `TaskFault`."""
         seconds = times * self.limits.seconds
-        return await self._ask(lambda worker, process: process.call(method, asked, answer, timeout=seconds))
+        return await self._ask(
+            lambda worker, process: process.call(method, asked, answer, timeout=seconds), aside=aside
+        )
 
     async def _ask(
         self,
         call: Callable[[_Worker, EnvironmentProcess], Awaitable[A]],
         *,
         wanted: _Worker | None = None,
+        aside: bool = False,
         opens: bool = False,
     ) -> A:
-        """Let a call be answered by a process (rules 1 and 2). `wanted`: in this place; None: in any. `opens`: see rule
-        9. Raises `TaskFault`."""
-        worker, fault = await self._idle.take(wanted), ""
+        """Let a call be answered by a process (rules 1, 2 and 12). `wanted`: in this place; None: in any. `opens`: see
+        rule 9. Raises `TaskFault`."""
+        worker, fault = await self._idle.take(wanted, aside=aside), ""
         try:
             for _ in range(TRIES):
                 process = await self._ready(worker)
@@ -307,7 +354,26 @@ class Environment:
                     await self._start(worker)
             raise
         finally:
-            self._idle.give(worker)
+            if worker.process is None and not self._closed:
+                self._start_behind([worker], taken=True)
+            else:
+                self._idle.give(worker)
+
+    def _start_behind(self, workers: Sequence[_Worker], *, taken: bool = False) -> None:
+        """Start the processes of these places (rule 11). `taken`: the places are the caller's."""
+
+        async def start() -> None:
+            for worker in workers:
+                if not taken:
+                    await self._idle.take(worker)
+                try:
+                    await self._ready(worker)
+                finally:
+                    self._idle.give(worker)
+
+        starting = asyncio.create_task(start())
+        self._starting.add(starting)
+        starting.add_done_callback(self._starting.discard)
 
     async def _ready(self, worker: _Worker) -> EnvironmentProcess:
         """Return the worker's process with the task opened; wait until it can be opened (rule 3). A process that ended
@@ -323,6 +389,8 @@ class Environment:
                 if not self.trouble:
                     self._tell(f"the environment of task {self.order.task} cannot be opened: {fault}")
                 self.trouble = str(fault)
+                if all(one.process is None for one in self._workers):
+                    self._away.set()
                 pause = PAUSES.delay(worker.failures)
                 log.error(
                     "the environment cannot be opened", task=self.order.task, reason=str(fault), again_seconds=pause
@@ -357,12 +425,13 @@ class Environment:
             raise EnvironmentFault("its version or its number of prompts has changed: start the coordinator again")
         self._opened, self.trouble = opened, ""
         worker.process, worker.failures = process, 0
+        self._away.clear()
 
 
 class HostedEpisode:
     """An `OpenEpisode` of an `Environment`. `name`: unique in it. `past`: its turns, sampled and given alternating.
     `prompt`: behind which it is opened; empty: the task is not of that kind. `worker`, `process`: where it was last,
-    or is to begin; None: nowhere yet. `is_left`: nobody plays it any more."""
+    or is to begin; None: nowhere yet. `is_left`: nobody plays it any more. `aside`: an evaluation plays it."""
 
     def __init__(
         self,
@@ -372,7 +441,10 @@ class HostedEpisode:
         index: int,
         past: Sequence[Sequence[int]],
         prompt: Sequence[int],
+        *,
+        aside: bool = False,
     ) -> None:
+        self.aside = aside
         self._environment, self.name, self.split, self.index = environment, name, split, index
         self.past, self.prompt = [list(tokens) for tokens in past], list(prompt)
         self.worker: _Worker | None = None
@@ -403,6 +475,39 @@ class HostedEpisode:
         self.is_left = True
         if self.worker is not None and self.worker.process is self.process:
             self.worker.left.append(self.name)
+            self.worker.open.discard(self.name)
+
+
+class Aside:
+    """A `TaskHost`: an environment as evaluations use it."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+
+    @property
+    def facts(self) -> TaskFacts:
+        """The task's facts."""
+        return self._environment.facts
+
+    async def prompt(self, split: Split, index: int) -> list[int]:
+        """See `TaskHost.prompt`."""
+        return await self._environment.prompt(split, index, aside=True)
+
+    async def score(self, split: Split, index: int, transcript: Transcript, limit: int) -> Score:
+        """See `TaskHost.score`."""
+        return await self._environment.score(split, index, transcript, limit, aside=True)
+
+    def episode(
+        self,
+        split: Split,
+        index: int,
+        past: Sequence[Sequence[int]] = (),
+        *,
+        prompt: Sequence[int] = (),
+        apart: bool = False,
+    ) -> HostedEpisode:
+        """See `TaskHost.episode`."""
+        return self._environment.episode(split, index, past, prompt=prompt, apart=apart, aside=True)
 
 
 def _shown(reason: object, most: int = REASON) -> str:

@@ -3,13 +3,14 @@
 For evaluation and Calibrations. The turns of volunteers are answered by coordinator/rollouts/step_service.py.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
 
-from coordinator.environments.task_host import OpenEpisode, TaskHost
+from coordinator.environments.task_host import OpenEpisode, TaskHost, TurnAnswer
 from engines.engine import Job, Sample, SampledTurn
 from engines.process import Play
 from protocol.task_kinds import OPENED
@@ -26,11 +27,13 @@ class ServingEngine(Protocol):
 
 
 class PlayedGroup(NamedTuple):
-    """A group with the score of each sample; None where its episode failed. `faults`: why, of those that did."""
+    """A group with the score of each sample; None where its episode failed. `faults`: why, of those that did.
+    `seconds`: that the environment took for its turns, without the waits for a process."""
 
     samples: list[Sample]
     scores: list[Score | None]
     faults: list[str]
+    seconds: float
 
 
 def fits(prompt: int, given: int, room: int | None) -> bool:
@@ -45,6 +48,20 @@ async def play(engine: ServingEngine, host: TaskHost, job: Job, split: Split, ro
     episodes: dict[int, OpenEpisode] = {}
     scores: list[Score | None] = [None] * len(job.seeds)
     sampled, given, faults = Counter[int](), Counter[int](), list[str]()
+    seconds, time = 0.0, asyncio.get_running_loop().time
+
+    async def replied(number: int, tokens: Sequence[int]) -> TurnAnswer:
+        nonlocal seconds
+        began = time()
+
+        def begin() -> None:
+            nonlocal began
+            began = time()
+
+        try:
+            return await episodes[number].reply(tokens, last=sampled[number] == job.limit, begin=begin)
+        finally:
+            seconds += time() - began
 
     async def answered(sampled_turn: SampledTurn) -> Sequence[int] | None:
         number = sampled_turn.sample
@@ -52,7 +69,7 @@ async def play(engine: ServingEngine, host: TaskHost, job: Job, split: Split, ro
         try:
             if number not in episodes:
                 episodes[number] = host.episode(split, job.index, prompt=job.prompt)
-            answer = await episodes[number].reply(sampled_turn.tokens, last=sampled[number] == job.limit)
+            answer = await replied(number, sampled_turn.tokens)
             given[number] += len(answer.given or [])
             if not fits(len(job.prompt), given[number], room):
                 raise TaskFault("its answer leaves no room in the model's context", verified=True)
@@ -70,4 +87,4 @@ async def play(engine: ServingEngine, host: TaskHost, job: Job, split: Split, ro
     finally:
         for episode in episodes.values():
             episode.leave()
-    return PlayedGroup(samples, scores, faults)
+    return PlayedGroup(samples, scores, faults, seconds)

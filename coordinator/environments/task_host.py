@@ -45,6 +45,10 @@ class EpisodeLost(TaskFault):
         super().__init__(f"its process was lost, and {why}", verified=True)
 
 
+class EnvironmentAway(Exception):
+    """No process of a task is open, and the last one could not be opened: an evaluation waits until one can."""
+
+
 class TurnAnswer(NamedTuple):
     """The environment's answer to a sampled turn. `given`: its tokens; None: the episode is over, with `score`."""
 

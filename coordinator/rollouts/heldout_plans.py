@@ -28,6 +28,8 @@ MOST_LEASES: Final = 2
 NEWER: Final = 2
 KEPT: Final = 100
 _NEXT: Final = "next_heldout_group"
+_OUT: Final = "('waiting', 'leased', 'scorer')"
+"""The states of groups without a result."""
 
 
 class PromptKey(NamedTuple):
@@ -166,8 +168,8 @@ class HeldoutPlans:
     def leave_to_scorer(self, era: int, *, finished: bool) -> None:
         """Leave groups that no node will take to the scorer (rule 4). `era`: the learner's."""
         for one, version in self._open():
-            query = "SELECT count(*) FROM versions WHERE era = ? AND version > ?"
-            old = finished or one != era or self._database.value(query, (one, version)) >= NEWER
+            query = f"SELECT 1 FROM versions WHERE era = ? AND version > ? LIMIT 1 OFFSET {NEWER - 1}"
+            old = finished or one != era or self._database.value(query, (one, version)) is not None
             if old:
                 self._leave(one, version, "state = 'waiting'")
             if finished:
@@ -203,10 +205,11 @@ class HeldoutPlans:
         """Close the plans whose groups are all in (rules 5 and 7), and return them."""
         closed = []
         for era, version in self._open():
+            query = f"SELECT 1 FROM heldout_groups WHERE era = ? AND version = ? AND state IN {_OUT} LIMIT 1"
+            if self._database.value(query, (era, version)) is not None:
+                continue
             query = "SELECT task, prompt, answers, solved, by_operator, state FROM heldout_groups"
             rows = self._database.all(f"{query} WHERE era = ? AND version = ? ORDER BY id", (era, version))
-            if any(state not in ("answered", "lost") for *_, state in rows):
-                continue
             groups = [
                 AnsweredGroup(PromptKey(task, index), PromptAnswers(answers, solved), bool(by_operator))
                 for task, index, answers, solved, by_operator, state in rows

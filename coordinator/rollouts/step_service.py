@@ -263,7 +263,8 @@ class StepService:
             self._spent.pop(lease, None)
         for key in [key for key in self._asked if key[0] in ended]:
             asked = self._asked.pop(key)
-            self._queues[asked.lease.task].queue.drop(asked, asked.party, new=asked.is_new)
+            waiting = self._queues[asked.lease.task]
+            waiting.queue.drop(asked, asked.party, new=asked.is_new)
             asked.answered.set()
 
     def still_open(self, leases: set[bytes]) -> set[bytes]:

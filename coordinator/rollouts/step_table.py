@@ -9,13 +9,13 @@ Rules
 """
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
 from coordinator.database import Database
 from coordinator.environments.task_host import TurnAnswer
-from coordinator.rollouts.submitted_group import SubmittedGroup, decode_ids
+from coordinator.rollouts.submitted_group import SubmittedGroup
 from coordinator.rollouts.verification import GroupFault
 from protocol.refusals import sentence
 from tasks.task import Score
@@ -23,6 +23,9 @@ from tasks.task import Score
 StepState = Literal["asked", "given", "over", "failed"]
 """asked: without an answer yet. given: the environment gave tokens. over: it ended the episode, with a score. failed:
 the episode has ended without a score."""
+
+_TOKENS: Final = msgspec.msgpack.Decoder(list[int])
+"""A turn reads all turns before it: an array for each would cost ten times as much as the short lists do."""
 
 
 class Step(NamedTuple):
@@ -113,6 +116,4 @@ def _step(
     turn_number: int, sampled: bytes, state: StepState, given: bytes | None, reward: float | None, success: int | None
 ) -> Step:
     score = None if reward is None else Score(reward, bool(success))
-    return Step(
-        turn_number, decode_ids(sampled).tolist(), state, None if given is None else decode_ids(given).tolist(), score
-    )
+    return Step(turn_number, _TOKENS.decode(sampled), state, None if given is None else _TOKENS.decode(given), score)

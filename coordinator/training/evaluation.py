@@ -6,23 +6,28 @@ Rules
 2. No answer to a held-out prompt is learned from: tasks keep the splits apart, and volunteers generate held-out groups
    apart from those of training (heldout_evaluation.py).
 3. An answer at which the task's own code fails counts as not solved.
-4. The turns of a served task are answered by episodes of their own, as those of nodes are.
+4. The turns of a served task are answered by episodes of their own, as those of nodes are; how many together:
+   slice_pace.py.
+5. Prompts are posed, and single answers scored, while the scorer does other work (`Meanwhile`): an environment that is
+   slow, or that cannot be opened, delays evaluations alone.
 """
 
 import asyncio
 import hashlib
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 import structlog
 from msgspec.structs import replace
 
-from coordinator.environments.played_group import play
+from coordinator.environments.played_group import PlayedGroup, play
 from coordinator.environments.task_host import TaskFacts, TaskHost
 from coordinator.metrics.views import Evaluation, TaskEvaluation
 from coordinator.rollouts.prompts import check_room
 from coordinator.rollouts.scorer import Scorer
+from coordinator.training.slice_pace import SlicePace
 from engines.engine import Job, Sample
 from protocol.task_kinds import ANSWERED, SINGLE
 from tasks.task import TaskFault, Transcript
@@ -30,15 +35,24 @@ from tasks.turn_ends import Ends
 
 log = structlog.get_logger("coordinator")
 
-SLICE = 128
-"""Answers generated together: verdicts under another version wait at most for these."""
+T = TypeVar("T")
+
+
+class Meanwhile(Protocol):
+    """Await work of an environment while the scorer does other work, which may load another version (rule 5)."""
+
+    async def __call__(self, work: Awaitable[T]) -> T: ...
+
+
+class VersionGone(Exception):
+    """The version that is evaluated cannot be loaded any more."""
 
 
 @dataclass(frozen=True)
 class EvaluationSet:
     """The held-out prompts of an evaluation. `eos`, `other_ends`: the ids that end a turn. `limit`: most sampled tokens
     per answer. `prompts`: number of prompts, capped at the size of the held-out split. `room`: most tokens of a prompt
-    and of what an environment gives; None: the model states no context."""
+    and of what an environment gives; None: the model states no context. `pace`: how many answers come together."""
 
     host: TaskHost
     eos: int
@@ -46,6 +60,7 @@ class EvaluationSet:
     prompts: int
     room: int | None = None
     other_ends: Ends = ()
+    pace: SlicePace = field(default_factory=SlicePace)
 
     async def jobs(self) -> list[Job]:
         """Return one job per prompt; prompts at which the task fails are left out."""
@@ -78,21 +93,32 @@ class EvaluationSet:
             single_turn=task.kind == SINGLE,
         )
 
-    async def answered(self, scorer: Scorer, jobs: Sequence[Job]) -> list[list[bool]]:
-        """Generate the answers to prompts together; return, by job, whether each solves its prompt."""
+    async def answered(self, scorer: Scorer, jobs: Sequence[Job], meanwhile: Meanwhile) -> list[list[bool]]:
+        """Generate the answers to prompts together; return, by job, whether each solves its prompt. Afterwards the
+        scorer may have another version loaded (rule 5)."""
         if self.host.facts.kind in ANSWERED:
-            return await asyncio.gather(*(self._played(scorer, job) for job in jobs))
+            return await self._played_together(scorer, jobs)
         groups = await scorer.generate_all(jobs)
+        return await meanwhile(self._all_solved(jobs, groups))
+
+    async def _all_solved(self, jobs: Sequence[Job], groups: Sequence[Sequence[Sample]]) -> list[list[bool]]:
         return [
             await asyncio.gather(*(self._solved(job, sample) for sample in group))
             for job, group in zip(jobs, groups, strict=True)
         ]
 
-    async def _played(self, scorer: Scorer, job: Job) -> list[bool]:
-        played = await play(scorer, self.host, job, "heldout", self.room)
-        for reason in played.faults:
-            log.warning("held-out episode failed", task=job.task, index=job.index, reason=reason)
-        return [score is not None and score.success for score in played.scores]
+    async def _played_together(self, scorer: Scorer, jobs: Sequence[Job]) -> list[list[bool]]:
+        parts = (play(scorer, self.host, job, "heldout", self.room) for job in jobs)
+        groups = list[PlayedGroup]()
+        for one in await asyncio.gather(*parts, return_exceptions=True):  # none goes on behind an error
+            if isinstance(one, BaseException):
+                raise one
+            groups.append(one)
+        for job, group in zip(jobs, groups, strict=True):
+            for reason in group.faults:
+                log.warning("held-out episode failed", task=job.task, index=job.index, reason=reason)
+        self.pace.note(sum(len(group.scores) for group in groups), sum(group.seconds for group in groups))
+        return [[score is not None and score.success for score in group.scores] for group in groups]
 
     async def _solved(self, job: Job, sample: Sample) -> bool:
         transcript = Transcript(sample.tokens, sample.turns)
@@ -113,25 +139,28 @@ async def evaluate(
     evaluation_sets: Sequence[EvaluationSet],
     scorer: Scorer,
     *,
-    hold: Callable[[], Awaitable[None]],
+    hold: Callable[[], Awaitable[bool]],
     version: int,
     clock: Callable[[], float],
     between: Callable[[], Awaitable[None]],
+    meanwhile: Meanwhile,
 ) -> Evaluation:
     """Generate the answers with `scorer` under `version`, and return the shares solved, of each task and of all prompts
     together. `evaluation_sets`: of the tasks. `hold`: loads the version into
-    the scorer. `between`: called before every `SLICE` answers, for work that goes first; it may load another version.
-    Raises `ChildDied`, `ChildError`."""
+    the scorer; it returns False if that is gone. `between`: called before every slice of answers, for work that goes
+    first; it may load another version. `meanwhile`: see rule 5. Raises `VersionGone`, `EnvironmentAway`, `ChildDied`,
+    `ChildError`."""
     tasks = []
     for one in evaluation_sets:
-        jobs, shares = await one.jobs(), list[float]()
+        jobs, shares = await meanwhile(one.jobs()), list[float]()
         for greedy in (False, True):
             solved: list[bool] = []
-            for start in range(0, len(jobs), SLICE):
+            while len(solved) < len(jobs):
                 await between()
-                await hold()
-                some = [replace(job, greedy=greedy) for job in jobs[start : start + SLICE]]
-                solved += itertools.chain.from_iterable(await one.answered(scorer, some))
+                if not await hold():
+                    raise VersionGone
+                some = [replace(job, greedy=greedy) for job in jobs[len(solved) : len(solved) + one.pace.size]]
+                solved += itertools.chain.from_iterable(await one.answered(scorer, some, meanwhile))
             shares.append(sum(solved) / max(1, len(solved)))
         name = one.host.facts.name
         tasks.append(TaskEvaluation(task=name, prompts=len(jobs), sampled=shares[0], greedy=shares[1]))

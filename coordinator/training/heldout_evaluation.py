@@ -5,14 +5,15 @@
 
 Rules
 1. The first version is planned, every n-th, and the last, each as soon as leases may be requested for it. All groups of
-   the last are the scorer's, as a finished run gives no leases.
-2. The prompts are posed once, at the start; until then no version is planned.
+   the last are the scorer's, as a finished run gives no leases. Beside those, none is planned while `MOST_OPEN` plans
+   are open: where nodes and scorer cannot keep up, versions are evaluated less often, and none waits or is kept longer.
+2. The prompts are posed once, at the start; until then no version is planned. Tasks do not wait for each other's.
 3. A result is recorded once, by the transaction that closes its plan; the best one stands in run.sqlite.
 """
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
@@ -23,11 +24,14 @@ from coordinator.rollouts.group_service import GroupService
 from coordinator.rollouts.heldout_plans import AnsweredGroup, ClosedPlan, HeldoutGroup, HeldoutPrompt, PromptKey
 from coordinator.rollouts.prompts import Prompt
 from coordinator.rollouts.scorer import Scorer
-from coordinator.training.evaluation import SLICE, EvaluationSet
+from coordinator.training.evaluation import EvaluationSet, Meanwhile, VersionGone
+from engines.engine import Job
 from tasks.task import TaskFault
 
 LOOK = 1.0
 """Seconds between two looks for groups that are left to the scorer, and for plans that are all in."""
+MOST_OPEN = 8
+"""Plans. Nodes have the time of `NEWER` versions for each (rollouts/heldout_plans.py)."""
 
 log = structlog.get_logger("coordinator")
 
@@ -52,6 +56,8 @@ class HeldoutEvaluation:
         self._group_service, self._history = group_service, history
         self._plans, self._database = group_service.leases.heldout, group_service.database
         self._sets = {one.host.facts.name: one for one in evaluation_sets}
+        self._jobs: dict[PromptKey, Job] = {}
+        """The prompts as jobs, as they were posed at the start."""
         self._groups, self._every = groups, every
         self._clock, self._left, self._rated = clock, left, rated
 
@@ -67,12 +73,11 @@ class HeldoutEvaluation:
     async def pose(self) -> None:
         """Pose the prompts (rule 2)."""
         samples = self._group_service.terms.group_size
+        posed = await asyncio.gather(*(one.groups(self._groups, samples) for one in self._sets.values()))
+        self._jobs = {PromptKey(job.task, job.index): job for jobs in posed for job in jobs}
         self._plans.prompts = {
-            PromptKey(job.task, job.index): HeldoutPrompt(
-                Prompt(job.task, job.task_version, job.index, list(job.prompt)), list(job.seeds)
-            )
-            for one in self._sets.values()
-            for job in await one.groups(self._groups, samples)
+            key: HeldoutPrompt(Prompt(job.task, job.task_version, job.index, list(job.prompt)), list(job.seeds))
+            for key, job in self._jobs.items()
         }
 
     def look(self) -> None:
@@ -83,6 +88,7 @@ class HeldoutEvaluation:
         with self._database.transaction():
             last = self._plans.last()
             again = last is None or last[0] != at.era or at.version - last[1] >= self._every
+            again = again and len(self._plans.open_plans()) < MOST_OPEN
             if again or (at.finished and last is not None and last[1] != at.version):
                 self._plans.plan(at.era, at.version, at.root, now)
             self._plans.leave_to_scorer(at.era, finished=at.finished)
@@ -101,37 +107,45 @@ class HeldoutEvaluation:
 
     def left_to_scorer(self) -> list[HeldoutGroup]:
         """Return the next groups that the scorer is to generate together, all of one version."""
-        return self._plans.left_to_scorer(max(1, SLICE // self._group_service.terms.group_size))
+        answers = min(one.pace.size for one in self._sets.values())
+        return self._plans.left_to_scorer(max(1, answers // self._group_service.terms.group_size))
 
-    async def generate(self, scorer: Scorer, groups: Sequence[HeldoutGroup]) -> None:
-        """Generate groups with the scorer, which has their version loaded. Raises `ChildDied`, `ChildError`."""
+    async def generate(
+        self,
+        scorer: Scorer,
+        groups: Sequence[HeldoutGroup],
+        *,
+        hold: Callable[[], Awaitable[bool]],
+        meanwhile: Meanwhile,
+    ) -> None:
+        """Generate groups of one version with the scorer. `hold`, `meanwhile`: as of `evaluate`. Raises `VersionGone`,
+        `EnvironmentAway`, `ChildDied`, `ChildError`."""
         by_task = defaultdict[str, list[HeldoutGroup]](list)
         for group in groups:
             by_task[group.key.task].append(group)
         for task, some in by_task.items():
-            solved = await self._answered(scorer, self._sets.get(task), some)
+            jobs = await meanwhile(self._posed(some))
+            if not await hold():
+                raise VersionGone
+            solved = await self._sets[task].answered(scorer, list(jobs.values()), meanwhile) if jobs else []
+            answers = dict(zip(jobs, map(sum, solved), strict=True))
             with self._database.transaction():
-                for group, answers in zip(some, solved, strict=True):
-                    self._plans.answered(group.id, answers, by_operator=True)
+                for group in some:
+                    told = PromptAnswers(self._group_service.terms.group_size, answers.get(group.id, 0))
+                    self._plans.answered(group.id, told, by_operator=True)
 
-    async def _answered(
-        self, scorer: Scorer, evaluation_set: EvaluationSet | None, groups: Sequence[HeldoutGroup]
-    ) -> list[PromptAnswers]:
-        """Return the answers to groups of one task; where it poses no prompt any more, none is solved."""
-        samples = self._group_service.terms.group_size
-        answers = {group.id: PromptAnswers(samples, 0) for group in groups}
-        jobs = {}
+    async def _posed(self, groups: Sequence[HeldoutGroup]) -> dict[int, Job]:
+        """Return the jobs of groups, by group; one that its task no longer poses has none, and is unsolved."""
+        jobs, samples = dict[int, Job](), self._group_service.terms.group_size
         for group in groups:
             try:
-                if evaluation_set is None:
+                one = self._sets.get(group.key.task)
+                if one is None:
                     raise TaskFault("the run has no such task", verified=False)
-                jobs[group.id] = await evaluation_set.job(group.key.number, samples)
+                jobs[group.id] = self._jobs.get(group.key) or await one.job(group.key.number, samples)
             except TaskFault as fault:
                 log.warning("held-out prompt not posed", task=group.key.task, index=group.key.number, reason=str(fault))
-        if evaluation_set is not None and jobs:
-            solved = await evaluation_set.answered(scorer, list(jobs.values()))
-            answers |= {group: PromptAnswers(samples, sum(one)) for group, one in zip(jobs, solved, strict=True)}
-        return [answers[group.id] for group in groups]
+        return jobs
 
     def lose(self, group: HeldoutGroup) -> None:
         """Give up the groups of a version that can no longer be loaded."""

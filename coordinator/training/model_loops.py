@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from coordinator.config import LearnerSection
 from coordinator.database import Database
+from coordinator.environments.environment import Environment
 from coordinator.environments.task_hosts import TaskHosts
 from coordinator.learner.messages import Hyper
 from coordinator.metrics.history import History
@@ -33,6 +34,7 @@ from coordinator.training.reward_loop import Rewarding
 from coordinator.training.run_watch import Watch
 from coordinator.training.scorer_weights import ScorerWeights
 from coordinator.training.scoring_loop import Scoring
+from coordinator.training.slice_pace import SlicePace
 from coordinator.training.training_loop import PERIOD, Training, TrainingConfig
 from protocol.task_kinds import ANSWERED, SINGLE
 
@@ -147,7 +149,15 @@ def evaluation_sets_of(run: Run, hosts: TaskHosts) -> list[EvaluationSet]:
     """Return the held-out prompts of each task."""
     spec, room = run.runspec, model_folder.room_of(run.folder.model, run.runspec.limit)
     return [
-        EvaluationSet(host, spec.eos, spec.limit, run.config.run.heldout, room=room, other_ends=spec.other_ends)
+        EvaluationSet(
+            host.aside() if isinstance(host, Environment) else host,
+            spec.eos,
+            spec.limit,
+            run.config.run.heldout,
+            room=room,
+            other_ends=spec.other_ends,
+            pace=SlicePace(workers=run.config.environment.workers, played=host.facts.kind in ANSWERED),
+        )
         for host in hosts
     ]
 

@@ -6,9 +6,11 @@ Rules
 1. The environment sees tokens only after T1 and T2: a completion comes from the run's policy, and costs a stranger the
    work of sampling it.
 2. A group waits here without delaying others: as many episodes are scored at a time as its task's environment has
-   workers. Groups of a task are taken in the order in which they were verified; tasks do not wait for each other.
-3. An episode that fails leaves its group without rewards. The group is accepted and paid under the code `task-score`,
-   and is not learned from; the log says why, and more than 5 % of episodes pause the run (pauses.py).
+   workers. The episodes of a task are taken in the order in which their groups were verified, those of one group
+   together: no worker is idle while an episode waits. Tasks do not wait for each other.
+3. An episode that fails leaves its group without rewards; those of its group that have not begun are left out. The
+   group is accepted and paid under the code `task-score`, and is not learned from; the log says why, and more than 5 %
+   of episodes pause the run (pauses.py).
 4. A restart loses nothing but time: groups that waited here are verified again (rollouts/waiting_groups.py, rule 6).
 """
 
@@ -26,6 +28,17 @@ from tasks.task import InvalidTranscript, Score, TaskFault, Transcript
 log = structlog.get_logger("coordinator")
 
 
+class _Group:
+    """A group whose episodes are scored. `scores`: of each rollout, as far as there are. `left`: episodes that have not
+    ended. `failed`: one has failed."""
+
+    def __init__(self, undecided: Undecided, verdict: Verdict) -> None:
+        self.undecided, self.verdict = undecided, verdict
+        self.left = len(undecided.submission.rollouts)
+        self.scores: dict[int, Score] = {}
+        self.failed = False
+
+
 class Rewarding:
     """The groups that wait for their rewards."""
 
@@ -38,18 +51,21 @@ class Rewarding:
         clock: Callable[[], float],
         decided: asyncio.Event,
     ) -> None:
-        """`hosts`: of the single tasks. `workers`: groups of each task that are scored at a time. `clock`: seconds
+        """`hosts`: of the single tasks. `workers`: episodes of each task that are scored at a time. `clock`: seconds
         since the Unix epoch. `decided`: set after each verdict."""
         self._hosts, self._group_service = hosts, group_service
         self._workers, self._clock, self._decided = workers, clock, decided
-        self._verified: dict[str, asyncio.Queue[tuple[Undecided, Verdict]]] = {
+        self._episodes: dict[str, asyncio.Queue[tuple[_Group, int]]] = {
             host.facts.name: asyncio.Queue() for host in hosts
         }
+        """By task, (group, sample)."""
 
     def put(self, group: Undecided, verdict: Verdict) -> None:
         """Take a verified group."""
         self._group_service.leave_for_reward(group)
-        self._verified[group.lease.task].put_nowait((group, verdict))
+        verified = _Group(group, verdict)
+        for number in range(verified.left):
+            self._episodes[group.lease.task].put_nowait((verified, number))
 
     async def run(self) -> None:
         """Reward groups, until cancelled."""
@@ -59,31 +75,34 @@ class Rewarding:
                     tasks.create_task(self._reward_each(host))
 
     async def _reward_each(self, host: TaskHost) -> None:
-        verified = self._verified[host.facts.name]
+        episodes = self._episodes[host.facts.name]
         while True:
-            group, verdict = await verified.get()
-            self._group_service.reward(group, await self._scores(host, group))
-            self._group_service.decide(group, verdict, int(self._clock() * 1000))
-            self._decided.set()
+            group, number = await episodes.get()
+            if not group.failed:
+                await self._score(host, group, number)
+            group.left -= 1
+            if not group.left:
+                scores = [] if group.failed else [group.scores[number] for number in sorted(group.scores)]
+                self._group_service.reward(group.undecided, scores)
+                self._group_service.decide(group.undecided, group.verdict, int(self._clock() * 1000))
+                self._decided.set()
 
-    async def _scores(self, host: TaskHost, group: Undecided) -> list[Score]:
-        """Return the scores of a group; none if an episode fails (rule 3)."""
-        lease, scores = group.lease, list[Score]()
-        episodes = self._group_service.episodes.of(lease.task)
-        for number, rollout in enumerate(group.submission.rollouts):
-            transcript = Transcript(rollout.tokens, rollout.turns)
-            try:
-                scores.append(await host.score(lease.split, lease.index, transcript, lease.limit))
-                episodes.note("")
-            except (InvalidTranscript, TaskFault) as fault:
-                episodes.note(str(fault) or "no reason given")
-                log.warning(
-                    "episode failed",
-                    task=lease.task,
-                    lease=lease.id.hex(),
-                    index=lease.index,
-                    sample=number,
-                    reason=str(fault),
-                )
-                return []
-        return scores
+    async def _score(self, host: TaskHost, group: _Group, number: int) -> None:
+        """Score an episode of a group (rule 3)."""
+        lease, rollout = group.undecided.lease, group.undecided.submission.rollouts[number]
+        record = self._group_service.episodes.of(lease.task)
+        transcript = Transcript(rollout.tokens, rollout.turns)
+        try:
+            group.scores[number] = await host.score(lease.split, lease.index, transcript, lease.limit)
+            record.note("")
+        except (InvalidTranscript, TaskFault) as fault:
+            group.failed = True
+            record.note(str(fault) or "no reason given")
+            log.warning(
+                "episode failed",
+                task=lease.task,
+                lease=lease.id.hex(),
+                index=lease.index,
+                sample=number,
+                reason=str(fault),
+            )

@@ -33,17 +33,22 @@ Rules
 12. A canary whose group agrees with its answer is decided without the scorer (rollouts/canaries.py).
 13. Where nothing else waits, the scorer makes an answer for a canary that was wanted: one group at a time, at most
     `FOR_ANSWERS` of its time.
+14. While an evaluation, or a held-out group, waits for an environment that poses prompts or scores single answers, the
+    scorer has its other rounds. So no environment keeps verdicts waiting, however long it takes. Where a served task
+    cannot be opened, evaluation and held-out groups are tried again after `AWAY` seconds.
 """
 
 import asyncio
+import contextlib
 import itertools
 from collections import Counter
-from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
+from coordinator.environments.task_host import EnvironmentAway
 from coordinator.metrics.history import History
 from coordinator.publishing.publisher import Publisher
 from coordinator.rollouts.canary_answers import WantedAnswer
@@ -55,7 +60,7 @@ from coordinator.rollouts.scorer import Scorer
 from coordinator.rollouts.scoring_order import VISIT, PendingVersion, next_version
 from coordinator.rollouts.verification import Verdict
 from coordinator.rollouts.waiting_groups import Undecided, Visit
-from coordinator.training.evaluation import EvaluationSet, evaluate
+from coordinator.training.evaluation import EvaluationSet, VersionGone, evaluate
 from coordinator.training.guarding import Guarding
 from coordinator.training.heldout_evaluation import HeldoutEvaluation
 from coordinator.training.review_loop import Reviewing
@@ -74,6 +79,10 @@ FOR_ANSWERS = 0.05
 """Share of the scorer's time (rule 13)."""
 MOST_TOKENS = 1 << 19
 """Most tokens in flight to the scorer, unless two groups have more: some 2 MiB in its pipe."""
+AT_HAND = 0.05
+"""Seconds within which an environment's work is waited for, before the scorer turns to other work (rule 14)."""
+AWAY = 10.0
+T = TypeVar("T")
 
 log = structlog.get_logger("coordinator")
 
@@ -133,6 +142,10 @@ class Scoring:
     """Failures and deaths of the scorer at held-out groups, by version."""
     _deadly_evaluations: Counter[int] = field(default_factory=Counter)
     """Deaths of the scorer during a version's evaluation."""
+    _evaluating: bool = False
+    """Whether an evaluation, or a held-out group, waits for an environment (rule 14)."""
+    _evaluate_from: float = 0.0
+    """Before then nothing is evaluated, as an environment is away (rule 14), seconds."""
 
     async def run(self) -> None:
         """Score and evaluate, until cancelled."""
@@ -155,8 +168,9 @@ class Scoring:
         if self.reviewing is not None and review is not None:
             await self.reviewing.make(review, self._hold)
             return True
-        version = self._evaluation_due()
-        left = [] if self.heldout is None or version is not None else self.heldout.left_to_scorer()
+        may = not self._evaluating and self.clock() >= self._evaluate_from
+        version = self._evaluation_due() if may else None
+        left = self.heldout.left_to_scorer() if may and version is None and self.heldout is not None else []
         wanted = version is not None or bool(left)
         if wanted and (not waiting or self._has_waited()):
             if version is not None:
@@ -165,8 +179,25 @@ class Scoring:
                 await self._generate_heldout(self.heldout, left)
             return True
         self._wanted_since = (self._wanted_since or self.clock()) if wanted else None
-        await self._judge_waiting(self._wanted_since)
+        await self._judge_waiting(self.clock() if self._evaluating else self._wanted_since)
         return bool(waiting) or wanted or await self._make_answer()
+
+    async def _meanwhile(self, work: Awaitable[T]) -> T:
+        """Await work of an environment; meanwhile the scorer has its other rounds (rule 14)."""
+        task = asyncio.ensure_future(work)
+        task.add_done_callback(lambda done: self.arrived.set())
+        self._evaluating = True
+        try:
+            await asyncio.wait([task], timeout=AT_HAND)
+            while not task.done():
+                self.arrived.clear()
+                with contextlib.suppress(ChildDied):
+                    if not await self.round() and not task.done():
+                        await self.arrived.wait()
+            return task.result()
+        finally:
+            self._evaluating = False
+            task.cancel()
 
     async def _make_answer(self) -> bool:
         """Make an answer of a canary (rule 13); return whether one was due."""
@@ -205,11 +236,19 @@ class Scoring:
     async def _generate_heldout(self, heldout: HeldoutEvaluation, left: Sequence[HeldoutGroup]) -> None:
         version = left[0].version
         self._wanted_since = None
-        if self._failed_heldout[version] >= MOST_EVALUATIONS or not await self._hold(version, left[0].root):
+
+        async def hold() -> bool:
+            return await self._hold(version, left[0].root)
+
+        if self._failed_heldout[version] >= MOST_EVALUATIONS or not await hold():
             heldout.lose(left[0])
             return
         try:
-            await heldout.generate(self.scorer, left)
+            await heldout.generate(self.scorer, left, hold=hold, meanwhile=self._meanwhile)
+        except VersionGone:
+            heldout.lose(left[0])
+        except EnvironmentAway as away:
+            self._put_off(away)
         except ChildDied as death:
             self._failed_heldout[version] += not death.told
             raise
@@ -373,9 +412,8 @@ class Scoring:
         latest = self.publisher.latest
         assert latest is not None
 
-        async def hold() -> None:
-            if not await self._hold(latest.version, latest.root):
-                raise RuntimeError(f"published version {latest.version} cannot be reconstructed from the store")
+        async def hold() -> bool:
+            return await self._hold(latest.version, latest.root)
 
         judging = False
 
@@ -390,8 +428,16 @@ class Scoring:
             self.guarding.examining(latest)
         try:
             success = await evaluate(
-                self.evaluation_sets, self.scorer, hold=hold, version=version, clock=self.clock, between=between
-            )
+                self.evaluation_sets, self.scorer, hold=hold, version=version, clock=self.clock, between=between,
+                meanwhile=self._meanwhile,
+            )  # fmt: skip
+        except EnvironmentAway as away:
+            self._put_off(away)
+            return
+        except VersionGone:
+            self._failed_evaluations[version] = MOST_EVALUATIONS
+            log.error("evaluation left out: its version is no longer available", version=version)
+            return
         except ChildDied as death:
             self._deadly_evaluations[version] += not (judging or death.told)
             if self._deadly_evaluations[version] >= MOST_DEATHS:
@@ -407,6 +453,12 @@ class Scoring:
         if self.guarding is not None:
             self.guarding.evaluated(success, latest)
         log.info("evaluated", version=version, sampled=round(success.sampled, 3), greedy=round(success.greedy, 3))
+
+    def _put_off(self, away: EnvironmentAway) -> None:
+        """Evaluate nothing for a while: an environment cannot be opened (rule 14)."""
+        log.warning("evaluation put off", reason=str(away), again_seconds=AWAY)
+        self._evaluate_from = self.clock() + AWAY
+        asyncio.get_running_loop().call_later(1.01 * AWAY, self.arrived.set)
 
     def _now(self) -> int:
         return int(self.clock() * 1000)

@@ -86,6 +86,12 @@ class OtherSide:
             raise TaskFault(str(told["fault"]), verified=True)
         return told
 
+    def has_said(self, name: str) -> bool:
+        """Tell whether something was said of an episode that nobody has heard yet."""
+        while self._selector.select(0):
+            self._take(os.read(self._out.fileno(), _CHUNK))
+        return bool(self._told.get(name))
+
     def close(self) -> None:
         """End the process."""
         self._in.close()

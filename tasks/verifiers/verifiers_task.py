@@ -12,7 +12,7 @@ Rules
 3. Unless the file says `opened`, all samples of a group see one prompt: the first calls for a row must have the same
    tokens. The first row is tried twice at once, so that a taskset without it is refused before the run begins.
 4. A rollout whose prompt alone was asked for stays open for the first sample of its row, `MOST_SPARE` of them at most.
-   One whose first call failed, or does not fit, is cancelled: it would fail the next sample, too.
+   One whose first call failed or does not fit, or that has ended meanwhile, is cancelled: no sample waits for it.
 5. Time per answer is bounded here, so that one rollout that waits for ever costs the others nothing. One that computes
    for ever stops them all: the server is then started anew (other_side.py, rule 4).
 6. Where it says so, the prompts of all leases are the tokens with which all first calls begin, as far as they are
@@ -60,6 +60,7 @@ class EnvironmentServer(Protocol):
     def forget(self, name: str) -> None: ...
     def tell(self, do: str, name: str = "", **what: object) -> None: ...
     def hear(self, name: str, seconds: float) -> dict[str, Any]: ...
+    def has_said(self, name: str) -> bool: ...
     def close(self) -> None: ...
 
 
@@ -91,9 +92,9 @@ class ServerRollout:
         return list(self._prompt)
 
     @property
-    def is_new(self) -> bool:
-        """Whether no turn was given to it."""
-        return not self._sampled
+    def is_spare(self) -> bool:
+        """Whether its first call is there, unanswered: a sample may play it."""
+        return bool(self._tokens) and not self._sampled and not self._server.has_said(self._name)
 
     def give(self, sampled: Sequence[int], *, cut: bool) -> list[int] | None:
         """Answer the pending call; return what the environment says, None at the end. Raises `TaskFault`."""
@@ -145,8 +146,6 @@ class VerifiersEpisode:
     def __init__(self, task: "VerifiersTask", split: Split, index: int, ends: Sequence[int]) -> None:
         self._task, self._split, self._index, self._ends = task, split, index, ends
         self._rollout: ServerRollout | None = None
-        self._fits = False
-        """Whether the rollout's first call may be another sample's (rule 4)."""
 
     @property
     def prompt(self) -> Sequence[int]:
@@ -159,19 +158,27 @@ class VerifiersEpisode:
     def begin(self) -> ServerRollout:
         """Return the rollout, begun, with its first call there. Raises `TaskFault` (rule 3)."""
         if self._rollout is None:
-            self._rollout = self._task.rollout(self._split, self._index)
-            self._task.check_prompt(self._split, self._index, self._rollout.prompt)
-            self._fits = True
+            rollout = self._task.rollout(self._split, self._index)
+            try:
+                self._task.check_prompt(self._split, self._index, rollout.prompt)
+            except TaskFault:
+                rollout.leave()
+                raise
+            self._rollout = rollout
         return self._rollout
 
     def open(self, prompt: Sequence[int]) -> Sequence[int]:
         """Return what the first call has behind a lease's prompt. Raises `TaskFault` (rule 6)."""
-        self._rollout = self._task.rollout(self._split, self._index)
-        called = self._rollout.prompt
-        self._task.note_call(called)
-        if called[: len(prompt)] != list(prompt) or len(called) == len(prompt):
-            raise TaskFault("its prompt does not begin as those of other episodes do", verified=True)
-        self._fits = True
+        rollout = self._task.rollout(self._split, self._index)
+        try:
+            called = rollout.prompt
+            self._task.note_call(called)
+            if called[: len(prompt)] != list(prompt) or len(called) == len(prompt):
+                raise TaskFault("its prompt does not begin as those of other episodes do", verified=True)
+        except TaskFault:
+            rollout.leave()
+            raise
+        self._rollout = rollout
         return called[len(prompt) :]
 
     def reply(self, sampled: Sequence[int]) -> Sequence[int] | None:
@@ -185,10 +192,8 @@ class VerifiersEpisode:
 
     def leave(self) -> None:
         """See `tasks.task.left`."""
-        if self._rollout is not None and self._fits:
+        if self._rollout is not None:
             self._task.give_back(self._split, self._index, self._rollout)
-        elif self._rollout is not None:
-            self._rollout.leave()
 
 
 class VerifiersTask:
@@ -289,14 +294,16 @@ class VerifiersTask:
 
     def rollout(self, split: Split, index: int) -> ServerRollout:
         """Return a rollout of a row: one that is open already, or a new one (rule 4)."""
-        key = next((key for key in self._spare if key[:2] == (split, index)), None)
-        if key is not None:
-            return self._spare.pop(key)
+        for key in [key for key in self._spare if key[:2] == (split, index)]:
+            spare = self._spare.pop(key)
+            if spare.is_spare:
+                return spare
+            spare.leave()
         return ServerRollout(self._server, str(next(self._names)), split, index, self._seconds)
 
     def give_back(self, split: Split, index: int, rollout: ServerRollout) -> None:
         """Keep a rollout that nobody played, or cancel it (rule 4)."""
-        if not rollout.is_new:
+        if not rollout.is_spare:
             rollout.leave()
             return
         self._spare[split, index, next(self._names)] = rollout
@@ -343,10 +350,12 @@ class VerifiersTask:
     def _try(self, split: Split, index: int, text: Tokenizer) -> None:
         """Pose a row twice at once (rule 3). Raises `TaskFault`."""
         both = [VerifiersEpisode(self, split, index, text.ends) for _ in range(2)]
-        for episode in both:
-            episode.begin()
-        for episode in both:
-            episode.leave()
+        try:
+            for episode in both:
+                episode.begin()
+        finally:
+            for episode in both:
+                episode.leave()
 
 
 def written(text: Tokenizer, folder: Path, renderer: dict[str, Any] | None) -> dict[str, Any]:

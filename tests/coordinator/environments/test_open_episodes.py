@@ -12,10 +12,11 @@ from coordinator.environments.environment import Environment, EnvironmentFault
 from coordinator.environments.environment_process import EnvironmentProcess
 from coordinator.environments.limits import Limits
 from coordinator.environments.messages import OpenTask
-from coordinator.environments.task_host import EpisodeLost, TurnAnswer
+from coordinator.environments.task_host import EnvironmentAway, EpisodeLost, TurnAnswer
 from protocol.task_kinds import OPENED, SERVED, SINGLE
 from tasks.task import Score, TaskFault
 from tasks.tokenizer import CHAR_SIZE, EOS, FileTokenizer, char_tokenizer
+from tests.support.fake_coordinator import until
 
 TEXT = FileTokenizer(char_tokenizer(), EOS)
 QUICK = Limits(seconds=2.0, opening=30.0, memory_mb=2048)
@@ -84,6 +85,48 @@ async def test_episodes_that_are_open_together_do_not_mix(tmp_path: Path, worker
         assert [await episode.reply(said("a" * number), last=False) for number, episode in enumerate(episodes)] == [
             TurnAnswer(None, Score(2.0 + number, True)) for number in range(4)
         ]
+
+
+async def test_episodes_that_begin_one_after_the_other_stand_in_different_processes(tmp_path: Path) -> None:
+    async with talking(tmp_path, "counts", workers=4) as one:
+        await all_started(one, 4)
+        episodes = [one.environment.episode("train", number) for number in range(3)]
+        for episode in episodes:
+            await episode.reply(said("a"), last=False)
+        assert len({id(episode.process) for episode in episodes}) == 3
+        episodes[1].leave()
+        another = one.environment.episode("train", 3)
+        await another.reply(said("a"), last=False)
+        assert another.process is episodes[1].process
+
+
+async def test_all_processes_are_started_behind_the_first_and_replaced_before_a_call_comes(tmp_path: Path) -> None:
+    async with talking(tmp_path, "ends its process at x and depends on it", workers=2) as one:
+        await all_started(one, 2)
+        with pytest.raises(TaskFault, match="ended with 4"):
+            await one.environment.episode("train", 0).reply(said("x"), last=False)
+        await all_started(one, 3)
+
+
+async def all_started(one: Talking, number: int) -> None:
+    """Wait until as many processes have been made, and no place is without one."""
+    await until(lambda: len(one.processes) >= number and one.environment.is_ready)
+
+
+async def test_an_evaluations_turns_end_while_the_task_cannot_be_opened_and_others_wait(
+    tmp_path: Path,
+) -> None:
+    async with talking(tmp_path, "counts") as one:
+        usual = one.environment.episode("train", 0)
+        (tmp_path / "tokenizer.json").unlink()
+        await one.kill()
+        aside = one.environment.aside().episode("heldout", 0)
+        waits = asyncio.create_task(usual.reply(said("ab"), last=False))
+        with pytest.raises(EnvironmentAway):
+            await aside.reply(said("a"), last=False)
+        char_tokenizer().save(str(tmp_path / "tokenizer.json"))
+        assert await waits == given("12")
+        assert await one.environment.aside().episode("heldout", 0).reply(said("ab"), last=False) == given("12")
 
 
 async def test_an_episode_whose_process_is_killed_goes_on_in_another(tmp_path: Path) -> None:

@@ -402,3 +402,19 @@ async def test_the_wait_for_a_slow_environment_grows_to_a_bound(world: World) ->
     answered = send(world, turn_of(lease))
     assert isinstance(answered, Refusal)
     assert answered.retry_after == LATEST
+
+
+async def test_turns_beside_a_slow_task_are_asked_for_as_soon_as_their_own_is_quick(tmp_path: Path) -> None:
+    other = TaskReference(name="reverse", version=1, kind=SERVED)
+    world = World(tmp_path, spec=msgspec.structs.replace(SPEC, tasks=[TASK, other]), batch_groups=100)
+    world.group_service.accounts.remark(ALICE, "node.vouched", "", world.now)
+
+    def lease_of(task: str) -> Lease:
+        return next(lease for lease in (world.lease() for _ in range(8)) if lease.task == task)
+
+    for _ in range(3):
+        send(world, turn_of(lease_of("guess")))
+        await answer(world, WON, seconds=300.0)
+    waits = [send(world, turn_of(lease_of(task))) for task in ("guess", "reverse")]
+    assert [one.retry_after for one in waits if isinstance(one, Refusal)] == [LATEST, SOONEST]
+    world.close()

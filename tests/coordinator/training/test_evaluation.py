@@ -1,17 +1,18 @@
 """An evaluation asks the same held-out prompts of every version, in slices, sampled and greedy."""
 
+from collections.abc import Awaitable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from coordinator.environments.task_host import LocalTask
-from coordinator.training import evaluation
-from coordinator.training.evaluation import EvaluationSet, evaluate
+from coordinator.training.evaluation import EvaluationSet, VersionGone, evaluate
 from engines.engine import Job, Sample
 from tasks.arithmetic import REVERSE
 from tests.support.group_world import TEXT
 
+T = TypeVar("T")
 SET = EvaluationSet(LocalTask(REVERSE, TEXT), TEXT.eos, limit=16, prompts=6)
 
 
@@ -43,18 +44,41 @@ async def test_the_jobs_depend_on_the_task_alone() -> None:
 
 
 async def test_both_passes_are_scored_and_other_work_comes_between_the_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "SLICE", 4)
+    monkeypatch.setattr(SET.pace, "size", 4)
+    monkeypatch.setattr(SET.pace, "note", lambda answers, seconds: None)
     order: list[str] = []
 
-    async def hold() -> None:
+    async def hold() -> bool:
         order.append("hold")
+        return True
+
+    async def meanwhile(work: Awaitable[T]) -> T:
+        order.append("meanwhile")
+        return await work
 
     async def between() -> None:
         order.append("between")
 
     solver: Any = Solver()
-    result = await evaluate([SET], solver, hold=hold, version=7, clock=lambda: 2.5, between=between)
+    result = await evaluate(
+        [SET], solver, hold=hold, version=7, clock=lambda: 2.5, between=between, meanwhile=meanwhile
+    )
     assert (result.version, result.at, result.prompts) == (7, 2500, 6)
     assert (result.sampled, result.greedy) == (0.0, 1.0)
     assert solver.calls == [(4, False), (2, False), (4, True), (2, True)]
-    assert order == ["between", "hold"] * 4
+    assert order == ["meanwhile", *["between", "hold", "meanwhile"] * 4]
+
+
+async def test_an_evaluation_whose_version_is_gone_ends() -> None:
+    async def hold() -> bool:
+        return False
+
+    async def between() -> None: ...
+
+    async def meanwhile(work: Awaitable[T]) -> T:
+        return await work
+
+    solver: Any = Solver()
+    with pytest.raises(VersionGone):
+        await evaluate([SET], solver, hold=hold, version=7, clock=lambda: 2.5, between=between, meanwhile=meanwhile)
+    assert solver.calls == []

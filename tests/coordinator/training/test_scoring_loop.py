@@ -9,17 +9,23 @@ from typing import Any
 import msgspec
 import pytest
 
+from coordinator.environments.task_host import EnvironmentAway, OpenEpisode, TaskFacts
 from coordinator.publishing.published import Published
 from coordinator.rollouts.heldout_plans import HeldoutGroup, PromptKey
 from coordinator.rollouts.scoring_order import VISIT
 from coordinator.rollouts.verification import Verdict, judge
 from coordinator.rollouts.waiting_groups import Undecided
-from coordinator.training.scoring_loop import MOST_TOKENS, Scoring, at_once
-from engines.engine import Job, Sample
+from coordinator.training.evaluation import EvaluationSet
+from coordinator.training.scoring_loop import AT_HAND, MOST_TOKENS, Scoring, at_once
+from engines.engine import Job, Sample, SampledTurn
+from protocol.task_kinds import SERVED
 from runtime.child import ChildDied, ChildError
+from tasks.task import Split
 from tasks.tokenizer import EOS
 from tests.support.canary_world import DAVE, ERIN, CanaryWorld
-from tests.support.group_world import BOB, World, group, honest_scores
+from tests.support.fake_coordinator import until
+from tests.support.group_world import BOB, TEXT, World, group, honest_scores
+from tests.support.hosted_task import HostedTask
 
 
 class StandIns:
@@ -81,8 +87,8 @@ def scoring(world: World, scorer: StandIns) -> Scoring:
     )  # fmt: skip
 
 
-def waiting(world: World, number: int) -> list[bytes]:
-    leases = [world.lease() for _ in range(number)]
+def waiting(world: World, number: int, version: int = 0) -> list[bytes]:
+    leases = [world.lease(version=version) for _ in range(number)]
     for lease in leases:
         world.submit(group(lease))
     return [lease.id for lease in leases]
@@ -235,7 +241,7 @@ class LeftGroups:
     def left_to_scorer(self) -> list[HeldoutGroup]:
         return self.left
 
-    async def generate(self, scorer: Any, groups: list[HeldoutGroup]) -> None:
+    async def generate(self, scorer: Any, groups: list[HeldoutGroup], **ways: Any) -> None:
         if self.errors:
             raise self.errors.pop(0)
         self.left = []
@@ -380,3 +386,93 @@ async def test_an_answer_that_was_wanted_is_made_in_idle_time_and_at_most_a_twen
     assert scorer.renewed == 1
     assert scoring._answers_from >= began
     assert world.group_service.database.value("SELECT count(*) FROM canary_answers") == 1
+
+
+# --- environments that are slow, or away (rule 14)
+
+
+class SlowTask(HostedTask):
+    """A task whose environment poses held-out prompts, and scores held-out answers, once `free` is set."""
+
+    def __init__(self) -> None:
+        super().__init__(TEXT)
+        self.free = asyncio.Event()
+
+    async def prompt(self, split: Split, index: int) -> list[int]:
+        await self.free.wait()
+        return await super().prompt(split, index)
+
+
+def evaluated(scoring: Scoring, world: World, host: Any) -> dict[int, Any]:
+    """Let the learner's version be due for an evaluation; return the results that are recorded."""
+    at = world.group_service.progress
+    assert at is not None
+    results: dict[int, Any] = {}
+    history: Any = SimpleNamespace(evaluations=results, add=lambda one: results.update({one.version: one}))
+    publisher: Any = SimpleNamespace(latest=Published(at.era, at.version, at.root, b"", b""))
+    scoring.history, scoring.publisher = history, publisher
+    scoring.evaluation_sets = [EvaluationSet(host, EOS, limit=16, prompts=2)]
+    return results
+
+
+@pytest.fixture
+def generating(scoring: Scoring) -> AnsweringScorer:
+    """A scorer that generates, in the place of the usual one."""
+    scorer: Any = AnsweringScorer()
+    scoring.scorer = scoring.weights = scoring.verifier = scorer
+    return scorer
+
+
+async def test_an_environment_that_poses_no_prompts_keeps_no_verdict_waiting(
+    world: World, scoring: Scoring, generating: AnsweringScorer
+) -> None:
+    host = SlowTask()
+    results = evaluated(scoring, world, host)
+    running = asyncio.create_task(scoring.run())
+    await asyncio.sleep(2 * AT_HAND)
+    at, before = world.group_service.progress, len(verdicts(world))
+    assert at is not None
+    leases = waiting(world, 3, at.version)
+    scoring.arrived.set()
+    await until(lambda: len(verdicts(world)) == before + len(leases))
+    assert results == {}
+    host.free.set()
+    await until(lambda: results)
+    running.cancel()
+    assert results[at.version].prompts == 2
+
+
+class AwayTask(HostedTask):
+    """A served task that cannot be opened `times` times."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__(TEXT)
+        self.times = times
+
+    @property
+    def facts(self) -> TaskFacts:
+        return super().facts._replace(kind=SERVED)
+
+    def episode(self, *place: Any, **more: Any) -> OpenEpisode:
+        if self.times:
+            self.times -= 1
+            raise EnvironmentAway("it was not open after 300 s")
+        return super().episode(*place, **more)
+
+
+async def test_an_evaluation_whose_environment_is_away_is_put_off_and_made_later(
+    world: World, scoring: Scoring, generating: AnsweringScorer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coordinator.training.scoring_loop.AWAY", 0.05)
+
+    async def generate_served(job: Job, play: Any) -> list[Sample]:
+        await play(SampledTurn(served=job.served, sample=0, turn_number=0, tokens=[5, EOS], logprobs=[-0.5, -0.5]))
+        return [Sample(tokens=[5, EOS], turns=[2], logprobs=[-0.5, -0.5])]
+
+    generating.generate_served = generate_served  # type: ignore[attr-defined]
+    began = world.now
+    scoring.clock = lambda: began / 1000 + asyncio.get_running_loop().time()
+    results = evaluated(scoring, world, AwayTask(3))
+    running = asyncio.create_task(scoring.run())
+    await until(lambda: results)
+    running.cancel()

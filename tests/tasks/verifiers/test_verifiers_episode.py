@@ -18,13 +18,17 @@ SILENT = "the environment server hangs"
 
 class WrittenServer:
     """Says what is written down for each rollout, one message for each that is asked for. `told`: the orders. `waited`:
-    seconds for which it might have been waited for."""
+    seconds for which it might have been waited for. `ended`: the rollouts that have ended by themselves."""
 
     def __init__(self, *rollouts: list[dict[str, Any]]) -> None:
         self._rollouts = deque(rollouts)
         self._open: dict[str, deque[dict[str, Any]]] = {}
         self.told: list[tuple[str, str]] = []
         self.waited = 0.0
+        self.ended: set[str] = set()
+
+    def has_said(self, name: str) -> bool:
+        return name in self.ended
 
     def listen(self, name: str) -> None: ...
 
@@ -241,6 +245,52 @@ def test_rollouts_that_nobody_plays_are_cancelled_beyond_a_number() -> None:
     for index in range(MOST_SPARE + 2):
         assert prompt_of(task, "train", index, TEXT) == [4, 5]
     assert server.orders("leave") == 3  # row 0 has two
+
+
+def test_a_rollout_that_failed_before_its_first_call_is_not_kept_for_the_next_sample() -> None:
+    task, server = task_on(TWO_TURNS, TWO_TURNS, [{"fault": "ConnectionError"}], TWO_TURNS)
+    prompt_of(task, "train", 0, TEXT)  # the first row is tried twice
+    with pytest.raises(TaskFault, match="ConnectionError"):
+        prompt_of(task, "train", 1, TEXT)
+    assert prompt_of(task, "train", 1, TEXT) == [4, 5]
+    assert server.orders("leave") == 1
+
+
+def test_a_rollout_with_another_prompt_than_its_row_is_not_kept_for_the_next_sample() -> None:
+    task, server = task_on(TWO_TURNS, TWO_TURNS, TWO_TURNS, [{"called": [4, 6]}], TWO_TURNS)
+    prompt_of(task, "train", 0, TEXT)
+    prompt_of(task, "train", 1, TEXT)
+    played, other = begun(task, "train", 1, TEXT), begun(task, "train", 1, TEXT)
+    assert played.reply(ENDED) == [8, 9]
+    with pytest.raises(TaskFault, match="prompts of row 1 differ"):
+        other.reply(ENDED)
+    left(other)
+    assert begun(task, "train", 1, TEXT).reply(ENDED) == [8, 9]
+    assert server.orders("leave") == 1
+
+
+def test_a_prompt_that_cannot_be_opened_is_not_kept_for_the_next_sample() -> None:
+    task, server = task_on(*calls([4, 9, 9], [4, 5, 8]), opened=True)
+    prompt_of(task, "train", 0, TEXT)
+    with pytest.raises(TaskFault, match="does not begin"):
+        replied(begun(task, "heldout", 0, TEXT), [], prompt=[4, 5])
+    assert replied(begun(task, "heldout", 0, TEXT), [], prompt=[4, 5]) == [8]
+    assert server.orders("leave") == 1
+
+
+def test_a_rollout_that_has_ended_before_a_sample_came_costs_the_sample_nothing() -> None:
+    task, server = task_on(TWO_TURNS)
+    prompt_of(task, "train", 0, TEXT)
+    server.ended |= {name for order, name in server.told if order == "begin"}
+    assert begun(task, "train", 0, TEXT).reply(ENDED) == [8, 9]
+    assert (server.orders("begin"), server.orders("leave")) == (3, 2)
+
+
+def test_a_trial_that_fails_leaves_no_rollout_open() -> None:
+    task, server = task_on([{"called": [4, 5]}], [{"called": [4, 6]}])
+    with pytest.raises(TaskFault, match="prompts of row 0 differ"):
+        prompt_of(task, "train", 0, TEXT)
+    assert (server.orders("begin"), server.orders("leave")) == (2, 1)  # the first one is spare
 
 
 def test_a_row_outside_its_split_is_an_error() -> None:
