@@ -5,7 +5,7 @@ path = ["/srv/tasksets"]               # folders with tasksets that are no insta
 rows = 4096                            # most rows taken, for tasksets without end
 opened = false                         # true where the prompts of a row's samples differ
 success = 1.0                          # least reward of an episode that counts as solved
-seconds = 8.0                          # most of one answer: 2 s less than [environment] seconds, or more
+seconds = 8.0                          # most of one answer: at least 2 s less than [environment] seconds
 [env]                                  # verifiers' own settings
 taskset = {id = "my-taskset"}
 [renderer]                             # one of verifiers' renderers; unset: the run's own template
