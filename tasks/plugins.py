@@ -11,13 +11,16 @@ Rules
    code is imported by the processes of an environment, and by commands that the operator gives by hand.
 """
 
+import difflib
 import importlib
-from collections.abc import Iterable, Mapping
+import importlib.util
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final, NamedTuple
 
 from tasks import registry
 from tasks.task import Task
+from tasks.verifiers import taskset_file
 
 GROUP: Final = "echo2.tasks"
 OURS: Final[Mapping[str, tuple[str, str]]] = {
@@ -27,6 +30,8 @@ OURS: Final[Mapping[str, tuple[str, str]]] = {
     "verifiers": ("tasks.verifiers.verifiers_task:task", ""),
 }
 """Family -> (where its function stands, as in an entry point; the extra that it needs, empty without one)."""
+_LIBRARY: Final[Mapping[str, str]] = {"gym": "reasoning_gym", "math": "math_verify", "poker": "pokerkit"}
+"""The module of each extra that tells whether it is installed; it is looked for, not imported."""
 LOOPBACK: Final = frozenset({"verifiers"})
 """Families that start processes of their own and speak with them by sockets."""
 
@@ -36,16 +41,20 @@ class PluginFault(LookupError):
 
 
 class Family(NamedTuple):
-    """A name that `find` knows. `source`: this build, an extra of ours, or the package that brings it."""
+    """A name that `find` knows. `source`: this build, an extra of ours, or the package that brings it. `lacks`: what
+    has to be done before it can be opened; empty: nothing that is known."""
 
     name: str
     source: str
+    lacks: str = ""
 
 
 def families(points: Iterable[EntryPoint] | None = None) -> list[Family]:
     """Return all families, sorted, without importing any. `points`: entry points; None: those installed."""
     own = [Family(name, "this build") for name in {name for name, _ in registry.known()}]
-    extra = [Family(name, f"echo2[{needed}]" if needed else "this build") for name, (_, needed) in OURS.items()]
+    extra = [
+        Family(name, f"echo2[{needed}]" if needed else "this build", _lacks(name)) for name, (_, needed) in OURS.items()
+    ]
     return sorted([*own, *extra, *(Family(point.name, _package(point)) for point in _installed(points))])
 
 
@@ -58,6 +67,13 @@ def find(name: str, version: int | None = None, points: Iterable[EntryPoint] | N
     if point is None:
         return _of_this_build(name, version)
     return _opened(point, name, argument, version)
+
+
+def _lacks(name: str) -> str:
+    """Return the command that a family of ours needs before it can be opened; empty: none."""
+    if name == "verifiers":
+        return "" if taskset_file.USUAL_PYTHON.is_file() else "make verifiers"
+    return "" if importlib.util.find_spec(_LIBRARY[name]) else f"pip install 'echo2[{OURS[name][1]}]'"
 
 
 def _point(family: str, brought: list[EntryPoint]) -> EntryPoint | None:
@@ -83,9 +99,11 @@ def check_name(name: str, points: Iterable[EntryPoint] | None = None) -> None:
         raise _unknown(name, known)
 
 
-def _unknown(name: str, known: Iterable[str]) -> PluginFault:
+def _unknown(name: str, known: Sequence[str]) -> PluginFault:
+    near = difflib.get_close_matches(name.partition(":")[0], known, n=1, cutoff=0.7)
+    hint = f"did you mean {near[0]}? " if near else ""
     return PluginFault(
-        f"there is no task {name}; installed are {', '.join(known)}: correct the name, or install its plug-in"
+        f"there is no task {name}; {hint}known are {', '.join(known)}: correct the name, or install its plug-in"
     )
 
 

@@ -52,7 +52,9 @@ def init(
     """Make a run: keys, signed documents, model, settings, Calibrations. Prints the invite."""
     from coordinator.run import keys, own_classes, root_keys, setup, task_mix
     from coordinator.run.draft import left_over
+    from runtime.logs import set_up_logging, to_stream
 
+    set_up_logging(to_stream(), level="warning")  # what the children print while they open is for no operator
     for sentence in left_over(folder):
         print_error(PROGRAM, sentence)
     tasks = task_mix.joined(task) if task else None
@@ -70,11 +72,11 @@ def init(
         now=command_options.now(),
         adapter=adapter_of(lora_rank, lora_alpha, lora_targets, base_format),
         secret=keys.passphrase(),
-        report=_say_making,
+        report=_say,
         root_plan=root_plan,
     )
     if calibrate:
-        closed = own_classes.calibrate_own(new_run, command_options.now(), _say_making)
+        closed = own_classes.calibrate_own(new_run, command_options.now(), _say)
     else:
         closed = own_classes.how_to_open(new_run)
     _print_made(new_run, root_keys.meaning(root_plan, new_run.folder.path))
@@ -104,8 +106,8 @@ def _print_signed(config: "CoordinatorConfig") -> None:
         print(f"  {key:<14}{', '.join(value) if isinstance(value, tuple) else value}")
 
 
-def _say_making(part: str) -> None:
-    print(f"making {part}", flush=True)
+def _say(sentence: str) -> None:
+    print(sentence, flush=True)
 
 
 def _print_made(run: "Run", about_root_keys: list[str]) -> None:

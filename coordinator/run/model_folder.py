@@ -26,7 +26,7 @@ from p2p.swarm.manifest import manifest_of
 from protocol.authority import MOST_OTHER_ENDS, Asset
 from runtime.child import ChildDied, ChildError
 from runtime.errors import LocalFault
-from tasks import registry
+from tasks import plugins, registry
 from tasks import tokenizer as text
 from tasks.task import Task, Tokenizer
 from tasks.turn_ends import Ends
@@ -114,7 +114,9 @@ def task_named(name: str, version: int | None = None) -> Task:
     try:
         return registry.get(name, version if version is not None else max(versions, default=1))
     except registry.UnknownTask as error:
-        raise LocalFault(str(error)) from error
+        known = name.partition(":")[0] in {family.name for family in plugins.families()}
+        hint = '; run.kind = "pure" is for tasks of this build alone, and auto takes this one' if known else ""
+        raise LocalFault(f"{error}{hint}") from error
 
 
 def check_importable(folder: Path) -> None:

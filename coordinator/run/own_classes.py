@@ -34,7 +34,7 @@ async def _open(run: Run, wanted: AdmittedClass, now: int, report: Callable[[str
     try:
         engine_class = await _own_class(wanted)
         if not is_exact(engine_class):
-            report(f"a Calibration of {engine_class}")
+            report(f"making a Calibration of {engine_class}")
             await calibrate_class(run, engine_class, run.config.calibration.tokens, now)
     except (LocalFault, UnknownEngine, ChildError, ChildDied) as error:
         return _closed(run, wanted, str(error))

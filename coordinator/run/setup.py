@@ -192,12 +192,12 @@ def init(
     _check_free(target)
     with drafting(folder) as draft:
         try:
-            report(f"model {config.run.model}")
+            report(f"making model {config.run.model}")
             _make_model(draft.model, model, warm_up or default_warm_up(), config)
             if adapter is not None:
-                report(f"adapter of rank {adapter.rank} over a frozen base in {adapter.base}")
+                report(f"making adapter of rank {adapter.rank} over a frozen base in {adapter.base}")
                 make_adapter(draft.model, adapter, config.learner.seed)
-            report("keys, Root and RunSpec")
+            report("making keys, Root and RunSpec")
             places = _placed(draft.model, config.run)
             if any(place.chat is not None and place.chat.template == PLAIN for place in places):
                 report("the model has no chat template: its prompts have a plain one")

@@ -14,11 +14,11 @@ SHOWN: Final = 2000
 
 
 def list_families() -> Iterator[str]:
-    """Yield the known names, each with the package that brings it. Imports none."""
+    """Yield the known names, each with the package that brings it, and what to do before its use. Imports none."""
     known = plugins.families()
     width = max(len(family.name) for family in known)
     for family in known:
-        yield f"{family.name:<{width}}  {family.source}"
+        yield f"{family.name:<{width}}  {family.source}{f', to be installed: {family.lacks}' if family.lacks else ''}"
 
 
 def try_task(name: str, split: Split, number: int, answers: list[str]) -> Iterator[str]:

@@ -13,6 +13,7 @@ Rules
    `LONGEST` characters. The reward is that of the set's own `score_answer`, between 0 and 1; 1 is success.
 """
 
+import difflib
 import hashlib
 import importlib.metadata
 import json
@@ -157,8 +158,12 @@ def mixture(argument: str, passed: Sequence[str], refused: Mapping[str, str]) ->
         name, equals, weight = part.partition("=")
         if name in refused:
             raise ValueError(f"the set {name} did not pass: {refused[name]}")
+        if not name:
+            raise ValueError(f"a set is missing in {argument!r}: write names with commas between them")
         if name not in passed:
-            raise ValueError(f"{name!r} is not on the list of sets that passed: {', '.join(passed)}")
+            near = difflib.get_close_matches(name, passed, n=1)
+            hint = f"did you mean {near[0]}? All are" if near else f"these did: {', '.join(passed)}; all stand"
+            raise ValueError(f"{name!r} is not among the {len(passed)} sets that passed; {hint} in {SETS}")
         if name in weights:
             raise ValueError(f"{name} stands twice in {argument}")
         if equals and not (weight.isascii() and weight.isdigit() and 1 <= int(weight) <= MOST_WEIGHT):

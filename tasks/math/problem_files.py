@@ -61,7 +61,10 @@ def read(path: Path) -> dict[Split, list[Problem]]:
         splits[problem.split or ("heldout" if key[0] % 10 == 0 else "train")].append(problem)
     for split, problems in splits.items():
         if not problems:
-            raise DataFault(f"{path} has no problem in the split {split} (problems in all: {len(kept)}): add some")
+            raise DataFault(
+                f"{path} has no problem in the split {split} (problems in all: {len(kept)}): add some. In a folder the "
+                "files named heldout or test are held out; elsewhere the hash of a problem holds out one in ten"
+            )
     return splits
 
 

@@ -5,7 +5,7 @@ path = ["/srv/tasksets"]               # folders with tasksets that are no insta
 rows = 4096                            # most rows taken, for tasksets without end
 opened = false                         # true where the prompts of a row's samples differ
 success = 1.0                          # least reward of an episode that counts as solved
-seconds = 8.0                          # most of one answer: 2 s less than [environment] seconds, or more
+seconds = 8.0                          # most of one answer: at least 2 s less than [environment] seconds
 [env]                                  # verifiers' own settings
 taskset = {id = "my-taskset"}
 [renderer]                             # one of verifiers' renderers; unset: the run's own template
@@ -43,6 +43,8 @@ class TasksetFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 def read(argument: str) -> TasksetFile:
     """Read the file at an absolute path. Raises `TasksetFault`."""
     path = Path(argument)
+    if not argument:
+        raise TasksetFault("name the absolute path of a TOML file behind a colon, as in verifiers:/srv/mine.toml")
     if not path.is_absolute():
         raise TasksetFault(
             f"name the absolute path of a TOML file: the task's process works in a folder of its own, so {argument!r} "
@@ -59,4 +61,8 @@ def read(argument: str) -> TasksetFile:
             f"there is no Python with verifiers at {told.python}: make one with `make verifiers`, or name another in "
             f"{path} (python = ...)"
         )
-    return msgspec.structs.replace(told, path=[str(path.parent / folder) for folder in told.path])
+    folders = [path.parent / folder for folder in told.path]
+    for folder in folders:
+        if not folder.is_dir():
+            raise TasksetFault(f"there is no folder {folder}, which {path} names as a path of tasksets: correct path")
+    return msgspec.structs.replace(told, path=[str(folder) for folder in folders])

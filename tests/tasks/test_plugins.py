@@ -32,7 +32,8 @@ def test_a_task_of_this_build_is_opened_in_its_newest_version() -> None:
 
 
 FAULTS = {
-    "no such task": ("chess", {}, "there is no task chess; installed are .*reverse.*: correct the name"),
+    "no such task": ("chess", {}, "there is no task chess; known are .*reverse.*: correct the name"),
+    "a name that is misspelt": ("rverse", {}, "there is no task rverse; did you mean reverse\\? known are "),
     "no argument behind the colon": ("math:", {}, "name math, or math:ARGUMENT"),
     "an argument for a task that takes none": ("add:5", {}, "task add takes no argument: name it add, not add:5"),
     "no data": ("verifiers:/no.toml", {}, r"^the task verifiers:/no\.toml cannot be made: /no\.toml cannot be read"),

@@ -46,14 +46,25 @@ class Refused(Exception):
 
 
 def resolved(env: dict[str, Any]) -> Any:
-    """Return verifiers' settings of an [env] block (rule 4). Raises `Refused`, and the errors of verifiers."""
+    """Return verifiers' settings of an [env] block. Raises `Refused`, and the errors of verifiers."""
+    taskset = _taskset_of(env)
+    try:
+        return _resolved(env, taskset)
+    except ModuleNotFoundError as error:
+        if f"taskset {taskset!r} not found" not in str(error):
+            raise
+        raise Refused(
+            f"there is no taskset {taskset} in the folders of path, and none in {sys.executable}: correct taskset.id, "
+            "or add to path the folder that has it"
+        ) from error
+
+
+def _resolved(env: dict[str, Any], taskset: str) -> Any:
+    """Return verifiers' settings of an [env] block (rule 4)."""
     from rollout_stops import CUT, TOO_LONG
     from verifiers.v1.configs.agent import agent_config_fields
     from verifiers.v1.utils.loaders import default_harness_id, env_config_type, harness_class, resolve_env_config
 
-    taskset = env.get("taskset", {}).get("id", "")
-    if not taskset:
-        raise Refused("its [env] names no taskset: write taskset.id")
     roles = agent_config_fields(env_config_type(taskset, env.get("id", ""))())
     own_harness = default_harness_id(taskset) != "bash"
     ours = Path(__file__).with_name("rollout_stops.py")
@@ -80,6 +91,32 @@ def resolved(env: dict[str, Any]) -> Any:
             f"{', '.join(playing) or 'no agent'} would be the run's policy: one agent can be, others need a client"
         )
     return config
+
+
+def _taskset_of(env: dict[str, Any]) -> str:
+    """Return the taskset that an [env] block names. Raises `Refused`."""
+    block = env.get("taskset", {})
+    if not isinstance(block, dict):
+        raise Refused(f'its [env] has taskset = {block!r:.80}: write a table, as in taskset = {{id = "my-taskset"}}')
+    if not block.get("id"):
+        raise Refused("its [env] names no taskset: write taskset.id")
+    return str(block["id"])
+
+
+def told_of(error: Exception) -> str:
+    """Return an error as a sentence: of settings that pydantic refuses, each with its place."""
+    if isinstance(error, Refused):
+        return str(error)
+    if type(error).__name__ != "ValidationError" or not hasattr(error, "errors"):
+        return f"{type(error).__name__}: {error}"
+    return "; ".join(_refused_setting(one) for one in error.errors())
+
+
+def _refused_setting(one: dict[str, Any]) -> str:
+    place = ".".join(str(part) for part in one["loc"]) or "[env]"
+    if one["type"] == "extra_forbidden":
+        return f"verifiers has no setting {place} here: correct its name, or remove it"
+    return f"verifiers refuses {place}: {one['msg']}"
 
 
 def rows_of(config: Any, most: int) -> dict[str, list[dict[str, Any]]]:
@@ -198,7 +235,7 @@ class Served:
         except asyncio.CancelledError:
             pass
         except Exception as error:  # foreign code, and a server that answers what it likes
-            self._say(name=name, fault=self._faults.get(name) or f"{type(error).__name__}: {error}")
+            self._say(name=name, fault=self._faults.get(name) or told_of(error))
         finally:
             self._calls.close(name)
             self._runs.pop(name, None)
@@ -242,6 +279,17 @@ def _sampled(trace: Any) -> Iterator[list[int]]:
             yield [token for token, by_policy in zip(node.token_ids, node.mask, strict=True) if by_policy]
 
 
+def _present(wanted: str) -> str:
+    """Return the version of verifiers that this Python has. Raises `Refused`."""
+    try:
+        return importlib.metadata.version("verifiers")
+    except importlib.metadata.PackageNotFoundError:
+        raise Refused(
+            f"the Python at {sys.executable} has no verifiers: install verifiers=={wanted} there, or leave out python "
+            "in the file and run `make verifiers`"
+        ) from None
+
+
 def main() -> None:
     """Serve the settings on the command line."""
     if sys.platform == "linux":
@@ -251,13 +299,12 @@ def main() -> None:
     settings = json.loads(sys.argv[1])
     sys.path[1:1] = settings["path"]
     try:
-        present = importlib.metadata.version("verifiers")
+        present = _present(settings["version"])
         if present != settings["version"]:
             raise Refused(f"it has verifiers {present}, and this echo2 works with {settings['version']} alone")
         asyncio.run(Served(settings, out).serve())
     except Exception as error:  # of the taskset's code too
-        told = str(error) if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
-        out.write(json.dumps({"fault": told[:MOST_FAULT]}) + "\n")
+        out.write(json.dumps({"fault": told_of(error)[:MOST_FAULT]}) + "\n")
         out.flush()
         sys.exit(1)
 

@@ -64,7 +64,7 @@ def test_the_operators_own_classes_are_calibrated_on_his_device(tmp_path: Path, 
     run = make(tmp_path, "transformers", "transformers/float32", "llamacpp/float32")
     assert calibrate_own(run, NOW, said.append) == []
     assert machine.calibrated == ["transformers/bfloat16/cpu"]  # llama.cpp in float32 is exact on a CPU
-    assert said == ["a Calibration of transformers/bfloat16/cpu"]
+    assert said == ["making a Calibration of transformers/bfloat16/cpu"]
     machine.device = "vulkan"
     calibrate_own(run, NOW, said.append)
     assert machine.calibrated[1:] == ["transformers/bfloat16/vulkan", "llamacpp/float32/vulkan"]

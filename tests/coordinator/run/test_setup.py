@@ -135,13 +135,13 @@ def test_no_run_is_made_whose_batch_no_learner_here_could_hold(model: Path, tmp_
 
 def test_no_run_is_made_of_an_unknown_task_or_of_more_groups_than_prompts(model: Path, tmp_path: Path) -> None:
     for flags, sentence in (
-        ({"task": "reverze"}, "there is no task reverze; installed are add, "),
+        ({"task": "reverze"}, "there is no task reverze; did you mean reverse? known are add, "),
         ({"task": "reverze", "kind": "pure"}, "task reverze is not in this build, which has"),
         ({"task": "single_sum", "batch_groups": 159, "heldout": 10}, "has 158 train prompts: set at most 158"),
         ({"task": "single_sum", "batch_groups": 158, "heldout": 53}, "has 52 heldout prompts: set at most 52"),
     ):
         config = setup.settings_for(str(model), {"run": flags}, env={})
-        with pytest.raises(LocalFault, match=sentence):
+        with pytest.raises(LocalFault, match=re.escape(sentence)):
             setup.init(tmp_path / "run", str(model), config, now=NOW)
     assert not (tmp_path / "run").exists()
 
@@ -185,11 +185,16 @@ def test_several_tasks_are_signed_with_their_weights_and_bind_the_run(tmp_path: 
 
 def test_no_run_is_made_of_a_mix_with_a_task_that_cannot_be_learned(tmp_path: Path, model: Path) -> None:
     for task, flags, sentence in (
-        ("add + reverze", {}, "there is no task reverze; installed are add, "),
+        ("add + reverze", {}, "there is no task reverze; did you mean reverse? known are add, "),
         ("add + 0 reverse", {}, "run.task gives reverse the weight 0: write a whole number from 1 to 1000"),
         ("add + nan reverse", {}, "run.task gives reverse the weight nan: "),
         ("add + reverse + add", {}, "run.task names add 2 times: "),
         ("add + gym:chain_sum", {"kind": "pure"}, "task gym:chain_sum is not in this build, which has"),
+        (
+            "add + gym:chain_sum",
+            {"kind": "pure"},
+            'or correct the name; run.kind = "pure" is for tasks of this build alone',
+        ),
         ("add + guess", {"kind": "single"}, 'its episodes have up to 2 sampled turns: set run.kind = "served"'),
         ("3 single_sum + reverse", {"batch_groups": 211}, "single_sum has 158 train prompts: set at most 210"),
         ("single_sum + reverse", {"heldout": 53}, "task single_sum has 52 heldout prompts: set at most 52"),

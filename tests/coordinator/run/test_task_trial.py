@@ -23,6 +23,17 @@ def test_each_task_is_listed_with_the_package_that_brings_it() -> None:
     ]
 
 
+def test_a_family_that_lacks_something_is_listed_with_the_command_that_brings_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "pokerkit" else True)
+    monkeypatch.setattr("tasks.verifiers.taskset_file.USUAL_PYTHON", tmp_path / "python")
+    told = CliRunner().invoke(cli.app, ["task", "ls"]).stdout
+    assert "poker       echo2[poker], to be installed: pip install 'echo2[poker]'\n" in told
+    assert "verifiers   this build, to be installed: make verifiers\n" in told
+    assert "math        echo2[math]\n" in told
+
+
 def test_prompts_answers_and_scores_are_shown() -> None:
     words = ["task", "try", "guess", "--prompts", "1", "--answer", "45"]
     told = CliRunner().invoke(cli.app, words).stdout.splitlines()
@@ -63,7 +74,7 @@ def test_a_weight_is_left_out_and_several_tasks_are_refused() -> None:
 def test_an_unknown_task_is_one_sentence() -> None:
     result = CliRunner().invoke(cli.app, ["task", "try", "chess"])
     assert result.exit_code == Exit.CONFIG
-    assert result.stderr.startswith("echo2-coord: there is no task chess; installed are ")
+    assert result.stderr.startswith("echo2-coord: there is no task chess; known are ")
 
 
 @pytest.mark.parametrize(

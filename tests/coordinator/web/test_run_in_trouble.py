@@ -53,9 +53,16 @@ def test_the_command_of_a_pause_names_the_run_folder() -> None:
 def test_prompts_that_were_left_out_are_counted() -> None:
     state = msgspec.structs.replace(pictures.BUSY, skipped={"no-prompt": 12, "expired,incomplete": 1})
     html = page.page(state)
-    assert "12 prompts were left out" in html
-    assert "1 prompts were skipped, after leases that ended as: expired, incomplete." in html
+    assert "Prompts that were left out: 12; the task did not give them" in html
+    assert "the log says which. Prompts that were skipped, after leases that ended as expired, incomplete: 1." in html
     assert any(row.startswith("prompts  12 left out") for row in status.lines(state))
+
+
+def test_the_sentences_about_the_work_are_apart() -> None:
+    state = msgspec.structs.replace(pictures.BUSY, heldout_groups=168, unscored=10, skipped={"no-prompt": 1})
+    said = page.page(state)
+    assert "evaluation: 168. Groups that were paid for, but to which the task gave no finite reward: 10. " in said
+    assert "Prompts that were left out: 1; " in said
 
 
 def test_a_reason_is_on_the_page_in_status_and_in_the_metrics() -> None:
@@ -94,6 +101,6 @@ def test_a_run_without_trouble_shows_no_notice() -> None:
 
 def test_skipped_prompts_are_counted_with_their_reasons_on_the_page_and_in_the_metrics() -> None:
     state = msgspec.structs.replace(pictures.BUSY, skipped={"expired,late": 7})
-    assert "7 prompts were skipped, after leases that ended as: expired, late." in page.page(state)
+    assert "Prompts that were skipped, after leases that ended as expired, late: 7." in page.page(state)
     assert "prompts were skipped" not in page.page(pictures.BUSY)
     assert b'echo2_prompts_skipped_total{reasons="expired,late"} 7.0' in prometheus.exposition(state)

@@ -76,7 +76,12 @@ def test_an_index_outside_the_split_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("argument", "sentence"),
     {
-        "a set that is not on the list": ("three", "'three' is not on the list of sets that passed: one, two"),
+        "a set that is not on the list": ("three", "'three' is not among the 2 sets that passed; these did: one, two"),
+        "a set that is misspelt": (
+            "onne",
+            r"'onne' is not among the 2 sets that passed; did you mean one\? All are in ",
+        ),
+        "no set behind a comma": ("one,", "a set is missing in 'one,'"),
         "a set that did not pass": ("slow", "the set slow did not pass: bounded time"),
         "a set twice": ("one,one=2", "one stands twice"),
         "a weight of 0": ("one=0", "the weight '0' of one should be a whole number"),

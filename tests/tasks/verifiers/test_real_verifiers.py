@@ -282,6 +282,8 @@ async def _ended(episode: HostedEpisode, *, opened: bool = True) -> str:
         return "scored" if (await episode.reply(said("1"), last=False)).score is not None else "goes on"
     except EpisodeLost:
         return "lost"
+    except TaskFault:  # the environment's process ended in this very turn: no one else can be blamed
+        return "failed"
 
 
 def test_a_long_error_is_told_in_brief(opened: Opened) -> None:
@@ -385,8 +387,31 @@ def test_a_taskset_that_cannot_run_here_is_refused(opened: Opened, parts: dict[s
 
 
 def test_a_taskset_that_is_missing_is_refused(opened: Opened) -> None:
-    with pytest.raises(TasksetFault, match="not found"):
+    with pytest.raises(TasksetFault, match=r"there is no taskset nobody-has-this in the folders of path, and none in "):
         opened.task("nobody-has-this")
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    {
+        "of the taskset": ("taskset.digit = 3", r"^verifiers has no setting taskset\.digit here: correct its name"),
+        "of the sampling": ("sampling.temperature = 0.7", r"^verifiers has no setting sampling here: correct its name"),
+        "of another type": ('taskset.digits = "three"', r"^verifiers refuses taskset\.digits: "),
+    }.values(),
+)
+def test_a_setting_that_verifiers_lacks_is_refused_in_a_sentence(opened: Opened, more: str, reason: str) -> None:
+    file = opened.file("reverse-digits")
+    file.write_text(f"{file.read_text()}\n{more}\n")
+    with pytest.raises(TasksetFault, match=reason) as refused:
+        verifiers_task.task(str(file))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_taskset_that_is_no_table_is_refused(opened: Opened) -> None:
+    file = opened.file("reverse-digits")
+    file.write_text('[env]\ntaskset = "reverse-digits"\n')
+    with pytest.raises(TasksetFault, match=r"taskset = 'reverse-digits': write a table"):
+        verifiers_task.task(str(file))
 
 
 def test_another_version_of_verifiers_is_refused(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:

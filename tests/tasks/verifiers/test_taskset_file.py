@@ -25,8 +25,9 @@ def test_a_file_names_the_taskset_and_may_name_a_python(tmp_path: Path) -> None:
 
 
 def test_folders_are_looked_for_from_the_files_own(tmp_path: Path) -> None:
-    told = taskset_file.read(written(tmp_path, f'python = "{sys.executable}"\npath = [".", "/b"]\n{ENV}'))
-    assert told.path == [str(tmp_path), "/b"]
+    (tmp_path / "b").mkdir()
+    told = taskset_file.read(written(tmp_path, f'python = "{sys.executable}"\npath = [".", "/usr", "b"]\n{ENV}'))
+    assert told.path == [str(tmp_path), "/usr", str(tmp_path / "b")]
 
 
 @pytest.mark.parametrize(
@@ -37,6 +38,10 @@ def test_folders_are_looked_for_from_the_files_own(tmp_path: Path) -> None:
         "an unknown key": (f"rewards = 3\n{ENV}", "rewards"),
         "another type": (f'rows = "all"\n{ENV}', "rows"),
         "a Python that is not there": (f'python = "/nowhere/python"\n{ENV}', "make verifiers"),
+        "a folder that is not there": (
+            f'python = "{sys.executable}"\npath = ["/nowhere"]\n{ENV}',
+            "there is no folder /nowhere, which .*a.toml names",
+        ),
     }.values(),
 )
 def test_a_file_that_cannot_be_used_is_refused_with_a_sentence(tmp_path: Path, text: str, reason: str) -> None:
@@ -57,5 +62,5 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 
 def test_a_python_without_verifiers_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, f'python = "{sys.executable}"\n{ENV}')
-    with pytest.raises(plugins.PluginFault, match="PackageNotFoundError"):
+    with pytest.raises(plugins.PluginFault, match=r"the Python at .* has no verifiers: .* verifiers==0\.4\.0"):
         plugins.find(f"verifiers:{path}")
