@@ -85,9 +85,14 @@ class Utilisation:
         return self.waiting / total if total else None
 
     def worked(self, seconds: float) -> None:
-        """Add a step of `seconds`."""
-        self.busy += seconds
-        self.step_seconds = smoothed(self.step_seconds, seconds)
+        """Add a step of `seconds`; below 0 the clock was set back, and it is no measurement."""
+        if seconds >= 0:
+            self.busy += seconds
+            self.step_seconds = smoothed(self.step_seconds, seconds)
+
+    def waited(self, seconds: float) -> None:
+        """Add a wait of `seconds`, likewise."""
+        self.waiting += max(0.0, seconds)
 
 
 @dataclass
@@ -258,7 +263,7 @@ class Training:
     async def _step(self, groups: list[DrawnGroup]) -> None:
         at, began = self._at(), self.clock()
         if self._drawing_since is not None:
-            self.utilisation.waiting += began - self._drawing_since
+            self.utilisation.waited(began - self._drawing_since)
         pacing = self.group_service.leases.pacing
         pacing.drew(int(began * 1000))
         log.info("step begun", step=at.step + 1, groups=len(groups))

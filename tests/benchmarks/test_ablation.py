@@ -11,7 +11,8 @@ from coordinator import cli
 from runtime.exit_codes import Exit
 
 SHARES = {"signal": 0.5, "useful": 2.0, "passed": 0.25, "strength": 0.9}
-PART = {"steps": 30.0, "idle": 0.01, "age": 2.0, "active": 20.0, "copies": 1.0, "of_nodes": 4.0, "of_uplink": 1.0, **SHARES}
+PART = {"steps": 30.0, "idle": 0.01, "age": 2.0, "active": 20.0, "copies": 1.0, "of_nodes": 4.0, "of_uplink": 1.0}
+PART |= SHARES
 FOUND = {
     scene: {
         name: {"mean": {**PART, "cost": 10.0 + place}, "error": {**PART, "cost": 0.5}, "seeds": 5}
