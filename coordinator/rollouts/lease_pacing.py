@@ -127,13 +127,15 @@ class LeasePacing:
         self._drew = self._training_since = now
         self._waits_since = None
 
-    def stepped(self, now: int) -> None:
-        """Note that the step is made and its export is out."""
-        if self._training_since is not None and now >= self._training_since:
-            self.times.steps.append(float(now - self._training_since))
-            del self.times.steps[:-STEPS_KEPT]
-            self._database.set_fact(_FACT, msgspec.msgpack.encode(self.times))
-        self._training_since, self._waits_since = None, now
+    def stepped(self, now: int) -> bool:
+        """Note that the step is made and its export is out; return whether its time is a measurement (rule 4)."""
+        since, self._training_since, self._waits_since = self._training_since, None, now
+        if since is None or now < since:
+            return False
+        self.times.steps.append(float(now - since))
+        del self.times.steps[:-STEPS_KEPT]
+        self._database.set_fact(_FACT, msgspec.msgpack.encode(self.times))
+        return True
 
     def stopped(self) -> None:
         """Note that the learner lost its step, or was paused or absent: the time until its next step is no

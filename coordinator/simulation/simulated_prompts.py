@@ -52,10 +52,10 @@ class PromptTerms(NamedTuple):
 
 class LeasedPrompt(NamedTuple):
     """The prompt of a lease, and its group's rewards, equal for all leases of a set. `length`: of its answers, relative
-    to the mean. `index`: of the prompt. `successes`: rollouts that earn 1."""
+    to the mean. `number`: of the prompt. `successes`: rollouts that earn 1."""
 
     length: float = 1.0
-    index: int = 0
+    number: int = 0
     successes: int = 0
 
 
@@ -101,10 +101,10 @@ class SimulatedPrompts:
 
     def came(self, node: bytes, one: LeasedPrompt) -> None:
         """Note an accepted group. `node`: a party of its own."""
-        before = self._figures(one.index)
+        before = self._figures(one.number)
         figures = figures_of(node.hex(), node, self._rewards(one), self._terms.group_size)
-        self._groups[one.index] = with_group(self._groups.get(one.index, []), figures)
-        self._variances += self._figures(one.index).variance - before.variance
+        self._groups[one.number] = with_group(self._groups.get(one.number, []), figures)
+        self._variances += self._figures(one.number).variance - before.variance
 
     def signal(self, one: LeasedPrompt) -> float:
         """Return the signal of a group, by which `run.draw` "signal" orders."""
@@ -116,7 +116,7 @@ class SimulatedPrompts:
             moved, (passed, strength) = self.signal(one), _passed(self._rewards(one), self._terms.contrast)
             self._drawn, self.useful = self._drawn + 1, self.useful + (moved > 0)
             self._passed, self._strength = self._passed + passed, self._strength + strength
-            self._logits[one.index] += OWN * moved
+            self._logits[one.number] += OWN * moved
             self._learned += SHARED * moved / self._terms.number
 
     def figures(self) -> SelectionFigures:

@@ -85,13 +85,12 @@ class Utilisation:
         return self.waiting / total if total else None
 
     def worked(self, seconds: float) -> None:
-        """Add a step of `seconds`; below 0 the clock was set back, and it is no measurement."""
-        if seconds >= 0:
-            self.busy += seconds
-            self.step_seconds = smoothed(self.step_seconds, seconds)
+        """Add a step of `seconds`."""
+        self.busy += seconds
+        self.step_seconds = smoothed(self.step_seconds, seconds)
 
     def waited(self, seconds: float) -> None:
-        """Add a wait of `seconds`, likewise."""
+        """Add a wait of `seconds`; below 0 the clock was set back, and it is none."""
         self.waiting += max(0.0, seconds)
 
 
@@ -288,8 +287,8 @@ class Training:
             await self._publish(stepped.export, stepped.step)
         self._stand(stepped.step, self._latest())
         self._drawing_since = self.clock()
-        pacing.stepped(int(self._drawing_since * 1000))
-        self.utilisation.worked(self._drawing_since - began)
+        if pacing.stepped(int(self._drawing_since * 1000)):
+            self.utilisation.worked(self._drawing_since - began)
 
     def _record(self, stepped: Stepped, groups: list[DrawnGroup], before: int) -> None:
         self.history.add(

@@ -12,7 +12,7 @@ TERMS = PromptTerms(number=200)
 def test_a_group_with_equal_rewards_teaches_nothing_and_passes_no_learner() -> None:
     prompts = SimulatedPrompts(TERMS, 0)
     before = prompts.figures()
-    prompts.learn([LeasedPrompt(index=3, successes=0), LeasedPrompt(index=3, successes=8)])
+    prompts.learn([LeasedPrompt(number=3, successes=0), LeasedPrompt(number=3, successes=8)])
     after = prompts.figures()
     assert before.signal == after.signal == after.passed == after.strength == 0.0
     assert prompts.useful == 0
@@ -21,7 +21,7 @@ def test_a_group_with_equal_rewards_teaches_nothing_and_passes_no_learner() -> N
 def test_half_by_contrast_passes_half_of_the_rollouts_those_that_differ_most() -> None:
     whole, half = (SimulatedPrompts(TERMS._replace(contrast=share), 0) for share in (1.0, 0.5))
     for prompts in (whole, half):
-        prompts.learn([LeasedPrompt(index=3, successes=1)])
+        prompts.learn([LeasedPrompt(number=3, successes=1)])
     assert (whole.figures().passed, half.figures().passed) == (1.0, 0.5)
     assert half.figures().strength > whole.figures().strength > 0
     assert half.figures().solved == whole.figures().solved
@@ -32,7 +32,7 @@ def test_learning_moves_a_prompt_and_solved_prompts_lose_their_signal() -> None:
     start = SimulatedPrompts(TERMS, 0)
     start.learn([LeasedPrompt()])
     for _ in range(100):
-        prompts.learn(LeasedPrompt(index=index, successes=4) for index in range(TERMS.number))
+        prompts.learn(LeasedPrompt(number=index, successes=4) for index in range(TERMS.number))
     assert prompts.figures().solved > start.figures().solved + 0.2
     assert prompts.figures().solved < 0.9  # a fifth never succeeds
 
@@ -41,7 +41,7 @@ def test_known_prompts_of_equal_rewards_are_chosen_less_often() -> None:
     prompts = SimulatedPrompts(TERMS._replace(by_variance=True), 0)
     for index in range(TERMS.number):
         for node in range(3):
-            prompts.came(bytes([node]), LeasedPrompt(index=index, successes=4 if index < 20 else 8))
+            prompts.came(bytes([node]), LeasedPrompt(number=index, successes=4 if index < 20 else 8))
     chosen = [prompts.prompt_at(position) for position in range(400)]
     assert sum(index < 20 for index in chosen) > 2 * 400 * 20 / 200
 
