@@ -8,6 +8,10 @@ eight GPUs, 128 groups each, S = 4. `whole weights` sends versions as that paper
 S - 1 steps; `diffs` sends echo2's, at the largest share of the weights that was measured (a 150th), every step. Prices
 are round figures of the order of what such machines are rented for; they are stated, not surveyed.
 
+`prompts` is another question: how many leases and rollouts go to groups that teach something, where prompts differ in
+difficulty, by rules of selection. The policy is a model, whose assumptions stand in
+coordinator/simulation/simulated_prompts.py; nobody asks for money.
+
 `run` writes docs/results/ablation.json, `draw` the table and the picture beside it. The same rows come from
 `echo2-coord simulate`, whose command the table names.
 """
@@ -21,7 +25,7 @@ from typing import Any, Final
 
 from benchmarks.harness import bench, picture
 from benchmarks.harness.picture import Linear
-from coordinator.simulation.comparison import ALL, FleetTerms, NodeClass, VersionTerms, compared
+from coordinator.simulation.comparison import ALL, Compared, FleetTerms, NodeClass, VersionTerms, compared
 from coordinator.simulation.told import GB, MB
 from runtime.units import MBIT
 
@@ -45,6 +49,14 @@ ROWS: Final[Mapping[str, str]] = {
     ALL: "in full", "star": "without peers", "any nodes": "without the choice by cost", "everybody": "everybody paid",
 }  # fmt: skip
 PAPER: Final[Mapping[str, float]] = {ALL: 8.098, "star": 8.432, "any nodes": 9.339}
+SELECTED: Final = "prompts"
+SELECTION: Final = FleetTerms(nodes=60, supply=1.5, batch=32, staleness=4, prompts=1000, group_size=8)
+SELECTION_STEPS: Final = 120
+SELECTION_ROWS: Final[Mapping[str, str]] = {
+    ALL: "in full", "by variance": "prompts by variance", "by signal": "draw by signal",
+    "by contrast": "half of a group by contrast", "without law": "by `room` alone",
+    "room, signal": "by `room` alone, draw by signal",
+}  # fmt: skip
 FOLDER: Final = Path(__file__).parents[1] / "docs" / "results"
 _PARTS: Final = (("learner", "#8c959f"), ("nodes", "#1a7f37"), ("uplink", "#bf8700"))
 
@@ -63,15 +75,34 @@ def command(terms: FleetTerms, seeds: int) -> str:
     )
 
 
-def figures(steps: int, seeds: int) -> dict[str, Any]:
+def selection_command(seeds: int) -> str:
+    """Return the `echo2-coord simulate` that has the rows of `SELECTED` among its own."""
+    return (
+        f"echo2-coord simulate --ablate --nodes {SELECTION.nodes} --supply {SELECTION.supply:g} --batch "
+        f"{SELECTION.batch} --staleness {SELECTION.staleness} --minutes "
+        f"{SELECTION.step_seconds * SELECTION_STEPS / 60:g} --prompts {SELECTION.prompts} --group "
+        f"{SELECTION.group_size} --seeds {seeds}"
+    )
+
+
+def figures(steps: int, selection_steps: int, seeds: int) -> dict[str, Any]:
     """Return, by scene and row, means and standard errors."""
     found: dict[str, Any] = {}
     for scene, terms in SCENES.items():
         found[scene] = {}
         for one in compared(terms, STEP * steps, seeds, ablate=True, only=ROWS):
-            found[scene][one.name] = {"mean": one.mean._asdict(), "error": one.error._asdict(), "seeds": seeds}
+            found[scene][one.name] = _stored(one, seeds)
             print(f"{scene}, {ROWS[one.name]}: {one.mean.cost:.3f} ± {one.error.cost:.3f}", flush=True)
+    found[SELECTED] = {}
+    seconds = SELECTION.step_seconds * selection_steps
+    for one in compared(SELECTION, seconds, seeds, ablate=True, only=SELECTION_ROWS):
+        found[SELECTED][one.name] = _stored(one, seeds)
+        print(f"{SELECTED}, {SELECTION_ROWS[one.name]}: {one.mean.useful:.3f} ± {one.error.useful:.3f}", flush=True)
     return found
+
+
+def _stored(one: Compared, seeds: int) -> dict[str, Any]:
+    return {"mean": one.mean._asdict(), "error": one.error._asdict(), "seeds": seeds}
 
 
 def markdown(found: Mapping[str, Any]) -> str:
@@ -93,7 +124,33 @@ def markdown(found: Mapping[str, Any]) -> str:
         rows += [_cells(columns), "|---" * len(columns) + "|"]
         rows += [_cells(_row(name, by_row)) for name in ROWS]
         rows.append("")
-    return "\n".join(rows)
+    return "\n".join([*rows, *_selection(found[SELECTED]), ""])
+
+
+def _selection(by_row: Mapping[str, Any]) -> list[str]:
+    columns = ["", "groups with signal", "leases per such group", "through the learner", "mean advantage", "age, steps"]
+    return [
+        f"## {SELECTED}", "",
+        f"Which groups teach something: {SELECTION.prompts:,} prompts of several difficulties, {SELECTION_STEPS} steps "
+        f"of {SELECTION.batch} groups of {SELECTION.group_size}. Shares are of the groups learned from, and of their "
+        "rollouts. The policy is a model of a few lines (coordinator/simulation/simulated_prompts.py), in which a step "
+        "has no noise: how good a policy becomes is not in it. `python -m benchmarks.selection` asks a real one.", "",
+        f"`{selection_command(by_row[ALL]['seeds'])}`", "",
+        _cells(columns), "|---" * len(columns) + "|",
+        *(_cells(_selection_row(name, by_row[name])) for name in SELECTION_ROWS),
+    ]  # fmt: skip
+
+
+def _selection_row(name: str, one: Mapping[str, Any]) -> list[str]:
+    mean, error = one["mean"], one["error"]
+    return [
+        SELECTION_ROWS[name],
+        f"{mean['signal']:.1%} ± {error['signal']:.1%}",
+        f"{mean['useful']:.3f} ± {error['useful']:.3f}",
+        f"{mean['passed']:.1%} ± {error['passed']:.1%}",
+        f"{mean['strength']:.3f} ± {error['strength']:.3f}",
+        f"{mean['age']:.2f} ± {error['age']:.2f}",
+    ]
 
 
 def _row(name: str, by_row: Mapping[str, Any]) -> list[str]:
@@ -171,7 +228,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         (FOLDER / "ablation.svg").write_text(drawing(found))
         return 0
     bench.header("the cost of a step without single rules, simulated", ["numpy"])
-    found = figures(10, 1) if chosen.quick else figures(STEPS, SEEDS)
+    found = figures(10, 10, 1) if chosen.quick else figures(STEPS, SELECTION_STEPS, SEEDS)
     if not chosen.quick:
         place.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
     return 0

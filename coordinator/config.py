@@ -528,6 +528,15 @@ class LeasesSection(Section):
         float,
         Field(ge=1, le=10, description="Safety factor on the rollouts per second that the learner needs."),
     ] = 1.1
+    newcomers: Annotated[
+        float,
+        Field(
+            ge=0.01,
+            le=0.5,
+            description="Share of the leases that go to new keys, most while known keys ask for all, and the part that "
+            "known keys leave them while they ask.",
+        ),
+    ] = 0.1
     hedge_share: Annotated[
         float,
         Field(

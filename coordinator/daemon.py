@@ -562,4 +562,5 @@ def terms_of(run: Run) -> LeaseTerms:
         by_length=config.leases.by_length,
         move=config.leases.move,
         report_ms=int(config.leases.report_seconds * 1000),
+        newcomers=config.leases.newcomers,
     )

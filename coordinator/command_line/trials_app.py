@@ -49,6 +49,9 @@ def demo(
     mode: Annotated[
         Literal["async", "sequential"], typer.Option(help="sequential: nodes generate while the learner waits.")
     ] = "async",
+    pacing: Annotated[
+        Literal["fresh", "room"], typer.Option(help="room: leases by room alone, to compare ages of groups.")
+    ] = "fresh",
 ) -> int:
     """Play a whole run on this machine, CPU only: coordinator, learner and volunteers."""
     from coordinator.demo.demo_settings import DemoOptions
@@ -58,7 +61,7 @@ def demo(
     adapter = adapter_of(lora_rank, None, None, base_format)
     classes = () if engines is None else classes_of(engines)
     options = DemoOptions(
-        model, nodes, seconds, seed, keep, faults, ways, adapter, engines=classes, task=task, mode=mode
+        model, nodes, seconds, seed, keep, faults, ways, adapter, engines=classes, task=task, mode=mode, pacing=pacing
     )
     return play_each(options, [one.value for one in dtype or [DemoFormat.FLOAT32]])
 
@@ -150,6 +153,10 @@ def simulate(
     node_uplink: Annotated[float, typer.Option(min=0.0, help="A node's, Mbit/s.")] = 100.0,
     node_downlink: Annotated[float, typer.Option(min=0.001, help="A node's, Mbit/s.")] = 1000.0,
     uplink_price: Annotated[float, typer.Option(min=0.0, help="Per GB that the coordinator sends.")] = 0.0,
+    prompts: Annotated[
+        int, typer.Option(min=0, max=65_536, help="Prompts of several difficulties; 0: all are alike.")
+    ] = 0,
+    group: Annotated[int, typer.Option(min=2, max=1024, help="Rollouts per group, with --prompts.")] = 8,
     ablate: Annotated[bool, typer.Option("--ablate", help="Also without single rules.")] = False,
     seeds: Annotated[int, typer.Option(min=1, max=100, help="Runs per row.")] = 1,
     svg: Annotated[Path | None, typer.Option(help="Draw them to this file.", show_default="not drawn")] = None,
@@ -163,7 +170,7 @@ def simulate(
         nodes, supply, not equal, batch, staleness, publish_every, at_once, step_seconds,
         life * 60 if life is not None else float("inf"), away * 60, broadcast, star, gamma, price, learner_price,
         length_spread, hedges, moves, gives_back, tuple(told.node_class(text) for text in classes or ()),
-        told.version_terms(version_mb, uplink, node_uplink, node_downlink, uplink_price),
+        told.version_terms(version_mb, uplink, node_uplink, node_downlink, uplink_price), prompts, group,
     )  # fmt: skip
     print(told.HEAD)
     rows = list[comparison.Compared]()
@@ -174,6 +181,8 @@ def simulate(
     except ValueError as fault:
         raise LocalFault(f"{fault} in {minutes:g} minutes: raise --minutes, or --supply") from fault
     print(told.FOOT)
+    if prompts:
+        print("\n".join([told.SELECTION_HEAD, *map(told.selection_row, rows), told.SELECTION_FOOT]))
     if svg is not None:
         svg.write_text(drawn_runs.draw(rows, minutes * 60))
 

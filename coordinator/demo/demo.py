@@ -33,13 +33,12 @@ from rich.console import Console
 from rich.text import Text
 
 from coordinator.demo import engine_nodes, summary
-from coordinator.demo.demo_settings import ENGINES_LEASE, NARROW, DemoOptions, DemoSettings, run_name, settings_of
+from coordinator.demo.demo_settings import NARROW, DemoOptions, DemoSettings, sections_of, settings_of
 from coordinator.demo.engine_nodes import EngineFaults
 from coordinator.demo.processes import MARK, ProcessFault, ProcessGroup
 from coordinator.demo.screen import Screen, screen_for, working
 from coordinator.metrics.views import RunState
 from coordinator.run.run_folder import RunFolder
-from coordinator.verification.calibration import TOKENS_LEAST
 from coordinator.web import status
 from engines.registry import is_exact
 from p2p.errors import Unreachable
@@ -333,16 +332,8 @@ def _make_run(home: Path, settings: DemoSettings, seed: int) -> None:
 
     os.environ["TMPDIR"] = str(home.parent / "tmp")  # the learner process that makes the model inherits it
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))  # errors are raised
-    flags = {
-        "run": {"name": run_name(settings.run["task"]), "steps": settings.steps, **settings.run},
-        "learner": {"seed": seed, **settings.learner},
-        "network": {"listen": ["/ip4/127.0.0.1/tcp/0"]},
-        "https": {"listen": ["/ip4/127.0.0.1/tcp/0"]},
-        "calibration": {"tokens": TOKENS_LEAST},
-        "leases": {"minimum_seconds": ENGINES_LEASE} if settings.engines else {},
-    }
     warm_up = msgspec.structs.replace(setup.default_warm_up(), seed=seed, **settings.warm_up)
-    config = setup.settings_for(settings.model, flags, env={})
+    config = setup.settings_for(settings.model, sections_of(settings, seed), env={})
     run = setup.init(home, settings.model, config, now=unix_milliseconds(), warm_up=warm_up, adapter=settings.adapter)
     if settings.calibrate:
         for closed in own_classes.calibrate_own(run, unix_milliseconds(), lambda text_line: None):

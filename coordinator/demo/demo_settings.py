@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from coordinator.verification.calibration import TOKENS_LEAST
 from engines.engine import Dtype
 from p2p.multiaddr import Route
 from runtime.errors import LocalFault
@@ -12,6 +13,7 @@ from weights.lora.adapter_folder import AdapterOrder
 
 Model = Literal["tiny", "smollm2"]
 Mode = Literal["async", "sequential"]
+Pacing = Literal["fresh", "room"]
 NARROW: Final[tuple[Route, ...]] = ("relay", "https")
 """Routes of the last two nodes if `DemoOptions.ways` is set."""
 _NAME: Final = 80
@@ -25,7 +27,8 @@ class DemoOptions:
     one is behind a relay and one connects over HTTPS only. `adapter`: train it, the model frozen; None: the whole
     model. `dtype`: the number format in which the nodes compute. `engines`: engine classes, one node each
     (coordinator/demo/engine_nodes.py); empty: transformers in all nodes. `task`: to learn instead of the model's own,
-    by nodes that lack its code. `mode`: run.mode; sequential: the nodes generate while the learner waits."""
+    by nodes that lack its code. `mode`: run.mode; sequential: the nodes generate while the learner waits. `pacing`:
+    leases.pacing."""
 
     model: Model = "tiny"
     nodes: int | None = None
@@ -39,6 +42,7 @@ class DemoOptions:
     engines: tuple[str, ...] = ()
     task: str | None = None
     mode: Mode = "async"
+    pacing: Pacing = "fresh"
 
 
 @dataclass(frozen=True)
@@ -47,8 +51,8 @@ class DemoSettings:
     that limit; if False, the demo ends at the limit. `run`, `learner`: sections of coordinator.config, merged over the
     model's presets. `warm_up`: fields of the warm-up (coordinator.learner.messages.WarmUp) that differ from the
     default. `join_at`, `kill_at`: shares of the steps. `least_rise`, `least_greedy_rise`: required rise of held-out
-    accuracy, sampled and greedy; None: no rise is required. `ways`, `adapter`, `engines`: see `DemoOptions`.
-    `calibrate`: calibrate the nodes' classes when the run is made."""
+    accuracy, sampled and greedy; None: no rise is required. `ways`, `adapter`, `engines`, `pacing`: see
+    `DemoOptions`. `calibrate`: calibrate the nodes' classes when the run is made."""
 
     model: Model
     nodes: int
@@ -66,6 +70,7 @@ class DemoSettings:
     adapter: AdapterOrder | None = None
     calibrate: bool = True
     engines: tuple[str, ...] = ()
+    pacing: Pacing = "fresh"
 
 
 TINY: Final = DemoSettings(
@@ -133,6 +138,7 @@ def settings_of(options: DemoOptions) -> DemoSettings:
     if not seconds > 0:
         raise LocalFault(f"{seconds:g} seconds: choose more than 0 with --seconds")
     chosen: dict[str, Any] = {"nodes": nodes, "seconds": seconds, "ways": options.ways, "adapter": options.adapter}
+    chosen["pacing"] = options.pacing
     chosen["run"] = {**preset.run, "compute_dtype": options.dtype, "engines": [f"transformers/{options.dtype}/cpu"]}
     if options.mode == "sequential":
         chosen["run"] = {**chosen["run"], "mode": "sequential", "staleness": 0}
@@ -143,6 +149,19 @@ def settings_of(options: DemoOptions) -> DemoSettings:
     if options.engines:
         chosen |= _with_engines(options, preset, chosen)
     return DemoSettings(**{**vars(preset), **chosen})
+
+
+def sections_of(settings: DemoSettings, seed: int) -> dict[str, dict[str, Any]]:
+    """Return the sections of coordinator.toml that differ from the defaults. `seed`: of the learner."""
+    lease: dict[str, Any] = {"minimum_seconds": ENGINES_LEASE} if settings.engines else {}
+    return {
+        "run": {"name": run_name(settings.run["task"]), "steps": settings.steps, **settings.run},
+        "learner": {"seed": seed, **settings.learner},
+        "network": {"listen": ["/ip4/127.0.0.1/tcp/0"]},
+        "https": {"listen": ["/ip4/127.0.0.1/tcp/0"]},
+        "calibration": {"tokens": TOKENS_LEAST},
+        "leases": {"pacing": settings.pacing, **lease},
+    }
 
 
 def _with_task(options: DemoOptions, preset: DemoSettings, chosen: Mapping[str, Any]) -> dict[str, Any]:

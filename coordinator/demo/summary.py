@@ -155,8 +155,11 @@ def _weights(state: RunState) -> list[tuple[str, str]]:
 
 
 def _staleness(state: RunState) -> str:
-    parts = [f"{age}: {count}" for age, count in enumerate(state.staleness)]
-    return f"{', '.join(parts) or 'nothing used'}  (steps: groups; limit {state.staleness_limit})"
+    parts, groups = [f"{age}: {count}" for age, count in enumerate(state.staleness)], sum(state.staleness)
+    if not groups:
+        return f"nothing used  (limit {state.staleness_limit})"
+    mean = sum(age * count for age, count in enumerate(state.staleness)) / groups
+    return f"{', '.join(parts)}  (steps: groups; mean {mean:.2f}, limit {state.staleness_limit})"
 
 
 def _points(state: RunState) -> list[tuple[str, str]]:

@@ -4,6 +4,7 @@ These queries run once per second, so none of them scans a table that grows with
 """
 
 import itertools
+from statistics import fmean
 
 import msgspec
 
@@ -26,12 +27,23 @@ AWAY = 600_000
 
 def turnaround(database: Database) -> float | None:
     """Return p90 of the time from lease to verdict, ms, over the last accepted groups; None before the first."""
+    times = _turnarounds(database)
+    return quantile(times, 0.9) if times else None
+
+
+def mean_turnaround(database: Database) -> float | None:
+    """Return the mean of the same times."""
+    times = _turnarounds(database)
+    return fmean(times) if times else None
+
+
+def _turnarounds(database: Database) -> list[int]:
     rows = database.all(
         "SELECT v.at - l.sent FROM verdicts v JOIN leases l ON l.id = v.lease WHERE v.verdict = 'accepted'"
         " ORDER BY v.entry DESC LIMIT ?",
         (_GROUPS,),
     )
-    return quantile([row[0] for row in rows], 0.9) if rows else None
+    return [row[0] for row in rows]
 
 
 def supply(database: Database, now: int, rates: dict[bytes, float] | None = None) -> float:

@@ -99,10 +99,22 @@ class HeldoutResult(View, frozen=True, kw_only=True):
     tasks: list[HeldoutRate]
 
 
+class ReserveView(View, frozen=True, kw_only=True):
+    """What a reserve of supply gives (coordinator/rollouts/freshness.py). `reserve`: supply over the need. `need`:
+    rollouts per second. `nodes`: of those here that make it, the quickest first; None: all of them do not. `age`: mean
+    of the groups learned from, estimated, steps; None: up to S."""
+
+    reserve: float
+    need: float
+    nodes: int | None
+    age: float | None
+
+
 class CapacityView(View, frozen=True, kw_only=True):
     """The capacity model's measured terms (metrics/capacity.py). None: not measured yet. `longest_period`: kappa*.
     `verified`: rollouts per second that the scorer can verify. `bottleneck`: nodes, scorer, uplink or staleness; None:
-    nothing limits the run. `advice`: one sentence."""
+    nothing limits the run. `advice`: one sentence. `gamma`: the reserve of `need`. `reserves`: others beside it; empty:
+    not measured yet. `newcomers`: share of new keys in the leases."""
 
     step_seconds: float | None
     turnaround_seconds: float | None
@@ -114,6 +126,9 @@ class CapacityView(View, frozen=True, kw_only=True):
     longest_period: int | None = None
     verified: float | None = None
     bottleneck: str | None = None
+    gamma: float | None = None
+    reserves: list[ReserveView] = []
+    newcomers: float | None = None
 
 
 class TransferView(View, frozen=True, kw_only=True):

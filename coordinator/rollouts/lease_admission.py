@@ -66,15 +66,22 @@ class LeaseAdmission:
     """The rules of shares, lifetimes and budgets, applied to lease requests. Use from the thread of the database."""
 
     def __init__(
-        self, database: Database, bounds: LifetimeBounds, sequential: bool, accounts: Accounts, per_node: int
+        self,
+        database: Database,
+        bounds: LifetimeBounds,
+        sequential: bool,
+        accounts: Accounts,
+        per_node: int,
+        newcomers: float = 0.1,
     ) -> None:
-        """Apply the rules within `bounds`. `sequential`: S = 0. `per_node`: most open leases of an unmeasured node."""
+        """Apply the rules within `bounds`. `sequential`: S = 0. `per_node`: most open leases of an unmeasured node.
+        `newcomers`: the share of new keys in the room (room_shares.py)."""
         self._database = database
         self._bounds = bounds
         self._per_node = per_node
         self._sequential = sequential
         self._accounts = accounts
-        self._shares = RoomShares()
+        self._shares = RoomShares(newcomers)
         self._fleet = FleetTurnarounds()
         self._budgets = ExpiryBudgets(database)
         self._verdict = (0, -MEASURED_FOR)

@@ -10,7 +10,8 @@ Rules
 3. Once per `CHECKED_EVERY` the summary's leases are read anew from run.sqlite and compared. A difference is a fault in
    the log, and the summary derived anew takes its place.
 4. The learner's last `STEPS_KEPT` steps, spans from draw to draw and waits, and the supply at each draw, are a fact in
-   run.sqlite (`learner_times`), so the law goes on after a restart.
+   run.sqlite (`learner_times`), so the law goes on after a restart. A time during which the clock was set back, or the
+   process did not run, is none of them.
 5. The share of leases that came into the buffer is read from run.sqlite once per `MEASURED_FOR`, over the last `ENDED`
    ended leases. The spread of turnarounds is measured over the last `ENDED` groups of this process, once there are
    `FEWEST` of them.
@@ -115,9 +116,9 @@ class LeasePacing:
     def drew(self, now: int) -> None:
         """Note that the learner begins a step with a batch."""
         times = self.times
-        if self._drew is not None:
+        if self._drew is not None and now >= self._drew:
             times.spans.append(float(now - self._drew))
-        if self._waits_since is not None:
+        if self._waits_since is not None and now >= self._waits_since:
             times.waits.append(float(now - self._waits_since))
         if self._summary is not None and self._summary.supply > 0:
             times.supplies.append(self._summary.supply)
@@ -126,16 +127,19 @@ class LeasePacing:
         self._drew = self._training_since = now
         self._waits_since = None
 
-    def stepped(self, now: int) -> None:
-        """Note that the step is made and its export is out."""
-        if self._training_since is not None:
-            self.times.steps.append(float(now - self._training_since))
-            del self.times.steps[:-STEPS_KEPT]
-            self._database.set_fact(_FACT, msgspec.msgpack.encode(self.times))
-        self._training_since, self._waits_since = None, now
+    def stepped(self, now: int) -> bool:
+        """Note that the step is made and its export is out; return whether its time is a measurement (rule 4)."""
+        since, self._training_since, self._waits_since = self._training_since, None, now
+        if since is None or now < since:
+            return False
+        self.times.steps.append(float(now - since))
+        del self.times.steps[:-STEPS_KEPT]
+        self._database.set_fact(_FACT, msgspec.msgpack.encode(self.times))
+        return True
 
     def stopped(self) -> None:
-        """Note that the learner lost its step, or was paused: the time until its next step is no measurement."""
+        """Note that the learner lost its step, or was paused or absent: the time until its next step is no
+        measurement."""
         self._drew = self._training_since = self._waits_since = None
 
     # the leases
@@ -168,7 +172,7 @@ class LeasePacing:
     def came(self, lease: bytes, now: int) -> None:
         """Note that a lease's group was received, before it ends."""
         if (one := self._open.get(lease)) is not None:
-            self._ratios.append((now - one.sent) / max(one.turnaround, 1.0))
+            self._ratios.append(max(0, now - one.sent) / max(one.turnaround, 1.0))
 
     def extended(self, lease: bytes, ms: int) -> None:
         """Note that a lease counts as sent later."""

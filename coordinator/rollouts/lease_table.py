@@ -109,7 +109,8 @@ class LeaseTable(LeaseRows):
         self.canaries = CanaryAnswers(database, accounts, served, entropy)
         self._canary_share = CanaryShare(terms.canaries)
         bounds = LifetimeBounds(terms.first_ms, terms.least_ms, terms.most_ms)
-        self._admission = LeaseAdmission(database, bounds, terms.staleness == 0, accounts, terms.per_node)
+        sequential = terms.staleness == 0
+        self._admission = LeaseAdmission(database, bounds, sequential, accounts, terms.per_node, terms.newcomers)
         self.pacing = LeasePacing(
             database,
             applied=terms.pacing == "fresh",
@@ -551,6 +552,7 @@ class LeaseTable(LeaseRows):
             self.beat(now)
             self._admission.start(now)
         self.pacing.anew()
+        self.pacing.stopped()
         return away
 
     def _count(self, where: str, parameters: tuple[Any, ...]) -> int:

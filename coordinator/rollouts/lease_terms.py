@@ -18,7 +18,8 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
     learner's batches (coordinator/rollouts/replay_buffer.py, rule 1). `prompts`: "order": as the tasks have them,
     "variance": by their last groups (coordinator/rollouts/prompt_choice.py). `by_length`: long ones to quick nodes
     (prompt_window.py). `move`: whether another node finishes what a lost one has begun (moving.py). `report_ms`: from
-    one report of a group under way to the next."""
+    one report of a group under way to the next. `newcomers`: share of the room that new keys get beside known ones
+    (room_shares.py)."""
 
     staleness: int
     batch_groups: int
@@ -39,6 +40,7 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
     by_length: bool = False
     move: bool = False
     report_ms: int = 60_000
+    newcomers: float = 0.1
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):

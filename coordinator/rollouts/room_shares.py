@@ -3,8 +3,9 @@
 The *room* is the number of groups that may be on their way to the learner. The *whole* room is (S + 1) batches.
 
 Rules
-1. New keys get a tenth of the whole, at least one group, while known keys request the rest. They may also use room that
-   known keys leave free, except for the last tenth. While new keys wait, known keys leave them their tenth.
+1. New keys get their *share* of the whole, `leases.newcomers`, at least one group, while known keys request the rest.
+   They may also use room that known keys leave free, except for the last share. While new keys wait, known keys leave
+   them their share.
 2. New keys get the whole room while no known key has made a request for `HERE`, as in a fresh run.
 3. One connection of new keys may have one lease, two if more than half of the whole is free to it, or an eighth of the
    free room if that is more. This is a dynamic threshold, as Choudhury and Hahne share a switch's buffer (1998). A
@@ -20,8 +21,8 @@ Rules
 7. While known nodes are refused for lack of room, each may have its share of the whole by measured rate, at least one
    lease. The free room is served round robin as by rule 4. Three accepted groups make a key known, so the owner of many
    such keys could otherwise take the whole room.
-8. In sequential mode (S = 0) the room is one batch. The groups of new keys, up to their tenth, do not reduce the room
-   of the others, and no last tenth is reserved.
+8. In sequential mode (S = 0) the room is one batch. The groups of new keys, up to their share, do not reduce the room
+   of the others, and no last share is reserved.
 """
 
 import math
@@ -33,7 +34,7 @@ from p2p.limits.origin import Origin
 
 HERE: Final = 300_000
 UNDECIDED: Final = 3
-PARTS: Final = 10
+SLOW_SHARE: Final = 0.1
 THRESHOLD: Final = 8
 SLOW_THRESHOLD: Final = 4
 
@@ -71,10 +72,9 @@ class Room(NamedTuple):
     verdict: int
     sequential: bool = False
 
-    @property
-    def tenth(self) -> int:
-        """Return the part that is reserved for new keys, and that for slow nodes."""
-        return max(1, self.whole // PARTS)
+    def part(self, share: float) -> int:
+        """Return a share of the whole, at least one group."""
+        return max(1, int(self.whole * share))
 
 
 class Denial(NamedTuple):
@@ -87,7 +87,9 @@ class Denial(NamedTuple):
 class RoomShares:
     """The division of the room among the nodes that make requests. Its state is in memory alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, newcomers: float = 0.1) -> None:
+        """`newcomers`: the share of new keys (rule 1)."""
+        self._newcomers = newcomers
         self._known_until = 0
         """When known keys stop counting as present, milliseconds."""
         self._rates = NodeRates()
@@ -121,36 +123,38 @@ class RoomShares:
         (self._new_wait if requester.share == "new" else self._known_wait).served(_path(requester))
 
     def _new(self, requester: Requester, room: Room, now: int) -> Denial | None:
-        free = room.left
+        free, reserved = room.left, room.part(self._newcomers)
         if free <= 0:
             return Denial("no-room", {})
         if self.known_present(now):
-            free = room.tenth - room.new
+            free = reserved - room.new
             if not self._known_wait.anyone(now):
-                free = max(free, room.left - (0 if room.sequential else room.tenth))
+                free = max(free, room.left - (0 if room.sequential else reserved))
             free = min(free, room.left)
         if free <= 0:
-            return Denial("new-share", {"share": room.tenth, "whole": room.whole})
+            return Denial("new-share", {"share": reserved, "whole": room.whole})
         most = max(1 + (2 * free > room.whole), free // THRESHOLD)
         if requester.origin.connection and requester.open_leases >= most:
             return Denial("new-connection", {"held": requester.open_leases})
         if not self._new_wait.is_next(_path(requester), free, now):
-            return Denial("new-share", {"share": room.tenth, "whole": room.whole})
+            return Denial("new-share", {"share": reserved, "whole": room.whole})
         return None
 
     def _known(self, requester: Requester, room: Room, now: int) -> Denial | None:
         most = max(UNDECIDED, requester.most_open, math.ceil(2 * requester.rate * room.verdict))
         if requester.undecided >= most:
             return Denial("undecided", {"held": requester.undecided, "most": most})
-        left = room.left + (min(room.new, room.tenth) if room.sequential else 0)
+        reserved = room.part(self._newcomers)
+        left = room.left + (min(room.new, reserved) if room.sequential else 0)
         if self._new_wait.anyone(now) and not room.sequential:
-            left -= max(0, room.tenth - room.new)
+            left -= max(0, reserved - room.new)
         if left <= 0:
             return Denial("no-room", {})
         if requester.share == "slow":
-            most = max(room.tenth, left // SLOW_THRESHOLD)
+            share = room.part(SLOW_SHARE)
+            most = max(share, left // SLOW_THRESHOLD)
             at_most = room.slow >= most and self.known_present(now)
-            return Denial("slow-share", {"share": room.tenth, "whole": room.whole}) if at_most else None
+            return Denial("slow-share", {"share": share, "whole": room.whole}) if at_most else None
         share = max(1, int(room.whole * self._rates.part(requester.node)))
         if self._known_wait.anyone(now) and requester.open_leases >= share:
             return Denial("rate-share", {"held": requester.open_leases, "share": share})

@@ -7,6 +7,9 @@
     no hedges          leases that are overdue are not covered (coordinator/rollouts/hedging.py)
     star               the coordinator sends each version to each active node itself, one copy after the other
     by signal          batches take the groups of most signal first, not the oldest (`run.draw`)
+    room, signal       the same without the law, which leaves more groups to choose from
+    by variance        prompts are chosen by the variance of their last groups (`run.prompts`, elsewhere in order)
+    by contrast        half of a group's rollouts are learned from, in pairs that differ most (`learner.contrast`)
     no moves           what lost nodes have begun is not finished by others (coordinator/rollouts/moving.py)
     by length          prompts differ in length, and long ones go to quick nodes (`leases.by_length`, elsewhere off)
 
@@ -19,8 +22,9 @@ import math
 import random
 import statistics
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from coordinator.simulation.simulated_prompts import PromptTerms
 from coordinator.simulation.simulated_run import RunResult, RunScene, SimulatedRun, StepRecord, fleet, scaled
 from coordinator.training.run_plan import NodeTerms, RunTerms, broadcast_seconds, copies_sent
 
@@ -28,6 +32,8 @@ NANO: Final = 1_000_000_000
 PRICE_SPREAD: Final = 0.35
 """Standard deviation of the logarithm of asks."""
 ALL: Final = "all rules"
+CONTRAST: Final = 0.5
+"""Share of a group's rollouts that the row "by contrast" learns from."""
 
 
 class NodeClass(NamedTuple):
@@ -54,7 +60,9 @@ class FleetTerms(NamedTuple):
     `life`, `away`, `step_seconds`, `broadcast`: seconds; `broadcast` between peers, `star` of one copy after the other
     to all nodes, 0: not compared. `price`: median ask per hour. `learner_price`: per hour. `length_spread`: of the
     prompts (simulated_run.py). `hedge_share`: of hedges in all leases. `moves`, `gives_back`: see `RunScene`.
-    `classes`: the nodes, in place of `nodes`, `spread` and `price`. `version`: in place of `broadcast` and `star`."""
+    `classes`: the nodes, in place of `nodes`, `spread` and `price`. `version`: in place of `broadcast` and `star`.
+    `prompts`: of the task, each with a difficulty of its own (simulated_prompts.py); 0: all are alike. `group_size`:
+    rollouts per group, for `prompts`."""
 
     nodes: int = 200
     supply: float = 1.5
@@ -77,6 +85,8 @@ class FleetTerms(NamedTuple):
     gives_back: bool = False
     classes: tuple[NodeClass, ...] = ()
     version: VersionTerms | None = None
+    prompts: int = 0
+    group_size: int = 8
 
     @property
     def asked(self) -> bool:
@@ -86,7 +96,8 @@ class FleetTerms(NamedTuple):
 
 class RunFigures(NamedTuple):
     """Of a run. `steps`: made. `hedges`, `lost`, `wasted`, `moved`: as in `RunResult`. `copies`: of a version that the
-    coordinator sent, per step. `of_nodes`, `of_uplink`: parts of `cost`, which is of a step."""
+    coordinator sent, per step. `of_nodes`, `of_uplink`: parts of `cost`, which is of a step. `useful`: as in
+    `RunResult`; `signal`, `passed`, `strength`, `solved`: as in `SelectionFigures`; all 0 where prompts are alike."""
 
     steps: float
     idle: float
@@ -101,6 +112,11 @@ class RunFigures(NamedTuple):
     of_nodes: float
     of_uplink: float
     cost: float
+    useful: float
+    signal: float
+    passed: float
+    strength: float
+    solved: float
 
 
 class Compared(NamedTuple):
@@ -139,6 +155,10 @@ def _variants(terms: FleetTerms, ablate: bool) -> Iterator[tuple[str, _Change]]:
         return
     yield "without law", _Change(lambda scene: scene, paced=False)
     yield "by signal", _Change(lambda scene: scene._replace(by_signal=True))
+    if terms.prompts:
+        yield "room, signal", _Change(lambda scene: scene._replace(by_signal=True), paced=False)
+        yield "by variance", _Change(lambda scene: _selecting(scene, by_variance=True))
+        yield "by contrast", _Change(lambda scene: _selecting(scene, contrast=CONTRAST))
     if terms.asked:
         yield "any nodes", _Change(lambda scene: scene._replace(order="random"))
         yield "everybody", _Change(lambda scene: scene._replace(order=None))
@@ -152,6 +172,11 @@ def _variants(terms: FleetTerms, ablate: bool) -> Iterator[tuple[str, _Change]]:
         yield "star", _Change(lambda scene: scene._replace(star=copy / terms.step_seconds))
     if terms.length_spread:
         yield "by length", _Change(lambda scene: scene._replace(by_length=True))
+
+
+def _selecting(scene: RunScene, **rule: Any) -> RunScene:
+    assert scene.prompts is not None
+    return scene._replace(prompts=scene.prompts._replace(**rule))
 
 
 def _run(terms: FleetTerms, change: _Change, seconds: float, seed: int) -> tuple[SimulatedRun, RunResult]:
@@ -177,6 +202,7 @@ def _run(terms: FleetTerms, change: _Change, seconds: float, seed: int) -> tuple
         moves=terms.moves,
         gives_back=terms.gives_back,
         copies=copies,
+        prompts=PromptTerms(terms.prompts, terms.group_size) if terms.prompts else None,
     )
     run = SimulatedRun(change.scene(scene), paced=change.paced, seed=seed)
     return run, run.run(seconds=seconds)
@@ -225,6 +251,8 @@ def _figures(terms: FleetTerms, run: SimulatedRun, result: RunResult, seconds: f
         of_nodes=of_nodes,
         of_uplink=of_uplink,
         cost=of_nodes + of_uplink + terms.learner_price * seconds / 3600 / run.step,
+        useful=result.useful,
+        **result.selection._asdict(),
     )
 
 

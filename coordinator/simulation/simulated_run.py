@@ -3,7 +3,8 @@
 `room` is `free_slots` of coordinator/rollouts/lease_terms.py, `fresh` adds `is_due` of coordinator/rollouts/pacing.py,
 and its summary is kept up by the same events. Where nodes ask for money, coordinator/rollouts/activation.py chooses
 among those that are here, each quarter of an hour. Where prompts differ in length, prompt_window.py and quick_nodes.py
-of coordinator/rollouts tell which node gets which. Durations come from this simulation: a step varies by `STEP_CV`, the
+of coordinator/rollouts tell which node gets which; with `prompts` they also differ in difficulty
+(simulated_prompts.py). Durations come from this simulation: a step varies by `STEP_CV`, the
 groups of one node by `GROUP_CV`. The law knows what the coordinator would measure: turnarounds of groups that came, the
 learner's steps and waits, and the share of leases that brought a group. A node that leaves says nothing: its leases
 stay open until they expire, or are covered by hedges (coordinator/rollouts/hedging.py), for which every node counts as
@@ -35,6 +36,7 @@ from coordinator.rollouts.pacing import STEPS_KEPT, PacedSituation, is_due, lear
 from coordinator.rollouts.prompt_window import AHEAD, WaitingPrompt, in_order
 from coordinator.rollouts.quick_nodes import QuickNodes
 from coordinator.simulation.simulated_clock import SimulatedClock
+from coordinator.simulation.simulated_prompts import LeasedPrompt, PromptTerms, SelectionFigures, SimulatedPrompts
 
 STEP_CV: Final = 0.1
 GROUP_CV: Final = 0.25
@@ -64,8 +66,9 @@ class RunScene(NamedTuple):
     version itself, one copy after the other. `copies`: that it sends of a version where peers pass it on.
     `length_spread`: standard deviation of the logarithm of a prompt's length, whose mean is 1 and which is
     predicted exactly. `by_length`: long prompts go to quick nodes. `hedge_share`: of hedges in all leases.
-    `by_signal`: batches take groups of most signal first, which is drawn by chance. `gives_back`:
-    whether a node that comes back gives its open leases back. `moves`: whether lost groups go on at other nodes."""
+    `by_signal`: batches take groups of most signal first, which is drawn by chance without `prompts`. `gives_back`:
+    whether a node that comes back gives its open leases back. `moves`: whether lost groups go on at other nodes.
+    `prompts`: the training prompts and how they are selected; None: all are alike."""
 
     turnarounds: tuple[float, ...]
     at_once: int = 1
@@ -88,6 +91,7 @@ class RunScene(NamedTuple):
     moves: bool = False
     star: float = 0.0
     copies: float = 1.0
+    prompts: PromptTerms | None = None
 
 
 class StepRecord(NamedTuple):
@@ -104,7 +108,8 @@ class RunResult(NamedTuple):
     learner's idle share. `leases`: given per group learned. `paid`: to nodes per step, nano units. `hedges`: of all
     leases. `lost`: prompts whose leases brought no group that could be drawn, of those leased. `wasted`: tokens that
     were sampled and never drawn, of all that were sampled. `moved`: leases that another node finished, of all.
-    `copies`: of a version, sent by the coordinator per step."""
+    `copies`: of a version, sent by the coordinator per step. `useful`: leases given per group learned from whose
+    rewards differ, 0 without `prompts`. `selection`: of the prompts, over the whole run."""
 
     age: float
     idle: float
@@ -115,6 +120,8 @@ class RunResult(NamedTuple):
     wasted: float = 0.0
     moved: float = 0.0
     copies: float = 0.0
+    useful: float = 0.0
+    selection: SelectionFigures = SelectionFigures()
 
 
 @dataclass(eq=False)
@@ -137,23 +144,23 @@ class SimulatedNode:
 
 class OpenLease(NamedTuple):
     """A lease that has not ended. `first`: the lease of whose set it is (coordinator/rollouts/twin_sets.py). `sent`:
-    ms. `length`: of its prompt."""
+    ms."""
 
     node: SimulatedNode
     cell: LeaseCell
     first: int
     sent: int
-    length: float
+    prompt: LeasedPrompt
 
 
 class GroupWork(NamedTuple):
     """The work on a lease's group. `began`: seconds. `takes`: seconds for what is left of it. `begun`: share of its
-    tokens that another node had sampled before. `length`: of its prompt's answers."""
+    tokens that another node had sampled before."""
 
     began: float
     takes: float
     begun: float
-    length: float
+    prompt: LeasedPrompt
 
     def share_at(self, seconds: float) -> float:
         """Return the share of the group's tokens that are there, so many seconds after `began`."""
@@ -165,7 +172,7 @@ class BegunGroup(NamedTuple):
 
     number: int
     version: int
-    length: float
+    prompt: LeasedPrompt
     share: float
 
 
@@ -226,9 +233,11 @@ class SimulatedRun:
         self.moved, self.sampled, self.learned = 0, 0.0, 0.0
         """Leases finished by other nodes; tokens that were sampled, and those of drawn groups, in mean groups."""
         self.undecided = 0
-        self.buffer: list[tuple[float, int, float]] = []
-        """(rank, version, length) of the groups that may be drawn, in the order of the draw. The rank is 0, or less by
-        the group's signal."""
+        self.buffer: list[tuple[float, int, int, LeasedPrompt]] = []
+        """(rank, version, number, prompt) of the groups that may be drawn, in the order of the draw. The rank is 0, or
+        less by the group's signal. The number is that of the verdict."""
+        self.decided = 0
+        """Verdicts."""
         self.began: float | None = None
         self.drew = self.waits_since = 0.0
         self.steps, self.spans, self.waits = (deque[float](maxlen=STEPS_KEPT) for _ in range(3))
@@ -242,6 +251,7 @@ class SimulatedRun:
         self.records: list[StepRecord] = []
         self.window: list[WaitingPrompt] = []
         self.quick, self._next_position = QuickNodes(), 0
+        self.prompts = None if scene.prompts is None else SimulatedPrompts(scene.prompts, seed)
         self.paid, self.copies, self._sends = 0.0, 0.0, False
         self.waiting: dict[SimulatedNode, None] = {}
         """Nodes that wait for a copy of a version, in the order in which they are sent one."""
@@ -276,9 +286,11 @@ class SimulatedRun:
             self.paid / self.step,
             self.hedges / max(1, self.given),
             self.lost / max(1, self.given - self.hedges - self.moved),
-            1 - self.learned / max(1e-9, self.sampled - sum(length for *_, length in self.buffer)),
+            1 - self.learned / max(1e-9, self.sampled - sum(prompt.length for *_, prompt in self.buffer)),
             self.moved / max(1, self.given),
             self.copies / self.step,
+            self.given / max(1, self.prompts.useful) if self.prompts else 0.0,
+            self.prompts.figures() if self.prompts else SelectionFigures(),
         )
 
     # nodes
@@ -350,10 +362,10 @@ class SimulatedRun:
         lasts = max(LIFETIME * node.turnaround, self._step_seconds)
         place = lease_cell(node.loaded, mean, now)
         if begun is not None:
-            self.moved, length, share = self.moved + 1, begun.length, begun.share
+            self.moved, prompt, share = self.moved + 1, begun.prompt, begun.share
         else:
-            length, share = self._length(node) if covers is None else self.open[covers].length, 0.0
-        self.open[lease] = OpenLease(node, place, covers or lease, now, length)
+            prompt, share = self._prompt(node) if covers is None else self.open[covers].prompt, 0.0
+        self.open[lease] = OpenLease(node, place, covers or lease, now, prompt)
         self._count(covers or lease, lease)
         self.hedge_share.note(hedge=covers is not None)
         self.hedges += covers is not None
@@ -362,26 +374,28 @@ class SimulatedRun:
             insort(self.overdue, (now + after, lease))
         node.running.add(lease)
         self._note(node, self.clock.now + 1.5 * mean / 1000)
-        takes = length * node.turnaround * self.random.lognormvariate(-(GROUP_CV**2) / 2, GROUP_CV)
+        takes = prompt.length * node.turnaround * self.random.lognormvariate(-(GROUP_CV**2) / 2, GROUP_CV)
         takes *= 1 - share
-        self.work[lease] = GroupWork(self.clock.now, takes, share, length)
-        self.clock.after(takes, self._returned, node, lease, takes, length)
+        self.work[lease] = GroupWork(self.clock.now, takes, share, prompt)
+        self.clock.after(takes, self._returned, node, lease, takes, prompt)
         self.clock.after(lasts, self._expired, lease)
 
-    def _length(self, node: SimulatedNode) -> float:
-        """Return the length of the prompt that a node gets, by the product's own rule (prompt_window.py, rule 4)."""
-        spread = self.scene.length_spread
-        if not spread:
-            return 1.0
+    def _prompt(self, node: SimulatedNode) -> LeasedPrompt:
+        """Return the prompt that a node gets, by the product's own rule (prompt_window.py, rules 1 and 4)."""
+        spread, prompts = self.scene.length_spread, self.prompts
+        if not spread and prompts is None:
+            return LeasedPrompt()
         while len(self.window) < AHEAD:
-            length = self.random.lognormvariate(-(spread**2) / 2, spread)
-            self.window.append(WaitingPrompt(self._next_position, 0, int(LENGTH_UNIT * length)))
+            length = self.random.lognormvariate(-(spread**2) / 2, spread) if spread else 1.0
+            index = prompts.prompt_at(self._next_position) if prompts else 0
+            self.window.append(WaitingPrompt(self._next_position, index, int(LENGTH_UNIT * length)))
             self._next_position += 1
         speed = statistics.fmean(node.speeds) if node.speeds else None
         longest = self.quick.gets_long(speed, reliable=True) if self.scene.by_length else None
         chosen = in_order(self.window, longest)[0]
         self.window.remove(chosen)
-        return chosen.length / LENGTH_UNIT
+        successes = prompts.successes(chosen.prompt) if prompts else 0
+        return LeasedPrompt(chosen.length / LENGTH_UNIT, chosen.prompt, successes)
 
     def _mean(self, node: SimulatedNode) -> float:
         """Return the node's turnaround as measured, or that of the nodes here, ms."""
@@ -395,24 +409,24 @@ class SimulatedRun:
             latest = max(known.until if known else 0, int(1000 * until))
             self.summary.node_here(node.key, self._mean(node), self.scene.at_once, latest)
 
-    def _returned(self, node: SimulatedNode, lease: int, takes: float, length: float) -> None:
+    def _returned(self, node: SimulatedNode, lease: int, takes: float, prompt: LeasedPrompt) -> None:
         if lease not in node.running:
             return
         node.running.remove(lease)
-        self.sampled += length * (1 - self.work.pop(lease).begun)
+        self.sampled += prompt.length * (1 - self.work.pop(lease).begun)
         if not node.active:
             self._count_hours(node)
         before = bool(node.measured)
         self._rates -= 1 / self._mean(node) if before else 0.0
         node.measured.append(takes)
-        node.speeds.append(length / takes)
+        node.speeds.append(prompt.length / takes)
         self._rates, self._known = self._rates + 1 / self._mean(node), self._known + (not before)
         self.ratios.append(takes / statistics.fmean(node.measured))
         ended = self._end(lease)
         if ended is not None and ended.first in self.counted:
             self._count(ended.first, None)
             self.undecided += 1
-            self.clock.after(self.scene.verdict * self._step_seconds, self._decided, ended.cell.version, length)
+            self.clock.after(self.scene.verdict * self._step_seconds, self._decided, node, ended.cell.version, prompt)
         self._ask(node)
 
     def _end(self, lease: int) -> OpenLease | None:
@@ -443,7 +457,7 @@ class SimulatedRun:
         if not share or not is_in_time(version, self.step, self.scene.staleness):
             self.lost += 1
             return
-        one = BegunGroup(number, version, ended.length, share)
+        one = BegunGroup(number, version, ended.prompt, share)
         self.begun.append(one)
         self.clock.after(WAIT / 1000, self._nobody_came, one)
         for node in self.nodes:
@@ -455,14 +469,22 @@ class SimulatedRun:
             self.begun.remove(one)
             self.lost += 1
 
-    def _decided(self, version: int, length: float) -> None:
-        self.undecided -= 1
+    def _decided(self, node: SimulatedNode, version: int, prompt: LeasedPrompt) -> None:
+        self.undecided, self.decided = self.undecided - 1, self.decided + 1
         self.outcomes.append(1.0)
+        if self.prompts:
+            self.prompts.came(node.key, prompt)
         if fresh(self.step, version, self.scene.staleness):
-            insort(self.buffer, (-self.random.random() if self.scene.by_signal else 0.0, version, length))
+            insort(self.buffer, (-self._signal(prompt), version, self.decided, prompt))
             self._draw()
         else:
             self.lost += 1
+
+    def _signal(self, prompt: LeasedPrompt) -> float:
+        """Return the signal by which the draw orders a group; 0 where it does not."""
+        if not self.scene.by_signal:
+            return 0.0
+        return self.prompts.signal(prompt) if self.prompts else self.random.random()
 
     def _leave(self, node: SimulatedNode) -> None:
         node.here = node.waits = False
@@ -477,7 +499,7 @@ class SimulatedRun:
         """Count the tokens of a lease whose node leaves, and note those that it has told, if it tells any."""
         one, work = self.open.get(lease), self.work.pop(lease)
         gone = self.clock.now - work.began
-        self.sampled += work.length * (work.share_at(gone) - work.begun)
+        self.sampled += work.prompt.length * (work.share_at(gone) - work.begun)
         every = REPORT_EVERY / 1000
         if self.scene.moves and one is not None and one.first == lease and not work.begun and gone >= every:
             self.told[lease] = work.share_at(gone // every * every)
@@ -586,8 +608,10 @@ class SimulatedRun:
         drawn, self.buffer = self.buffer[: scene.batch], self.buffer[scene.batch :]
         now = self.clock.now
         waited = now - self.waits_since
-        age = self.step - statistics.fmean(version for _, version, _ in drawn)
-        self.learned += sum(length for *_, length in drawn)
+        age = self.step - statistics.fmean(version for _, version, *_ in drawn)
+        self.learned += sum(prompt.length for *_, prompt in drawn)
+        if self.prompts:
+            self.prompts.learn(prompt for *_, prompt in drawn)
         self.records.append(StepRecord(now, waited, age, sum(node.here and node.active for node in self.nodes)))
         self.waits.append(1000 * waited)
         self.supplies.append(self.summary.supply)

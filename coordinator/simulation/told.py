@@ -18,6 +18,12 @@ FOOT: Final = (
     "hedges: of all leases; lost: prompts leased whose group could not be learned from, of all\n"
     "wasted: tokens sampled and not learned from, of all sampled; moved: leases finished by others, of all"
 )
+SELECTION_HEAD: Final = f"{'':<12} {'signal':>15} {'useful':>13} {'passed':>15} {'strength':>13} {'solved':>15}"
+SELECTION_FOOT: Final = (
+    "signal: of the groups learned from, those whose rewards differ; useful: leases per such group\n"
+    "passed: rollouts through the learner's pass, of those of groups learned from; strength: their mean absolute "
+    "advantage\nsolved: mean success of all prompts at the end, in the model of simulated_prompts.py"
+)
 
 
 def node_class(text: str) -> NodeClass:
@@ -52,6 +58,16 @@ def row(one: Compared, seeds: int) -> str:
     """Return a row of the table; with several seeds, the cost with its standard error."""
     mean, error = one.mean, f" ± {one.error.cost:.4f}" if seeds > 1 else ""
     return f"{one.name:<12} {_cells(mean)}{error}"
+
+
+def selection_row(one: Compared) -> str:
+    """Return a row of the second table, with standard errors."""
+    mean, error = one.mean, one.error
+    return (
+        f"{one.name:<12} {mean.signal:>7.1%} ± {error.signal:>5.1%} {mean.useful:>6.2f} ± {error.useful:>4.2f} "
+        f"{mean.passed:>7.1%} ± {error.passed:>5.1%} {mean.strength:>6.3f} ± {error.strength:>4.3f} "
+        f"{mean.solved:>7.1%} ± {error.solved:>5.1%}"
+    )
 
 
 def _cells(mean: RunFigures) -> str:

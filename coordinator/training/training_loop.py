@@ -89,6 +89,10 @@ class Utilisation:
         self.busy += seconds
         self.step_seconds = smoothed(self.step_seconds, seconds)
 
+    def waited(self, seconds: float) -> None:
+        """Add a wait of `seconds`; below 0 the clock was set back, and it is none."""
+        self.waiting += max(0.0, seconds)
+
 
 @dataclass
 class Training:
@@ -258,7 +262,7 @@ class Training:
     async def _step(self, groups: list[DrawnGroup]) -> None:
         at, began = self._at(), self.clock()
         if self._drawing_since is not None:
-            self.utilisation.waiting += began - self._drawing_since
+            self.utilisation.waited(began - self._drawing_since)
         pacing = self.group_service.leases.pacing
         pacing.drew(int(began * 1000))
         log.info("step begun", step=at.step + 1, groups=len(groups))
@@ -283,8 +287,8 @@ class Training:
             await self._publish(stepped.export, stepped.step)
         self._stand(stepped.step, self._latest())
         self._drawing_since = self.clock()
-        pacing.stepped(int(self._drawing_since * 1000))
-        self.utilisation.worked(self._drawing_since - began)
+        if pacing.stepped(int(self._drawing_since * 1000)):
+            self.utilisation.worked(self._drawing_since - began)
 
     def _record(self, stepped: Stepped, groups: list[DrawnGroup], before: int) -> None:
         self.history.add(

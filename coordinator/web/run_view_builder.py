@@ -19,8 +19,9 @@ from coordinator.metrics import run_metrics
 from coordinator.metrics.broadcast_stats import BroadcastStats
 from coordinator.metrics.canary_counts import canary_view
 from coordinator.metrics.capacity import Measured, view
-from coordinator.metrics.views import BroadcastView, CapacityView, LinksView, NodeRow, RunState
+from coordinator.metrics.views import BroadcastView, CapacityView, LinksView, NodeRow, ReserveView, RunState
 from coordinator.publishing.publisher import Publisher
+from coordinator.rollouts.freshness import FreshnessTerms, reserves
 from coordinator.rollouts.group_service import GroupService
 from coordinator.run.setup import Run
 from coordinator.run.signing import ends_soon
@@ -201,7 +202,29 @@ class RunViewBuilder:
         now = live.state.now
         refill = self.group_service.buffer.refill
         measured = run_metrics.completed(database, live.measured, reach, now, self._rates, refill=refill)
-        return view(config.run.staleness, self.training.period.current, config.leases.gamma, measured)
+        capacity = view(config.run.staleness, self.training.period.current, config.leases.gamma, measured)
+        return msgspec.structs.replace(
+            capacity,
+            gamma=config.leases.gamma,
+            newcomers=config.leases.newcomers,
+            reserves=self._reserves(capacity, reach, run_metrics.mean_turnaround(database)),
+        )
+
+    def _reserves(self, capacity: CapacityView, reach: float, back: float | None) -> list[ReserveView]:
+        """Return what other reserves would give. `reach`: seconds until a version is in use at a node. `back`: ms from
+        lease to verdict."""
+        config, step = self.run.config, capacity.step_seconds
+        if capacity.need is None or not step or back is None:
+            return []
+        terms = FreshnessTerms(
+            staleness=config.run.staleness,
+            period=capacity.publish_every,
+            latency=(reach + back / 1000) / step,
+            groups=config.run.batch_groups,
+            least=capacity.need / config.leases.gamma,
+            paced=config.leases.pacing == "fresh",
+        )
+        return reserves(terms, config.leases.gamma, self._rates.values())
 
     def _phase(self) -> str:
         """Return the phase known to the event loop; undecided groups later turn "finished" into "finishing"."""

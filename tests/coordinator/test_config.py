@@ -118,6 +118,10 @@ BAD = {
     "a number in a list of texts": ({"network": {"listen": [3]}}, "network.listen should be a text, not 3"),
     "too few numbers": ({"learner": {"betas": [0.9]}}, "learner.betas should be a longer list, not [0.9]"),
     "below the bound": ({"run": {"staleness": -1}}, "run.staleness should be greater than or equal to 0, not -1"),
+    "a group of one, which has nothing to be compared with": (
+        {"run": {"group_size": 1}},
+        "run.group_size should be greater than or equal to 2, not 1",
+    ),
     "no number at all": (
         {"learner": {"learning_rate": float("nan")}},
         "learner.learning_rate should be a finite number",

@@ -71,6 +71,33 @@ def test_nodes_that_all_lose_the_coordinator_wait_and_go_on(tmp_path: Path) -> N
     story(tmp_path, tell, late=3)
 
 
+def test_a_fleet_that_vanishes_in_mid_batch_is_waited_for_and_costs_no_group(tmp_path: Path) -> None:
+    """No node says goodbye. Its leases expire, the groups that came are learned from, and the next node goes on."""
+
+    async def main() -> None:
+        swarm = make_swarm(tmp_path)
+        async with swarm.coordinating() as coordinator:
+            fleet = [swarm.node(name) for name in ("alice", "bob", "carol")]
+            async with working(*fleet):
+                await steps(swarm, 2)
+                await until(lambda: coordinator.view_builder.build().running >= 2, 60)
+                swarm.network.partition([swarm.run.peer_id], [node.peer_id for node in fleet])
+            await anyio.sleep(600)
+            state, stood = coordinator.view_builder.build(), version(swarm)
+            assert state.running == 0, "every lease has expired"
+            assert state.undecided == 0
+            assert state.received == state.accepted
+            assert state.phase == "learning"
+            await anyio.sleep(3600)
+            assert version(swarm) == stood
+            async with working(swarm.node("dave")):
+                await steps(swarm, 3)
+                whole(swarm)
+            assert coordinator.view_builder.build().expired >= 2
+
+    run_fake(main)
+
+
 def test_nodes_that_no_gossip_reaches_ask_for_the_versions_that_refusals_speak_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

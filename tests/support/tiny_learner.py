@@ -23,9 +23,11 @@ from tasks.task import Score
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
 
 
-def make_model(folder: Path) -> Path:
-    """Write a model folder after two supervised steps."""
-    warm_up(WarmUp(folder=str(folder), task="reverse", task_version=1, steps=2, noise=0.5, batch=8, shape=SHAPE))
+def make_model(folder: Path, **shape: int) -> Path:
+    """Write a model folder after two supervised steps. `shape`: what differs from `SHAPE`."""
+    warm_up(
+        WarmUp(folder=str(folder), task="reverse", task_version=1, steps=2, noise=0.5, batch=8, shape=SHAPE | shape)
+    )
     return folder
 
 

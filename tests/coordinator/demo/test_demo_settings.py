@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from coordinator.config import parse
-from coordinator.demo.demo_settings import SMOLLM2, TINY, DemoOptions, Model, run_name, settings_of
+from coordinator.demo.demo_settings import SMOLLM2, TINY, DemoOptions, Model, Pacing, run_name, sections_of, settings_of
 from coordinator.environments.task_host import facts_of
 from coordinator.run.admitted_classes import admitted_classes, check_admitted, closed_classes
 from coordinator.run.model_folder import task_named
@@ -49,6 +49,12 @@ def test_the_run_admits_the_nodes_number_format_alone(dtype: Dtype) -> None:
 def test_an_option_out_of_range_is_one_line(options: DemoOptions) -> None:
     with pytest.raises(LocalFault, match="choose"):
         settings_of(options)
+
+
+@pytest.mark.parametrize("pacing", ["fresh", "room"])
+def test_the_run_paces_its_leases_as_the_option_says(pacing: Pacing) -> None:
+    settings = settings_of(DemoOptions(pacing=pacing))
+    assert settings_for(settings.model, sections_of(settings, seed=3), env={}).leases.pacing == pacing
 
 
 def test_an_adapter_learns_at_ten_times_the_rate() -> None:

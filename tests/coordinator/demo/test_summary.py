@@ -53,6 +53,11 @@ def test_a_shortcoming_is_one_sentence(flaw: str, case: tuple[dict[str, object],
     assert case[1] in missing[0]
 
 
+def test_the_ages_of_the_groups_learned_from_stand_with_their_mean() -> None:
+    text = "\n".join(summary(changed(staleness=[2, 0, 6], staleness_limit=2), 1.0))
+    assert "staleness 0: 2, 1: 0, 2: 6  (steps: groups; mean 1.50, limit 2)" in text
+
+
 def test_restricted_routes_are_listed_and_required_with_ways() -> None:
     first, second, *others = [msgspec.structs.replace(node, route="direct") for node in pictures.FINISHED.nodes]
     assert "relay" not in "\n".join(summary(changed(nodes=[first, second, *others]), 1.0))

@@ -37,6 +37,19 @@ def test_a_gradient_that_is_not_finite_changes_nothing_and_is_reported(policy: P
     assert all(torch.equal(tensor, before[name]) for name, tensor in optimiser.tensors().items())
 
 
+@pytest.mark.parametrize("value", [float("inf"), float("-inf")])
+def test_with_infinite_behaviour_log_probabilities_weights_and_moments_stay_numbers(
+    policy: PreTrainedModel, value: float
+) -> None:
+    hyper = Hyper(warmup_steps=0)
+    optimiser = Optimiser(policy, hyper)
+    train_batch = batch(1)
+    for sample in train_batch.groups[0].samples:
+        sample.behaviour[:] = value
+    step.train_step(policy, optimiser, train_batch, hyper, steps=0)
+    assert all(bool(tensor.isfinite().all()) for _, tensor in optimiser.tensors().items())
+
+
 def test_the_rate_warms_up_linearly_and_then_stays(policy: PreTrainedModel) -> None:
     optimiser = Optimiser(policy, Hyper(learning_rate=1.0, warmup_steps=4))
     assert [optimiser.learning_rate(steps) for steps in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]

@@ -18,12 +18,13 @@ from safetensors.torch import load_file
 
 from coordinator.learner.batch_groups import BadBatch
 from coordinator.learner.messages import Export, Hyper
+from coordinator.learner.optimiser import BadTensors
 from coordinator.learner.session import WrongOrder, check_hyper
 from p2p.swarm import manifest
 from tests.support.cuts import cuts
 from tests.support.learner_lives import Life
 from tests.support.quick_disk import quick_folder
-from tests.support.tiny_learner import GROUPS, Main, ask, batch
+from tests.support.tiny_learner import GROUPS, Main, ask, batch, make_model
 from weights.diff import apply
 from weights.snapshot import Snapshot
 
@@ -379,6 +380,18 @@ def test_a_checkpoint_of_another_run_is_refused_and_one_that_names_none_is_taken
         main.open()
     main.run = "0a" * 16
     assert main.open().opened().step == 2
+
+
+def test_a_checkpoint_of_another_model_is_refused_and_stays(tmp_path: Path, main: Main) -> None:
+    session = main.open()
+    main.step(session, 1)
+    kept = sorted(path.name for path in (main.folder / "checkpoints").iterdir())
+    own, main.model = main.model, make_model(tmp_path / "wider", hidden_size=64)
+    with pytest.raises(BadTensors, match=r"of shape .*: it is another model's"):
+        main.open()
+    assert sorted(path.name for path in (main.folder / "checkpoints").iterdir()) == kept
+    main.model = own
+    assert main.open().opened().step == 1
 
 
 BAD_SETTINGS = {

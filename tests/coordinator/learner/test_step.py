@@ -1,3 +1,4 @@
+import math
 import random
 from pathlib import Path
 
@@ -180,6 +181,34 @@ def test_a_batch_without_signal_changes_no_weight_even_with_momentum(policy: Pre
     assert (metrics["zero_variance"], metrics["grad_norm"], metrics["reward"]) == (1.0, 0.0, pytest.approx(0.2))
     for name, tensor in optimiser.tensors().items():
         assert torch.equal(tensor, before[name]), name
+
+
+def test_a_thousand_batches_without_signal_change_no_weight_and_the_next_one_does(policy: PreTrainedModel) -> None:
+    hyper = Hyper(warmup_steps=0)
+    optimiser = Optimiser(policy, hyper)
+    before = {name: tensor.clone() for name, tensor in optimiser.tensors().items()}
+    for number in range(1, 1001):
+        flat = TrainBatch(step=number, groups=[group(random.Random(number), "flat", number - 1, reward=0.2)])
+        metrics = step.train_step(policy, optimiser, flat, hyper, steps=number - 1)
+        assert (metrics["grad_norm"], metrics["skipped_updates"]) == (0.0, 0.0)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in optimiser.tensors().items())
+    step.train_step(policy, optimiser, batch(1001), hyper, steps=1000)
+    assert not all(torch.equal(tensor, before[name]) for name, tensor in optimiser.tensors().items() if name in before)
+
+
+def test_a_reward_that_is_not_finite_is_refused_before_any_weight_changes(policy: PreTrainedModel) -> None:
+    hyper = Hyper(warmup_steps=0)
+    optimiser = Optimiser(policy, hyper)
+    before = {name: tensor.clone() for name, tensor in optimiser.tensors().items()}
+    for reward in (math.nan, math.inf, -math.inf):
+        bad = batch(1)
+        sample, *others = bad.groups[0].samples
+        bad.groups[0] = msgspec.structs.replace(
+            bad.groups[0], samples=[msgspec.structs.replace(sample, reward=reward), *others]
+        )
+        with pytest.raises(ValueError, match="a reward is not a finite number"):
+            step.train_step(policy, optimiser, bad, hyper, steps=0)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in optimiser.tensors().items())
 
 
 def test_a_kl_term_keeps_the_policy_nearer_to_the_reference(policy: PreTrainedModel) -> None:

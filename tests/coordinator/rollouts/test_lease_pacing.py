@@ -1,5 +1,6 @@
 """The law of leases applied to requests: refusals, what is measured, and a summary that agrees with run.sqlite."""
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from structlog.testing import capture_logs
 from coordinator.rollouts.lease_pacing import CHECKED_EVERY
 from protocol.leases import Lease
 from protocol.refusals import sentence
+from protocol.requests import Refusal
+from tests.support.fleet import request_lease
 from tests.support.group_world import ALICE, BOB, World, group
 
 STEP = 60_000
@@ -89,6 +92,54 @@ def test_while_the_learner_waits_a_node_gets_a_lease(paced: World) -> None:
     paced.group_service.leases.pacing.stepped(paced.now)
     given = leases_until_refused(paced, 2)
     assert len(given) >= BATCH
+
+
+def test_a_clock_that_was_set_back_leaves_no_negative_time_and_leases_go_on(paced: World) -> None:
+    pacing = paced.group_service.leases.pacing
+    before = pacing.times.steps[:]
+    paced.now -= 10 * STEP
+    paced.group_service.tick(paced.now)
+    paced.learner_at(2)
+    pacing.stepped(paced.now)
+    assert pacing.times.steps == before, "the step in which the clock was set back is no measurement"
+    assert paced.group_service.lease(ALICE, paced.ask(2), paced.now)
+    pacing.drew(paced.now)
+    assert min(pacing.times.spans + pacing.times.waits) >= 0
+
+
+def test_after_an_absence_the_step_under_way_is_no_measurement(paced: World) -> None:
+    pacing = paced.group_service.leases.pacing
+    before = pacing.times.steps[:]
+    paced.now += 10 * STEP
+    paced.group_service.leases.resume(paced.now)
+    pacing.stepped(paced.now)
+    assert pacing.times.steps == before
+
+
+def test_ten_thousand_nodes_that_ask_at_once_get_the_room_and_a_time_to_come_back_at_a_cost_each_that_does_not_grow(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path, pacing="fresh", batch_groups=16)
+    for node in (ALICE, BOB):
+        for _ in range(16):
+            bring(world, node)
+    train(world, 0)
+    costs, codes, waits = list[int](), Counter[str](), list[int]()
+    for number in range(10_000):
+        statements: list[str] = []
+        world.group_service.database.connection.set_trace_callback(statements.append)
+        answer = request_lease(world, f"crowd {number}")
+        costs.append(len(statements))
+        codes[answer.code if isinstance(answer, Refusal) else ""] += 1
+        if isinstance(answer, Refusal):
+            waits.append(answer.retry_after)
+    whole = (world.group_service.terms.staleness + 1) * 16
+    world.close()
+    assert 0 < codes[""] <= whole
+    assert set(codes) <= {"", "later", "no-room", "new-share"}
+    assert max(costs[-1000:]) <= max(costs[:1000]), "statements per request"
+    assert min(waits) > 0
+    assert max(waits) >= 100 * min(waits), "the more wait, the rarer each asks"
 
 
 def test_before_the_first_step_room_alone_paces(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from coordinator.metrics import run_metrics
-from protocol.leases import Receipt
+from protocol.leases import Lease, Receipt
 from tests.support.group_world import SPEC, TEXT, World, group
 
 RIGHT = "the right answer"
@@ -44,6 +44,30 @@ def test_a_group_at_the_limit_is_drawn_and_one_beyond_never_is(world: World) -> 
     world.learner_at(2)
     assert drawn(world) == ids
     assert world.group_service.buffer.histogram == [0, 0, 2]
+
+
+def test_a_thousand_groups_of_equal_rewards_are_paid_learned_from_and_stop_nothing(tmp_path: Path) -> None:
+    world = World(tmp_path, batch_groups=2)
+    for number in range(500):
+        ids = received(world, number, 2, ["111", "111"])
+        assert all(one.weight > 0 for one in world.decide_all())
+        assert drawn(world) == ids
+        world.learner_at(number + 1)
+    assert isinstance(world.lease(version=500), Lease)
+    world.close()
+
+
+def test_with_refill_a_thousand_groups_of_equal_rewards_are_paid_and_the_draw_waits_for_others(tmp_path: Path) -> None:
+    world = World(tmp_path, batch_groups=2, refill=True)
+    for _ in range(1000):
+        received(world, 0, 1, ["111", "111"])
+        assert all(one.weight > 0 for one in world.decide_all())
+    assert drawn(world) == []
+    assert (world.group_service.buffered(), world.group_service.buffer.flat(0, 1)) == (0, 1000)
+    ids = received(world, 0, 2, [RIGHT, "111"])
+    world.decide_all()
+    assert drawn(world) == ids
+    world.close()
 
 
 def test_too_old_when_decided_is_paid_but_not_trainable(world: World) -> None:

@@ -147,6 +147,16 @@ def test_new_nodes_get_a_tenth_beside_known_ones_and_never_the_last_tenth(tmp_pa
     world.close()
 
 
+@pytest.mark.parametrize(("newcomers", "most"), [(0.01, 25), (0.3, 17), (0.5, 15)])
+def test_the_share_of_new_nodes_is_a_setting(tmp_path: Path, newcomers: float, most: int) -> None:
+    world = World(tmp_path, batch_groups=10, newcomers=newcomers)
+    for _ in range(4):
+        world.accepted(ALICE)
+    given = [number for number in range(40) if isinstance(request_lease(world, f"new {number}"), Lease)]
+    assert len(given) == most, "of 26 groups all but that share of the whole of 30, or the share, if that is more"
+    world.close()
+
+
 def test_known_nodes_leave_new_ones_their_tenth_while_those_wait(tmp_path: Path) -> None:
     world = World(tmp_path, batch_groups=2)
     for _ in range(4):

@@ -210,6 +210,14 @@ def test_twenty_updates_skipped_in_a_row_whatever_the_steps() -> None:
     assert steps(guard(), bad, bad, nothing, bad, bad, nothing, bad)[-1] is not None, "no update is no success"
 
 
+def test_a_thousand_steps_without_signal_are_no_alarm_and_hide_none() -> None:
+    one, flat = guard(), {"skipped_updates": 0.0, "updates": 0.0, "grad_norm": 0.0}
+    assert steps(one, *[flat] * 1000) == [None] * 1000
+    assert steps(one, *[{"grad_norm": 0.5, "updates": 1.0}] * LEAST, since=1001) == [None] * LEAST
+    *_, alarm = steps(one, *[{"grad_norm": 50.0, "updates": 1.0}] * FAR, since=1001 + LEAST)
+    assert alarm is not None
+
+
 def test_a_gradient_far_above_its_history_three_times_in_a_row() -> None:
     one, usual = guard(), [{"grad_norm": 0.5 + 0.1 * (n % 3)} for n in range(LEAST)]
     assert steps(one, *usual) == [None] * LEAST

@@ -179,6 +179,37 @@ async def test_with_auto_a_version_goes_out_as_often_as_the_uplink_carries_one(
     world.close()
 
 
+class JumpingClock(StandIns):
+    """During the second step the wall clock jumps by `jump` ms, which is noticed; the others take 10 s."""
+
+    def __init__(self, folder: Path, world: World, jump: int) -> None:
+        super().__init__(folder)
+        self.world, self.jump = world, jump
+
+    async def step(self, batch: Batch) -> Stepped:
+        self.world.now += 10_000
+        if batch.step == 2:
+            self.world.now += self.jump
+            self.world.group_service.leases.resume(self.world.now)
+        return await super().step(batch)
+
+
+@pytest.mark.parametrize("jump", [-86_400_000, 86_400_000], ids=["a day back", "a day ahead"])
+async def test_a_clock_that_jumps_in_mid_step_is_no_measurement_and_the_run_goes_on(
+    world: World, tmp_path: Path, history: History, jump: int
+) -> None:
+    for _ in range(6):
+        world.accepted()
+    training = training_of(world, JumpingClock(tmp_path, world, jump), history, steps=3)
+    await finished(training)
+    assert training.utilisation.step_seconds == 10.0
+    assert training.utilisation.idle == 0.0
+    assert training.utilisation.busy == 20.0
+    times = world.group_service.leases.pacing.times
+    assert times.steps == [10_000, 10_000]
+    assert min(times.spans + times.waits) >= 0
+
+
 @pytest.mark.parametrize("error", [DiedComputing("learner", -9, "killed"), ChildError("ValueError", "absurd")])
 async def test_a_lost_batch_is_drawn_again_with_the_same_groups(
     error: Exception, world: World, parts: StandIns, history: History

@@ -45,6 +45,13 @@ def test_the_page_has_the_main_figures() -> None:
         assert wanted in words
 
 
+def test_the_page_says_what_a_reserve_gives_and_takes_and_the_share_of_new_keys() -> None:
+    words = " ".join(Drawn(page.page(pictures.BUSY)).words.split())
+    assert "1.1 × as set2492up to 4 1.5 ×3393about 3.0 2 ×452more than are hereabout 2.6" in words
+    assert "new keys10 %" in words
+    assert "What a reserve of supply gives" not in page.page(pictures.EMPTY)
+
+
 @pytest.mark.parametrize(
     ("later", "words"), [(-1, "known, suspended until 2023-11-14 22:13 UTC (drift)"), (0, "known")]
 )

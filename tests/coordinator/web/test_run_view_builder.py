@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from protocol.requests import Hello
+from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
-from tests.support.swarm import make_swarm
+from tests.support.swarm import make_swarm, step, working
 
 HELLO = Hello(protocols=(1, 1), software="echo2 1", name="a", engine="e", device="d", tasks=[], record=b"")
 KEY = bytes(range(32))
@@ -27,3 +29,20 @@ async def test_the_state_shows_the_run_and_its_registered_nodes(tmp_path: Path) 
         assert (state.received, state.accepted, state.undecided) == (0, 0, 0)
         assert msgspec.structs.replace(builder.build(), now=state.now) == state
         assert builder.nodes(None, 10).rows == state.nodes
+        assert (state.capacity.gamma, state.capacity.newcomers, state.capacity.reserves) == (1.1, 0.1, [])
+
+
+def test_a_run_with_steps_says_what_reserves_of_supply_give(tmp_path: Path) -> None:
+    async def main() -> None:
+        swarm = make_swarm(tmp_path)
+        async with swarm.coordinating() as coordinator, working(swarm.node("alice"), swarm.node("bob")):
+            await until(lambda: step(coordinator) >= 4, 600)
+            capacity = coordinator.view_builder.build().capacity
+            assert [row.reserve for row in capacity.reserves] == [1.1, 1.5, 2.0]
+            assert capacity.need is not None
+            assert capacity.reserves[0].need == pytest.approx(capacity.need)
+            assert capacity.reserves[1].need == pytest.approx(1.5 / 1.1 * capacity.need)
+            assert capacity.reserves[0].age is None
+            assert all(0 < row.age <= 4 for row in capacity.reserves[1:])  # type: ignore[operator]
+
+    run_fake(main)
