@@ -46,10 +46,10 @@ def expected_age(staleness: int, period: int, latency: float, groups: int, reser
 
 def nodes_for(rates: Iterable[float], need: float) -> int | None:
     """Return how many of the nodes with these rates make the need, the quickest first; None: all of them do not."""
-    made = 0.0
+    supplied = 0.0
     for count, rate in enumerate(sorted(rates, reverse=True), 1):
-        made += rate
-        if made >= need:
+        supplied += rate
+        if supplied >= need:
             return count
     return None
 

@@ -2,7 +2,7 @@
 
 Rules
 1. While answers of a served task are generated, the scorer keeps their version and gives no verdict, though it may
-   wait for the environment alone. So a slice has as many answers as the environment plays in `HELD` seconds, by the
+   wait for the environment alone. So a slice has as many answers as the environment plays in `LONGEST` seconds, by the
    last slice; at most `MOST`, at least one.
 2. The first slice has `FIRST`, and each further one at most twice as many as the last.
 3. Answers that need no environment meanwhile come in slices of `MOST`.
@@ -13,7 +13,7 @@ from typing import Final
 MOST: Final = 128
 """Verdicts under another version wait at most for these."""
 FIRST: Final = 16
-HELD: Final = 10.0
+LONGEST: Final = 10.0
 
 
 class SlicePace:
@@ -26,5 +26,5 @@ class SlicePace:
 
     def note(self, answers: int, seconds: float) -> None:
         """Note a slice. `seconds`: of the environment, summed over its turns."""
-        allowed = answers * HELD * self._workers / seconds if seconds else MOST
+        allowed = answers * LONGEST * self._workers / seconds if seconds else MOST
         self.size = max(1, min(MOST, 2 * max(answers, self.size), int(allowed)))

@@ -1,6 +1,6 @@
 """The size of an evaluation's slices."""
 
-from coordinator.training.slice_pace import FIRST, HELD, MOST, SlicePace
+from coordinator.training.slice_pace import FIRST, LONGEST, MOST, SlicePace
 
 
 def test_answers_that_wait_for_no_environment_come_in_full_slices() -> None:
@@ -24,7 +24,7 @@ def test_a_slow_environment_holds_the_scorer_for_a_bounded_time() -> None:
         pace, seconds = SlicePace(workers=workers, played=True), 3.0  # of the environment, for each answer
         for _ in range(8):
             pace.note(pace.size, seconds * pace.size)
-        assert pace.size * seconds / workers <= HELD
+        assert pace.size * seconds / workers <= LONGEST
 
 
 def test_an_answer_that_takes_longer_than_a_slice_may_comes_alone() -> None:
