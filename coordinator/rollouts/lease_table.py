@@ -21,6 +21,7 @@ Rules
 9. A proven node that gets none of these may cover a lease that is overdue (hedging.py, twin_sets.py).
 10. A lease of a training prompt may be replaced by one whose answer is known (canaries.py).
 11. A group that a lost node has begun goes before a new prompt, under its version (moving.py).
+12. A proven node may get the twin of a lease that was drawn to be audited (audits.py).
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -32,6 +33,7 @@ from coordinator.accounts.standing import Accounts, Rank
 from coordinator.accounts.strikes import AT_ONCE, STRIKES
 from coordinator.database import Database
 from coordinator.learner.age import fresh, oldest_fresh
+from coordinator.rollouts.audit_pairs import GIVEN, AuditPairs
 from coordinator.rollouts.begun_table import BegunTable, MovedGroup
 from coordinator.rollouts.canaries import CanaryShare
 from coordinator.rollouts.canary_answers import CanaryAnswers
@@ -108,6 +110,7 @@ class LeaseTable(LeaseRows):
         self._overdue_leases = OverdueLeases(database, terms.hedge_share, entropy)
         self.canaries = CanaryAnswers(database, accounts, served, entropy)
         self._canary_share = CanaryShare(terms.canaries)
+        self.audits = AuditPairs(database, terms.audits, entropy)
         bounds = LifetimeBounds(terms.first_ms, terms.least_ms, terms.most_ms)
         self._admission = LeaseAdmission(database, bounds, terms.staleness == 0, accounts, terms.per_node)
         self.pacing = LeasePacing(
@@ -178,6 +181,10 @@ class LeaseTable(LeaseRows):
         begun = self._begun_for(demand, request) if refused is None or refused.code == "later" else None
         if begun is not None:
             return self._issued_begun(begun, demand, request, now)
+        if (refused is None or refused.code in SPARE) and (
+            audit := self._issued_audit(demand, request, progress, now)
+        ) is not None:
+            return audit
         if refused is None:
             if (canary := self._issued_canary(demand, request, now)) is not None:
                 return canary
@@ -245,6 +252,27 @@ class LeaseTable(LeaseRows):
             self._canary_share.given()
         return sealed
 
+    def _issued_audit(self, demand: LeaseDemand, request: LeaseRequest, progress: Progress, now: int) -> bytes | None:
+        """Return a sealed Lease that another node has too, or had (rule 12); None: there is none for this node."""
+        node, origin = demand.requester.node, demand.requester.origin
+        if demand.rank != "proven" or demand.requester.share != "known" or not is_exact(request.engine):
+            return None
+        self.audits.draws.keep(*self._oldest(progress))
+        drawn = self.audits.to_audit(node, origin, request.era, request.version)
+        record = None if drawn is None else self.find(drawn.lease)
+        if drawn is None or record is None:
+            return None
+        lease, lent = record.lease, self._admission.lent(drawn.lease)
+        prompt = Prompt(lease.task, lease.task_version, lease.index, lease.prompt)
+        chosen = PromptPosition(drawn.position, drawn.attempt, "" if lent is None else lent.reasons, prompt)
+        with self._database.transaction():
+            _, sealed = self._write(chosen, demand, request, now, lease.seeds, "audit")
+            self.audits.count(GIVEN)
+            self._recount(lease.id)
+        self.audits.draws.end(drawn)
+        self._note_given(demand, now)
+        return sealed
+
     def _begun_for(self, demand: LeaseDemand, request: LeaseRequest) -> MovedGroup | None:
         """Return the group that a lost node has begun and this one may finish (moving.py, rules 4 and 5)."""
         fit = self.terms.move and request.begun and demand.rank != "new" and is_exact(request.engine)
@@ -272,7 +300,9 @@ class LeaseTable(LeaseRows):
         with self._database.transaction():
             relied_on = self._admission.relied_on(demand, now)
             chosen = self.positions.take(node, origin, now, relied_on=relied_on, longest=self._longest(demand))
-            _, sealed = self._write(chosen, demand, request, now)
+            lease, sealed = self._write(chosen, demand, request, now)
+        if is_exact(request.engine) and chosen.prompt.task not in self._served:
+            self.audits.given(lease, chosen.position, chosen.attempt, (request.era, request.version), origin)
         self._overdue_leases.share.note(hedge=False)
         self._note_given(demand, now)
         return sealed
@@ -361,7 +391,7 @@ class LeaseTable(LeaseRows):
         twin; None: they are drawn. `begun`: see `Lease`."""
         node, origin = demand.requester.node, demand.requester.origin
         lease = self._lease(chosen, demand, request, now, seeds)
-        every = None if twin else self._report_every(lease, demand, request)
+        every = None if twin == "finish" else self._report_every(lease, demand, request)
         lease = msgspec.structs.replace(lease, report_every=every, begun=list(begun))
         overdue = None if twin else self._overdue_at(lease, demand)
         document = encode(lease)
