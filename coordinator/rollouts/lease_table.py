@@ -118,7 +118,6 @@ class LeaseTable(LeaseRows):
             applied=terms.pacing == "fresh",
             staleness=terms.staleness,
             batch=terms.batch_groups,
-            refill=terms.refill,
         )
         self._retries = {"new": RetryTimes(), "known": RetryTimes()}
         """Separate, so that many new keys do not lengthen the waits of known nodes."""
@@ -162,7 +161,7 @@ class LeaseTable(LeaseRows):
             if demand is not None:
                 until = now + int(LATE * wait) + 1_000
                 self._admission.waits(demand, refused.code, until, now)
-                self.pacing.waits(node, demand.record, until)
+                self.pacing.waits(node, demand.record, until, new=rank == "new")
         return refused
 
     def _retries_of(self, rank: Rank) -> RetryTimes:
@@ -364,14 +363,16 @@ class LeaseTable(LeaseRows):
         if left <= 0 < free_slots(at, terms, at.version, buffered, load):
             return refusal("newer-version", retry_after=terms.retry_ms, version=version, wanted=at.version)
         whole = (terms.staleness + 1) * terms.batch_groups
-        no_room = self._admission.lacks_room(demand, whole, left, self._oldest(at), now)
+        chance = self.pacing.new_chance(now)
+        no_room = self._admission.lacks_room(demand, whole, left, self._oldest(at), chance, now)
         facts = {"version": version, "step": at.step}
         if no_room is not None:
             return refusal(no_room.code, retry_after=terms.retry_ms, **facts, **no_room.facts)
         state = LearnerState(
             at.era, at.step, at.version, at.publish_every, buffered, load.undecided, self._admission.verdict_time(now)
         )
-        wait = self.pacing.refused(demand.record, demand.requester.node, version, state, now)
+        new = demand.requester.share == "new"
+        wait = self.pacing.refused(demand.record, demand.requester.node, version, state, now, new=new)
         if wait is not None:
             return refusal("later", retry_after=max(wait, terms.retry_ms), **facts)
         wait = self._admission.gives_up(demand)
@@ -416,7 +417,8 @@ class LeaseTable(LeaseRows):
         )
         self._admission.lend(demand, lease.id, request.era, request.version, chosen.reasons, now)
         if chosen.position >= 0 and twin != "canary":
-            self.pacing.given(lease.id, node, demand.record, request.era, request.version, now)
+            new = demand.requester.share == "new"
+            self.pacing.given(lease.id, node, demand.record, request.era, request.version, now, new=new)
         return lease.id, sealed
 
     def _overdue_at(self, lease: Lease, demand: LeaseDemand) -> int | None:
@@ -476,11 +478,26 @@ class LeaseTable(LeaseRows):
         if change.open is not None:
             self.pacing.counts(change.open)
 
+    def accept(self, lease: bytes, *, learned: bool) -> None:
+        """End a lease whose group is accepted. `learned`: whether it may be learned from."""
+        self._note_outcome(lease, learned=learned)
+        self.move(lease, "decided")
+
+    def _note_outcome(self, lease: bytes, *, learned: bool) -> None:
+        """Tell the law of leases how a lease of a training prompt ends, before it does."""
+        query = (
+            "SELECT o.share FROM lent o JOIN leases l ON l.id = o.lease WHERE l.id = ? AND l.position >= 0 AND l.counts"
+        )
+        share = self._database.value(query, (lease,))
+        if share is not None:
+            self.pacing.outcome(learned=learned, new=share == "new")
+
     def fail(self, lease: bytes, state: State, code: str, now: int) -> bool:
         """End a lease that earned nothing: its position may be leased again, and an expiry or a strike is counted
         (expiry_budgets.py, rule 3). `code`: of the refusal, "expired", or an `Early` one. Return whether it is moved
         (moving.py)."""
         lent, moved = self._admission.lent(lease), False
+        self._note_outcome(lease, learned=False)
         self.move(lease, state)
         if lent is None:
             return False

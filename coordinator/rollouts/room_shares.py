@@ -5,6 +5,8 @@ The *room* is the number of groups that may be on their way to the learner. The 
 Rules
 1. New keys get a tenth of the whole, at least one group, while known keys request the rest. They may also use room that
    known keys leave free, except for the last tenth. While new keys wait, known keys leave them their tenth.
+   Groups of new keys beyond their tenth take room from known keys only with the chance that they come. So room that was
+   lent to keys that return nothing is back before their leases expire.
 2. New keys get the whole room while no known key has made a request for `HERE`, as in a fresh run.
 3. One connection of new keys may have one lease, two if more than half of the whole is free to it, or an eighth of the
    free room if that is more. This is a dynamic threshold, as Choudhury and Hahne share a switch's buffer (1998). A
@@ -62,7 +64,8 @@ class Room(NamedTuple):
     """The room at a request, in groups.
 
     `whole`: (S + 1) batches. `left`: free room for the version of the request. `new`, `slow`: groups of new keys and of
-    slow nodes. `verdict`: p90 of the milliseconds from a group received to its verdict. `sequential`: S = 0."""
+    slow nodes. `verdict`: p90 of the milliseconds from a group received to its verdict. `sequential`: S = 0. `chance`:
+    that a group of a new key comes and is learned from (lease_pacing.py, rule 7)."""
 
     whole: int
     left: int
@@ -70,6 +73,12 @@ class Room(NamedTuple):
     slow: int
     verdict: int
     sequential: bool = False
+    chance: float = 1.0
+
+    @property
+    def lent_in_vain(self) -> int:
+        """Return how many of the groups of new keys beyond their tenth will not come."""
+        return int((1 - self.chance) * max(0, self.new - self.tenth))
 
     @property
     def tenth(self) -> int:
@@ -142,7 +151,7 @@ class RoomShares:
         most = max(UNDECIDED, requester.most_open, math.ceil(2 * requester.rate * room.verdict))
         if requester.undecided >= most:
             return Denial("undecided", {"held": requester.undecided, "most": most})
-        left = room.left + (min(room.new, room.tenth) if room.sequential else 0)
+        left = room.left + (min(room.new, room.tenth) if room.sequential else room.lent_in_vain)
         if self._new_wait.anyone(now) and not room.sequential:
             left -= max(0, room.tenth - room.new)
         if left <= 0:

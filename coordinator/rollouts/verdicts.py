@@ -446,6 +446,7 @@ class VerdictService:
         self._vesting.release(lease.node, now)
         if doubted:
             self._quarantine.put(lease.id, lease.node, total, now)
+        learned = trainable
         if trainable:
             rewards = [score.reward for score in scores]
             varied, signal = len(set(rewards)) > 1, round(1_000_000 * signal_of(rewards))
@@ -454,6 +455,7 @@ class VerdictService:
                 "INSERT INTO buffer SELECT id, era, version, ?, ?, ?, position, ? FROM leases WHERE id = ?",
                 (at, varied, packed, signal, lease.id),
             )
+            learned = varied or not self._leases.terms.refill
         if lease.split == "heldout":
             answers = PromptAnswers(len(scores), sum(score.success for score in scores))
             self._leases.heldout.verdict(lease.id, answers if code == "heldout" else None)
@@ -467,7 +469,7 @@ class VerdictService:
             self._note_prompt(lease, [score.reward for score in scores], sampled + sum(begun))
         if begun:
             self._database.do(TALLY, (FINISHED_TOKENS, sum(begun)))
-        self._leases.move(lease.id, "decided")
+        self._leases.accept(lease.id, learned=learned)
         sealed = self._receipt(end, lease, place, "accepted", reason, now)
         if other is not None:
             self._conclude([] if other.accepted else [(other.lease, other.code)], now, agrees=agrees)
