@@ -140,14 +140,27 @@ def test_a_node_that_would_get_no_lease_for_lack_of_room_may_audit(world: AuditW
     assert world.kind(world.given(BOB)) == "audit"
 
 
-def test_classes_that_are_not_exact_and_served_tasks_have_no_audits(tmp_path: Path) -> None:
+def test_served_tasks_have_no_audits_and_the_share_0_turns_them_off(tmp_path: Path) -> None:
     served = msgspec.structs.replace(SPEC, tasks=[msgspec.structs.replace(SPEC.tasks[0], kind="served")])
-    for folder, terms in (("served", {"spec": served}), ("off", {"audits": 0.0})):
+    opened = msgspec.structs.replace(SPEC, tasks=[msgspec.structs.replace(SPEC.tasks[0], kind="opened")])
+    for folder, terms in (("served", {"spec": served}), ("opened", {"spec": opened}), ("off", {"audits": 0.0})):
         (tmp_path / folder).mkdir()
         world = AuditWorld(tmp_path / folder, **terms)
         world.given(ALICE)
         assert world.group_service.leases.audits.draws.waiting(1, 0) == []
         world.close()
+
+
+def test_a_lease_of_a_class_that_is_not_exact_is_neither_drawn_nor_an_audit(
+    world: AuditWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, service = "transformers/bfloat16/cpu", world.group_service
+    monkeypatch.setattr(service.classes, "of", lambda _: bytes(32))
+    service.leases.terms = msgspec.structs.replace(service.terms, engines=["transformers"])
+    world.given(ALICE)
+    assert world.given(BOB, engine=engine).calibration is not None
+    assert len(service.leases.audits.draws.waiting(1, world.version)) == 1
+    assert world.kind(world.given(BOB)) == "audit"
 
 
 def test_no_field_of_an_audit_tells_that_it_is_one(tmp_path: Path) -> None:
