@@ -555,6 +555,15 @@ class LeasesSection(Section):
             "comparison. The first group of a new key is one as well. 0: none at all.",
         ),
     ] = 0.005
+    audits: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=0.05,
+            description="Audits, of all leases: leases that a proven node of another party gets as well, so that both "
+            "groups are compared. Exact classes alone. 0: none.",
+        ),
+    ] = 0.01
     move: Annotated[
         bool,
         Field(

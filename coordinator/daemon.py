@@ -557,6 +557,7 @@ def terms_of(run: Run) -> LeaseTerms:
         refill=config.run.refill,
         hedge_share=config.leases.hedge_share,
         canaries=config.leases.canaries,
+        audits=config.leases.audits,
         draw=config.run.draw,
         prompts=config.run.prompts,
         by_length=config.leases.by_length,

@@ -24,6 +24,9 @@ run.
 `--stalls` measures instead the gain of an owner who stalls leases so that another key of his may copy them
 (benchmarks/trust/stalling.py).
 
+`--audits` measures instead the share of audits and canaries in a run's work (benchmarks/trust/audit_share.py). It is
+part of a full run.
+
 `--sybils` measures instead the gain of an owner of 1,000 keys, and its cost (benchmarks/trust/sybils.py).
 
 The model has random weights, or is SmolLM2-135M. `--quick` takes fewer tokens. `--honest` leaves out the bad nodes.
@@ -42,6 +45,7 @@ import numpy as np
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
 from benchmarks.trust import frauds
+from benchmarks.trust.audit_share import audit_share
 from benchmarks.trust.canary_check import canary_check
 from benchmarks.trust.doubtful_days import doubted
 from benchmarks.trust.machines import PLAIN_LAYERS, Engines, Generated, compare
@@ -192,6 +196,7 @@ def main() -> int:
     parser.add_argument("--versions", action="store_true", help="passes under two versions alone, with 40,960 tokens")
     parser.add_argument("--receipt", action="store_true", help="T0 and signed documents alone")
     parser.add_argument("--stalls", action="store_true", help="stalled leases alone")
+    parser.add_argument("--audits", action="store_true", help="share of audits and canaries in a run's work alone")
     parser.add_argument("--sybils", action="store_true", help="an owner of 1,000 keys alone; --quick: 3 hours")
     order = parser.parse_args()
     bench.one_thread()
@@ -201,6 +206,9 @@ def main() -> int:
     if order.receipt:
         bench.header("T0 and signed documents", ["cryptography"])
         return bench.close(receipt_claims(order.quick) + document_claims(order.quick))
+    if order.audits:
+        bench.header("audits")
+        return bench.close(audit_share(24.0))
     if order.sybils:
         bench.header("sybils")
         return bench.close(sybil_table(3.0 if order.quick else 24.0))
@@ -208,7 +216,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         claims = asyncio.run(measure(Path(name), order))
     if not order.versions:
-        claims += receipt_claims(order.quick) + document_claims(order.quick)
+        claims += (
+            receipt_claims(order.quick) + document_claims(order.quick) + audit_share(12.0 if order.quick else 24.0)
+        )
     return bench.close(claims)
 
 

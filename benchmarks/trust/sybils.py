@@ -104,17 +104,18 @@ class Outcome(NamedTuple):
 class SybilRun:
     """A run with `SYBILS` keys of one strategy among `HONEST` honest nodes; an empty strategy: without them."""
 
-    def __init__(self, folder: Path, strategy: str, seed: int) -> None:
+    def __init__(self, folder: Path, strategy: str, seed: int, keys: int | None = None) -> None:
+        """`keys`: of the strategy; None: `SYBILS`."""
         self.clock, self.chance = SimulatedClock(), random.Random(seed)
         self.world = World(
-            folder, batch_groups=BATCH, per_node=2, pacing="fresh", canaries=0.005, least_ms=int(2_000 * TURNAROUND),
-            first_ms=int(4_000 * TURNAROUND), most_ms=int(8_000 * TURNAROUND),
+            folder, batch_groups=BATCH, per_node=2, pacing="fresh", canaries=0.005, audits=0.01,
+            least_ms=int(2_000 * TURNAROUND), first_ms=int(4_000 * TURNAROUND), most_ms=int(8_000 * TURNAROUND),
         )  # fmt: skip
         self.honest = [Node(1 + number, f"8.{number}", Machine(), "") for number in range(HONEST)]
         machines = [Machine() for _ in range(MACHINES)]
         self.sybils = [
             Node(10_000 + number, f"9.{number % SUBNETS}", machines[number % MACHINES], strategy)
-            for number in range(SYBILS if strategy else 0)
+            for number in range((SYBILS if keys is None else keys) if strategy else 0)
         ]
         self.given: Counter[bool] = Counter()
         """Leases of the attack, by whether a sybil got them."""

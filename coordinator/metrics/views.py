@@ -304,6 +304,17 @@ class CanaryView(msgspec.Struct, frozen=True, kw_only=True):
         return self.of_proven + self.of_scorer
 
 
+class AuditView(msgspec.Struct, frozen=True, kw_only=True):
+    """Audits since the run began (coordinator/rollouts/audits.py): given; pairs of groups that agreed, that differed,
+    and that agreed against the scorer. `share`: of audits and canaries in the accepted work."""
+
+    given: int = 0
+    agreed: int = 0
+    differed: int = 0
+    doubted: int = 0
+    share: float = 0.0
+
+
 class RunState(View, frozen=True, kw_only=True):
     """The whole state of a run. `refused`: groups per reason code. `staleness`: index = age at draw, value = groups.
     `unscored`: accepted groups for which the task gave no finite reward. `spare`: accepted groups of which a twin is
@@ -362,6 +373,7 @@ class RunState(View, frozen=True, kw_only=True):
     unscored: int = 0
     spare: int = 0
     canaries: CanaryView = CanaryView()
+    audits: AuditView = AuditView()
     moved: int = 0
     moved_tokens: int = 0
     finished_tokens: int = 0

@@ -59,9 +59,14 @@ class KnownAnswer(NamedTuple):
 
 
 def verdict_by_answer(
-    rollouts: Sequence[Rollout | ClaimedRollout], answer: KnownAnswer, thresholds: ExactThresholds = EXACT
+    rollouts: Sequence[Rollout | ClaimedRollout],
+    answer: KnownAnswer,
+    thresholds: ExactThresholds = EXACT,
+    *,
+    audited: str = "canary",
 ) -> Verdict | None:
-    """Return the verdict on a group that agrees with the answer (rule 6); None: it must be scored."""
+    """Return the verdict on a group that agrees with the answer (rule 6); None: it must be scored. `audited`: what its
+    entry states."""
     known = answer.rollouts
     if len(rollouts) != len(known) or not all(map(_same_tokens, rollouts, known)):
         return None
@@ -69,7 +74,7 @@ def verdict_by_answer(
     verdict = judge(rollouts, scores, thresholds)
     if not verdict.accepted or verdict.ties is None:
         return None
-    return verdict._replace(ties=NearTieCount(verdict.ties.sampled, answer.near_ties), audited="canary")
+    return verdict._replace(ties=NearTieCount(verdict.ties.sampled, answer.near_ties), audited=audited)
 
 
 def _same_tokens(rollout: Rollout | ClaimedRollout, known: KnownRollout) -> bool:

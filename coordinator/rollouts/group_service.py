@@ -221,11 +221,15 @@ class GroupService:
             return None
         return int.from_bytes(self._entropy(8)) % samples
 
-    def compare_canary(self, group: Undecided) -> Verdict | None:
-        """Return the verdict on a canary that agrees with its answer (canaries.py, rule 6); None: the group must be
-        scored."""
-        answer = self.leases.canaries.answer_of(group.lease.id)
-        return None if answer is None else verdict_by_answer(group.submission.rollouts, answer)
+    def compare_known(self, group: Undecided) -> Verdict | None:
+        """Return the verdict on a group that agrees with a known one: a canary with its answer (canaries.py, rule 6),
+        an audited group with another node's (audits.py, rule 5). None: the group must be scored."""
+        lease, rollouts = group.lease.id, group.submission.rollouts
+        if (answer := self.leases.canaries.answer_of(lease)) is not None:
+            return verdict_by_answer(rollouts, answer)
+        if (answer := self.leases.audits.answer_of(lease)) is not None:
+            return verdict_by_answer(rollouts, answer, audited="rerun")
+        return None
 
     def wanted_answer(self) -> WantedAnswer | None:
         """Return the answer of a canary that the scorer should make in idle time; None: it is not needed."""

@@ -141,12 +141,12 @@ class LeaseAdmission:
         return None
 
     def lacks_room(
-        self, demand: LeaseDemand, whole: int, left: int, oldest: tuple[int, int], now: int
+        self, demand: LeaseDemand, whole: int, left: int, oldest: tuple[int, int], chance: float, now: int
     ) -> Denial | None:
-        """Return why there is no room for a request. `whole`, `left`: see `Room`. `oldest`: the oldest (era, version)
-        that is fresh."""
+        """Return why there is no room for a request. `whole`, `left`, `chance`: see `Room`. `oldest`: the oldest (era,
+        version) that is fresh."""
         new, slow = self._in_use("new", oldest), self._in_use("slow", oldest)
-        room = Room(whole, left, new, slow, self.verdict_time(now), self._sequential)
+        room = Room(whole, left, new, slow, self.verdict_time(now), self._sequential, chance)
         return self._shares.refused(demand.requester, room, now)
 
     def waits(self, demand: LeaseDemand, code: str, until: int, now: int) -> None:

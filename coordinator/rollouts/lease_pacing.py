@@ -12,16 +12,20 @@ Rules
 4. The learner's last `STEPS_KEPT` steps, spans from draw to draw and waits, and the supply at each draw, are a fact in
    run.sqlite (`learner_times`), so the law goes on after a restart. A time during which the clock was set back, or the
    process did not run, is none of them.
-5. The share of leases that came into the buffer is read from run.sqlite once per `MEASURED_FOR`, over the last `ENDED`
-   ended leases. The spread of turnarounds is measured over the last `ENDED` groups of this process, once there are
+5. The share of leases that came into the buffer is measured over the last `ENDED` ended leases, and kept with the
+   learner's times. The spread of turnarounds is measured over the last `ENDED` groups of this process, once there are
    `FEWEST` of them.
 6. A node counts as here until it is told to ask again and a while longer, or until a lease of it is overdue.
+7. Leases of new keys have a summary and a share of their own: the last `NEW_ENDED` that ended in this process, and
+   those that are overdue, which count as failed. So a flood of keys that return nothing is known one turnaround later,
+   long before its leases expire. Before any has ended the share is 1. A request of a new key counts them with a chance
+   of 1: new keys get no more leases for being unreliable.
 """
 
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -34,6 +38,7 @@ from coordinator.rollouts.lease_summary import LeaseCell, LeaseSummary, lease_ce
 from coordinator.rollouts.pacing import (
     OVERDUE,
     STEPS_KEPT,
+    LentLeases,
     PacedSituation,
     is_due,
     learner_pace,
@@ -45,6 +50,7 @@ CHECKED_EVERY: Final = 60_000
 MEASURED_FOR: Final = 1_000
 ENDED: Final = 64
 FEWEST: Final = 8
+NEW_ENDED: Final = 16
 UNMEASURED_CV: Final = 0.5
 UNMEASURED_TURNAROUND: Final = 60_000.0
 HERE: Final = 10_000
@@ -55,12 +61,14 @@ log = structlog.get_logger("coordinator")
 
 
 class LearnerTimes(msgspec.Struct):
-    """The learner's last times, oldest first, ms. `supplies`: groups per ms of the nodes here at each draw."""
+    """The learner's last times, oldest first, ms. `supplies`: groups per ms of the nodes here at each draw. `kept`:
+    whether the group of each lease came into the buffer, of those that ended last."""
 
     steps: list[float] = []
     spans: list[float] = []
     waits: list[float] = []
     supplies: list[float] = []
+    kept: list[bool] = []
 
 
 class LearnerState(NamedTuple):
@@ -77,11 +85,12 @@ class LearnerState(NamedTuple):
 
 
 class _Open(NamedTuple):
-    """An open lease. `turnaround`: of its node when it was sent."""
+    """An open lease. `turnaround`: of its node when it was sent. `new`: whether its key was new."""
 
     version: int
     sent: int
     turnaround: float
+    new: bool
 
     @property
     def cell(self) -> LeaseCell:
@@ -91,21 +100,23 @@ class _Open(NamedTuple):
 class LeasePacing:
     """The law of leases over a run. `reach`: seconds until a version is with the nodes, None while not measured."""
 
-    def __init__(self, database: Database, *, applied: bool, staleness: int, batch: int, refill: bool = False) -> None:
-        """Pace the leases of a run, if the law is `applied`. `staleness`: S. `batch`: groups per step. `refill`: groups
-        whose rewards are all equal are left out."""
+    def __init__(self, database: Database, *, applied: bool, staleness: int, batch: int) -> None:
+        """Pace the leases of a run, if the law is `applied`. `staleness`: S. `batch`: groups per step."""
         self.reach: Callable[[], float | None] = lambda: None
         self.applied = applied and staleness > 0
         self._database = database
-        self._staleness, self._batch, self._refill = staleness, batch, refill
+        self._staleness, self._batch = staleness, batch
         stored = database.fact(_FACT)
         self.times = msgspec.msgpack.decode(stored, type=LearnerTimes) if stored else LearnerTimes()
         self._summary: LeaseSummary | None = None
+        self._new = LeaseSummary()
+        """The leases of new keys (rule 7)."""
+        self._new_ends: deque[bool] = deque(maxlen=NEW_ENDED)
         self._era = 0
         self._open: dict[bytes, _Open] = {}
         self._ratios: deque[float] = deque(maxlen=ENDED)
-        self._measured = (1.0, 0.0)
-        """The share of leases that came into the buffer, and `reach` in ms."""
+        self._reached = 0.0
+        """`reach` in ms."""
         self._measured_at = self._checked_at = -CHECKED_EVERY
         self._drew: int | None = None
         self._training_since: int | None = None
@@ -144,62 +155,86 @@ class LeasePacing:
 
     # the leases
 
-    def given(self, lease: bytes, node: bytes, record: DeliveryRecord, era: int, version: int, now: int) -> None:
-        """Count a lease of a training prompt."""
+    def given(
+        self, lease: bytes, node: bytes, record: DeliveryRecord, era: int, version: int, now: int, *, new: bool
+    ) -> None:
+        """Count a lease of a training prompt. `new`: whether its key is new."""
         if self._summary is None or era != self._era:
             return
         turnaround = _turnaround(record)
-        self._open[lease] = one = _Open(version, now, turnaround or self._summary.turnaround or UNMEASURED_TURNAROUND)
-        self._summary.lease_given(one.cell)
-        self._here(node, record, now + int(OVERDUE * one.turnaround))
+        turnaround = turnaround or self._summary.turnaround or UNMEASURED_TURNAROUND
+        self._open[lease] = one = _Open(version, now, turnaround, new)
+        self._of(one).lease_given(one.cell)
+        self._here(node, record, now + int(OVERDUE * turnaround), new=new)
 
     def counts(self, lease: bytes) -> None:
         """Count an open lease that did not count so far, as its twin did (twin_sets.py, rule 3)."""
         if self._summary is None or lease in self._open:
             return
-        query = "SELECT node, era, version, sent FROM leases WHERE id = ?"
-        ((node, era, version, sent),) = self._database.all(query, (lease,))
+        query = (
+            "SELECT l.node, l.era, l.version, l.sent, coalesce(o.share = 'new', 0) FROM leases l"
+            " LEFT JOIN lent o ON o.lease = l.id WHERE l.id = ?"
+        )
+        ((node, era, version, sent, new),) = self._database.all(query, (lease,))
         if era == self._era:
             turnaround = _turnaround(read_delivery_record(self._database, node)) or self._summary.turnaround
-            self._open[lease] = one = _Open(version, sent, turnaround or UNMEASURED_TURNAROUND)
-            self._summary.lease_given(one.cell)
+            self._open[lease] = one = _Open(version, sent, turnaround or UNMEASURED_TURNAROUND, bool(new))
+            self._of(one).lease_given(one.cell)
 
     def ended(self, lease: bytes) -> None:
         """Count a lease no longer that is not open any more."""
         if (one := self._open.pop(lease, None)) is not None and self._summary is not None:
-            self._summary.lease_ended(one.cell)
+            self._of(one).lease_ended(one.cell)
+
+    def outcome(self, *, learned: bool, new: bool) -> None:
+        """Note the end of a lease that counts: whether its group came into the buffer."""
+        if new:
+            self._new_ends.append(learned)
+            return
+        self.times.kept.append(learned)
+        del self.times.kept[:-ENDED]
 
     def came(self, lease: bytes, now: int) -> None:
         """Note that a lease's group was received, before it ends."""
-        if (one := self._open.get(lease)) is not None:
+        if (one := self._open.get(lease)) is not None and not one.new:
             self._ratios.append(max(0, now - one.sent) / max(one.turnaround, 1.0))
 
     def extended(self, lease: bytes, ms: int) -> None:
         """Note that a lease counts as sent later."""
         if (one := self._open.get(lease)) is not None and self._summary is not None:
-            self._summary.lease_ended(one.cell)
-            self._open[lease] = one._replace(sent=one.sent + ms)
-            self._summary.lease_given(self._open[lease].cell)
+            self._of(one).lease_ended(one.cell)
+            self._open[lease] = later = one._replace(sent=one.sent + ms)
+            self._of(later).lease_given(later.cell)
 
     def anew(self) -> None:
         """Derive the summary anew at the next request: leases were changed in run.sqlite (rule 2)."""
         self._summary = None
 
-    def waits(self, node: bytes, record: DeliveryRecord, until: int) -> None:
-        """Note that a node was refused, and asks again by `until`."""
-        self._here(node, record, until)
+    def waits(self, node: bytes, record: DeliveryRecord, until: int, *, new: bool) -> None:
+        """Note that a node was refused, and asks again by `until`. `new`: whether its key is new."""
+        self._here(node, record, until, new=new)
 
-    def refused(self, record: DeliveryRecord, node: bytes, version: int, at: LearnerState, now: int) -> int | None:
-        """Return after how many milliseconds a node may ask again; None: a lease is due (rule 1)."""
+    def refused(
+        self, record: DeliveryRecord, node: bytes, version: int, at: LearnerState, now: int, *, new: bool
+    ) -> int | None:
+        """Return after how many milliseconds a node may ask again; None: a lease is due (rule 1). `new`: whether its
+        key is new."""
         if not self.applied:
             return None
         summary = self._kept_up(at, now)
-        self._here(node, record, now + HERE)
+        self._here(node, record, now + HERE, new=new)
         summary.forget(now)
         situation = self._situation(at, now)
-        if situation is None or is_due(summary, situation, version, _turnaround(record)):
+        lent = LentLeases(self._new, 1.0 if new else self.new_chance(now))
+        if situation is None or is_due(summary, situation, version, _turnaround(record), lent):
             return None
         return retry_after(situation)
+
+    def new_chance(self, now: int) -> float:
+        """Return the share of the last leases of new keys whose groups came into the buffer (rule 7)."""
+        overdue = self._new.overdue(now, OVERDUE)
+        ended = len(self._new_ends) + overdue
+        return sum(self._new_ends) / ended if ended else 1.0
 
     def has_spare(self, least: float) -> bool:
         """Tell whether the nodes here could make more than the learner needs, by the share `least` (pacing.py, rule 2).
@@ -211,7 +246,7 @@ class LeasePacing:
         if pace is None or self._summary is None:
             return False
         supply = min([self._summary.supply, *times.supplies])
-        return spare_supply(supply, self._measured[0], pace, self._batch) >= least
+        return spare_supply(supply, self._kept(), pace, self._batch) >= least
 
     def _kept_up(self, at: LearnerState, now: int) -> LeaseSummary:
         if self._summary is None or self._era != at.era:
@@ -220,30 +255,41 @@ class LeasePacing:
         elif now - self._checked_at >= CHECKED_EVERY:
             self._check(at, now)
         oldest = oldest_fresh(at.step, self._staleness)
-        if self._summary.oldest != oldest:
-            self._summary.set_oldest(oldest)
+        for one in (self._summary, self._new):
+            if one.oldest != oldest:
+                one.set_oldest(oldest)
         return self._summary
 
-    def _rows(self) -> list[tuple[bytes, bytes, int, int]]:
+    def _of(self, lease: "_Open") -> LeaseSummary:
+        """Return the summary in which a lease counts."""
+        assert self._summary is not None
+        return self._new if lease.new else self._summary
+
+    def _rows(self) -> list[tuple[bytes, bytes, int, int, int]]:
         return self._database.all(
-            "SELECT id, node, version, sent FROM leases WHERE state = 'open' AND era = ? AND position >= 0 AND counts",
+            "SELECT l.id, l.node, l.version, l.sent, coalesce(o.share = 'new', 0) FROM leases l"
+            " LEFT JOIN lent o ON o.lease = l.id"
+            " WHERE l.state = 'open' AND l.era = ? AND l.position >= 0 AND l.counts",
             (self._era,),
         )
 
     def _derived(self, at: LearnerState, now: int) -> LeaseSummary:
         """Derive the summary from run.sqlite, and the nodes here from its open leases (rule 2)."""
-        summary = self._summary = LeaseSummary(oldest_fresh(at.step, self._staleness))
-        rows = self._rows()
+        oldest, rows = oldest_fresh(at.step, self._staleness), self._rows()
+        summary = self._summary = LeaseSummary(oldest)
+        self._new = LeaseSummary(oldest)
         records = {node: read_delivery_record(self._database, node) for node in {node for _, node, *_ in rows}}
-        for _, node, _, sent in rows:
+        for _, node, _, sent, new in rows:
             turnaround = _turnaround(records[node]) or UNMEASURED_TURNAROUND
-            self._here(node, records[node], max(now + HERE, sent + int(OVERDUE * turnaround)))
+            until = max(now + HERE, sent + int(OVERDUE * turnaround))
+            self._here(node, records[node], until, new=bool(new))
+        usual = summary.turnaround or UNMEASURED_TURNAROUND
         self._open = {
-            lease: _Open(version, sent, _turnaround(records[node]) or summary.turnaround or UNMEASURED_TURNAROUND)
-            for lease, node, version, sent in rows
+            lease: _Open(version, sent, _turnaround(records[node]) or usual, bool(new))
+            for lease, node, version, sent, new in rows
         }
         for one in self._open.values():
-            summary.lease_given(one.cell)
+            self._of(one).lease_given(one.cell)
         self._checked_at = now
         return summary
 
@@ -251,18 +297,20 @@ class LeasePacing:
         """Compare the summary's leases with run.sqlite (rule 3)."""
         self._checked_at = now
         assert self._summary is not None
-        anew = LeaseSummary()
-        stored = {lease: (version, sent) for lease, _, version, sent in self._rows()}
-        for lease, (version, sent) in stored.items():
+        anew = {False: LeaseSummary(), True: LeaseSummary()}
+        stored = self._rows()
+        for lease, _, version, sent, new in stored:
             known = self._open.get(lease)
-            anew.lease_given(lease_cell(version, known.turnaround if known else UNMEASURED_TURNAROUND, sent))
-        if anew.cells != self._summary.cells or stored.keys() != self._open.keys():
+            turnaround = known.turnaround if known else UNMEASURED_TURNAROUND
+            anew[bool(new)].lease_given(lease_cell(version, turnaround, sent))
+        cells = {False: self._summary.cells, True: self._new.cells}
+        if {new: one.cells for new, one in anew.items()} != cells or {row[0] for row in stored} != self._open.keys():
             log.error("summary of leases is wrong", open=len(stored), counted=len(self._open))
             self._summary = self._derived(at, now)
 
-    def _here(self, node: bytes, record: DeliveryRecord, until: int) -> None:
+    def _here(self, node: bytes, record: DeliveryRecord, until: int, *, new: bool) -> None:
         turnaround = _turnaround(record)
-        if self._summary is None or turnaround is None:
+        if self._summary is None or turnaround is None or new:
             return
         known = self._summary.nodes.get(node)
         servers = record.rate * turnaround
@@ -274,8 +322,7 @@ class LeasePacing:
         if pace is None:
             return None
         if not 0 <= now - self._measured_at < MEASURED_FOR:
-            self._measured, self._measured_at = (self._kept(), 1000 * (self.reach() or 0.0)), now
-        kept, broadcast = self._measured
+            self._reached, self._measured_at = 1000 * (self.reach() or 0.0), now
         return PacedSituation(
             now=now,
             step=at.step,
@@ -287,8 +334,8 @@ class LeasePacing:
             buffered=at.buffered,
             undecided=at.undecided,
             verdict=at.verdict,
-            broadcast=broadcast,
-            kept=kept,
+            broadcast=self._reached,
+            kept=self._kept(),
             cv=float(np.std(self._ratios)) if len(self._ratios) >= FEWEST else UNMEASURED_CV,
             least_supply=min(times.supplies, default=math.inf),
             pace=pace,
@@ -296,13 +343,8 @@ class LeasePacing:
 
     def _kept(self) -> float:
         """Return the share of the last ended leases whose groups may be learned from (rule 5)."""
-        row: tuple[Any, ...] = self._database.all(
-            "SELECT count(*), count(b.lease) FROM (SELECT id FROM leases WHERE state IN ('decided', 'expired')"
-            " AND position >= 0 AND counts ORDER BY rowid DESC LIMIT ?) l"
-            " LEFT JOIN buffer b ON b.lease = l.id AND b.varied >= ?",
-            (ENDED, int(self._refill)),
-        )[0]
-        return row[1] / row[0] if row[0] and row[1] else 1.0
+        kept = self.times.kept
+        return sum(kept) / len(kept) if any(kept) else 1.0
 
 
 def _turnaround(record: DeliveryRecord) -> float | None:

@@ -143,6 +143,12 @@ class LeaseSummary:
         """Leases that a node here works on at once, in the mean; 1 if no node is here."""
         return float(self._servers.sum()) / SERVER / len(self.nodes) if self.nodes else 1.0
 
+    def overdue(self, now: int, turnarounds: float) -> int:
+        """Count the open leases that are older than so many turnarounds of their class."""
+        classes = self.table()
+        late = now - classes.sent > turnarounds * classes.turnaround[classes.rows]
+        return int(classes.running[late].sum())
+
     def table(self) -> "LeaseClasses":
         """Return the sums by class, for the classes in use and those between them."""
         if self._table is None:

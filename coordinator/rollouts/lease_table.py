@@ -21,6 +21,7 @@ Rules
 9. A proven node that gets none of these may cover a lease that is overdue (hedging.py, twin_sets.py).
 10. A lease of a training prompt may be replaced by one whose answer is known (canaries.py).
 11. A group that a lost node has begun goes before a new prompt, under its version (moving.py).
+12. A proven node may get the twin of a lease that was drawn to be audited (audits.py).
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -32,6 +33,7 @@ from coordinator.accounts.standing import Accounts, Rank
 from coordinator.accounts.strikes import AT_ONCE, STRIKES
 from coordinator.database import Database
 from coordinator.learner.age import fresh, oldest_fresh
+from coordinator.rollouts.audit_pairs import GIVEN, AuditPairs
 from coordinator.rollouts.begun_table import BegunTable, MovedGroup
 from coordinator.rollouts.canaries import CanaryShare
 from coordinator.rollouts.canary_answers import CanaryAnswers
@@ -108,6 +110,7 @@ class LeaseTable(LeaseRows):
         self._overdue_leases = OverdueLeases(database, terms.hedge_share, entropy)
         self.canaries = CanaryAnswers(database, accounts, served, entropy)
         self._canary_share = CanaryShare(terms.canaries)
+        self.audits = AuditPairs(database, terms.audits, entropy)
         bounds = LifetimeBounds(terms.first_ms, terms.least_ms, terms.most_ms)
         sequential = terms.staleness == 0
         self._admission = LeaseAdmission(database, bounds, sequential, accounts, terms.per_node, terms.newcomers)
@@ -116,7 +119,6 @@ class LeaseTable(LeaseRows):
             applied=terms.pacing == "fresh",
             staleness=terms.staleness,
             batch=terms.batch_groups,
-            refill=terms.refill,
         )
         self._retries = {"new": RetryTimes(), "known": RetryTimes()}
         """Separate, so that many new keys do not lengthen the waits of known nodes."""
@@ -160,7 +162,7 @@ class LeaseTable(LeaseRows):
             if demand is not None:
                 until = now + int(LATE * wait) + 1_000
                 self._admission.waits(demand, refused.code, until, now)
-                self.pacing.waits(node, demand.record, until)
+                self.pacing.waits(node, demand.record, until, new=rank == "new")
         return refused
 
     def _retries_of(self, rank: Rank) -> RetryTimes:
@@ -179,6 +181,10 @@ class LeaseTable(LeaseRows):
         begun = self._begun_for(demand, request) if refused is None or refused.code == "later" else None
         if begun is not None:
             return self._issued_begun(begun, demand, request, now)
+        if (refused is None or refused.code in SPARE) and (
+            audit := self._issued_audit(demand, request, progress, now)
+        ) is not None:
+            return audit
         if refused is None:
             if (canary := self._issued_canary(demand, request, now)) is not None:
                 return canary
@@ -246,6 +252,27 @@ class LeaseTable(LeaseRows):
             self._canary_share.given()
         return sealed
 
+    def _issued_audit(self, demand: LeaseDemand, request: LeaseRequest, progress: Progress, now: int) -> bytes | None:
+        """Return a sealed Lease that another node has too, or had (rule 12); None: there is none for this node."""
+        node, origin = demand.requester.node, demand.requester.origin
+        if demand.rank != "proven" or demand.requester.share != "known" or not is_exact(request.engine):
+            return None
+        self.audits.draws.keep(*self._oldest(progress))
+        drawn = self.audits.to_audit(node, origin, request.era, request.version)
+        record = None if drawn is None else self.find(drawn.lease)
+        if drawn is None or record is None:
+            return None
+        lease, lent = record.lease, self._admission.lent(drawn.lease)
+        prompt = Prompt(lease.task, lease.task_version, lease.index, lease.prompt)
+        chosen = PromptPosition(drawn.position, drawn.attempt, "" if lent is None else lent.reasons, prompt)
+        with self._database.transaction():
+            _, sealed = self._write(chosen, demand, request, now, lease.seeds, "audit")
+            self.audits.count(GIVEN)
+            self._recount(lease.id)
+        self.audits.draws.end(drawn)
+        self._note_given(demand, now)
+        return sealed
+
     def _begun_for(self, demand: LeaseDemand, request: LeaseRequest) -> MovedGroup | None:
         """Return the group that a lost node has begun and this one may finish (moving.py, rules 4 and 5)."""
         fit = self.terms.move and request.begun and demand.rank != "new" and is_exact(request.engine)
@@ -273,7 +300,9 @@ class LeaseTable(LeaseRows):
         with self._database.transaction():
             relied_on = self._admission.relied_on(demand, now)
             chosen = self.positions.take(node, origin, now, relied_on=relied_on, longest=self._longest(demand))
-            _, sealed = self._write(chosen, demand, request, now)
+            lease, sealed = self._write(chosen, demand, request, now)
+        if is_exact(request.engine) and chosen.prompt.task not in self._served:
+            self.audits.given(lease, chosen.position, chosen.attempt, (request.era, request.version), origin)
         self._overdue_leases.share.note(hedge=False)
         self._note_given(demand, now)
         return sealed
@@ -335,14 +364,16 @@ class LeaseTable(LeaseRows):
         if left <= 0 < free_slots(at, terms, at.version, buffered, load):
             return refusal("newer-version", retry_after=terms.retry_ms, version=version, wanted=at.version)
         whole = (terms.staleness + 1) * terms.batch_groups
-        no_room = self._admission.lacks_room(demand, whole, left, self._oldest(at), now)
+        chance = self.pacing.new_chance(now)
+        no_room = self._admission.lacks_room(demand, whole, left, self._oldest(at), chance, now)
         facts = {"version": version, "step": at.step}
         if no_room is not None:
             return refusal(no_room.code, retry_after=terms.retry_ms, **facts, **no_room.facts)
         state = LearnerState(
             at.era, at.step, at.version, at.publish_every, buffered, load.undecided, self._admission.verdict_time(now)
         )
-        wait = self.pacing.refused(demand.record, demand.requester.node, version, state, now)
+        new = demand.requester.share == "new"
+        wait = self.pacing.refused(demand.record, demand.requester.node, version, state, now, new=new)
         if wait is not None:
             return refusal("later", retry_after=max(wait, terms.retry_ms), **facts)
         wait = self._admission.gives_up(demand)
@@ -362,7 +393,7 @@ class LeaseTable(LeaseRows):
         twin; None: they are drawn. `begun`: see `Lease`."""
         node, origin = demand.requester.node, demand.requester.origin
         lease = self._lease(chosen, demand, request, now, seeds)
-        every = None if twin else self._report_every(lease, demand, request)
+        every = None if twin == "finish" else self._report_every(lease, demand, request)
         lease = msgspec.structs.replace(lease, report_every=every, begun=list(begun))
         overdue = None if twin else self._overdue_at(lease, demand)
         document = encode(lease)
@@ -387,7 +418,8 @@ class LeaseTable(LeaseRows):
         )
         self._admission.lend(demand, lease.id, request.era, request.version, chosen.reasons, now)
         if chosen.position >= 0 and twin != "canary":
-            self.pacing.given(lease.id, node, demand.record, request.era, request.version, now)
+            new = demand.requester.share == "new"
+            self.pacing.given(lease.id, node, demand.record, request.era, request.version, now, new=new)
         return lease.id, sealed
 
     def _overdue_at(self, lease: Lease, demand: LeaseDemand) -> int | None:
@@ -447,11 +479,26 @@ class LeaseTable(LeaseRows):
         if change.open is not None:
             self.pacing.counts(change.open)
 
+    def accept(self, lease: bytes, *, learned: bool) -> None:
+        """End a lease whose group is accepted. `learned`: whether it may be learned from."""
+        self._note_outcome(lease, learned=learned)
+        self.move(lease, "decided")
+
+    def _note_outcome(self, lease: bytes, *, learned: bool) -> None:
+        """Tell the law of leases how a lease of a training prompt ends, before it does."""
+        query = (
+            "SELECT o.share FROM lent o JOIN leases l ON l.id = o.lease WHERE l.id = ? AND l.position >= 0 AND l.counts"
+        )
+        share = self._database.value(query, (lease,))
+        if share is not None:
+            self.pacing.outcome(learned=learned, new=share == "new")
+
     def fail(self, lease: bytes, state: State, code: str, now: int) -> bool:
         """End a lease that earned nothing: its position may be leased again, and an expiry or a strike is counted
         (expiry_budgets.py, rule 3). `code`: of the refusal, "expired", or an `Early` one. Return whether it is moved
         (moving.py)."""
         lent, moved = self._admission.lent(lease), False
+        self._note_outcome(lease, learned=False)
         self.move(lease, state)
         if lent is None:
             return False

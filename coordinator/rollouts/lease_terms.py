@@ -14,7 +14,8 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
     the least wait after a refusal (coordinator/rollouts/retry_times.py). `pacing`: "fresh": by the law of leases
     (coordinator/rollouts/pacing.py), "room": by room alone. `refill`: the learner's batches leave out groups whose
     rewards are all equal. `hedge_share`: of hedges in all leases (coordinator/rollouts/hedging.py); 0: there are none.
-    `canaries`: their share of all leases (coordinator/rollouts/canaries.py); 0: there are none. `draw`: of the
+    `canaries`: their share of all leases (coordinator/rollouts/canaries.py); 0: there are none. `audits`: the share of
+    leases that a second node gets too (audits.py); 0: there are none. `draw`: of the
     learner's batches (coordinator/rollouts/replay_buffer.py, rule 1). `prompts`: "order": as the tasks have them,
     "variance": by their last groups (coordinator/rollouts/prompt_choice.py). `by_length`: long ones to quick nodes
     (prompt_window.py). `move`: whether another node finishes what a lost one has begun (moving.py). `report_ms`: from
@@ -35,6 +36,7 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
     refill: bool = False
     hedge_share: float = 0.0
     canaries: float = 0.0
+    audits: float = 0.0
     draw: Literal["oldest", "signal"] = "oldest"
     prompts: Literal["order", "variance"] = "order"
     by_length: bool = False

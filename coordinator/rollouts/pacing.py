@@ -31,6 +31,10 @@ Rules
 3. A lease is given if the learner waits, and the groups on their way are not expected to fill its batch.
 4. A lease is given if nothing is measured yet: no node with a turnaround, or no step of the learner.
 5. A refused node may ask again after `RETRY` T. It learns of the next version by its Head in any case.
+6. Leases of new keys count with a chance of their own in place of `kept`: the share of the last ones whose groups came
+   into the buffer. Their nodes are no supply, and their turnarounds and ends are in none of the measurements above. So
+   keys without work can neither have known nodes wait for groups that never come, nor make the law think that nothing
+   comes at all.
 
 Consequences. With 1.5 to 3 times the supply needed, groups are learned from at about half the age that `room` gives,
 and fewer of them grow too old to be learned from. Under `room` alone every quick fleet fills S + 1 batches, and every
@@ -106,6 +110,13 @@ class PacedSituation(NamedTuple):
     pace: LearnerPace
 
 
+class LentLeases(NamedTuple):
+    """The open leases of new keys. `chance`: the share of the last ones whose groups came into the buffer (rule 6)."""
+
+    summary: LeaseSummary
+    chance: float
+
+
 class GroupForecast(NamedTuple):
     """The expectation of a number of groups at each draw looked at, and its variance: arrays of [draws]."""
 
@@ -125,22 +136,35 @@ def learner_pace(steps: Sequence[float], spans: Sequence[float], waits: Sequence
     )
 
 
-def is_due(summary: LeaseSummary, at: PacedSituation | None, version: int, turnaround: float | None) -> bool:
+def is_due(
+    summary: LeaseSummary,
+    at: PacedSituation | None,
+    version: int,
+    turnaround: float | None,
+    lent: LentLeases | None = None,
+) -> bool:
     """Tell whether a lease of `version` is given now, if there is room. `at`: None while no step is measured.
-    `turnaround`: of the node that asks; None: not measured, the mean of the nodes here is taken."""
-    return at is None or lack(summary, at, version, turnaround) > 0
+    `turnaround`: of the node that asks; None: not measured, the mean of the nodes here is taken. `lent`: leases of new
+    keys, which `summary` leaves out; None: there are none."""
+    return at is None or lack(summary, at, version, turnaround, lent) > 0
 
 
-def lack(summary: LeaseSummary, at: PacedSituation, version: int, turnaround: float | None) -> float:
+def lack(
+    summary: LeaseSummary,
+    at: PacedSituation,
+    version: int,
+    turnaround: float | None,
+    lent: LentLeases | None = None,
+) -> float:
     """Return how many groups the shortest draw lacks; at most 0 if none lacks any. Infinite if a lease is given by rule
     3 or 4, or with nothing to spare (rule 2). Parameters as in `is_due`."""
     own = turnaround or summary.turnaround
     if own is None or summary.turnaround is None:
         return math.inf
-    classes = summary.table()
-    likely = odds(at.cv)
+    classes, likely = summary.table(), odds(at.cv)
+    open_leases = [(classes, at.kept)] + ([(lent.summary.table(), lent.chance)] if lent and lent.chance > 0 else [])
     missing = at.batch - at.buffered - at.kept * at.undecided
-    if at.training_since is None and missing > _back_within_a_turnaround(classes, at, likely):
+    if at.training_since is None and missing > _back_within_a_turnaround(open_leases, at, likely):
         return math.inf
     draws = _draws(at, likely, version, own)
     if not len(draws):
@@ -151,7 +175,7 @@ def lack(summary: LeaseSummary, at: PacedSituation, version: int, turnaround: fl
     times = _first_draw(at) + (draws - 1) * at.pace.step - at.pace.lead
     wanted = draws * at.batch - at.buffered
     clump = _clump(at, summary.at_once)
-    back = _back(classes, at, likely, times, clump)
+    back = _back(open_leases, at, likely, times, clump)
     lacking = wanted - _less(back, z)
     short = lacking > 0
     if not short.any():
@@ -207,21 +231,26 @@ def _less(forecast: GroupForecast, z: float) -> Floats:
     return result
 
 
-def _returns(classes: LeaseClasses, at: PacedSituation, likely: TurnaroundOdds, until: Floats) -> Floats:
-    """Return the chance of the leases of each slot to be decided by `until`, given that their groups have not come."""
+def _returns(classes: LeaseClasses, at: PacedSituation, likely: TurnaroundOdds, until: Floats, kept: float) -> Floats:
+    """Return the chance of the leases of each slot to be decided by `until`, given that their groups have not come.
+    `kept`: the share of such leases whose groups come at all."""
     turnaround = classes.turnaround[classes.rows]
     age = (at.now - classes.sent) / turnaround
     gone = likely.within(age)
     expected = (gone < GONE) & (age < AGES / AGES_PER_TURNAROUND)
-    weight = np.where(expected, at.kept / np.maximum(1 - gone, 1 - GONE), 0.0)
+    weight = np.where(expected, kept / np.maximum(1 - gone, 1 - GONE), 0.0)
     left = likely.within((until - at.verdict - classes.sent) / turnaround)
     result: Floats = weight * np.maximum(left - gone, 0.0)
     return result
 
 
-def _back_within_a_turnaround(classes: LeaseClasses, at: PacedSituation, likely: TurnaroundOdds) -> float:
-    until = at.now + classes.turnaround[classes.rows]
-    return float(classes.running @ _returns(classes, at, likely, until))
+def _back_within_a_turnaround(
+    open_leases: Sequence[tuple[LeaseClasses, float]], at: PacedSituation, likely: TurnaroundOdds
+) -> float:
+    return sum(
+        float(classes.running @ _returns(classes, at, likely, at.now + classes.turnaround[classes.rows], kept))
+        for classes, kept in open_leases
+    )
 
 
 def _clump(at: PacedSituation, at_once: float) -> float:
@@ -231,14 +260,19 @@ def _clump(at: PacedSituation, at_once: float) -> float:
 
 
 def _back(
-    classes: LeaseClasses, at: PacedSituation, likely: TurnaroundOdds, times: Floats, clump: float
+    open_leases: Sequence[tuple[LeaseClasses, float]],
+    at: PacedSituation,
+    likely: TurnaroundOdds,
+    times: Floats,
+    clump: float,
 ) -> GroupForecast:
-    chances = _returns(classes, at, likely, times[:, None])
     decided = at.kept * np.minimum(np.maximum((times - at.now) / max(at.verdict, 1.0), 0.0), 1.0)
-    return GroupForecast(
-        chances @ classes.running + at.undecided * decided,
-        (chances * (1 + (clump - 1) * chances)) @ classes.running + at.undecided * decided * (1 - decided),
-    )
+    expected, variance = at.undecided * decided, at.undecided * decided * (1 - decided)
+    for classes, kept in open_leases:
+        chances = _returns(classes, at, likely, times[:, None], kept)
+        expected = expected + chances @ classes.running
+        variance = variance + (chances * (1 + (clump - 1) * chances)) @ classes.running
+    return GroupForecast(expected, variance)
 
 
 def _later(

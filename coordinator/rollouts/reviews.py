@@ -10,7 +10,8 @@ Rules
    is known and changes nothing.
 4. Checks are made oldest first, by a scorer process that did not make the verdict (coordinator/training/
    review_loop.py). They survive a restart.
-   The group that began a day of quarantine which ended badly is checked so too, by an "audit".
+   The group that began a day of quarantine which ended badly is checked so too, by an "audit", and so are refused
+   groups that agree with another node's (audits.py, rule 7).
 5. Both answers are stored, in an entry `appeal.answered`. Where a refused group is right in the second check, the
    verdict is reversed in its node's favour (coordinator/accounts/reversals.py). No check takes anything from a node:
    the operator does that, by `echo2-coord verdict reverse`.

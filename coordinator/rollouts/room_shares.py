@@ -6,6 +6,8 @@ Rules
 1. New keys get their *share* of the whole, `leases.newcomers`, at least one group, while known keys request the rest.
    They may also use room that known keys leave free, except for the last share. While new keys wait, known keys leave
    them their share.
+   Groups of new keys beyond their share take room from known keys only with the chance that they come. So room that was
+   lent to keys that return nothing is back before their leases expire.
 2. New keys get the whole room while no known key has made a request for `HERE`, as in a fresh run.
 3. One connection of new keys may have one lease, two if more than half of the whole is free to it, or an eighth of the
    free room if that is more. This is a dynamic threshold, as Choudhury and Hahne share a switch's buffer (1998). A
@@ -63,7 +65,8 @@ class Room(NamedTuple):
     """The room at a request, in groups.
 
     `whole`: (S + 1) batches. `left`: free room for the version of the request. `new`, `slow`: groups of new keys and of
-    slow nodes. `verdict`: p90 of the milliseconds from a group received to its verdict. `sequential`: S = 0."""
+    slow nodes. `verdict`: p90 of the milliseconds from a group received to its verdict. `sequential`: S = 0. `chance`:
+    that a group of a new key comes and is learned from (lease_pacing.py, rule 7)."""
 
     whole: int
     left: int
@@ -71,6 +74,11 @@ class Room(NamedTuple):
     slow: int
     verdict: int
     sequential: bool = False
+    chance: float = 1.0
+
+    def lent_in_vain(self, reserved: int) -> int:
+        """Return how many of the groups of new keys beyond their share, `reserved`, will not come."""
+        return int((1 - self.chance) * max(0, self.new - reserved))
 
     def part(self, share: float) -> int:
         """Return a share of the whole, at least one group."""
@@ -145,7 +153,7 @@ class RoomShares:
         if requester.undecided >= most:
             return Denial("undecided", {"held": requester.undecided, "most": most})
         reserved = room.part(self._newcomers)
-        left = room.left + (min(room.new, reserved) if room.sequential else 0)
+        left = room.left + (min(room.new, reserved) if room.sequential else room.lent_in_vain(reserved))
         if self._new_wait.anyone(now) and not room.sequential:
             left -= max(0, reserved - room.new)
         if left <= 0:

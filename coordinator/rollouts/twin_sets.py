@@ -4,16 +4,18 @@ Rules
 1. The leases of one position and attempt (prompt_positions.py) are a *set* of twins. Each has its own id, node and
    lifetime, is judged by its own content alone, and is paid once. The column `twin` states why a lease is there: empty
    for the first, "hedge" for one that covers a lease which is overdue (hedging.py), "canary" for one whose answer is
-   known (canaries.py), "finish" for one that goes on behind the tokens of a lost one (moving.py). A unique index allows
-   one lease of each kind in a set. A Lease has no field for it, so no node can tell a hedge or a canary from any other
-   lease.
+   known (canaries.py), "audit" for one that a second node generates as well (audits.py), "finish" for one that goes on
+   behind the tokens of a lost one (moving.py). A unique index allows one lease of each kind in a set. A Lease has no
+   field for it, so no node can tell a hedge, a canary or an audit from any other lease.
 2. At most one group of a set is ever in the buffer: a unique index of the buffer's positions. A good group whose twin
    is there is accepted and paid in full, and not trainable. Its rewards are not counted a second time.
 3. A set counts once in the room and in the law of leases: as the lease whose group is in the buffer, else one that was
-   received, else the newest that is open (`counts`). The sums leave out the others of its leases, and every canary.
+   received, else the newest that is open and no audit, else the audit (`counts`). The sums leave out the others of its
+   leases, and every canary.
 4. A position is returned once no lease of its set is open, waits for a verdict or was accepted; canaries are left out,
    and return none.
-5. Equal tokens are what a set of honest nodes brings. Equality inside a set says nothing about copying.
+5. Equal tokens are what a set of honest nodes brings. Equality inside a set says nothing about copying. Where
+   one of them is an audit, it is stated (audits.py, rule 5).
 6. Leases of served tasks have no twins: their episodes are the operator's, one for each lease.
 """
 
@@ -21,14 +23,15 @@ from typing import Final, Literal, NamedTuple
 
 from coordinator.database import Database
 
-Kind = Literal["", "hedge", "canary", "finish"]
+Kind = Literal["", "hedge", "canary", "audit", "finish"]
 _OTHERS: Final = (
     "FROM leases o JOIN leases l ON l.position = o.position AND l.attempt = o.attempt AND l.id != o.id WHERE o.id = ?"
 )
 _BEST: Final = (
     "SELECT l.id FROM leases o JOIN leases l ON l.position = o.position AND l.attempt = o.attempt"
     " LEFT JOIN buffer b ON b.lease = l.id WHERE o.id = ?"
-    " AND l.twin != 'canary' ORDER BY b.lease IS NULL, l.state != 'received', l.state != 'open', l.rowid DESC LIMIT 1"
+    " AND l.twin != 'canary' ORDER BY b.lease IS NULL, l.state != 'received', l.state != 'open',"
+    " l.twin = 'audit', l.rowid DESC LIMIT 1"
 )
 
 

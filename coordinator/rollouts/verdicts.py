@@ -27,7 +27,8 @@ Rules
    When its quarantine has ended, the group's Receipt is sealed anew with the code that says how: `quarantine-paid` or
    `quarantine-unpaid`. All else in it stays, its entry too.
    A canary is accepted under the code `canary`: never trainable, and its weight is kept in `unvested` until further
-   groups of its key are accepted (coordinator/accounts/vesting.py). Its entry says so if its answer agreed (`audited`).
+   groups of its key are accepted (coordinator/accounts/vesting.py). Its entry says so if its answer agreed (`audited`),
+   and so does that of a group which agrees with an accepted one of another node (audits.py).
 7. The near-ties of groups of an exact class are counted per key and party (coordinator/verification/near_ties.py).
 8. A verdict may be checked again and reversed (coordinator/rollouts/reviews.py, coordinator/accounts/reversals.py).
 """
@@ -50,6 +51,7 @@ from coordinator.database import Database, marks
 from coordinator.learner.advantages import signal_of
 from coordinator.learner.age import fresh
 from coordinator.metrics.pass_rates import PromptAnswers
+from coordinator.rollouts.audit_pairs import AGREED, DIFFERED, DOUBTED, WORK
 from coordinator.rollouts.canaries import VESTED_AFTER
 from coordinator.rollouts.lease_rows import LeaseRecord
 from coordinator.rollouts.lease_table import Early, LeaseTable, Seal
@@ -57,7 +59,7 @@ from coordinator.rollouts.lease_terms import Progress
 from coordinator.rollouts.moving import begun_weight
 from coordinator.rollouts.partial_verdicts import FINISHED_TOKENS, TALLY
 from coordinator.rollouts.prompt_records import figures_of
-from coordinator.rollouts.reviews import LOST, Reviews
+from coordinator.rollouts.reviews import BY_PASS, LOST, Reviews
 from coordinator.rollouts.submitted_group import ClaimedRollout, decode_stored_group
 from coordinator.rollouts.task_results import TaskResults, sums_of
 from coordinator.rollouts.token_storage import WINDOW, TokenStorage
@@ -106,7 +108,8 @@ MOST_REASON = 300
 class LeaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The facts of a ledger entry about the end of a lease. Times in ms, `weight` in milli-RE. `audited`: how the group
     was audited: "exact", by T1 and T2 in an exact class; "evidence", in another class, with the evidence against its
-    node below `AUDITED` after it; "canary", equal to a known answer; empty: it was not (accounts/audited_work.py)."""
+    node below `AUDITED` after it; "canary", equal to a known answer; "rerun", equal to an accepted group of another
+    node; empty: it was not (accounts/audited_work.py)."""
 
     node: str
     lease: bytes
@@ -430,17 +433,23 @@ class VerdictService:
         sampled = sum(map(sampled_tokens, rollouts)) - sum(begun)
         given = sum(lengths) - sampled - sum(begun)
         end = self._end(record, at, code, len(rollouts), given, sampled, total, trainable)
-        audited = (audited or _audited(basis)) if sampled or begun else ""
-        end = msgspec.structs.replace(_with_basis(end, lease, basis), audited=audited)
+        other = self._leases.audits.other(lease.id)
+        agrees = other is not None and other.agrees(rollouts)
+        audited = "rerun" if other is not None and other.accepted and agrees else audited
+        shown = (audited or _audited(basis)) if sampled or begun else ""
+        end = msgspec.structs.replace(_with_basis(end, lease, basis), audited=shown)
         self._pay.fund(self._ledger, now, total)
         account = unvested if canary else quarantined if doubted else accrued
         place = self._append(now, "lease.accepted", end, total, account)
         if canary:
             self._vesting.put(lease.id, lease.node, total, VESTED_AFTER)
             self._leases.canaries.count("canaries agreed" if audited else "canaries scored")
+        if canary or (other is not None and other.accepted):
+            self._leases.audits.count(WORK, total)
         self._vesting.release(lease.node, now)
         if doubted:
             self._quarantine.put(lease.id, lease.node, total, now)
+        learned = trainable
         if trainable:
             rewards = [score.reward for score in scores]
             varied, signal = len(set(rewards)) > 1, round(1_000_000 * signal_of(rewards))
@@ -449,6 +458,7 @@ class VerdictService:
                 "INSERT INTO buffer SELECT id, era, version, ?, ?, ?, position, ? FROM leases WHERE id = ?",
                 (at, varied, packed, signal, lease.id),
             )
+            learned = varied or not self._leases.terms.refill
         if lease.split == "heldout":
             answers = PromptAnswers(len(scores), sum(score.success for score in scores))
             self._leases.heldout.verdict(lease.id, answers if code == "heldout" else None)
@@ -462,8 +472,19 @@ class VerdictService:
             self._note_prompt(lease, [score.reward for score in scores], sampled + sum(begun))
         if begun:
             self._database.do(TALLY, (FINISHED_TOKENS, sum(begun)))
-        self._leases.move(lease.id, "decided")
-        return self._receipt(end, lease, place, "accepted", reason, now)
+        self._leases.accept(lease.id, learned=learned)
+        sealed = self._receipt(end, lease, place, "accepted", reason, now)
+        if other is not None:
+            self._conclude([] if other.accepted else [(other.lease, other.code)], now, agrees=agrees)
+        return sealed
+
+    def _conclude(self, refused: Sequence[tuple[bytes, str]], now: int, *, agrees: bool) -> None:
+        """Count a pair of audited groups, the second of which is decided, and have refusals of groups that agree
+        checked (audits.py, rules 6 and 7). `refused`: lease and code of those of the pair that were refused."""
+        asked = [agrees and code in BY_PASS and self.reviews.ask(lease, "audit", now) for lease, code in refused]
+        self._leases.audits.count(DIFFERED if not agrees else DOUBTED if any(asked) else AGREED)
+        if any(asked):
+            self.check_wanted()
 
     def _note_prompt(self, lease: Lease, rewards: Sequence[float], sampled: int) -> None:
         """Note a group of a prompt that was chosen by its last groups (prompt_records.py, rule 1)."""
@@ -498,6 +519,11 @@ class VerdictService:
             self._tokens.decided_at(lease.id, sample, position, now)
         sealed = self._receipt(end, lease, place, "refused", reason, now)
         self._strikes.refused(lease.node, code, end.submission_hash or bytes(32), now)
+        other = self._leases.audits.other(lease.id) if code in BY_PASS else None
+        (payload,) = self._submission(lease.id, "payload")
+        if other is not None and payload is not None:
+            pair = [(lease.id, code)] + [(other.lease, other.code)] * (not other.accepted)
+            self._conclude(pair, now, agrees=other.agrees(decode_stored_group(payload).rollouts))
         return sealed
 
     def refuse_late(self, record: LeaseRecord, reason: str, now: int) -> bytes:

@@ -96,7 +96,8 @@ class Verdict(NamedTuple):
     not exact: the evidence against the node then decides (coordinator/rollouts/verdicts.py, rule 6). `ties`: the
     near-ties of a good group whose class is exact. `versions`: of a group that was passed a second time, under the
     version before (coordinator/verification/version_pairs.py). `audited`: "canary" of a canary that agreed with its
-    answer (coordinator/rollouts/canaries.py); empty: by the pass alone. `sample`, `position`: as of `GroupFault`."""
+    answer (coordinator/rollouts/canaries.py), "rerun" of a group that agreed with another node's (audits.py); empty: by
+    the pass alone. `sample`, `position`: as of `GroupFault`."""
 
     code: str
     reason: str

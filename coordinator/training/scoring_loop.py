@@ -30,7 +30,8 @@ Rules
 11. Held-out groups that are left to the scorer (training/heldout_evaluation.py) wait like an evaluation, a slice at a
     time, and after it. Where their version is gone, or the scorer has failed or died at them `MOST_EVALUATIONS` times,
     they are lost.
-12. A canary whose group agrees with its answer is decided without the scorer (rollouts/canaries.py).
+12. A group that agrees with a known one is decided without the scorer: a canary with its answer (rollouts/canaries.py),
+    an audited group with another node's (rollouts/audits.py).
 13. Where nothing else waits, the scorer makes an answer for a canary that was wanted: one group at a time, at most
     `FOR_ANSWERS` of its time.
 14. While an evaluation, or a held-out group, waits for an environment that poses prompts or scores single answers, the
@@ -292,7 +293,7 @@ class Scoring:
     def _not_compared(self, groups: Iterator[Undecided]) -> Generator[Undecided, None, None]:
         """Yield the groups that must be scored; decide the others at once (rule 12)."""
         for group in groups:
-            verdict = self.group_service.compare_canary(group)
+            verdict = self.group_service.compare_known(group)
             if verdict is None:
                 yield group
             else:

@@ -16,6 +16,7 @@ import msgspec
 
 from coordinator.database import Database
 from coordinator.metrics import run_metrics
+from coordinator.metrics.audit_counts import audit_view
 from coordinator.metrics.broadcast_stats import BroadcastStats
 from coordinator.metrics.canary_counts import canary_view
 from coordinator.metrics.capacity import Measured, view
@@ -166,6 +167,7 @@ class RunViewBuilder:
             online, weight = node_rows.known(database, live.connected), run_metrics.work(database)
             capacity = self._capacity(live, database)
             canaries = canary_view(database, live.state.era, live.state.version)
+            audits = audit_view(database)
             tasks = task_rows.completed(live.state.tasks, database)
             ledger = run_metrics.ledger(database)
         return msgspec.structs.replace(
@@ -180,6 +182,7 @@ class RunViewBuilder:
             unscored=counted.unscored,
             spare=counted.spare,
             canaries=canaries,
+            audits=audits,
             moved=counted.moved,
             moved_tokens=counted.moved_tokens,
             finished_tokens=counted.finished_tokens,

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from coordinator.config import WebSection
-from coordinator.metrics.views import CanaryView, GuardView, PauseView, RunState, TaskRow
+from coordinator.metrics.views import AuditView, CanaryView, GuardView, PauseView, RunState, TaskRow
 from coordinator.run.run_folder import RunFolder
 from coordinator.web import heldout_rows
 from p2p.errors import Unreachable
@@ -142,6 +142,15 @@ def _canaries(canaries: CanaryView) -> str:
     )
 
 
+def _audits(audits: AuditView) -> str:
+    """Describe the leases that two nodes had, and the share of audits in the work."""
+    doubted = f", {audits.doubted} speak against the scorer" if audits.doubted else ""
+    return (
+        f"{audits.given} leases went to a second node too: {audits.agreed} pairs agreed, {audits.differed} differed"
+        f"{doubted}; audits and canaries are {100 * audits.share:.1f} % of the accepted work"
+    )
+
+
 def _trouble(state: RunState) -> Iterator[tuple[str, str]]:
     """Describe refusals, failures, waiting, guard and pause."""
     if state.refused:
@@ -161,9 +170,14 @@ def _trouble(state: RunState) -> Iterator[tuple[str, str]]:
     if state.unscored:
         yield ("unscored", f"{state.unscored} groups are paid to which the task gave no finite reward")
     if state.spare:
-        yield ("spare", f"{state.spare} groups are paid of which a twin is learned from: their leases were covered")
+        yield (
+            "spare",
+            f"{state.spare} groups are paid of which a twin is learned from: another node had the lease too",
+        )
     if state.canaries.given:
         yield ("canaries", _canaries(state.canaries))
+    if state.audits.given or state.audits.share:
+        yield ("audits", _audits(state.audits))
     if state.moved:
         tokens = f"{state.moved_tokens} tokens of them are paid, and accepted groups have {state.finished_tokens}"
         yield ("moved", f"{state.moved} lost leases went on at other nodes: {tokens}")

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.trust import altered_host, canary_check, doubtful_days, stalling, sybils
+from benchmarks.trust import altered_host, audit_share, canary_check, doubtful_days, stalling, sybils
 from benchmarks.trust.doubtful_days import OURS, RULES, JudgedGroup, doubted, gain
 from benchmarks.trust.frauds import copied, other_seeds, replayed
 from benchmarks.trust.machines import Engines, Generated, Prompts, count, part
@@ -183,6 +183,16 @@ def test_a_run_beside_sybils_counts_what_they_get(
     assert (outcome.leases > 0) == bool(strategy)
     assert (outcome.work > 0) == (outcome.groups > 0) == (strategy in ("a group", "work"))
     assert 0 <= outcome.told < 0.7
+
+
+def test_the_share_of_audits_and_canaries_is_measured_in_accepted_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sybils, "HONEST", 6)
+    monkeypatch.setattr(sybils, "BATCH", 4)
+    monkeypatch.setattr(sybils, "BEFORE", 3.0)
+    monkeypatch.setattr(audit_share, "NEWCOMERS", 6)
+    monkeypatch.setattr(audit_share, "QUICK", 2)
+    (claim,) = audit_share.audit_share(4.0)
+    assert 0 < claim.ratio < 1
 
 
 def test_the_price_of_a_hello_is_some_million_hashes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,6 +52,7 @@ class Replay:
         self.groups, self.vouched = dict[str, list[str]](), set[str]()
         self.kept, self.lost = dict[tuple[str, int], list[tuple[bytes, int, int]]](), set[bytes]()
         self.doubted, self.audited, self.aged = dict[str, bool](), Counter[str](), dict[str, int]()
+        self.unvested = dict[bytes, int]()
         self.moved, self.answers = Counter[str](), dict[bytes, str]()
         check(len({row[3] for row in rows}) == len(rows), "two entries under one key")
         for self.number, row in enumerate(rows, start=1):
@@ -74,6 +75,9 @@ class Replay:
         check(min(others, default=0) >= 0, f"an account falls below zero in entry {seq}")
         if kind in ("lease.accepted", "lease.refused", "lease.expired"):
             account = f"held:{told['node']}" if told["code"] == "quarantine" else f"node:{told['node']}:accrued"
+            if told["code"] == "canary":
+                account = f"node:{told['node']}:unvested"
+                self.unvested[told["lease"]] = told["weight"]
             paid = [["escrow:run", -told["weight"]], [account, told["weight"]]] if told["weight"] else []
             check(postings == (paid if kind == "lease.accepted" else []), f"entry {seq} pays other than it says")
             check(key == f"lease:{told['lease'].hex()}", f"entry {seq} is of another lease than its key")
@@ -98,6 +102,11 @@ class Replay:
             check(not postings, f"entry {seq} moves something")
             self.answers[told["lease"]] = told["again"]
             check(key == f"{told['by']}:{told['lease'].hex()}:{told['asked']}", f"entry {seq} is of another appeal")
+        elif kind == "canary.vested":
+            account, weight = f"node:{told['node']}:", self.unvested.pop(told["lease"], 0)
+            paid = [[f"{account}unvested", -weight], [f"{account}accrued", weight]]
+            check(weight == told["weight"] and postings == paid, f"entry {seq} vests other than the canary earned")
+            check(key == f"vested:{told['lease'].hex()}", f"entry {seq} is of another lease than its key")
         elif kind == "quarantine.ended":
             self.released(seq, key, postings, told)
         elif kind == "key.rotated":
@@ -133,7 +142,7 @@ class Replay:
             since = self.aged.setdefault(node, at)
             hours = max(0, at - since) // HOUR
             self.audited[node], self.aged[node] = decayed(self.audited[node], hours), since + hours * HOUR
-        check(rules < 3 or told["audited"] in ("", "exact", "evidence", "canary"), "audited in an unknown way")
+        check(rules < 3 or told["audited"] in ("", "exact", "evidence", "canary", "rerun"), "audited in an unknown way")
         self.audited[node] += ONE * (accepted and (rules < 3 or bool(told["audited"])))
 
     def reversed(self, seq: int, key: str, postings: list[list[Any]], told: Map) -> None:
@@ -207,7 +216,7 @@ def main(path: str, told: str) -> None:
         end, place = replay.ends.get(receipt["lease"], ({}, None))
         check(place == (receipt["entry"], receipt["entry_hash"]), "the ledger was rewritten under a receipt")
         check(end["weight"] == receipt["weight"], "the ledger pays other than the receipt says")
-    away = replay.lost | {lease for kept in replay.kept.values() for lease, *_ in kept}
+    away = replay.lost | set(replay.unvested) | {lease for kept in replay.kept.values() for lease, *_ in kept}
     earned = sum(receipt["weight"] for receipt in receipts if receipt["lease"] not in away)
     earned += replay.moved[mine["peer"]]
     rank = replay.rank(mine["peer"])

@@ -23,10 +23,11 @@ import msgspec
 import pytest
 
 from coordinator.accounts.lease_ends import LeaseEnds, position_of
-from coordinator.accounts.ledger import ESCROW, Ledger, accrued, quarantined, transfer
+from coordinator.accounts.ledger import ESCROW, Ledger, accrued, quarantined, transfer, unvested
 from coordinator.accounts.ledger_facts import VERDICT_RULES, AppealAnswered, LeaseReversed, QuarantineEnded
 from coordinator.accounts.reversals import reverse
 from coordinator.accounts.standing import Accounts
+from coordinator.accounts.vesting import CanaryVested
 from coordinator.database import Database
 from coordinator.learner.messages import WarmUp
 from coordinator.rollouts.verdicts import EvidencedOutcome, LeaseOutcome
@@ -350,6 +351,50 @@ def test_the_ledger_replay_follows_reversals_and_appeals(tmp_path: Path) -> None
     done = walled(SECOND / "ledger.py", tmp_path / "run.sqlite", tmp_path / "told.json")
     assert done.returncode == 0, done.stderr
     assert (json.loads(done.stdout)["earned"], json.loads(done.stdout)["rank"]) == (11, told["rank"])
+
+
+def canary_ledger(path: Path, *, vested: int) -> dict[str, Any]:
+    """Write a run.sqlite with a canary of 30, of which `vested` is vested, and a group of 109 that a re-run confirmed;
+    return what its node knows."""
+    with closing(Database.open(path)) as database:
+        ledger = Ledger(database)
+        accounts, receipts = Accounts(database, ledger), []
+        with database.transaction():
+            ledger.issue_points(1_000, 1_000)
+            for lease, code, weight, audited in ((b"a" * 16, "canary", 30, "canary"), (b"b" * 16, "ok", 109, "rerun")):
+                end = msgspec.structs.replace(end_of(lease, code, weight), rules=VERDICT_RULES, audited=audited)
+                account = unvested(NODE) if code == "canary" else accrued(NODE)
+                postings = transfer(ESCROW, account, weight)
+                entry = ledger.append(5, "lease.accepted", f"lease:{lease.hex()}", end, postings)
+                accounts.take(entry)
+                receipt = {"entry": entry.seq, "entry_hash": entry.hash, "lease": lease, "weight": weight}
+                receipts.append(msgpack.packb([0, 0, msgpack.packb(receipt)]).hex())
+            if vested:
+                fact = CanaryVested(node=NODE, lease=b"a" * 16, weight=vested)
+                postings = transfer(unvested(NODE), accrued(NODE), vested)
+                ledger.append(6, "canary.vested", f"vested:{(b'a' * 16).hex()}", fact, postings)
+        assert accounts.account(public_key(NODE)).audited == 2 << 32
+        rank = accounts.of(public_key(NODE), 9).rank
+    return {"peer": NODE, "receipts": receipts, "rank": rank}
+
+
+@pytest.mark.parametrize(("vested", "earned"), [(0, 109), (30, 139)])
+def test_the_ledger_replay_follows_canaries_and_groups_that_were_generated_again(
+    vested: int, earned: int, tmp_path: Path
+) -> None:
+    told = canary_ledger(tmp_path / "run.sqlite", vested=vested)
+    (tmp_path / "told.json").write_text(json.dumps(told))
+    done = walled(SECOND / "ledger.py", tmp_path / "run.sqlite", tmp_path / "told.json")
+    assert done.returncode == 0, done.stderr
+    assert (json.loads(done.stdout)["earned"], json.loads(done.stdout)["rank"]) == (earned, told["rank"])
+
+
+def test_the_ledger_replay_refuses_a_canary_that_vests_more_than_it_earned(tmp_path: Path) -> None:
+    told = canary_ledger(tmp_path / "run.sqlite", vested=29)
+    (tmp_path / "told.json").write_text(json.dumps(told))
+    done = walled(SECOND / "ledger.py", tmp_path / "run.sqlite", tmp_path / "told.json")
+    assert done.returncode != 0
+    assert "vests other than the canary earned" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
     python -m tests.support.group_worker FOLDER CHECKPOINT
 
 Every line is one acknowledgement, flushed before the next act: `received LEASE HASH`, `receipt LEASE ENTRY WEIGHT`.
-Some leases are canaries. Drawn groups become durable in CHECKPOINT, as in the learner's checkpoint, before `step N` is
-printed. In each round a new node's lease is overdue and covered, and both nodes submit.
+Some leases are canaries, and some are audited. Drawn groups become durable in CHECKPOINT, as in the learner's
+checkpoint, before `step N` is printed. In each round a new node's lease is overdue and covered, and both nodes submit.
 """
 
 import json
@@ -27,7 +27,7 @@ OVERDUE = 5_000
 
 def main(folder: Path, checkpoint: Path) -> None:
     kept = json.loads(checkpoint.read_text()) if checkpoint.exists() else {"step": 0, "drawn": []}
-    world = World(folder, entropy=secrets.token_bytes, batch_groups=2, hedge_share=0.5, canaries=0.3)
+    world = World(folder, entropy=secrets.token_bytes, batch_groups=2, hedge_share=0.5, canaries=0.3, audits=0.3)
     world.group_service.database.do("PRAGMA synchronous = FULL")
     world.now += kept["step"] * 1_000
     world.group_service.start(world.now)

@@ -217,7 +217,7 @@ class World:
 
     def decide_one(self, group: Undecided) -> Receipt:
         """Accept a waiting group as the scoring loop does, with the scores of an honest scorer."""
-        verdict = self.group_service.compare_canary(group)
+        verdict = self.group_service.compare_known(group)
         if verdict is None:
             return self.decide(group, honest_scores(group.submission))
         receipt: Receipt = opened("receipt", self.group_service.decide(group, verdict, self.now), Receipt)

@@ -327,7 +327,7 @@ def make_swarm(
     `run`: settings of its sections. `host`: of a task that is not in the nodes' build, or those of several tasks.
     `model`: its folder, with a bigram table for weights; None: one is written, with `ends` and `other_ends` (see
     `model_folder`). New keys show no work, which would take a second of each node; there are no
-    canaries, whose answers a test's scorer would be asked for."""
+    canaries, whose answers a test's scorer would be asked for, and no audits."""
     model = model or model_folder(folder / "bigram", ends, other_ends)
     settings = {"task": "reverse", "group_size": 2, "batch_groups": 2, "limit": 6, "heldout": 4, "evaluate_every": 5}
     flags = {
@@ -336,7 +336,8 @@ def make_swarm(
         "network": {"work": False} | dict(network or {}),
         "environment": dict(environment or {}),
         "ledger": dict(ledger or {}),
-        "leases": {"minimum_seconds": 20.0, "maximum_seconds": 60.0, "canaries": 0.0} | dict(leases or {}),
+        "leases": {"minimum_seconds": 20.0, "maximum_seconds": 60.0, "canaries": 0.0, "audits": 0.0}
+        | dict(leases or {}),
     }
     config = setup.settings_for(str(model), flags, env={})
     hosts = _hosts(host)

@@ -164,7 +164,7 @@ def test_a_newcomer_who_returns_other_tokens_is_refused_by_the_scorer_and_gets_a
     canary = world.joins(DAVE)
     world.submit(group(canary, texts=["9", "9"]), DAVE)
     (waiting,) = world.group_service.undecided()
-    assert world.group_service.compare_canary(waiting) is None
+    assert world.group_service.compare_known(waiting) is None
     wrong = [
         SampleScore(logprobs=one.logprobs, margins=[1.0] * len(one.margins))
         for one in honest_scores(group(canary, texts=["9", "9"]))
@@ -203,7 +203,7 @@ def test_a_newcomer_who_hands_in_the_group_of_another_newcomer_is_scored(world: 
     world.submit(answer, DAVE)
     world.submit(msgspec.structs.replace(answer, lease=other.id), ERIN)
     waiting = world.group_service.undecided()
-    assert [world.group_service.compare_canary(group) for group in waiting] == [None, None]
+    assert [world.group_service.compare_known(group) for group in waiting] == [None, None]
     world.decide_all()
 
 

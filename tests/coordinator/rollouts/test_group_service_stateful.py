@@ -39,7 +39,13 @@ class GroupServiceMachine(RuleBasedStateMachine):
         for one in self._quick:
             one.start()
         self.world = World(
-            Path(self._folder.name), per_node=6, least_ms=10_000, first_ms=10_000, hedge_share=0.5, canaries=0.3
+            Path(self._folder.name),
+            per_node=6,
+            least_ms=10_000,
+            first_ms=10_000,
+            hedge_share=0.5,
+            canaries=0.3,
+            audits=0.3,
         )
         self.step, self.era, self.drawn = 0, 1, list[bytes]()
         self.checkpoint = (0, list[bytes]())
@@ -213,7 +219,7 @@ class GroupServiceMachine(RuleBasedStateMachine):
         ):
             assert contents == number
             assert len(set(kinds.split(","))) == number
-            assert set(kinds.split(",")) <= {"", "hedge", "canary"}
+            assert set(kinds.split(",")) <= {"", "hedge", "canary", "audit"}
         for position, groups in database.all(
             "SELECT l.position, count(*) FROM buffer b JOIN leases l ON l.id = b.lease GROUP BY l.position"
         ):

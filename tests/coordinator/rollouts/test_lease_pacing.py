@@ -8,11 +8,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from coordinator.rollouts.lease_pacing import CHECKED_EVERY
+from engines.engine import SampleScore
+from p2p.limits.origin import Origin
 from protocol.leases import Lease
 from protocol.refusals import sentence
 from protocol.requests import Refusal
-from tests.support.fleet import request_lease
-from tests.support.group_world import ALICE, BOB, World, group
+from tests.support.fleet import key, request_lease
+from tests.support.group_world import ALICE, BOB, World, group, honest_scores, opened
 
 STEP = 60_000
 BATCH = 4
@@ -26,6 +28,7 @@ def paced(tmp_path: Path) -> Iterator[World]:
         for _ in range(BATCH):
             bring(world, node)
     train(world, 0)
+    world.group_service.leases.pacing._new_ends.clear()  # theirs, as long ago
     yield world
     world.close()
 
@@ -213,3 +216,86 @@ def test_a_new_era_begins_with_a_summary_of_its_own(paced: World) -> None:
     paced.learner_at(1, era=2)
     answer = paced.group_service.lease(ALICE, paced.ask(1, era=2), paced.now)
     assert isinstance(answer, bytes)
+
+
+def newcomer(number: int) -> tuple[bytes, Origin]:
+    """A key that was never seen, and its home."""
+    return key("newcomer", number), Origin(f"c{number}", f"10.{number}.0.0/24")
+
+
+def idle_leases(world: World, version: int, keys: int) -> list[Lease]:
+    """Let new keys of many parties take leases, as far as they get them."""
+    given = []
+    for number in range(keys):
+        node, origin = newcomer(number)
+        answer = world.group_service.lease(node, world.ask(version), world.now, origin)
+        if isinstance(answer, bytes):
+            given.append(opened("lease", answer, Lease))
+    return given
+
+
+def test_known_nodes_wait_for_no_group_of_new_keys_once_those_are_overdue(paced: World) -> None:
+    pacing = paced.group_service.leases.pacing
+    bring(paced, ALICE, 1)
+    idle = idle_leases(paced, 1, 20)
+    assert len(idle) >= 4
+    assert pacing.new_chance(paced.now) == 1.0
+    paced.now += 4_000  # a known node takes a second
+    assert pacing.new_chance(paced.now) == 0.0
+    kept = list(pacing.times.kept)
+    given = leases_until_refused(paced, 1)
+    assert len(given) >= BATCH
+    paced.submit(group(given[0]))
+    paced.decide_all()
+    paced.now = max(lease.expires for lease in [*idle, *given]) + 1
+    while paced.group_service.tick(paced.now):
+        pass
+    assert pacing.new_chance(paced.now) == 0.0
+    assert pacing.times.kept == [*kept, True, *[False] * (len(given) - 1)], "those of new keys are not among them"
+
+
+def test_groups_that_new_keys_make_up_change_no_measurement(paced: World) -> None:
+    pacing = paced.group_service.leases.pacing
+    before = list(pacing.times.kept), list(pacing._ratios)
+    for lease in idle_leases(paced, 1, 8):
+        paced.submit(group(lease), lease.node)
+        (waiting,) = paced.group_service.undecided()
+        wrong = [SampleScore(logprobs=[-0.5] * len(one.logprobs), margins=[2.0] * len(one.logprobs)) for one in
+                 honest_scores(waiting.submission)]  # fmt: skip
+        assert paced.decide(waiting, wrong).verdict == "refused"
+    assert (list(pacing.times.kept), list(pacing._ratios)) == before
+    assert pacing.new_chance(paced.now) == 0.0
+
+
+def test_newcomers_that_bring_groups_are_counted_on(paced: World) -> None:
+    pacing = paced.group_service.leases.pacing
+    for lease in idle_leases(paced, 1, 4):
+        paced.submit(group(lease), lease.node)
+        paced.decide_all()
+    assert pacing.new_chance(paced.now) == 1.0
+
+
+def test_new_keys_get_no_more_leases_for_bringing_nothing(paced: World) -> None:
+    first = idle_leases(paced, 1, 40)
+    paced.now += 4_000
+    again = idle_leases(paced, 1, 80)
+    room = (paced.group_service.terms.staleness + 1) * BATCH
+    assert len(first) + len(again) <= room
+
+
+def test_known_nodes_get_the_room_back_that_was_lent_to_keys_which_bring_nothing(tmp_path: Path) -> None:
+    world = World(tmp_path, pacing="fresh", batch_groups=BATCH, least_ms=600_000, first_ms=600_000)
+    for _ in range(BATCH):
+        bring(world, ALICE)
+    for _ in range(BATCH):
+        bring(world, BOB)
+    train(world, 0)
+    world.group_service.leases.pacing._new_ends.clear()
+    bring(world, ALICE, 1)
+    idle = idle_leases(world, 1, 40)
+    assert len(idle) >= BATCH
+    refused = world.refusal(1).code
+    world.now += 4_000
+    given = leases_until_refused(world, 1)
+    assert (refused, len(given) >= BATCH) == ("later", True)
+    world.close()

@@ -13,6 +13,7 @@ from coordinator.rollouts.pacing import (
     SERVES,
     SPARE,
     LearnerPace,
+    LentLeases,
     PacedSituation,
     Z,
     is_due,
@@ -277,3 +278,21 @@ def aged(node: Node, grid: float) -> Node:
     slot = node.turnaround / AGES_PER_TURNAROUND
     slots = (grid > 1) - (grid < 1)
     return node._replace(leases=[max(0, int(age * grid + slots * slot)) for age in node.leases])
+
+
+def lent(chance: float, leases: int = 40, age: int = 100) -> LentLeases:
+    """Leases of new keys, of the turnaround of a quick fleet."""
+    return LentLeases(summarised([Node(60_000, 0, [age]) for _ in range(leases)]), chance)
+
+
+def test_leases_of_new_keys_count_with_the_chance_that_their_groups_come() -> None:
+    nodes, at = summarised(quick(leases=10)), situation()
+    lacks = [lack(nodes, at, 8, 60_000, lent(chance)) for chance in (0.0, 0.25, 1.0)]
+    assert lacks[0] == lack(nodes, at, 8, 60_000)
+    assert lacks[0] > lacks[1] > lacks[2]
+
+
+def test_where_the_learner_waits_groups_of_keys_that_return_nothing_do_not_fill_its_batch() -> None:
+    nodes, at = summarised(quick(leases=4)), situation(training_since=None)
+    assert lack(nodes, at, 8, 60_000, lent(0.0)) == math.inf
+    assert lack(nodes, at, 8, 60_000, lent(1.0)) < math.inf

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.rollouts.room_shares import Requester, Room, RoomShares
+from p2p.limits.origin import Origin
 from protocol.leases import Lease
 from protocol.requests import Refusal
 from tests.support.fleet import Fleet, key, origin_of, request_lease
@@ -243,3 +245,19 @@ def test_many_keys_of_one_subnet_do_not_lengthen_the_waits_of_others(tmp_path: P
     assert isinstance(waits[-1], Refusal)
     assert isinstance(alone, Refusal)
     assert (waits[-1].retry_after, alone.retry_after) == (200_000, 1_000)
+
+
+@pytest.mark.parametrize(("chance", "given"), [(1.0, 0), (0.5, 4), (0.0, 8)])
+def test_room_lent_to_new_keys_beyond_their_tenth_is_taken_from_known_ones_as_far_as_it_brings_groups(
+    chance: float, given: int
+) -> None:
+    shares = RoomShares()
+    known = Requester(ALICE, "known", Origin("a", "10.0.1.0/24"), 0, 0, 1.0, 100)
+    room = Room(whole=20, left=0, new=10, slow=0, verdict=0, chance=chance)
+    assert room.lent_in_vain == given
+    answers = []
+    for held in range(given + 1):
+        answers.append(shares.refused(known, room._replace(left=-held), MINUTE))
+    assert [answer is None for answer in answers] == [True] * given + [False]
+    new = Requester(b"n" * 32, "new", Origin("n", "10.0.2.0/24"), 0, 0, 0.0, 1)
+    assert shares.refused(new, room, MINUTE) is not None, "new keys get none of it"
