@@ -33,6 +33,10 @@ class DeliveryRecord(NamedTuple):
     last: int
 
 
+UNMEASURED: Final = DeliveryRecord([], True, 0.0, 0)
+"""The record of a node that has handed in no group."""
+
+
 def read_delivery_record(database: Database, node: bytes, open_leases: int = 0) -> DeliveryRecord:
     """Return the delivery record of a node's last groups. `open_leases`: how many it has open (rule 2)."""
     groups = max(SAMPLE, 2 * open_leases)
@@ -45,7 +49,7 @@ def read_delivery_record(database: Database, node: bytes, open_leases: int = 0) 
     )
     rows = [(sent, at, expires) for sent, at, expires in ended if at is not None][:groups]
     if not rows:
-        return DeliveryRecord([], True, 0.0, 0)
+        return UNMEASURED
     in_time = [row for row in rows if row[1] <= row[2]]
     oldest = rows[-1][0]
     busy = union((sent, expires if at is None else at) for sent, at, expires in ended if sent >= oldest)

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from coordinator.accounts.standing import Accounts, Rank
 from coordinator.database import Database
 from coordinator.metrics.statistics import quantile
-from coordinator.rollouts.delivery_record import DeliveryRecord, read_delivery_record
+from coordinator.rollouts.delivery_record import UNMEASURED, DeliveryRecord, read_delivery_record
 from coordinator.rollouts.expiry_budgets import ExpiryBudgets, holders_of_new_key
 from coordinator.rollouts.lease_lifetime import (
     ENOUGH,
@@ -50,6 +50,11 @@ class LeaseDemand(NamedTuple):
     running: int
     first: bool
     paying: bool
+
+    @property
+    def paced(self) -> DeliveryRecord:
+        """The record by which the law of leases counts the node (lease_pacing.py, rule 2)."""
+        return UNMEASURED if self.requester.share == "new" else self.record
 
 
 class LeaseOwner(NamedTuple):

@@ -6,15 +6,17 @@ Rules
 2. The summary is derived from the open leases of training prompts in run.sqlite at the first request after a start, an
    absence or a new era. From then on each lease that is given, ends or is extended moves it. A node's turnaround, and
    c, the leases that it works on at once, come from its delivery record: by Little's law c is its rate times its mean
-   turnaround.
+   turnaround. A new key is not measured: its leases count as those of the mean node here, and it is no supply. Keys are
+   free, and a made-up group takes no time: a few keys would else promise so many groups that nobody got a lease.
 3. Once per `CHECKED_EVERY` the summary's leases are read anew from run.sqlite and compared. A difference is a fault in
    the log, and the summary derived anew takes its place.
 4. The learner's last `STEPS_KEPT` steps, spans from draw to draw and waits, and the supply at each draw, are a fact in
    run.sqlite (`learner_times`), so the law goes on after a restart.
 5. The share of leases that came into the buffer is read from run.sqlite once per `MEASURED_FOR`, over the last `ENDED`
-   ended leases. The spread of turnarounds is measured over the last `ENDED` groups of this process, once there are
-   `FEWEST` of them.
-6. A node counts as here until it is told to ask again and a while longer, or until a lease of it is overdue.
+   ended leases. The spread of turnarounds is measured over the last `ENDED` groups of measured nodes in this process,
+   once there are `FEWEST` of them; one beyond `MOST_RATIO` times its node's mean counts as so much.
+6. A node counts as here until it is told to ask again and a while longer, or until a lease of it is overdue. Asking
+   while it pauses for expired leases, or is too slow, does not make it count.
 """
 
 import math
@@ -28,8 +30,8 @@ import structlog
 
 from coordinator.database import Database
 from coordinator.learner.age import oldest_fresh
-from coordinator.rollouts.delivery_record import DeliveryRecord, read_delivery_record
-from coordinator.rollouts.lease_summary import LeaseCell, LeaseSummary, lease_cell
+from coordinator.rollouts.delivery_record import UNMEASURED, DeliveryRecord, read_delivery_record
+from coordinator.rollouts.lease_summary import AGES, AGES_PER_TURNAROUND, LeaseCell, LeaseSummary, lease_cell
 from coordinator.rollouts.pacing import (
     OVERDUE,
     STEPS_KEPT,
@@ -46,6 +48,7 @@ ENDED: Final = 64
 FEWEST: Final = 8
 UNMEASURED_CV: Final = 0.5
 UNMEASURED_TURNAROUND: Final = 60_000.0
+MOST_RATIO: Final = AGES / AGES_PER_TURNAROUND
 HERE: Final = 10_000
 """Least time for which a node counts after a request."""
 _FACT: Final = "learner_times"
@@ -76,11 +79,12 @@ class LearnerState(NamedTuple):
 
 
 class _Open(NamedTuple):
-    """An open lease. `turnaround`: of its node when it was sent."""
+    """An open lease. `turnaround`: of its node when it was sent; of the fleet if the node was not `measured`."""
 
     version: int
     sent: int
     turnaround: float
+    measured: bool
 
     @property
     def cell(self) -> LeaseCell:
@@ -119,8 +123,8 @@ class LeasePacing:
             times.spans.append(float(now - self._drew))
         if self._waits_since is not None:
             times.waits.append(float(now - self._waits_since))
-        if self._summary is not None and self._summary.supply > 0:
-            times.supplies.append(self._summary.supply)
+        if self.supply > 0:
+            times.supplies.append(self.supply)
         for values in (times.spans, times.waits, times.supplies):
             del values[:-STEPS_KEPT]
         self._drew = self._training_since = now
@@ -141,11 +145,10 @@ class LeasePacing:
     # the leases
 
     def given(self, lease: bytes, node: bytes, record: DeliveryRecord, era: int, version: int, now: int) -> None:
-        """Count a lease of a training prompt."""
+        """Count a lease of a training prompt. `record`: of its node; `UNMEASURED` for a new key (rule 2)."""
         if self._summary is None or era != self._era:
             return
-        turnaround = _turnaround(record)
-        self._open[lease] = one = _Open(version, now, turnaround or self._summary.turnaround or UNMEASURED_TURNAROUND)
+        self._open[lease] = one = self._opened(version, now, record, self._summary)
         self._summary.lease_given(one.cell)
         self._here(node, record, now + int(OVERDUE * one.turnaround))
 
@@ -153,11 +156,10 @@ class LeasePacing:
         """Count an open lease that did not count so far, as its twin did (twin_sets.py, rule 3)."""
         if self._summary is None or lease in self._open:
             return
-        query = "SELECT node, era, version, sent FROM leases WHERE id = ?"
-        ((node, era, version, sent),) = self._database.all(query, (lease,))
-        if era == self._era:
-            turnaround = _turnaround(read_delivery_record(self._database, node)) or self._summary.turnaround
-            self._open[lease] = one = _Open(version, sent, turnaround or UNMEASURED_TURNAROUND)
+        rows = self._rows(" AND l.id = ?", lease)
+        for _, node, version, sent, is_new in rows:
+            record = UNMEASURED if is_new else read_delivery_record(self._database, node)
+            self._open[lease] = one = self._opened(version, sent, record, self._summary)
             self._summary.lease_given(one.cell)
 
     def ended(self, lease: bytes) -> None:
@@ -167,8 +169,8 @@ class LeasePacing:
 
     def came(self, lease: bytes, now: int) -> None:
         """Note that a lease's group was received, before it ends."""
-        if (one := self._open.get(lease)) is not None:
-            self._ratios.append((now - one.sent) / max(one.turnaround, 1.0))
+        if (one := self._open.get(lease)) is not None and one.measured:
+            self._ratios.append(min(MOST_RATIO, (now - one.sent) / max(one.turnaround, 1.0)))
 
     def extended(self, lease: bytes, ms: int) -> None:
         """Note that a lease counts as sent later."""
@@ -197,6 +199,16 @@ class LeasePacing:
             return None
         return retry_after(situation)
 
+    @property
+    def supply(self) -> float:
+        """Groups per millisecond that the measured nodes here deliver."""
+        return 0.0 if self._summary is None else self._summary.supply
+
+    @property
+    def spread(self) -> float:
+        """The coefficient of variation of turnarounds over their node's mean (rule 5)."""
+        return float(np.std(self._ratios)) if len(self._ratios) >= FEWEST else UNMEASURED_CV
+
     def has_spare(self, least: float) -> bool:
         """Tell whether the nodes here could make more than the learner needs, by the share `least` (pacing.py, rule 2).
         Where the law is not applied nothing is measured, and the answer is yes."""
@@ -206,7 +218,7 @@ class LeasePacing:
         pace = learner_pace(times.steps, times.spans, times.waits)
         if pace is None or self._summary is None:
             return False
-        supply = min([self._summary.supply, *times.supplies])
+        supply = min([self.supply, *times.supplies])
         return spare_supply(supply, self._measured[0], pace, self._batch) >= least
 
     def _kept_up(self, at: LearnerState, now: int) -> LeaseSummary:
@@ -220,23 +232,34 @@ class LeasePacing:
             self._summary.set_oldest(oldest)
         return self._summary
 
-    def _rows(self) -> list[tuple[bytes, bytes, int, int]]:
+    def _rows(self, where: str = "", *parameters: object) -> list[tuple[bytes, bytes, int, int, bool]]:
+        """Return (lease, node, version, sent, whether its key was new) of the open leases that count."""
         return self._database.all(
-            "SELECT id, node, version, sent FROM leases WHERE state = 'open' AND era = ? AND position >= 0 AND counts",
-            (self._era,),
+            "SELECT l.id, l.node, l.version, l.sent, coalesce(o.share = 'new', 0) FROM leases l"
+            " LEFT JOIN lent o ON o.lease = l.id"
+            f" WHERE l.state = 'open' AND l.era = ? AND l.position >= 0 AND l.counts{where}",
+            (self._era, *parameters),
         )
+
+    @staticmethod
+    def _opened(version: int, sent: int, record: DeliveryRecord, summary: LeaseSummary) -> _Open:
+        own = _turnaround(record)
+        return _Open(version, sent, own or summary.turnaround or UNMEASURED_TURNAROUND, own is not None)
 
     def _derived(self, at: LearnerState, now: int) -> LeaseSummary:
         """Derive the summary from run.sqlite, and the nodes here from its open leases (rule 2)."""
         summary = self._summary = LeaseSummary(oldest_fresh(at.step, self._staleness))
         rows = self._rows()
-        records = {node: read_delivery_record(self._database, node) for node in {node for _, node, *_ in rows}}
-        for _, node, _, sent in rows:
+        known = {node for _, node, *_, is_new in rows if not is_new}
+        records = {node: read_delivery_record(self._database, node) for node in known}
+        for _, node, _, sent, is_new in rows:
+            if is_new:
+                continue
             turnaround = _turnaround(records[node]) or UNMEASURED_TURNAROUND
             self._here(node, records[node], max(now + HERE, sent + int(OVERDUE * turnaround)))
         self._open = {
-            lease: _Open(version, sent, _turnaround(records[node]) or summary.turnaround or UNMEASURED_TURNAROUND)
-            for lease, node, version, sent in rows
+            lease: self._opened(version, sent, UNMEASURED if is_new else records[node], summary)
+            for lease, node, version, sent, is_new in rows
         }
         for one in self._open.values():
             summary.lease_given(one.cell)
@@ -248,7 +271,7 @@ class LeasePacing:
         self._checked_at = now
         assert self._summary is not None
         anew = LeaseSummary()
-        stored = {lease: (version, sent) for lease, _, version, sent in self._rows()}
+        stored = {lease: (version, sent) for lease, _, version, sent, _ in self._rows()}
         for lease, (version, sent) in stored.items():
             known = self._open.get(lease)
             anew.lease_given(lease_cell(version, known.turnaround if known else UNMEASURED_TURNAROUND, sent))
@@ -285,7 +308,7 @@ class LeasePacing:
             verdict=at.verdict,
             broadcast=broadcast,
             kept=kept,
-            cv=float(np.std(self._ratios)) if len(self._ratios) >= FEWEST else UNMEASURED_CV,
+            cv=self.spread,
             least_supply=min(times.supplies, default=math.inf),
             pace=pace,
         )

@@ -71,6 +71,9 @@ Early = Literal["superseded", "declined"]
 LATE: Final = 1.25
 """Factor by which a node may exceed its wait, plus a second: nodes add jitter of their own."""
 
+PAUSED: Final = ("expiries", "too-slow")
+"""Codes of the refusals of nodes that get no lease for a while, whatever room there is."""
+
 NOT_CALIBRATED: Final = 60_000
 """Milliseconds after which a node of a class without a Calibration asks again."""
 
@@ -159,7 +162,8 @@ class LeaseTable(LeaseRows):
             if demand is not None:
                 until = now + int(LATE * wait) + 1_000
                 self._admission.waits(demand, refused.code, until, now)
-                self.pacing.waits(node, demand.record, until)
+                if refused.code not in PAUSED:
+                    self.pacing.waits(node, demand.paced, until)
         return refused
 
     def _retries_of(self, rank: Rank) -> RetryTimes:
@@ -341,7 +345,7 @@ class LeaseTable(LeaseRows):
         state = LearnerState(
             at.era, at.step, at.version, at.publish_every, buffered, load.undecided, self._admission.verdict_time(now)
         )
-        wait = self.pacing.refused(demand.record, demand.requester.node, version, state, now)
+        wait = self.pacing.refused(demand.paced, demand.requester.node, version, state, now)
         if wait is not None:
             return refusal("later", retry_after=max(wait, terms.retry_ms), **facts)
         wait = self._admission.gives_up(demand)
@@ -386,7 +390,7 @@ class LeaseTable(LeaseRows):
         )
         self._admission.lend(demand, lease.id, request.era, request.version, chosen.reasons, now)
         if chosen.position >= 0 and twin != "canary":
-            self.pacing.given(lease.id, node, demand.record, request.era, request.version, now)
+            self.pacing.given(lease.id, node, demand.paced, request.era, request.version, now)
         return lease.id, sealed
 
     def _overdue_at(self, lease: Lease, demand: LeaseDemand) -> int | None:

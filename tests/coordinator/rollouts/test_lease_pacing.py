@@ -6,10 +6,13 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from coordinator.rollouts.lease_pacing import CHECKED_EVERY
+from coordinator.rollouts.delivery_record import read_delivery_record
+from coordinator.rollouts.lease_pacing import CHECKED_EVERY, FEWEST
+from engines.engine import SampleScore
+from p2p.limits.origin import Origin
 from protocol.leases import Lease
 from protocol.refusals import sentence
-from tests.support.group_world import ALICE, BOB, World, group
+from tests.support.group_world import ALICE, BOB, World, group, name, opened
 
 STEP = 60_000
 BATCH = 4
@@ -162,3 +165,69 @@ def test_a_new_era_begins_with_a_summary_of_its_own(paced: World) -> None:
     paced.learner_at(1, era=2)
     answer = paced.group_service.lease(ALICE, paced.ask(1, era=2), paced.now)
     assert isinstance(answer, bytes)
+
+
+# --- nodes that promise more than they bring
+
+FORGERS = [name("forger", number, 32) for number in range(2)]
+
+
+def forge(world: World, node: bytes, ms: int = 5) -> None:
+    """Let a new key hand in a made-up group at once, which the scorer refuses."""
+    origin = Origin(node.hex()[:8], f"10.1.{FORGERS.index(node)}.0/24")
+    answer = world.group_service.lease(node, world.ask(2), world.now, origin)
+    assert isinstance(answer, bytes), answer
+    lease: Lease = opened("lease", answer, Lease)
+    world.now += ms
+    world.submit(group(lease), node)
+    for waiting in world.group_service.undecided(10):
+        wrong = [SampleScore(logprobs=[-0.5] * n, margins=[9.0] * n) for n in (4, 4)]
+        assert world.decide(waiting, wrong).verdict == "refused"
+    world.group_service.lease(node, world.ask(2), world.now, origin)
+
+
+def wait_for_groups(world: World) -> None:
+    """Let the learner end its second step, and wait."""
+    world.now += STEP
+    world.learner_at(2)
+    world.group_service.leases.pacing.stepped(world.now)
+
+
+def test_made_up_groups_of_free_keys_promise_the_law_nothing(paced: World) -> None:
+    """Each takes no time, and would count as hundreds of groups a second that the next version brings."""
+    pacing = paced.group_service.leases.pacing
+    wait_for_groups(paced)
+    paced.lease(ALICE, 2)
+    supply = pacing.supply
+    for node in FORGERS:
+        forge(paced, node)
+    assert pacing.supply == pytest.approx(supply)
+    pacing.anew()
+    paced.group_service.lease(ALICE, paced.ask(2), paced.now)
+    assert pacing.supply == pytest.approx(supply)
+
+
+def test_one_group_at_the_last_second_does_not_make_all_turnarounds_uncertain(tmp_path: Path) -> None:
+    world = World(tmp_path, pacing="fresh", batch_groups=4 * BATCH)
+    pacing = world.group_service.leases.pacing
+    for _ in range(FEWEST + 4):
+        bring(world, ALICE)
+    assert pacing.spread <= 0.1
+    lease = world.lease(ALICE)
+    world.now = lease.expires - 20
+    world.submit(group(lease), ALICE)
+    assert 0.1 < pacing.spread <= 1.0
+    world.close()
+
+
+def test_a_node_that_pauses_for_its_expired_leases_is_no_supply_however_often_it_asks(paced: World) -> None:
+    pacing = paced.group_service.leases.pacing
+    wait_for_groups(paced)
+    taken = [paced.lease(BOB, 2) for _ in range(6)]
+    paced.now = max(one.expires for one in taken) + 1
+    paced.group_service.tick(paced.now)
+    for _ in range(6):
+        assert paced.refusal(2, BOB).code == "expiries"
+        paced.now += 5_000
+        assert paced.group_service.lease(ALICE, paced.ask(2), paced.now)
+    assert pacing.supply == pytest.approx(read_delivery_record(paced.group_service.database, ALICE).rate, rel=0.01)
