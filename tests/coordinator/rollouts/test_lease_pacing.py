@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from coordinator.rollouts.delivery_record import read_delivery_record
-from coordinator.rollouts.lease_pacing import CHECKED_EVERY, FEWEST
+from coordinator.rollouts.lease_pacing import CHECKED_EVERY, ENDED, FEWEST, MEASURED_FOR
 from engines.engine import SampleScore
 from p2p.limits.origin import Origin
 from protocol.leases import Lease
@@ -231,3 +231,18 @@ def test_a_node_that_pauses_for_its_expired_leases_is_no_supply_however_often_it
         paced.now += 5_000
         assert paced.group_service.lease(ALICE, paced.ask(2), paced.now)
     assert pacing.supply == pytest.approx(read_delivery_record(paced.group_service.database, ALICE).rate, rel=0.01)
+
+
+def test_a_flood_of_leases_that_free_keys_give_back_leaves_the_room_to_the_others(paced: World) -> None:
+    """None of the last leases came into the buffer; the law must not expect of the next ones that they will."""
+    wait_for_groups(paced)
+    for number in range(ENDED):
+        origin = Origin(f"line {number}", f"10.2.{number}.0/24")
+        node = name("returner", number, 32)
+        answer = paced.group_service.lease(node, paced.ask(2), paced.now, origin)
+        assert isinstance(answer, bytes), answer
+        paced.group_service.verdicts.end_early([opened("lease", answer, Lease).id], "declined", paced.now)
+    paced.now += 2 * MEASURED_FOR
+    given = leases_until_refused(paced, 2)
+    assert paced.refusal(2).code == "no-room"
+    assert len(given) == (paced.group_service.terms.staleness + 1) * BATCH
