@@ -13,8 +13,8 @@ Rules
 4. The learner's last `STEPS_KEPT` steps, spans from draw to draw and waits, and the supply at each draw, are a fact in
    run.sqlite (`learner_times`), so the law goes on after a restart.
 5. The share of leases that came into the buffer is read from run.sqlite once per `MEASURED_FOR`, over the last `ENDED`
-   ended leases; 1 before the first has ended. At 0, as in a flood of leases given back, each lease is due. The spread of
-   turnarounds is measured over the last `ENDED` groups of measured nodes in this process, once there are `FEWEST` of
+   ended leases; 1 before the first has ended. At 0, as in a flood of leases given back, each lease is due. The spread
+   of turnarounds is measured over the last `ENDED` groups of measured nodes in this process, once there are `FEWEST` of
    them; one beyond `MOST_RATIO` times its node's mean counts as so much.
 6. A node counts as here until it is told to ask again and a while longer, or until a lease of it is overdue. Asking
    while it pauses for expired leases, or is too slow, does not make it count.
