@@ -10,6 +10,7 @@ import pytest
 from coordinator.accounts.ledger_facts import BegunOutcome
 from coordinator.accounts.pay import points
 from coordinator.accounts.strikes import ENOUGH
+from coordinator.rollouts.delivery_record import read_delivery_record
 from coordinator.rollouts.moving import (
     REPORT_EVERY,
     WAIT,
@@ -21,6 +22,7 @@ from coordinator.rollouts.moving import (
     is_worth_moving,
     progress_after,
 )
+from coordinator.rollouts.quick_nodes import read_speed
 from coordinator.rollouts.verification import judge
 from engines.engine import SampleScore
 from p2p.identity import peer_id
@@ -146,6 +148,18 @@ def test_a_lost_group_is_finished_by_another_node_and_both_are_paid(world: Movin
     (end,) = [one for one in service.ledger.entries() if one.key == f"lease:{lost.id.hex()}"]
     assert msgspec.msgpack.decode(end.facts)["code"] == "moved"
     assert service.strikes.of(ALICE) == 0
+
+
+def test_a_node_that_finishes_what_its_owner_has_computed_is_not_quick_by_it(world: MovingWorld) -> None:
+    database = world.group_service.database
+    record, speed = read_delivery_record(database, BOB), read_speed(database, BOB)
+    for _ in range(3):
+        world.lost(ALICE, SIX, FIVE)
+        world.verify()
+        world.submit(world.finish(finished(world, BOB)), BOB)
+        world.decide_whole()
+        world.now += 3_600_000
+    assert (read_delivery_record(database, BOB), read_speed(database, BOB)) == (record, speed)
 
 
 def test_the_page_counts_moved_leases_and_their_tokens(world: MovingWorld) -> None:
