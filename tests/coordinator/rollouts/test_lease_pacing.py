@@ -172,18 +172,18 @@ def test_a_new_era_begins_with_a_summary_of_its_own(paced: World) -> None:
 FORGERS = [name("forger", number, 32) for number in range(2)]
 
 
-def forge(world: World, node: bytes, ms: int = 5) -> None:
+def forge(world: World, node: bytes, version: int = 2) -> None:
     """Let a new key hand in a made-up group at once, which the scorer refuses."""
     origin = Origin(node.hex()[:8], f"10.1.{FORGERS.index(node)}.0/24")
-    answer = world.group_service.lease(node, world.ask(2), world.now, origin)
+    answer = world.group_service.lease(node, world.ask(version), world.now, origin)
     assert isinstance(answer, bytes), answer
     lease: Lease = opened("lease", answer, Lease)
-    world.now += ms
+    world.now += 5
     world.submit(group(lease), node)
     for waiting in world.group_service.undecided(10):
         wrong = [SampleScore(logprobs=[-0.5] * n, margins=[9.0] * n) for n in (4, 4)]
         assert world.decide(waiting, wrong).verdict == "refused"
-    world.group_service.lease(node, world.ask(2), world.now, origin)
+    world.group_service.lease(node, world.ask(version), world.now, origin)
 
 
 def wait_for_groups(world: World) -> None:
@@ -205,6 +205,25 @@ def test_made_up_groups_of_free_keys_promise_the_law_nothing(paced: World) -> No
     pacing.anew()
     paced.group_service.lease(ALICE, paced.ask(2), paced.now)
     assert pacing.supply == pytest.approx(supply)
+
+
+def test_honest_nodes_get_as_many_leases_beside_forgers_as_without(tmp_path: Path) -> None:
+    """They got 15 instead of 46 beside two of them: less than a batch of 16."""
+    leases = []
+    for forgers in (0, 2):
+        (folder := tmp_path / str(forgers)).mkdir()
+        world = World(folder, pacing="fresh", batch_groups=16)
+        honest = [name("honest", number, 32) for number in range(4)]
+        for node in 8 * honest:
+            bring(world, node, ms=4_000)
+        train(world, 0)
+        world.now += STEP // 2
+        for node in FORGERS[:forgers]:
+            forge(world, node, version=1)
+        leases.append(sum(len(leases_until_refused(world, 1, node)) for node in honest))
+        assert world.refusal(1, honest[0]).code == "no-room"
+        world.close()
+    assert leases == [3 * 16, 3 * 16 - 2], "each forger has a lease"
 
 
 def test_one_group_at_the_last_second_does_not_make_all_turnarounds_uncertain(tmp_path: Path) -> None:
