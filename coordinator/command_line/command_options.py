@@ -36,8 +36,7 @@ errors_reported = report_errors(PROGRAM, _own_code)
 
 
 def check_numbers(options: Mapping[str, object]) -> None:
-    """Refuse options that are no numbers, or too large to compute with: the ranges of options let "nan" pass.
-    `options`: values by parameter. Raises `LocalFault`."""
+    """Refuse options that are too large to compute with. `options`: values by parameter. Raises `LocalFault`."""
     for name, value in options.items():
         if isinstance(value, int | float) and not abs(value) <= MOST_NUMBER:
             raise LocalFault(f"--{name.replace('_', '-')} is {value}: write a number up to {MOST_NUMBER:.0e}")

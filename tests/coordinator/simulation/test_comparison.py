@@ -128,7 +128,6 @@ def test_the_command_takes_classes_and_lines_and_prints_the_error_over_the_seeds
     [
         (["--supply", "0.01", "--minutes", "5"], "the learner has not made a step in 5 minutes: raise --minutes"),
         (["--publish-every", "6"], "publish-every is 6, and S = 4 allows at most 5"),
-        (["--supply", "nan"], "--supply is nan: write a number up to 1e+12"),
         (["--minutes", "inf"], "--minutes is inf: write a number up to 1e+12"),
         (["--step-seconds", "1e300"], "--step-seconds is 1e+300: write a number up to 1e+12"),
         (["--batch", "9" * 30], f"--batch is {'9' * 30}: write a number up to 1e+12"),
