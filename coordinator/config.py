@@ -93,7 +93,9 @@ class RunSection(Section):
         bool | None,
         Field(description="Passed to the chat template as enable_thinking. Unset: not passed. Signed."),
     ] = None
-    steps: Annotated[int | None, Field(ge=1, description="Steps after which the run finishes. Unset: endless.")] = None
+    steps: Annotated[
+        int | None, Field(ge=1, le=10**12, description="Steps after which the run finishes. Unset: endless.")
+    ] = None
     mode: Annotated[
         Literal["auto", "async", "sequential"],
         Field(
@@ -149,7 +151,7 @@ class RunSection(Section):
             "evaluation. 0: none.",
         ),
     ] = 0  # fmt: skip
-    evaluate_every: Annotated[int, Field(ge=1, description="Versions from one evaluation to the next.")] = 5
+    evaluate_every: Annotated[int, Field(ge=1, le=10**12, description="Versions from one evaluation to the next.")] = 5
     compute_dtype: Annotated[
         Dtype,
         Field(
@@ -227,17 +229,23 @@ class LearnerSection(Section):
         ),
     ] = ""
     learning_rate: Annotated[float, Field(gt=0, le=1, description="AdamW's peak learning rate.")] = 3e-4
-    warmup_steps: Annotated[int, Field(ge=0, description="Steps over which the learning rate rises from 0.")] = 10
+    warmup_steps: Annotated[
+        int, Field(ge=0, le=10**12, description="Steps over which the learning rate rises from 0.")
+    ] = 10
     betas: Annotated[
         tuple[Share, Share], BeforeValidator(_frozen_list), Field(description="AdamW's two decay rates, per step.")
     ] = (0.9, 0.95)
-    weight_decay: Annotated[float, Field(ge=0, description="AdamW's weight decay, per step.")] = 0.0
-    gradient_clip: Annotated[float, Field(gt=0, description="Largest norm of the gradient.")] = 1.0
+    weight_decay: Annotated[float, Field(ge=0, le=1000, description="AdamW's weight decay, per step.")] = 0.0
+    gradient_clip: Annotated[float, Field(gt=0, le=1e12, description="Largest norm of the gradient.")] = 1.0
     eps_low: Annotated[float, Field(gt=0, lt=1, description="Clip of the ratio downwards: at least 1 - eps_low.")] = 0.2
-    eps_high: Annotated[float, Field(gt=0, description="Clip of the ratio upwards: at most 1 + eps_high.")] = 0.28
-    truncation: Annotated[float, Field(ge=1, description="C: cap of a stale token's importance weight.")] = 2.0
-    kl_coefficient: Annotated[float, Field(ge=0, description="Weight of the KL term against the base. 0: none.")] = 0.0
-    minibatches: Annotated[int, Field(ge=1, description="Optimiser steps on one batch.")] = 1
+    eps_high: Annotated[float, Field(gt=0, le=1e6, description="Clip of the ratio upwards: at most 1 + eps_high.")] = (
+        0.28
+    )
+    truncation: Annotated[float, Field(ge=1, le=1e6, description="C: cap of a stale token's importance weight.")] = 2.0
+    kl_coefficient: Annotated[
+        float, Field(ge=0, le=1e6, description="Weight of the KL term against the base. 0: none.")
+    ] = 0.0
+    minibatches: Annotated[int, Field(ge=1, le=65536, description="Optimiser steps on one batch.")] = 1
     advantage: Annotated[
         Literal["group", "mean"],
         Field(description="How a group's rewards become advantages: group (by mean and deviation) or mean."),
@@ -302,7 +310,7 @@ class LearnerSection(Section):
         ),
     ] = "kept"
     cut_penalty: Annotated[
-        float, Field(gt=0, description="Penalty at run.limit with cut_rollouts penalised, in reward.")
+        float, Field(gt=0, le=1e6, description="Penalty at run.limit with cut_rollouts penalised, in reward.")
     ] = 1.0
     contrast: Annotated[
         float,
@@ -312,7 +320,7 @@ class LearnerSection(Section):
             "advantage; the others save their pass. 1: all.",
         ),
     ] = 1.0  # fmt: skip
-    microbatch_tokens: Annotated[int, Field(ge=1, description="Most tokens in one forward pass.")] = 16384
+    microbatch_tokens: Annotated[int, Field(ge=1, le=10**12, description="Most tokens in one forward pass.")] = 16384
     compute_dtype: Annotated[
         Literal["float32", "bfloat16"],
         Field(description="Type in which the learner computes: float32 or bfloat16. Its weights are always float32."),
@@ -330,6 +338,8 @@ class LearnerSection(Section):
     def _names_the_rendezvous(self) -> Self:
         if (self.hosts > 1) != bool(self.rendezvous):
             raise ValueError("hosts above 1 and rendezvous go together: name HOST:PORT, or one host")
+        if self.rendezvous and not 0 < int(self.rendezvous.rpartition(":")[2]) < 1 << 16:
+            raise ValueError(f"rendezvous {self.rendezvous!r} has no port from 1 to 65535")
         return self
 
 
@@ -363,12 +373,13 @@ class NetworkSection(Section):
         float | None,
         Field(
             gt=0,
+            le=1e7,
             description="Limit of payloads sent, Mbit/s; nodes that the plan assigns to the coordinator go first. "
             "Unset: no limit, and the plan assumes 100.",
         ),
     ] = None
     downlink: Annotated[
-        float | None, Field(gt=0, description="Limit of payloads received, Mbit/s. Unset: no limit.")
+        float | None, Field(gt=0, le=1e7, description="Limit of payloads received, Mbit/s. Unset: no limit.")
     ] = None
     plan: Annotated[
         bool, Field(description="Plan which node sends new versions to which: true, or false for random peers.")
@@ -377,7 +388,8 @@ class NetworkSection(Section):
         bool, Field(description="Relay connections between peers that cannot reach each other: true or false.")
     ] = True
     relay_rate: Annotated[
-        float, Field(gt=0, description="Limit of relayed data, all connections and both directions together, Mbit/s.")
+        float,
+        Field(gt=0, le=1e7, description="Limit of relayed data, all connections and both directions together, Mbit/s."),
     ] = 20.0
     relays: Annotated[
         Texts,
@@ -453,7 +465,7 @@ class EnvironmentSection(Section):
         float, Field(gt=0, le=3600, description="Most time of one prompt, score or answer; then the process is killed.")
     ] = 10.0
     opening: Annotated[float, Field(gt=0, le=86_400, description="Most seconds for opening the task.")] = 300.0
-    memory_mb: Annotated[int, Field(ge=64, description="Most address space of a process, MiB.")] = 4096
+    memory_mb: Annotated[int, Field(ge=64, le=10**8, description="Most address space of a process, MiB.")] = 4096
     network: Annotated[bool, Field(description="Whether the task may open sockets (Linux; elsewhere it may).")] = False
     subprocesses: Annotated[
         bool, Field(description="Whether the task may start processes (Linux; elsewhere it may).")
@@ -509,7 +521,9 @@ class LeasesSection(Section):
         ),
     ] = 3
     minimum_seconds: Annotated[float, Field(gt=0, description="Shortest life of a lease, seconds.")] = 30.0
-    maximum_seconds: Annotated[float, Field(gt=0, description="Longest life of a lease, seconds.")] = 900.0
+    maximum_seconds: Annotated[float, Field(gt=0, le=2_592_000, description="Longest life of a lease, seconds.")] = (
+        900.0
+    )
     pacing: Annotated[
         Literal["fresh", "room"],
         Field(
@@ -595,13 +609,19 @@ class GuardSection(Section):
     ] = 0.5  # fmt: skip
     exams: Annotated[int, Field(ge=0, le=1000, description="Evaluations in a row below that share.")] = 3
     entropy: Annotated[
-        float, Field(ge=0, description="Least entropy of the policy, nats per token, on groups with signal (20 steps).")
+        float,
+        Field(
+            ge=0, le=100, description="Least entropy of the policy, nats per token, on groups with signal (20 steps)."
+        ),
     ] = 0.001
     skipped_updates: Annotated[
-        int, Field(ge=0, description="Updates in a row that are skipped, as their gradients are not finite.")
+        int, Field(ge=0, le=10**9, description="Updates in a row that are skipped, as their gradients are not finite.")
     ] = 20
     gradient: Annotated[
-        float, Field(ge=0, description="Most times its greatest of 64 steps that the gradient's norm may be (3 steps).")
+        float,
+        Field(
+            ge=0, le=1e12, description="Most times its greatest of 64 steps that the gradient's norm may be (3 steps)."
+        ),
     ] = 10.0
     auto_rollback: Annotated[
         bool,
@@ -619,6 +639,7 @@ class CalibrationSection(Section):
         int,
         Field(
             ge=0,
+            le=10**9,
             description="Versions after which an open class is calibrated again, where this machine can: training "
             "makes the policy more certain. 0: never.",
         ),
@@ -631,13 +652,14 @@ class CalibrationSection(Section):
 class StoreSection(Section):
     """Disk space of published versions."""
 
-    budget_bytes: Annotated[int, Field(ge=10**6, description="Most bytes of snapshots and payloads on disk.")] = (
-        20 * 10**9
-    )
+    budget_bytes: Annotated[
+        int, Field(ge=10**6, le=10**17, description="Most bytes of snapshots and payloads on disk.")
+    ] = 20 * 10**9
     payload_bytes: Annotated[
         int,
         Field(
             ge=10**3,
+            le=10**17,
             description="Most bytes of payloads among them. The oldest are dropped first; a payload between two stored "
             "snapshots is rebuilt when a node requests it.",
         ),

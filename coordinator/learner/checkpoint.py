@@ -191,7 +191,7 @@ def _read(path: Path) -> Checkpoint:
         )
         len(loaded.tensors)  # reads the headers
         return loaded
-    except (msgspec.MsgspecError, SafetensorError) as error:
+    except (msgspec.MsgspecError, SafetensorError, ValueError) as error:  # ValueError: a name that is no text or path
         raise _Corrupt(str(error)) from error
 
 

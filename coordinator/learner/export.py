@@ -13,6 +13,8 @@ Rules
    written. A payload is hashed here, once before it is served: the whole while it is written, and its chunks, whose
    size depends on the payload's length, in one pass afterwards.
 4. Files are removed when no diff will start from them and `keep` later versions are published.
+5. Checkpoint and journal name files by their paths, and the run's folder may be moved: a file is looked up in the
+   folder of exports first. Where one of an export that is yet to be published is gone, the learner does not open.
 """
 
 import re
@@ -23,7 +25,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from coordinator.learner.checkpoint import Base
+import msgspec
+
+from coordinator.learner.checkpoint import Base, CheckpointError, State
 from coordinator.learner.messages import Export, ExportedEdge
 from p2p.swarm.manifest import hashed
 from runtime.files import sync_folder
@@ -74,6 +78,34 @@ def adopt(snapshot: Path, version: int, folder: Path) -> Path:
         with snapshot.open("rb") as source, writing_file(target) as file:
             shutil.copyfileobj(source, file)
     return target
+
+
+def located(state: State, folder: Path) -> State:
+    """Return a checkpoint's state with the files of its versions as they are in `folder` now (rule 5)."""
+
+    def file(path: str) -> str:
+        here = folder / Path(path).name
+        return str(here) if here.is_file() else path
+
+    def base(one: Base) -> Base:
+        return msgspec.structs.replace(one, snapshot=file(one.snapshot))
+
+    last = state.export
+    if last is not None:
+        edges = [msgspec.structs.replace(edge, payload=file(edge.payload)) for edge in last.edges]
+        last = msgspec.structs.replace(last, snapshot=file(last.snapshot), edges=edges)
+    anchor = None if state.anchor is None else base(state.anchor)
+    return msgspec.structs.replace(state, export=last, anchor=anchor, published=[base(one) for one in state.published])
+
+
+def check_files(export: Export) -> None:
+    """Raise CheckpointError if a file of an export that is to be published is gone (rule 5)."""
+    gone = [path for path in (export.snapshot, *(edge.payload for edge in export.edges)) if not Path(path).is_file()]
+    if gone:
+        raise CheckpointError(
+            f"{gone[0]} is gone, with which version {export.version} is to be published: put it back from a backup, or "
+            "move the learner's folder away to go on from the published version in a new era"
+        )
 
 
 def _diff(base: Base, new: Snapshot, version: int, folder: Path) -> ExportedEdge:

@@ -22,6 +22,7 @@ import msgspec
 from coordinator.learner import checkpoint, journal
 from coordinator.learner.batch_groups import BadBatch, TrainBatch, TrainGroup
 from coordinator.learner.checkpoint import Checkpoint
+from coordinator.learner.export import place
 from coordinator.learner.journal import MOST_TRIES, JournalEntry
 from coordinator.learner.messages import Open
 from coordinator.learner.random_state import random_tensors, restore_random
@@ -116,7 +117,7 @@ def _check(trainer: Trainer, order: Open, last: JournalEntry, folder: Path, repo
             "in a new era"
         )
     report(f"the steps up to version {export.version} gave other weights when made again: the published ones are taken")
-    trainer.adopt(Snapshot(Path(export.snapshot)))
+    trainer.adopt(Snapshot(place(Path(order.folder) / "exports", export.version)))
 
 
 def _count(entries: Sequence[JournalEntry]) -> str:

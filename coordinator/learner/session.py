@@ -78,6 +78,9 @@ class Session:
         journalled = journal.newest_version(self._journal)
         if checkpoint_found is not None and self._ordered_again(checkpoint_found) is None:
             checkpoint_found, trainer = remade(order, checkpoint_found, self._journal, read, trainer_of, report)
+        if checkpoint_found is not None:
+            state = export.located(checkpoint_found.state, self._exports)
+            checkpoint_found = checkpoint_found._replace(state=state)
         self._trainer = trainer or trainer_of(order)
         if checkpoint_found is not None and len(checkpoint_found.files) != self._trainer.ranks:
             report(_divided_anew(len(checkpoint_found.files), self._trainer.ranks))
@@ -88,6 +91,8 @@ class Session:
         if self._state.export is None:
             self._export(self._state.published, whole=True)
         else:
+            if (pending := self._pending()) is not None:
+                export.check_files(pending)
             journal.clear(self._journal)
         self._sweep()
 

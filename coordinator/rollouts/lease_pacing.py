@@ -6,16 +6,19 @@ Rules
 2. The summary is derived from the open leases of training prompts in run.sqlite at the first request after a start, an
    absence or a new era. From then on each lease that is given, ends or is extended moves it. A node's turnaround, and
    c, the leases that it works on at once, come from its delivery record: by Little's law c is its rate times its mean
-   turnaround.
+   turnaround. A new key is not measured: its leases count as those of the mean node here, and it is no supply. Keys are
+   free, and a made-up group takes no time: a few keys would else promise so many groups that nobody got a lease.
 3. Once per `CHECKED_EVERY` the summary's leases are read anew from run.sqlite and compared. A difference is a fault in
    the log, and the summary derived anew takes its place.
 4. The learner's last `STEPS_KEPT` steps, spans from draw to draw and waits, and the supply at each draw, are a fact in
    run.sqlite (`learner_times`), so the law goes on after a restart. A time during which the clock was set back, or the
    process did not run, is none of them.
 5. The share of leases that came into the buffer is measured over the last `ENDED` ended leases, and kept with the
-   learner's times. The spread of turnarounds is measured over the last `ENDED` groups of this process, once there are
-   `FEWEST` of them.
-6. A node counts as here until it is told to ask again and a while longer, or until a lease of it is overdue.
+   learner's times; 1 before the first has ended. At 0 each lease is due. The spread of turnarounds is measured over the
+   last `ENDED` groups of this process, once there are `FEWEST` of them; one beyond `MOST_RATIO` times its node's mean
+   counts as so much.
+6. A node counts as here until it is told to ask again and a while longer, or until a lease of it is overdue. Asking
+   while it pauses for expired leases, or is too slow, does not make it count.
 7. Leases of new keys have a summary and a share of their own: the last `NEW_ENDED` that ended in this process, and
    those that are overdue, which count as failed. So a flood of keys that return nothing is known one turnaround later,
    long before its leases expire. Before any has ended the share is 1. A request of a new key counts them with a chance
@@ -34,7 +37,7 @@ import structlog
 from coordinator.database import Database
 from coordinator.learner.age import oldest_fresh
 from coordinator.rollouts.delivery_record import DeliveryRecord, read_delivery_record
-from coordinator.rollouts.lease_summary import LeaseCell, LeaseSummary, lease_cell
+from coordinator.rollouts.lease_summary import AGES, AGES_PER_TURNAROUND, LeaseCell, LeaseSummary, lease_cell
 from coordinator.rollouts.pacing import (
     OVERDUE,
     STEPS_KEPT,
@@ -53,6 +56,7 @@ FEWEST: Final = 8
 NEW_ENDED: Final = 16
 UNMEASURED_CV: Final = 0.5
 UNMEASURED_TURNAROUND: Final = 60_000.0
+MOST_RATIO: Final = AGES / AGES_PER_TURNAROUND
 HERE: Final = 10_000
 """Least time for which a node counts after a request."""
 _FACT: Final = "learner_times"
@@ -131,8 +135,8 @@ class LeasePacing:
             times.spans.append(float(now - self._drew))
         if self._waits_since is not None and now >= self._waits_since:
             times.waits.append(float(now - self._waits_since))
-        if self._summary is not None and self._summary.supply > 0:
-            times.supplies.append(self._summary.supply)
+        if self.supply > 0:
+            times.supplies.append(self.supply)
         for values in (times.spans, times.waits, times.supplies):
             del values[:-STEPS_KEPT]
         self._drew = self._training_since = now
@@ -197,7 +201,7 @@ class LeasePacing:
     def came(self, lease: bytes, now: int) -> None:
         """Note that a lease's group was received, before it ends."""
         if (one := self._open.get(lease)) is not None and not one.new:
-            self._ratios.append(max(0, now - one.sent) / max(one.turnaround, 1.0))
+            self._ratios.append(min(MOST_RATIO, max(0, now - one.sent) / max(one.turnaround, 1.0)))
 
     def extended(self, lease: bytes, ms: int) -> None:
         """Note that a lease counts as sent later."""
@@ -236,6 +240,16 @@ class LeasePacing:
         ended = len(self._new_ends) + overdue
         return sum(self._new_ends) / ended if ended else 1.0
 
+    @property
+    def supply(self) -> float:
+        """Groups per millisecond that the measured nodes here deliver."""
+        return 0.0 if self._summary is None else self._summary.supply
+
+    @property
+    def spread(self) -> float:
+        """The coefficient of variation of turnarounds over their node's mean (rule 5)."""
+        return float(np.std(self._ratios)) if len(self._ratios) >= FEWEST else UNMEASURED_CV
+
     def has_spare(self, least: float) -> bool:
         """Tell whether the nodes here could make more than the learner needs, by the share `least` (pacing.py, rule 2).
         Where the law is not applied nothing is measured, and the answer is yes."""
@@ -245,7 +259,7 @@ class LeasePacing:
         pace = learner_pace(times.steps, times.spans, times.waits)
         if pace is None or self._summary is None:
             return False
-        supply = min([self._summary.supply, *times.supplies])
+        supply = min([self.supply, *times.supplies])
         return spare_supply(supply, self._kept(), pace, self._batch) >= least
 
     def _kept_up(self, at: LearnerState, now: int) -> LeaseSummary:
@@ -336,7 +350,7 @@ class LeasePacing:
             verdict=at.verdict,
             broadcast=self._reached,
             kept=self._kept(),
-            cv=float(np.std(self._ratios)) if len(self._ratios) >= FEWEST else UNMEASURED_CV,
+            cv=self.spread,
             least_supply=min(times.supplies, default=math.inf),
             pace=pace,
         )
@@ -344,7 +358,7 @@ class LeasePacing:
     def _kept(self) -> float:
         """Return the share of the last ended leases whose groups may be learned from (rule 5)."""
         kept = self.times.kept
-        return sum(kept) / len(kept) if any(kept) else 1.0
+        return sum(kept) / len(kept) if kept else 1.0
 
 
 def _turnaround(record: DeliveryRecord) -> float | None:

@@ -73,6 +73,9 @@ Early = Literal["superseded", "declined"]
 LATE: Final = 1.25
 """Factor by which a node may exceed its wait, plus a second: nodes add jitter of their own."""
 
+PAUSED: Final = ("expiries", "too-slow")
+"""Codes of the refusals of nodes that get no lease for a while, whatever room there is."""
+
 NOT_CALIBRATED: Final = 60_000
 """Milliseconds after which a node of a class without a Calibration asks again."""
 
@@ -162,7 +165,8 @@ class LeaseTable(LeaseRows):
             if demand is not None:
                 until = now + int(LATE * wait) + 1_000
                 self._admission.waits(demand, refused.code, until, now)
-                self.pacing.waits(node, demand.record, until, new=rank == "new")
+                if refused.code not in PAUSED:
+                    self.pacing.waits(node, demand.record, until, new=rank == "new")
         return refused
 
     def _retries_of(self, rank: Rank) -> RetryTimes:

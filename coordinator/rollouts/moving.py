@@ -7,8 +7,8 @@ Rules
    request must say that its engine can tell them (`LeaseRequest.begun`). Free keys are not asked: what is reported is
    kept on disk.
 2. A report of a lease is taken after three quarters of that time (`least_between`), and only tokens behind those that
-   are written. So an open lease keeps at most one group's tokens. They are deleted when its group is received, or it
-   ends and is not moved.
+   are written, with one log-probability each; other fields and longer forms of the same are not written. So an open
+   lease keeps at most one group's tokens. They are deleted when its group is received, or it ends and is not moved.
 3. A lease that ends without a group, by expiry or given back, is *moved* if another node's finish would still be
    learned from one step later, and if at least as many tokens were reported as its samples' prompts have: the second
    node computes those once more. Of a set of twins no other may be open, received or accepted. A set is moved at most
@@ -74,6 +74,8 @@ def progress_after(
     after = list[SampleProgress]()
     for number, (at, one) in enumerate(zip(before, samples, strict=True)):
         if not one.tokens:
+            if one.logprobs:
+                return f"sample {number}: {len(one.logprobs)} bytes of log-probabilities for 0 tokens"
             after.append(at)
             continue
         if fault := _fault_of(at, one, facts):

@@ -14,7 +14,7 @@ from coordinator.rollouts.lease_table import LeaseTable
 from coordinator.rollouts.moving import LeaseFacts, SampleProgress, continues, least_between, progress_after
 from coordinator.rollouts.rollout_context import RolloutContext
 from coordinator.rollouts.submitted_group import lease_of
-from p2p.wire_types import decode
+from p2p.wire_types import decode, encode
 from protocol.leases import Lease
 from protocol.partial_groups import PartialRequest, PartialResponse
 from protocol.refusals import refusal
@@ -53,7 +53,8 @@ class PartialReports:
 
     def _taken(self, lease: Lease, data: bytes, now: int) -> PartialResponse | Refusal:
         """Append a report to those before it (rules 2 and 3). Raises `Malformed`."""
-        samples = decode(data, PartialRequest).samples
+        report = decode(data, PartialRequest)
+        samples = report.samples
         if len(samples) != len(lease.seeds):
             return refusal("partial", detail=f"it has {len(samples)} samples, and the lease {len(lease.seeds)}")
         known = self._leases.begun.reported(lease.id)
@@ -65,5 +66,5 @@ class PartialReports:
         if isinstance(after, str):
             return refusal("partial", detail=after)
         with self._database.transaction():
-            self._leases.begun.append(lease.id, after, data, now)
+            self._leases.begun.append(lease.id, after, encode(report), now)
         return PartialResponse(tokens=[one.tokens for one in after])

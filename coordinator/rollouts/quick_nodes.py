@@ -5,7 +5,7 @@ begins, and on a slow machine they come too late for their version.
 
 Rules
 1. A node's speed is the tokens of its last accepted groups over the time from lease to group. So a node that gets long
-   groups is not slower for it.
+   groups is not slower for it. Leases that another node had before it are left out (delivery_record.py, rule 3).
 2. A node is quick if its speed is at least the median over the last `REMEMBERED` leases. It is reliable if its key is
    not new and none of its last leases was returned (prompt_positions.py, rule 2).
 3. Before `FEWEST` leases of measured nodes nobody is told apart. A node that is not measured gets short prompts.
@@ -16,6 +16,7 @@ from collections import deque
 from typing import Final
 
 from coordinator.database import Database
+from coordinator.rollouts.delivery_record import OWN_WORK
 
 REMEMBERED: Final = 64
 FEWEST: Final = 8
@@ -43,7 +44,7 @@ def read_speed(database: Database, node: bytes) -> float | None:
     """Return a node's tokens per millisecond (rule 1); None: it has no accepted group among its last leases."""
     tokens, took = database.all(
         "SELECT sum(v.tokens), sum(s.at - l.sent) FROM"
-        " (SELECT id, sent FROM leases WHERE node = ? ORDER BY sent DESC LIMIT ?) l"
+        f" (SELECT id, sent FROM leases WHERE node = ? AND {OWN_WORK} ORDER BY sent DESC LIMIT ?) l"
         " JOIN submissions s ON s.lease = l.id JOIN verdicts v ON v.lease = l.id WHERE v.verdict = 'accepted'",
         (node, SAMPLE),
     )[0]

@@ -1,5 +1,6 @@
 """Settings come from flags, variables and the file, in this order; a wrong one is named in one line."""
 
+import contextlib
 from collections.abc import Collection
 from pathlib import Path
 from typing import get_args
@@ -250,3 +251,22 @@ def test_the_mode_of_a_run_settles_its_staleness() -> None:
 
     assert (staleness(mode="sequential"), staleness(mode="async"), staleness()) == (0, 4, 4)
     assert staleness(mode="sequential", staleness=0, publish_every=1) == 0
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "99999"])
+def test_a_rendezvous_without_a_port_is_refused_before_any_rank_starts(port: str) -> None:
+    settings = {"learner": {"hosts": 2, "rendezvous": f"here:{port}"}}
+    with pytest.raises(SettingsFault, match="no port from 1 to 65535"):
+        config.parse(settings, source="coordinator.toml")
+
+
+@pytest.mark.parametrize("value", [1 << 60, 1e300], ids=["a whole number of 60 bits", "a number of 300 digits"])
+def test_no_number_is_without_a_bound_that_its_use_bears(value: float) -> None:
+    """Beyond them lie whole numbers that no message or row can hold, and factors that make each gradient infinite."""
+    taken = []
+    for section, model in config.sections():
+        for key in model.model_fields.keys() - {"seed"}:
+            with contextlib.suppress(SettingsFault):
+                config.parse({section: {key: value}}, source="coordinator.toml")
+                taken.append(f"{section}.{key}")
+    assert taken == []

@@ -185,7 +185,26 @@ def test_a_checkpoint_of_two_ranks_is_read_whole_and_the_one_of_one_rank_is_writ
     }
 
 
-@pytest.mark.parametrize("damage", [cut(PARTS[0]), flip(PARTS[1], -1), lambda path: (path / PARTS[1]).unlink()])
+def rename_in_state(old: bytes, new: bytes) -> Callable[[Path], object]:
+    def damage(path: Path) -> None:
+        state_file = path / "state.msgpack"
+        data = state_file.read_bytes()
+        assert old in data
+        state_file.write_bytes(data.replace(old, new))
+
+    return damage
+
+
+PART_DAMAGES: dict[str, Callable[[Path], object]] = {
+    "a torn part": cut(PARTS[0]),
+    "a flipped bit in a part": flip(PARTS[1], -1),
+    "a part that is not there": lambda path: (path / PARTS[1]).unlink(),
+    "a part's name that is no text": rename_in_state(b"tensors-00002", b"tensors-000\xb02"),
+    "a part's name that is no path": rename_in_state(b"tensors-00002", b"tensors-000\x002"),
+}
+
+
+@pytest.mark.parametrize("damage", PART_DAMAGES.values(), ids=PART_DAMAGES.keys())
 def test_a_damaged_part_of_a_checkpoint_of_two_ranks_is_noticed(folder: Path, damage: Callable[[Path], None]) -> None:
     damage(checkpoint.save(folder, 3, 4, lambda: state(4), in_two_parts))
     said: list[str] = []

@@ -17,6 +17,7 @@ from msgspec import structs
 from safetensors.torch import load_file
 
 from coordinator.learner.batch_groups import BadBatch
+from coordinator.learner.checkpoint import CheckpointError
 from coordinator.learner.messages import Export, Hyper
 from coordinator.learner.optimiser import BadTensors
 from coordinator.learner.session import WrongOrder, check_hyper
@@ -113,6 +114,37 @@ def test_an_unpublished_export_is_returned_again_with_the_same_bytes(main: Main)
     # The hashes of files are no part of a checkpoint: after a crash the files are read again.
     assert again == structs.replace(exported, edges=[structs.replace(edge, hashed=None) for edge in exported.edges])
     assert [(path.stat().st_mtime_ns, path.read_bytes()) for path in paths] == before
+
+
+@pytest.mark.parametrize("share", [1.0, JOURNAL_ALONE])
+def test_a_run_whose_folder_was_moved_publishes_its_pending_export_from_there(
+    share: float, tmp_path: Path, model_folder: Path
+) -> None:
+    main = Main(tmp_path / "before", model_folder, HYPER)
+    main.checkpoint_share = share
+    session = main.open()
+    main.step(session, 1)
+    exported = main.step(session, 2, publish=False).export
+    assert exported is not None
+    main.folder = main.folder.rename(tmp_path / "elsewhere")
+    main.published = [
+        structs.replace(one, snapshot=str(main.folder / "exports" / Path(one.snapshot).name)) for one in main.published
+    ]
+    again = main.open(publish=False).opened().export
+    assert again is not None
+    assert (again.version, again.root) == (exported.version, exported.root)
+    files = [Path(again.snapshot), *(Path(edge.payload) for edge in again.edges)]
+    assert all(path.is_file() and main.folder in path.parents for path in files)
+
+
+def test_without_the_files_of_its_pending_export_a_learner_does_not_open(main: Main) -> None:
+    session = main.open()
+    main.step(session, 1)
+    exported = main.step(session, 2, publish=False).export
+    assert exported is not None
+    Path(exported.edges[0].payload).unlink()
+    with pytest.raises(CheckpointError, match="is gone, with which version 2 is to be published"):
+        main.open(publish=False)
 
 
 def test_an_export_has_the_hashes_of_its_payloads(main: Main) -> None:

@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from coordinator.rollouts.lease_pacing import CHECKED_EVERY
+from coordinator.rollouts.delivery_record import read_delivery_record
+from coordinator.rollouts.lease_pacing import CHECKED_EVERY, ENDED, FEWEST, MEASURED_FOR
 from engines.engine import SampleScore
 from p2p.limits.origin import Origin
 from protocol.leases import Lease
 from protocol.refusals import sentence
 from protocol.requests import Refusal
 from tests.support.fleet import key, request_lease
-from tests.support.group_world import ALICE, BOB, World, group, honest_scores, opened
+from tests.support.group_world import ALICE, BOB, World, group, honest_scores, name, opened
 
 STEP = 60_000
 BATCH = 4
@@ -299,3 +300,103 @@ def test_known_nodes_get_the_room_back_that_was_lent_to_keys_which_bring_nothing
     given = leases_until_refused(world, 1)
     assert (refused, len(given) >= BATCH) == ("later", True)
     world.close()
+
+
+# --- nodes that promise more than they bring
+
+FORGERS = [name("forger", number, 32) for number in range(2)]
+
+
+def forge(world: World, node: bytes, version: int = 2) -> None:
+    """Let a new key hand in a made-up group at once, which the scorer refuses."""
+    origin = Origin(node.hex()[:8], f"10.1.{FORGERS.index(node)}.0/24")
+    answer = world.group_service.lease(node, world.ask(version), world.now, origin)
+    assert isinstance(answer, bytes), answer
+    lease: Lease = opened("lease", answer, Lease)
+    world.now += 5
+    world.submit(group(lease), node)
+    for waiting in world.group_service.undecided(10):
+        wrong = [SampleScore(logprobs=[-0.5] * n, margins=[9.0] * n) for n in (4, 4)]
+        assert world.decide(waiting, wrong).verdict == "refused"
+    world.group_service.lease(node, world.ask(version), world.now, origin)
+
+
+def wait_for_groups(world: World) -> None:
+    """Let the learner end its second step, and wait."""
+    world.now += STEP
+    world.learner_at(2)
+    world.group_service.leases.pacing.stepped(world.now)
+
+
+def test_made_up_groups_of_free_keys_promise_the_law_nothing(paced: World) -> None:
+    """Each takes no time, and would count as hundreds of groups a second that the next version brings."""
+    pacing = paced.group_service.leases.pacing
+    wait_for_groups(paced)
+    paced.lease(ALICE, 2)
+    supply = pacing.supply
+    for node in FORGERS:
+        forge(paced, node)
+    assert pacing.supply == pytest.approx(supply)
+    pacing.anew()
+    paced.group_service.lease(ALICE, paced.ask(2), paced.now)
+    assert pacing.supply == pytest.approx(supply)
+
+
+def test_honest_nodes_get_as_many_leases_beside_forgers_as_without(tmp_path: Path) -> None:
+    """They got 15 instead of 46 beside two of them: less than a batch of 16."""
+    leases = []
+    for forgers in (0, 2):
+        (folder := tmp_path / str(forgers)).mkdir()
+        world = World(folder, pacing="fresh", batch_groups=16)
+        honest = [name("honest", number, 32) for number in range(4)]
+        for node in 8 * honest:
+            bring(world, node, ms=4_000)
+        train(world, 0)
+        world.now += STEP // 2
+        for node in FORGERS[:forgers]:
+            forge(world, node, version=1)
+        leases.append(sum(len(leases_until_refused(world, 1, node)) for node in honest))
+        assert world.refusal(1, honest[0]).code == "no-room"
+        world.close()
+    assert leases == [3 * 16, 3 * 16 - 2], "each forger has a lease"
+
+
+def test_one_group_at_the_last_second_does_not_make_all_turnarounds_uncertain(tmp_path: Path) -> None:
+    world = World(tmp_path, pacing="fresh", batch_groups=4 * BATCH)
+    pacing = world.group_service.leases.pacing
+    for _ in range(FEWEST + 4):
+        bring(world, ALICE)
+    assert pacing.spread <= 0.1
+    lease = world.lease(ALICE)
+    world.now = lease.expires - 20
+    world.submit(group(lease), ALICE)
+    assert 0.1 < pacing.spread <= 1.0
+    world.close()
+
+
+def test_a_node_that_pauses_for_its_expired_leases_is_no_supply_however_often_it_asks(paced: World) -> None:
+    pacing = paced.group_service.leases.pacing
+    wait_for_groups(paced)
+    taken = [paced.lease(BOB, 2) for _ in range(6)]
+    paced.now = max(one.expires for one in taken) + 1
+    paced.group_service.tick(paced.now)
+    for _ in range(6):
+        assert paced.refusal(2, BOB).code == "expiries"
+        paced.now += 5_000
+        assert paced.group_service.lease(ALICE, paced.ask(2), paced.now)
+    assert pacing.supply == pytest.approx(read_delivery_record(paced.group_service.database, ALICE).rate, rel=0.01)
+
+
+def test_a_flood_of_leases_that_free_keys_give_back_changes_nothing_for_the_others(paced: World) -> None:
+    pacing = paced.group_service.leases.pacing
+    wait_for_groups(paced)
+    kept = list(pacing.times.kept)
+    for number in range(ENDED):
+        origin = Origin(f"line {number}", f"10.2.{number}.0/24")
+        node = name("returner", number, 32)
+        answer = paced.group_service.lease(node, paced.ask(2), paced.now, origin)
+        assert isinstance(answer, bytes), answer
+        paced.group_service.verdicts.end_early([opened("lease", answer, Lease).id], "declined", paced.now)
+    paced.now += 2 * MEASURED_FOR
+    assert (pacing.times.kept, pacing.new_chance(paced.now)) == (kept, 0.0)
+    assert len(leases_until_refused(paced, 2)) >= BATCH

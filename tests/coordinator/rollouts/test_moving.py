@@ -10,6 +10,7 @@ import pytest
 from coordinator.accounts.ledger_facts import BegunOutcome
 from coordinator.accounts.pay import points
 from coordinator.accounts.strikes import ENOUGH
+from coordinator.rollouts.delivery_record import read_delivery_record
 from coordinator.rollouts.moving import (
     REPORT_EVERY,
     WAIT,
@@ -21,11 +22,13 @@ from coordinator.rollouts.moving import (
     is_worth_moving,
     progress_after,
 )
+from coordinator.rollouts.quick_nodes import read_speed
 from coordinator.rollouts.verification import judge
 from engines.engine import SampleScore
 from p2p.identity import peer_id
+from p2p.wire_types import encode
 from protocol.leases import Lease, Receipt
-from protocol.partial_groups import PartialResponse
+from protocol.partial_groups import PartialRequest, PartialResponse, PartialSample
 from protocol.requests import Refusal
 from tasks.tokenizer import EOS
 from tests.support.group_world import ALICE, BOB, HELLO, TEXT, group, name, opened
@@ -145,6 +148,18 @@ def test_a_lost_group_is_finished_by_another_node_and_both_are_paid(world: Movin
     (end,) = [one for one in service.ledger.entries() if one.key == f"lease:{lost.id.hex()}"]
     assert msgspec.msgpack.decode(end.facts)["code"] == "moved"
     assert service.strikes.of(ALICE) == 0
+
+
+def test_a_node_that_finishes_what_its_owner_has_computed_is_not_quick_by_it(world: MovingWorld) -> None:
+    database = world.group_service.database
+    record, speed = read_delivery_record(database, BOB), read_speed(database, BOB)
+    for _ in range(3):
+        world.lost(ALICE, SIX, FIVE)
+        world.verify()
+        world.submit(world.finish(finished(world, BOB)), BOB)
+        world.decide_whole()
+        world.now += 3_600_000
+    assert (read_delivery_record(database, BOB), read_speed(database, BOB)) == (record, speed)
 
 
 def test_the_page_counts_moved_leases_and_their_tokens(world: MovingWorld) -> None:
@@ -385,6 +400,29 @@ def test_ten_thousand_reports_of_a_lease_leave_one_row_and_the_most_that_it_can_
     assert len(rows) == 1
     group_of_all = 2 * 8
     assert sum(len(one.tokens) for one in world.group_service.leases.begun.tokens(lease.id, 2)) <= group_of_all
+
+
+def test_log_probabilities_without_tokens_are_refused_and_the_scorer_goes_on(world: MovingWorld) -> None:
+    lease = world.given(ALICE)
+    world.now += LEAST_BETWEEN
+    samples = [part(SIX), PartialSample(first=0, tokens=[], logprobs=b"odd")]
+    data = encode(PartialRequest(lease=lease.id, samples=samples))
+    answer = world.group_service.reports.report(ALICE, data, world.now)
+    assert isinstance(answer, Refusal)
+    assert answer.code == "partial"
+    assert world.report(lease, SIX, FIVE) == PartialResponse(tokens=[6, 5])
+    world.expire(lease)
+    world.verify()
+    assert [entry.code for entry in entries(world, "begun.paid")] == ["moved"]
+
+
+def test_bytes_of_a_report_that_are_no_tokens_are_not_kept(world: MovingWorld) -> None:
+    lease = world.given(ALICE)
+    world.now += LEAST_BETWEEN
+    plain = PartialRequest(lease=lease.id, samples=[part(SIX), part([])])
+    padded = msgspec.msgpack.encode(msgspec.to_builtins(plain, builtin_types=[bytes]) | {"padding": bytes(1 << 20)})
+    assert world.group_service.reports.report(ALICE, padded, world.now) == PartialResponse(tokens=[6, 0])
+    assert world.group_service.database.all("SELECT payload FROM begun_tokens") == [(encode(plain),)]
 
 
 def test_a_key_that_reports_false_tokens_is_suspended_like_one_that_submits_them(world: MovingWorld) -> None:

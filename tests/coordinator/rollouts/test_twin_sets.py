@@ -239,6 +239,21 @@ def test_a_node_whose_lease_was_covered_gives_up_the_next_one_that_it_would_get(
     assert isinstance(world.ask_for(ALICE), Lease)
 
 
+def test_a_node_gives_up_as_many_leases_as_had_to_be_covered(tmp_path: Path) -> None:
+    world = TwinWorld(tmp_path, hedge_share=0.5)
+    world.prove(ALICE, BOB)
+    stalled = [world.given(ALICE), world.given(ALICE)]
+    others = world.fill(BOB)
+    world.now += LONG
+    twins = [world.given(BOB), world.given(BOB)]
+    assert {one.id for one in twins}.isdisjoint(one.id for one in others)
+    assert sorted(one.seeds for one in twins) == sorted(one.seeds for one in stalled)
+    world.bring([*stalled, *twins, *others])
+    answers = [world.ask_for(ALICE) for _ in range(3)]
+    assert [isinstance(one, Refusal) and one.code for one in answers] == ["expiries", "expiries", False]
+    world.close()
+
+
 def paced(folder: Path) -> TwinWorld:
     """Return a world under the law of leases, which has measured the learner's steps."""
     world = TwinWorld(folder, pacing="fresh")

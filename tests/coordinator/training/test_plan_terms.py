@@ -29,6 +29,14 @@ def test_flags_alone_make_a_plan() -> None:
     assert result.stdout.splitlines()[-1] == "12 such nodes keep the learner busy, with a reserve of 10%."
 
 
+@pytest.mark.parametrize("flag", ["--step-seconds", "--tokens", "--node-tokens", "--uplink", "--node-price", "--gamma"])
+@pytest.mark.parametrize("value", ["inf", "1e300"])
+def test_a_flag_that_is_no_number_to_compute_with_is_refused(flag: str, value: str) -> None:
+    result = CliRunner().invoke(cli.app, ["plan", *FLAGS, flag, value])
+    assert result.exit_code == Exit.CONFIG
+    assert f"{flag} is {float(value)}: write a number up to 1e+12" in result.stderr
+
+
 def test_flags_that_are_missing_are_named() -> None:
     result = CliRunner().invoke(cli.app, ["plan", *FLAGS[2:-2]])
     assert result.exit_code == Exit.CONFIG
