@@ -8,7 +8,7 @@ Rules
    c, the leases that it works on at once, come from its delivery record: by Little's law c is its rate times its mean
    turnaround.
 3. Once per `CHECKED_EVERY` the summary's leases are read anew from run.sqlite and compared. A difference is a fault in
-   the log, and the summary derived anew takes its place.
+   the log, and the summary derived anew takes its place. Either reads the open leases alone, however many have ended.
 4. The learner's last `STEPS_KEPT` steps, spans from draw to draw and waits, and the supply at each draw, are a fact in
    run.sqlite (`learner_times`), so the law goes on after a restart.
 5. The share of leases that came into the buffer is read from run.sqlite once per `MEASURED_FOR`, over the last `ENDED`
@@ -221,10 +221,9 @@ class LeasePacing:
         return self._summary
 
     def _rows(self) -> list[tuple[bytes, bytes, int, int]]:
-        return self._database.all(
-            "SELECT id, node, version, sent FROM leases WHERE state = 'open' AND era = ? AND position >= 0 AND counts",
-            (self._era,),
-        )
+        # "+": else SQLite would search the index of positions, which has all leases of the run.
+        query = "SELECT id, node, version, sent FROM leases WHERE state = 'open' AND era = ? AND +position >= 0"
+        return self._database.all(f"{query} AND counts", (self._era,))
 
     def _derived(self, at: LearnerState, now: int) -> LeaseSummary:
         """Derive the summary from run.sqlite, and the nodes here from its open leases (rule 2)."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.metrics import run_metrics
+from coordinator.rollouts.lease_pacing import CHECKED_EVERY
 from coordinator.rollouts.token_storage import WINDOW
 from coordinator.web import node_rows
 from p2p.limits.origin import Origin
@@ -95,6 +96,17 @@ def judged_group(world: World) -> object:
     return world.group_service.submissions.verdicts(ALICE, VerdictsRequest(leases=[lease.id], confirmed=[lease.id]))
 
 
+def compared_summary(world: World) -> object:
+    """A request at which the law of leases compares its summary with run.sqlite."""
+    world.now += CHECKED_EVERY
+    return ask(world)
+
+
+def derived_summary(world: World) -> object:
+    world.group_service.leases.pacing.anew()
+    return ask(world)
+
+
 def late_group(world: World) -> object:
     lease = world.lease(ALICE, step_of(world))
     world.now += 3_600_000
@@ -132,12 +144,15 @@ def picture(world: World) -> object:
     )
 
 
-ACTIONS = [ask, refused_ask, judged_group, late_group, tick, forgotten_tokens, hello, picture]
+ACTIONS = [
+    ask, refused_ask, compared_summary, derived_summary, judged_group, late_group, tick, forgotten_tokens, hello,
+    picture,
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, World]]:
-    two_worlds = [World(tmp_path_factory.mktemp("world"), batch_groups=100) for _ in range(2)]
+    two_worlds = [World(tmp_path_factory.mktemp("world"), batch_groups=100, pacing="fresh") for _ in range(2)]
     for world, groups in zip(two_worlds, (FEW, MANY), strict=True):
         write_history(world, groups)
     yield two_worlds[0], two_worlds[1]
