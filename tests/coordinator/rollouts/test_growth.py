@@ -16,7 +16,7 @@ from p2p.limits.origin import Origin
 from p2p.wire_types import encode
 from protocol.leases import VerdictsRequest
 from tests.support import sqlite_cost
-from tests.support.group_world import ALICE, HELLO, T0, World, group, name
+from tests.support.group_world import ALICE, BOB, HELLO, T0, World, group, name
 
 FEW, MANY = 500, 10_000
 PER_VERSION, NODES = 5, 20
@@ -99,12 +99,12 @@ def judged_group(world: World) -> object:
 def compared_summary(world: World) -> object:
     """A request at which the law of leases compares its summary with run.sqlite."""
     world.now += CHECKED_EVERY
-    return ask(world)
+    return world.lease(BOB, step_of(world))
 
 
 def derived_summary(world: World) -> object:
     world.group_service.leases.pacing.anew()
-    return ask(world)
+    return world.lease(BOB, step_of(world))
 
 
 def late_group(world: World) -> object:
