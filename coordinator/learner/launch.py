@@ -4,8 +4,10 @@
    (coordinator/learner/__main__.py).
 2. Ranks of one host meet and talk on loopback. Ranks of several meet at the rendezvous; the operator starts those of
    the other hosts (docs/operations.md).
+3. torchrun gets no folder for logs: by default each start would leave one in the system's temporary folder for good.
 """
 
+import os
 import sys
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -45,6 +47,7 @@ class RankLayout(NamedTuple):
             *counts,
             "--monitor-interval=0.1",
             "--shutdown-timeout=5",
+            f"--log-dir={os.devnull}",
         ]
 
 

@@ -21,6 +21,9 @@ from protocol.partial_groups import PartialRequest
 
 _PROGRESS = msgspec.msgpack.Decoder(list[SampleProgress])
 _COLUMNS = "lease, position, attempt, reasons, era, version, since"
+_WAITING = "state IN ('unverified', 'waiting') AND state = 'waiting'"
+"""The first condition is that of the partial index `begun_groups_moved`. Without it each query would read the reports
+of all groups under way."""
 
 
 class ReportedGroup(NamedTuple):
@@ -133,7 +136,7 @@ class BegunTable:
     def waiting_under(self, era: int, version: int) -> MovedGroup | None:
         """Return the moved lease of a version that waits longest for another node; None: none waits."""
         query = (
-            f"SELECT {_COLUMNS} FROM begun_groups WHERE state = 'waiting' AND era = ? AND version = ?"
+            f"SELECT {_COLUMNS} FROM begun_groups WHERE {_WAITING} AND era = ? AND version = ?"
             " ORDER BY since, lease LIMIT 1"
         )
         row = self._database.one(query, (era, version))
@@ -141,7 +144,7 @@ class BegunTable:
 
     def waiting(self) -> list[MovedGroup]:
         """Return the moved leases that wait for another node."""
-        rows = self._database.all(f"SELECT {_COLUMNS} FROM begun_groups WHERE state = 'waiting'")
+        rows = self._database.all(f"SELECT {_COLUMNS} FROM begun_groups WHERE {_WAITING}")
         return [MovedGroup(*row) for row in rows]
 
     def end(self, lease: bytes) -> None:

@@ -7,6 +7,7 @@ coordinator/rollouts, ledger and node_registry in coordinator/accounts. There is
 is milliseconds since the Unix epoch.
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
@@ -35,7 +36,7 @@ from coordinator.rollouts.scoring_order import PendingVersion
 from coordinator.rollouts.shortage import Shortage
 from coordinator.rollouts.step_service import StepService
 from coordinator.rollouts.submissions import SubmissionService
-from coordinator.rollouts.superseded_leases import RecalledLeases, VersionLoad, WaitingReports, to_recall
+from coordinator.rollouts.superseded_leases import RecalledLeases, VersionLoad, WaitingReports, any_beyond, to_recall
 from coordinator.rollouts.token_storage import WINDOW, TokenStorage
 from coordinator.rollouts.verdicts import ACCEPTED, VerdictService
 from coordinator.rollouts.verification import Verdict
@@ -179,14 +180,12 @@ class GroupService:
         self._recalled.keep(self.leases.still_open)
         loads = Counter(self.leases.on_their_way(at.era)) + Counter(self.buffer.by_version(at.step, at.era))
         loads -= self._recalled.by_version()
-        waiting = [
-            one for node, leases in self._reports.by_node().items() for one in self.leases.open_of(node)
-            if one.lease in leases and one.lease not in self._recalled
-        ]  # fmt: skip
-        recalled = to_recall(
-            [VersionLoad(*load) for load in loads.items()], waiting, self.terms.staleness, at.step,
-            self.terms.batch_groups,
-        )  # fmt: skip
+        by_version, terms = [VersionLoad(*load) for load in loads.items()], self.terms
+        if not any_beyond(by_version, terms.staleness, at.step, terms.batch_groups):
+            return 0
+        reported = itertools.chain.from_iterable(self._reports.by_node().values())
+        waiting = self.leases.waiting_among([lease for lease in reported if lease not in self._recalled])
+        recalled = to_recall(by_version, waiting, terms.staleness, at.step, terms.batch_groups)
         self._recalled.add(recalled)
         return len(recalled)
 

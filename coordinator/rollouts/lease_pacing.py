@@ -9,7 +9,7 @@ Rules
    turnaround. A new key is not measured: its leases count as those of the mean node here, and it is no supply. Keys are
    free, and a made-up group takes no time: a few keys would else promise so many groups that nobody got a lease.
 3. Once per `CHECKED_EVERY` the summary's leases are read anew from run.sqlite and compared. A difference is a fault in
-   the log, and the summary derived anew takes its place.
+   the log, and the summary derived anew takes its place. Either reads the open leases alone, however many have ended.
 4. The learner's last `STEPS_KEPT` steps, spans from draw to draw and waits, and the supply at each draw, are a fact in
    run.sqlite (`learner_times`), so the law goes on after a restart. A time during which the clock was set back, or the
    process did not run, is none of them.
@@ -280,10 +280,11 @@ class LeasePacing:
         return self._new if lease.new else self._summary
 
     def _rows(self) -> list[tuple[bytes, bytes, int, int, int]]:
+        # "+": else SQLite would search the index of positions, which has all leases of the run.
         return self._database.all(
             "SELECT l.id, l.node, l.version, l.sent, coalesce(o.share = 'new', 0) FROM leases l"
             " LEFT JOIN lent o ON o.lease = l.id"
-            " WHERE l.state = 'open' AND l.era = ? AND l.position >= 0 AND l.counts",
+            " WHERE l.state = 'open' AND l.era = ? AND +l.position >= 0 AND l.counts",
             (self._era,),
         )
 

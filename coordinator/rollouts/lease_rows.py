@@ -50,13 +50,15 @@ class LeaseRows:
         """Return the party (p2p/limits/origin.py) to which a lease was given."""
         return str(self._database.value("SELECT party FROM leases WHERE id = ?", (lease,)))
 
-    def open_of(self, node: bytes) -> list[WaitingLease]:
-        """Return a node's open leases of training prompts of the newest era."""
-        query = (
-            "SELECT version, sent, id FROM leases WHERE state = 'open' AND node = ? AND era = ? AND position >= 0"
-            " AND counts"
-        )
-        return [WaitingLease(*row) for row in self._database.all(query, (node, self.last_era()))]
+    def waiting_among(self, leases: Collection[bytes]) -> list[WaitingLease]:
+        """Return those of these leases that are open, of training prompts of the newest era, and count."""
+        where = "state = 'open' AND era = ? AND position >= 0 AND counts"
+        listed, era, waiting = list(leases), self.last_era(), list[WaitingLease]()
+        for first in range(0, len(listed), LOOKED_UP_AT_ONCE):
+            some = listed[first : first + LOOKED_UP_AT_ONCE]
+            query = f"SELECT version, sent, id FROM leases WHERE id IN ({marks(some)}) AND {where}"
+            waiting += [WaitingLease(*row) for row in self._database.all(query, (*some, era))]
+        return waiting
 
     def on_their_way(self, era: int) -> dict[int, int]:
         """Count the open leases and undecided groups of an era by version; held-out ones are left out, and a set of

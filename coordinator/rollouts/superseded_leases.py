@@ -17,7 +17,8 @@ Rules
 6. Its node stays reliable for returned prompts (prompt_positions.py, rule 2), and the time is none in which it had a
    lease (delivery_record.py, rule 4), if it has handed in no group of a later lease. A node begins its leases in order,
    so a node that lets a prompt wait until it is recalled can do nothing else meanwhile.
-7. The last reports of at most `NODES` nodes, and the recalled leases while they are open, are kept in memory.
+7. The last reports of at most `NODES` nodes, and the recalled leases while they are open, are kept in memory. The
+   waiting leases are looked up only if some groups cannot be drawn, and not node by node: the learner waits meanwhile.
 """
 
 from collections import Counter, OrderedDict
@@ -54,6 +55,16 @@ def to_recall(
         ended += ending
         drawable = min(drawable + groups - len(ending), drawn)
     return ended
+
+
+def any_beyond(loads: Iterable[VersionLoad], staleness: int, step: int, batch: int) -> bool:
+    """Tell whether some groups cannot be drawn: else no lease is recalled, whatever waits."""
+    drawable = 0
+    for version, groups in sorted(loads):
+        drawable += groups
+        if drawable > max(0, staleness + version + 1 - step) * batch:
+            return True
+    return False
 
 
 def _first(waiting: Sequence[WaitingLease], version: int, most: int) -> list[WaitingLease]:

@@ -7,6 +7,8 @@ Rules
 3. Measurements vary. So the period changes only after `AGREE` publications in a row that ask for a longer one, or for a
    shorter one; then it takes the least change that one of them asks for. A publication that asks for the present period
    ends the row.
+4. A shorter period is asked for only where a broadcast `SPARE` times as long would still end before the next one. Else
+   a broadcast of about a whole number of steps would change the period for ever.
 """
 
 import math
@@ -15,6 +17,7 @@ from typing import Final, NamedTuple
 from coordinator.metrics.capacity import best_period
 
 AGREE: Final = 3
+SPARE: Final = 1.25
 
 
 class PeriodTerms(NamedTuple):
@@ -43,7 +46,7 @@ class PublishPeriod:
         """Note a publication; return whether the period changed. `terms`: None: not measured yet."""
         if not self.automatic or terms is None or terms.step <= 0:
             return False
-        wanted = wanted_period(self._staleness, terms)
+        wanted = self._wanted(terms)
         if not all((one > self.current) == (wanted > self.current) for one in self._asked):
             self._asked.clear()
         if wanted == self.current:
@@ -55,6 +58,13 @@ class PublishPeriod:
         self.current = min(self._asked, key=lambda one: abs(one - self.current))
         self._asked.clear()
         return True
+
+    def _wanted(self, terms: PeriodTerms) -> int:
+        wanted = wanted_period(self._staleness, terms)
+        if wanted >= self.current:
+            return wanted
+        spared = wanted_period(self._staleness, terms._replace(broadcast=SPARE * terms.broadcast))
+        return min(self.current, spared)  # rule 4
 
 
 def wanted_period(staleness: int, terms: PeriodTerms) -> int:

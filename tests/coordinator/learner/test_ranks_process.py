@@ -66,6 +66,10 @@ def order_of(main: Main, folder: Path, steps: range) -> Open:
     return msgspec.structs.replace(order, folder=str(folder), database=str(database), published=str(published))
 
 
+def folders_of_torchrun(folder: Path) -> list[Path]:
+    return list(folder.glob("torchelastic_*"))
+
+
 def differing(left: Export | None, right: Export | None) -> float:
     """Return the share of elements in which two exports differ."""
     assert left is not None
@@ -180,8 +184,11 @@ async def test_two_ranks_make_the_journalled_steps_of_one_again_and_take_what_wa
     assert taken.root == main.published[-1].root
 
 
-async def test_ranks_whose_torchrun_is_killed_before_they_have_met_end_too(two: TwoRanks) -> None:
+async def test_ranks_whose_torchrun_is_killed_before_they_have_met_end_too_and_leave_no_folder(
+    tmp_path: Path, two: TwoRanks, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A rank that waits for the others has no connection yet that could break."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     child = await two.start()
     torchrun = psutil.Process(child.pid)
     async with asyncio.timeout(60):
@@ -191,3 +198,4 @@ async def test_ranks_whose_torchrun_is_killed_before_they_have_met_end_too(two: 
     assert await child.exited < 0
     _, living = await asyncio.to_thread(psutil.wait_procs, ranks, timeout=20)
     assert living == []
+    assert folders_of_torchrun(tmp_path) == []

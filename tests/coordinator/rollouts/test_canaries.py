@@ -262,7 +262,8 @@ def test_a_canary_counts_neither_in_the_room_nor_in_the_law_nor_in_the_share_of_
     def counted() -> object:
         shares = service.database.all("SELECT * FROM shares ORDER BY share, era, version")
         assert service.progress is not None
-        return service.leases.load(service.progress, world.now), shares, service.leases.open_of(DAVE)
+        leases = [lease for (lease,) in service.database.all("SELECT id FROM leases WHERE node = ?", (DAVE,))]
+        return service.leases.load(service.progress, world.now), shares, service.leases.waiting_among(leases)
 
     before = counted()
     canary = world.joins(DAVE)

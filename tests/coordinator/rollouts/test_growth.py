@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from coordinator.metrics import run_metrics
+from coordinator.rollouts.lease_pacing import CHECKED_EVERY
 from coordinator.rollouts.token_storage import WINDOW
 from coordinator.web import node_rows
 from p2p.limits.origin import Origin
 from p2p.wire_types import encode
 from protocol.leases import VerdictsRequest
 from tests.support import sqlite_cost
-from tests.support.group_world import ALICE, HELLO, T0, World, group, name
+from tests.support.group_world import ALICE, BOB, HELLO, T0, World, group, name
 
 FEW, MANY = 500, 10_000
 PER_VERSION, NODES = 5, 20
@@ -95,6 +96,17 @@ def judged_group(world: World) -> object:
     return world.group_service.submissions.verdicts(ALICE, VerdictsRequest(leases=[lease.id], confirmed=[lease.id]))
 
 
+def compared_summary(world: World) -> object:
+    """A request at which the law of leases compares its summary with run.sqlite."""
+    world.now += CHECKED_EVERY
+    return world.lease(BOB, step_of(world))
+
+
+def derived_summary(world: World) -> object:
+    world.group_service.leases.pacing.anew()
+    return world.lease(BOB, step_of(world))
+
+
 def late_group(world: World) -> object:
     lease = world.lease(ALICE, step_of(world))
     world.now += 3_600_000
@@ -132,12 +144,15 @@ def picture(world: World) -> object:
     )
 
 
-ACTIONS = [ask, refused_ask, judged_group, late_group, tick, forgotten_tokens, hello, picture]
+ACTIONS = [
+    ask, refused_ask, compared_summary, derived_summary, judged_group, late_group, tick, forgotten_tokens, hello,
+    picture,
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, World]]:
-    two_worlds = [World(tmp_path_factory.mktemp("world"), batch_groups=100) for _ in range(2)]
+    two_worlds = [World(tmp_path_factory.mktemp("world"), batch_groups=100, pacing="fresh") for _ in range(2)]
     for world, groups in zip(two_worlds, (FEW, MANY), strict=True):
         write_history(world, groups)
     yield two_worlds[0], two_worlds[1]

@@ -34,6 +34,7 @@ from tasks.tokenizer import EOS
 from tests.support.group_world import ALICE, BOB, HELLO, TEXT, group, name, opened
 from tests.support.ledger_sums import check_sums
 from tests.support.moving_world import KNOWN, LEAST_BETWEEN, MovingWorld, part
+from tests.support.sqlite_cost import instructions
 from tests.support.twin_world import CAROL
 
 SIX, FIVE = TEXT.encode("123456"), TEXT.encode("23456")
@@ -330,6 +331,19 @@ def test_a_late_group_of_a_moved_lease_is_late_as_ever_and_no_strike(world: Movi
     while world.group_service.forget(world.drawn, world.version + 10, 1, world.now):
         pass
     assert world.group_service.database.all("SELECT * FROM begun_tokens") == []
+
+
+def test_the_reports_of_other_groups_cost_a_request_and_a_tick_nothing(world: MovingWorld) -> None:
+    service = world.group_service
+    actions = (lambda: world.ask_for(BOB), lambda: service.tick(world.now))
+    alone = [instructions(service.database, action) for action in actions]
+    with service.database.transaction():
+        for number in range(3_000):
+            service.leases.begun.append(name("lease", number), [SampleProgress(3)], b"tokens", world.now)
+    beside = [instructions(service.database, action) for action in actions]
+    service.database.do("DELETE FROM begun_groups WHERE state = 'reported'")
+    service.database.do("DELETE FROM begun_tokens")
+    assert all(many <= 1.5 * few + 20 for few, many in zip(alone, beside, strict=True)), (alone, beside)
 
 
 def test_a_group_that_comes_in_time_ends_its_reports(world: MovingWorld) -> None:

@@ -1,5 +1,7 @@
 """The period between versions: fixed, or as short as the uplink sustains."""
 
+import random
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,6 +52,18 @@ def test_the_period_shrinks_when_the_uplink_is_quick_again() -> None:
 
     assert [period.published(QUICK) for _ in range(AGREE)] == [False, False, True]
     assert period.current == 1
+
+
+def test_a_broadcast_of_about_a_whole_number_of_steps_does_not_change_the_period_for_ever() -> None:
+    """Of 1,000 publications, with a tenth of noise, 69 changed it before."""
+    for steps in (1.0, 2.0, 3.0):
+        chances, period = random.Random(1), PublishPeriod(None, staleness=8)
+        changes = [
+            period.published(PeriodTerms(10.0, 10 * chances.gauss(steps, steps / 10), turnaround=20.0))
+            for _ in range(1_000)
+        ]
+        assert sum(changes) <= 10
+        assert period.current in (steps, steps + 1)
 
 
 def test_of_three_longer_periods_the_least_is_taken() -> None:
