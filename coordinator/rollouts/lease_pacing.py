@@ -21,8 +21,8 @@ Rules
    while it pauses for expired leases, or is too slow, does not make it count.
 7. Leases of new keys have a summary and a share of their own: the last `NEW_ENDED` that ended in this process, and
    those that are overdue, which count as failed. So a flood of keys that return nothing is known one turnaround later,
-   long before its leases expire. Before any has ended the share is 1. A request of a new key counts them with a chance
-   of 1: new keys get no more leases for being unreliable.
+   long before its leases expire. Before any has ended the share is 1. The same law holds for requests of new keys: a
+   stricter one would let known nodes fill every batch first, and no newcomer would ever become known.
 """
 
 import math
@@ -229,7 +229,7 @@ class LeasePacing:
         self._here(node, record, now + HERE, new=new)
         summary.forget(now)
         situation = self._situation(at, now)
-        lent = LentLeases(self._new, 1.0 if new else self.new_chance(now))
+        lent = LentLeases(self._new, self.new_chance(now))
         if situation is None or is_due(summary, situation, version, _turnaround(record), lent):
             return None
         return retry_after(situation)

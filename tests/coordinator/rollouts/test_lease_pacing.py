@@ -276,7 +276,7 @@ def test_newcomers_that_bring_groups_are_counted_on(paced: World) -> None:
     assert pacing.new_chance(paced.now) == 1.0
 
 
-def test_new_keys_get_no_more_leases_for_bringing_nothing(paced: World) -> None:
+def test_new_keys_that_bring_nothing_get_the_room_at_most(paced: World) -> None:
     first = idle_leases(paced, 1, 40)
     paced.now += 4_000
     again = idle_leases(paced, 1, 80)
