@@ -233,9 +233,21 @@ class LearnerSection(Section):
     ] = (0.9, 0.95)
     weight_decay: Annotated[float, Field(ge=0, description="AdamW's weight decay, per step.")] = 0.0
     gradient_clip: Annotated[float, Field(gt=0, description="Largest norm of the gradient.")] = 1.0
-    eps_low: Annotated[float, Field(gt=0, lt=1, description="Clip of the ratio downwards: at least 1 - eps_low.")] = 0.2
-    eps_high: Annotated[float, Field(gt=0, description="Clip of the ratio upwards: at most 1 + eps_high.")] = 0.28
-    truncation: Annotated[float, Field(ge=1, description="C: cap of a stale token's importance weight.")] = 2.0
+    eps_low: Annotated[
+        float,
+        Field(
+            gt=0,
+            lt=1,
+            description="Clip of the ratio downwards, by clip, two_sided and gepo: at least 1 - eps_low.",
+        ),
+    ] = 0.2
+    eps_high: Annotated[
+        float, Field(gt=0, description="Clip of the ratio upwards, by the same: at most 1 + eps_high.")
+    ] = 0.28
+    truncation: Annotated[
+        float,
+        Field(ge=1, description="C: cap of a stale token's importance weight, with weight token_cap or kl_weighted."),
+    ] = 2.0
     kl_coefficient: Annotated[float, Field(ge=0, description="Weight of the KL term against the base. 0: none.")] = 0.0
     minibatches: Annotated[int, Field(ge=1, description="Optimiser steps on one batch.")] = 1
     advantage: Annotated[
