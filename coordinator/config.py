@@ -223,6 +223,7 @@ class LearnerSection(Section):
         Field(
             max_length=300,
             pattern=r"^$|^[^\s:]+:\d{1,5}$",
+            examples=["10.0.0.1:29500"],
             description="HOST:PORT of this host at which those of other hosts meet, with more than one host.",
         ),
     ] = ""
@@ -572,7 +573,10 @@ class LeasesSection(Section):
     @model_validator(mode="after")
     def _in_order(self) -> Self:
         if self.minimum_seconds > self.maximum_seconds:
-            raise ValueError("minimum_seconds is above maximum_seconds")
+            raise ValueError(
+                f"minimum_seconds is {self.minimum_seconds:g}, above maximum_seconds, {self.maximum_seconds:g}: "
+                "lower the one, or raise the other"
+            )
         return self
 
 
