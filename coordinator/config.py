@@ -225,6 +225,7 @@ class LearnerSection(Section):
         Field(
             max_length=300,
             pattern=r"^$|^[^\s:]+:\d{1,5}$",
+            examples=["10.0.0.1:29500"],
             description="HOST:PORT of this host at which those of other hosts meet, with more than one host.",
         ),
     ] = ""
@@ -237,11 +238,25 @@ class LearnerSection(Section):
     ] = (0.9, 0.95)
     weight_decay: Annotated[float, Field(ge=0, le=1000, description="AdamW's weight decay, per step.")] = 0.0
     gradient_clip: Annotated[float, Field(gt=0, le=1e12, description="Largest norm of the gradient.")] = 1.0
-    eps_low: Annotated[float, Field(gt=0, lt=1, description="Clip of the ratio downwards: at least 1 - eps_low.")] = 0.2
-    eps_high: Annotated[float, Field(gt=0, le=1e6, description="Clip of the ratio upwards: at most 1 + eps_high.")] = (
-        0.28
-    )
-    truncation: Annotated[float, Field(ge=1, le=1e6, description="C: cap of a stale token's importance weight.")] = 2.0
+    eps_low: Annotated[
+        float,
+        Field(
+            gt=0,
+            lt=1,
+            description="Clip of the ratio downwards, by clip, two_sided and gepo: at least 1 - eps_low.",
+        ),
+    ] = 0.2
+    eps_high: Annotated[
+        float, Field(gt=0, le=1e6, description="Clip of the ratio upwards, by the same: at most 1 + eps_high.")
+    ] = 0.28
+    truncation: Annotated[
+        float,
+        Field(
+            ge=1,
+            le=1e6,
+            description="C: cap of a stale token's importance weight, with weight token_cap or kl_weighted.",
+        ),
+    ] = 2.0
     kl_coefficient: Annotated[
         float, Field(ge=0, le=1e6, description="Weight of the KL term against the base. 0: none.")
     ] = 0.0
@@ -592,7 +607,10 @@ class LeasesSection(Section):
     @model_validator(mode="after")
     def _in_order(self) -> Self:
         if self.minimum_seconds > self.maximum_seconds:
-            raise ValueError("minimum_seconds is above maximum_seconds")
+            raise ValueError(
+                f"minimum_seconds is {self.minimum_seconds:g}, above maximum_seconds, {self.maximum_seconds:g}: "
+                "lower the one, or raise the other"
+            )
         return self
 
 

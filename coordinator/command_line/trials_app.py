@@ -2,7 +2,7 @@
 
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import typer
 
@@ -11,6 +11,8 @@ from coordinator.command_line.command_options import check_numbers, errors_repor
 from runtime.errors import LocalFault
 
 trials_app = typer.Typer()
+MOST: Final = 1_000_000_000
+"""No figure of a plan is larger, nor infinite: 30 years, in seconds."""
 
 
 class DemoFormat(Enum):
@@ -72,28 +74,32 @@ def plan(
     home: Annotated[
         Path | None, typer.Option(help="A running run, whose measurements stand for flags.", show_default="flags alone")
     ] = None,
-    step_seconds: Annotated[float | None, typer.Option(min=0.001, help="T, of the learner's step.")] = None,
-    rollouts: Annotated[int | None, typer.Option(min=1, help="R, per step.")] = None,
-    group: Annotated[int | None, typer.Option(min=2, help="Rollouts per group.")] = None,
-    tokens: Annotated[float | None, typer.Option(min=1, help="Sampled tokens per rollout.")] = None,
-    node_tokens: Annotated[float | None, typer.Option(min=0.001, help="Tokens per second of a node.")] = None,
-    staleness: Annotated[int | None, typer.Option(min=0, help="S.")] = None,
-    publish_every: Annotated[int | None, typer.Option(min=1, help="kappa.", show_default="auto")] = None,
-    gamma: Annotated[float, typer.Option(min=1.0, help="Reserve.")] = 1.1,
-    version_mb: Annotated[float | None, typer.Option(min=0.0, help="Of a version's diff, MB.")] = None,
-    uplink: Annotated[float | None, typer.Option(min=0.001, help="The coordinator's, Mbit/s.")] = None,
-    node_uplink: Annotated[float | None, typer.Option(min=0.0, help="A node's, Mbit/s.")] = None,
-    node_downlink: Annotated[float | None, typer.Option(min=0.001, help="A node's, Mbit/s.")] = None,
-    at_once: Annotated[int, typer.Option(min=1, help="c, groups at once in a node.")] = 1,
-    load_seconds: Annotated[float, typer.Option(min=0.0, help="A node's, to load a version.")] = 1.0,
-    verdict_seconds: Annotated[float, typer.Option(min=0.0, help="From a group's receipt to its verdict.")] = 1.0,
-    nodes: Annotated[int | None, typer.Option(min=1, help="Plan for so many.", show_default="as needed")] = None,
-    node_price: Annotated[float, typer.Option(min=0.0, help="Of a node, per hour.")] = 0.0,
-    learner_price: Annotated[float, typer.Option(min=0.0, help="Of the learner, per hour.")] = 0.0,
-    own_tokens: Annotated[
-        float | None, typer.Option(min=0.001, help="Tokens per second of a machine of yours.")
+    step_seconds: Annotated[float | None, typer.Option(min=0.001, max=MOST, help="T, of the learner's step.")] = None,
+    rollouts: Annotated[int | None, typer.Option(min=1, max=MOST, help="R, per step.")] = None,
+    group: Annotated[int | None, typer.Option(min=2, max=MOST, help="Rollouts per group.")] = None,
+    tokens: Annotated[float | None, typer.Option(min=1, max=MOST, help="Sampled tokens per rollout.")] = None,
+    node_tokens: Annotated[float | None, typer.Option(min=0.001, max=MOST, help="Tokens per second of a node.")] = None,
+    staleness: Annotated[int | None, typer.Option(min=0, max=MOST, help="S.")] = None,
+    publish_every: Annotated[int | None, typer.Option(min=1, max=MOST, help="kappa.", show_default="auto")] = None,
+    gamma: Annotated[float, typer.Option(min=1.0, max=MOST, help="Reserve.")] = 1.1,
+    version_mb: Annotated[float | None, typer.Option(min=0.0, max=MOST, help="Of a version's diff, MB.")] = None,
+    uplink: Annotated[float | None, typer.Option(min=0.001, max=MOST, help="The coordinator's, Mbit/s.")] = None,
+    node_uplink: Annotated[float | None, typer.Option(min=0.0, max=MOST, help="A node's, Mbit/s.")] = None,
+    node_downlink: Annotated[float | None, typer.Option(min=0.001, max=MOST, help="A node's, Mbit/s.")] = None,
+    at_once: Annotated[int, typer.Option(min=1, max=MOST, help="c, groups at once in a node.")] = 1,
+    load_seconds: Annotated[float, typer.Option(min=0.0, max=MOST, help="A node's, to load a version.")] = 1.0,
+    verdict_seconds: Annotated[
+        float, typer.Option(min=0.0, max=MOST, help="From a group's receipt to its verdict.")
+    ] = 1.0,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, max=MOST, help="Plan for so many.", show_default="as needed")
     ] = None,
-    own_price: Annotated[float | None, typer.Option(min=0.0, help="Of such a machine, per hour.")] = None,
+    node_price: Annotated[float, typer.Option(min=0.0, max=MOST, help="Of a node, per hour.")] = 0.0,
+    learner_price: Annotated[float, typer.Option(min=0.0, max=MOST, help="Of the learner, per hour.")] = 0.0,
+    own_tokens: Annotated[
+        float | None, typer.Option(min=0.001, max=MOST, help="Tokens per second of a machine of yours.")
+    ] = None,
+    own_price: Annotated[float | None, typer.Option(min=0.0, max=MOST, help="Of such a machine, per hour.")] = None,
 ) -> None:
     """Say how many nodes a run needs, at which S and period, and what a step costs."""
     check_numbers(locals())
@@ -118,23 +124,25 @@ def plan(
 @errors_reported
 def simulate(
     nodes: Annotated[int, typer.Option(min=1, max=100_000, help="Number of nodes.")] = 200,
-    minutes: Annotated[float, typer.Option(min=1, help="Simulated time.")] = 60.0,
-    supply: Annotated[float, typer.Option(min=0.01, help="What they make, over what the learner consumes.")] = 1.5,
+    minutes: Annotated[float, typer.Option(min=1, max=MOST, help="Simulated time.")] = 60.0,
+    supply: Annotated[
+        float, typer.Option(min=0.01, max=MOST, help="What they make, over what the learner consumes.")
+    ] = 1.5,
     equal: Annotated[bool, typer.Option("--equal", help="Equal nodes, instead of a tenfold spread.")] = False,
-    batch: Annotated[int, typer.Option(min=1, help="Groups per step.")] = 64,
-    staleness: Annotated[int, typer.Option(min=1, help="S.")] = 4,
-    publish_every: Annotated[int, typer.Option(min=1, help="kappa.")] = 1,
-    at_once: Annotated[int, typer.Option(min=1, help="Groups at once in a node.")] = 1,
-    step_seconds: Annotated[float, typer.Option(min=0.001, help="T.")] = 60.0,
+    batch: Annotated[int, typer.Option(min=1, max=MOST, help="Groups per step.")] = 64,
+    staleness: Annotated[int, typer.Option(min=1, max=MOST, help="S.")] = 4,
+    publish_every: Annotated[int, typer.Option(min=1, max=MOST, help="kappa.")] = 1,
+    at_once: Annotated[int, typer.Option(min=1, max=MOST, help="Groups at once in a node.")] = 1,
+    step_seconds: Annotated[float, typer.Option(min=0.001, max=MOST, help="T.")] = 60.0,
     life: Annotated[
-        float | None, typer.Option(min=0.1, help="Mean minutes until a node leaves.", show_default="it stays")
+        float | None, typer.Option(min=0.1, max=MOST, help="Mean minutes until a node leaves.", show_default="it stays")
     ] = None,
-    away: Annotated[float, typer.Option(min=0.1, help="Mean minutes until it is back.")] = 5.0,
-    broadcast: Annotated[float, typer.Option(min=0.0, help="Seconds of a version to the nodes.")] = 12.0,
-    star: Annotated[float, typer.Option(min=0.0, help="The same without peers, for --ablate.")] = 0.0,
-    gamma: Annotated[float, typer.Option(min=1.0, help="Reserve of active nodes.")] = 1.1,
-    price: Annotated[float, typer.Option(min=0.0, help="Median ask per hour; 0: nobody asks.")] = 0.0,
-    learner_price: Annotated[float, typer.Option(min=0.0, help="Of the learner, per hour.")] = 0.0,
+    away: Annotated[float, typer.Option(min=0.1, max=MOST, help="Mean minutes until it is back.")] = 5.0,
+    broadcast: Annotated[float, typer.Option(min=0.0, max=MOST, help="Seconds of a version to the nodes.")] = 12.0,
+    star: Annotated[float, typer.Option(min=0.0, max=MOST, help="The same without peers, for --ablate.")] = 0.0,
+    gamma: Annotated[float, typer.Option(min=1.0, max=MOST, help="Reserve of active nodes.")] = 1.1,
+    price: Annotated[float, typer.Option(min=0.0, max=MOST, help="Median ask per hour; 0: nobody asks.")] = 0.0,
+    learner_price: Annotated[float, typer.Option(min=0.0, max=MOST, help="Of the learner, per hour.")] = 0.0,
     length_spread: Annotated[
         float, typer.Option(min=0.0, max=2.0, help="Standard deviation of the logarithm of prompts' lengths.")
     ] = 0.0,
@@ -148,12 +156,12 @@ def simulate(
         typer.Option("--class", help="COUNT:SPEED:ASK of nodes alike, repeated; for --nodes, --equal and --price."),
     ] = None,
     version_mb: Annotated[
-        float | None, typer.Option(min=0.001, help="MB of a version; for --broadcast and --star.")
+        float | None, typer.Option(min=0.001, max=MOST, help="MB of a version; for --broadcast and --star.")
     ] = None,
-    uplink: Annotated[float, typer.Option(min=0.001, help="The coordinator's, Mbit/s.")] = 1000.0,
-    node_uplink: Annotated[float, typer.Option(min=0.0, help="A node's, Mbit/s.")] = 100.0,
-    node_downlink: Annotated[float, typer.Option(min=0.001, help="A node's, Mbit/s.")] = 1000.0,
-    uplink_price: Annotated[float, typer.Option(min=0.0, help="Per GB that the coordinator sends.")] = 0.0,
+    uplink: Annotated[float, typer.Option(min=0.001, max=MOST, help="The coordinator's, Mbit/s.")] = 1000.0,
+    node_uplink: Annotated[float, typer.Option(min=0.0, max=MOST, help="A node's, Mbit/s.")] = 100.0,
+    node_downlink: Annotated[float, typer.Option(min=0.001, max=MOST, help="A node's, Mbit/s.")] = 1000.0,
+    uplink_price: Annotated[float, typer.Option(min=0.0, max=MOST, help="Per GB that the coordinator sends.")] = 0.0,
     prompts: Annotated[
         int, typer.Option(min=0, max=65_536, help="Prompts of several difficulties; 0: all are alike.")
     ] = 0,
@@ -168,6 +176,8 @@ def simulate(
 
     if publish_every > staleness + 1:
         raise LocalFault(f"publish-every is {publish_every}, and S = {staleness} allows at most {staleness + 1}")
+    if svg is not None and not svg.parent.is_dir():
+        raise LocalFault(f"--svg names {svg}, and there is no folder {svg.parent}: make it, or name another file")
     terms = comparison.FleetTerms(
         nodes, supply, not equal, batch, staleness, publish_every, at_once, step_seconds,
         life * 60 if life is not None else float("inf"), away * 60, broadcast, star, gamma, price, learner_price,
@@ -186,7 +196,10 @@ def simulate(
     if prompts:
         print("\n".join([told.SELECTION_HEAD, *map(told.selection_row, rows), told.SELECTION_FOOT]))
     if svg is not None:
-        svg.write_text(drawn_runs.draw(rows, minutes * 60))
+        try:
+            svg.write_text(drawn_runs.draw(rows, minutes * 60))
+        except OSError as fault:
+            raise LocalFault(f"cannot write {svg}: {fault.strerror}; name another file") from fault
 
 
 @trials_app.command()

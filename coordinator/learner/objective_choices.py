@@ -79,6 +79,15 @@ def choices_of(settings: Settings) -> Choices:
     )
 
 
+def told(settings: Settings) -> str:
+    """Return the loss in words: preset and choices."""
+    chosen = choices_of(settings)
+    return (
+        f"{settings.objective} (anchor {chosen.anchor}, weight {chosen.weight}, surrogate {chosen.surrogate}, mean by "
+        f"{chosen.aggregate})"
+    )
+
+
 def contradiction(choices: Choices) -> str | None:
     """Return a sentence on choices that do not go together (rule 2), None if they do."""
     if choices.anchor == "behaviour" and choices.weight != "none":

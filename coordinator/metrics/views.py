@@ -327,7 +327,7 @@ class RunState(View, frozen=True, kw_only=True):
     with the most accepted work, at most 100 of the `nodes_known`, and those of the broadcast; /api/v1/nodes has all of
     them, in pages. `nodes_connected`: of all. `weight`: accepted work of all nodes, milli-RE. `root_serial`,
     `root_expires`: of the newest Root. `root_ends`: a warning that it expires soon, with the command that renews it;
-    empty: it does not."""
+    empty: it does not. `objective`: the loss that the learner lowers, in words; empty: of an older coordinator."""
 
     run: str
     name: str
@@ -365,6 +365,7 @@ class RunState(View, frozen=True, kw_only=True):
     faults: list[str]
     heldout: list[HeldoutResult] = []
     heldout_groups: int = 0
+    objective: str = ""
     best_version: int | None = None
     relayed_bytes: int = 0
     nodes_known: int = 0

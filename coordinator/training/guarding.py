@@ -149,9 +149,11 @@ class Guarding:
         at, named = self._group_service.progress, self._named(version)
         if at is None or at.finished:
             raise LocalFault("the run is finished" if at else "the learner has not started yet: try again in a minute")
+        before = self._record.order
         self._put(named, factor, "ordered by the operator", automatic=False)
+        instead = "" if before is None else f" in place of version {before.version}, which was ordered before"
         return (
-            f"version {named.version} of era {named.era} will be published again in a new era, "
+            f"version {named.version} of era {named.era} will be published again in a new era{instead}, "
             "once the step that has begun is finished; groups of this era are paid and not learned from"
         )
 

@@ -48,12 +48,16 @@ NEEDED = {
 
 def told(flags: PlanFlags, state: RunState | None) -> list[str]:
     """Return the plan in words. `state`: of a run under way; None: flags alone. Raises `LocalFault` for what is
-    missing."""
+    missing or contradicts itself."""
     run, node, nodes = _from_flags(flags) if state is None else _from_run(flags, state)
+    if run.period is not None and run.period > run.staleness + 1:
+        raise LocalFault(f"--publish-every is {run.period}, and S = {run.staleness} allows at most {run.staleness + 1}")
     if (flags.own_tokens is None) != (flags.own_price is None):
         raise LocalFault("machines of your own need both --own-tokens and --own-price: name the other one too")
     own = None
     if flags.own_tokens is not None and flags.own_price is not None:
+        if run.staleness == 0:
+            raise LocalFault("machines of your own are compared with volunteers from S = 1 on: leave --own-tokens out")
         if state is not None and flags.tokens is None:
             raise LocalFault("--own-tokens needs --tokens too: how many tokens a rollout has")
         rate = flags.own_tokens if state is None else flags.own_tokens / (flags.tokens or 1)

@@ -157,10 +157,11 @@ def _sequential(run: RunTerms, node: NodeTerms, nodes: int) -> str:
     back, supply = turnaround(run, node, nodes), nodes * node.tokens_per_second / run.tokens
     seconds = sequential_step(run.step_seconds, back, run.rollouts, supply)
     whole, training = apart(seconds, run.step_seconds, decimals=1)
-    cost = _money(seconds / 3600 * (run.price + nodes * node.price))
+    cost = seconds / 3600 * (run.price + nodes * node.price)
+    costs = f", and costs {_money(cost)}" if cost else ""
     return (
         f"Sequential (S = 0): nothing overlaps. With {_count(nodes)} a step takes {whole} s, of which {training} s are "
-        f"training, and costs {cost}."
+        f"training{costs}. Each node more shortens it: --nodes says by how much."
     )
 
 
@@ -199,8 +200,12 @@ def _of_own(run: RunTerms, node: NodeTerms, plan: FleetPlan, own: Machines) -> s
 def _no_number(run: RunTerms, node: NodeTerms) -> str:
     """Say what would help where no number of nodes is enough."""
     back, limit = turnaround(run, node, 1), f"No number of such nodes is enough at S = {run.staleness}"
-    if least_supply(run.staleness, run.period or 1, run.step_seconds, back, 1.0) is None:
-        enough = least_staleness(run.period or 1, run.step_seconds, back)
+    period = run.period or 1
+    if period > 1 and least_supply(run.staleness, 1, run.step_seconds, back, 1.0) is not None:
+        best = best_period(run.staleness, run.step_seconds, back)
+        return f"{limit} when publishing every {period} steps: publish every {best}, or raise S."
+    if least_supply(run.staleness, period, run.step_seconds, back, 1.0) is None:
+        enough = least_staleness(period, run.step_seconds, back)
         needed, taken = apart(back, run.staleness * run.step_seconds, decimals=1)
         return (
             f"{limit}: a version's groups are verified after {needed} s, and {run.staleness} steps take {taken} s. "

@@ -24,6 +24,7 @@ from typing import Final
 
 import structlog
 
+from coordinator.learner import objective_choices
 from coordinator.learner.age import age
 from coordinator.learner.eras import FIRST_ERA, next_era
 from coordinator.learner.messages import Batch, Export, Hyper, Open, Republish, Stepped
@@ -212,7 +213,13 @@ class Training:
         self._undurable = []
         self.watch.opened(published.era, opened.step)
         self.guarding.obeyed(published, opened.rate)
-        log.info("the learner is open", step=opened.step, version=published.version, drawn=len(opened.drawn))
+        log.info(
+            "the learner is open",
+            step=opened.step,
+            version=published.version,
+            drawn=len(opened.drawn),
+            objective=objective_choices.told(self.course.hyper),
+        )
 
     async def _learn(self) -> None:
         """Make steps until the last one, or until a version is to be published again (rule 5)."""

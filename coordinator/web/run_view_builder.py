@@ -15,6 +15,7 @@ import anyio.to_thread
 import msgspec
 
 from coordinator.database import Database
+from coordinator.learner import objective_choices
 from coordinator.metrics import run_metrics
 from coordinator.metrics.audit_counts import audit_view
 from coordinator.metrics.broadcast_stats import BroadcastStats
@@ -112,6 +113,7 @@ class RunViewBuilder:
             staleness_limit=config.staleness,
             group_size=config.group_size,
             batch_groups=config.batch_groups,
+            objective=objective_choices.told(self.run.config.learner),
             idle=self.training.utilisation.idle,
             buffered=self.group_service.buffered(),
             undecided=0,

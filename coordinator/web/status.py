@@ -98,6 +98,8 @@ def lines(state: RunState, home: Path = Path()) -> list[str]:
     ]  # fmt: skip
     if state.ledger.entries:
         rows.append(("ledger", ledger_sentence(state)))
+    if state.objective:
+        rows.append(("loss", state.objective))
     if state.idle is not None:
         rows.append(("learner", f"idle {100 * state.idle:.1f} % of the time"))
     if state.steps:

@@ -137,7 +137,7 @@ BAD = {
     ),
     "bounds the wrong way round": (
         {"leases": {"minimum_seconds": 1e3}},
-        "leases: minimum_seconds is above maximum_seconds",
+        "leases: minimum_seconds is 1000, above maximum_seconds, 900: lower the one, or raise the other",
     ),
     "nowhere to listen": (
         {"network": {"listen": ["0.0.0.0:4310"]}},
@@ -150,6 +150,10 @@ BAD = {
     "versions further apart than S": (
         {"run": {"publish_every": 6}},
         "run.publish_every is 6; with run.staleness 4",
+    ),
+    "a meeting place without a port": (
+        {"learner": {"hosts": 2, "rendezvous": "10.0.0.1"}},
+        "learner.rendezvous should be like 10.0.0.1:29500, not '10.0.0.1'",
     ),
     "a sequential run with overlap": (
         {"run": {"mode": "sequential", "staleness": 4}},

@@ -54,6 +54,12 @@ async def test_a_visitor_makes_the_event_loop_read_no_more_where_there_are_many_
     assert many <= few + 50, f"{10 * few} instructions without nodes, {10 * many} with {NODES}"
 
 
+async def test_the_state_names_the_loss_that_the_learner_lowers(tmp_path: Path) -> None:
+    async with make_swarm(tmp_path).coordinating() as coordinator:
+        state = await coordinator.view_builder.current_state()
+    assert state.objective == "decoupled (anchor proximal, weight token_cap, surrogate clip, mean by tokens)"
+
+
 async def test_no_body_is_larger_than_a_megabyte_however_many_keys_there_are(tmp_path: Path) -> None:
     """At commit 439044d `/api/v1/nodes` of 12,000 keys has 8.5 MB, and `/metrics` 10 MB."""
     swarm = make_swarm(tmp_path)

@@ -97,6 +97,16 @@ def test_the_command_prints_a_row_per_rule_left_out_and_draws_them(tmp_path: Pat
     assert len(drawn.findall(".//{*}polyline")) == 3 * 3
 
 
+def test_a_picture_that_cannot_be_written_is_refused_before_the_simulation(tmp_path: Path) -> None:
+    words = ["simulate", "--nodes", "20", "--batch", "8", "--minutes", "15", "--svg"]
+    result = CliRunner().invoke(cli.app, [*words, str(tmp_path / "no" / "runs.svg")])
+    assert (result.exit_code, result.stdout) == (Exit.CONFIG, "")
+    assert "there is no folder" in result.stderr
+    result = CliRunner().invoke(cli.app, [*words, str(tmp_path)])
+    assert result.exit_code == Exit.CONFIG
+    assert "Is a directory; name another file" in result.stderr
+
+
 CLASSES = ["--class", "8:1:0.5", "--class", "8:0.5:0.1"]
 
 

@@ -43,6 +43,40 @@ def test_flags_that_are_missing_are_named() -> None:
     assert "a plan without a run needs --step-seconds, --node-downlink too; or name a running one" in result.stderr
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--step-seconds", "inf"),
+        ("--tokens", "nan"),
+        ("--node-tokens", "1e400"),
+        ("--rollouts", "9" * 400),
+        ("--publish-every", "-1"),
+    ],
+)
+def test_a_figure_that_is_no_finite_number_in_its_range_is_wrong_usage(flags: tuple[str, str]) -> None:
+    result = CliRunner().invoke(cli.app, ["plan", *FLAGS, *flags])
+    assert result.exit_code == Exit.USAGE
+    assert f"Invalid value for '{flags[0]}'" in result.stderr
+
+
+@pytest.mark.parametrize("flag", ["--step-seconds", "--tokens", "--version-mb", "--load-seconds", "--node-price"])
+def test_the_largest_figures_that_are_taken_end_in_a_sentence(flag: str) -> None:
+    result = CliRunner().invoke(cli.app, ["plan", *FLAGS, flag, "1e9"])
+    assert result.exit_code == Exit.OK, result.output
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (PlanFlags(publish_every=9, staleness=4), "--publish-every is 9, and S = 4 allows at most 5"),
+        (PlanFlags(own_tokens=1.0, own_price=1.0, tokens=9.0, staleness=0), "from S = 1 on: leave --own-tokens out"),
+    ],
+)
+def test_flags_that_contradict_each_other_are_refused(flags: PlanFlags, words: str) -> None:
+    with pytest.raises(LocalFault, match=words):
+        told(flags, UNDER_WAY)
+
+
 def test_a_run_under_way_brings_its_measurements() -> None:
     words = told(PlanFlags(node_price=0.1), UNDER_WAY)
     assert words[0] == "A step of 10 s takes 256 rollouts, 25.6 per second. A node makes 3 per second."

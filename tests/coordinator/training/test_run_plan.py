@@ -87,6 +87,11 @@ def test_volunteers_break_even_where_they_cost_what_own_machines_cost() -> None:
         ({"payload": 40e9}, "a version's groups are verified after 4012.0 s, and 4 steps take 240.0 s. Take S = 67"),
         ({"payload": 2e9}, "with those that the rate asks for, a version takes 706 s to all. Raise S, or the uplinks"),
         ({"staleness": 0}, "Sequential (S = 0): nothing overlaps. With 1 node a step takes 718.0 s, of which 60.0 s"),
+        (
+            {"period": 4, "payload": 600e6},
+            "enough at S = 4 when publishing every 4 steps: publish every 2, or raise S.",
+        ),
+        ({"staleness": 0, "price": 36.0}, "are training, and costs 7.22. Each node more shortens it: --nodes says by"),
         ({"turnaround": 100.0, "broadcast": 5.0, "period": 2}, "A version reaches 12 nodes in 5 s"),
     ],
 )

@@ -2,8 +2,10 @@
 
 import msgspec
 
+from coordinator.config import LearnerSection
+from coordinator.learner import objective_choices
 from coordinator.metrics.views import LedgerView, TroubleView
-from coordinator.web import status
+from coordinator.web import page, status
 from tests.support import pictures
 
 
@@ -28,3 +30,13 @@ def test_the_ledger_and_its_newest_head_are_a_line() -> None:
     assert "7 entries, none of them" in line(LedgerView(entries=7))[0]
     head = LedgerView(entries=7, number=2, size=5, issued=pictures.BUSY.now - 4_000)
     assert "7 entries; head 2, signed 4 s ago, covers 5" in line(head)[0]
+
+
+def test_the_loss_that_the_learner_lowers_is_a_line_and_on_the_page() -> None:
+    told = objective_choices.told(LearnerSection(objective="grpo", aggregate="constant"))
+    assert told == "grpo (anchor behaviour, weight none, surrogate clip, mean by constant)"
+    state = msgspec.structs.replace(pictures.BUSY, objective=told)
+    assert f"loss     {told}" in status.lines(state)
+    assert f"Loss: {told}." in page.page(state)
+    assert not [one for one in status.lines(pictures.BUSY) if one.startswith("loss")]
+    assert "Loss:" not in page.page(pictures.BUSY)
