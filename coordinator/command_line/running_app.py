@@ -89,7 +89,8 @@ def calibrate(
         int | None, typer.Option(min=2_000, max=1_000_000, help="Tokens per machine.", show_default="by the settings")
     ] = None,
     costs: Annotated[
-        bool, typer.Option("--costs", help="Measure what tokens cost instead, by which groups are weighed from then on.")
+        bool,
+        typer.Option("--costs", help="Measure what tokens cost instead, by which groups are weighed from then on."),
     ] = False,
 ) -> None:
     """Calibrate an engine class that is not exact, and open it to nodes. Works while the coordinator runs."""

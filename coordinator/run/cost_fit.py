@@ -104,9 +104,3 @@ def costs_of(factors: Factors, run: bytes, builds: list[str], at: int) -> Costs:
         run=run, given=GIVEN, attention=factors.attention, decode=factors.decode, over=OVER,
         unit=group // (OVER * SAMPLES), builds=builds, at=at,
     )  # fmt: skip
-
-
-def spread(costs: Costs, times: Sequence[ShapeTime]) -> float:
-    """Return the greatest time per point of shapes, by the least."""
-    rates = [one.seconds / scaled_cost(costs, one.shape.prompt, [[one.shape.completion]] * SAMPLES) for one in times]
-    return max(rates) / min(rates)
