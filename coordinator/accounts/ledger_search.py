@@ -31,7 +31,7 @@ def find(ledger: Ledger, what: str) -> Iterator[Entry]:
         yield from sorted(entries)
     elif (entry := ledger.find(what)) is not None:
         yield entry
-    else:
+    elif what:
         wanted = msgspec.msgpack.encode(what)
         yield from (entry for entry in ledger.entries() if wanted in entry.facts)
 

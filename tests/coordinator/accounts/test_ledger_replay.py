@@ -20,6 +20,7 @@ from coordinator.accounts.ledger_export import STATE, SUMS, export, sums
 from coordinator.accounts.ledger_replay import LedgerReplay
 from coordinator.accounts.ledger_search import find, proof, shown
 from coordinator.accounts.ledger_state import of_tables
+from coordinator.accounts.ledger_tree import sha256
 from coordinator.command_line.ledger_app import ledger_app
 from coordinator.errors import own_code
 from coordinator.run.sealing import Sealer
@@ -32,7 +33,7 @@ from p2p.swarm import merkle
 from runtime.errors import LocalFault
 from runtime.exit_codes import Exit
 from tests.support.costs import COSTS
-from tests.support.group_world import ALICE, BOB, T0, World, group, honest_scores
+from tests.support.group_world import ALICE, BOB, World, group, honest_scores
 from tests.support.run_folders import make_run, write_model
 
 Row = tuple[bytes, bytes]
@@ -137,24 +138,22 @@ def test_the_replay_has_the_coordinators_own_state_every_byte(history: History, 
     assert "every byte as the coordinator has it" in lines(replayed)[1]
 
 
-def test_the_history_has_what_it_should(exported: Path) -> None:
+def test_the_history_has_entries_of_many_kinds(exported: Path) -> None:
     kinds = {entry.kind for entry in entries_of(rows_of(exported))}
-    assert kinds == {
-        "points.issued", "lease.accepted", "lease.refused", "lease.reversed", "leases.ended", "costs.set",
-        "node.vouched", "node.noted", "node.suspended", "lease.expired",
-    } - ({"lease.refused"} - kinds) - ({"lease.expired"} - kinds)  # fmt: skip
-    assert "lease.accepted" in kinds
+    assert kinds >= {"points.issued", "lease.accepted", "lease.reversed", "leases.ended", "costs.set", "node.vouched"}
+    assert kinds >= {"node.noted", "node.suspended"}
 
 
 def first_fault(history: History, rows: list[Row]) -> int:
     """Walk and replay entries without files; return the number of the first one that differs."""
     replayed = LedgerReplay(history.run.chain)
     walk = LedgerWalk([], replayed.take)
-    with pytest.raises(Tampered) as fault:
+    try:
         for row in rows:
             walk.take(*row)
-        raise AssertionError("nothing was found")
-    return fault.value.seq
+    except Tampered as fault:
+        return fault.seq
+    raise AssertionError("nothing was found")
 
 
 def test_a_flipped_byte_at_every_position_is_named(history: History, exported: Path) -> None:
@@ -313,15 +312,13 @@ def test_entries_are_found_by_number_lease_key_and_node(history: History) -> Non
     assert {json.loads(shown(one))["facts"]["node"] for one in find(ledger, peer_id(BOB))} >= {peer_id(BOB)}
     assert json.loads(shown(accepted))["facts"]["lease"] == lease
     for nothing in ("99999", "ab" * 16, "lease:", "1" * 40, "", "9" * 5000):
-        assert list(find(ledger, nothing)) == [] or nothing == "", nothing
+        assert list(find(ledger, nothing)) == []
 
 
 def test_a_proof_leads_to_the_root_of_the_newest_head(history: History) -> None:
     told = json.loads(proof(history.service.database, 4))
     path = [bytes.fromhex(one) for one in told["path"]]
     written, root = bytes.fromhex(told["canonical"]), bytes.fromhex(told["root"])
-    from coordinator.accounts.ledger_tree import sha256
-
     assert merkle.verify(root, written, 3, told["size"], path, sha256)
     with pytest.raises(LocalFault, match="has no entry 999"):
         proof(history.service.database, 999)
@@ -333,4 +330,3 @@ def test_the_commands_find_and_prove(history: History) -> None:
     assert json.loads(done.output)["kind"] == "points.issued"
     assert run.invoke(ledger_app, ["find", "nobody", "--home", home]).exit_code != 0
     assert json.loads(run.invoke(ledger_app, ["proof", "2", "--home", home]).output)["entry"] == 2
-    assert T0
