@@ -100,20 +100,20 @@ async def shape_times(
 ) -> list[ShapeTime]:
     """Return the time per group of each shape (rule 1). The process has weights loaded, and does nothing else."""
     numbers = itertools.count()
-    await process.generate_all([_job(WARM_SHAPE, next(numbers), vocabulary) for _ in range(WARM_GROUPS)])
+    await process.generate_all([group_of_shape(WARM_SHAPE, next(numbers), vocabulary) for _ in range(WARM_GROUPS)])
     groups = max(1, -(-process.rows.limit // SAMPLES))
     times = []
     for shape in measured:
         spent = []
         for _ in range(ROUNDS):
-            jobs, began = [_job(shape, next(numbers), vocabulary) for _ in range(groups)], clock()
+            jobs, began = [group_of_shape(shape, next(numbers), vocabulary) for _ in range(groups)], clock()
             await process.generate_all(jobs)
             spent.append((clock() - began) / groups)
         times.append(ShapeTime(shape, max(1e-9, min(spent))))
     return times
 
 
-def _job(shape: Shape, number: int, vocabulary: int) -> Job:
+def group_of_shape(shape: Shape, number: int, vocabulary: int) -> Job:
     """Return a group of a shape whose tokens no other group has."""
     drawn = hashlib.shake_128(b"costs %d" % number).digest(4 * shape.prompt + 16 * SAMPLES)
     seeds, words = drawn[: 16 * SAMPLES], drawn[16 * SAMPLES :]
