@@ -121,7 +121,9 @@ def _continued(folder: Path) -> int:
 def _write_state(path: Path, database: Database, last: int) -> None:
     """Write the coordinator's own state if it is that after entry `last`; else remove an earlier one (rule 7)."""
     path.unlink(missing_ok=True)
-    if Ledger(database).tip().entries == last and (state := of_tables(database)).entries == last:
+    with database.reading():
+        state = of_tables(database) if Ledger(database).tip().entries == last else None
+    if state is not None:
         _write(path, state.encoded())
 
 
