@@ -322,7 +322,7 @@ class Coordinator:
         for engine_class in classes.read(folder, self._run.id, ledger, root_of):
             log.info("engine class opened by its calibration", engine_class=engine_class)
         for costs in self.group_service.costs.read(folder, self._run.id, ledger, self.now()):
-            log.info("costs in force from here on", decode=costs.decode, over=costs.over)
+            log.info("costs in force from here on", decode=costs.decode, denominator=costs.denominator)
 
     def _published(self) -> VersionNumber | None:
         latest = self.publisher.latest

@@ -4,7 +4,7 @@ Rules
 1. Under `Costs` a group weighs its cost: that of the prompt, once, and for each sample that of the tokens behind it. So
    each token is counted as often as an engine computes it.
 2. A given token with n tokens before it costs `given + attention * (n + 1)`: the growth of attention with the length.
-   A sampled one costs `decode / over` times as much. Tokens that an environment gives cost as the prompt's do.
+   A sampled one costs `decode / denominator` times as much. Tokens that an environment gives cost as the prompt's do.
 3. The cost is an exact fraction. It is divided by `unit`, and rounded once per group, halves up.
 4. Without `Costs` each rollout weighs round(1000 n / 128), halves up, with n tokens of prompt and completion together.
 5. Where another node has earned the first tokens of the samples, the group weighs so much less: the weight of prompt
@@ -27,15 +27,14 @@ Turns = Sequence[Sequence[int]]
 
 
 class Costs(Wire, frozen=True):
-    """coordinator (ledger): what tokens cost, the same for all engines. `given`, `attention`, `decode`, `over`: rule 2.
-    `unit`: the cost of one RE, in the units of `given`. `builds`: of the engine by which `decode / over` was measured.
-    `at`: ms."""
+    """coordinator (ledger): what tokens cost, the same for all engines. `given`, `attention`, `decode`, `denominator`:
+    rule 2. `unit`: the cost of one RE, in the units of `given`. `builds`: of the engine that was measured. `at`: ms."""
 
     run: Hash
     given: Factor
     attention: Annotated[int, Meta(ge=0, lt=1 << 53)]
     decode: Factor
-    over: Factor
+    denominator: Factor
     unit: Factor
     builds: Annotated[list[Name], Meta(max_length=64)]
     at: Milliseconds
@@ -59,7 +58,7 @@ def whole_weight(costs: Costs | None, prompt: int, turns: Turns) -> int:
     """Return the weight of a group that one node made alone (rules 1 to 4)."""
     if costs is None:
         return sum(rollout_points(prompt + sum(sample)) for sample in turns)
-    whole = costs.unit * costs.over
+    whole = costs.unit * costs.denominator
     return (2 * MILLI * scaled_cost(costs, prompt, turns) + whole) // (2 * whole)
 
 
@@ -79,12 +78,12 @@ def group_weight(costs: Costs | None, lengths: GroupLengths, weight: Weight = wh
 
 
 def scaled_cost(costs: Costs, prompt: int, turns: Turns) -> int:
-    """Return the cost of a group times `over` (rules 1 and 2)."""
-    total = costs.over * _span(costs, 0, prompt)
+    """Return the cost of a group times `denominator` (rules 1 and 2)."""
+    total = costs.denominator * _span(costs, 0, prompt)
     for sample in turns:
         first = prompt
         for number, tokens in enumerate(sample):
-            total += (costs.over if number % 2 else costs.decode) * _span(costs, first, tokens)
+            total += (costs.denominator if number % 2 else costs.decode) * _span(costs, first, tokens)
             first += tokens
     return total
 

@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
-from coordinator.run.cost_fit import SAMPLES, Factors, Shape, ShapeTime, costs_of, fit, shapes
-from coordinator.run.cost_times import clock_of, shape_times
+from coordinator.accounts.cost_fit import SAMPLES, Factors, GroupShape, ShapeTime, costs_of, fit, shapes
+from coordinator.accounts.cost_times import clock_of, shape_times
 from engines.context import context_of
 from engines.engine import Dtype
 from engines.process import EngineProcess
@@ -49,7 +49,7 @@ def claims(folder: Path, snapshot: Path, vocabulary: int) -> list[Claim]:
 
 
 async def _measured(
-    folder: Path, snapshot: Path, engine: str, dtype: Dtype, wanted: Sequence[Shape], vocabulary: int
+    folder: Path, snapshot: Path, engine: str, dtype: Dtype, wanted: Sequence[GroupShape], vocabulary: int
 ) -> EngineTimes:
     async with EngineProcess(name=f"{engine} {dtype}") as process:
         await process.probe("cpu", dtype, engine=engine)
@@ -69,7 +69,7 @@ def _per_point(costs: Costs | None, time: ShapeTime) -> float:
     return 1000 * time.seconds / whole_weight(costs, time.shape.prompt, [[time.shape.completion]] * SAMPLES)
 
 
-def _print(factors: Factors, costs: Costs, wanted: Sequence[Shape], engines: Sequence[EngineTimes]) -> None:
+def _print(factors: Factors, costs: Costs, wanted: Sequence[GroupShape], engines: Sequence[EngineTimes]) -> None:
     print(f"Costs, by {OPERATORS[0]} {OPERATORS[1]}: {factors.sentence()}")
     columns = ["prompt + completion, groups of 8", *(f"{one.name}, {one.rows} rows" for one in engines)]
     rows: list[Sequence[Any]] = []

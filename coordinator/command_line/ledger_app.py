@@ -69,12 +69,12 @@ def ledger_find(
     from coordinator.run.run_folder import RunFolder
     from runtime.errors import LocalFault
 
-    found = False
+    printed = False
     with Database.read(RunFolder(home).database) as database:
         for entry in ledger_search.find(Ledger(database), what):
             print(ledger_search.shown(entry))
-            found = True
-    if not found:
+            printed = True
+    if not printed:
         raise LocalFault(f"no entry of the ledger is {what}, or names it")
 
 

@@ -94,8 +94,9 @@ def calibrate(
     ] = False,
 ) -> None:
     """Calibrate an engine class that is not exact, and open it to nodes. Works while the coordinator runs."""
+    from coordinator.accounts import cost_times
     from coordinator.run import calibrate as calibration
-    from coordinator.run import cost_times, keys, setup
+    from coordinator.run import keys, setup
 
     loaded = setup.load_run(home, now=command_options.now(), secret=keys.passphrase())
     if costs:

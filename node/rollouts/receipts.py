@@ -104,11 +104,11 @@ def _witnessed(
                 faults.append(f"a LedgerHead: {error}")
         if (fork := store.fork()) is not None:
             faults.append(fork)
-        for held, serial in store.costs():
+        for proved, serial in store.costs():
             try:
-                costs[held.proof.entry] = opened_costs(held, roots.get, chain, serial)
+                costs[proved.proof.entry] = opened_costs(proved, roots.get, chain, serial)
             except P2PError as error:
-                faults.append(f"the Costs of entry {held.proof.entry}: {error}")
+                faults.append(f"the Costs of entry {proved.proof.entry}: {error}")
         return roots, store.proofs(), costs, faults
 
 

@@ -35,18 +35,18 @@ def token_by_token(costs: Costs, prompt: int, turns: Turns) -> Fraction:
         for number, tokens in enumerate(sample):
             for _ in range(tokens):
                 one = Fraction(costs.given + costs.attention * (before + 1))
-                total += one if number % 2 else one * costs.decode / costs.over
+                total += one if number % 2 else one * costs.decode / costs.denominator
                 before += 1
     return total
 
 
-@given(prompt=lengths, turns=turns_of_group, decode_by=st.integers(1, 99), over=st.integers(1, 99))
+@given(prompt=lengths, turns=turns_of_group, decode_by=st.integers(1, 99), denominator=st.integers(1, 99))
 def test_a_group_costs_what_its_tokens_cost_one_by_one(
-    prompt: int, turns: list[list[int]], decode_by: int, over: int
+    prompt: int, turns: list[list[int]], decode_by: int, denominator: int
 ) -> None:
-    costs = msgspec.structs.replace(COSTS, decode=decode_by, over=over)
+    costs = msgspec.structs.replace(COSTS, decode=decode_by, denominator=denominator)
     exact = token_by_token(costs, prompt, turns)
-    assert Fraction(scaled_cost(costs, prompt, turns), over) == exact
+    assert Fraction(scaled_cost(costs, prompt, turns), denominator) == exact
     weight = whole_weight(costs, prompt, turns)
     assert Fraction(-1, 2) < weight - 1000 * exact / costs.unit <= Fraction(1, 2), "rounded once, halves up"
 
@@ -77,7 +77,7 @@ def test_without_costs_each_rollout_is_rounded_by_itself_with_its_prompt() -> No
     assert whole_weight(None, 5, [[6], [2, 1]]) == rollout_points(11) + rollout_points(8)
 
 
-@pytest.mark.parametrize("field", ["given", "decode", "over", "unit"])
+@pytest.mark.parametrize("field", ["given", "decode", "denominator", "unit"])
 def test_costs_of_nothing_are_refused(field: str) -> None:
     with pytest.raises(Malformed):
         decode(encode(msgspec.structs.replace(COSTS, **{field: 0})), Costs)

@@ -50,7 +50,7 @@ def weight(costs: Map | None, prompt: int, turns: list[list[int]], begun: list[i
         for one in samples:
             before = prompt
             for place, tokens in enumerate(one):
-                factor = Fraction(1) if place % 2 else Fraction(costs["decode"], costs["over"])
+                factor = Fraction(1) if place % 2 else Fraction(costs["decode"], costs["denominator"])
                 for n in range(before + 1, before + tokens + 1):
                     cost += factor * (costs["given"] + costs["attention"] * n)
                 before += tokens

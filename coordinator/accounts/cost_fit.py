@@ -11,6 +11,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+import msgspec
+
 from protocol.group_weights import Costs, scaled_cost
 from runtime.figures import figure
 
@@ -20,27 +22,27 @@ SAMPLES: Final = 8
 """Samples of each group that is measured."""
 GIVEN: Final = 1 << 20
 """Cost of a given token beside attention: the unit in which attention is a whole number."""
-OVER: Final = 16
+DENOMINATOR: Final = 16
 _ATTENTION: Final = tuple(round(GIVEN / 2 ** (quarter / 4)) for quarter in range(16, 61))
 """Of one token: a token costs as much by itself as the attention to 16 to 32,768 tokens."""
 _DECODE: Final = tuple(range(4, 1025))
 """A sampled token costs a quarter of a given one to 64 times as much."""
 
 
-class Shape(NamedTuple):
+class GroupShape(NamedTuple):
     """Tokens of a prompt, and sampled ones of each sample."""
 
     prompt: int
     completion: int
 
 
-REFERENCE: Final = Shape(32, 96)
+REFERENCE: Final = GroupShape(32, 96)
 
 
 class ShapeTime(NamedTuple):
     """Seconds that a group of `SAMPLES` samples took."""
 
-    shape: Shape
+    shape: GroupShape
     seconds: float
 
 
@@ -53,29 +55,30 @@ class Factors(NamedTuple):
 
     def sentence(self) -> str:
         """Return the factors in words."""
+        dearer, attended = figure(self.decode / DENOMINATOR), round(GIVEN / self.attention)
         return (
-            f"a sampled token costs {figure(self.decode / OVER)} given ones, a given one as much as the attention to "
-            f"{round(GIVEN / self.attention)} tokens; time per point differs by a factor of {figure(self.spread)}"
+            f"a sampled token costs {dearer} given ones, a given one as much as the attention to {attended} tokens; "
+            f"time per point differs by a factor of {figure(self.spread)}"
         )
 
 
-def shapes(context: int | None, limit: int) -> list[Shape]:
+def shapes(context: int | None, limit: int) -> list[GroupShape]:
     """Return the shapes to measure, without repetition (rule 1). `context`: of the model; None: not known."""
     room = PROMPTS[-1] + COMPLETIONS[-1] if context is None else max(2, context)
     most = max(1, min(COMPLETIONS[-1], limit, room // 2))
     longest = max(1, min(PROMPTS[-1], room - most))
     prompts = dict.fromkeys(max(1, prompt * longest // PROMPTS[-1]) for prompt in PROMPTS)
     completions = dict.fromkeys(max(1, one * most // COMPLETIONS[-1]) for one in COMPLETIONS)
-    return [Shape(*pair) for pair in itertools.product(prompts, completions)]
+    return [GroupShape(*pair) for pair in itertools.product(prompts, completions)]
 
 
 def fit(times: Sequence[ShapeTime]) -> Factors:
     """Return the factors that fit best (rule 2)."""
     parts = [(*_parts(one.shape), one.seconds) for one in times]
-    best = Factors(_ATTENTION[0], OVER, float("inf"))
+    best = Factors(_ATTENTION[0], DENOMINATOR, float("inf"))
     for attention in _ATTENTION:
         sums = [
-            (OVER * (GIVEN * n + attention * seen), GIVEN * m + attention * later, time)
+            (DENOMINATOR * (GIVEN * n + attention * seen), GIVEN * m + attention * later, time)
             for n, seen, m, later, time in parts
         ]
         for decode in _DECODE:
@@ -86,7 +89,7 @@ def fit(times: Sequence[ShapeTime]) -> Factors:
     return best
 
 
-def _parts(shape: Shape) -> tuple[int, int, int, int]:
+def _parts(shape: GroupShape) -> tuple[int, int, int, int]:
     """Return the given tokens of a group and the tokens that they attend to, and the same of its sampled ones."""
     prompt, completion = shape
     seen, later = prompt * (prompt + 1) // 2, completion * prompt + completion * (completion + 1) // 2
@@ -96,11 +99,8 @@ def _parts(shape: Shape) -> tuple[int, int, int, int]:
 def costs_of(factors: Factors, run: bytes, builds: list[str], at: int) -> Costs:
     """Return the Costs of a run (rule 3). `at`: ms."""
     costs = Costs(
-        run=run, given=GIVEN, attention=factors.attention, decode=factors.decode, over=OVER, unit=1, builds=builds,
-        at=at,
+        run=run, given=GIVEN, attention=factors.attention, decode=factors.decode, denominator=DENOMINATOR, unit=1,
+        builds=builds, at=at,
     )  # fmt: skip
     group = scaled_cost(costs, REFERENCE.prompt, [[REFERENCE.completion]] * SAMPLES)
-    return Costs(
-        run=run, given=GIVEN, attention=factors.attention, decode=factors.decode, over=OVER,
-        unit=group // (OVER * SAMPLES), builds=builds, at=at,
-    )  # fmt: skip
+    return msgspec.structs.replace(costs, unit=group // (DENOMINATOR * SAMPLES))

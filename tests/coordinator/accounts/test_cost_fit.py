@@ -4,14 +4,14 @@ import random
 
 import pytest
 
-from coordinator.run.cost_fit import (
+from coordinator.accounts.cost_fit import (
     COMPLETIONS,
+    DENOMINATOR,
     GIVEN,
-    OVER,
     PROMPTS,
     REFERENCE,
     SAMPLES,
-    Shape,
+    GroupShape,
     ShapeTime,
     costs_of,
     fit,
@@ -34,8 +34,8 @@ def times_by(costs: Costs, noise: float = 0.0) -> list[ShapeTime]:
 
 def engine(attended: int, dearer: float) -> Costs:
     return Costs(
-        run=RUN, given=GIVEN, attention=GIVEN // attended, decode=round(OVER * dearer), over=OVER, unit=1, builds=[],
-        at=0,
+        run=RUN, given=GIVEN, attention=GIVEN // attended, decode=round(DENOMINATOR * dearer), denominator=DENOMINATOR,
+        unit=1, builds=[], at=0,
     )  # fmt: skip
 
 
@@ -43,7 +43,7 @@ def engine(attended: int, dearer: float) -> Costs:
 def test_the_factors_of_an_engine_are_found_again_from_its_times(attended: int, dearer: float) -> None:
     found = fit(times_by(engine(attended, dearer)))
     assert found.spread < 1.02
-    assert found.decode / OVER == pytest.approx(dearer, rel=0.05)
+    assert found.decode / DENOMINATOR == pytest.approx(dearer, rel=0.05)
     assert found.attention == pytest.approx(GIVEN / attended, rel=0.2)
     noisy = fit(times_by(engine(attended, dearer), noise=0.1))
     assert noisy.spread < 1.25
@@ -56,7 +56,7 @@ def test_one_re_is_an_eighth_of_the_reference_group() -> None:
 
 
 def test_shapes_fit_the_models_context_and_the_runs_limit() -> None:
-    assert shapes(None, 1_000) == [Shape(p, c) for p in PROMPTS for c in COMPLETIONS]
+    assert shapes(None, 1_000) == [GroupShape(p, c) for p in PROMPTS for c in COMPLETIONS]
     for context in (2, 5, 64, 512, 1_024, 8_192):
         for limit in (1, 8, 96, 4_096):
             found = shapes(context, limit)

@@ -21,9 +21,9 @@ from typing import Final
 
 import psutil
 
+from coordinator.accounts.cost_fit import SAMPLES, Factors, GroupShape, ShapeTime, costs_of, fit, shapes
 from coordinator.accounts.cost_tables import SUFFIX, seal_costs
 from coordinator.run.calibrate import newest_weights, place_of
-from coordinator.run.cost_fit import SAMPLES, Factors, Shape, ShapeTime, costs_of, fit, shapes
 from coordinator.run.honest_groups import ClassParts, engine_process
 from coordinator.run.setup import Run
 from engines.context import context_of
@@ -38,7 +38,7 @@ from runtime.files import writing
 ROUNDS: Final = 2
 WARM_GROUPS: Final = 24
 """Groups by which the engine finds its number of rows."""
-WARM_SHAPE: Final = Shape(16, 48)
+WARM_SHAPE: Final = GroupShape(16, 48)
 NO_END: Final = (1 << 31) - 1
 """An end of turns that no vocabulary has: each sample reaches its full length."""
 
@@ -96,7 +96,7 @@ def clock_of(process: EngineProcess, device: str) -> Callable[[], float]:
 
 
 async def shape_times(
-    process: EngineProcess, measured: Sequence[Shape], clock: Callable[[], float], vocabulary: int
+    process: EngineProcess, measured: Sequence[GroupShape], clock: Callable[[], float], vocabulary: int
 ) -> list[ShapeTime]:
     """Return the time per group of each shape (rule 1). The process has weights loaded, and does nothing else."""
     numbers = itertools.count()
@@ -113,7 +113,7 @@ async def shape_times(
     return times
 
 
-def group_of_shape(shape: Shape, number: int, vocabulary: int) -> Job:
+def group_of_shape(shape: GroupShape, number: int, vocabulary: int) -> Job:
     """Return a group of a shape whose tokens no other group has."""
     drawn = hashlib.shake_128(b"costs %d" % number).digest(4 * shape.prompt + 16 * SAMPLES)
     seeds, words = drawn[: 16 * SAMPLES], drawn[16 * SAMPLES :]

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.accounts import cost_times
+from coordinator.accounts.cost_fit import GroupShape, shapes
 from coordinator.accounts.cost_tables import CostTables
+from coordinator.accounts.cost_times import calibrate_costs
 from coordinator.accounts.ledger import Ledger
 from coordinator.database import Database
-from coordinator.run import cost_times
 from coordinator.run.calibrate import LOCK
-from coordinator.run.cost_fit import Shape, shapes
-from coordinator.run.cost_times import calibrate_costs
 from coordinator.run.setup import Run
 from coordinator.verification.open_classes import ledger_keys
 from runtime.errors import LocalFault
@@ -75,7 +75,7 @@ def test_one_measurement_of_a_run_at_a_time(run: Run) -> None:
 def test_the_groups_of_a_shape_have_its_lengths_and_no_two_are_alike() -> None:
     shape = shapes(64, 8)[-1]
     one, other = (cost_times.group_of_shape(shape, number, vocabulary=64) for number in (1, 2))
-    assert Shape(len(one.prompt), one.limit) == shape
+    assert GroupShape(len(one.prompt), one.limit) == shape
     assert max(one.prompt) < 64
     assert one.prompt != other.prompt
     assert not set(one.seeds) & set(other.seeds)
