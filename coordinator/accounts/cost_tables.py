@@ -26,7 +26,6 @@ from p2p.wire_types import decode, encode
 from protocol.authority import RoleKeys
 from protocol.group_weights import Costs
 
-COSTS_SET: Final = "costs.set"
 SUFFIX: Final = ".costs"
 MOST_BYTES: Final = 1 << 14
 """Of one document: the ledger keeps it for good."""
@@ -102,7 +101,7 @@ class CostTables:
             return False
         digest = hashlib.sha256(sealed).digest()
         fact = CostsSet(costs=digest, sealed=sealed)
-        entry = self._ledger.append(at, COSTS_SET, f"{_PREFIX}{digest.hex()}", fact)
+        entry = self._ledger.append(at, "costs.set", f"{_PREFIX}{digest.hex()}", fact)
         self.now = CostsInForce(entry.seq, costs)
         return True
 

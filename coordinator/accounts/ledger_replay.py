@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from coordinator.accounts.cost_tables import COSTS_SET, CostsInForce, CostsSet
+from coordinator.accounts.cost_tables import CostsInForce, CostsSet
 from coordinator.accounts.ledger import (
     ESCROW,
     FUND,
@@ -287,6 +287,6 @@ _RULES: Final[dict[str, Callable[[LedgerReplay, Entry], _Due]]] = {
     "node.unbanned": LedgerReplay._of_key,
     "node.noted": LedgerReplay._of_key,
     ROTATED: LedgerReplay._rotated,
-    COSTS_SET: LedgerReplay._costs_set,
+    "costs.set": LedgerReplay._costs_set,
 }
 """Kind -> the rule from which an entry's key and postings follow."""

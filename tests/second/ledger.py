@@ -96,7 +96,7 @@ class Replay:
         if kind in ("lease.accepted", "lease.refused", "lease.expired"):
             account = f"held:{told['node']}" if told["code"] == "quarantine" else f"node:{told['node']}:accrued"
             paid = [["escrow:run", -told["weight"]], [account, told["weight"]]]
-            self.weigh(seq, kind == "lease.accepted", told, told.get("begun", []))
+            self.weigh(seq, kind == "lease.accepted", told)
             check(postings == (paid if kind == "lease.accepted" else []), f"entry {seq} pays other than it says")
             check(key == f"lease:{told['lease'].hex()}", f"entry {seq} is of another lease than its key")
             self.ends[told["lease"]] = told, (seq, named)
@@ -141,17 +141,14 @@ class Replay:
         elif kind == "node.vouched":
             self.vouched.add(told["node"])
 
-    def weigh(self, seq: int, paid: bool, told: Map, begun: list[int]) -> None:
+    def weigh(self, seq: int, paid: bool, told: Map) -> None:
         """Check that the weight of a group follows from its lengths, by the costs that were set last."""
         if not paid or "turns" not in told:
             return
         check(told["costs"] == max(self.costs), f"entry {seq} is weighed by costs that are not in force")
-        costs = self.costs[told["costs"]]
-        follows = weight(costs, told["prompt"], told["turns"], begun)
-        check(
-            told["weight"] == follows and ("rollouts" not in told or len(told["turns"]) == told["rollouts"]),
-            f"entry {seq}: its lengths weigh {follows}",
-        )
+        follows = weight(self.costs[told["costs"]], told["prompt"], told["turns"], told["begun"])
+        check(told["weight"] == follows, f"entry {seq}: its lengths weigh {follows}")
+        check(told.get("rollouts", len(told["turns"])) == len(told["turns"]), f"entry {seq}: lengths of other rollouts")
 
     def begun(self, seq: int, kind: str, key: str, postings: list[list[Any]], told: Map) -> None:
         """Check an entry on the tokens of a lease that moved on."""
@@ -181,7 +178,7 @@ class Replay:
         """Check an entry that reverses a verdict: a refused group is paid, or an accepted one is taken back."""
         node, weight, taken = told["node"], told["weight"], told["weight"] - told["lacking"]
         check(key == f"reversed:{told['lease'].hex()}", f"entry {seq} is of another lease than its key")
-        self.weigh(seq, told["paid"], told, told.get("begun", []))
+        self.weigh(seq, told["paid"], told)
         end, _ = self.ends.get(told["lease"], ({"code": told["code"], "weight": weight * (not told["paid"])}, None))
         check((end["code"], end["weight"] == 0) == (told["code"], told["paid"]), f"entry {seq}: another verdict")
         account, codes = f"node:{node}:accrued", self.groups.setdefault(node, [])

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.accounts.cost_tables import COSTS_SET, MOST_BYTES, CostsSet, CostTables, stated_costs
+from coordinator.accounts.cost_tables import MOST_BYTES, CostsSet, CostTables, stated_costs
 from coordinator.rollouts.verdicts import LeaseOutcome
 from engines.engine import SampleScore
 from p2p.envelope import seal
@@ -32,7 +32,7 @@ def test_costs_count_from_their_entry_on_and_each_weight_follows_from_its_entry(
     before, after = outcomes(world)
     named = world.group_service.ledger.entry(after.costs)
     assert named is not None
-    assert named.kind == COSTS_SET
+    assert named.kind == "costs.set"
     assert stated_costs(named) == COSTS
     for outcome, costs in ((before, None), (after, COSTS)):
         assert outcome.weight == group_weight(costs, GroupLengths(outcome.prompt, outcome.turns, outcome.begun))

@@ -1,5 +1,7 @@
 """Costs are measured by a real engine of a class that the run admits, signed, and read by a coordinator."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from coordinator.database import Database
 from coordinator.run.calibrate import LOCK
 from coordinator.run.setup import Run
 from coordinator.verification.open_classes import ledger_keys
+from runtime.child import ChildDied
 from runtime.errors import LocalFault
 from runtime.lock import lock_file
 from tests.support import tiny_model
@@ -60,8 +63,18 @@ def test_a_real_engine_is_measured_and_the_ledger_takes_its_costs(
     assert "a sampled token costs" in factors.sentence()
 
 
-def test_an_engine_that_cannot_load_the_model_leaves_no_file_and_a_reason(run: Run) -> None:
-    with pytest.raises(LocalFault, match="cannot measure costs by transformers/float32/cpu here"):
+def test_an_engine_that_dies_leaves_no_file_and_a_reason(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def weights(*_: object) -> None:
+        return None
+
+    @asynccontextmanager
+    async def dying(*_: object) -> AsyncIterator[None]:
+        raise ChildDied("engine", -9, "")
+        yield
+
+    monkeypatch.setattr(cost_times, "newest_weights", weights)
+    monkeypatch.setattr(cost_times, "engine_process", dying)
+    with pytest.raises(LocalFault, match="cannot measure costs by transformers/float32/cpu here: engine ended with -9"):
         calibrate_costs(run, CLASS, NOW)
     assert not list(run.folder.calibrations.glob("*.costs"))
 

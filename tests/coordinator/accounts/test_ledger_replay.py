@@ -33,7 +33,7 @@ from p2p.swarm import merkle
 from runtime.errors import LocalFault
 from runtime.exit_codes import Exit
 from tests.support.costs import COSTS
-from tests.support.group_world import ALICE, BOB, World, group, honest_scores
+from tests.support.group_world import ALICE, BOB, HELLO, World, group, honest_scores
 from tests.support.run_folders import make_run, write_model
 
 Row = tuple[bytes, bytes]
@@ -44,9 +44,11 @@ class History(World):
     """A coordinator over a run folder, with a history of all that needs no engine."""
 
     def __init__(self, run: Run) -> None:
-        super().__init__(run.folder.path)
+        super().__init__(run.folder.path, batch_groups=50)
         self.run = run
         self.service, self.accounts = self.group_service, self.group_service.accounts
+        for node in (ALICE, BOB):
+            self.service.registry.register(node, HELLO, None, self.now)
         self.before_costs()
         costs = msgspec.structs.replace(COSTS, run=run.id)
         assert self.service.costs.take(seal_costs(costs, run.keys.ledger), run.id, ledger_keys(run.chain), self.now)

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.accounts.cost_tables import COSTS_SET, CostsSet
+from coordinator.accounts.cost_tables import CostsSet
 from coordinator.accounts.ledger_tree import sha256
 from node.trust.ledger_witness import NotProved, ReceiptProof, check_weight, named_costs, opened_costs
 from p2p.envelope import seal
@@ -75,8 +75,8 @@ def test_a_weight_that_does_not_follow_is_named(lie: str) -> None:
         check_weight(outcome(**LIES[lie]), costs_of)
 
 
-def set_by(sealed: bytes, number: int = 3) -> ReceiptProof:
-    return entry(number, COSTS_SET, CostsSet(costs=bytes(32), sealed=sealed))
+def set_by(sealed: bytes, number: int = 1) -> ReceiptProof:
+    return entry(number, "costs.set", CostsSet(costs=bytes(32), sealed=sealed))
 
 
 def test_costs_count_if_the_ledgers_key_signed_them_and_their_entry_is_under_a_head() -> None:
@@ -88,8 +88,9 @@ def test_costs_count_if_the_ledgers_key_signed_them_and_their_entry_is_under_a_h
             opened_costs(bad, root_of(bad), CHAIN)
     with pytest.raises(NotProved, match="not proved to be under a head"):
         opened_costs(good, lambda size: bytes(32), CHAIN)
+    other = entry(1, "node.noted", {"node": "x"})
     with pytest.raises(NotProved, match="has no Costs"):
-        opened_costs(outcome(), root_of(outcome()), CHAIN)
+        opened_costs(other, root_of(other), CHAIN)
     moved = ReceiptProof(msgspec.structs.replace(good.proof, entry=4), 1)
-    with pytest.raises(NotProved, match="entry 3 stands for entry 4"):
+    with pytest.raises(NotProved, match="entry 1 stands for entry 4"):
         opened_costs(moved, root_of(moved), CHAIN)
