@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
 from coordinator.accounts.cost_fit import SAMPLES, Factors, GroupShape, ShapeTime, costs_of, fit, shapes
-from coordinator.accounts.cost_times import clock_of, shape_times
+from coordinator.accounts.cost_times import MOST_GROUPS, clock_of, shape_times
 from engines.context import context_of
 from engines.engine import Dtype
 from engines.process import EngineProcess
@@ -55,7 +55,7 @@ async def _measured(
         await process.probe("cpu", dtype, engine=engine)
         await process.load(folder, snapshot)
         times = await shape_times(process, wanted, clock_of(process, "cpu"), vocabulary)
-        return EngineTimes(f"{engine} {dtype}", process.rows.limit, times)
+        return EngineTimes(f"{engine} {dtype}", min(process.rows.limit, MOST_GROUPS * SAMPLES), times)
 
 
 def spread(costs: Costs | None, one: EngineTimes) -> float:

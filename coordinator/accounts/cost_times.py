@@ -2,7 +2,8 @@
 
 Rules
 1. An engine process on one thread first finds its own number of rows (engines/row_limit.py). Then it generates as many
-   groups of one shape at once as fill these rows, `ROUNDS` times for each shape; the least time counts.
+   groups of one shape at once as fill these rows, at most `MOST_GROUPS`: `ROUNDS` times for each shape, or once if that
+   took `LONG` seconds. The least time counts.
 2. Time is the CPU time of the process on a CPU, and that of the clock on other devices. Memory cache and clock rate
    of a machine change little in the ratio of shapes, so one machine's Costs are those of all engines.
 3. The weights are those of the newest version, as of a Calibration (calibrate.py). The tokens do not matter: each
@@ -36,6 +37,8 @@ from runtime.errors import LocalFault
 from runtime.files import writing
 
 ROUNDS: Final = 2
+MOST_GROUPS: Final = 8
+LONG: Final = 2.0
 WARM_GROUPS: Final = 24
 """Groups by which the engine finds its number of rows."""
 WARM_SHAPE: Final = GroupShape(16, 48)
@@ -101,11 +104,11 @@ async def shape_times(
     """Return the time per group of each shape (rule 1). The process has weights loaded, and does nothing else."""
     numbers = itertools.count()
     await process.generate_all([group_of_shape(WARM_SHAPE, next(numbers), vocabulary) for _ in range(WARM_GROUPS)])
-    groups = max(1, -(-process.rows.limit // SAMPLES))
+    groups = min(MOST_GROUPS, max(1, -(-process.rows.limit // SAMPLES)))
     times = []
     for shape in measured:
-        spent = []
-        for _ in range(ROUNDS):
+        spent = list[float]()
+        while len(spent) < ROUNDS and sum(spent) * groups < LONG:
             jobs, began = [group_of_shape(shape, next(numbers), vocabulary) for _ in range(groups)], clock()
             await process.generate_all(jobs)
             spent.append((clock() - began) / groups)
