@@ -108,5 +108,9 @@ def _accounts(database: Database) -> dict[str, KeyAccount]:
 
 
 def _work(database: Database) -> dict[str, NodeWork]:
-    sums = {node: counted for node, *counted in database.all(_SUMS)}
-    return {peer_id(node): NodeWork(*sums.get(node, (0, 0, 0)), weight) for node, weight in database.all(_WORK)}
+    sums = {node: (groups, rollouts, tokens) for node, groups, rollouts, tokens in database.all(_SUMS)}
+    work = dict[str, NodeWork]()
+    for node, weight in database.all(_WORK):
+        groups, rollouts, tokens = sums.get(node, (0, 0, 0))
+        work[peer_id(node)] = NodeWork(groups, rollouts, tokens, weight)
+    return work
