@@ -11,7 +11,7 @@ Rules
 2. A `KeyAccount` follows from the entries alone, in their order: it depends on no clock and no other table.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
@@ -128,8 +128,8 @@ class LeaseReversed(msgspec.Struct, frozen=True, kw_only=True):
     by: str
     why: str
     prompt: int = 0
-    turns: Sequence[Sequence[int]] = ()
-    begun: Sequence[int] = ()
+    turns: list[list[int]] = []
+    begun: list[int] = []
     costs: int = 0
 
     def lacks(self, lacking: int) -> "LeaseReversed":

@@ -71,7 +71,7 @@ from p2p.envelope import decode_unverified
 from p2p.identity import peer_id
 from p2p.wire_types import decode, encode
 from protocol.authority import RunSpec
-from protocol.group_weights import GroupLengths, Turns
+from protocol.group_weights import GroupLengths
 from protocol.leases import Lease, Receipt
 from protocol.refusals import sentence
 from runtime.units import DAY
@@ -126,8 +126,8 @@ class LeaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
     rules: int = 1
     audited: str = ""
     prompt: int = 0
-    turns: Turns = ()
-    begun: Sequence[int] = ()
+    turns: list[list[int]] = []
+    begun: list[int] = []
     costs: int = 0
 
 
