@@ -331,7 +331,7 @@ def test_golden_vectors_of_the_new_entries_and_messages() -> None:
             turns=[[7], [8]],
             begun=[0, 1],
             costs=2,
-        ),  # fmt: skip
+        ),
         "AppealAnswered": AppealAnswered(
             node=PEER, lease=b"l" * 16, by="appeal", asked=1, code="seeded-choice", again="ok", reason=""
         ),
