@@ -134,7 +134,7 @@ def test_the_replay_has_the_coordinators_own_state_every_byte(history: History, 
     own = of_tables(history.service.database)
     assert replayed.state.encoded() == own.encoded() == (exported / STATE).read_bytes()
     assert replayed.compared
-    assert {one.rank for one in replayed.state.keys.values()} == {"new", "known"}
+    assert {one.rank for one in replayed.state.keys.values()} == {"known"}
     assert [one.node for one in replayed.state.ranking] == [row.id for row in history.rows() if row.weight]
     assert [one.weight for one in replayed.state.ranking] == [row.weight for row in history.rows() if row.weight]
     assert "every byte as the coordinator has it" in lines(replayed)[1]
@@ -270,7 +270,7 @@ def test_a_kind_that_this_build_does_not_know_may_state_facts_and_moves_nothing(
 
 def test_a_state_of_the_coordinator_that_does_not_follow_is_shown_by_its_line(exported: Path) -> None:
     state = (exported / STATE).read_bytes()
-    (exported / STATE).write_bytes(state.replace(b'"new"', b'"proven"', 1))
+    (exported / STATE).write_bytes(state.replace(b'"known"', b'"proven"', 1))
     (exported / SUMS).write_text(sums(exported))
     with pytest.raises(Untrusted, match=r'line \d+ is "rank": "proven"'):
         replay(exported)
