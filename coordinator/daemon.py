@@ -321,6 +321,8 @@ class Coordinator:
         classes, root_of = self.group_service.classes, self.group_service.leases.root_of
         for engine_class in classes.read(folder, self._run.id, ledger, root_of):
             log.info("engine class opened by its calibration", engine_class=engine_class)
+        for costs in self.group_service.costs.read(folder, self._run.id, ledger, self.now()):
+            log.info("costs in force from here on", decode=costs.decode, denominator=costs.denominator)
 
     def _published(self) -> VersionNumber | None:
         latest = self.publisher.latest

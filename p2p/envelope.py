@@ -39,6 +39,7 @@ ROLES: dict[str, str] = {
     "head": "channel",
     "lease": "channel",
     "calibration": "ledger",
+    "costs": "ledger",
     "received": "ledger",
     "receipt": "ledger",
     "ledgerhead": "ledger",

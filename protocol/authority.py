@@ -23,6 +23,7 @@ from p2p.envelope import decode_unverified, verify_envelope
 from p2p.errors import BadSignature
 from p2p.network import Manifest
 from p2p.wire_types import Count, Hash, Key, Milliseconds, Name, Token, Wire, decode
+from protocol.group_weights import Costs
 from protocol.leases import Receipt, Received
 from protocol.ledger_heads import LedgerHead
 from protocol.task_kinds import PURE
@@ -120,6 +121,7 @@ _TIME_OF: Final[Mapping[str, Callable[[bytes], int]]] = {
     "received": lambda payload: decode(payload, Received).at,
     "receipt": lambda payload: decode(payload, Receipt).at,
     "ledgerhead": lambda payload: decode(payload, LedgerHead).issued,
+    "costs": lambda payload: decode(payload, Costs).at,
 }
 """The time of each kind of document that is kept for good."""
 
@@ -182,8 +184,8 @@ def revoked(chain: Sequence[Root], stored: int | None = None, at: int | None = N
 
 
 def open_kept(sealed: bytes, kind: str, chain: Sequence[Root], *, stored: int | None = None) -> bytes:
-    """Verify a Received, a Receipt or a LedgerHead by these Roots, and return its payload (rules 2 to 5). `stored`: see
-    `revoked`.
+    """Verify a Received, a Receipt, a LedgerHead or Costs by these Roots, and return its payload (rules 2 to 5).
+    `stored`: see `revoked`.
 
     Raises `Malformed` and `BadSignature`; its subclass `Unproven` where a key that no longer counts signed it."""
     if not chain:

@@ -19,12 +19,12 @@ import msgspec
 import numpy as np
 
 from coordinator.accounts.ledger import ESCROW, FUND, ORIGIN, POINTS_ISSUED, accrued, canonical, chained, transfer
-from coordinator.accounts.pay import points
 from coordinator.rollouts.prompts import PromptSource
 from coordinator.rollouts.verdicts import LeaseOutcome
 from p2p.envelope import Envelope, Signature
 from p2p.identity import peer_id
 from p2p.wire_types import encode
+from protocol.group_weights import rollout_points
 from protocol.leases import Lease, Receipt, Received, Rollout, Segment, Submission
 from tasks.task import Score
 
@@ -136,7 +136,7 @@ class Rows:
         submission = (lease.id, digest, at, kept, scores, received, 0)
         accepted = kind != 7 or number >= shape.groups - shape.undrawn
         code = "ok" if accepted else CODES[number // 50 % len(CODES)]
-        total = shape.group_size * points(len(lease.prompt) + TOKENS) if accepted else 0
+        total = shape.group_size * rollout_points(len(lease.prompt) + TOKENS) if accepted else 0
         entry = self._end(lease, node, sent + _DECIDED_AFTER, code, digest, total)
         verdict = self._verdict(lease, entry, code, total, digest, number < shape.groups - shape.undrawn)
         buffer = (lease.id, ERA, lease.version, at, varied, self._behaviour) if accepted else None

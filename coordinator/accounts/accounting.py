@@ -1,5 +1,6 @@
 """The ledger and the tables that follow from it, opened together over one database."""
 
+from coordinator.accounts.cost_tables import CostTables
 from coordinator.accounts.lease_ends import LeaseEnds
 from coordinator.accounts.ledger import Ledger
 from coordinator.accounts.quarantine import Quarantine
@@ -10,8 +11,8 @@ from coordinator.database import Database
 
 
 class Accounting:
-    """The ledger, the standing of keys, their strikes, their groups in quarantine, their canaries' pay, and the
-    lease ends that wait for their common entry."""
+    """The ledger, the standing of keys, their strikes, their groups in quarantine, their canaries' pay, the lease
+    ends that wait for their common entry, and the Costs in force."""
 
     def __init__(self, database: Database) -> None:
         self.ledger = Ledger(database)
@@ -20,3 +21,4 @@ class Accounting:
         self.quarantine = Quarantine(database, self.ledger, self.accounts)
         self.vesting = Vesting(database, self.ledger, self.accounts)
         self.lease_ends = LeaseEnds(database, self.ledger, self.accounts)
+        self.costs = CostTables(self.ledger)

@@ -13,7 +13,7 @@ Rules
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
@@ -24,6 +24,7 @@ from msgspec import Meta
 from coordinator.accounts.ledger import (
     FUND,
     ORIGIN,
+    Entry,
     GrowingRows,
     LedgerFault,
     Posting,
@@ -64,13 +65,19 @@ class Audit(NamedTuple):
     balances: dict[str, int]
 
 
-def audit(folder: Path) -> Audit:
-    """Verify an export. Raises `Tampered`, `Untrusted`, and `LocalFault` for a folder that is no export."""
+def chain_of(folder: Path) -> tuple[Root, ...]:
+    """Verify the Roots of an export, and return them. Raises `Untrusted`, and `LocalFault` for no export."""
+    return tuple(signing.check_chain(tuple(_listed(folder / ROOTS, _roots))))
+
+
+def audit(folder: Path, take: Callable[[Entry], None] | None = None) -> Audit:
+    """Verify an export. `take`: called with each entry once it is verified. Raises `Tampered`, `Untrusted`, and
+    `LocalFault` for a folder that is no export."""
     sealed_roots = _listed(folder / ROOTS, _roots)
     chain = signing.check_chain(tuple(sealed_roots))
     spec = signing.check_runspec(_read(folder / RUNSPEC), chain[-1])
     heads = list(_heads(_listed(folder / HEADS, _sealed), chain, spec.run))
-    walk = LedgerWalk(heads)
+    walk = LedgerWalk(heads, take)
     for path in entry_files(folder):
         walk.take_file(path)
     walk.end()
@@ -99,8 +106,9 @@ def lines(audited: Audit) -> list[str]:
 class LedgerWalk:
     """The verification of entries in order (rules 2 to 4). `seq`, `tip`, `sums`: of the entries so far."""
 
-    def __init__(self, heads: Sequence[LedgerHead]) -> None:
+    def __init__(self, heads: Sequence[LedgerHead], taken: Callable[[Entry], None] | None = None) -> None:
         self.seq, self.tip, self.sums = 0, ORIGIN, Counter[str]()
+        self._taken = taken
         self._heads = list(reversed(heads))
         self._keys: set[bytes] = set()
         self._tree = GrowingRows()
@@ -133,6 +141,8 @@ class LedgerWalk:
         self._note(number, key, postings)
         self._tree.append(written)
         self.seq, self.tip = number, named
+        if self._taken is not None:
+            self._taken(Entry(seq, at, kind, key, tuple(postings), facts, named))
         while self._heads and self._heads[-1].size == number:
             self._compare(self._heads.pop())
 

@@ -11,6 +11,8 @@ Rules
 5. `SHA256SUMS` has the hash of every other file, in the form that `sha256sum -c` reads. It tells damage of a copy; what
    it lists is proved by signatures, not by it.
 6. Nothing personal is in it but the peer ids, which are keys: no address, no host, no name.
+7. `state` is the coordinator's own state after the last entry (ledger_state.py), by which a replay is compared with its
+   tables. It is there where no entry has followed since: with `unsigned`, and once a run has ended.
 """
 
 import hashlib
@@ -23,6 +25,7 @@ import msgspec
 import zstandard
 
 from coordinator.accounts.ledger import Ledger, canonical
+from coordinator.accounts.ledger_state import of_tables
 from coordinator.database import Database
 from coordinator.run import setup
 from coordinator.run.run_folder import RunFolder
@@ -32,7 +35,7 @@ from runtime.files import room, writing
 PER_FILE: Final = 4096
 """Entries per file."""
 ENTRIES, ROOTS, HEADS, RUNSPEC, CALIBRATIONS = "entries", "roots", "heads", "runspec", "calibrations"
-SUMS: Final = "SHA256SUMS"
+STATE, SUMS = "state", "SHA256SUMS"
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -59,6 +62,7 @@ def export(place: RunFolder, folder: Path, *, unsigned: bool = False) -> Exporte
         last = ledger.tip().entries if unsigned else signed
         for first in range(_continued(folder) + 1, last + 1, PER_FILE):
             _write_entries(folder, ledger, first, min(last, first + PER_FILE - 1))
+        _write_state(folder / STATE, database, last)
     _write(folder / RUNSPEC, runspec)
     _write(folder / ROOTS, _encode(list(roots)))
     for path in sorted(place.calibrations.glob("*")):
@@ -112,6 +116,15 @@ def _check_folder(folder: Path, runspec: bytes) -> None:
 def _continued(folder: Path) -> int:
     """Return how many entries stand in whole files that are followed by another one."""
     return max(0, len(entry_files(folder)) - 1) * PER_FILE
+
+
+def _write_state(path: Path, database: Database, last: int) -> None:
+    """Write the coordinator's own state if it is that after entry `last`; else remove an earlier one (rule 7)."""
+    path.unlink(missing_ok=True)
+    with database.reading():
+        state = of_tables(database) if Ledger(database).tip().entries == last else None
+    if state is not None:
+        _write(path, state.encoded())
 
 
 def _write_entries(folder: Path, ledger: Ledger, first: int, last: int) -> None:

@@ -77,7 +77,8 @@ class QuarantineEnded(msgspec.Struct, frozen=True, kw_only=True):
 
 class BegunOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of `begun.paid` and `begun.refused`: the tokens of a lease that was moved to another node. `tokens`: of
-    each sample. `weight`: milli-RE. `code`: of the refusal, else `moved`."""
+    each sample. `weight`: milli-RE. `code`: of the refusal, else `moved`. `prompt`: its tokens. `costs`: number of the
+    entry by whose Costs the weight was computed; 0: by none (cost_tables.py)."""
 
     rules: int = RULES
     node: str
@@ -87,6 +88,8 @@ class BegunOutcome(msgspec.Struct, frozen=True, kw_only=True):
     code: str
     tokens: list[int]
     weight: int
+    prompt: int = 0
+    costs: int = 0
 
 
 class LeaseCounts(msgspec.Struct, frozen=True, array_like=True):
@@ -111,7 +114,8 @@ class LeasesEnded(msgspec.Struct, frozen=True, kw_only=True):
 class LeaseReversed(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of `lease.reversed`. `code`: of the first verdict. `paid`: whether a refused group is paid after all, else
     an accepted one is taken back. `weight`: of the group, milli-RE. `lacking`: what the node's account lacked of it.
-    `audited`: whether the group counts, or counted, as audited work. `by`: "appeal", "audit" or "operator"."""
+    `audited`: whether the group counts, or counted, as audited work. `by`: "appeal", "audit" or "operator". `prompt`,
+    `turns`, `begun`, `costs`: of a group that is paid, as in its LeaseOutcome."""
 
     rules: int = VERDICT_RULES
     node: str
@@ -123,6 +127,10 @@ class LeaseReversed(msgspec.Struct, frozen=True, kw_only=True):
     audited: bool
     by: str
     why: str
+    prompt: int = 0
+    turns: list[list[int]] = []
+    begun: list[int] = []
+    costs: int = 0
 
     def lacks(self, lacking: int) -> "LeaseReversed":
         """Return the fact with what the node's account lacked."""

@@ -4,18 +4,17 @@ Rules
 1. A price mode is one row of `PAY_RULES`. A run keeps the mode of its signed RunSpec for life.
 2. Rollouts of accepted groups earn their weight. Refused, late and expired leases earn nothing
    (coordinator/rollouts/verdicts.py).
-3. `points`: a rollout weighs round(1000 * (tokens in + tokens out) / 128) milli-RE, halves up: the forward FLOPs of
-   prompt and completion relative to a reference rollout of 128 tokens, taken as linear in the tokens. Points are issued
-   from the operator's fund.
+3. `points`: a group weighs what protocol/group_weights.py says: by the Costs in force (cost_tables.py), which count the
+   prompt once per group, or without them by the tokens of each rollout. Points are issued from the operator's fund.
+4. A group that another node has begun earns the whole weight less what that node has earned (`begun`).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from coordinator.accounts.ledger import Ledger
+from protocol.group_weights import Costs, GroupLengths, Weight, begun_weight, group_weight, whole_weight
 from runtime.errors import LocalFault
-
-REFERENCE_TOKENS: Final = 128
 
 
 class UnknownPriceMode(LocalFault):
@@ -25,24 +24,23 @@ class UnknownPriceMode(LocalFault):
 class PayRule(NamedTuple):
     """One price mode.
 
-    `weight`: tokens of a rollout, prompt and completion together -> units of the ledger. `fund`: called with (ledger,
-    ms, units) before a payment of so many units; ensures that escrow covers it.
+    `weight`: of a group that one node made alone, in units of the ledger. `fund`: called with (ledger, ms, units)
+    before a payment of so many units; ensures that escrow covers it.
     """
 
-    weight: Callable[[int], int]
+    weight: Weight
     fund: Callable[[Ledger, int, int], None]
 
-    def earned(self, lengths: Iterable[int]) -> int:
-        """Return what the rollouts of one group earn together. `lengths`: tokens per rollout."""
-        return sum(map(self.weight, lengths))
+    def earned(self, costs: Costs | None, lengths: GroupLengths) -> int:
+        """Return what a group earns (rules 3 and 4)."""
+        return group_weight(costs, lengths, self.weight)
+
+    def begun(self, costs: Costs | None, prompt: int, begun: Sequence[int]) -> int:
+        """Return what the first tokens of samples earn, without the prompt. `begun`: tokens of each sample."""
+        return begun_weight(costs, prompt, begun, self.weight)
 
 
-def points(tokens: int) -> int:
-    """Return the milli-RE of a rollout of `tokens` tokens (rule 3)."""
-    return (2000 * tokens + REFERENCE_TOKENS) // (2 * REFERENCE_TOKENS)
-
-
-PAY_RULES: Final[dict[str, PayRule]] = {"points": PayRule(points, Ledger.issue_points)}
+PAY_RULES: Final[dict[str, PayRule]] = {"points": PayRule(whole_weight, Ledger.issue_points)}
 """Price mode -> its rule."""
 
 

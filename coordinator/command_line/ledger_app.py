@@ -1,4 +1,4 @@
-"""`echo2-coord ledger`: export, verification, balances, the signed head."""
+"""`echo2-coord ledger`: export, verification, replay, balances, entries and their proofs, the signed head."""
 
 from pathlib import Path
 from typing import Annotated
@@ -35,6 +35,62 @@ def ledger_verify(
     from coordinator.accounts import ledger_audit
 
     print("\n".join(ledger_audit.lines(ledger_audit.audit(folder))))
+
+
+@ledger_app.command("replay")
+@errors_reported
+def ledger_replay(
+    folder: Annotated[Path, typer.Argument(help="An export, by `ledger export`.", show_default=False)],
+    state: Annotated[bool, typer.Option("--state", help="Print the state instead, as JSON.")] = False,
+) -> None:
+    """Compute weights, balances, standing and ranking again from an export alone. Exits with 81 at the first entry that
+    differs."""
+    from coordinator.accounts import export_replay
+
+    replayed = export_replay.replay(folder)
+    print(
+        replayed.state.encoded().decode() if state else "\n".join(export_replay.lines(replayed)),
+        end="" if state else "\n",
+    )
+
+
+@ledger_app.command("find")
+@errors_reported
+def ledger_find(
+    what: Annotated[
+        str, typer.Argument(help="A number, a lease's 32 digits, a peer id, or an idempotency key.", show_default=False)
+    ],
+    home: Home = Path("."),
+) -> None:
+    """Print entries, one line of JSON each. Works while the coordinator runs."""
+    from coordinator.accounts import ledger_search
+    from coordinator.accounts.ledger import Ledger
+    from coordinator.database import Database
+    from coordinator.run.run_folder import RunFolder
+    from runtime.errors import LocalFault
+
+    printed = False
+    with Database.read(RunFolder(home).database) as database:
+        for entry in ledger_search.find(Ledger(database), what):
+            print(ledger_search.shown(entry))
+            printed = True
+    if not printed:
+        raise LocalFault(f"no entry of the ledger is {what}, or names it")
+
+
+@ledger_app.command("proof")
+@errors_reported
+def ledger_proof(
+    entry: Annotated[int, typer.Argument(min=1, max=(1 << 53) - 1, help="Its number.", show_default=False)],
+    home: Home = Path("."),
+) -> None:
+    """Print the proof that an entry is under the newest signed head, as JSON. Works while the coordinator runs."""
+    from coordinator.accounts import ledger_search
+    from coordinator.database import Database
+    from coordinator.run.run_folder import RunFolder
+
+    with Database.read(RunFolder(home).database) as database:
+        print(ledger_search.proof(database, entry))
 
 
 @ledger_app.command("balance")

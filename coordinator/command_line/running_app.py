@@ -88,12 +88,22 @@ def calibrate(
     tokens: Annotated[
         int | None, typer.Option(min=2_000, max=1_000_000, help="Tokens per machine.", show_default="by the settings")
     ] = None,
+    costs: Annotated[
+        bool,
+        typer.Option("--costs", help="Measure what tokens cost instead, by which groups are weighed from then on."),
+    ] = False,
 ) -> None:
     """Calibrate an engine class that is not exact, and open it to nodes. Works while the coordinator runs."""
+    from coordinator.accounts import cost_times
     from coordinator.run import calibrate as calibration
     from coordinator.run import keys, setup
 
     loaded = setup.load_run(home, now=command_options.now(), secret=keys.passphrase())
+    if costs:
+        path, factors = cost_times.calibrate_costs(loaded, engine_class, command_options.now())
+        print(f"{factors.sentence()}: {path}")
+        print("a running coordinator weighs groups by it within half a minute")
+        return
     wanted = tokens or loaded.config.calibration.tokens
     path = calibration.calibrate(loaded, engine_class, wanted, command_options.now())
     print(f"{engine_class} is calibrated: {path}")

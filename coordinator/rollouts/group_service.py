@@ -83,6 +83,7 @@ class GroupService:
         self.accounts = accounting.accounts
         self.strikes = accounting.strikes
         self.lease_ends = accounting.lease_ends
+        self.costs = accounting.costs
         self.classes = OpenClasses()
         served = [task.name for task in context.spec.tasks if task.kind in ANSWERED]
         self.leases = LeaseTable(

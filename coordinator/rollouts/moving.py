@@ -20,11 +20,12 @@ Rules
    `Lease.begun`. It may go to the first node too, which may have started again. Only what follows them is judged.
 6. A rollout earns its weight once. Of a moved lease the first node earns the weight of prompt and reported tokens less
    that of the prompt; the second one the rest. So nobody earns a long prompt by a few tokens, and both together earn
-   what one node would have. The second computation of prompt and begun tokens is not paid.
+   what one node would have (coordinator/accounts/pay.py). The second computation of prompt and begun tokens is not
+   paid.
 7. A moved lease counts as expired wherever a lease that expired or was given back counts.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -109,9 +110,3 @@ def is_in_time(version: int, step: int, staleness: int) -> bool:
 def is_worth_moving(tokens: int, prompt: int, samples: int) -> bool:
     """Tell whether enough of a lost lease was reported (rule 3). `tokens`: of all samples. `prompt`: its tokens."""
     return tokens > 0 and tokens >= prompt * samples
-
-
-def begun_weight(weight: Callable[[int], int], prompt: int, begun: Sequence[int]) -> int:
-    """Return what the first node earns (rule 6). `weight`: of a rollout of so many tokens. `begun`: tokens of each
-    sample."""
-    return sum(weight(prompt + tokens) - weight(prompt) for tokens in begun)

@@ -24,7 +24,7 @@ from coordinator.database import Database
 from coordinator.rollouts.begun_table import MovedGroup
 from coordinator.rollouts.lease_table import LeaseTable
 from coordinator.rollouts.lease_terms import Progress
-from coordinator.rollouts.moving import WAIT, begun_weight, is_in_time
+from coordinator.rollouts.moving import WAIT, is_in_time
 from coordinator.rollouts.verification import Verdict
 from p2p.identity import peer_id
 from protocol.leases import Lease
@@ -41,6 +41,7 @@ class PartialVerdicts:
     def __init__(self, database: Database, leases: LeaseTable, accounting: Accounting, pay: PayRule) -> None:
         self._database, self._leases, self._pay = database, leases, pay
         self._ledger, self._accounts, self._strikes = accounting.ledger, accounting.accounts, accounting.strikes
+        self._costs = accounting.costs
 
     def decide(self, lease: Lease, verdict: Verdict, progress: Progress, now: int) -> None:
         """Decide the tokens of a moved lease (rules 2 and 3)."""
@@ -55,7 +56,7 @@ class PartialVerdicts:
 
     def _accept(self, lease: Lease, group: MovedGroup, progress: Progress, now: int) -> None:
         begun = [len(one.tokens) for one in self._leases.begun.tokens(lease.id, len(lease.seeds))]
-        total, tokens = begun_weight(self._pay.weight, len(lease.prompt), begun), sum(begun)
+        total, tokens = self._pay.begun(self._costs.now.costs, len(lease.prompt), begun), sum(begun)
         self._pay.fund(self._ledger, now, total)
         self._append(now, "begun.paid", lease, "moved", begun, total)
         self._database.do(TALLY, (MOVED, 1))
@@ -100,7 +101,7 @@ class PartialVerdicts:
     def _append(self, now: int, kind: str, lease: Lease, code: str, begun: list[int], weight: int) -> None:
         facts = BegunOutcome(
             node=peer_id(lease.node), lease=lease.id, era=lease.era, version=lease.version, code=code,
-            tokens=begun, weight=weight,
+            tokens=begun, weight=weight, prompt=len(lease.prompt), costs=self._costs.now.entry,
         )  # fmt: skip
         postings = transfer(ESCROW, accrued(facts.node), weight)
         entry = self._ledger.append(now, kind, f"begun:{lease.id.hex()}", facts, postings)

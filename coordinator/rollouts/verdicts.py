@@ -35,7 +35,7 @@ Rules
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -56,7 +56,6 @@ from coordinator.rollouts.canaries import VESTED_AFTER
 from coordinator.rollouts.lease_rows import LeaseRecord
 from coordinator.rollouts.lease_table import Early, LeaseTable, Seal
 from coordinator.rollouts.lease_terms import Progress
-from coordinator.rollouts.moving import begun_weight
 from coordinator.rollouts.partial_verdicts import FINISHED_TOKENS, TALLY
 from coordinator.rollouts.prompt_records import figures_of
 from coordinator.rollouts.reviews import BY_PASS, LOST, Reviews
@@ -75,6 +74,7 @@ from p2p.envelope import decode_unverified
 from p2p.identity import peer_id
 from p2p.wire_types import decode, encode
 from protocol.authority import RunSpec
+from protocol.group_weights import GroupLengths
 from protocol.leases import Lease, Receipt
 from protocol.refusals import sentence
 from runtime.units import DAY
@@ -109,7 +109,9 @@ class LeaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The facts of a ledger entry about the end of a lease. Times in ms, `weight` in milli-RE. `audited`: how the group
     was audited: "exact", by T1 and T2 in an exact class; "evidence", in another class, with the evidence against its
     node below `AUDITED` after it; "canary", equal to a known answer; "rerun", equal to an accepted group of another
-    node; empty: it was not (accounts/audited_work.py)."""
+    node; empty: it was not (accounts/audited_work.py).
+    `prompt`, `turns`, `begun`: of an accepted group, its GroupLengths. `costs`: number of the entry by whose Costs its
+    weight was computed; 0: by none (accounts/cost_tables.py)."""
 
     node: str
     lease: bytes
@@ -127,6 +129,10 @@ class LeaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
     submission_hash: bytes | None
     rules: int = 1
     audited: str = ""
+    prompt: int = 0
+    turns: list[list[int]] = []
+    begun: list[int] = []
+    costs: int = 0
 
 
 class EvidencedOutcome(LeaseOutcome, frozen=True, kw_only=True):
@@ -169,6 +175,7 @@ class _Stated(NamedTuple):
     weight: int
 
 
+Stating = TypeVar("Stating", LeaseOutcome, LeaseReversed)
 Basis = EvidenceStep | NearTieCount
 """The evidence that a verdict counts, or the near-ties."""
 
@@ -193,6 +200,7 @@ class VerdictService:
         self._strikes = accounting.strikes
         self._ends = accounting.lease_ends
         self._vesting = accounting.vesting
+        self._costs = accounting.costs
         self._quarantine = accounting.quarantine
         self._quarantine.rerun, self._quarantine.ended = self.rerun, self._end_quarantine
         self._quarantine.check = self.check_day
@@ -354,11 +362,13 @@ class VerdictService:
         if self._quarantine.holds(lease):
             raise LookupError("its group is in quarantine: its day decides")
         paid = end.verdict == "refused"
-        weight = self._weight_of(lease) if paid else end.weight
+        lengths = self._lengths_of(lease) if paid else None
+        weight = end.weight if lengths is None else self._pay.earned(self._costs.now.costs, lengths)
         fact = LeaseReversed(
             node=peer_id(end.node), lease=lease, code=end.code, paid=paid, weight=weight,
             audited=paid or self._was_audited(lease), by=by, why=why[:MOST_REASON],
         )  # fmt: skip
+        fact = fact if lengths is None else self._with_lengths(fact, lengths)
         with self._database.transaction():
             if paid:
                 self._pay.fund(self._ledger, now, weight)
@@ -377,15 +387,18 @@ class VerdictService:
         entry = self._ledger.find(_key(lease))
         return entry is not None and counts_as_audited(entry)
 
-    def _weight_of(self, lease: bytes) -> int:
-        """Return what a refused group would have earned. Raises `LookupError`."""
+    def _lengths_of(self, lease: bytes) -> GroupLengths:
+        """Return the lengths of a refused group. Raises `LookupError`."""
         row = self._database.one(
             "SELECT l.document, s.payload FROM leases l JOIN submissions s ON s.lease = l.id WHERE l.id = ?", (lease,)
         )
         if row is None or row[1] is None:
             raise LookupError("its group is no longer stored, so its weight is not known")
-        prompt, group = decode(row[0], Lease).prompt, decode_stored_group(row[1])
-        return self._pay.earned(_paid_lengths(len(prompt), group.rollouts))
+        return _lengths(decode(row[0], Lease), decode_stored_group(row[1]).rollouts)
+
+    def _with_lengths(self, fact: Stating, lengths: GroupLengths) -> Stating:
+        """Return a fact with what its weight was computed from."""
+        return msgspec.structs.replace(fact, **lengths._asdict(), costs=self._costs.now.entry)
 
     def reward(self, lease: bytes, scores: Sequence[Score]) -> None:
         """Store the scores of a group that its environment gave, before the group is decided. Empty: an episode
@@ -426,17 +439,17 @@ class VerdictService:
         young = lease.era == progress.era and fresh(progress.step, lease.version, self._leases.terms.staleness)
         spare = self._leases.twins.is_learned(lease.id)
         trainable = young and code == "ok" and not spare
-        lengths = [len(lease.prompt) + sum(rollout.turns) for rollout in rollouts]
-        begun = [len(tokens) for tokens in lease.begun]
-        paid = self._pay.earned(_paid_lengths(len(lease.prompt), rollouts))
-        total = paid - begun_weight(self._pay.weight, len(lease.prompt), begun)
+        lengths = _lengths(lease, rollouts)
+        begun = lengths.begun
+        total = self._pay.earned(self._costs.now.costs, lengths)
         sampled = sum(map(sampled_tokens, rollouts)) - sum(begun)
-        given = sum(lengths) - sampled - sum(begun)
+        given = sum(len(lease.prompt) + sum(turns) for turns in lengths.turns) - sampled - sum(begun)
         end = self._end(record, at, code, len(rollouts), given, sampled, total, trainable)
         other = self._leases.audits.other(lease.id)
         agrees = other is not None and other.agrees(rollouts)
         audited = "rerun" if other is not None and other.accepted and agrees else audited
         shown = (audited or _audited(basis)) if sampled or begun else ""
+        end = self._with_lengths(end, lengths)
         end = msgspec.structs.replace(_with_basis(end, lease, basis), audited=shown)
         self._pay.fund(self._ledger, now, total)
         account = unvested if canary else quarantined if doubted else accrued
@@ -669,9 +682,10 @@ def _sentence(code: str, lease: Lease, ties: NearTieCount | None) -> str:
     return sentence(code, tokens=ties.sampled, count=ties.near_ties)
 
 
-def _paid_lengths(prompt: int, rollouts: Iterable[ClaimedRollout]) -> list[int]:
-    """Return the tokens of each rollout that earns (rule 3). `prompt`: its tokens."""
-    return [prompt + sum(rollout.turns) for rollout in rollouts if sampled_tokens(rollout)]
+def _lengths(lease: Lease, rollouts: Sequence[ClaimedRollout]) -> GroupLengths:
+    """Return the lengths of a group that was submitted for a lease."""
+    begun = [len(tokens) for tokens in lease.begun]
+    return GroupLengths(len(lease.prompt), [list(rollout.turns) for rollout in rollouts], begun)
 
 
 def _audited(basis: Basis | None) -> str:

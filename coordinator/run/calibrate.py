@@ -54,8 +54,8 @@ async def calibrate_class(run: Run, engine_class: str, tokens: int, now: int) ->
         )
     wanted = class_parts(engine_class)
     machines = mixed_machines(wanted.engine, wanted.device)
-    with _place(run.folder.calibrations) as place:
-        weights = await _weights(run, place / WEIGHTS)
+    with place_of(run.folder.calibrations) as place:
+        weights = await newest_weights(run, place)
         try:
             honest = await measure(run, weights, wanted, machines, max(tokens, TOKENS_LEAST))
             tables = await asyncio.to_thread(fit, honest.machines)
@@ -96,7 +96,7 @@ def class_parts(engine_class: str) -> ClassParts:
 
 
 @contextmanager
-def _place(folder: Path) -> Iterator[Path]:
+def place_of(folder: Path) -> Iterator[Path]:
     """Yield the folder of Calibrations, locked, and remove the link to the weights afterwards (rule 5)."""
     try:
         folder.mkdir(exist_ok=True)
@@ -115,8 +115,9 @@ def _place(folder: Path) -> Iterator[Path]:
                 (folder / WEIGHTS).unlink()
 
 
-async def _weights(run: Run, target: Path) -> MeasuredVersion:
-    """Link or write the weights to `target` (rule 2). Raises `LocalFault`."""
+async def newest_weights(run: Run, place: Path) -> MeasuredVersion:
+    """Link or write the weights to `WEIGHTS` in the folder `place` (rule 2). Raises `LocalFault`."""
+    target = place / WEIGHTS
     newest = await asyncio.to_thread(_newest, run.folder.store, target)
     return newest or MeasuredVersion(FIRST_ERA, 0, await write_base(run.folder.model, target), target)
 

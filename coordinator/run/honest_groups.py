@@ -72,9 +72,9 @@ async def measure(
     `LocalFault` under rule 3."""
     compared, builds = dict[str, TokenArray](), dict[str, None]()
     exact = ClassParts("transformers", "float32", run.config.learner.device)
-    async with hosted_all(run.tasks, run.config.environment) as hosts, _process(run, weights, exact) as scorer:
+    async with hosted_all(run.tasks, run.config.environment) as hosts, engine_process(run, weights, exact) as scorer:
         for number, (name, machine) in enumerate(machines.items()):
-            async with _process(run, weights, wanted, machine) as process:
+            async with engine_process(run, weights, wanted, machine) as process:
                 assert process.probed is not None
                 builds |= dict.fromkeys(process.probed.builds)
                 source = _Source(run, list(hosts), process, machine, number * MOST_GROUPS)
@@ -83,7 +83,7 @@ async def measure(
 
 
 @asynccontextmanager
-async def _process(
+async def engine_process(
     run: Run, weights: MeasuredVersion, wanted: ClassParts, machine: MixedMachine | None = None
 ) -> AsyncIterator[EngineProcess]:
     """Yield an engine process with the weights loaded (rules 2 and 3). `machine`: None for the scorer."""

@@ -5,7 +5,8 @@ Rules
    Each is checked (node/trust/ledger_witness.py) and stored before it is used.
 2. Then it asks `OTHERS` peers at random for their newest head. One that this node does not hold yet is compared once
    this node has the head of that number; at most `WAITING` heads wait for that.
-3. Proofs are requested for the receipts that a head covers, at most `PROOFS` per round, the oldest first.
+3. Proofs are requested for the receipts that a head covers, at most `PROOFS` per round, the oldest first. Where they
+   name Costs by which they were weighed, the proof of that entry is requested too, once.
 4. A fork is stored, and ends the node: `TrustFailure`. A head that the ledger's key did not sign, or that comes without
    proof, is no evidence: nothing is stored, and the node tries again later.
 5. Any peer is answered with the newest head that this node holds.
@@ -31,7 +32,9 @@ from node.trust.ledger_witness import (
     check_fork,
     check_next,
     check_receipt,
+    named_costs,
     opened,
+    opened_costs,
 )
 from p2p.errors import P2PError
 from p2p.handlers import Handlers
@@ -162,20 +165,37 @@ class LedgerExchange:
                 return
             ask = LedgerRequest(after=number, entries=sorted(wanted), size=size)
             answer = await LEDGER.ask(self._rpc, coordinator, ask, timeout=PATIENCE)
-            self._take_proofs([ReceiptProof(proof, size) for proof in answer.proofs], wanted)
+            costs = self._take_proofs([ReceiptProof(proof, size) for proof in answer.proofs], wanted)
+            await self._fetch_costs(coordinator, number, size, costs)
 
-    def _take_proofs(self, proofs: Sequence[ReceiptProof], wanted: Mapping[int, Receipt]) -> None:
-        """Check and store proofs. `wanted`: Receipts by entry. Raises `NotProved`, also where none is proved."""
-        proved = []
+    async def _fetch_costs(self, coordinator: str, number: int, size: int, entries: set[int]) -> None:
+        """Fetch the Costs of these entries that this node does not hold. Raises `P2PError`."""
+        lacking = sorted(entry for entry in entries if 0 < entry <= size and not self._store.has_costs(entry))
+        if not lacking:
+            return
+        ask = LedgerRequest(after=number, entries=lacking[:MOST_ENTRIES], size=size)
+        answer = await LEDGER.ask(self._rpc, coordinator, ask, timeout=PATIENCE)
+        for proof in answer.proofs:
+            if proof.entry in lacking:
+                proved = ReceiptProof(proof, size)
+                opened_costs(proved, self._store.root_of, self._context.trust_store.trusted.chain)
+                self._store.put_costs(proved, self._context.trust_store.serial or 0)
+
+    def _take_proofs(self, proofs: Sequence[ReceiptProof], wanted: Mapping[int, Receipt]) -> set[int]:
+        """Check and store proofs; return the numbers of the entries with the Costs that they name. `wanted`: Receipts
+        by entry. Raises `NotProved`, also where none is proved."""
+        proved, costs = [], set[int]()
         for one in proofs:
             receipt = wanted.get(one.proof.entry)
             if receipt is not None:
                 check_receipt(receipt, one, self._store.root_of)
                 self._store.put_proof(receipt.lease, one)
                 proved.append(receipt.lease)
+                costs.add(named_costs(one))
         if not proved:
             raise NotProved("the coordinator proves no entry of this node's receipts")
         self._outbox.mark_proved(proved)
+        return costs
 
     async def _answer(self, peer: str, request: LedgerRequest) -> LedgerResponse:
         newest = self._store.newest()

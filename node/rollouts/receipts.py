@@ -11,12 +11,13 @@ from node.errors import BadConfig
 from node.home import joined, run_folder
 from node.rollouts.outbox import Outbox, OutboxRow
 from node.trust.ledger_store import LedgerStore
-from node.trust.ledger_witness import ReceiptProof, check_receipt, opened
+from node.trust.ledger_witness import ReceiptProof, check_receipt, check_weight, opened, opened_costs
 from node.trust.trust_store import TrustStore
 from p2p.errors import P2PError
 from p2p.identity import load_key, public_bytes
 from p2p.wire_types import decode
 from protocol.authority import Root, open_kept
+from protocol.group_weights import Costs
 from protocol.leases import Receipt
 from runtime.figures import figure
 from runtime.units import unix_milliseconds
@@ -41,32 +42,34 @@ def lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 class VerifiedReceipts(NamedTuple):
     """`good`: valid Receipts. `proved`: those that are proved to be in the ledger, under one of `heads` signed heads.
-    `faults`: a sentence per invalid Receipt, head or proof."""
+    `weighed`: those whose weight follows from the lengths in their entry. `faults`: a sentence per invalid Receipt,
+    head or proof."""
 
     good: int
     proved: int
     heads: int
     faults: list[str]
+    weighed: int = 0
 
     def sentence(self) -> str:
         """Return the sums in words."""
         return (
             f"{self.good} receipts hold, {len(self.faults)} do not; {self.proved} are proved to be in the ledger, by "
-            f"{self.heads} signed heads"
+            f"{self.heads} signed heads, and the weights of {self.weighed} follow from their lengths"
         )
 
 
 def verified(home: Path, passphrase: str | None) -> VerifiedReceipts:
     """Verify the stored Receipts, offline. A Receipt is valid if it is for this node and the chain of Roots from the
     invite confirms the signature of the ledger's key (protocol/authority.py). Its proof, where it has one by now, must
-    lead to a stored head (node/trust/ledger_witness.py). `passphrase`: of the node's key. Raises `BadConfig`, and
-    `LocalFault` if that key cannot be read."""
+    lead to a stored head, and its weight must follow from the lengths in the entry (node/trust/ledger_witness.py).
+    `passphrase`: of the node's key. Raises `BadConfig`, and `LocalFault` if that key cannot be read."""
     invite = joined(home)
     node = public_bytes(load_key(home / "node.key", passphrase))
     now = unix_milliseconds()
     chain = TrustStore(_folder(home) / "trust", invite.run, invite.root_hash, now).trusted.chain
-    good, proved = 0, 0
-    heads, proofs, faults = _witnessed(_folder(home), chain, invite.run)
+    good, proved, weighed = 0, 0, 0
+    heads, proofs, costs, faults = _witnessed(_folder(home), chain, invite.run)
     for row in _rows(home, -1):
         if row.receipt is None:
             continue
@@ -77,17 +80,20 @@ def verified(home: Path, passphrase: str | None) -> VerifiedReceipts:
             if row.lease in proofs:
                 check_receipt(receipt, proofs[row.lease], heads.get)
                 proved += 1
+                weighed += check_weight(proofs[row.lease], costs.get)
             good += 1
         except P2PError as error:
             faults.append(f"{row.lease.hex()}: {error}")
-    return VerifiedReceipts(good, proved, len(heads), faults)
+    return VerifiedReceipts(good, proved, len(heads), faults, weighed)
 
 
 def _witnessed(
     folder: Path, chain: Sequence[Root], run: bytes
-) -> tuple[dict[int, bytes], Mapping[bytes, ReceiptProof], list[str]]:
-    """Return the roots of the stored heads by size, the proofs by lease, and faults: of heads, and a fork."""
+) -> tuple[dict[int, bytes], Mapping[bytes, ReceiptProof], dict[int, Costs], list[str]]:
+    """Return the roots of the stored heads by size, the proofs by lease, the Costs by the numbers of their entries, and
+    faults: of heads, of Costs, and a fork."""
     roots: dict[int, bytes] = {}
+    costs: dict[int, Costs] = {}
     faults = []
     with contextlib.closing(LedgerStore(folder / "ledger.sqlite")) as store:
         for sealed, serial in store.heads():
@@ -98,7 +104,12 @@ def _witnessed(
                 faults.append(f"a LedgerHead: {error}")
         if (fork := store.fork()) is not None:
             faults.append(fork)
-        return roots, store.proofs(), faults
+        for proved, serial in store.costs():
+            try:
+                costs[proved.proof.entry] = opened_costs(proved, roots.get, chain, serial)
+            except P2PError as error:
+                faults.append(f"the Costs of entry {proved.proof.entry}: {error}")
+        return roots, store.proofs(), costs, faults
 
 
 def _rows(home: Path, most: int) -> list[OutboxRow]:

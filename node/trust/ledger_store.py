@@ -23,6 +23,9 @@ CREATE TABLE IF NOT EXISTS heads (
 );
 CREATE INDEX IF NOT EXISTS heads_by_size ON heads (size);
 CREATE TABLE IF NOT EXISTS proofs (lease BLOB PRIMARY KEY, size INTEGER NOT NULL, proof BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS costs (
+    entry INTEGER PRIMARY KEY, size INTEGER NOT NULL, proof BLOB NOT NULL, root_serial INTEGER NOT NULL
+);
 CREATE TABLE IF NOT EXISTS forks (one BLOB NOT NULL, other BLOB NOT NULL, reason TEXT NOT NULL);
 """
 
@@ -65,6 +68,20 @@ class LedgerStore:
         """Return the proofs of all receipts, by lease."""
         rows = self._file.do("SELECT lease, size, proof FROM proofs")
         return {bytes(lease): ReceiptProof(decode(proof, EntryProof), size) for lease, size, proof in rows}
+
+    def put_costs(self, proved: ReceiptProof, root_serial: int) -> None:
+        """Store the proof of a `costs.set`. `root_serial`: of the newest Root that is known now."""
+        row = (proved.proof.entry, proved.size, encode(proved.proof), root_serial)
+        self._file.do("INSERT OR REPLACE INTO costs VALUES (?, ?, ?, ?)", row)
+
+    def has_costs(self, entry: int) -> bool:
+        """Tell whether the proof of a `costs.set` is stored."""
+        return self._file.do("SELECT 1 FROM costs WHERE entry = ?", (entry,)).fetchone() is not None
+
+    def costs(self) -> list[tuple[ReceiptProof, int]]:
+        """Return the proof of every `costs.set`, with the serial of the newest Root known when it was stored."""
+        rows = self._file.do("SELECT size, proof, root_serial FROM costs ORDER BY entry")
+        return [(ReceiptProof(decode(proof, EntryProof), size), serial) for size, proof, serial in rows]
 
     def proved(self) -> int:
         """Return the number of receipts with a proof."""

@@ -8,6 +8,8 @@ Rules
    are a `LedgerFork`: the ledger's key signed two histories. A head without proof is a fault of the peer that sent it.
 4. A receipt is proved by its entry: the entry hashes to what the receipt names, states the same lease and weight, and
    is in the tree of a head that was taken.
+5. Where the entry tells the group's lengths, its weight must follow from them (protocol/group_weights.py): by the Costs
+   of the entry that it names, as soon as this node holds that entry's proof, or by none.
 """
 
 import hashlib
@@ -20,8 +22,9 @@ import msgspec
 from p2p.errors import P2PError
 from p2p.swarm import merkle
 from p2p.swarm.merkle_log import verify_consistency
-from p2p.wire_types import decode
+from p2p.wire_types import Count, decode
 from protocol.authority import Root, open_kept
+from protocol.group_weights import Costs, GroupLengths, group_weight
 from protocol.leases import Receipt
 from protocol.ledger_heads import EntryProof, GrownHead, LedgerHead
 
@@ -80,14 +83,25 @@ def check_fork(one: WitnessedHead, other: WitnessedHead) -> None:
 
 
 class _Outcome(msgspec.Struct):
-    """The fields of an entry's facts that a receipt states as well."""
+    """The fields of an entry's facts that a receipt states as well, and those from which the weight follows."""
 
     lease: bytes
     weight: int
+    prompt: Count = 0
+    turns: list[list[Count]] = []
+    begun: list[Count] = []
+    costs: Count = 0
+
+
+class _CostsSet(msgspec.Struct):
+    """The document of a `costs.set`."""
+
+    sealed: bytes
 
 
 _entry = msgspec.msgpack.Decoder(tuple[int, int, str, str, list[tuple[str, int]], bytes])
 _outcome = msgspec.msgpack.Decoder(_Outcome)
+_costs_set = msgspec.msgpack.Decoder(_CostsSet)
 
 
 @dataclass(frozen=True)
@@ -103,17 +117,69 @@ def check_receipt(receipt: Receipt, proved: ReceiptProof, root_of: Callable[[int
     proof = proved.proof
     if _sha256(proof.previous + proof.canonical) != receipt.entry_hash or proof.entry != receipt.entry:
         raise NotProved(f"entry {receipt.entry} is not the one that the Receipt names")
-    try:
-        seq, _, _, _, _, facts = _entry.decode(proof.canonical)
-        outcome = _outcome.decode(facts)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise NotProved(f"entry {receipt.entry} does not decode: {error}") from error
-    if (seq, outcome.lease, outcome.weight) != (receipt.entry, receipt.lease, receipt.weight):
+    outcome = _outcome_of(proof)
+    if (outcome.lease, outcome.weight) != (receipt.lease, receipt.weight):
         raise NotProved(f"entry {receipt.entry} states another lease or weight than the Receipt")
-    root = root_of(proved.size)
-    index = receipt.entry - 1
+    _check_place(proved, root_of)
+
+
+def named_costs(proved: ReceiptProof) -> int:
+    """Return the number of the entry by whose Costs a receipt's weight was computed; 0: by none. Raises `NotProved`."""
+    return _outcome_of(proved.proof).costs
+
+
+def opened_costs(
+    proved: ReceiptProof, root_of: Callable[[int], bytes | None], chain: Sequence[Root], stored: int | None = None
+) -> Costs:
+    """Check the proof of a `costs.set`, and return its Costs. `stored`: as for `open_kept`. Raises `P2PError`."""
+    kind, facts = _read(proved.proof)
+    _check_place(proved, root_of)
+    try:
+        sealed = _costs_set.decode(facts).sealed
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise NotProved(f"entry {proved.proof.entry}, a {kind}, has no Costs: {error}") from error
+    return decode(open_kept(sealed, "costs", chain, stored=stored), Costs)
+
+
+def check_weight(proved: ReceiptProof, costs_of: Callable[[int], Costs | None]) -> bool:
+    """Check that the weight of a receipt's entry follows from the group's lengths (rule 5); return whether that can be
+    told. `costs_of`: number of a `costs.set` -> its Costs; None: not held. Raises `NotProved`."""
+    outcome = _outcome_of(proved.proof)
+    costs = costs_of(outcome.costs) if outcome.costs else None
+    if outcome.costs >= proved.proof.entry:
+        raise NotProved(f"entry {proved.proof.entry} names Costs that came after it")
+    if not outcome.turns or (outcome.costs and costs is None):
+        return False
+    weight = group_weight(costs, GroupLengths(outcome.prompt, outcome.turns, outcome.begun))
+    if weight != outcome.weight:
+        raise NotProved(f"entry {proved.proof.entry} states the weight {outcome.weight}, its lengths weigh {weight}")
+    return True
+
+
+def _outcome_of(proof: EntryProof) -> _Outcome:
+    _, facts = _read(proof)
+    try:
+        return _outcome.decode(facts)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise NotProved(f"entry {proof.entry} does not decode: {error}") from error
+
+
+def _read(proof: EntryProof) -> tuple[str, bytes]:
+    """Return the kind and the facts of an entry that has the number of its proof. Raises `NotProved`."""
+    try:
+        seq, _, kind, _, _, facts = _entry.decode(proof.canonical)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise NotProved(f"entry {proof.entry} does not decode: {error}") from error
+    if seq != proof.entry:
+        raise NotProved(f"entry {seq} stands for entry {proof.entry}")
+    return kind, facts
+
+
+def _check_place(proved: ReceiptProof, root_of: Callable[[int], bytes | None]) -> None:
+    proof, root = proved.proof, root_of(proved.size)
+    index = proof.entry - 1
     if root is None or not merkle.verify(root, proof.canonical, index, proved.size, proof.path, _sha256):
-        raise NotProved(f"entry {receipt.entry} is not proved to be under a head of {proved.size} entries")
+        raise NotProved(f"entry {proof.entry} is not proved to be under a head of {proved.size} entries")
 
 
 def _sha256(data: bytes) -> bytes:

@@ -24,7 +24,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import inspect
 
-from coordinator.accounts import audited_work, ledger, ledger_facts, pay
+from coordinator.accounts import audited_work, ledger, ledger_facts
 from coordinator.accounts.standing import Remarked
 from coordinator.config import LeasesSection, NetworkSection
 from coordinator.learner import checkpoint, journal
@@ -61,6 +61,7 @@ from protocol import (
     appeals,
     authority,
     broadcast_messages,
+    group_weights,
     leases,
     ledger_heads,
     methods,
@@ -74,6 +75,7 @@ from protocol.refusals import REASONS
 from protocol.requests import Refusal, Response
 from protocol.versions import Head
 from tasks import registry, tokenizer
+from tests.support.costs import COSTS, sealed_costs
 from tests.support.documents import code, tables
 from tests.support.paths import ROOT
 from weights import documents, snapshot, store
@@ -111,8 +113,8 @@ def structs(module: ModuleType) -> list[type[msgspec.Struct]]:
 
 
 WIRE_MODULES = (
-    appeals, authority, broadcast_messages, leases, ledger_heads, partial_groups, requests, steps, succession, versions,
-    discovery_messages,
+    appeals, authority, broadcast_messages, group_weights, leases, ledger_heads, partial_groups, requests, steps,
+    succession, versions, discovery_messages,
 )  # fmt: skip
 BASES = {"Wire", "Document"}
 LOCAL = {"Traffic", "PeerTransfer", "FetchReport"}
@@ -625,7 +627,18 @@ def decay_example() -> dict[str, str]:
 
 
 def weight_example() -> dict[str, str]:
-    return {f"{tokens} tokens": f"{pay.points(tokens)} milli-RE" for tokens in (128, 14, 1, 200)}
+    return {f"{tokens} tokens": f"{group_weights.rollout_points(tokens)} milli-RE" for tokens in (128, 14, 1, 200)}
+
+
+def costs_example() -> dict[str, str]:
+    shapes = (16, [[96]] * 8), (1024, [[4]] * 8)
+    priced, plain = ([group_weights.whole_weight(one, *shape) for shape in shapes] for one in (COSTS, None))
+    return {
+        "sealed": sealed_costs().hex(),
+        "16 + 8 x 96": f"{priced[0]} milli-RE",
+        "1024 + 8 x 4": f"{priced[1]} milli-RE",
+        "without Costs": f"{plain[0]} and {plain[1]} milli-RE",
+    }
 
 
 EXAMPLES: dict[str, Callable[[], dict[str, str]]] = {
@@ -641,6 +654,7 @@ EXAMPLES: dict[str, Callable[[], dict[str, str]]] = {
     "ledger": ledger_example,
     "decay": decay_example,
     "weight": weight_example,
+    "costs": costs_example,
     "tasks": tasks_example,
     "cost": cost_example,
 }

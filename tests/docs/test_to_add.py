@@ -243,7 +243,8 @@ def test_a_verification_rule_is_a_reason_a_function_and_an_entry(
 
 
 def test_a_pay_rule_is_an_entry_under_its_price_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PAY_RULES, "by-rollout", PayRule(lambda tokens: 1000, PAY_RULES["points"].fund))
+    rule = PayRule(lambda _costs, _prompt, turns: 1000 * len(turns), PAY_RULES["points"].fund)
+    monkeypatch.setitem(PAY_RULES, "by-rollout", rule)
     world = World(tmp_path, spec=msgspec.structs.replace(SPEC, price_mode="by-rollout"))
     world.submit(group(world.lease()))
     (receipt,) = world.decide_all()

@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from coordinator.accounts.ledger import Ledger
-from coordinator.accounts.pay import points
 from coordinator.database import Database
 from p2p.identity import load_key, public_bytes
 from p2p.wire_types import decode
+from protocol.group_weights import rollout_points
 from protocol.leases import Lease, Submission
 from tests.faults.audit import check_books
 from tests.faults.processes import Run, Volunteer, make_template, running, until
@@ -78,6 +78,6 @@ def check_pay(run: Run) -> None:
             lease, group = decode(document, Lease), decode(payload, Submission)
             assert all(one.tokens[: len(b)] == b for one, b in zip(group.rollouts, lease.begun, strict=True))
             paid = facts[f"begun:{lost.hex()}"]["weight"]
-            assert paid + weight == sum(points(len(lease.prompt) + len(one.tokens)) for one in group.rollouts)
+            assert paid + weight == sum(rollout_points(len(lease.prompt) + len(one.tokens)) for one in group.rollouts)
             learned = "SELECT count(*) FROM buffer b JOIN leases l ON l.id = b.lease WHERE l.position ="
             assert database.value(f"{learned} (SELECT position FROM leases WHERE id = ?)", (lease.id,)) == 1

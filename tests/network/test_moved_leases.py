@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from coordinator.accounts.ledger import Ledger
-from coordinator.accounts.pay import points
 from coordinator.daemon import Coordinator
 from coordinator.database import Database
 from coordinator.verification.verdict_replay import replay_verdicts
 from p2p.wire_types import decode
+from protocol.group_weights import rollout_points
 from protocol.leases import Lease, Submission
 from tests.support.clock import on_fake_clock
 from tests.support.fake_coordinator import Node, until
@@ -78,7 +78,7 @@ async def test_another_node_finishes_what_a_lost_one_has_begun(tmp_path: Path) -
         weight = database.value("SELECT weight FROM verdicts WHERE lease = ?", (lease.id,))
         entries = {entry.key: msgspec.msgpack.decode(entry.facts) for entry in Ledger(database).entries()}
         paid = entries[f"begun:{lost.id.hex()}"]["weight"]
-        assert paid + weight == sum(points(len(lease.prompt) + len(one.tokens)) for one in whole.rollouts)
+        assert paid + weight == sum(rollout_points(len(lease.prompt) + len(one.tokens)) for one in whole.rollouts)
         assert paid > 0
         in_buffer = database.all("SELECT lease FROM buffer WHERE position = (SELECT position FROM leases WHERE id = ?)",
                                  (lease.id,))  # fmt: skip

@@ -22,6 +22,7 @@ from p2p.wire_types import Wire, decode, encode
 from protocol.appeals import AppealRequest, AppealResponse, CheckAnswer
 from protocol.authority import Asset, RoleKeys, Root, RunSpec, TaskReference
 from protocol.broadcast_messages import Acknowledgement, PayloadTransfer, PlanRequest, PlanResponse, TransferSource
+from protocol.group_weights import Costs
 from protocol.leases import (
     Lease,
     LeaseReport,
@@ -148,6 +149,7 @@ INSTANCES: list[Wire] = [
         machines={"16 rows": 2_400}, tables={"differs": [LEAST_P] * (BINS - 1) + [ONE]}, at=THEN,
     ),
     Acknowledgement(era=1, version=12, heard=950, complete=440, applied=3, taken=[TAKEN]),
+    Costs(run=RUN, given=1_000, attention=3, decode=29, denominator=8, unit=500_000, builds=["torch 2"], at=THEN),
 ]  # fmt: skip
 BY_NAME = {type(message).__name__: message for message in INSTANCES}
 
@@ -226,6 +228,7 @@ LIES: dict[str, tuple[str, dict[str, Any]]] = {
     "a verdict that is a number": ("Receipt", {"verdict": 1}),
     "true for a number": ("Receipt", {"weight": True}),
     "a number for true": ("Receipt", {"trainable": 1}),
+    "costs in parts of none": ("Costs", {"denominator": 0}),
 }
 
 

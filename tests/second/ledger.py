@@ -6,6 +6,7 @@ import re
 import sqlite3
 import sys
 from collections import Counter
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,25 @@ def decayed(count: int, hours: int) -> int:
     return max((count * low // ONE) // 2 ** (hours // HALF_LIFE), min(count, 3 * ONE))
 
 
+def weight(costs: Map | None, prompt: int, turns: list[list[int]], begun: list[int]) -> int:
+    """Return the weight of a group, token by token, and less that of the tokens which another node had begun."""
+
+    def whole(samples: list[list[int]]) -> int:
+        if costs is None:
+            return sum((1000 * (prompt + sum(one)) * 2 + 128) // 256 for one in samples)
+        cost = Fraction(sum(costs["given"] + costs["attention"] * n for n in range(1, prompt + 1)))
+        for one in samples:
+            before = prompt
+            for place, tokens in enumerate(one):
+                factor = Fraction(1) if place % 2 else Fraction(costs["decode"], costs["denominator"])
+                for n in range(before + 1, before + tokens + 1):
+                    cost += factor * (costs["given"] + costs["attention"] * n)
+                before += tokens
+        return int(1000 * cost / costs["unit"] + Fraction(1, 2))
+
+    return whole(turns) - whole([[one] for one in begun]) + whole([[] for _ in begun])
+
+
 class Replay:
     """`ends`: by lease, with the (number, hash) that a receipt names. `groups`: codes of a node's groups in order."""
 
@@ -54,6 +74,7 @@ class Replay:
         self.doubted, self.audited, self.aged = dict[str, bool](), Counter[str](), dict[str, int]()
         self.unvested = dict[bytes, int]()
         self.moved, self.answers = Counter[str](), dict[bytes, str]()
+        self.costs: dict[int, Map | None] = {0: None}
         check(len({row[3] for row in rows}) == len(rows), "two entries under one key")
         for self.number, row in enumerate(rows, start=1):
             self.entry(*row)
@@ -79,6 +100,7 @@ class Replay:
                 account = f"node:{told['node']}:unvested"
                 self.unvested[told["lease"]] = told["weight"]
             paid = [["escrow:run", -told["weight"]], [account, told["weight"]]] if told["weight"] else []
+            self.weigh(seq, kind == "lease.accepted", told)
             check(postings == (paid if kind == "lease.accepted" else []), f"entry {seq} pays other than it says")
             check(key == f"lease:{told['lease'].hex()}", f"entry {seq} is of another lease than its key")
             self.ends[told["lease"]] = told, (seq, named)
@@ -94,6 +116,9 @@ class Replay:
                 self.kept.setdefault(day, []).append((told["lease"], told["weight"], told.get("peak", 0)))
         elif kind in ("begun.paid", "begun.refused"):
             self.begun(seq, kind, key, postings, told)
+        elif kind == "costs.set":
+            check(key == f"costs:{sha256(told['sealed']).hex()}" and not postings, f"entry {seq} sets other costs")
+            self.costs[seq] = unpack(unpack(told["sealed"])[2])
         elif kind == "leases.ended":
             self.together(seq, told)
         elif kind == "lease.reversed":
@@ -125,9 +150,23 @@ class Replay:
         elif kind == "node.vouched":
             self.vouched.add(told["node"])
 
+    def weigh(self, seq: int, paid: bool, told: Map) -> None:
+        """Check that the weight of a group follows from its lengths, by the costs that were set last."""
+        if not paid or "turns" not in told:
+            return
+        check(told["costs"] == max(self.costs), f"entry {seq} is weighed by costs that are not in force")
+        played = [turns for turns in told["turns"] if sum(turns[::2])]
+        follows = weight(self.costs[told["costs"]], told["prompt"], played, told["begun"]) if played else 0
+        check(told["weight"] == follows, f"entry {seq}: its lengths weigh {follows}")
+        check(told.get("rollouts", len(told["turns"])) == len(told["turns"]), f"entry {seq}: lengths of other rollouts")
+
     def begun(self, seq: int, kind: str, key: str, postings: list[list[Any]], told: Map) -> None:
         """Check an entry on the tokens of a lease that moved on."""
         check(key == f"begun:{told['lease'].hex()}", f"entry {seq} is of another lease than its key")
+        if kind == "begun.paid" and "costs" in told:
+            costs, turns = self.costs[told["costs"]], [[one] for one in told["tokens"]]
+            first = weight(costs, told["prompt"], turns, []) - weight(costs, told["prompt"], [[] for _ in turns], [])
+            check(told["weight"] == first, f"entry {seq}: its lengths weigh {first}")
         paid = [["escrow:run", -told["weight"]], [f"node:{told['node']}:accrued", told["weight"]]]
         check(postings == (paid if kind == "begun.paid" else []), f"entry {seq} pays other than it says")
         check((told["code"] == "moved") == (kind == "begun.paid"), f"entry {seq} has a code of another kind")
@@ -149,6 +188,7 @@ class Replay:
         """Check an entry that reverses a verdict: a refused group is paid, or an accepted one is taken back."""
         node, weight, taken = told["node"], told["weight"], told["weight"] - told["lacking"]
         check(key == f"reversed:{told['lease'].hex()}", f"entry {seq} is of another lease than its key")
+        self.weigh(seq, told["paid"], told)
         end, _ = self.ends.get(told["lease"], ({"code": told["code"], "weight": weight * (not told["paid"])}, None))
         check((end["code"], end["weight"] == 0) == (told["code"], told["paid"]), f"entry {seq}: another verdict")
         account, codes = f"node:{node}:accrued", self.groups.setdefault(node, [])

@@ -34,6 +34,7 @@ from coordinator.rollouts.verdicts import EvidencedOutcome, LeaseOutcome
 from coordinator.run import setup
 from coordinator.run.model_folder import TINY
 from p2p.identity import public_key
+from protocol.group_weights import rollout_points
 from runtime.units import DAY
 from tests.faults.processes import PATIENCE, Coordinator, until
 
@@ -227,9 +228,12 @@ def ledger_of(path: Path) -> None:
 
 
 def end_of(lease: bytes, code: str, weight: int) -> LeaseOutcome:
+    """Return the end of a lease, of a group of one rollout with as many tokens as weigh so much."""
+    tokens = next(number for number in range(1_000) if rollout_points(number) == weight)
     return LeaseOutcome(
-        node=NODE, lease=lease, era=1, version=2, sent=3, expires=4, received=None, code=code, rollouts=1,
-        tokens_in=5, tokens_out=9, weight=weight, trainable=True, submission_hash=None,
+        node=NODE, lease=lease, era=1, version=2, sent=3, expires=4, received=None, code=code, rollouts=bool(weight),
+        tokens_in=1, tokens_out=tokens, weight=weight, trainable=True, submission_hash=None,
+        prompt=1, turns=[[tokens - 1]] if weight else [],
     )  # fmt: skip
 
 
@@ -297,14 +301,14 @@ def evidenced(lease: bytes, code: str, weight: int, peak: int = 3) -> EvidencedO
 def quarantine_of(
     path: Path, released: bool, target: str, day: int = 0, calibration: bytes = b"", peak: int = 3
 ) -> dict[str, Any]:
-    """Write a run.sqlite in which a group of 109 was in quarantine on day 0 and one of 11 on day 1, and the first day
+    """Write a run.sqlite in which a group of 109 was in quarantine on day 0 and one of 16 on day 1, and the first day
     has ended; return what its node knows. `peak`: of the first day."""
     with closing(Database.open(path)) as database:
         ledger = Ledger(database)
         with database.transaction():
-            ledger.issue_points(1_000, 120)
+            ledger.issue_points(1_000, 125)
             receipts = []
-            for lease, weight, at in ((b"a" * 16, 109, 5), (b"b" * 16, 11, DAY)):
+            for lease, weight, at in ((b"a" * 16, 109, 5), (b"b" * 16, 16, DAY)):
                 end = evidenced(lease, "quarantine", weight, peak if at < DAY else 3)
                 postings = transfer(ESCROW, quarantined(NODE), weight)
                 entry = ledger.append(at, "lease.accepted", f"lease:{lease.hex()}", end, postings)
@@ -318,7 +322,7 @@ def quarantine_of(
 
 
 def reversed_ledger(path: Path) -> dict[str, Any]:
-    """Write a run.sqlite in which a group of 109 is taken back, one of 11 is paid after all, and an appeal is answered;
+    """Write a run.sqlite in which a group of 109 is taken back, one of 16 is paid after all, and an appeal is answered;
     return what its node knows."""
     with closing(Database.open(path)) as database:
         ledger = Ledger(database)
@@ -336,10 +340,11 @@ def reversed_ledger(path: Path) -> dict[str, Any]:
                 node=NODE, lease=b"b" * 16, by="appeal", asked=6, code="drift", again="ok", reason=""
             )
             ledger.append(7, "appeal.answered", f"appeal:{(b'b' * 16).hex()}:6", answer)
-            for lease, code, weight, paid in ((b"b" * 16, "drift", 11, True), (b"a" * 16, "ok", 109, False)):
+            for lease, code, weight, paid in ((b"b" * 16, "drift", 16, True), (b"a" * 16, "ok", 109, False)):
                 fact = LeaseReversed(
-                    node=NODE, lease=lease, code=code, paid=paid, weight=weight, audited=True, by="operator", why="x"
-                )
+                    node=NODE, lease=lease, code=code, paid=paid, weight=weight, audited=True, by="operator", why="x",
+                    prompt=1, turns=[[weight // 8 - 1]] if paid else [],
+                )  # fmt: skip
                 reverse(ledger, accounts, fact, 8)
         rank = accounts.of(public_key(NODE), 9).rank
     return {"peer": NODE, "receipts": receipts, "rank": rank}
@@ -350,7 +355,7 @@ def test_the_ledger_replay_follows_reversals_and_appeals(tmp_path: Path) -> None
     (tmp_path / "told.json").write_text(json.dumps(told))
     done = walled(SECOND / "ledger.py", tmp_path / "run.sqlite", tmp_path / "told.json")
     assert done.returncode == 0, done.stderr
-    assert (json.loads(done.stdout)["earned"], json.loads(done.stdout)["rank"]) == (11, told["rank"])
+    assert (json.loads(done.stdout)["earned"], json.loads(done.stdout)["rank"]) == (16, told["rank"])
 
 
 def canary_ledger(path: Path, *, vested: int) -> dict[str, Any]:
@@ -416,7 +421,7 @@ def test_the_ledger_replay_follows_a_quarantine_to_its_end(
     done = walled(SECOND / "ledger.py", tmp_path / "run.sqlite", tmp_path / "told.json")
     assert done.returncode == 0, done.stderr
     replayed = json.loads(done.stdout)
-    assert (replayed["earned"], replayed["balances"][quarantined(NODE)]) == (earned, 11)
+    assert (replayed["earned"], replayed["balances"][quarantined(NODE)]) == (earned, 16)
 
 
 @pytest.mark.parametrize(
@@ -448,9 +453,9 @@ def test_the_ledger_replay_detects_a_group_outside_quarantine_on_a_day_in_doubt(
     """After a group in quarantine the others of the key and day are in quarantine too."""
     told = quarantine_of(tmp_path / "run.sqlite", False, ESCROW)
     with closing(Database.open(tmp_path / "run.sqlite")) as database:
-        end, postings = evidenced(b"c" * 16, "ok", 1), transfer(ESCROW, accrued(NODE), 1)
+        end, postings = evidenced(b"c" * 16, "ok", 8), transfer(ESCROW, accrued(NODE), 8)
         entry = Ledger(database).append(at, "lease.accepted", f"lease:{end.lease.hex()}", end, postings)
-    receipt = {"entry": entry.seq, "entry_hash": entry.hash, "lease": end.lease, "weight": 1}
+    receipt = {"entry": entry.seq, "entry_hash": entry.hash, "lease": end.lease, "weight": 8}
     told["receipts"].append(msgpack.packb([0, 0, msgpack.packb(receipt)]).hex())
     (tmp_path / "told.json").write_text(json.dumps(told))
     done = walled(SECOND / "ledger.py", tmp_path / "run.sqlite", tmp_path / "told.json")

@@ -4,20 +4,22 @@ import msgspec
 import pytest
 
 from coordinator.accounts.ledger import ESCROW, FUND, accrued
-from coordinator.accounts.pay import PAY_RULES, PayRule, UnknownPriceMode, pay_rule, points
+from coordinator.accounts.pay import PAY_RULES, PayRule, UnknownPriceMode, pay_rule
 from coordinator.run.signing import PRICE_MODE
 from p2p.identity import peer_id
+from protocol.group_weights import GroupLengths, rollout_points
 from tests.support.group_world import ALICE, SPEC, World, group
 
 
 @pytest.mark.parametrize(("tokens", "expected"), [(128, 1000), (9, 70), (1, 8), (8, 63), (16, 125), (1024, 8000)])
 def test_the_weight_of_a_rollout_is_linear_in_its_tokens(tokens: int, expected: int) -> None:
-    assert points(tokens) == expected
+    assert rollout_points(tokens) == expected
 
 
-def test_a_group_earns_the_sum_of_its_rollouts() -> None:
-    assert PAY_RULES["points"].earned([5, 11]) == points(5) + points(11)
-    assert PAY_RULES["points"].earned([]) == 0
+def test_without_costs_a_group_earns_the_sum_of_its_rollouts() -> None:
+    earned = PAY_RULES["points"].earned
+    assert earned(None, GroupLengths(2, [[3], [4, 2, 3]])) == rollout_points(5) + rollout_points(11)
+    assert earned(None, GroupLengths(7, [])) == 0
 
 
 def test_a_new_run_states_a_price_mode_that_this_build_has() -> None:
@@ -38,7 +40,9 @@ def test_a_run_of_a_price_mode_that_this_build_lacks_does_not_start(tmp_path: Pa
 
 
 def test_the_pay_rule_is_that_of_the_runs_price_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PAY_RULES, "flat", PayRule(lambda tokens: 7, PAY_RULES["points"].fund))
+    monkeypatch.setitem(
+        PAY_RULES, "flat", PayRule(lambda _costs, _prompt, turns: 7 * len(turns), PAY_RULES["points"].fund)
+    )
     world = World(tmp_path, spec=msgspec.structs.replace(SPEC, price_mode="flat"))
     world.submit(group(world.lease()))
     (receipt,) = world.decide_all()

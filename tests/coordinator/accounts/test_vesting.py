@@ -17,6 +17,7 @@ END = CountedOutcome(
     node=peer_id(ALICE), lease=bytes(range(16)), era=1, version=7, sent=1_000, expires=2_000, received=1_500,
     code="canary", rollouts=2, tokens_in=10, tokens_out=20, weight=234, trainable=False,
     submission_hash=bytes(32), rules=3, sampled=20, near_ties=1, audited="canary",
+    prompt=5, turns=[[10], [10]], costs=3,
 )  # fmt: skip
 VESTED = CanaryVested(node=peer_id(ALICE), lease=bytes(range(16)), weight=234)
 

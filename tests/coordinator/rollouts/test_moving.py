@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from coordinator.accounts.ledger_facts import BegunOutcome
-from coordinator.accounts.pay import points
 from coordinator.accounts.strikes import ENOUGH
 from coordinator.rollouts.delivery_record import read_delivery_record
 from coordinator.rollouts.moving import (
@@ -16,7 +15,6 @@ from coordinator.rollouts.moving import (
     WAIT,
     LeaseFacts,
     SampleProgress,
-    begun_weight,
     continues,
     is_in_time,
     is_worth_moving,
@@ -27,10 +25,12 @@ from coordinator.rollouts.verification import judge
 from engines.engine import SampleScore
 from p2p.identity import peer_id
 from p2p.wire_types import encode
+from protocol.group_weights import GroupLengths, begun_weight, group_weight, rollout_points, whole_weight
 from protocol.leases import Lease, Receipt
 from protocol.partial_groups import PartialRequest, PartialResponse, PartialSample
 from protocol.requests import Refusal
 from tasks.tokenizer import EOS
+from tests.support.costs import COSTS
 from tests.support.group_world import ALICE, BOB, HELLO, TEXT, group, name, opened
 from tests.support.ledger_sums import check_sums
 from tests.support.moving_world import KNOWN, LEAST_BETWEEN, MovingWorld, part
@@ -114,12 +114,14 @@ def test_a_lease_is_worth_moving_with_as_many_tokens_as_its_prompts_have_and_one
 def test_both_nodes_together_earn_what_one_would_have_and_a_long_prompt_is_not_earned_by_a_few_tokens(
     prompt: int,
 ) -> None:
-    whole, begun = [120, 1, 8_192], [60, 1, 0]
-    first = begun_weight(points, prompt, begun)
-    second = sum(points(prompt + tokens) for tokens in whole) - first
-    assert first + second == sum(points(prompt + tokens) for tokens in whole)
-    assert 0 <= first <= points(61) + 2
-    assert second >= sum(points(prompt) for _ in whole)
+    whole, begun = [[120], [1], [8_192]], [60, 1, 0]
+    for costs in (None, COSTS, msgspec.structs.replace(COSTS, attention=0)):
+        first = begun_weight(costs, prompt, begun)
+        second = group_weight(costs, GroupLengths(prompt, whole, begun))
+        assert first + second == whole_weight(costs, prompt, whole)
+        assert second >= whole_weight(costs, prompt, [[] for _ in whole])
+        if costs is None or not costs.attention:
+            assert 0 <= first <= whole_weight(costs, 0, [[61]]) + 2
 
 
 # --- the life of a moved lease
@@ -141,7 +143,7 @@ def test_a_lost_group_is_finished_by_another_node_and_both_are_paid(world: Movin
     assert (receipt.verdict, receipt.code, receipt.trainable) == ("accepted", "ok", True)
     (paid,) = entries(world, "begun.paid")
     assert (paid.node, paid.code, paid.tokens) == (peer_id(ALICE), "moved", [6, 5])
-    assert paid.weight + receipt.weight == 2 * points(5 + 8)
+    assert paid.weight + receipt.weight == 2 * rollout_points(5 + 8)
     after = service.ledger.balances()
     assert after[f"node:{peer_id(ALICE)}:accrued"] - balance[f"node:{peer_id(ALICE)}:accrued"] == paid.weight
     learned = service.database.all("SELECT lease FROM buffer WHERE lease = ?", (lease.id,))
@@ -301,7 +303,7 @@ def test_a_sample_that_has_ended_is_given_whole_and_nothing_of_it_is_judged(worl
     receipt = opened("receipt", world.decide_whole(), Receipt)
     assert receipt.verdict == "accepted"
     (paid,) = entries(world, "begun.paid")
-    assert paid.weight + receipt.weight == points(5 + 7) + points(5 + 8)
+    assert paid.weight + receipt.weight == rollout_points(5 + 7) + rollout_points(5 + 8)
     assert lost.seeds == lease.seeds
 
 

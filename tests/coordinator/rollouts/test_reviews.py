@@ -319,7 +319,18 @@ def test_golden_vectors_of_the_new_entries_and_messages() -> None:
     vectors = json.loads((paths.VECTORS / "appeals.json").read_text())
     values: dict[str, msgspec.Struct] = {
         "LeaseReversed": LeaseReversed(
-            node=PEER, lease=b"l" * 16, code="seeded-choice", paid=True, weight=140, audited=True, by="appeal", why="w"
+            node=PEER,
+            lease=b"l" * 16,
+            code="seeded-choice",
+            paid=True,
+            weight=140,
+            audited=True,
+            by="appeal",
+            why="w",
+            prompt=3,
+            turns=[[7], [8]],
+            begun=[0, 1],
+            costs=2,
         ),
         "AppealAnswered": AppealAnswered(
             node=PEER, lease=b"l" * 16, by="appeal", asked=1, code="seeded-choice", again="ok", reason=""

@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from coordinator.accounts.ledger import ESCROW, FUND, accrued
-from coordinator.accounts.pay import points
 from coordinator.rollouts.verdicts import LeaseOutcome
 from p2p.identity import peer_id
+from protocol.group_weights import rollout_points
 from protocol.leases import Receipt, VerdictsRequest
 from tests.support.group_world import ALICE, RUN, World, group, honest_scores, opened, rollout
 
@@ -85,7 +85,7 @@ def test_given_tokens_of_an_environment_count_as_input(world: World) -> None:
     long = [rollout(lease, "12345"), rollout(lease, "1")]
     world.submit(group(lease, rollouts=long))
     (receipt,) = world.decide_all()
-    assert receipt.weight == points(5 + 6) + points(5 + 2)
+    assert receipt.weight == rollout_points(5 + 6) + rollout_points(5 + 2)
 
 
 def test_points_come_from_the_fund(world: World) -> None:

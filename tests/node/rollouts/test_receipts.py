@@ -19,7 +19,7 @@ from protocol.leases import Receipt
 from runtime.exit_codes import Exit
 from tests.support.fake_coordinator import START, FakeCoordinator, Keys
 
-NONE = "0 are proved to be in the ledger, by 0 signed heads"
+NONE = "0 are proved to be in the ledger, by 0 signed heads, and the weights of 0 follow from their lengths"
 PASSPHRASE = "nobody knows"
 
 

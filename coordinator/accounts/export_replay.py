@@ -1,0 +1,72 @@
+"""Replay an export of the ledger, and say whether it is what the coordinator's tables say: `echo2-coord ledger replay`.
+
+Rules
+1. The export is verified and replayed in one pass (ledger_audit.py, ledger_replay.py). It takes no private key, and no
+   other file of the run.
+2. Where the export has the coordinator's own state, both must be the same, every byte.
+"""
+
+import hashlib
+from pathlib import Path
+from typing import NamedTuple
+
+from coordinator.accounts.ledger_audit import Audit, audit, chain_of
+from coordinator.accounts.ledger_export import STATE
+from coordinator.accounts.ledger_replay import LedgerReplay
+from coordinator.accounts.ledger_state import LedgerState
+from coordinator.run.signing import Untrusted
+
+SHOWN = 10
+"""Nodes of the ranking that the report shows."""
+
+
+class Replayed(NamedTuple):
+    """A replayed export. `compared`: whether the coordinator's own state was there."""
+
+    audit: Audit
+    state: LedgerState
+    compared: bool
+
+
+def replay(folder: Path) -> Replayed:
+    """Replay an export. Raises `Tampered` with the number of the first entry that differs, `Untrusted`, and
+    `LocalFault` for a folder that is no export."""
+    replayed = LedgerReplay(chain_of(folder))
+    audited = audit(folder, replayed.take)
+    state, path = replayed.state(), folder / STATE
+    if not path.is_file():
+        return Replayed(audited, state, compared=False)
+    ours, theirs = state.encoded(), path.read_bytes()
+    if ours != theirs:
+        raise Untrusted(f"the coordinator's state is not that of its ledger: {_difference(ours, theirs)}")
+    return Replayed(audited, state, compared=True)
+
+
+def _difference(ours: bytes, theirs: bytes) -> str:
+    """Return the first line that differs, both ways."""
+    rows = zip(ours.splitlines(), theirs.splitlines(), strict=False)
+    for number, (one, other) in enumerate(rows, start=1):
+        if one != other:
+            return f"line {number} is {_shown(other)}, and {_shown(one)} follows from the entries"
+    return f"it has {len(theirs)} bytes, and {len(ours)} follow from the entries"
+
+
+def _shown(row: bytes) -> str:
+    return row.decode(errors="backslashreplace").strip()[:120]
+
+
+def lines(replayed: Replayed) -> list[str]:
+    """Return the report as lines of text."""
+    state = replayed.state
+    known = sum(one.rank != "new" for one in state.keys.values())
+    same = "every byte as the coordinator has it" if replayed.compared else "the coordinator's own is not in the export"
+    return [
+        f"entries     {state.entries}, each with the key, weight and postings that follow from it and those before",
+        f"state       SHA-256 {hashlib.sha256(state.encoded()).hexdigest()}: {same}",
+        f"keys        {len(state.keys)}, of which {known} are known or proven",
+        f"ranking     {len(state.ranking)} nodes, as of entry {state.entries}",
+        *(
+            f"{place:>6}  {one.weight / 1000:>14.3f} RE  {one.groups:>8} groups  {one.rank:<6}  {one.node}"
+            for place, one in enumerate(state.ranking[:SHOWN], start=1)
+        ),
+    ]

@@ -1,0 +1,292 @@
+"""Compute a ledger again from its entries alone: weights, payments, balances, standing and ranking. Pure.
+
+Rules
+1. The key and the postings of each entry must be those that follow from its facts and the entries before it. The first
+   entry for which they are not ends the replay: `Tampered` with its number.
+2. A weight must follow from the lengths in its entry, by the Costs in force there (protocol/group_weights.py). Entries
+   of earlier programs tell no lengths: their weights are taken as they stand.
+3. A `costs.set` has Costs that the ledger's key signed, newer than those before.
+4. The end of a quarantine moves what its day's groups weighed, the vesting of a canary what that weighed; a reversal
+   names the verdict that its lease had.
+5. A kind that this build does not know may state facts, but moves nothing.
+6. The state after the last entry is that of coordinator/accounts/ledger_state.py.
+"""
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+
+from coordinator.accounts.cost_tables import CostsInForce, CostsSet
+from coordinator.accounts.ledger import (
+    ESCROW,
+    FUND,
+    ORIGIN,
+    Entry,
+    Posting,
+    Tampered,
+    accrued,
+    quarantined,
+    transfer,
+    unvested,
+)
+from coordinator.accounts.ledger_facts import (
+    ROTATED,
+    AppealAnswered,
+    BegunOutcome,
+    KeyAccount,
+    KeyRotated,
+    LeaseReversed,
+    LeasesEnded,
+    QuarantineEnded,
+    apply,
+)
+from coordinator.accounts.ledger_state import LedgerState, NodeWork, state_of
+from coordinator.accounts.vesting import CanaryVested
+from p2p.errors import Malformed, P2PError
+from p2p.identity import public_key
+from p2p.wire_types import decode
+from protocol.authority import Root, open_kept
+from protocol.group_weights import Costs, GroupLengths, begun_weight, group_weight
+from runtime.units import DAY
+
+HOLDING: Final = {"quarantine": quarantined, "canary": unvested}
+"""The account of an accepted group's weight, by its code; of every other code the node's `accrued`."""
+T = TypeVar("T")
+
+
+class _Lengths(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields from which a weight follows. `turns` None: an earlier program wrote the entry."""
+
+    weight: int
+    prompt: int = 0
+    turns: list[list[int]] | None = None
+    begun: list[int] = []
+    costs: int = 0
+
+
+class _End(_Lengths, frozen=True, kw_only=True):
+    """The fields of a LeaseOutcome (coordinator/rollouts/verdicts.py) that the ledger's state depends on."""
+
+    node: str
+    lease: bytes
+    code: str
+    rollouts: int
+    tokens_in: int
+    tokens_out: int
+
+
+class _Issued(msgspec.Struct, frozen=True):
+    amount: int
+
+
+class _OfKey(msgspec.Struct, frozen=True):
+    """The fact of an entry about one key alone."""
+
+    node: str
+
+
+class _Verdict(NamedTuple):
+    """A lease's verdict."""
+
+    node: str
+    code: str
+    weight: int
+
+
+class LedgerReplay:
+    """The replay of a ledger, entry by entry. `chain`: its Roots."""
+
+    def __init__(self, chain: Sequence[Root]) -> None:
+        self._chain = chain
+        self._seq, self._tip = 0, ORIGIN
+        self._balances, self._accounts = Counter[str](), dict[str, KeyAccount]()
+        self._work = dict[str, NodeWork]()
+        self._costs = CostsInForce()
+        self._verdicts: dict[bytes, _Verdict] = {}
+        self._kept: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+        self._canaries: dict[bytes, _Verdict] = {}
+
+    def take(self, entry: Entry) -> None:
+        """Take the next entry. Raises `Tampered`."""
+        try:
+            key, postings = _RULES.get(entry.kind, LedgerReplay._unknown)(self, entry)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise Tampered(entry.seq, f"its facts are not those of a {entry.kind}: {error}") from error
+        if entry.key != key:
+            raise Tampered(entry.seq, f"it has the key {entry.key}, from its facts follows {key}")
+        if entry.postings != postings:
+            raise Tampered(entry.seq, "it moves another amount, or elsewhere, than follows from its facts")
+        for account, amount in postings:
+            self._balances[account] += amount
+        apply(entry, lambda node: self._accounts.get(node, KeyAccount()), self._accounts.__setitem__)
+        self._seq, self._tip = entry.seq, entry.hash
+
+    def state(self) -> LedgerState:
+        """Return the state after the last entry."""
+        return state_of(self._seq, self._tip, self._balances, self._accounts, self._work)
+
+    def _issued(self, entry: Entry) -> "_Due":
+        amount = _fact(entry, _Issued).amount
+        return _Due(f"points:{entry.seq}", transfer(FUND, ESCROW, amount))
+
+    def _accepted(self, entry: Entry) -> "_Due":
+        end = _fact(entry, _End)
+        self._weigh(entry, end)
+        if end.turns is not None and end.rollouts != len(end.turns):
+            raise Tampered(entry.seq, f"it has {end.rollouts} rollouts, and the lengths of {len(end.turns)}")
+        if end.code == "quarantine":
+            self._kept[end.node, entry.at // DAY].append(end.weight)
+        verdict = self._verdicts[end.lease] = _Verdict(end.node, end.code, end.weight)
+        if end.code == "canary":
+            self._canaries[end.lease] = verdict
+        self._worked(entry, end.node, 1, end.rollouts, end.tokens_in + end.tokens_out, end.weight)
+        account = HOLDING.get(end.code, accrued)(end.node)
+        return _Due(f"lease:{end.lease.hex()}", transfer(ESCROW, account, end.weight))
+
+    def _unpaid(self, entry: Entry) -> "_Due":
+        end = _fact(entry, _End)
+        if end.weight:
+            raise Tampered(entry.seq, f"a {entry.kind} earns nothing, and states the weight {end.weight}")
+        self._verdicts[end.lease] = _Verdict(end.node, end.code, 0)
+        return _Due(f"lease:{end.lease.hex()}")
+
+    def _begun(self, entry: Entry) -> "_Due":
+        begun = _fact(entry, BegunOutcome)
+        paid = entry.kind == "begun.paid"
+        if not paid and begun.weight:
+            raise Tampered(entry.seq, f"a {entry.kind} earns nothing, and states the weight {begun.weight}")
+        if paid and begun.prompt:  # without it, an earlier program wrote the entry
+            self._same(entry, begun.weight, begun_weight(self._named(entry, begun.costs), begun.prompt, begun.tokens))
+        if paid:
+            self._worked(entry, begun.node, 0, 0, 0, begun.weight)
+        return _Due(f"begun:{begun.lease.hex()}", transfer(ESCROW, accrued(begun.node), begun.weight))
+
+    def _together(self, entry: Entry) -> "_Due":
+        ended = _fact(entry, LeasesEnded)
+        if sum(one.expired + one.refused for one in ended.counts) != ended.ends:
+            raise Tampered(entry.seq, f"its counts are not those of {ended.ends} ends")
+        return _Due(f"ends:{entry.seq}")
+
+    def _quarantine_ended(self, entry: Entry) -> "_Due":
+        fact = _fact(entry, QuarantineEnded)
+        kept = self._kept.pop((fact.node, fact.day), [])
+        if (fact.groups, fact.weight) != (len(kept), sum(kept)):
+            raise Tampered(entry.seq, f"{len(kept)} groups with a weight of {sum(kept)} were in this quarantine")
+        target = accrued(fact.node) if fact.released else ESCROW
+        return _Due(f"quarantine:{fact.node}:{fact.day}", transfer(quarantined(fact.node), target, fact.weight))
+
+    def _reversed(self, entry: Entry) -> "_Due":
+        fact = _fact(entry, LeaseReversed)
+        verdict = self._verdicts.get(fact.lease, _Verdict(fact.node, fact.code, 0))
+        if (verdict.node, verdict.code) != (fact.node, fact.code):
+            raise Tampered(entry.seq, f"the verdict of its lease was {verdict.code} of {verdict.node}")
+        key, account = f"reversed:{fact.lease.hex()}", accrued(fact.node)
+        if fact.paid:
+            self._weigh(entry, _fact(entry, _Lengths))
+            return _Due(key, transfer(ESCROW, account, fact.weight))
+        self._same(entry, fact.weight, verdict.weight)
+        there = min(self._balances[account], fact.weight)
+        self._same(entry, fact.lacking, fact.weight - there)
+        return _Due(key, transfer(account, ESCROW, there))
+
+    def _answered(self, entry: Entry) -> "_Due":
+        fact = _fact(entry, AppealAnswered)
+        return _Due(f"{fact.by}:{fact.lease.hex()}:{fact.asked}")
+
+    def _vested(self, entry: Entry) -> "_Due":
+        fact = _fact(entry, CanaryVested)
+        canary = self._canaries.pop(fact.lease, None)
+        if canary is None or (canary.node, canary.weight) != (fact.node, fact.weight):
+            raise Tampered(entry.seq, "no canary of this node and weight waits under its lease")
+        return _Due(f"vested:{fact.lease.hex()}", transfer(unvested(fact.node), accrued(fact.node), fact.weight))
+
+    def _of_key(self, entry: Entry) -> "_Due":
+        earlier = entry.kind == "node.suspended" and entry.key == f"suspension:{entry.seq}"
+        return _Due(entry.key if earlier else f"key:{_fact(entry, _OfKey).node}:{entry.seq}")
+
+    def _rotated(self, entry: Entry) -> "_Due":
+        return _Due(f"key:{_fact(entry, KeyRotated).successor}:{entry.seq}")
+
+    def _costs_set(self, entry: Entry) -> "_Due":
+        fact = _fact(entry, CostsSet)
+        digest = hashlib.sha256(fact.sealed).digest()
+        try:
+            costs = decode(open_kept(fact.sealed, "costs", self._chain), Costs)
+        except P2PError as error:
+            raise Tampered(entry.seq, f"its Costs are not the ledger key's: {error}") from error
+        before = self._costs.costs
+        if fact.costs != digest or (before is not None and costs.at <= before.at):
+            raise Tampered(entry.seq, "its Costs have another hash, or are not newer than those before")
+        self._costs = CostsInForce(entry.seq, costs)
+        return _Due(f"costs:{digest.hex()}")
+
+    def _unknown(self, entry: Entry) -> "_Due":
+        return _Due(entry.key)
+
+    def _weigh(self, entry: Entry, lengths: _Lengths) -> None:
+        """Compare a weight with the one that follows from its lengths (rule 2)."""
+        if lengths.turns is not None:
+            group = GroupLengths(lengths.prompt, lengths.turns, lengths.begun)
+            self._same(entry, lengths.weight, group_weight(self._named(entry, lengths.costs), group))
+
+    def _named(self, entry: Entry, costs: int) -> Costs | None:
+        """Return the Costs of the entry that a weight names, which must be those in force."""
+        if costs != self._costs.entry:
+            raise Tampered(entry.seq, f"it is weighed by the Costs of entry {costs}, not of {self._costs.entry}")
+        return self._costs.costs
+
+    def _same(self, entry: Entry, stated: int, follows: int) -> None:
+        if stated != follows:
+            raise Tampered(entry.seq, f"it states {stated}, where {follows} follows")
+
+    def _worked(self, entry: Entry, node: str, groups: int, rollouts: int, tokens: int, weight: int) -> None:
+        if node not in self._work:
+            _check_peer(entry, node)
+        one = self._work.get(node, NodeWork())
+        self._work[node] = NodeWork(
+            one.groups + groups, one.rollouts + rollouts, one.tokens + tokens, one.weight + weight
+        )
+
+
+class _Due(NamedTuple):
+    """The key and the postings that an entry must have."""
+
+    key: str
+    postings: tuple[Posting, ...] = ()
+
+
+def _check_peer(entry: Entry, node: str) -> None:
+    try:
+        public_key(node)
+    except Malformed as error:
+        raise Tampered(entry.seq, f"it is about no key: {error}") from error
+
+
+def _fact(entry: Entry, kind: type[T]) -> T:
+    return msgspec.msgpack.decode(entry.facts, type=kind)
+
+
+_RULES: Final[dict[str, Callable[[LedgerReplay, Entry], _Due]]] = {
+    "points.issued": LedgerReplay._issued,
+    "lease.accepted": LedgerReplay._accepted,
+    "lease.refused": LedgerReplay._unpaid,
+    "lease.expired": LedgerReplay._unpaid,
+    "begun.paid": LedgerReplay._begun,
+    "begun.refused": LedgerReplay._begun,
+    "leases.ended": LedgerReplay._together,
+    "quarantine.ended": LedgerReplay._quarantine_ended,
+    "lease.reversed": LedgerReplay._reversed,
+    "appeal.answered": LedgerReplay._answered,
+    "canary.vested": LedgerReplay._vested,
+    "node.suspended": LedgerReplay._of_key,
+    "node.vouched": LedgerReplay._of_key,
+    "node.banned": LedgerReplay._of_key,
+    "node.unbanned": LedgerReplay._of_key,
+    "node.noted": LedgerReplay._of_key,
+    ROTATED: LedgerReplay._rotated,
+    "costs.set": LedgerReplay._costs_set,
+}
+"""Kind -> the rule from which an entry's key and postings follow."""

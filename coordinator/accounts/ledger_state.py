@@ -1,0 +1,116 @@
+"""The state that follows from a ledger: balances, the account of each key with its rank, and the ranking of nodes.
+
+Rules
+1. The state is that after the last entry, and has one form in bytes: JSON, accounts and keys in alphabetical order,
+   hashes in hexadecimal digits, a line feed at its end. Two states are the same where these bytes are.
+2. `of_tables` reads it from the coordinator's tables, by the queries of the status page. Every other way to it reads
+   entries alone (ledger_replay.py).
+3. The ranking is that of the page, most accepted work first, then by key: the nodes that have any. Names and engines
+   are no part of it.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from coordinator.accounts.ledger import Ledger
+from coordinator.accounts.ledger_facts import KeyAccount
+from coordinator.accounts.standing import account_of, rank
+from coordinator.database import Database
+from p2p.identity import peer_id, public_key
+
+_WORK: Final = "SELECT key, weight FROM nodes WHERE weight > 0"
+_SUMS: Final = (
+    "SELECT node, sum(groups), sum(rollouts), sum(tokens) FROM sums WHERE verdict = 'accepted' AND node != x''"
+    " GROUP BY node"
+)
+
+
+class NodeWork(msgspec.Struct, frozen=True):
+    """The accepted work of one node. `groups`, `rollouts`, `tokens`: of accepted groups. `weight`: milli-RE of these,
+    and of tokens that moved on."""
+
+    groups: int = 0
+    rollouts: int = 0
+    tokens: int = 0
+    weight: int = 0
+
+
+class RankedNode(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of the ranking. `accrued`: balance, milli-RE. `rank`: new, known or proven."""
+
+    node: str
+    weight: int
+    groups: int
+    rollouts: int
+    tokens: int
+    accrued: int
+    rank: str
+
+
+class KeyState(msgspec.Struct, frozen=True, kw_only=True):
+    """The account of a key (`KeyAccount`) and its rank."""
+
+    rank: str
+    account: dict[str, int | str | bool | None]
+
+
+class LedgerState(msgspec.Struct, frozen=True, kw_only=True):
+    """The state after entry `entries`, whose hash is `tip`."""
+
+    entries: int
+    tip: str
+    balances: dict[str, int]
+    keys: dict[str, KeyState]
+    ranking: list[RankedNode]
+
+    def encoded(self) -> bytes:
+        """Return the state's bytes (rule 1)."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n"
+
+
+def state_of(
+    entries: int,
+    tip: bytes,
+    balances: Mapping[str, int],
+    accounts: Mapping[str, KeyAccount],
+    work: Mapping[str, NodeWork],
+) -> LedgerState:
+    """Put a state together. `accounts`, `work`: by peer id."""
+    there = {account: amount for account, amount in sorted(balances.items()) if amount}
+    keys = {node: KeyState(rank=rank(one), account=one._asdict()) for node, one in sorted(accounts.items())}
+    return LedgerState(
+        entries=entries, tip=tip.hex(), balances=there, keys=keys, ranking=list(_ranking(there, accounts, work))
+    )
+
+
+def _ranking(
+    balances: Mapping[str, int], accounts: Mapping[str, KeyAccount], work: Mapping[str, NodeWork]
+) -> Iterable[RankedNode]:
+    for node in sorted(work, key=lambda one: (work[one].weight, public_key(one)), reverse=True):
+        done = work[node]
+        if done.weight:
+            yield RankedNode(
+                node=node, weight=done.weight, groups=done.groups, rollouts=done.rollouts, tokens=done.tokens,
+                accrued=balances.get(f"node:{node}:accrued", 0), rank=rank(accounts.get(node, KeyAccount())),
+            )  # fmt: skip
+
+
+def of_tables(database: Database) -> LedgerState:
+    """Return the coordinator's own state (rule 2). Beside a running coordinator, read one snapshot of the file."""
+    ledger = Ledger(database)
+    return state_of(*ledger.tip(), ledger.balances(), _accounts(database), _work(database))
+
+
+def _accounts(database: Database) -> dict[str, KeyAccount]:
+    return {peer_id(node): account_of(database, node) for (node,) in database.all("SELECT node FROM accounts")}
+
+
+def _work(database: Database) -> dict[str, NodeWork]:
+    sums = {node: (groups, rollouts, tokens) for node, groups, rollouts, tokens in database.all(_SUMS)}
+    work = dict[str, NodeWork]()
+    for node, weight in database.all(_WORK):
+        groups, rollouts, tokens = sums.get(node, (0, 0, 0))
+        work[peer_id(node)] = NodeWork(groups, rollouts, tokens, weight)
+    return work

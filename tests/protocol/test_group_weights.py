@@ -1,0 +1,94 @@
+"""The weight of a group by its lengths: exact, rounded once, the prompt once, decode dearer than prefill."""
+
+import json
+from fractions import Fraction
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2p.errors import Malformed
+from p2p.wire_types import decode, encode
+from protocol.group_weights import (
+    Costs,
+    GroupLengths,
+    Turns,
+    begun_weight,
+    group_weight,
+    rollout_points,
+    scaled_cost,
+    whole_weight,
+)
+from tests.support.costs import COSTS, sealed_costs
+
+lengths = st.integers(0, 300)
+turns_of_group = st.lists(st.lists(lengths, max_size=4), max_size=4)
+
+
+def token_by_token(costs: Costs, prompt: int, turns: Turns) -> Fraction:
+    """Return the cost of a group, added up by its tokens."""
+    total = Fraction(sum(costs.given + costs.attention * (before + 1) for before in range(prompt)))
+    for sample in turns:
+        before = prompt
+        for number, tokens in enumerate(sample):
+            for _ in range(tokens):
+                one = Fraction(costs.given + costs.attention * (before + 1))
+                total += one if number % 2 else one * costs.decode / costs.denominator
+                before += 1
+    return total
+
+
+@given(prompt=lengths, turns=turns_of_group, decode_by=st.integers(1, 99), denominator=st.integers(1, 99))
+def test_a_group_costs_what_its_tokens_cost_one_by_one(
+    prompt: int, turns: list[list[int]], decode_by: int, denominator: int
+) -> None:
+    costs = msgspec.structs.replace(COSTS, decode=decode_by, denominator=denominator)
+    exact = token_by_token(costs, prompt, turns)
+    assert Fraction(scaled_cost(costs, prompt, turns), denominator) == exact
+    weight = whole_weight(costs, prompt, turns)
+    assert Fraction(-1, 2) < weight - 1000 * exact / costs.unit <= Fraction(1, 2), "rounded once, halves up"
+
+
+@given(prompt=lengths, turns=turns_of_group)
+def test_the_prompt_is_counted_once_for_all_samples(prompt: int, turns: list[list[int]]) -> None:
+    alone = scaled_cost(COSTS, prompt, [])
+    assert scaled_cost(COSTS, prompt, turns) - alone == sum(
+        scaled_cost(COSTS, prompt, [sample]) - alone for sample in turns
+    )
+
+
+@given(prompt=lengths, samples=st.lists(st.tuples(lengths, lengths), max_size=4), priced=st.booleans())
+def test_two_nodes_earn_together_what_one_would_have(prompt: int, samples: list[tuple[int, int]], priced: bool) -> None:
+    costs = COSTS if priced else None
+    begun, turns = [first for first, _ in samples], [[first + rest] for first, rest in samples]
+    second = group_weight(costs, GroupLengths(prompt, turns, begun))
+    assert begun_weight(costs, prompt, begun) + second == whole_weight(costs, prompt, turns)
+    assert second >= whole_weight(costs, prompt, [[] for _ in samples])
+
+
+def test_tokens_of_the_environment_cost_as_the_prompt_does() -> None:
+    flat = msgspec.structs.replace(COSTS, attention=0)
+    assert scaled_cost(flat, 5, [[0, 9]]) == scaled_cost(flat, 14, [])
+
+
+def test_without_costs_each_rollout_is_rounded_by_itself_with_its_prompt() -> None:
+    assert whole_weight(None, 5, [[6], [2, 1]]) == rollout_points(11) + rollout_points(8)
+
+
+@pytest.mark.parametrize("field", ["given", "decode", "denominator", "unit"])
+def test_costs_of_nothing_are_refused(field: str) -> None:
+    with pytest.raises(Malformed):
+        decode(encode(msgspec.structs.replace(COSTS, **{field: 0})), Costs)
+
+
+def test_the_golden_vectors(repository: Path) -> None:
+    vector = json.loads((repository / "tests/vectors/costs.json").read_text())
+    assert vector["sealed"] == sealed_costs().hex()
+    assert decode(bytes.fromhex(vector["payload"]), Costs) == COSTS
+    assert encode(COSTS).hex() == vector["payload"]
+    for group in vector["groups"]:
+        weighed = GroupLengths(group["prompt"], group["turns"], group["begun"])
+        assert group_weight(COSTS, weighed) == group["weight"], group
+        assert group_weight(None, weighed) == group["without_costs"], group
