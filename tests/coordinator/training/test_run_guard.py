@@ -53,9 +53,7 @@ def test_one_better_exam_begins_the_row_anew() -> None:
     assert exams(guard(), 0.1, 0.9, 0.2, 0.2, 0.5, 0.2, 0.2) == [None] * 7
 
 
-@pytest.mark.parametrize(
-    "values", [(0.1, 0.18, 0.0, 0.0, 0.0), (0.2, 0.25, 0.1, 0.1, 0.1)]
-)
+@pytest.mark.parametrize("values", [(0.1, 0.18, 0.0, 0.0, 0.0), (0.2, 0.25, 0.1, 0.1, 0.1)])
 def test_the_rule_is_off_until_the_best_lies_two_standard_errors_above_the_first(values: tuple[float, ...]) -> None:
     assert exams(guard(), *values) == [None] * 5
     assert guard().left("reverse", TaskResult(0, 0.1, 0.01, 64)) is None
