@@ -173,7 +173,7 @@ class RolloutWorker:
                 (
                     self._outbox_relay.room <= 0,
                     "the outbox is full: answers are outstanding",
-                    lambda: self._nap(1.0),
+                    lambda: asyncio.sleep(1.0),
                 ),
                 (self._expired(), EXPIRED, lambda: asyncio.sleep(1.0)),
                 (self._follower.current is None, missing, lambda: self._nap(0.2)),
