@@ -225,6 +225,9 @@ class Child:
         except (asyncio.CancelledError, TimeoutError):
             if withdraw:
                 self._take_back(process, call_id, method)
+            else:
+                answer.cancel()
+                self._pending[-call_id] = answer  # the answer still comes, and is passed over
             raise
         finally:
             self._pending.pop(call_id, None)
@@ -330,7 +333,7 @@ class Child:
                 raise _Garbage(str(error)) from error
 
     def _take(self, frame: _Frame) -> None:
-        answer = self._pending.get(frame.id)
+        answer = self._pending.get(frame.id) or self._pending.pop(-frame.id, None)
         if answer is None and self._confined is not None:
             raise _Garbage("an answer to no call")
         if frame.id == 0:
