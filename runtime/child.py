@@ -160,6 +160,8 @@ class Child:
         self._log = structlog.get_logger("engines").bind(child=name)
         self._stderr = bytearray()
         self._pending: dict[int, asyncio.Future[bytes]] = {}
+        self._given_up = set[int]()
+        """Calls whose caller has gone; their answers still come."""
         self._last_id = 0
         self._callback: Callable[[str, bytes], None] | None = None
         self._process: Process | None = None
@@ -226,8 +228,7 @@ class Child:
             if withdraw:
                 self._take_back(process, call_id, method)
             else:
-                answer.cancel()
-                self._pending[-call_id] = answer  # the answer still comes, and is passed over
+                self._given_up.add(call_id)
             raise
         finally:
             self._pending.pop(call_id, None)
@@ -305,6 +306,7 @@ class Child:
             await asyncio.wait([errors], timeout=1.0)
             errors.cancel()
             _close_pipes(process)
+            self._given_up.clear()
             for answer in self._pending.values():
                 if not answer.done():
                     answer.set_exception(self._death(returncode))
@@ -333,7 +335,10 @@ class Child:
                 raise _Garbage(str(error)) from error
 
     def _take(self, frame: _Frame) -> None:
-        answer = self._pending.get(frame.id) or self._pending.pop(-frame.id, None)
+        if frame.id in self._given_up:
+            self._given_up.remove(frame.id)
+            return
+        answer = self._pending.get(frame.id)
         if answer is None and self._confined is not None:
             raise _Garbage("an answer to no call")
         if frame.id == 0:

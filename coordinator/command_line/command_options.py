@@ -1,4 +1,4 @@
-"""What the commands share: the program's name, options, and how an error ends a command.
+"""The parts that all commands share: the program's name, options, the clock, and the end by an error.
 
 An error is one line on stderr and an exit code (runtime/cli_errors.py, coordinator/errors.py).
 """
