@@ -8,9 +8,9 @@ Rules
 2. A group waits here without delaying others: as many episodes are scored at a time as its task's environment has
    workers. The episodes of a task are taken in the order in which their groups were verified, those of one group
    together: no worker is idle while an episode waits. Tasks do not wait for each other.
-3. An episode that fails leaves its group without rewards; those of its group that have not begun are left out. The
-   group is accepted and paid under the code `task-score`, and is not learned from; the log says why, and more than 5 %
-   of episodes pause the run (pauses.py).
+3. An episode that fails leaves its group without rewards. The group is accepted and paid under the code `task-score`,
+   and is not learned from; the log says why, and more than 5 % of episodes pause the run (pauses.py). The others of the
+   group are scored all the same: where a prompt fails, all of its episodes count, and not the first one alone.
 4. A restart loses nothing but time: groups that waited here are verified again (rollouts/waiting_groups.py, rule 6).
 """
 
@@ -78,8 +78,7 @@ class Rewarding:
         episodes = self._episodes[host.facts.name]
         while True:
             group, number = await episodes.get()
-            if not group.failed:
-                await self._score(host, group, number)
+            await self._score(host, group, number)
             group.left -= 1
             if not group.left:
                 scores = [] if group.failed else [group.scores[number] for number in sorted(group.scores)]

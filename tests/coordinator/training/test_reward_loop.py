@@ -73,17 +73,17 @@ async def test_the_episodes_of_one_group_use_all_workers(workers: int) -> None:
     assert decided.rewards == {"only": [4.0, 3.0, 2.0, 1.0]}
 
 
-async def test_an_episode_that_fails_leaves_out_those_of_its_group_and_no_other() -> None:
+async def test_each_failed_episode_of_a_group_counts_and_no_other_group_suffers() -> None:
     host, decided = CountingHost(), Decided()
     host.free.set()
     parts: Any = [host], decided
     rewarding = Rewarding(*parts, workers=1, clock=lambda: 0.0, decided=asyncio.Event())
     verdict: Any = None
-    rewarding.put(verified("bad", 4, 9, 2, 1), verdict)
+    rewarding.put(verified("bad", 4, 9, 9, 1), verdict)
     rewarding.put(verified("good", 7, 8), verdict)
     running = asyncio.create_task(rewarding.run())
     await until(lambda: len(decided.rewards) == 2)
     running.cancel()
     assert decided.rewards == {"bad": [], "good": [7.0, 8.0]}
-    assert host.begun == [4, 9, 7, 8]
-    assert list(decided.episodes.of("riddle").failed) == [False, True, False, False]
+    assert host.begun == [4, 9, 9, 1, 7, 8]
+    assert list(decided.episodes.of("riddle").failed) == [False, True, True, False, False, False]
