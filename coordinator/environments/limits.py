@@ -9,7 +9,7 @@ Rules
    environment runs without it, and the daemon's log says so.
    A task that speaks with processes of its own (`loopback`) may start them and open sockets, in a network of its own
    (own_network.py). Where a system has none, it is refused: the operator may then allow it the system's network.
-4. Time is bounded by the daemon, which kills the process (coordinator/environments/environment.py). On Linux the
+4. Time is bounded by the daemon, which kills the process (coordinator/environments/process_pool.py). On Linux the
    process is killed with the daemon, too: a call of C code that never returns would not see that the pipe is closed.
    Processes that it starts end with it (own_processes.py).
 5. It sees an empty environment but for what Python needs, and works in a folder of its own.

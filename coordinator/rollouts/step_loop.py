@@ -6,7 +6,7 @@ Rules
    which a process first takes it: a turn that ends its process pays for the next try, too.
 2. An episode stays open in the environment between its turns, until it is over or its lease has ended. After a
    restart it is begun anew, and taken through the turns that are written (coordinator/environments/environment.py,
-   rule 5).
+   rule 3).
 3. An episode that fails, or is lost with its process, ends there: the node is told that it is over, and its group is
    checked and paid, but not learned from. Once the group is accepted its reason is counted (episode_record.py).
 4. Episodes of new keys begin in processes of their own, as far as there are several, while known keys play

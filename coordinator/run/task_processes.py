@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from coordinator.config import EnvironmentSection, RunSection
-from coordinator.environments.environment import Demonstration, Environment, EnvironmentFault
+from coordinator.environments.environment import Demonstration, Environment
 from coordinator.environments.limits import Limits
 from coordinator.environments.messages import OpenTask
+from coordinator.environments.process_pool import EnvironmentFault
 from coordinator.environments.task_host import LocalTask, TaskFacts, TaskHost, facts_of
 from coordinator.environments.task_hosts import TaskHosts
 from coordinator.environments.work_folders import sweep

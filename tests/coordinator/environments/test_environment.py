@@ -17,10 +17,11 @@ from pathlib import Path
 import pytest
 
 from coordinator.environments import work_folders
-from coordinator.environments.environment import Environment, EnvironmentFault
+from coordinator.environments.environment import Environment
 from coordinator.environments.environment_process import EnvironmentProcess
 from coordinator.environments.limits import REASON, Limits
 from coordinator.environments.messages import OpenTask
+from coordinator.environments.process_pool import EnvironmentFault
 from coordinator.environments.work_folders import sweep
 from tasks.task import InvalidTranscript, Score, TaskFault, Transcript
 from tasks.tokenizer import CHAR_SIZE, EOS, char_tokenizer

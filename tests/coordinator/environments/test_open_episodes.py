@@ -8,10 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.environments.environment import Environment, EnvironmentFault
+from coordinator.environments.environment import Environment
 from coordinator.environments.environment_process import EnvironmentProcess
 from coordinator.environments.limits import Limits
 from coordinator.environments.messages import OpenTask
+from coordinator.environments.process_pool import EnvironmentFault
 from coordinator.environments.task_host import EnvironmentAway, EpisodeLost, TurnAnswer
 from protocol.task_kinds import OPENED, SERVED, SINGLE
 from tasks.task import Score, TaskFault

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.environments.environment import ONE_APART_IN
+from coordinator.environments.process_pool import ONE_APART_IN
 from coordinator.environments.task_host import EpisodeLost, TurnAnswer
 from coordinator.rollouts import step_loop
 from coordinator.rollouts.episode_record import LOST
