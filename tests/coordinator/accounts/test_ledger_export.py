@@ -178,7 +178,7 @@ def test_a_folder_of_something_else_is_left_as_it_is(run: Run, exported: Path, t
         export(run.folder, tmp_path / "full")
     with pytest.raises(LocalFault, match="is a file"):
         export(run.folder, tmp_path / "full" / "letter")
-    with pytest.raises(LocalFault, match="cannot make .*: Not a directory; name another folder"):
+    with pytest.raises(LocalFault, match=r"cannot make .*: Not a directory; name another folder"):
         export(run.folder, tmp_path / "full" / "letter" / "below")
     with pytest.raises(LocalFault, match="export"):
         audit(tmp_path / "full")
