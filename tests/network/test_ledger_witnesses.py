@@ -83,12 +83,12 @@ def test_a_node_follows_heads_of_a_key_that_was_revoked_while_it_was_away(tmp_pa
         async with swarm.coordinating():
             async with working(node):
                 await until(lambda: heads_of(node) >= 1, 900)
+                before, proved = heads_of(node), node.daemon.ledger_store.proved()
             async with working(other):
-                await until(lambda: heads_of(other) >= heads_of(node) + 2, 900)
+                await until(lambda: heads_of(other) >= before + 2, 900)
         socket_path(run).unlink(missing_ok=True)
         keys_commands.change(run, "ledger", now=milliseconds(), secret=None, since=milliseconds())
         again = life()
-        before, proved = heads_of(again), again.daemon.ledger_store.proved()
         async with swarm.coordinating(), working(again):
             await until(lambda: heads_of(again) >= before + 4 and again.daemon.ledger_store.proved() > proved, 900)
         assert receipts.verified(as_on_disk(again, swarm.invite()), None).faults == []
